@@ -1,0 +1,343 @@
+import { type Static, Type } from "typebox";
+import { Nullable, OneOf } from "./schema.ts";
+
+/** Whether the thing asked for was handed to the sandbox before the error. `unknown` is an honest answer. */
+export const Dispatched = OneOf(["yes", "no", "unknown"], {
+  description: "whether the request had reached the sandbox when it failed",
+});
+export type Dispatched = Static<typeof Dispatched>;
+
+interface ErrorSpec {
+  readonly status: number;
+  readonly retryable: boolean;
+  /** What happened, for a person. */
+  readonly message: string;
+  /** What to do next. */
+  readonly hint: string;
+}
+
+/**
+ * The one registry of errors. 4xx is the caller's, 5xx is ours; 503 means that the same request may simply be sent
+ * again. Server, SDK, CLI and docs all read this table.
+ */
+export const ERRORS = {
+  invalid_request: {
+    status: 400,
+    retryable: false,
+    message: "The request is not valid.",
+    hint: "Compare it with the schema in /openapi.json; the message names the field.",
+  },
+  invalid_path: {
+    status: 400,
+    retryable: false,
+    message: "The path is not valid.",
+    hint: "Use an absolute path without '..' segments or NUL bytes.",
+  },
+  unauthorized: {
+    status: 401,
+    retryable: false,
+    message: "The API key is missing or not known.",
+    hint: "Send 'Authorization: Bearer KEY'; on the server's machine the key is in admin.key in its state directory.",
+  },
+  forbidden_path: {
+    status: 403,
+    retryable: false,
+    message: "That path belongs to Holdfast.",
+    hint: "Everything under /.holdfast is the keeper's; choose another path.",
+  },
+  permission_denied: {
+    status: 403,
+    retryable: false,
+    message: "The sandbox's file system refused this.",
+    hint: "The path is read-only or protected inside the sandbox; write below the home directory or /tmp.",
+  },
+  not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such route.",
+    hint: "The routes are listed at /docs.",
+  },
+  sandbox_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such sandbox.",
+    hint: "A name means a live sandbox; deleted ones are found by id only. 'holdfast ls' lists them.",
+  },
+  exec_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such exec.",
+    hint: "List the sandbox's execs; ids are kept for a limited time after the end.",
+  },
+  file_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such file or directory in the sandbox.",
+    hint: "Check the path with a listing of its parent directory.",
+  },
+  image_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such image.",
+    hint: "'holdfast image ls' lists the images; 'holdfast image import' adds one.",
+  },
+  method_not_allowed: {
+    status: 405,
+    retryable: false,
+    message: "That method is not supported here.",
+    hint: "The routes are listed at /docs.",
+  },
+  name_taken: {
+    status: 409,
+    retryable: false,
+    message: "A live sandbox already has that name.",
+    hint: 'Pass ifExists: "return" to get the existing one, or choose another name.',
+  },
+  exec_conflict: {
+    status: 409,
+    retryable: false,
+    message: "That exec id belongs to another command or another sandbox.",
+    hint: "Use a fresh id for a new command; the same id only repeats the same command.",
+  },
+  idempotency_conflict: {
+    status: 409,
+    retryable: false,
+    message: "That Idempotency-Key was used for a different request.",
+    hint: "Use a fresh key for a different request.",
+  },
+  wrong_state: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox is not in a state that allows this.",
+    hint: "The message names the state; get the sandbox to see what is under way.",
+  },
+  file_conflict: {
+    status: 409,
+    retryable: false,
+    message: "What lies at that path does not allow this.",
+    hint: "The message says what is there: a directory where a file is needed, or the other way round.",
+  },
+  image_in_use: {
+    status: 409,
+    retryable: false,
+    message: "Sandboxes still use that image.",
+    hint: "Delete the sandboxes that use it first.",
+  },
+  sandbox_gone: {
+    status: 410,
+    retryable: false,
+    message: "The sandbox was deleted.",
+    hint: "Create a new one.",
+  },
+  sandbox_failed: {
+    status: 410,
+    retryable: false,
+    message: "The sandbox failed and cannot serve.",
+    hint: "Its cause says why; its files are kept until the date shown. Delete it, or create a new one.",
+  },
+  output_dropped: {
+    status: 410,
+    retryable: false,
+    message: "The output at that cursor is no longer kept.",
+    hint: "Read on from the floor given in the message.",
+  },
+  too_large: {
+    status: 413,
+    retryable: false,
+    message: "The request is larger than allowed.",
+    hint: "Send less at once; files have no such limit when streamed with PUT.",
+  },
+  unsupported_media_type: {
+    status: 415,
+    retryable: false,
+    message: "That content type is not supported here.",
+    hint: "Send application/json, or application/octet-stream for files.",
+  },
+  range_not_satisfiable: {
+    status: 416,
+    retryable: false,
+    message: "The range lies outside the file.",
+    hint: "Get the file's size with stat first.",
+  },
+  image_incapable: {
+    status: 422,
+    retryable: false,
+    message: "The image cannot run commands as a sandbox must.",
+    hint: "The message names what is missing; import an image that has it.",
+  },
+  not_a_file: {
+    status: 422,
+    retryable: false,
+    message: "That path is not a regular file.",
+    hint: "Devices, sockets, pipes and directories can't be read or written as files.",
+  },
+  headers_too_large: {
+    status: 431,
+    retryable: false,
+    message: "The request's headers are too large.",
+    hint: "Send headers of at most 16 KiB in all.",
+  },
+  too_many_sandboxes: {
+    status: 429,
+    retryable: true,
+    message: "The limit on sandboxes is reached.",
+    hint: "Delete some, or raise the limit in the server's configuration.",
+  },
+  too_many_execs: {
+    status: 429,
+    retryable: true,
+    message: "The sandbox has too many execs under way.",
+    hint: "Wait for some to end, or cancel them.",
+  },
+  internal: {
+    status: 500,
+    retryable: false,
+    message: "Something went wrong in Holdfast.",
+    hint: "Look for the request id in the server's log and report it.",
+  },
+  launch_failed: {
+    status: 502,
+    retryable: true,
+    message: "The sandbox could not be started.",
+    hint: "The cause says which step failed; 'holdfast doctor' checks the host. The name is free again.",
+  },
+  proof_failed: {
+    status: 502,
+    retryable: true,
+    message: "The sandbox did not pass its proof.",
+    hint: "The cause names the check that failed; verify again or look at its events.",
+  },
+  sandbox_degraded: {
+    status: 503,
+    retryable: true,
+    message: "The sandbox does not serve right now.",
+    hint: "Its cause says what is wrong; retry the same request, or delete the sandbox.",
+  },
+  link_lost: {
+    status: 503,
+    retryable: true,
+    message: "The link to the sandbox was lost.",
+    hint: "It is being re-established; 'dispatched' says whether the request may have taken effect.",
+  },
+  shutting_down: {
+    status: 503,
+    retryable: true,
+    message: "The server is shutting down.",
+    hint: "Retry the same request; sandboxes go on and the next server finds them.",
+  },
+  capacity: {
+    status: 503,
+    retryable: true,
+    message: "There is no capacity for that right now.",
+    hint: "The message has the figures; retry later or delete what is no longer needed.",
+  },
+  deadline: {
+    status: 504,
+    retryable: true,
+    message: "The operation did not end within its deadline.",
+    hint: "It is being cleaned up; the events of the sandbox say how far it came.",
+  },
+  disk_full: {
+    status: 507,
+    retryable: true,
+    message: "There is no disk space left for that.",
+    hint: "Free space in the sandbox or on the host, then retry.",
+  },
+} as const satisfies Record<string, ErrorSpec>;
+
+export type ErrorCode = keyof typeof ERRORS;
+export const ERROR_CODES = Object.keys(ERRORS) as readonly ErrorCode[];
+
+/** Why something is as it is: machine-readable code, sentence for people, and what lay beneath it. */
+export interface Cause {
+  code: string;
+  message: string;
+  cause?: Cause;
+}
+
+export const Cause = Type.Cyclic(
+  {
+    Cause: Type.Object({
+      code: Type.String(),
+      message: Type.String(),
+      cause: Type.Optional(Type.Ref("Cause")),
+    }),
+  },
+  "Cause",
+  { description: "what went wrong, outermost first; never with host paths or secrets" },
+);
+
+export const ErrorBody = Type.Object(
+  {
+    error: Type.Object({
+      code: OneOf(ERROR_CODES),
+      message: Type.String(),
+      hint: Type.String(),
+      retryable: Type.Boolean(),
+      dispatched: Dispatched,
+      requestId: Type.String(),
+      sandboxId: Type.Optional(Type.String()),
+      execId: Type.Optional(Type.String()),
+      operation: Type.Optional(Type.String()),
+      cause: Type.Optional(Nullable(Cause)),
+    }),
+  },
+  { $id: "Error", title: "Error" },
+);
+
+export interface ErrorDetails {
+  /** Replaces the registry's sentence with a more precise one. */
+  message?: string;
+  dispatched?: Dispatched;
+  sandboxId?: string;
+  execId?: string;
+  operation?: string;
+  cause?: unknown;
+}
+
+/** The only error that crosses a seam on purpose. Anything else that arrives at the HTTP layer is a bug, and `internal`. */
+export class HoldfastError extends Error {
+  readonly code: ErrorCode;
+  readonly dispatched: Dispatched;
+  readonly sandboxId: string | undefined;
+  readonly execId: string | undefined;
+  readonly operation: string | undefined;
+
+  constructor(code: ErrorCode, details: ErrorDetails = {}) {
+    super(
+      details.message ?? ERRORS[code].message,
+      details.cause === undefined ? {} : { cause: details.cause },
+    );
+    this.name = "HoldfastError";
+    this.code = code;
+    this.dispatched = details.dispatched ?? "no";
+    this.sandboxId = details.sandboxId;
+    this.execId = details.execId;
+    this.operation = details.operation;
+  }
+
+  get status(): number {
+    return ERRORS[this.code].status;
+  }
+  get retryable(): boolean {
+    return ERRORS[this.code].retryable;
+  }
+  get hint(): string {
+    return ERRORS[this.code].hint;
+  }
+}
+
+export const isHoldfastError = (error: unknown): error is HoldfastError => error instanceof HoldfastError;
+
+const MAX_CAUSES = 5;
+
+/** The cause chain of anything thrown, bounded, as data. */
+export function causeOf(error: unknown, depth = 0): Cause {
+  if (!(error instanceof Error)) return { code: "unknown", message: String(error) };
+  const code = isHoldfastError(error) ? error.code : "code" in error ? String(error.code) : error.name;
+  const cause: Cause = { code, message: error.message };
+  if (error.cause !== undefined && error.cause !== null && depth < MAX_CAUSES) {
+    cause.cause = causeOf(error.cause, depth + 1);
+  }
+  return cause;
+}

@@ -1,0 +1,113 @@
+import { type Static, Type } from "typebox";
+import { Cause, Dispatched } from "./errors.ts";
+import { EXEC_ID_PATTERN } from "./ids.ts";
+import { AbsolutePath, Environment, List, Nullable, OneOf, Timestamp } from "./schema.ts";
+
+export const EXEC_STATUSES = [
+  "queued",
+  "starting",
+  "running",
+  "exited",
+  "timed_out",
+  "cancelled",
+  "lost",
+  "refused",
+] as const;
+export const ExecStatus = OneOf(EXEC_STATUSES, {
+  description: "the last five are terminal, reached exactly once",
+});
+export type ExecStatus = Static<typeof ExecStatus>;
+
+export const TERMINAL_EXEC_STATUSES = ["exited", "timed_out", "cancelled", "lost", "refused"] as const;
+export type TerminalExecStatus = (typeof TERMINAL_EXEC_STATUSES)[number];
+export const isTerminal = (status: ExecStatus): status is TerminalExecStatus =>
+  (TERMINAL_EXEC_STATUSES as readonly string[]).includes(status);
+
+export const StartExec = Type.Object(
+  {
+    id: Type.Optional(
+      Type.String({
+        pattern: EXEC_ID_PATTERN,
+        description: "chosen by the caller, so that a lost answer never runs a command twice",
+      }),
+    ),
+    command: Type.Optional(
+      Type.String({ minLength: 1, maxLength: 131_072, description: "run by /bin/sh -c" }),
+    ),
+    argv: Type.Optional(Type.Array(Type.String({ maxLength: 131_072 }), { minItems: 1, maxItems: 4096 })),
+    env: Type.Optional(Environment),
+    cwd: Type.Optional(AbsolutePath),
+    user: Type.Optional(
+      Type.String({
+        pattern: "^[a-z_][a-z0-9_-]{0,31}$|^[0-9]{1,5}(:[0-9]{1,5})?$",
+        description: "default: uid 1000; 'root' is root inside only",
+      }),
+    ),
+    timeoutMs: Type.Optional(Type.Integer({ minimum: 1, maximum: 604_800_000 })),
+    waitMs: Type.Optional(
+      Type.Integer({
+        minimum: 0,
+        maximum: 240_000,
+        description: "how long this call waits for the end; default 240 s",
+      }),
+    ),
+    stdin: Type.Optional(
+      Type.String({ maxLength: 1_048_576, description: "given to the command, then end of file" }),
+    ),
+    detach: Type.Optional(Type.Boolean({ description: "answer 202 as soon as the command runs" })),
+  },
+  { $id: "StartExec", title: "StartExec", additionalProperties: false },
+);
+export type StartExec = Static<typeof StartExec>;
+
+export const Exec = Type.Object(
+  {
+    id: Type.String(),
+    sandboxId: Type.String(),
+    status: ExecStatus,
+    argv: Type.Array(Type.String()),
+    exitCode: Nullable(Type.Integer()),
+    signal: Nullable(Type.String()),
+    cause: Nullable(Cause),
+    dispatched: Dispatched,
+    createdAt: Timestamp,
+    startedAt: Nullable(Timestamp),
+    endedAt: Nullable(Timestamp),
+    timeoutMs: Nullable(Type.Integer()),
+    stdout: Type.Optional(
+      Type.String({ description: "on waiting calls; UTF-8, the journal has the exact bytes" }),
+    ),
+    stderr: Type.Optional(Type.String()),
+    truncated: Type.Boolean({
+      description: "stdout or stderr above is not the whole output, or its head was dropped",
+    }),
+    cursor: Type.String({ description: "where the output known to this answer ends" }),
+  },
+  { $id: "Exec", title: "Exec" },
+);
+export type Exec = Static<typeof Exec>;
+
+export const ExecList = List(Exec, "ExecList");
+export type ExecList = Static<typeof ExecList>;
+
+/** One line of a streamed exec. A stream that ends without an `end` record means: reconnect with the last cursor. */
+export const StreamRecord = Type.Union(
+  [
+    Type.Object({ type: Type.Literal("start"), cursor: Type.String(), exec: Type.Ref("Exec") }),
+    Type.Object({
+      type: OneOf(["stdout", "stderr"]),
+      cursor: Type.String({ description: "the position after this chunk" }),
+      at: Timestamp,
+      data: Type.String({ description: "base64" }),
+    }),
+    Type.Object({ type: Type.Literal("keepalive"), cursor: Type.String() }),
+    Type.Object({ type: Type.Literal("end"), cursor: Type.String(), exec: Type.Ref("Exec") }),
+  ],
+  { $id: "StreamRecord", title: "StreamRecord" },
+);
+
+export type StreamRecord =
+  | { type: "start"; cursor: string; exec: Exec }
+  | { type: "stdout" | "stderr"; cursor: string; at: string; data: string }
+  | { type: "keepalive"; cursor: string }
+  | { type: "end"; cursor: string; exec: Exec };

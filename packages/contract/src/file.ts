@@ -1,0 +1,43 @@
+import { type Static, Type } from "typebox";
+import { OneOf, Timestamp } from "./schema.ts";
+
+export const FILE_KINDS = ["file", "directory", "symlink", "fifo", "socket", "device"] as const;
+
+export const FileStat = Type.Object(
+  {
+    path: Type.String(),
+    name: Type.String(),
+    kind: OneOf(FILE_KINDS),
+    sizeBytes: Type.Integer(),
+    mode: Type.String({ pattern: "^[0-7]{4}$", description: "permissions in octal" }),
+    uid: Type.Integer(),
+    gid: Type.Integer(),
+    modifiedAt: Timestamp,
+    target: Type.Optional(Type.String({ description: "of a symbolic link" })),
+  },
+  { $id: "FileStat", title: "FileStat" },
+);
+export type FileStat = Static<typeof FileStat>;
+export type FileKind = FileStat["kind"];
+
+export const FileList = Type.Object(
+  { path: Type.String(), items: Type.Array(FileStat), truncated: Type.Boolean() },
+  { $id: "FileList", title: "FileList" },
+);
+export type FileList = Static<typeof FileList>;
+
+export const RESERVED_PATH = "/.holdfast";
+
+/**
+ * The one rule for paths that come from callers. Returns the path with empty and `.` segments taken out, or null:
+ * relative, with `..`, with NUL, or too long.
+ */
+export function normalisePath(path: string): string | null {
+  if (!path.startsWith("/") || path.length > 4096 || path.includes("\0")) return null;
+  const segments = path.split("/").filter((segment) => segment !== "" && segment !== ".");
+  if (segments.includes("..") || segments.some((segment) => segment.length > 255)) return null;
+  return `/${segments.join("/")}`;
+}
+
+export const isReservedPath = (path: string): boolean =>
+  path === RESERVED_PATH || path.startsWith(`${RESERVED_PATH}/`);

@@ -1,0 +1,45 @@
+import { randomBytes } from "node:crypto";
+
+/** A string that only its own maker can produce, so that a name is never passed where an id belongs. */
+type Branded<Kind extends string> = string & { readonly __kind: Kind };
+
+export type SandboxId = Branded<"SandboxId">;
+export type ExecId = Branded<"ExecId">;
+export type InstallationId = Branded<"InstallationId">;
+/** One try at stopping an instance; answers that carry another one are stale. */
+export type AttemptId = Branded<"AttemptId">;
+
+export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
+/** Exec ids become file names of journals, so the alphabet is closed. */
+export const EXEC_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";
+/** A DNS label; the underscore of `sbx_` keeps ids and names apart. */
+export const NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
+export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
+
+const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
+const execId = new RegExp(EXEC_ID_PATTERN);
+const name = new RegExp(NAME_PATTERN);
+const image = new RegExp(IMAGE_PATTERN);
+
+export const isSandboxId = (text: string): text is SandboxId => sandboxId.test(text);
+export const isExecId = (text: string): text is ExecId => execId.test(text);
+export const isName = (text: string): boolean => name.test(text);
+export const isImageName = (text: string): boolean => image.test(text);
+
+const ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz";
+
+/** `length` characters of `0-9a-z`, drawn without bias. */
+export function randomText(length: number): string {
+  let text = "";
+  while (text.length < length) {
+    for (const byte of randomBytes(length * 2)) {
+      if (byte < 252 && text.length < length) text += ALPHABET[byte % 36];
+    }
+  }
+  return text;
+}
+
+export const newSandboxId = (): SandboxId => `sbx_${randomText(16)}` as SandboxId;
+export const newExecId = (): ExecId => `exe_${randomText(20)}` as ExecId;
+export const newAttemptId = (): AttemptId => `att_${randomText(12)}` as AttemptId;
+export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

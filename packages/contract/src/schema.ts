@@ -1,0 +1,35 @@
+import { type Static, type TSchema, Type } from "typebox";
+
+/** Small words of the schema language that every resource uses. */
+
+export const Timestamp = Type.String({ format: "date-time", description: "ISO 8601, UTC" });
+
+export const Nullable = <Schema extends TSchema>(schema: Schema) => Type.Union([schema, Type.Null()]);
+
+export const OneOf = <const Values extends readonly string[]>(
+  values: Values,
+  options: { description?: string } = {},
+) => Type.Unsafe<Values[number]>({ type: "string", enum: [...values], ...options });
+
+export const Labels = Type.Record(
+  Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" }),
+  Type.String({ maxLength: 256 }),
+  { maxProperties: 64, description: "the caller's own key-value pairs; listings filter by them" },
+);
+export type Labels = Static<typeof Labels>;
+
+export const Environment = Type.Record(
+  Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" }),
+  Type.String({ maxLength: 131_072 }),
+  { maxProperties: 512, description: "environment variables" },
+);
+export type Environment = Static<typeof Environment>;
+
+export const AbsolutePath = Type.String({
+  minLength: 1,
+  maxLength: 4096,
+  description: "an absolute path inside the sandbox, without `..`",
+});
+
+export const List = <Item extends TSchema>(item: Item, title: string) =>
+  Type.Object({ items: Type.Array(item), nextCursor: Nullable(Type.String()) }, { $id: title, title });

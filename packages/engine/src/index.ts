@@ -1,0 +1,3 @@
+export * from "./api.ts";
+export * from "./ports.ts";
+export * from "./records.ts";
