@@ -54,6 +54,11 @@ export const StartExec = Type.Object(
     stdin: Type.Optional(
       Type.String({ maxLength: 1_048_576, description: "given to the command, then end of file" }),
     ),
+    stdinOpen: Type.Optional(
+      Type.Boolean({
+        description: "stdin stays open behind `stdin`: written and ended with POST /v1/execs/:id/stdin",
+      }),
+    ),
     detach: Type.Optional(Type.Boolean({ description: "answer 202 as soon as the command runs" })),
   },
   { $id: "StartExec", title: "StartExec", additionalProperties: false },
