@@ -219,6 +219,12 @@ export const ERRORS = {
     message: "The link to the sandbox was lost.",
     hint: "It is being re-established; 'dispatched' says whether the request may have taken effect.",
   },
+  starting: {
+    status: 503,
+    retryable: true,
+    message: "The server is still recovering what an earlier one left.",
+    hint: "Retry the same request; /readyz says when the server takes work.",
+  },
   shutting_down: {
     status: 503,
     retryable: true,

@@ -39,6 +39,8 @@ export const NUMBERS = {
   execTimeoutGraceMs: 10_000,
   execsPerSandbox: 256,
   execStartDeadlineMs: 15_000,
+  /** Ended execs per sandbox whose journals stay readable; beyond it the oldest are forgotten. */
+  execsKept: 1_000,
   /** `stdout` and `stderr` returned inline by a waiting call, each. The journal has the rest. */
   execInlineBytes: 1_048_576,
   journalCapBytes: 64 * 1_048_576,
@@ -52,6 +54,14 @@ export const NUMBERS = {
   /** HTTP. */
   bodyLimitBytes: 1_048_576,
   headerLimitBytes: 16_384,
+  httpConnections: 4_096,
+  /** A caller has this long to send its headers, and a JSON body. */
+  httpReceiveMs: 30_000,
+  /** A streamed body, in or out, on which nothing moves for this long is given up. */
+  httpStallMs: 60_000,
+  httpKeepAliveMs: 72_000,
+  /** A call that comes while the server still recovers is held this long. */
+  startHoldMs: 10_000,
   shutdownMs: 10_000,
 } as const satisfies Record<string, number | readonly number[]>;
 

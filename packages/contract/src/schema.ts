@@ -14,14 +14,18 @@ export const OneOf = <const Values extends readonly string[]>(
 export const Labels = Type.Record(
   Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" }),
   Type.String({ maxLength: 256 }),
-  { maxProperties: 64, description: "the caller's own key-value pairs; listings filter by them" },
+  {
+    additionalProperties: false,
+    maxProperties: 64,
+    description: "the caller's own key-value pairs; listings filter by them",
+  },
 );
 export type Labels = Static<typeof Labels>;
 
 export const Environment = Type.Record(
   Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" }),
   Type.String({ maxLength: 131_072 }),
-  { maxProperties: 512, description: "environment variables" },
+  { additionalProperties: false, maxProperties: 512, description: "environment variables" },
 );
 export type Environment = Static<typeof Environment>;
 
