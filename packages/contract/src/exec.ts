@@ -59,6 +59,9 @@ export const StartExec = Type.Object(
         description: "stdin stays open behind `stdin`: written and ended with POST /v1/execs/:id/stdin",
       }),
     ),
+    openStdin: Type.Optional(
+      Type.Boolean({ description: "keep stdin open behind the given text, for POST /v1/execs/:id/stdin" }),
+    ),
     detach: Type.Optional(Type.Boolean({ description: "answer 202 as soon as the command runs" })),
   },
   { $id: "StartExec", title: "StartExec", additionalProperties: false },

@@ -1,3 +1,7 @@
 export * from "./api.ts";
+export { systemClock, systemIds } from "./clock.ts";
+export { createEngine } from "./engine.ts";
+export { decide } from "./machine.ts";
 export * from "./ports.ts";
 export * from "./records.ts";
+export { judge } from "./status.ts";

@@ -91,7 +91,8 @@ export interface ExecSpec {
   cwd: string;
   user: string;
   timeoutMs: number | null;
-  stdin: boolean;
+  /** Null: /dev/null. The text is kept so that a restart can give it to the command from where it had got. */
+  stdin: { text: string; end: boolean } | null;
 }
 
 export interface ExecRecord {

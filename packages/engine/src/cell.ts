@@ -1,0 +1,158 @@
+import { causeOf, HoldfastError, type SandboxId } from "@holdfast/contract";
+import type { OpenExec } from "./ledger.ts";
+import type { LinkHolder } from "./link-holder.ts";
+import { type Decision, decide, type Input } from "./machine.ts";
+import type { SandboxRecord } from "./records.ts";
+import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
+import type { World } from "./world.ts";
+
+/**
+ * One live sandbox in memory: its record as stored, what is known of its health, and the queue through which every
+ * decision about it goes. Decisions are serialised, effects are not: an effect that comes back late finds that its
+ * generation or attempt is no longer the current one, and its answer is dropped by the machine.
+ */
+export class Cell {
+  readonly #world: World;
+  #record: SandboxRecord;
+  #tail: Promise<unknown> = Promise.resolve();
+  #waiters = new Set<() => void>();
+  #noted: Judgement["status"] | null = null;
+  health: Health = NO_HEALTH;
+  links: LinkHolder | null = null;
+  oomKills = 0;
+  readonly openExecs = new Set<OpenExec>();
+  /** Ends the launch under way when a delete overtakes it. */
+  readonly fence = new AbortController();
+  /** The driver's launch itself; whoever cleans up behind it waits for it to be over, or it might build what was just removed. */
+  launching: Promise<unknown> = Promise.resolve();
+
+  constructor(world: World, record: SandboxRecord) {
+    this.#world = world;
+    this.#record = record;
+  }
+
+  get record(): SandboxRecord {
+    return this.#record;
+  }
+  get id(): SandboxId {
+    return this.#record.id;
+  }
+
+  /** Decides and stores. Null: the input no longer applies. The record changes only when the commit is durable. */
+  decide(input: Input): Promise<Decision | null> {
+    const turn = this.#tail.then(() => this.#decideNow(input));
+    this.#tail = turn.catch(() => undefined);
+    return turn;
+  }
+
+  async #decideNow(input: Input): Promise<Decision | null> {
+    const { clock, numbers, store, log } = this.#world;
+    const before = this.#record;
+    const decision = decide(before, input, clock.now(), numbers);
+    if (decision === null) return null;
+    const record = { ...decision.record, revision: before.revision + 1 };
+    const { events, counters } = decision;
+    const change = { kind: "sandbox.update", record, expectedRevision: before.revision } as const;
+    await store.commit({ changes: [change], events, counters });
+    this.#record = record;
+    const { id: sandbox, generation } = record;
+    log.info(
+      { sandbox, generation, input: input.type, phase: record.phase.name, lease: record.lease.state },
+      `sandbox ${input.type}`,
+    );
+    this.changed();
+    return { ...decision, record };
+  }
+
+  judge(): Judgement {
+    return judge(this.#record, this.#currentHealth(), this.#world.clock.now(), this.#world.numbers);
+  }
+
+  /** The last frame is evidence of life as well, so the time it came in is read from the link itself. */
+  #currentHealth(): Health {
+    const link = this.links?.current;
+    return link ? { ...this.health, heardAt: link.lastHeardAt, linkDown: null } : this.health;
+  }
+
+  get evidence(): Health {
+    return this.#currentHealth();
+  }
+
+  learn(news: Partial<Health>): void {
+    this.health = { ...this.health, ...news };
+    this.changed();
+  }
+
+  touch(): void {
+    this.#record = { ...this.#record, lastActivityAt: this.#world.clock.now() };
+  }
+
+  changed(): void {
+    this.#noteStatus();
+    for (const wake of [...this.#waiters]) wake();
+  }
+
+  /** Resolves as soon as `holds` does; rejects with the signal's reason. */
+  async until(holds: () => boolean, signal: AbortSignal): Promise<void> {
+    while (!holds()) {
+      signal.throwIfAborted();
+      await new Promise<void>((resolve) => {
+        const wake = () => {
+          this.#waiters.delete(wake);
+          signal.removeEventListener("abort", wake);
+          resolve();
+        };
+        this.#waiters.add(wake);
+        signal.addEventListener("abort", wake, { once: true });
+      });
+    }
+  }
+
+  /** A running sandbox that stops or starts serving again says so in the timeline, with the cause. */
+  #noteStatus(): void {
+    const { status, cause } = this.judge();
+    const before = this.#noted;
+    if (status === before) return;
+    this.#noted = status;
+    const type =
+      status === "degraded"
+        ? "sandbox.degraded"
+        : before === "degraded" && status === "ready"
+          ? "sandbox.recovered"
+          : null;
+    if (type === null) return;
+    const { store, clock, log } = this.#world;
+    const { id: sandboxId, generation } = this.#record;
+    const message = cause?.message ?? "The sandbox serves again.";
+    log.warn({ sandbox: sandboxId, generation, status, cause }, message);
+    const event = {
+      at: clock.now(),
+      type,
+      sandboxId,
+      generation,
+      message,
+      data: cause ? { cause } : {},
+    } as const;
+    store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
+      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "a status event could not be stored");
+    });
+  }
+
+  /** Why no call can be served in this phase, or null where one might be, now or soon. */
+  refusal(): HoldfastError | null {
+    const { phase, id: sandboxId } = this.#record;
+    switch (phase.name) {
+      case "deleting":
+        return new HoldfastError("wrong_state", { sandboxId, message: "The sandbox is being deleted." });
+      case "gone":
+        return new HoldfastError("sandbox_gone", { sandboxId });
+      case "failed":
+        return new HoldfastError("sandbox_failed", {
+          sandboxId,
+          message: `The sandbox failed: ${phase.cause.message}`,
+        });
+      default:
+        return null;
+    }
+  }
+}

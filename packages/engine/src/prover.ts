@@ -1,0 +1,151 @@
+import { type Check, causeOf, type Proof, randomText } from "@holdfast/contract";
+import type { Cell } from "./cell.ts";
+import { within } from "./clock.ts";
+import { type ExecOrder, KeeperRefusal, type Link, type Observation } from "./ports.ts";
+import type { World } from "./world.ts";
+
+/**
+ * A proof goes the way a caller's requests go: a command is started and its output read back, a file is written, read
+ * and removed, and the root is compared from inside and outside. Answering a ping is not enough: an instance whose root
+ * was taken away pings and fails every exec.
+ */
+export class Prover {
+  readonly #world: World;
+  readonly #underWay = new Map<Cell, Promise<Proof>>();
+
+  constructor(world: World) {
+    this.#world = world;
+  }
+
+  /** A fresh proof; callers at the same time share one. Never rejects: what went wrong is in the proof. */
+  prove(cell: Cell): Promise<Proof> {
+    const running = this.#underWay.get(cell);
+    if (running !== undefined) return running;
+    const proof = this.#proveNow(cell).finally(() => this.#underWay.delete(cell));
+    this.#underWay.set(cell, proof);
+    return proof;
+  }
+
+  async #proveNow(cell: Cell): Promise<Proof> {
+    const { clock, numbers, log } = this.#world;
+    const { generation, id: sandbox } = cell.record;
+    const startedAt = clock.now();
+    const checks = await within(clock, { ms: numbers.proofDeadlineMs, what: "the proof" }, (signal) =>
+      this.#check(cell, signal),
+    ).catch((error: unknown): Check[] => [
+      { name: "link", ok: false, ms: clock.now() - startedAt, message: causeOf(error).message },
+    ]);
+    const at = clock.now();
+    const proof: Proof = {
+      at: new Date(at).toISOString(),
+      generation,
+      ok: checks.every((check) => check.ok),
+      checks,
+    };
+    cell.learn(proof.ok ? { proof, provenAt: at } : { proof });
+    if (!proof.ok) log.warn({ sandbox, generation, checks }, "the proof failed");
+    return proof;
+  }
+
+  async #check(cell: Cell, signal: AbortSignal): Promise<Check[]> {
+    const { driver, clock, numbers } = this.#world;
+    const link = await cell.links?.get(numbers.linkWaitMs, signal);
+    if (!link) throw new Error("there is no link");
+    const observed = driver.observe([cell.id], signal).then((seen) => {
+      const observation = seen.get(cell.id) ?? { seen: "unknown", at: clock.now(), why: "not looked at" };
+      cell.learn({ observation });
+      return observation;
+    });
+    return Promise.all([
+      this.#timed("link", () => link.ping(signal)),
+      this.#timed("exec", () => runsCommand(link, signal)),
+      this.#timed("files", () => keepsFiles(link, signal)),
+      this.#timed("root", async () => sameRoot(await observed, await link.probe(signal))),
+    ]);
+  }
+
+  async #timed(name: Check["name"], check: () => Promise<unknown>): Promise<Check> {
+    const startedAt = performance.now();
+    const ms = () => Math.round((performance.now() - startedAt) * 100) / 100;
+    try {
+      const message = await check();
+      return { name, ok: true, ms: ms(), ...(typeof message === "string" ? { message } : {}) };
+    } catch (error) {
+      return { name, ok: false, ms: ms(), message: causeOf(error).message };
+    }
+  }
+}
+
+export const PROOF_EXEC_PREFIX = "proof-";
+
+async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
+  const token = randomText(16);
+  const order: ExecOrder = {
+    id: `${PROOF_EXEC_PREFIX}${token}` as ExecOrder["id"],
+    argv: ["/.holdfast/keeper", "prove", token],
+    env: {},
+    cwd: "/",
+    user: "",
+    timeoutMs: 5_000,
+    stdin: false,
+    journalCapBytes: 4096,
+    digest: token,
+  };
+  await link.startExec(order, signal);
+  try {
+    const { records } = await readToEnd(link, order.id, signal);
+    const said = Buffer.concat(records.map((record) => record.data)).toString("utf8");
+    if (said.trim() !== token) throw new Error(`the command said ${JSON.stringify(said.slice(0, 200))}`);
+  } finally {
+    link.forgetExec(order.id, signal).catch(() => undefined);
+  }
+}
+
+async function readToEnd(link: Link, id: ExecOrder["id"], signal: AbortSignal) {
+  const records = [];
+  let cursor = 0;
+  for (;;) {
+    const slice = await link.readExec(id, { cursor, maxBytes: 4096, waitMs: 5_000 }, signal);
+    records.push(...slice.records);
+    cursor = slice.next;
+    if (!slice.more) return { records };
+  }
+}
+
+async function keepsFiles(link: Link, signal: AbortSignal): Promise<string | undefined> {
+  const token = randomText(16);
+  const path = `/tmp/.holdfast-proof-${token}`;
+  try {
+    await link.files.write(path, once(Buffer.from(token)), { parents: true }, signal);
+  } catch (error) {
+    // A full disk is the tenant's to empty, and needs a sandbox that serves to do it.
+    const full = error instanceof KeeperRefusal && (error.errno === "ENOSPC" || error.errno === "EDQUOT");
+    if (full) return "the disk is full: nothing can be written";
+    throw error;
+  }
+  try {
+    const { body } = await link.files.read(path, { offset: 0, length: null }, signal);
+    const parts: Uint8Array[] = [];
+    for await (const part of body) parts.push(part);
+    const read = Buffer.concat(parts).toString("utf8");
+    if (read !== token) throw new Error("a file did not read back as it was written");
+    return undefined;
+  } finally {
+    await link.files.remove(path, { recursive: false }, signal);
+  }
+}
+
+async function* once(data: Uint8Array): AsyncIterable<Uint8Array> {
+  yield data;
+}
+
+function sameRoot(observation: Observation, inside: { root: { dev: string; ino: string } }): undefined {
+  if (observation.seen !== "present") throw new Error(`the instance is ${observation.seen} from outside`);
+  const problem = observation.problems[0];
+  if (problem !== undefined) throw new Error(problem.message);
+  const outside = observation.root;
+  if (outside === null) throw new Error("the root is not mounted on the host");
+  if (outside.dev !== inside.root.dev || outside.ino !== inside.root.ino) {
+    throw new Error("the root seen from inside is not the one mounted on the host");
+  }
+}

@@ -1,0 +1,89 @@
+import { causeOf } from "@holdfast/contract";
+import type { Cell } from "./cell.ts";
+import { within } from "./clock.ts";
+import { stopDueAt } from "./lease.ts";
+import { destroysFiles } from "./machine.ts";
+import type { World } from "./world.ts";
+
+/**
+ * Pays what a lease owes: ends the instance, observes its absence and, where nothing is to be kept, removes the rest.
+ * The attempt is stored before the first signal is sent and the lease is given up only on observed absence, so a crash
+ * at any point leaves a duty that the next server finds. `unknown` counts as a failed attempt, never as absence.
+ */
+export class Reaper {
+  readonly #world: World;
+  readonly #tended = new Set<Cell>();
+  readonly #onReleased: (cell: Cell) => Promise<void>;
+
+  constructor(world: World, onReleased: (cell: Cell) => Promise<void>) {
+    this.#world = world;
+    this.#onReleased = onReleased;
+  }
+
+  /** Works on the cell's lease until it owes nothing. Calling it again while it does changes nothing. */
+  tend(cell: Cell, options: { graceMs: number } = { graceMs: 0 }): void {
+    if (this.#tended.has(cell)) return;
+    this.#tended.add(cell);
+    void this.#tend(cell, options.graceMs).finally(() => this.#tended.delete(cell));
+  }
+
+  async #tend(cell: Cell, graceMs: number): Promise<void> {
+    const { clock, stopping, log } = this.#world;
+    while (!stopping.aborted) {
+      const due = stopDueAt(cell.record.lease);
+      if (due === null) return;
+      try {
+        await this.#waitFor(cell, due);
+        await this.#attempt(cell, graceMs);
+      } catch (error) {
+        if (stopping.aborted) return;
+        // The store refused. The duty is still recorded as it was; try again at the pace of the first back-off.
+        log.error({ sandbox: cell.id, cause: causeOf(error) }, "a stop attempt could not be recorded");
+        await clock.sleep(1_000, stopping).catch(() => undefined);
+      }
+    }
+  }
+
+  /** Until the next attempt is due, or the duty changes (a delete that overtakes a back-off). */
+  async #waitFor(cell: Cell, due: number): Promise<void> {
+    const { clock, stopping } = this.#world;
+    const ms = due - clock.now();
+    if (ms <= 0) return;
+    const lease = cell.record.lease;
+    const changed = new AbortController();
+    const signal = AbortSignal.any([stopping, changed.signal]);
+    await Promise.race([
+      clock.sleep(ms, signal),
+      cell.until(() => cell.record.lease !== lease, signal),
+    ]).finally(() => changed.abort());
+  }
+
+  async #attempt(cell: Cell, graceMs: number): Promise<void> {
+    const { clock, ids, numbers, log, stopping } = this.#world;
+    const attemptId = ids.attempt();
+    const deadline = clock.now() + numbers.stopAttemptMs;
+    if ((await cell.decide({ type: "stop_attempt", attemptId, deadline })) === null) return;
+    const limit = { ms: numbers.stopAttemptMs, what: "stopping the instance", signal: stopping };
+    try {
+      await within(clock, limit, (signal) => this.#stopAndClean(cell, graceMs, signal));
+    } catch (error) {
+      if (stopping.aborted) return;
+      const { message } = causeOf(error);
+      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "a stop attempt failed");
+      await cell.decide({ type: "stop_failed", attemptId, error: message });
+      return;
+    }
+    await this.#onReleased(cell);
+    await cell.decide({ type: "absence_observed", attemptId });
+  }
+
+  async #stopAndClean(cell: Cell, graceMs: number, signal: AbortSignal): Promise<void> {
+    const { driver } = this.#world;
+    cell.links?.close();
+    await cell.launching;
+    const seen = await driver.stop(cell.id, { graceMs }, signal);
+    if (seen.seen === "unknown") throw new Error(`absence could not be observed: ${seen.why}`);
+    if (seen.seen === "present") throw new Error(`process ${seen.pid} is still there`);
+    if (destroysFiles(cell.record)) await driver.destroy(cell.id, signal);
+  }
+}

@@ -1,0 +1,346 @@
+import { createHash } from "node:crypto";
+import {
+  type CreateSandbox,
+  causeOf,
+  DEFAULT_IMAGE,
+  DEFAULT_RESOURCES,
+  HoldfastError,
+  isName,
+  isSandboxId,
+  normalisePath,
+  type Proof,
+  type Sandbox,
+  type SandboxId,
+  type SandboxList,
+  type Status,
+} from "@holdfast/contract";
+import type { CreateOptions, SandboxApi } from "./api.ts";
+import { Cell } from "./cell.ts";
+import { within } from "./clock.ts";
+import { type Gate, translate } from "./gate.ts";
+import type { Launcher } from "./launcher.ts";
+import { type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
+import type { Prover } from "./prover.ts";
+import type { Reaper } from "./reaper.ts";
+import type { SandboxRecord, SandboxSpec } from "./records.ts";
+import { viewSandbox } from "./view.ts";
+import type { World } from "./world.ts";
+
+export interface Parts {
+  launcher: Launcher;
+  reaper: Reaper;
+  prover: Prover;
+  gate: Gate;
+}
+
+/** The live sandboxes, by id and by name, and what callers can do with them. */
+export class Sandboxes implements SandboxApi {
+  readonly #world: World;
+  readonly #cells = new Map<SandboxId, Cell>();
+  #parts: Parts | null = null;
+
+  constructor(world: World) {
+    this.#world = world;
+  }
+
+  /** The parts that act on cells are made with this registry in hand, so they arrive after it. */
+  join(parts: Parts): void {
+    this.#parts = parts;
+  }
+
+  get #with(): Parts {
+    if (this.#parts === null)
+      throw new Error("invariant broken: the engine's parts are joined before it is used");
+    return this.#parts;
+  }
+
+  cells(): Iterable<Cell> {
+    return this.#cells.values();
+  }
+
+  cell(id: string): Cell | undefined {
+    return this.#cells.get(id as SandboxId);
+  }
+
+  adopt(record: SandboxRecord): Cell {
+    const cell = new Cell(this.#world, record);
+    this.#cells.set(record.id, cell);
+    return cell;
+  }
+
+  /** Forgets a cell whose sandbox is gone; the record stays in the store. */
+  drop(cell: Cell): void {
+    this.#cells.delete(cell.id);
+  }
+
+  /** The live sandbox that a reference means. */
+  async find(ref: string): Promise<Cell> {
+    const known = this.#cells.get(ref as SandboxId);
+    if (known !== undefined) return known;
+    const record = await this.#stored(ref);
+    const cell = this.#cells.get(record.id);
+    if (cell !== undefined) return cell;
+    throw new HoldfastError("sandbox_gone", { sandboxId: record.id });
+  }
+
+  async #stored(ref: string): Promise<SandboxRecord> {
+    const { store } = this.#world;
+    const record = isSandboxId(ref)
+      ? await store.sandbox(ref)
+      : isName(ref)
+        ? await store.sandboxByName(ref)
+        : null;
+    if (record === null) {
+      throw new HoldfastError("sandbox_not_found", {
+        message: `There is no sandbox ${JSON.stringify(ref.slice(0, 80))}.`,
+      });
+    }
+    return record;
+  }
+
+  view(record: SandboxRecord): Sandbox {
+    const cell = this.#cells.get(record.id);
+    const { clock, numbers } = this.#world;
+    return viewSandbox(cell?.record ?? record, cell?.evidence ?? null, clock.now(), numbers);
+  }
+
+  async get(ref: string): Promise<Sandbox> {
+    const cell = this.#cells.get(ref as SandboxId);
+    return this.view(cell?.record ?? (await this.#stored(ref)));
+  }
+
+  async list(filter: Parameters<SandboxApi["list"]>[0]): Promise<SandboxList> {
+    const { store } = this.#world;
+    const wanted = filter.status?.length ? new Set<Status>(filter.status) : null;
+    const includeGone = wanted?.has("terminated") ?? false;
+    const items: Sandbox[] = [];
+    let after = filter.cursor as SandboxId | undefined;
+    if (after !== undefined && !isSandboxId(after))
+      throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+    for (;;) {
+      const page: SandboxFilter = { includeGone, labels: filter.labels, after, limit: PAGE };
+      const records = await store.sandboxes(page);
+      for (const record of records) {
+        const view = this.view(record);
+        if (wanted !== null && !wanted.has(view.status)) continue;
+        if (items.length === filter.limit) return { items, nextCursor: items.at(-1)?.id ?? null };
+        items.push(view);
+      }
+      if (records.length < PAGE) return { items, nextCursor: null };
+      after = records.at(-1)?.id;
+    }
+  }
+
+  async create(
+    input: CreateSandbox,
+    options: CreateOptions,
+  ): Promise<{ sandbox: Sandbox; existed: boolean }> {
+    const { store, ids } = this.#world;
+    const spec = await this.#spec(input);
+    const idempotency = keyOf(input, options.idempotencyKey);
+    const repeated = await this.#repeated(idempotency);
+    if (repeated !== null) return this.#answer(repeated, true, options);
+    const record = this.#record(input.name ?? ids.name(), spec);
+    this.#admit();
+    const cell = this.adopt(record);
+    try {
+      const { id: sandboxId, createdAt: at, name } = record;
+      await store.commit({
+        changes: [{ kind: "sandbox.insert", record, idempotency }],
+        events: [
+          {
+            at,
+            type: "sandbox.created",
+            sandboxId,
+            generation: 0,
+            message: `Sandbox ${name} was accepted.`,
+            data: { name, image: spec.image },
+          },
+        ],
+        counters: { created: 1 },
+      });
+    } catch (error) {
+      this.#cells.delete(record.id);
+      return this.#lostRace(error, input, idempotency, options);
+    }
+    void this.#with.launcher.launch(cell);
+    return this.#answer(cell, false, options);
+  }
+
+  async #spec(input: CreateSandbox): Promise<SandboxSpec> {
+    if (input.name !== undefined && !isName(input.name))
+      throw new HoldfastError("invalid_request", { message: "The name must be a DNS label." });
+    const image = input.image ?? DEFAULT_IMAGE;
+    if ((await this.#world.images.get(image)) === null) {
+      throw new HoldfastError("image_not_found", { message: `There is no image ${JSON.stringify(image)}.` });
+    }
+    const cwd = input.cwd === undefined ? null : normalisePath(input.cwd);
+    if (input.cwd !== undefined && cwd === null)
+      throw new HoldfastError("invalid_path", { message: "cwd must be an absolute path without '..'." });
+    return {
+      image,
+      env: input.env ?? {},
+      cwd,
+      resources: { ...DEFAULT_RESOURCES, ...input.resources },
+      lifecycle: input.lifecycle ?? {},
+      labels: input.labels ?? {},
+    };
+  }
+
+  #record(name: string, spec: SandboxSpec): SandboxRecord {
+    const now = this.#world.clock.now();
+    return {
+      id: this.#world.ids.sandbox(),
+      name,
+      nameHeld: true,
+      phase: { name: "queued" },
+      generation: 0,
+      lease: { state: "none" },
+      instance: null,
+      spec,
+      createdAt: now,
+      lastActivityAt: now,
+      transitionedAt: now,
+      endedAt: null,
+      revision: 0,
+    };
+  }
+
+  #admit(): void {
+    const { maxSandboxes } = this.#world.numbers;
+    if (this.#cells.size >= maxSandboxes) {
+      const message = `There are ${this.#cells.size} sandboxes; the limit is ${maxSandboxes}.`;
+      throw new HoldfastError("too_many_sandboxes", { message });
+    }
+    if (this.#with.launcher.lineIsFull)
+      throw new HoldfastError("capacity", { message: "The waiting line for launches is full." });
+  }
+
+  async #repeated(idempotency: Idempotency | undefined): Promise<Cell | null> {
+    if (idempotency === undefined) return null;
+    const made = await this.#world.store.idempotent(idempotency.scope, idempotency.key);
+    if (made === null) return null;
+    if (made.fingerprint !== idempotency.fingerprint) throw new HoldfastError("idempotency_conflict");
+    return this.find(made.target);
+  }
+
+  /** The name or key was taken between the look and the write. */
+  async #lostRace(
+    error: unknown,
+    input: CreateSandbox,
+    idempotency: Idempotency | undefined,
+    options: CreateOptions,
+  ) {
+    if (!(error instanceof StoreConflict)) {
+      throw new HoldfastError("internal", {
+        message: "The sandbox could not be recorded, so it was not started.",
+        cause: error,
+      });
+    }
+    const repeated = await this.#repeated(idempotency);
+    if (repeated !== null) return this.#answer(repeated, true, options);
+    if (error.reason !== "name_taken" || input.name === undefined)
+      throw new HoldfastError("internal", { cause: error });
+    const holder = await this.find(input.name);
+    if (input.ifExists !== "return") {
+      throw new HoldfastError("name_taken", {
+        sandboxId: holder.id,
+        message: `A live sandbox already has the name ${input.name}.`,
+      });
+    }
+    return this.#answer(holder, true, options);
+  }
+
+  /** A created sandbox is answered once it is proven; a returned one, new or old, is one that serves. */
+  async #answer(
+    cell: Cell,
+    existed: boolean,
+    { wait, signal }: CreateOptions,
+  ): Promise<{ sandbox: Sandbox; existed: boolean }> {
+    if (!wait) return { sandbox: this.view(cell.record), existed };
+    try {
+      await this.#with.gate.pass(cell, signal);
+    } catch (error) {
+      const { phase } = cell.record;
+      if (existed || phase.name !== "failed") throw error;
+      await this.#cleaned(cell);
+      throw new HoldfastError("launch_failed", {
+        sandboxId: cell.id,
+        message: `The sandbox could not be started: ${phase.cause.message}`,
+        cause: Object.assign(new Error(phase.cause.message), { code: phase.cause.code }),
+      });
+    }
+    return { sandbox: this.view(cell.record), existed };
+  }
+
+  /** Gives the reaper a moment, so that a failed create normally returns when nothing is left of it. */
+  async #cleaned(cell: Cell): Promise<void> {
+    const limit = { ms: 5_000, what: "cleaning up" };
+    await within(this.#world.clock, limit, (signal) =>
+      cell.until(() => cell.record.lease.state === "none", signal),
+    ).catch(() => undefined);
+  }
+
+  async remove(
+    ref: string,
+    options: { graceMs: number; waitMs?: number | undefined; signal: AbortSignal },
+  ): Promise<Sandbox> {
+    const { clock, numbers } = this.#world;
+    const record = this.#cells.get(ref as SandboxId)?.record ?? (await this.#stored(ref));
+    const cell = this.#cells.get(record.id);
+    if (cell === undefined) return this.view(record);
+    await this.order(cell, options.graceMs);
+    const gone = () => cell.record.phase.name === "gone";
+    const limit = { ms: options.waitMs ?? numbers.deleteWaitMs, what: "the delete", signal: options.signal };
+    // Past the wait the duty goes on by itself; the answer then says `stopping`.
+    if (limit.ms > 0) await within(clock, limit, (signal) => cell.until(gone, signal)).catch(() => undefined);
+    return this.view(cell.record);
+  }
+
+  /** Records the delete and sets it going, overtaking whatever else is under way. */
+  async order(cell: Cell, graceMs: number): Promise<void> {
+    await cell.decide({ type: "delete", cause: null });
+    cell.fence.abort(new Error("the sandbox is being deleted"));
+    this.#with.reaper.tend(cell, { graceMs });
+  }
+
+  async verify(ref: string, signal: AbortSignal): Promise<Proof> {
+    const cell = await this.find(ref);
+    const refusal = cell.refusal();
+    if (refusal !== null) throw refusal;
+    signal.throwIfAborted();
+    return this.#with.prover.prove(cell);
+  }
+
+  async processes(ref: string, signal: AbortSignal) {
+    const cell = await this.find(ref);
+    const link = await this.#with.gate.pass(cell, signal);
+    const limit = { ms: this.#world.numbers.keeperCallMs, what: "listing processes", signal };
+    return within(this.#world.clock, limit, (inner) => link.processes(inner)).catch((error: unknown) => {
+      throw translate(error, { sandboxId: cell.id });
+    });
+  }
+
+  /** Ends what has been kept for long enough. */
+  async expire(): Promise<void> {
+    const { clock, log } = this.#world;
+    for (const cell of [...this.#cells.values()]) {
+      const { phase, lease } = cell.record;
+      if (phase.name !== "failed" || phase.keptUntil > clock.now() || lease.state !== "none") continue;
+      await this.order(cell, 0).catch((error: unknown) =>
+        log.error({ sandbox: cell.id, cause: causeOf(error) }, "an expired sandbox could not be deleted"),
+      );
+    }
+  }
+}
+
+const PAGE = 500;
+
+function keyOf(input: CreateSandbox, key: string | undefined): Idempotency | undefined {
+  if (key === undefined) return undefined;
+  return {
+    scope: "sandbox",
+    key,
+    fingerprint: createHash("sha256").update(JSON.stringify(input)).digest("hex"),
+  };
+}

@@ -1,0 +1,94 @@
+import { type Cause, type Numbers, type Proof, type Status, unreachable } from "@holdfast/contract";
+import type { Observation } from "./ports.ts";
+import type { SandboxRecord } from "./records.ts";
+
+/** What is known about a running instance right now. In memory only: it is evidence, and evidence ages. */
+export interface Health {
+  /** The last proof, passed or failed. */
+  proof: Proof | null;
+  provenAt: number | null;
+  /** When the keeper was last heard, on any link; null while there has been none. */
+  heardAt: number | null;
+  /** Why there is no link, where there is none. */
+  linkDown: string | null;
+  observation: Observation | null;
+}
+
+export const NO_HEALTH: Health = {
+  proof: null,
+  provenAt: null,
+  heardAt: null,
+  linkDown: null,
+  observation: null,
+};
+
+export interface Judgement {
+  status: Status;
+  cause: Cause | null;
+}
+
+/** The one place where a status is made: from the record, the evidence and the time. */
+export function judge(
+  record: SandboxRecord,
+  health: Health,
+  now: number,
+  numbers: Pick<Numbers, "linkDeadMs">,
+): Judgement {
+  const { phase } = record;
+  switch (phase.name) {
+    case "queued":
+      return { status: "queued", cause: null };
+    case "launching":
+      return { status: "creating", cause: null };
+    case "running": {
+      const cause = whyNotServing(record, health, now, numbers);
+      return cause === null ? { status: "ready", cause: null } : { status: "degraded", cause };
+    }
+    case "deleting":
+      return { status: "stopping", cause: phase.cause };
+    case "gone":
+      return { status: "terminated", cause: phase.cause };
+    case "failed":
+      return { status: "failed", cause: phase.cause };
+    default:
+      return unreachable(phase);
+  }
+}
+
+/** The first thing, most telling first, that keeps a running instance from being called ready. */
+function whyNotServing(
+  record: SandboxRecord,
+  health: Health,
+  now: number,
+  { linkDeadMs }: Pick<Numbers, "linkDeadMs">,
+): Cause | null {
+  const { observation, proof } = health;
+  if (record.lease.state !== "held")
+    return { code: "lease_lost", message: "The lease over the instance is not held." };
+  if (observation?.seen === "absent")
+    return { code: "keeper_died", message: "The instance's processes are gone." };
+  if (observation?.seen === "unknown") {
+    return { code: "observation_unknown", message: `The instance could not be observed: ${observation.why}` };
+  }
+  const problem = observation?.problems[0];
+  if (problem !== undefined) return problem;
+  if (health.linkDown !== null)
+    return { code: "link_down", message: `There is no link to the keeper: ${health.linkDown}` };
+  if (health.heardAt === null || now - health.heardAt > linkDeadMs) {
+    return { code: "keeper_silent", message: "The keeper has missed its heartbeats." };
+  }
+  if (
+    proof === null ||
+    proof.generation !== record.generation ||
+    Date.parse(proof.at) < record.transitionedAt
+  ) {
+    return { code: "unproven", message: "There is no proof yet that the instance serves." };
+  }
+  return proof.ok ? null : failedProof(proof);
+}
+
+export function failedProof(proof: Proof): Cause {
+  const failed = proof.checks.filter((check) => !check.ok);
+  const message = failed.map((check) => `${check.name}: ${check.message ?? "failed"}`).join("; ");
+  return { code: "proof_failed", message: message || "The proof failed." };
+}
