@@ -1,0 +1,68 @@
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { DatabaseSync } from "node:sqlite";
+import { randomText } from "@holdfast/contract";
+import type { Kysely, Selectable } from "kysely";
+import { prepare } from "./sqlite.ts";
+import type { KeyTable, Tables } from "./tables.ts";
+
+export interface ApiKey {
+  name: string;
+  createdAt: number;
+  /** Tells keys apart for people; far too little to guess the rest from. */
+  lastFour: string;
+}
+
+export interface KeyStore {
+  /** The secret is returned here and nowhere else: only its hash is kept. */
+  createKey(name: string): Promise<string>;
+  findKey(secret: string): Promise<ApiKey | null>;
+  listKeys(): Promise<ApiKey[]>;
+  /** Every key of that name stops working. How many there were. */
+  revokeKeys(name: string): Promise<number>;
+}
+
+const PREFIX = "hf_";
+/** 36^40 is over 200 bits: nothing that a slow hash would add to. */
+const RANDOM_CHARACTERS = 40;
+
+const hashOf = (secret: string): string => createHash("sha256").update(secret).digest("hex");
+
+const asKey = (row: Selectable<KeyTable>): ApiKey => ({
+  name: row.name,
+  createdAt: row.created_at,
+  lastFour: row.last_four,
+});
+
+export function createKeyStore(database: DatabaseSync, db: Kysely<Tables>, now: () => number): KeyStore {
+  const byHash = prepare<{ hash: string }, Selectable<KeyTable>>(database, (slot) =>
+    db.selectFrom("api_keys").selectAll().where("hash", "=", slot("hash")),
+  );
+  return {
+    async createKey(name) {
+      const secret = PREFIX + randomText(RANDOM_CHARACTERS);
+      const row = { hash: hashOf(secret), name, last_four: secret.slice(-4), created_at: now() };
+      await db.insertInto("api_keys").values(row).execute();
+      return secret;
+    },
+    // What the index's search takes depends on the hash, which a caller can't steer towards a stored one.
+    async findKey(secret) {
+      const hash = hashOf(secret);
+      const row = byHash.get({ hash });
+      if (row === undefined || !timingSafeEqual(Buffer.from(row.hash), Buffer.from(hash))) return null;
+      return asKey(row);
+    },
+    async listKeys() {
+      const rows = await db
+        .selectFrom("api_keys")
+        .selectAll()
+        .orderBy("created_at")
+        .orderBy("hash")
+        .execute();
+      return rows.map(asKey);
+    },
+    async revokeKeys(name) {
+      const result = await db.deleteFrom("api_keys").where("name", "=", name).executeTakeFirst();
+      return Number(result.numDeletedRows);
+    },
+  };
+}

@@ -1,0 +1,164 @@
+import { COUNTERS, invariant } from "@holdfast/contract";
+import { type Kysely, sql } from "kysely";
+import { NewerDatabase } from "./errors.ts";
+import type { Tables } from "./tables.ts";
+
+type Up = (db: Kysely<Tables>) => Promise<void>;
+
+/** The schema's history: number n is the n-th of these. What was released is never edited, only followed. */
+const MIGRATIONS: readonly Up[] = [
+  async (db) => {
+    await createSandboxes(db);
+    await createExecs(db);
+    await createEvents(db);
+    await createTheRest(db);
+  },
+];
+
+async function createSandboxes(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("sandboxes")
+    .addColumn("position", "integer", (column) => column.primaryKey().autoIncrement())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("name", "text", (column) => column.notNull())
+    .addColumn("name_held", "integer", (column) => column.notNull())
+    .addColumn("phase", "text", (column) => column.notNull())
+    .addColumn("phase_data", "text", (column) => column.notNull())
+    .addColumn("generation", "integer", (column) => column.notNull())
+    .addColumn("lease", "text", (column) => column.notNull())
+    .addColumn("instance", "text")
+    .addColumn("spec", "text", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addColumn("last_activity_at", "integer", (column) => column.notNull())
+    .addColumn("transitioned_at", "integer", (column) => column.notNull())
+    .addColumn("ended_at", "integer")
+    .addColumn("revision", "integer", (column) => column.notNull())
+    .execute();
+  await db.schema
+    .createIndex("sandboxes_name_held")
+    .unique()
+    .on("sandboxes")
+    .column("name")
+    .where(sql.ref("name_held"), "=", sql.lit(1))
+    .execute();
+  await db.schema
+    .createIndex("sandboxes_live")
+    .on("sandboxes")
+    .column("position")
+    .where(sql.ref("phase"), "<>", sql.lit("gone"))
+    .execute();
+}
+
+async function createExecs(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("execs")
+    .addColumn("position", "integer", (column) => column.primaryKey().autoIncrement())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("sandbox_id", "text", (column) => column.notNull().references("sandboxes.id"))
+    .addColumn("generation", "integer", (column) => column.notNull())
+    .addColumn("spec", "text", (column) => column.notNull())
+    .addColumn("digest", "text", (column) => column.notNull())
+    .addColumn("status", "text", (column) => column.notNull())
+    .addColumn("exit_code", "integer")
+    .addColumn("signal", "text")
+    .addColumn("cause", "text")
+    .addColumn("dispatched", "text", (column) => column.notNull())
+    .addColumn("output_end", "integer", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addColumn("started_at", "integer")
+    .addColumn("ended_at", "integer")
+    .execute();
+  await db.schema.createIndex("execs_of_sandbox").on("execs").columns(["sandbox_id", "position"]).execute();
+  await db.schema
+    .createIndex("execs_open")
+    .on("execs")
+    .column("position")
+    .where(sql.ref("ended_at"), "is", null)
+    .execute();
+}
+
+async function createEvents(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("events")
+    .addColumn("seq", "integer", (column) => column.primaryKey().autoIncrement())
+    .addColumn("at", "integer", (column) => column.notNull())
+    .addColumn("type", "text", (column) => column.notNull())
+    .addColumn("sandbox_id", "text")
+    .addColumn("exec_id", "text")
+    .addColumn("generation", "integer")
+    .addColumn("message", "text", (column) => column.notNull())
+    .addColumn("data", "text", (column) => column.notNull())
+    .execute();
+  for (const column of ["sandbox_id", "exec_id"] as const) {
+    await db.schema
+      .createIndex(`events_${column}`)
+      .on("events")
+      .columns([column, "seq"])
+      .where(sql.ref(column), "is not", null)
+      .execute();
+  }
+}
+
+async function createTheRest(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("counters")
+    .addColumn("name", "text", (column) => column.primaryKey().notNull())
+    .addColumn("value", "integer", (column) => column.notNull())
+    .execute();
+  await db
+    .insertInto("counters")
+    .values(COUNTERS.map((name) => ({ name, value: 0 })))
+    .execute();
+  await db.schema
+    .createTable("idempotency")
+    .addColumn("scope", "text", (column) => column.notNull())
+    .addColumn("key", "text", (column) => column.notNull())
+    .addColumn("fingerprint", "text", (column) => column.notNull())
+    .addColumn("target", "text", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addPrimaryKeyConstraint("idempotency_key", ["scope", "key"])
+    .execute();
+  await db.schema
+    .createTable("api_keys")
+    .addColumn("hash", "text", (column) => column.primaryKey().notNull())
+    .addColumn("name", "text", (column) => column.notNull())
+    .addColumn("last_four", "text", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .execute();
+}
+
+const VERSION_KEY = "schema_version";
+
+/** Brings the schema up to date, each step in a transaction together with the number that says it was taken. */
+export async function migrate(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("meta")
+    .ifNotExists()
+    .addColumn("key", "text", (column) => column.primaryKey().notNull())
+    .addColumn("value", "text", (column) => column.notNull())
+    .execute();
+  const version = await schemaVersion(db);
+  if (version > MIGRATIONS.length) throw new NewerDatabase(version, MIGRATIONS.length);
+  for (const [index, up] of MIGRATIONS.entries()) {
+    if (index < version) continue;
+    await db.transaction().execute(async (transaction) => {
+      await up(transaction);
+      const value = String(index + 1);
+      await transaction
+        .insertInto("meta")
+        .values({ key: VERSION_KEY, value })
+        .onConflict((conflict) => conflict.column("key").doUpdateSet({ value }))
+        .execute();
+    });
+  }
+}
+
+async function schemaVersion(db: Kysely<Tables>): Promise<number> {
+  const row = await db.selectFrom("meta").select("value").where("key", "=", VERSION_KEY).executeTakeFirst();
+  const version = Number(row?.value ?? 0);
+  invariant(
+    Number.isSafeInteger(version) && version >= 0,
+    `the schema version is a number, not ${row?.value}`,
+  );
+  return version;
+}

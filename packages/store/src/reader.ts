@@ -1,0 +1,190 @@
+import type { DatabaseSync } from "node:sqlite";
+import { COUNTERS, type Counter, type ExecId, invariant, type SandboxId } from "@holdfast/contract";
+import type {
+  EventFilter,
+  ExecRecord,
+  SandboxFilter,
+  SandboxRecord,
+  Store,
+  StoredEvent,
+} from "@holdfast/engine";
+import { type Kysely, type Selectable, sql } from "kysely";
+import { UnreadableRecord } from "./errors.ts";
+import { readEvent, readExec, readSandbox } from "./rows.ts";
+import { prepare } from "./sqlite.ts";
+import type { ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
+
+export type Reader = Omit<Store, "commit">;
+
+/**
+ * Reads see only what was committed. A record asked for by itself that can't be read is an error; in a listing it is
+ * reported and left out, so that one bad row doesn't hide all the good ones.
+ */
+export function createReader(
+  database: DatabaseSync,
+  db: Kysely<Tables>,
+  onUnreadable: (error: UnreadableRecord) => void,
+): Reader {
+  return {
+    ...createFinders(database, db),
+    ...createListings(db, onUnreadable),
+    async counters() {
+      const rows = await db.selectFrom("counters").selectAll().execute();
+      const values = new Map(rows.map(({ name, value }) => [name, value]));
+      return Object.fromEntries(COUNTERS.map((name) => [name, values.get(name) ?? 0])) as Record<
+        Counter,
+        number
+      >;
+    },
+  };
+}
+
+/** Single records, on statements compiled once: every call on a sandbox begins with one of these. */
+function createFinders(database: DatabaseSync, db: Kysely<Tables>) {
+  const sandboxById = prepare<{ id: string }, Selectable<SandboxTable>>(database, (slot) =>
+    db.selectFrom("sandboxes").selectAll().where("id", "=", slot("id")),
+  );
+  const sandboxByName = prepare<{ name: string }, Selectable<SandboxTable>>(database, (slot) =>
+    db
+      .selectFrom("sandboxes")
+      .selectAll()
+      .where("name", "=", slot("name"))
+      .where("name_held", "=", sql.lit(1)),
+  );
+  const execById = prepare<{ id: string }, Selectable<ExecTable>>(database, (slot) =>
+    db.selectFrom("execs").selectAll().where("id", "=", slot("id")),
+  );
+  const byKey = prepare<{ scope: string; key: string }, Selectable<IdempotencyTable>>(database, (slot) =>
+    db
+      .selectFrom("idempotency")
+      .selectAll()
+      .where("scope", "=", slot("scope"))
+      .where("key", "=", slot("key")),
+  );
+  return {
+    async sandbox(id: SandboxId) {
+      const row = sandboxById.get({ id });
+      return row === undefined ? null : readSandbox(row);
+    },
+    async sandboxByName(name: string) {
+      const row = sandboxByName.get({ name });
+      return row === undefined ? null : readSandbox(row);
+    },
+    async exec(id: ExecId) {
+      const row = execById.get({ id });
+      return row === undefined ? null : readExec(row);
+    },
+    async idempotent(scope: string, key: string) {
+      const row = byKey.get({ scope, key });
+      return row === undefined ? null : { target: row.target, fingerprint: row.fingerprint };
+    },
+  };
+}
+
+function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableRecord) => void) {
+  const readable = <Row, Item>(rows: readonly Row[], read: (row: Row) => Item): Item[] =>
+    rows.flatMap((row) => {
+      try {
+        return [read(row)];
+      } catch (error) {
+        if (!(error instanceof UnreadableRecord)) throw error;
+        onUnreadable(error);
+        return [];
+      }
+    });
+
+  /** Fills a page past rows that can't be read: a short page means the end of the list, and nothing else. */
+  const page = async <Row, Item>(
+    limit: number,
+    fetch: (after: Row | undefined, count: number) => Promise<Row[]>,
+    read: (row: Row) => Item,
+  ): Promise<Item[]> => {
+    invariant(Number.isSafeInteger(limit) && limit > 0, "a listing has a limit");
+    const items: Item[] = [];
+    let last: Row | undefined;
+    for (;;) {
+      const wanted = limit - items.length;
+      const rows = await fetch(last, wanted);
+      items.push(...readable(rows, read));
+      last = rows.at(-1);
+      if (items.length === limit || rows.length < wanted) return items;
+    }
+  };
+
+  return {
+    sandboxes: (filter: SandboxFilter): Promise<SandboxRecord[]> =>
+      page(filter.limit, (last, count) => sandboxPage(db, filter, last?.position, count), readSandbox),
+
+    async liveSandboxes(): Promise<SandboxRecord[]> {
+      const rows = await db
+        .selectFrom("sandboxes")
+        .selectAll()
+        .where("phase", "<>", sql.lit("gone"))
+        .orderBy("position")
+        .execute();
+      return readable(rows, readSandbox);
+    },
+
+    execs: (sandboxId: SandboxId, { before, limit }: { before?: ExecId | undefined; limit: number }) =>
+      page(
+        limit,
+        (last, count) => execPage(db, { sandboxId, before, last: last?.position, count }),
+        readExec,
+      ),
+
+    async openExecs(): Promise<ExecRecord[]> {
+      const rows = await db
+        .selectFrom("execs")
+        .selectAll()
+        .where("ended_at", "is", null)
+        .orderBy("position")
+        .execute();
+      return readable(rows, readExec);
+    },
+
+    events: (filter: EventFilter): Promise<StoredEvent[]> =>
+      page(filter.limit, (last, count) => eventPage(db, filter, last?.seq ?? filter.after, count), readEvent),
+  };
+}
+
+function sandboxPage(db: Kysely<Tables>, filter: SandboxFilter, last: number | undefined, count: number) {
+  const { includeGone = false, labels = {}, after } = filter;
+  let query = db.selectFrom("sandboxes").selectAll().orderBy("position").limit(count);
+  if (!includeGone) query = query.where("phase", "<>", sql.lit("gone"));
+  for (const [key, value] of Object.entries(labels)) {
+    query = query.where(sql`spec -> 'labels' ->> ${key}`, "=", value);
+  }
+  if (last !== undefined) return query.where("position", ">", last).execute();
+  if (after === undefined) return query.execute();
+  return query
+    .where("position", ">", (sub) => sub.selectFrom("sandboxes").select("position").where("id", "=", after))
+    .execute();
+}
+
+function execPage(
+  db: Kysely<Tables>,
+  page: { sandboxId: SandboxId; before: ExecId | undefined; last: number | undefined; count: number },
+) {
+  const { sandboxId, before, last, count } = page;
+  const query = db
+    .selectFrom("execs")
+    .selectAll()
+    .where("sandbox_id", "=", sandboxId)
+    .orderBy("position", "desc")
+    .limit(count);
+  if (last !== undefined) return query.where("position", "<", last).execute();
+  if (before === undefined) return query.execute();
+  return query
+    .where("position", "<", (sub) => sub.selectFrom("execs").select("position").where("id", "=", before))
+    .execute();
+}
+
+function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | undefined, count: number) {
+  const { sandboxId, execId, types } = filter;
+  let query = db.selectFrom("events").selectAll().orderBy("seq").limit(count);
+  if (after !== undefined) query = query.where("seq", ">", after);
+  if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
+  if (execId !== undefined) query = query.where("exec_id", "=", execId);
+  if (types !== undefined) query = query.where("type", "in", types);
+  return query.execute();
+}

@@ -1,0 +1,150 @@
+/** Records to rows and back. Both ways pass the same checks, so that neither a bug nor a bad disk goes unnoticed. */
+import { invariant } from "@holdfast/contract";
+import type { ExecRecord, Lease, NewEvent, SandboxRecord, StoredEvent } from "@holdfast/engine";
+import type { Insertable, Selectable } from "kysely";
+import { UnreadableRecord } from "./errors.ts";
+import { checkEvent, checkExec, checkSandbox, isReadableLease } from "./shapes.ts";
+import type { EventTable, ExecTable, SandboxTable } from "./tables.ts";
+
+export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
+export type ExecRow = Omit<Insertable<ExecTable>, "position">;
+export type EventRow = Omit<Insertable<EventTable>, "seq">;
+
+const json = (value: unknown): string => JSON.stringify(value);
+const jsonOrNull = (value: unknown): string | null => (value === null ? null : JSON.stringify(value));
+const parseOrNull = (text: string | null): unknown => (text === null ? null : JSON.parse(text));
+
+function reading<Record>(table: string, id: string, read: () => Record): Record {
+  try {
+    return read();
+  } catch (error) {
+    throw new UnreadableRecord(table, id, error);
+  }
+}
+
+function writeLease(lease: Lease): string {
+  if (lease.state !== "quarantined") return json(lease);
+  invariant(readLease(lease.raw).state === "quarantined", "only an unreadable lease is quarantined");
+  return lease.raw;
+}
+
+/** A lease that can't be read is kept and shown, never taken for none: there may be processes under it. */
+function readLease(raw: string): Lease {
+  try {
+    const lease: unknown = JSON.parse(raw);
+    return isReadableLease(lease) ? lease : { state: "quarantined", raw };
+  } catch {
+    return { state: "quarantined", raw };
+  }
+}
+
+export function sandboxRow(record: SandboxRecord): SandboxRow {
+  checkSandbox(record);
+  const { name: phase, ...phaseData } = record.phase;
+  return {
+    id: record.id,
+    name: record.name,
+    name_held: record.nameHeld ? 1 : 0,
+    phase,
+    phase_data: json(phaseData),
+    generation: record.generation,
+    lease: writeLease(record.lease),
+    instance: jsonOrNull(record.instance),
+    spec: json(record.spec),
+    created_at: record.createdAt,
+    last_activity_at: record.lastActivityAt,
+    transitioned_at: record.transitionedAt,
+    ended_at: record.endedAt,
+    revision: record.revision,
+  };
+}
+
+export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
+  return reading("sandbox", row.id, () =>
+    checkSandbox({
+      id: row.id,
+      name: row.name,
+      nameHeld: row.name_held === 1,
+      phase: { name: row.phase, ...JSON.parse(row.phase_data) },
+      generation: row.generation,
+      lease: readLease(row.lease),
+      instance: parseOrNull(row.instance),
+      spec: JSON.parse(row.spec),
+      createdAt: row.created_at,
+      lastActivityAt: row.last_activity_at,
+      transitionedAt: row.transitioned_at,
+      endedAt: row.ended_at,
+      revision: row.revision,
+    }),
+  );
+}
+
+export function execRow(record: ExecRecord): ExecRow {
+  checkExec(record);
+  return {
+    id: record.id,
+    sandbox_id: record.sandboxId,
+    generation: record.generation,
+    spec: json(record.spec),
+    digest: record.digest,
+    status: record.status,
+    exit_code: record.exitCode,
+    signal: record.signal,
+    cause: jsonOrNull(record.cause),
+    dispatched: record.dispatched,
+    output_end: record.outputEnd,
+    created_at: record.createdAt,
+    started_at: record.startedAt,
+    ended_at: record.endedAt,
+  };
+}
+
+export function readExec(row: Selectable<ExecTable>): ExecRecord {
+  return reading("exec", row.id, () =>
+    checkExec({
+      id: row.id,
+      sandboxId: row.sandbox_id,
+      generation: row.generation,
+      spec: JSON.parse(row.spec),
+      digest: row.digest,
+      status: row.status,
+      exitCode: row.exit_code,
+      signal: row.signal,
+      cause: parseOrNull(row.cause),
+      dispatched: row.dispatched,
+      outputEnd: row.output_end,
+      createdAt: row.created_at,
+      startedAt: row.started_at,
+      endedAt: row.ended_at,
+    }),
+  );
+}
+
+export function eventRow(event: NewEvent): EventRow {
+  const { sandboxId = null, execId = null, generation = null, data = {} } = event;
+  checkEvent({ ...event, seq: 0, sandboxId, execId, generation, data });
+  return {
+    at: event.at,
+    type: event.type,
+    sandbox_id: sandboxId,
+    exec_id: execId,
+    generation,
+    message: event.message.toWellFormed(),
+    data: json(data),
+  };
+}
+
+export function readEvent(row: Selectable<EventTable>): StoredEvent {
+  return reading("event", String(row.seq), () =>
+    checkEvent({
+      seq: row.seq,
+      at: row.at,
+      type: row.type,
+      sandboxId: row.sandbox_id,
+      execId: row.exec_id,
+      generation: row.generation,
+      message: row.message,
+      data: JSON.parse(row.data),
+    }),
+  );
+}

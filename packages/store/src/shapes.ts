@@ -1,0 +1,179 @@
+/**
+ * The records as they must look, checked before they are written and after they are read. Looser than the API's
+ * schemas on purpose: what was once accepted stays readable when the API becomes stricter.
+ */
+import {
+  type AttemptId,
+  Cause,
+  Dispatched,
+  EVENT_TYPES,
+  EXEC_ID_PATTERN,
+  EXEC_STATUSES,
+  type ExecId,
+  invariant,
+  isTerminal,
+  Nullable,
+  OneOf,
+  SANDBOX_ID_PATTERN,
+  type SandboxId,
+  STOP_REASONS,
+} from "@holdfast/contract";
+import type { Lease as EngineLease, ExecRecord, SandboxRecord, StoredEvent } from "@holdfast/engine";
+import { type Static, type TSchema, Type } from "typebox";
+import { Compile } from "typebox/compile";
+
+const Count = Type.Integer({ minimum: 0 });
+const Time = Type.Integer();
+const Texts = Type.Record(Type.String(), Type.String());
+const Sandbox = Type.Unsafe<SandboxId>({ type: "string", pattern: SANDBOX_ID_PATTERN });
+const Exec = Type.Unsafe<ExecId>({ type: "string", pattern: EXEC_ID_PATTERN });
+const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
+
+const Phase = Type.Union([
+  Type.Object({ name: Type.Literal("queued") }),
+  Type.Object({ name: Type.Literal("launching"), deadline: Time }),
+  Type.Object({ name: Type.Literal("running") }),
+  Type.Object({ name: Type.Literal("deleting"), cause: Nullable(Cause) }),
+  Type.Object({ name: Type.Literal("gone"), cause: Nullable(Cause) }),
+  Type.Object({ name: Type.Literal("failed"), cause: Cause, keptUntil: Time }),
+]);
+
+const stopFields = { reason: OneOf(STOP_REASONS), generation: Count, attempts: Count };
+const retryFields = { nextAttemptAt: Time, lastError: Nullable(Type.String()) };
+
+/** All leases but the quarantined, which is what a lease of no known shape becomes. */
+const Lease = Type.Union([
+  Type.Object({ state: Type.Literal("none") }),
+  Type.Object({
+    state: Type.Literal("held"),
+    generation: Count,
+    startupDeadline: Time,
+    hostBootId: Nullable(Type.String()),
+  }),
+  Type.Object({ state: Type.Literal("stop_needed"), ...stopFields, ...retryFields }),
+  Type.Object({ state: Type.Literal("stopping"), ...stopFields, attemptId: Attempt, deadline: Time }),
+  Type.Object({ state: Type.Literal("exhausted"), ...stopFields, ...retryFields }),
+]);
+const Quarantined = Type.Object({ state: Type.Literal("quarantined"), raw: Type.String() });
+
+const SandboxShape = Type.Object({
+  id: Sandbox,
+  name: Type.String({ minLength: 1 }),
+  nameHeld: Type.Boolean(),
+  phase: Phase,
+  generation: Count,
+  lease: Type.Union([Lease, Quarantined]),
+  instance: Nullable(
+    Type.Object({
+      sandboxId: Sandbox,
+      generation: Count,
+      pid: Type.Integer({ minimum: 1 }),
+      startTime: Type.String(),
+      hostBootId: Type.String(),
+      keeperVersion: Type.String(),
+    }),
+  ),
+  spec: Type.Object({
+    image: Type.String({ minLength: 1 }),
+    env: Texts,
+    cwd: Nullable(Type.String()),
+    resources: Type.Object({ memoryMb: Type.Number(), cpus: Type.Number(), pids: Type.Number() }),
+    lifecycle: Type.Object({ maxExecMs: Type.Optional(Type.Number()) }),
+    labels: Texts,
+  }),
+  createdAt: Time,
+  lastActivityAt: Time,
+  transitionedAt: Time,
+  endedAt: Nullable(Time),
+  revision: Count,
+});
+
+const ExecShape = Type.Object({
+  id: Exec,
+  sandboxId: Sandbox,
+  generation: Count,
+  spec: Type.Object({
+    argv: Type.Array(Type.String(), { minItems: 1 }),
+    env: Texts,
+    cwd: Type.String(),
+    user: Type.String(),
+    timeoutMs: Nullable(Type.Number()),
+    stdin: Nullable(Type.Object({ text: Type.String(), end: Type.Boolean() })),
+  }),
+  digest: Type.String(),
+  status: OneOf(EXEC_STATUSES),
+  exitCode: Nullable(Type.Integer()),
+  signal: Nullable(Type.String()),
+  cause: Nullable(Cause),
+  dispatched: Dispatched,
+  outputEnd: Count,
+  createdAt: Time,
+  startedAt: Nullable(Time),
+  endedAt: Nullable(Time),
+});
+
+const EventShape = Type.Object({
+  seq: Count,
+  at: Time,
+  type: OneOf(EVENT_TYPES),
+  sandboxId: Nullable(Sandbox),
+  execId: Nullable(Exec),
+  generation: Nullable(Count),
+  message: Type.String(),
+  data: Type.Record(Type.String(), Type.Unknown()),
+});
+
+/** A check that throws what is wrong, and where. */
+function checker<Schema extends TSchema>(schema: Schema, what: string) {
+  const validator = Compile(schema);
+  return (value: unknown): Static<Schema> => {
+    if (validator.Check(value)) return value;
+    const [error] = validator.Errors(value);
+    throw new Error(`${what}${error?.instancePath ?? ""} ${error?.message ?? "has the wrong shape"}`);
+  };
+}
+
+// These types are the proof that a value of the right shape is a whole record.
+const sandboxShape: (value: unknown) => SandboxRecord = checker(SandboxShape, "sandbox");
+const execShape: (value: unknown) => ExecRecord = checker(ExecShape, "exec");
+export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");
+
+const leaseShape = Compile(Lease);
+
+export const isReadableLease = (value: unknown): value is Exclude<EngineLease, { state: "quarantined" }> =>
+  leaseShape.Check(value);
+
+export function checkSandbox(value: unknown): SandboxRecord {
+  const record = sandboxShape(value);
+  const { phase, lease, instance } = record;
+  if (instance !== null) {
+    invariant(instance.sandboxId === record.id, "an instance is of its own sandbox");
+    invariant(
+      instance.generation <= record.generation,
+      "no instance is of a later generation than its sandbox",
+    );
+  }
+  if (phase.name === "running") {
+    invariant(instance !== null, "a running sandbox has an instance");
+    invariant(lease.state !== "none", "a running sandbox has a lease");
+  }
+  if (phase.name === "gone") {
+    invariant(lease.state === "none", "nothing is leased by a sandbox that is gone");
+    invariant(!record.nameHeld, "a sandbox that is gone has given its name back");
+    invariant(record.endedAt !== null, "a sandbox that is gone has an end");
+  }
+  return record;
+}
+
+export function checkExec(value: unknown): ExecRecord {
+  const record = execShape(value);
+  invariant(
+    isTerminal(record.status) === (record.endedAt !== null),
+    "an exec has an end exactly when it is terminal",
+  );
+  invariant(
+    record.status !== "exited" || record.exitCode !== null || record.signal !== null,
+    "an exec that exited has an exit code or a signal",
+  );
+  return record;
+}

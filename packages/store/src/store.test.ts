@@ -1,0 +1,367 @@
+import { statSync } from "node:fs";
+import { DatabaseSync } from "node:sqlite";
+import { type ExecId, newExecId, newSandboxId } from "@holdfast/contract";
+import type { Change, SandboxRecord } from "@holdfast/engine";
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { NewerDatabase, UnreadableRecord } from "./errors.ts";
+import { openStore } from "./store.ts";
+import { anyExec, anySandbox, ended, sampleExec, sampleSandbox } from "./testing/samples.ts";
+import { temporaryStore } from "./testing/store.ts";
+
+const insert = (record: SandboxRecord): Change => ({ kind: "sandbox.insert", record });
+const update = (record: SandboxRecord): Change => ({
+  kind: "sandbox.update",
+  record: { ...record, revision: record.revision + 1 },
+  expectedRevision: record.revision,
+});
+
+/** Puts something into the database behind the store's back. */
+function tamper(path: string, sql: string, ...values: string[]): void {
+  const database = new DatabaseSync(path);
+  database.prepare(sql).run(...values);
+  database.close();
+}
+
+describe("records", () => {
+  test("any sandbox is read as it was written", async () => {
+    const { store } = await temporaryStore();
+    await fc.assert(
+      fc.asyncProperty(anySandbox, async (record) => {
+        await store.commit({ changes: [insert(record)] });
+        expect(await store.sandbox(record.id)).toEqual(record);
+        await store.commit({ changes: [update(record)] });
+        expect(await store.sandbox(record.id)).toEqual({ ...record, revision: record.revision + 1 });
+      }),
+      { numRuns: 150 },
+    );
+  });
+
+  test("any exec is read as it was written", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await fc.assert(
+      fc.asyncProperty(anyExec(sandbox.id), async (record) => {
+        await store.commit({ changes: [{ kind: "exec.insert", record }] });
+        expect(await store.exec(record.id)).toEqual(record);
+      }),
+      { numRuns: 150 },
+    );
+  });
+
+  test("what does not exist is null", async () => {
+    const { store } = await temporaryStore();
+    expect(await store.sandbox(newSandboxId())).toBeNull();
+    expect(await store.sandboxByName("nobody")).toBeNull();
+    expect(await store.exec(newExecId())).toBeNull();
+    expect(await store.idempotent("sandbox", "k")).toBeNull();
+  });
+
+  test("a touch moves the last activity forward only, and an update does not undo it", async () => {
+    const { store } = await temporaryStore();
+    const record = sampleSandbox();
+    await store.commit({ changes: [insert(record)] });
+    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 5_000 }] });
+    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 4_000 }] });
+    await store.commit({ changes: [update(record)] });
+    expect((await store.sandbox(record.id))?.lastActivityAt).toBe(5_000);
+  });
+
+  test.each<[string, Partial<SandboxRecord>]>([
+    ["running without an instance", { phase: { name: "running" } }],
+    ["gone with a name", { phase: { name: "gone", cause: null }, endedAt: 1 }],
+    ["gone without an end", { phase: { name: "gone", cause: null }, nameHeld: false }],
+    ["quarantined though readable", { lease: { state: "quarantined", raw: '{"state":"none"}' } }],
+    ["of no known phase", { phase: { name: "dancing" } as never }],
+    ["with half a millisecond", { createdAt: 0.5 }],
+  ])("a sandbox %s is not written", async (_, changes) => {
+    const { store } = await temporaryStore();
+    const record = sampleSandbox(changes);
+    await expect(store.commit({ changes: [insert(record)] })).rejects.toThrow(/invariant|sandbox/);
+    expect(await store.sandbox(record.id)).toBeNull();
+  });
+
+  test("an exec that is terminal without an end is not written", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = sampleExec(sandbox.id, { status: "lost" });
+    const commit = store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
+    await expect(commit).rejects.toThrow("exactly when it is terminal");
+    expect(await store.sandbox(sandbox.id)).toBeNull();
+  });
+});
+
+describe("conflicts", () => {
+  test("a name is held by one sandbox at a time, and free once it was given back", async () => {
+    const { store } = await temporaryStore();
+    const first = sampleSandbox({ name: "web" });
+    const second = sampleSandbox({ name: "web" });
+    await store.commit({ changes: [insert(first)] });
+    await expect(store.commit({ changes: [insert(second)] })).rejects.toMatchObject({ reason: "name_taken" });
+    await store.commit({ changes: [update({ ...first, nameHeld: false })] });
+    await store.commit({ changes: [insert(second)] });
+    expect((await store.sandboxByName("web"))?.id).toBe(second.id);
+    const again = { ...first, nameHeld: true, revision: 2 };
+    await expect(store.commit({ changes: [update(again)] })).rejects.toMatchObject({ reason: "name_taken" });
+  });
+
+  test("an update over another revision than the expected one is refused", async () => {
+    const { store } = await temporaryStore();
+    const record = sampleSandbox();
+    await store.commit({ changes: [insert(record)] });
+    await store.commit({ changes: [update({ ...record, generation: 1 })] });
+    const late = store.commit({ changes: [update({ ...record, generation: 9 })] });
+    await expect(late).rejects.toMatchObject({ reason: "stale_revision" });
+    expect(await store.sandbox(record.id)).toMatchObject({ generation: 1, revision: 2 });
+  });
+
+  test("an exec ends once, and the second outcome changes nothing", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const exec = sampleExec(sandbox.id);
+    await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record: exec }] });
+    expect(await store.openExecs()).toEqual([exec]);
+    const outcome = ended(exec, { exitCode: 3, outputEnd: 77 });
+    await store.commit({ changes: [{ kind: "exec.end", record: outcome }] });
+    const second = store.commit({ changes: [{ kind: "exec.end", record: ended(exec, { status: "lost" }) }] });
+    await expect(second).rejects.toMatchObject({ reason: "already_terminal" });
+    expect(await store.exec(exec.id)).toEqual(outcome);
+    expect(await store.openExecs()).toEqual([]);
+  });
+
+  test("an exec id is used once", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = sampleExec(sandbox.id);
+    await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
+    const again = store.commit({ changes: [{ kind: "exec.insert", record }] });
+    await expect(again).rejects.toMatchObject({ reason: "exec_exists" });
+  });
+
+  test("a repeated request is told so before it is told that its name is taken", async () => {
+    const { store } = await temporaryStore();
+    const idempotency = { scope: "sandbox", key: "k", fingerprint: "f" };
+    const first = sampleSandbox({ name: "web" });
+    const second = sampleSandbox({ name: "web" });
+    await store.commit({ changes: [{ kind: "sandbox.insert", record: first, idempotency }] });
+    const again = store.commit({ changes: [{ kind: "sandbox.insert", record: second, idempotency }] });
+    await expect(again).rejects.toMatchObject({ reason: "idempotency_key_used" });
+    expect(await store.idempotent("sandbox", "k")).toEqual({ target: first.id, fingerprint: "f" });
+    expect(await store.idempotent("exec:x", "k")).toBeNull();
+  });
+
+  test("a conflict leaves nothing of its commit and harms none of those written with it", async () => {
+    const { store } = await temporaryStore();
+    const holder = sampleSandbox({ name: "web" });
+    await store.commit({ changes: [insert(holder)] });
+    const [before, between, after] = [sampleSandbox(), sampleSandbox(), sampleSandbox()];
+    const commit = (record: SandboxRecord, more: Change[] = []) =>
+      store.commit({
+        changes: [insert(record), ...more],
+        events: [{ at: 1, type: "sandbox.created", sandboxId: record.id, message: "made" }],
+        counters: { created: 1 },
+      });
+    const outcomes = await Promise.allSettled([
+      commit(before),
+      commit(between, [insert(sampleSandbox({ name: "web" }))]),
+      commit(after),
+    ]);
+    expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
+    expect(await store.sandbox(between.id)).toBeNull();
+    const events = await store.events({ limit: 10 });
+    expect(events.map(({ sandboxId }) => sandboxId)).toEqual([before.id, after.id]);
+    expect((await store.counters()).created).toBe(2);
+  });
+});
+
+describe("events and counters", () => {
+  test("events are found by sandbox, exec, type and position, in order", async () => {
+    const { store } = await temporaryStore();
+    const [one, two] = [newSandboxId(), newSandboxId()];
+    const execId = "e1" as ExecId;
+    await store.commit({
+      changes: [],
+      events: [
+        { at: 1, type: "server.started", message: "up" },
+        { at: 2, type: "sandbox.created", sandboxId: one, message: "a", data: { n: [1, "x"] } },
+        { at: 3, type: "exec.started", sandboxId: one, execId, generation: 4, message: "b" },
+        { at: 4, type: "sandbox.created", sandboxId: two, message: "c" },
+      ],
+    });
+    const messages = async (filter: Parameters<typeof store.events>[0]) =>
+      (await store.events(filter)).map(({ message }) => message);
+    expect(await messages({ limit: 3 })).toEqual(["up", "a", "b"]);
+    expect(await messages({ sandboxId: one, limit: 10 })).toEqual(["a", "b"]);
+    expect(await messages({ execId, limit: 10 })).toEqual(["b"]);
+    expect(await messages({ types: ["sandbox.created"], limit: 10 })).toEqual(["a", "c"]);
+    expect(await messages({ types: [], limit: 10 })).toEqual([]);
+    const [second] = await store.events({ after: 1, limit: 1 });
+    expect(second).toEqual({
+      seq: 2,
+      at: 2,
+      type: "sandbox.created",
+      sandboxId: one,
+      execId: null,
+      generation: null,
+      message: "a",
+      data: { n: [1, "x"] },
+    });
+  });
+
+  test("counters add up over restarts", async () => {
+    const { store, path } = await temporaryStore();
+    expect(await store.counters()).toEqual({
+      created: 0,
+      terminated: 0,
+      failed: 0,
+      execsStarted: 0,
+      execsEnded: 0,
+    });
+    await Promise.all(
+      Array.from({ length: 50 }, () => store.commit({ changes: [], counters: { created: 2 } })),
+    );
+    await store.close();
+    const { store: reopened } = await temporaryStore({ path });
+    expect((await reopened.counters()).created).toBe(100);
+    await expect(reopened.commit({ changes: [], counters: { created: -1 } })).rejects.toThrow(
+      "never goes down",
+    );
+  });
+});
+
+describe("listings", () => {
+  test("sandboxes come in the order of creation, page by page, without those that are gone", async () => {
+    const { store } = await temporaryStore();
+    const records = Array.from({ length: 7 }, (_, index) => sampleSandbox({ createdAt: 100 - index }));
+    records[3] = sampleSandbox({ phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 9 });
+    await store.commit({ changes: records.map(insert) });
+    const ids = records.map(({ id }) => id);
+    const live = ids.filter((_, index) => index !== 3);
+    const first = await store.sandboxes({ limit: 4 });
+    expect(first.map(({ id }) => id)).toEqual(live.slice(0, 4));
+    const rest = await store.sandboxes({ limit: 4, after: first.at(-1)?.id });
+    expect(rest.map(({ id }) => id)).toEqual(live.slice(4));
+    expect((await store.sandboxes({ limit: 9, includeGone: true })).map(({ id }) => id)).toEqual(ids);
+    expect((await store.liveSandboxes()).map(({ id }) => id)).toEqual(live);
+  });
+
+  test("labels filter, whatever characters their keys have", async () => {
+    const { store } = await temporaryStore();
+    const labelled = (labels: Record<string, string>) => {
+      const record = sampleSandbox();
+      return { ...record, spec: { ...record.spec, labels } };
+    };
+    const records = [labelled({ "a.b/c-d": "1", "0": "x" }), labelled({ "a.b/c-d": "2" }), labelled({})];
+    await store.commit({ changes: records.map(insert) });
+    const found = async (labels: Record<string, string>) =>
+      (await store.sandboxes({ labels, limit: 9 })).map(({ id }) =>
+        records.findIndex((record) => record.id === id),
+      );
+    expect(await found({ "a.b/c-d": "1" })).toEqual([0]);
+    expect(await found({ "a.b/c-d": "1", "0": "x" })).toEqual([0]);
+    expect(await found({ "a.b/c-d": "1", "0": "y" })).toEqual([]);
+    expect(await found({ "\"quoted' key": "1" })).toEqual([]);
+  });
+
+  test("execs of a sandbox come newest first, page by page", async () => {
+    const { store } = await temporaryStore();
+    const [mine, other] = [sampleSandbox(), sampleSandbox()];
+    const execs = Array.from({ length: 5 }, () => sampleExec(mine.id));
+    const changes = [...execs, sampleExec(other.id)].map(
+      (record): Change => ({ kind: "exec.insert", record }),
+    );
+    await store.commit({ changes: [insert(mine), insert(other), ...changes] });
+    const newest = execs.map(({ id }) => id).reverse();
+    const first = await store.execs(mine.id, { limit: 2 });
+    expect(first.map(({ id }) => id)).toEqual(newest.slice(0, 2));
+    const rest = await store.execs(mine.id, { limit: 9, before: first.at(-1)?.id });
+    expect(rest.map(({ id }) => id)).toEqual(newest.slice(2));
+  });
+});
+
+describe("what can't be read", () => {
+  test.each(["", "null", "{", '{"state":"borrowed"}', '{"state":"held","generation":"three"}'])(
+    "a lease stored as %j is quarantined, and kept as it is by later updates",
+    async (raw) => {
+      const { store, path } = await temporaryStore();
+      const record = sampleSandbox();
+      await store.commit({ changes: [insert(record)] });
+      tamper(path, "UPDATE sandboxes SET lease = ?", raw);
+      const read = await store.sandbox(record.id);
+      expect(read).toEqual({ ...record, lease: { state: "quarantined", raw } });
+      if (read !== null) await store.commit({ changes: [update(read)] });
+      expect(await store.liveSandboxes()).toMatchObject([
+        { revision: 2, lease: { state: "quarantined", raw } },
+      ]);
+    },
+  );
+
+  test("a bad row is an error by itself, and left out of listings with a report", async () => {
+    const reports: string[] = [];
+    const { store, path } = await temporaryStore({ onUnreadable: ({ id }) => reports.push(id) });
+    const records = Array.from({ length: 5 }, () => sampleSandbox());
+    await store.commit({ changes: records.map(insert) });
+    const [first, bad, ...others] = records.map(({ id }) => id);
+    tamper(path, "UPDATE sandboxes SET spec = '{' WHERE id = ?", bad ?? "");
+    await expect(store.sandbox(bad ?? newSandboxId())).rejects.toThrow(UnreadableRecord);
+    const page = await store.sandboxes({ limit: 3 });
+    expect(page.map(({ id }) => id)).toEqual([first, ...others.slice(0, 2)]);
+    expect((await store.liveSandboxes()).length).toBe(4);
+    expect(reports).toEqual([bad, bad]);
+  });
+
+  test("bad execs and events don't stop a listing either", async () => {
+    const reports: string[] = [];
+    const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
+    const sandbox = sampleSandbox();
+    await store.commit({
+      changes: [insert(sandbox), { kind: "exec.insert", record: sampleExec(sandbox.id) }],
+      events: [{ at: 1, type: "sandbox.created", message: "made" }],
+    });
+    tamper(path, "UPDATE execs SET status = 'exited'");
+    tamper(path, "UPDATE events SET data = '[]'");
+    expect(await store.openExecs()).toEqual([]);
+    expect(await store.execs(sandbox.id, { limit: 5 })).toEqual([]);
+    expect(await store.events({ limit: 5 })).toEqual([]);
+    expect(reports).toEqual(["exec", "exec", "event"]);
+  });
+});
+
+describe("the database", () => {
+  test("keeps its installation id, and its file is the owner's alone", async () => {
+    const { store, path } = await temporaryStore();
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    expect(statSync(`${path}-wal`).mode & 0o777).toBe(0o600);
+    await store.close();
+    const { store: reopened } = await temporaryStore({ path });
+    expect(reopened.installation).toBe(store.installation);
+    expect(reopened.installation).toMatch(/^[0-9a-z]{8}$/);
+  });
+
+  test("from a newer version is refused and left as it is", async () => {
+    const { store, path } = await temporaryStore();
+    await store.close();
+    tamper(path, "UPDATE meta SET value = '999' WHERE key = 'schema_version'");
+    await expect(openStore({ path })).rejects.toThrow(NewerDatabase);
+    await expect(openStore({ path })).rejects.toThrow("999");
+  });
+
+  test("in memory works like one on disk", async () => {
+    const { store } = await temporaryStore({ path: ":memory:" });
+    const record = sampleSandbox();
+    await store.commit({ changes: [insert(record)] });
+    expect(await store.sandboxByName(record.name)).toEqual(record);
+  });
+
+  test("takes no commit after it was closed, and none handed in before is lost", async () => {
+    const { store, path } = await temporaryStore();
+    const record = sampleSandbox();
+    const commit = store.commit({ changes: [insert(record)] });
+    await store.close();
+    await commit;
+    await expect(store.commit({ changes: [] })).rejects.toMatchObject({ code: "shutting_down" });
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.sandbox(record.id)).toEqual(record);
+  });
+});

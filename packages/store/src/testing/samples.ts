@@ -1,0 +1,175 @@
+/** Records for tests: whole ones, to be changed where a test cares. */
+import {
+  type AttemptId,
+  type ExecId,
+  newExecId,
+  newSandboxId,
+  type SandboxId,
+  STOP_REASONS,
+  TERMINAL_EXEC_STATUSES,
+} from "@holdfast/contract";
+import type { ExecRecord, Instance, Lease, PhaseState, SandboxRecord } from "@holdfast/engine";
+import fc from "fast-check";
+
+export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
+  const id = changes.id ?? newSandboxId();
+  return {
+    id,
+    name: id.slice(4),
+    nameHeld: true,
+    phase: { name: "queued" },
+    generation: 0,
+    lease: { state: "none" },
+    instance: null,
+    spec: {
+      image: "host",
+      env: {},
+      cwd: null,
+      resources: { memoryMb: 1024, cpus: 1, pids: 512 },
+      lifecycle: {},
+      labels: {},
+    },
+    createdAt: 1_000,
+    lastActivityAt: 1_000,
+    transitionedAt: 1_000,
+    endedAt: null,
+    revision: 1,
+    ...changes,
+  };
+}
+
+export function sampleExec(sandboxId: SandboxId, changes: Partial<ExecRecord> = {}): ExecRecord {
+  return {
+    id: newExecId(),
+    sandboxId,
+    generation: 1,
+    spec: { argv: ["true"], env: {}, cwd: "/", user: "", timeoutMs: null, stdin: null },
+    digest: "d",
+    status: "running",
+    exitCode: null,
+    signal: null,
+    cause: null,
+    dispatched: "yes",
+    outputEnd: 0,
+    createdAt: 1_000,
+    startedAt: 1_000,
+    endedAt: null,
+    ...changes,
+  };
+}
+
+export const ended = (record: ExecRecord, changes: Partial<ExecRecord> = {}): ExecRecord => ({
+  ...record,
+  status: "exited",
+  exitCode: 0,
+  endedAt: 2_000,
+  ...changes,
+});
+
+const text = fc.string({ unit: "binary", maxLength: 20 });
+const texts = fc.dictionary(text, text, { maxKeys: 4, noNullPrototype: true });
+const count = fc.nat();
+const time = fc.integer({ min: 0, max: 8.64e15 });
+const orNull = <Value>(values: fc.Arbitrary<Value>) => fc.option(values, { nil: null });
+
+const { cause } = fc.letrec((tie) => ({
+  cause: fc.record(
+    { code: text, message: text, cause: tie("cause") },
+    { requiredKeys: ["code", "message"], noNullPrototype: true },
+  ) as fc.Arbitrary<{ code: string; message: string }>,
+}));
+
+const stop = { reason: fc.constantFrom(...STOP_REASONS), generation: count, attempts: count };
+const retry = { nextAttemptAt: time, lastError: orNull(text) };
+const record = <Shape>(shape: { [Key in keyof Shape]: fc.Arbitrary<Shape[Key]> }) =>
+  fc.record(shape, { noNullPrototype: true });
+const is = <const Name>(name: Name) => fc.constant(name);
+
+const held: fc.Arbitrary<Lease> = record({
+  state: is("held"),
+  generation: count,
+  startupDeadline: time,
+  hostBootId: orNull(text),
+});
+const heldLeases: fc.Arbitrary<Lease> = fc.oneof(
+  held,
+  record({ state: is("stop_needed"), ...stop, ...retry }),
+  record({ state: is("stopping"), ...stop, attemptId: text as fc.Arbitrary<AttemptId>, deadline: time }),
+  record({ state: is("exhausted"), ...stop, ...retry }),
+  text.map((raw): Lease => ({ state: "quarantined", raw: `{${raw.toWellFormed()}` })),
+);
+const someLease: fc.Arbitrary<Lease> = fc.oneof(is({ state: "none" } as const), heldLeases);
+
+const restingPhase: fc.Arbitrary<PhaseState> = fc.oneof(
+  record({ name: is("queued") }),
+  record({ name: is("launching"), deadline: time }),
+  record({ name: is("deleting"), cause: orNull(cause) }),
+  record({ name: is("failed"), cause, keptUntil: time }),
+);
+
+const spec = record({
+  image: fc.string({ minLength: 1 }),
+  env: texts,
+  cwd: orNull(text),
+  resources: record({ memoryMb: count, cpus: fc.double({ min: 0.01, max: 1024, noNaN: true }), pids: count }),
+  lifecycle: fc.record({ maxExecMs: count }, { requiredKeys: [], noNullPrototype: true }),
+  labels: texts,
+});
+
+/** Any sandbox that may be written. */
+export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
+  .tuple(
+    record({ name: fc.uuid(), nameHeld: fc.boolean(), spec, createdAt: time, lastActivityAt: time }),
+    record({ transitionedAt: time, endedAt: orNull(time), revision: count, generation: count }),
+    fc.oneof(
+      record({ phase: restingPhase, lease: someLease, launched: fc.boolean() }),
+      record({ phase: is<PhaseState>({ name: "running" }), lease: heldLeases, launched: is(true) }),
+      record({
+        phase: is<PhaseState>({ name: "gone", cause: null }),
+        lease: is<Lease>({ state: "none" }),
+        launched: is(false),
+      }),
+    ),
+    record({ pid: fc.integer({ min: 1 }), startTime: text, hostBootId: text, keeperVersion: text }),
+  )
+  .map(([base, times, { phase, lease, launched }, where]) => {
+    const id = newSandboxId();
+    const instance: Instance | null = launched
+      ? { sandboxId: id, generation: times.generation, ...where }
+      : null;
+    const gone = phase.name === "gone" ? { nameHeld: false, endedAt: 1 } : {};
+    return { id, ...base, ...times, phase, lease, instance, ...gone };
+  });
+
+/** Any exec that may be inserted, terminal ones included. */
+export const anyExec = (sandboxId: SandboxId): fc.Arbitrary<ExecRecord> =>
+  fc
+    .tuple(
+      record({
+        argv: fc.array(text, { minLength: 1, maxLength: 4 }),
+        env: texts,
+        cwd: text,
+        user: text,
+        timeoutMs: orNull(count),
+        stdin: orNull(record({ text, end: fc.boolean() })),
+      }),
+      record({
+        generation: count,
+        digest: fc.stringMatching(/^[0-9a-f]{0,64}$/),
+        exitCode: fc.integer({ min: 0, max: 255 }),
+        signal: orNull(fc.constantFrom("SIGKILL", "SIGTERM")),
+        cause: orNull(cause),
+        dispatched: fc.constantFrom("yes", "no", "unknown"),
+        outputEnd: count,
+        createdAt: time,
+        startedAt: orNull(time),
+      }),
+      fc.oneof(
+        record({ status: fc.constantFrom("queued", "starting", "running"), endedAt: is(null) }),
+        record({ status: fc.constantFrom(...TERMINAL_EXEC_STATUSES), endedAt: time }),
+      ),
+    )
+    .map(
+      ([execSpec, rest, end]) =>
+        ({ id: newExecId() as ExecId, sandboxId, spec: execSpec, ...rest, ...end }) as ExecRecord,
+    );

@@ -1,0 +1,202 @@
+import type { DatabaseSync } from "node:sqlite";
+import { COUNTERS, type Counter, invariant, isTerminal, unreachable } from "@holdfast/contract";
+import { type Change, type Commit, type Idempotency, StoreConflict } from "@holdfast/engine";
+import { type Kysely, sql } from "kysely";
+import { type EventRow, type ExecRow, eventRow, execRow, type SandboxRow, sandboxRow } from "./rows.ts";
+import { prepare, uniqueViolation } from "./sqlite.ts";
+import type { CounterTable, IdempotencyTable, Tables } from "./tables.ts";
+
+/** What a broken uniqueness means to the engine. Any other one is a bug, and stays the error it is. */
+const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
+  "sandboxes.name": "name_taken",
+  "execs.id": "exec_exists",
+  "idempotency.scope, idempotency.key": "idempotency_key_used",
+};
+
+/** Writes one commit within the transaction of the caller, who takes it back when this throws. */
+export function createWriter(database: DatabaseSync, db: Kysely<Tables>): (commit: Commit) => void {
+  const statements = prepareStatements(database, db);
+  return (commit) => {
+    try {
+      for (const change of commit.changes) apply(statements, change);
+      for (const event of commit.events ?? []) statements.insertEvent.run(eventRow(event));
+      for (const name of COUNTERS) count(statements, name, commit.counters?.[name] ?? 0);
+    } catch (error) {
+      const reason = CONFLICTS[uniqueViolation(error) ?? ""];
+      throw reason === undefined ? error : new StoreConflict(reason);
+    }
+  };
+}
+
+type Statements = ReturnType<typeof prepareStatements>;
+
+function apply(statements: Statements, change: Change): void {
+  switch (change.kind) {
+    case "sandbox.insert": {
+      const { record, idempotency } = change;
+      claimKey(statements, idempotency, record.id, record.createdAt);
+      statements.insertSandbox.run(sandboxRow(record));
+      return;
+    }
+    case "sandbox.update": {
+      const { record, expectedRevision } = change;
+      invariant(record.revision === expectedRevision + 1, "a revision grows by one");
+      const row = { ...sandboxRow(record), expected_revision: expectedRevision };
+      if (statements.updateSandbox.run(row) === 1) return;
+      invariant(statements.findSandbox.get(record), `sandbox ${record.id} was inserted before its update`);
+      throw new StoreConflict("stale_revision");
+    }
+    case "sandbox.touch":
+      statements.touchSandbox.run(change);
+      return;
+    case "exec.insert": {
+      const { record, idempotency } = change;
+      claimKey(statements, idempotency, record.id, record.createdAt);
+      statements.insertExec.run(execRow(record));
+      return;
+    }
+    case "exec.end": {
+      const { record } = change;
+      invariant(isTerminal(record.status), `exec ${record.id} ends with an outcome, not ${record.status}`);
+      if (statements.endExec.run(execRow(record)) === 1) return;
+      invariant(statements.findExec.get(record), `exec ${record.id} was inserted before its end`);
+      throw new StoreConflict("already_terminal");
+    }
+    default:
+      unreachable(change);
+  }
+}
+
+/** Comes before the record itself: a repeated request must be told that it is one, not that its name is taken. */
+function claimKey(
+  statements: Statements,
+  idempotency: Idempotency | undefined,
+  target: string,
+  created_at: number,
+): void {
+  if (idempotency !== undefined) statements.insertKey.run({ ...idempotency, target, created_at });
+}
+
+function count(statements: Statements, name: Counter, value: number): void {
+  if (value === 0) return;
+  invariant(Number.isSafeInteger(value) && value > 0, `counter ${name} never goes down`);
+  statements.addToCounter.run({ name, value });
+}
+
+function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    ...sandboxStatements(database, db),
+    ...execStatements(database, db),
+    ...otherStatements(database, db),
+  };
+}
+
+function sandboxStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    insertSandbox: prepare<SandboxRow>(database, (slot) =>
+      db.insertInto("sandboxes").values({ id: slot("id"), created_at: slot("created_at"), ...mutable(slot) }),
+    ),
+    updateSandbox: prepare<SandboxRow & { expected_revision: number }>(database, (slot) =>
+      db
+        .updateTable("sandboxes")
+        // A touch in between is not undone by a writer that did not see it.
+        .set({ ...mutable(slot), last_activity_at: latest(slot("last_activity_at")) })
+        .where("id", "=", slot("id"))
+        .where("revision", "=", slot("expected_revision")),
+    ),
+    touchSandbox: prepare<{ id: string; at: number }>(database, (slot) =>
+      db
+        .updateTable("sandboxes")
+        .set({ last_activity_at: latest(slot("at")) })
+        .where("id", "=", slot("id")),
+    ),
+    findSandbox: prepare<{ id: string }, { id: string }>(database, (slot) =>
+      db.selectFrom("sandboxes").select("id").where("id", "=", slot("id")),
+    ),
+  };
+}
+
+const latest = (at: number) =>
+  sql<number>`case when last_activity_at > ${at} then last_activity_at else ${at} end`;
+
+/** Everything of a sandbox that may change after it was made. */
+function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow[Name]) {
+  return {
+    name: slot("name"),
+    name_held: slot("name_held"),
+    phase: slot("phase"),
+    phase_data: slot("phase_data"),
+    generation: slot("generation"),
+    lease: slot("lease"),
+    instance: slot("instance"),
+    spec: slot("spec"),
+    last_activity_at: slot("last_activity_at"),
+    transitioned_at: slot("transitioned_at"),
+    ended_at: slot("ended_at"),
+    revision: slot("revision"),
+  };
+}
+
+function execStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  type Slots = <Name extends keyof ExecRow>(name: Name) => ExecRow[Name];
+  const outcome = (slot: Slots) => ({
+    status: slot("status"),
+    exit_code: slot("exit_code"),
+    signal: slot("signal"),
+    cause: slot("cause"),
+    dispatched: slot("dispatched"),
+    output_end: slot("output_end"),
+    generation: slot("generation"),
+    started_at: slot("started_at"),
+    ended_at: slot("ended_at"),
+  });
+  return {
+    insertExec: prepare<ExecRow>(database, (slot) =>
+      db.insertInto("execs").values({
+        id: slot("id"),
+        sandbox_id: slot("sandbox_id"),
+        spec: slot("spec"),
+        digest: slot("digest"),
+        created_at: slot("created_at"),
+        ...outcome(slot),
+      }),
+    ),
+    endExec: prepare<ExecRow>(database, (slot) =>
+      db.updateTable("execs").set(outcome(slot)).where("id", "=", slot("id")).where("ended_at", "is", null),
+    ),
+    findExec: prepare<{ id: string }, { id: string }>(database, (slot) =>
+      db.selectFrom("execs").select("id").where("id", "=", slot("id")),
+    ),
+  };
+}
+
+function otherStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    insertEvent: prepare<EventRow>(database, (slot) =>
+      db.insertInto("events").values({
+        at: slot("at"),
+        type: slot("type"),
+        sandbox_id: slot("sandbox_id"),
+        exec_id: slot("exec_id"),
+        generation: slot("generation"),
+        message: slot("message"),
+        data: slot("data"),
+      }),
+    ),
+    addToCounter: prepare<CounterTable>(database, (slot) =>
+      db
+        .updateTable("counters")
+        .set({ value: sql<number>`value + ${slot("value")}` })
+        .where("name", "=", slot("name")),
+    ),
+    insertKey: prepare<IdempotencyTable>(database, (slot) =>
+      db.insertInto("idempotency").values({
+        scope: slot("scope"),
+        key: slot("key"),
+        fingerprint: slot("fingerprint"),
+        target: slot("target"),
+        created_at: slot("created_at"),
+      }),
+    ),
+  };
+}
