@@ -1,0 +1,103 @@
+import { readFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { isAbsolute, join, resolve } from "node:path";
+import { NUMBERS, type Numbers } from "@holdfast/contract";
+import { LOG_LEVELS, type LogLevel } from "./logger.ts";
+import { StartFailure } from "./start-failure.ts";
+
+export interface Config {
+  stateDir: string;
+  host: string;
+  /** 0: any free one. */
+  port: number;
+  /** The OCI runtime to use; undefined: whichever works here. */
+  runtime: string | undefined;
+  logLevel: LogLevel;
+  numbers: Numbers;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+const DEFAULT_PORT = 4750;
+
+export function defaultStateDir(env: Environment, uid: number): string {
+  if (uid === 0) return "/var/lib/holdfast";
+  const base = env.XDG_STATE_HOME;
+  return join(base && isAbsolute(base) ? base : join(homedir(), ".local", "state"), "holdfast");
+}
+
+/** The environment as typed configuration. Throws a `StartFailure` that names the variable and what it may be. */
+export function readConfig(env: Environment, uid: number): Config {
+  return {
+    stateDir: resolve(env.HOLDFAST_DIR || defaultStateDir(env, uid)),
+    host: env.HOLDFAST_HOST || "127.0.0.1",
+    port: readPort(env.HOLDFAST_PORT),
+    runtime: env.HOLDFAST_RUNTIME || undefined,
+    logLevel: readLogLevel(env.HOLDFAST_LOG_LEVEL),
+    numbers: {
+      ...NUMBERS,
+      ...numbersFromFile(env.HOLDFAST_NUMBERS_FILE),
+      ...parseNumbers(env.HOLDFAST_NUMBERS_JSON || "{}", "HOLDFAST_NUMBERS_JSON"),
+    },
+  };
+}
+
+function readPort(text: string | undefined): number {
+  if (!text) return DEFAULT_PORT;
+  const port = Number(text);
+  if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
+  throw new StartFailure(
+    `HOLDFAST_PORT is "${text}".`,
+    "Set it to a port between 1 and 65535, or 0 for any.",
+  );
+}
+
+function readLogLevel(text: string | undefined): LogLevel {
+  const level = LOG_LEVELS.find((known) => known === (text || "info"));
+  if (level) return level;
+  throw new StartFailure(`HOLDFAST_LOG_LEVEL is "${text}".`, `Set it to one of ${LOG_LEVELS.join(", ")}.`);
+}
+
+function numbersFromFile(path: string | undefined): Partial<Numbers> {
+  if (!path) return {};
+  try {
+    return parseNumbers(readFileSync(path, "utf8"), "the file of HOLDFAST_NUMBERS_FILE");
+  } catch (error) {
+    if (error instanceof StartFailure) throw error;
+    throw new StartFailure(
+      `HOLDFAST_NUMBERS_FILE can't be read: ${error instanceof Error ? error.message : error}.`,
+      "Point it at a JSON file that the server may read, or unset it.",
+    );
+  }
+}
+
+/** A partial table of numbers. An unknown name is an error: a misspelt limit must not be a limit that isn't there. */
+export function parseNumbers(text: string, source: string): Partial<Numbers> {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new StartFailure(`${source} is not valid JSON.`, 'Use an object such as {"maxSandboxes": 50}.');
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw new StartFailure(`${source} is not an object.`, 'Use an object such as {"maxSandboxes": 50}.');
+  }
+  for (const [name, given] of Object.entries(value)) checkNumber(name, given, source);
+  return value;
+}
+
+function checkNumber(name: string, given: unknown, source: string): void {
+  if (!Object.hasOwn(NUMBERS, name)) {
+    throw new StartFailure(
+      `${source} has an unknown number "${name}".`,
+      `Known are: ${Object.keys(NUMBERS).join(", ")}.`,
+    );
+  }
+  const isCount = (item: unknown) => Number.isSafeInteger(item) && (item as number) >= 0;
+  const wantsList = Array.isArray(NUMBERS[name as keyof Numbers]);
+  if (wantsList ? Array.isArray(given) && given.length > 0 && given.every(isCount) : isCount(given)) return;
+  throw new StartFailure(
+    `"${name}" in ${source} is ${JSON.stringify(given)}.`,
+    wantsList ? "It must be a list of whole numbers." : "It must be a whole number, 0 or larger.",
+  );
+}

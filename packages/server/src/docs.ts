@@ -1,0 +1,21 @@
+import swagger from "@fastify/swagger";
+import swaggerUi from "@fastify/swagger-ui";
+import type { App } from "./context.ts";
+import { createDocument } from "./document.ts";
+import type { RouteTable } from "./route-table.ts";
+
+/** `/openapi.json` and the page at `/docs`. Both are public: they hold nothing that the repository doesn't. */
+export function registerDocs(app: App, table: RouteTable, version: string): void {
+  app.register(async (scope) => {
+    const document = createDocument(table.described, version);
+    const text = JSON.stringify(document);
+    scope.addHook("onRoute", (route) => {
+      route.config = { ...route.config, public: true, early: true };
+    });
+    scope.get("/openapi.json", (_request, reply) => {
+      reply.header("content-type", "application/json; charset=utf-8").send(text);
+    });
+    await scope.register(swagger, { mode: "static", specification: { document: document as never } });
+    await scope.register(swaggerUi, { routePrefix: "/docs", staticCSP: true });
+  });
+}

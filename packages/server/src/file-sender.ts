@@ -1,0 +1,148 @@
+/** Sends a file of a sandbox, or one range of it, exactly as long as the headers say. */
+import type { FileStat } from "@holdfast/contract";
+import { ERRORS, HoldfastError } from "@holdfast/contract";
+import type { FastifyReply } from "fastify";
+import type { RouteContext } from "./context.ts";
+import type { Range } from "./range.ts";
+import { sendAll } from "./stream.ts";
+
+interface Span {
+  offset: number;
+  length: number | null;
+}
+
+interface Wanted {
+  ref: string;
+  path: string;
+  range: Range;
+}
+
+export async function sendFile(
+  reply: FastifyReply,
+  context: RouteContext,
+  wanted: Wanted,
+): Promise<FastifyReply> {
+  const signal = context.callers.signal(reply.raw);
+  const span = await locate(context, wanted, signal);
+  const { stat, body } = await context.engine.files.read(wanted.ref, wanted.path, span, signal);
+  const chunks = body[Symbol.asyncIterator]();
+  try {
+    const first = await chunks.next();
+    const second = first.done ? first : await chunks.next();
+    const isWhole = wanted.range.kind === "whole";
+    if (second.done)
+      return sendOne(reply, first.done ? new Uint8Array(0) : first.value, { stat, span, isWhole });
+    const length = lengthOf(stat, span, isWhole);
+    const rest = { [Symbol.asyncIterator]: () => chunks };
+    return await sendMany(reply, context, {
+      headers: headersFor(stat, { offset: span.offset, length, isWhole }),
+      chunks: exactly(length, [first.value, second.value], rest),
+    });
+  } finally {
+    await chunks.return?.();
+  }
+}
+
+/** Where to read. Only a range counted from the end needs the size first. */
+async function locate(
+  { engine }: RouteContext,
+  { ref, path, range }: Wanted,
+  signal: AbortSignal,
+): Promise<Span> {
+  if (range.kind === "whole") return { offset: 0, length: null };
+  if (range.kind === "from") {
+    return { offset: range.first, length: range.last === null ? null : range.last - range.first + 1 };
+  }
+  if (range.kind === "unsatisfiable") throw new HoldfastError("range_not_satisfiable");
+  const { sizeBytes } = await engine.files.stat(ref, path, signal);
+  return { offset: Math.max(0, sizeBytes - range.length), length: range.length };
+}
+
+/** How much is promised; null where the file has content but no size, and then it can't be sent in ranges. */
+function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
+  const left = stat.sizeBytes - span.offset;
+  if (left > 0) return Math.min(span.length ?? left, left);
+  if (isWhole) return null;
+  throw new HoldfastError("range_not_satisfiable", {
+    message: "That file has no size, so no ranges either.",
+  });
+}
+
+/** What fits in one chunk is sent as long as it turned out to be: files of /proc and /sys have no size to go by. */
+function sendOne(
+  reply: FastifyReply,
+  data: Uint8Array,
+  { stat, span, isWhole }: { stat: FileStat; span: Span; isWhole: boolean },
+): FastifyReply {
+  if (!isWhole && data.length === 0) {
+    reply.header("content-range", `bytes */${stat.sizeBytes}`);
+    throw new HoldfastError("range_not_satisfiable", {
+      message: `${ERRORS.range_not_satisfiable.message} It has ${stat.sizeBytes} bytes.`,
+    });
+  }
+  const headers = headersFor(stat, { offset: span.offset, length: data.length, isWhole });
+  return reply
+    .code(isWhole ? 200 : 206)
+    .headers(headers)
+    .send(data);
+}
+
+function headersFor(
+  stat: FileStat,
+  { offset, length, isWhole }: { offset: number; length: number | null; isWhole: boolean },
+): Record<string, string> {
+  const headers: Record<string, string> = {
+    "content-type": "application/octet-stream",
+    "accept-ranges": "bytes",
+    "last-modified": new Date(stat.modifiedAt).toUTCString(),
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+  };
+  if (length === null) return headers;
+  headers["content-length"] = String(length);
+  const size = Math.max(stat.sizeBytes, offset + length);
+  if (!isWhole) headers["content-range"] = `bytes ${offset}-${offset + length - 1}/${size}`;
+  return headers;
+}
+
+async function sendMany(
+  reply: FastifyReply,
+  { numbers, log }: RouteContext,
+  { headers, chunks }: { headers: Record<string, string>; chunks: AsyncIterable<Uint8Array> },
+): Promise<FastifyReply> {
+  reply.hijack();
+  const response = reply.raw;
+  response.writeHead("content-range" in headers ? 206 : 200, {
+    "x-request-id": reply.request.id,
+    ...headers,
+  });
+  try {
+    await sendAll(response, chunks, numbers.httpStallMs);
+    response.end();
+  } catch (error) {
+    log.debug({ requestId: reply.request.id, err: error }, "file not sent to its end");
+    response.destroy();
+  }
+  return reply;
+}
+
+/** Cuts what a growing file has too much of; fails where a shrinking one has too little, so that no reader takes a part for the whole. */
+async function* exactly(
+  length: number | null,
+  head: readonly Uint8Array[],
+  rest: AsyncIterable<Uint8Array>,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  let left = length ?? Number.POSITIVE_INFINITY;
+  for (const chunk of head) {
+    yield chunk.subarray(0, left);
+    left -= Math.min(left, chunk.length);
+  }
+  if (left > 0) {
+    for await (const chunk of rest) {
+      yield chunk.subarray(0, left);
+      left -= Math.min(left, chunk.length);
+      if (left === 0) break;
+    }
+  }
+  if (length !== null && left > 0) throw new Error(`the file ended ${left} bytes early`);
+}

@@ -1,0 +1,178 @@
+import { type Server, STATUS_CODES } from "node:http";
+import type { Socket } from "node:net";
+import { type ErrorCode, HoldfastError, randomText } from "@holdfast/contract";
+import type { FastifyReply, FastifyRequest } from "fastify";
+import Fastify from "fastify";
+import { Gate } from "./auth.ts";
+import { readWhole } from "./body.ts";
+import { CallerLeft, Callers } from "./callers.ts";
+import type { App, HttpParts, RouteContext } from "./context.ts";
+import { registerDocs } from "./docs.ts";
+import { createScrub, type Scrub, toWireError } from "./errors.ts";
+import { RouteTable } from "./route-table.ts";
+import { execRoutes } from "./routes/execs.ts";
+import { fileRoutes } from "./routes/files.ts";
+import { imageRoutes } from "./routes/images.ts";
+import { operatorRoutes } from "./routes/operator.ts";
+import { sandboxRoutes } from "./routes/sandboxes.ts";
+import { StartGate } from "./start-gate.ts";
+import { validatorCompiler } from "./validation.ts";
+
+/** The longest part of a URL's path that can mean something: ids and names are shorter. */
+const MAX_PARAM_LENGTH = 256;
+/** How long a connection is kept for its caller to read what was wrong with its request. */
+const LINGER_MS = 2_000;
+
+/** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
+export function buildHttp(parts: HttpParts): App {
+  const callers = new Callers();
+  const context: RouteContext = { ...parts, callers };
+  const scrub = createScrub(parts.hostPaths ?? []);
+  const nextId = requestIds();
+  const fail = createFailure(parts, scrub);
+  const app: App = Fastify({
+    logger: false,
+    genReqId: nextId,
+    exposeHeadRoutes: false,
+    return503OnClosing: false,
+    bodyLimit: parts.numbers.bodyLimitBytes,
+    keepAliveTimeout: parts.numbers.httpKeepAliveMs,
+    routerOptions: { maxParamLength: MAX_PARAM_LENGTH },
+    http: { maxHeaderSize: parts.numbers.headerLimitBytes, headersTimeout: parts.numbers.httpReceiveMs },
+    /** Files may take as long as they move; every body has a timer of its own. */
+    requestTimeout: 0,
+    frameworkErrors: fail,
+    clientErrorHandler: (error, socket) => refuseConnection(error, socket, nextId(), scrub),
+  });
+  limitConnections(app.server, parts.numbers.httpConnections);
+  app.setValidatorCompiler(validatorCompiler);
+  app.setSerializerCompiler(() => JSON.stringify);
+  app.setErrorHandler(fail);
+  registerJson(app, parts);
+  registerHooks(app, context);
+
+  const table = new RouteTable();
+  app.addHook("onRoute", (route) => table.add(route));
+  app.setNotFoundHandler((request, reply) => refuseRoute(table, request, reply));
+  for (const routes of [sandboxRoutes, execRoutes, fileRoutes, imageRoutes, operatorRoutes]) {
+    app.register(async (scope) => routes(scope as App, context));
+  }
+  registerDocs(app, table, parts.version);
+  return app;
+}
+
+/** Cheap, and different from those of an earlier server. */
+function requestIds(): () => string {
+  const prefix = `req_${randomText(6)}`;
+  let count = 0;
+  return () => `${prefix}${(count++).toString(36).padStart(6, "0")}`;
+}
+
+function limitConnections(server: Server, connections: number): void {
+  server.maxConnections = connections;
+}
+
+function registerJson(app: App, { numbers }: HttpParts): void {
+  const parse = app.getDefaultJsonParser("error", "error");
+  const limits = { limitBytes: numbers.bodyLimitBytes, withinMs: numbers.httpReceiveMs };
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser("application/json", (request, payload, done) => {
+    readWhole(payload, limits).then((body) => {
+      if (body.length === 0) done(null, undefined);
+      else parse(request, body.toString("utf8"), done);
+    }, done);
+  });
+}
+
+function registerHooks(app: App, context: RouteContext): void {
+  const gate = new Gate(context.keys);
+  const start = new StartGate(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
+  app.addHook("onRequest", async (request, reply) => {
+    reply.header("x-request-id", request.id);
+    const facts = request.routeOptions.config;
+    if (!facts.public) await gate.admit(request.headers.authorization);
+    if (facts.early) return;
+    if (context.callers.closing) {
+      reply.header("connection", "close");
+      throw context.callers.closing;
+    }
+    if (!start.open) await start.pass();
+  });
+  app.addHook("onResponse", (request, reply, done) => {
+    const route = request.routeOptions.url ?? "none";
+    context.metrics.request(request.method, route, reply.statusCode, reply.elapsedTime);
+    context.log.debug(
+      {
+        requestId: request.id,
+        method: request.method,
+        route,
+        status: reply.raw.statusCode,
+        ms: reply.elapsedTime,
+      },
+      "request answered",
+    );
+    done();
+  });
+  app.addHook("preClose", async () => context.callers.dismiss(new HoldfastError("shutting_down")));
+}
+
+function createFailure({ log, metrics }: HttpParts, scrub: Scrub) {
+  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
+    const { status, body, unexpected } = toWireError(thrown, { requestId: request.id, scrub });
+    const left = thrown instanceof CallerLeft || reply.raw.destroyed;
+    if (unexpected && !left) {
+      log.error(
+        { requestId: request.id, method: request.method, url: request.url, err: thrown },
+        "request failed",
+      );
+    }
+    metrics.failure(left ? "caller_left" : body.error.code);
+    if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
+    reply.code(status).header("content-type", "application/json; charset=utf-8").send(JSON.stringify(body));
+  };
+}
+
+function refuseRoute(table: RouteTable, request: FastifyRequest, reply: FastifyReply): never {
+  const allowed = table.methodsOf(request.url);
+  if (allowed.length === 0) throw new HoldfastError("not_found");
+  reply.header("allow", allowed.join(", "));
+  throw new HoldfastError("method_not_allowed", {
+    message: `${request.method} is not supported here; ${allowed.join(", ")} is.`,
+  });
+}
+
+const answered = new WeakSet<Socket>();
+
+/**
+ * Answers what the HTTP parser refused. The caller may still be sending (a header of many megabytes): closing at once
+ * would reset the connection and lose the answer, so the rest is read and dropped for a moment first.
+ */
+function refuseConnection(
+  error: Error & { code: string },
+  socket: Socket,
+  requestId: string,
+  scrub: Scrub,
+): void {
+  if (answered.has(socket)) return;
+  answered.add(socket);
+  if (error.code === "ECONNRESET" || !socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const isKnown = error.code.startsWith("HPE_") || error.code.startsWith("ERR_HTTP_");
+  const refused = isKnown && toWireError(error, { requestId, scrub });
+  const code: ErrorCode = "invalid_request";
+  const wire =
+    refused && !refused.unexpected
+      ? refused
+      : toWireError(new HoldfastError(code, { message: "This is not a valid HTTP request." }), {
+          requestId,
+          scrub,
+        });
+  const text = JSON.stringify(wire.body);
+  socket.end(
+    `HTTP/1.1 ${wire.status} ${STATUS_CODES[wire.status]}\r\nconnection: close\r\ncontent-type: application/json; charset=utf-8\r\nx-request-id: ${requestId}\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
+  );
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS);
+  socket.once("close", () => clearTimeout(timer));
+}

@@ -1,0 +1,27 @@
+import type { TSchema } from "@fastify/type-provider-typebox";
+import type { ErrorCode } from "@holdfast/contract";
+
+/** What a route says about itself beyond its schema: for the gate, and for the OpenAPI document. */
+export interface RouteFacts {
+  /** No key is needed: nothing secret is served. */
+  public?: true;
+  /** Served while the server still recovers. */
+  early?: true;
+  /** Errors beyond those that every route can answer with. */
+  errors?: readonly ErrorCode[];
+  /** The body is bytes; this says which. */
+  bytesIn?: string;
+  /** Answers in other forms than JSON, by status and media type. */
+  content?: Readonly<Record<number, Readonly<Record<string, TSchema>>>>;
+}
+
+declare module "fastify" {
+  interface FastifyContextConfig extends RouteFacts {}
+  interface FastifySchema {
+    operationId?: string;
+    summary?: string;
+    description?: string;
+    tags?: readonly string[];
+    hide?: boolean;
+  }
+}

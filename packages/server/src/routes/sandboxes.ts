@@ -1,0 +1,206 @@
+import { Type } from "@fastify/type-provider-typebox";
+import {
+  CreateSandbox,
+  EventList,
+  Proof,
+  Sandbox,
+  SandboxList,
+  STATUSES,
+  type Status,
+} from "@holdfast/contract";
+import type { App, RouteContext } from "../context.ts";
+import { labelFilter, oneOfEach } from "../filters.ts";
+import { IdempotencyHeaders, Page, ProcessList, pageOf, SandboxRef } from "../schemas.ts";
+
+const tags = ["sandboxes"];
+const MAX_GRACE_MS = 60_000;
+const MAX_WAIT_MS = 240_000;
+
+export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void {
+  app.post(
+    "/v1/sandboxes",
+    {
+      schema: {
+        operationId: "createSandbox",
+        summary: "Create a sandbox; answers when it is proven ready.",
+        tags,
+        headers: IdempotencyHeaders,
+        querystring: Type.Object({
+          wait: Type.Optional(Type.Boolean({ default: true, description: "false: answer 202 at once" })),
+        }),
+        body: CreateSandbox,
+        response: { 200: Sandbox, 201: Sandbox, 202: Sandbox },
+      },
+      config: {
+        errors: [
+          "image_not_found",
+          "image_incapable",
+          "name_taken",
+          "idempotency_conflict",
+          "too_many_sandboxes",
+          "capacity",
+          "launch_failed",
+          "proof_failed",
+          "deadline",
+          "disk_full",
+        ],
+      },
+    },
+    async ({ body, query, headers }, reply) => {
+      const wait = query.wait ?? true;
+      const { sandbox, existed } = await engine.sandboxes.create(body, {
+        wait,
+        idempotencyKey: headers["idempotency-key"],
+        signal: callers.signal(reply.raw),
+      });
+      const isUnderWay = sandbox.status === "queued" || sandbox.status === "creating";
+      return reply.code(existed && !isUnderWay ? 200 : isUnderWay ? 202 : 201).send(sandbox);
+    },
+  );
+
+  app.get(
+    "/v1/sandboxes",
+    {
+      schema: {
+        operationId: "listSandboxes",
+        summary: "List sandboxes in the order of their creation.",
+        tags,
+        querystring: Type.Object({
+          status: Type.Optional(
+            Type.Array(Type.String(), {
+              description: `repeated or separated by commas: ${STATUSES.join(", ")}`,
+            }),
+          ),
+          label: Type.Optional(
+            Type.Array(Type.String({ maxLength: 512 }), {
+              maxItems: 64,
+              description: "key=value; all must match",
+            }),
+          ),
+          ...Page,
+        }),
+        response: { 200: SandboxList },
+      },
+    },
+    ({ query }) =>
+      engine.sandboxes.list({
+        ...pageOf(query),
+        status: oneOfEach<Status>("status", query.status, STATUSES),
+        labels: labelFilter(query.label),
+      }),
+  );
+
+  app.get(
+    "/v1/sandboxes/:ref",
+    {
+      schema: {
+        operationId: "getSandbox",
+        summary: "A sandbox: its status, and the evidence for it.",
+        tags,
+        params: SandboxRef,
+        response: { 200: Sandbox },
+      },
+      config: { errors: ["sandbox_not_found"] },
+    },
+    ({ params }) => engine.sandboxes.get(params.ref),
+  );
+
+  app.delete(
+    "/v1/sandboxes/:ref",
+    {
+      schema: {
+        operationId: "deleteSandbox",
+        summary:
+          "Delete a sandbox, from any state. 200 once its absence was observed, 202 while it still stops.",
+        tags,
+        params: SandboxRef,
+        querystring: Type.Object({
+          graceMs: Type.Optional(
+            Type.Integer({
+              minimum: 0,
+              maximum: MAX_GRACE_MS,
+              default: 0,
+              description: "between TERM and KILL; 0: KILL at once",
+            }),
+          ),
+          waitMs: Type.Optional(
+            Type.Integer({
+              minimum: 0,
+              maximum: MAX_WAIT_MS,
+              description: "how long this call waits for the end",
+            }),
+          ),
+        }),
+        response: { 200: Sandbox, 202: Sandbox },
+      },
+      config: { errors: ["sandbox_not_found", "wrong_state"] },
+    },
+    async ({ params, query }, reply) => {
+      const sandbox = await engine.sandboxes.remove(params.ref, {
+        graceMs: query.graceMs ?? 0,
+        waitMs: query.waitMs,
+        signal: callers.signal(reply.raw),
+      });
+      return reply.code(sandbox.status === "terminated" ? 200 : 202).send(sandbox);
+    },
+  );
+
+  app.post(
+    "/v1/sandboxes/:ref/verify",
+    {
+      schema: {
+        operationId: "verifySandbox",
+        summary: "Prove the sandbox now, through the path that callers use.",
+        tags,
+        params: SandboxRef,
+        response: { 200: Proof },
+      },
+      config: { errors: [...SERVING_ERRORS] },
+    },
+    ({ params }, reply) => engine.sandboxes.verify(params.ref, callers.signal(reply.raw)),
+  );
+
+  app.get(
+    "/v1/sandboxes/:ref/events",
+    {
+      schema: {
+        operationId: "listSandboxEvents",
+        summary: "The sandbox's timeline, oldest first.",
+        tags,
+        params: SandboxRef,
+        querystring: Type.Object(Page),
+        response: { 200: EventList },
+      },
+      config: { errors: ["sandbox_not_found"] },
+    },
+    ({ params, query }) => engine.events({ ref: params.ref, ...pageOf(query) }),
+  );
+
+  app.get(
+    "/v1/sandboxes/:ref/processes",
+    {
+      schema: {
+        operationId: "listProcesses",
+        summary: "The processes inside.",
+        tags,
+        params: SandboxRef,
+        response: { 200: ProcessList },
+      },
+      config: { errors: [...SERVING_ERRORS] },
+    },
+    async ({ params }, reply) => ({
+      items: await engine.sandboxes.processes(params.ref, callers.signal(reply.raw)),
+    }),
+  );
+}
+
+/** What any call into a sandbox can meet. */
+export const SERVING_ERRORS = [
+  "sandbox_not_found",
+  "sandbox_gone",
+  "sandbox_failed",
+  "wrong_state",
+  "sandbox_degraded",
+  "link_lost",
+  "deadline",
+] as const;

@@ -1,0 +1,90 @@
+/** Requests and answers that exist on the wire only, and the parts that many routes share. */
+import { type Static, type TSchema, Type } from "@fastify/type-provider-typebox";
+import { AbsolutePath, EXEC_ID_PATTERN, type StreamRecord } from "@holdfast/contract";
+
+export const MAX_LIMIT = 1_000;
+const DEFAULT_LIMIT = 100;
+
+export const SandboxRef = Type.Object({
+  ref: Type.String({ minLength: 1, maxLength: 64, description: "id or name of a sandbox" }),
+});
+
+export const ExecRef = Type.Object({ id: Type.String({ pattern: EXEC_ID_PATTERN }) });
+
+export const Page = {
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIMIT, default: DEFAULT_LIMIT })),
+  cursor: Type.Optional(
+    Type.String({ minLength: 1, maxLength: 256, description: "`nextCursor` of the page before" }),
+  ),
+};
+export const pageOf = (query: { limit?: number; cursor?: string }) => ({
+  limit: query.limit ?? DEFAULT_LIMIT,
+  cursor: query.cursor,
+});
+
+export const PathQuery = { path: AbsolutePath };
+
+export const Mode = Type.String({ pattern: "^[0-7]{3,4}$", description: "permissions in octal" });
+export const parseMode = (mode: string | undefined): number | undefined =>
+  mode === undefined ? undefined : Number.parseInt(mode, 8);
+
+export const IdempotencyHeaders = Type.Object({
+  "idempotency-key": Type.Optional(
+    Type.String({ minLength: 1, maxLength: 255, description: "the same key never makes a second one" }),
+  ),
+});
+
+export const SignalExec = Type.Object(
+  { signal: Type.String({ pattern: "^SIG[A-Z0-9]{1,10}$", description: "such as SIGINT" }) },
+  { $id: "SignalExec", title: "SignalExec", additionalProperties: false },
+);
+
+export const StdinAccepted = Type.Object(
+  { accepted: Type.Integer({ description: "how far stdin has got; send the rest from here" }) },
+  { $id: "StdinAccepted", title: "StdinAccepted" },
+);
+
+export const MakeDirectory = Type.Object(
+  {
+    path: AbsolutePath,
+    mode: Type.Optional(Mode),
+    parents: Type.Optional(
+      Type.Boolean({ default: true, description: "make missing parents; an existing directory is fine" }),
+    ),
+  },
+  { $id: "MakeDirectory", title: "MakeDirectory", additionalProperties: false },
+);
+
+export const MoveFile = Type.Object(
+  {
+    from: AbsolutePath,
+    to: AbsolutePath,
+    overwrite: Type.Optional(Type.Boolean({ default: false })),
+  },
+  { $id: "MoveFile", title: "MoveFile", additionalProperties: false },
+);
+
+export const Process = Type.Object(
+  {
+    pid: Type.Integer({ description: "as seen inside" }),
+    parent: Type.Integer(),
+    uid: Type.Integer(),
+    state: Type.String(),
+    cpuMs: Type.Number(),
+    rssBytes: Type.Number(),
+    name: Type.String(),
+    commandLine: Type.String(),
+    execId: Type.String({ description: "the exec it belongs to, or empty" }),
+  },
+  { $id: "Process", title: "Process" },
+);
+export const ProcessList = Type.Object(
+  { items: Type.Array(Process) },
+  { $id: "ProcessList", title: "ProcessList" },
+);
+export type ProcessList = Static<typeof ProcessList>;
+
+/** Documents what a route answers with by hand: the handler writes to the socket itself. */
+export const bytes = (description: string): TSchema =>
+  Type.Unsafe<unknown>({ type: "string", format: "binary", description });
+export type { StreamRecord };

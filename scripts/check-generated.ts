@@ -1,0 +1,30 @@
+/**
+ * Compares every generated file that is committed with what its generator makes now, and says how to bring it up to
+ * date. With `--write` it writes them.
+ */
+import { readFile, writeFile } from "node:fs/promises";
+import { relative } from "node:path";
+import { fileURLToPath } from "node:url";
+import * as sdkTypes from "../packages/sdk/generate.ts";
+import * as openapi from "../packages/server/src/openapi.ts";
+
+const at = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
+
+const GENERATED: readonly { file: string; generate: () => Promise<string> }[] = [
+  { file: at("docs/openapi.json"), generate: openapi.generate },
+  { file: sdkTypes.file, generate: sdkTypes.generate },
+];
+
+const write = process.argv.includes("--write");
+for (const { file, generate } of GENERATED) {
+  const [wanted, found] = await Promise.all([generate(), readFile(file, "utf8").catch(() => null)]);
+  const name = relative(at("."), file);
+  if (wanted === found) console.log(`current  ${name}`);
+  else if (write) {
+    await writeFile(file, wanted);
+    console.log(`written  ${name}`);
+  } else {
+    console.error(`stale    ${name}: run "node scripts/check-generated.ts --write" and commit the result`);
+    process.exitCode = 1;
+  }
+}
