@@ -1,0 +1,196 @@
+import type { Cause, Dispatched, ErrorBody, ErrorCode } from "./types.generated.ts";
+
+/** Codes that only a client can give: the server never answered, or not in its own words. */
+export type ClientErrorCode = "connection" | "timeout" | "unexpected_response" | "exec_refused";
+
+/** Everything known about a call that failed. */
+export interface ErrorFacts {
+  code: ErrorCode | ClientErrorCode;
+  message: string;
+  hint: string;
+  /** The same call may succeed later. */
+  retryable: boolean;
+  /** Whether the request had reached the sandbox: only `no` makes it safe to repeat what must not happen twice. */
+  dispatched: Dispatched;
+  /** HTTP status; 0 where there was no answer. */
+  status: number;
+  method: string;
+  url: string;
+  /** The body of the answer as it came, at most 64 KiB. */
+  body: string;
+  requestId?: string | undefined;
+  sandboxId?: string | undefined;
+  execId?: string | undefined;
+  cause?: unknown;
+}
+
+/** Base of every error that the SDK throws, but for the reason of your own AbortSignal, which is thrown as it is. */
+export class HoldfastError extends Error {
+  readonly code: ErrorCode | ClientErrorCode;
+  readonly hint: string;
+  readonly retryable: boolean;
+  readonly dispatched: Dispatched;
+  readonly status: number;
+  readonly method: string;
+  readonly url: string;
+  readonly body: string;
+  readonly requestId: string | undefined;
+  readonly sandboxId: string | undefined;
+  readonly execId: string | undefined;
+
+  constructor(facts: ErrorFacts) {
+    super(facts.message, facts.cause === undefined ? {} : { cause: facts.cause });
+    this.name = new.target.name;
+    this.code = facts.code;
+    this.hint = facts.hint;
+    this.retryable = facts.retryable;
+    this.dispatched = facts.dispatched;
+    this.status = facts.status;
+    this.method = facts.method;
+    this.url = facts.url;
+    this.body = facts.body;
+    this.requestId = facts.requestId;
+    this.sandboxId = facts.sandboxId;
+    this.execId = facts.execId;
+  }
+}
+
+/** The server can't be reached, or the connection broke or went silent before the answer was complete. */
+export class ConnectionError extends HoldfastError {}
+/** 400, 405, 413, 415, 416, 422, 431: the request has to change. */
+export class InvalidRequestError extends HoldfastError {}
+/** 401. */
+export class AuthenticationError extends HoldfastError {}
+/** 403. */
+export class PermissionError extends HoldfastError {}
+/** 404. */
+export class NotFoundError extends HoldfastError {}
+/** 409. */
+export class ConflictError extends HoldfastError {}
+/** 410: the sandbox was deleted or failed, or the output is no longer kept. */
+export class GoneError extends HoldfastError {}
+/** 429, 503, 507: not now. */
+export class UnavailableError extends HoldfastError {}
+/** All else: Holdfast's own fault, or a proxy's. */
+export class ServerError extends HoldfastError {}
+
+const CLASSES: Record<number, typeof HoldfastError> = {
+  400: InvalidRequestError,
+  401: AuthenticationError,
+  403: PermissionError,
+  404: NotFoundError,
+  405: InvalidRequestError,
+  409: ConflictError,
+  410: GoneError,
+  413: InvalidRequestError,
+  415: InvalidRequestError,
+  416: InvalidRequestError,
+  422: InvalidRequestError,
+  429: UnavailableError,
+  431: InvalidRequestError,
+  503: UnavailableError,
+  507: UnavailableError,
+};
+
+export interface Where {
+  method: string;
+  url: string;
+}
+
+/** The error in an answer with a status of 400 or more. */
+export function errorOf(where: Where, status: number, body: string): HoldfastError {
+  const Class = CLASSES[status] ?? ServerError;
+  const said = parse(body);
+  if (said === null) return new Class(unexpected(where, status, body));
+  return new Class({
+    ...where,
+    code: said.code,
+    message: said.message,
+    hint: said.hint,
+    retryable: said.retryable,
+    dispatched: said.dispatched,
+    status,
+    body,
+    requestId: said.requestId,
+    sandboxId: said.sandboxId,
+    execId: said.execId,
+    cause: said.cause ?? undefined,
+  });
+}
+
+function parse(body: string): ErrorBody["error"] | null {
+  try {
+    const { error } = JSON.parse(body) as Partial<ErrorBody>;
+    return typeof error?.code === "string" && typeof error.message === "string" ? error : null;
+  } catch {
+    return null;
+  }
+}
+
+/** An answer that Holdfast did not write. A proxy may have passed the request on before it gave up. */
+export const unexpected = (where: Where, status: number, body: string): ErrorFacts => ({
+  ...where,
+  code: "unexpected_response",
+  message: `The answer to ${where.method} ${where.url} (status ${status}) is not Holdfast's.`,
+  hint: "Check that the URL is that of a Holdfast server, and what lies between.",
+  retryable: status >= 502 && status <= 504,
+  dispatched: "unknown",
+  status,
+  body,
+});
+
+export const unreachable = (where: Where, dispatched: Dispatched, cause: unknown): ConnectionError =>
+  new ConnectionError({
+    ...where,
+    code: "connection",
+    message:
+      dispatched === "no"
+        ? `The server at ${new URL(where.url).origin} can't be reached: ${reasonOf(cause)}.`
+        : `The connection to ${new URL(where.url).origin} was lost: ${reasonOf(cause)}.`,
+    hint:
+      dispatched === "no"
+        ? "Is the server running ('npm start')? HOLDFAST_URL says where to look for it."
+        : "The request may have taken effect.",
+    retryable: true,
+    dispatched,
+    status: 0,
+    body: "",
+    cause,
+  });
+
+export const silent = (where: Where, afterMs: number, dispatched: Dispatched): ConnectionError =>
+  new ConnectionError({
+    ...where,
+    code: "timeout",
+    message: `There was no answer to ${where.method} ${where.url} within ${afterMs} ms.`,
+    hint: "The request may have taken effect; look before repeating it.",
+    retryable: true,
+    dispatched,
+    status: 0,
+    body: "",
+  });
+
+/** The ledger says that the command was never run. */
+export const refused = (
+  where: Where,
+  exec: { id: string; sandboxId: string; cause: Cause | null },
+): HoldfastError =>
+  new HoldfastError({
+    ...where,
+    code: "exec_refused",
+    message: exec.cause?.message ?? "The command was not run.",
+    hint: "The cause says why; nothing was executed.",
+    retryable: true,
+    dispatched: "no",
+    status: 200,
+    body: JSON.stringify(exec),
+    sandboxId: exec.sandboxId,
+    execId: exec.id,
+    cause: exec.cause ?? undefined,
+  });
+
+function reasonOf(cause: unknown): string {
+  if (!(cause instanceof Error)) return String(cause);
+  const code = "code" in cause ? String(cause.code) : "";
+  return cause.message || code || cause.name;
+}

@@ -1,0 +1,58 @@
+import { ConnectionError, HoldfastError } from "./errors.ts";
+
+/** How long a failing call is repeated. All of it is bounded; nothing is repeated that could happen twice. */
+export interface Patience {
+  /** For a server that has answered before and is now away: it may be restarting. */
+  outageMs: number;
+  /** For one that never answered: most likely it is not there. */
+  strangerMs: number;
+  /** For one that says "not now". */
+  busyMs: number;
+}
+
+export const PATIENCE: Patience = { outageMs: 30_000, strangerMs: 1_000, busyMs: 10_000 };
+
+const FIRST_WAIT_MS = 50;
+const LONGEST_WAIT_MS = 2_000;
+/** Tries that are made even where each took longer than the budget, as on a connection that went silent. */
+const TRIES_AT_LEAST = 2;
+const TRIES_AT_MOST = 100;
+
+export interface Failure {
+  error: unknown;
+  /** Tries made so far, the failed one included. */
+  tries: number;
+  /** Since the first try began. */
+  elapsedMs: number;
+  /** Whether doing it twice is the same as doing it once. */
+  idempotent: boolean;
+  /** Whether this client ever had an answer. */
+  acquainted: boolean;
+  patience: Patience;
+  /** Uniform in [0, 1). */
+  random: number;
+}
+
+/** Milliseconds to wait before the same request is sent again; null: give up. */
+export function retryDelay(failure: Failure): number | null {
+  const budgetMs = budgetOf(failure);
+  if (budgetMs === null || failure.tries >= TRIES_AT_MOST) return null;
+  const delayMs = backoff(failure.tries, failure.random);
+  const spent = failure.elapsedMs + delayMs > budgetMs;
+  return spent && failure.tries >= TRIES_AT_LEAST ? null : delayMs;
+}
+
+function budgetOf({ error, idempotent, acquainted, patience }: Failure): number | null {
+  if (!(error instanceof HoldfastError) || !error.retryable) return null;
+  if (!idempotent && error.dispatched !== "no") return null;
+  if (error instanceof ConnectionError) return acquainted ? patience.outageMs : patience.strangerMs;
+  // Of what the server says itself only 503 means "send the same again"; a proxy's 502 and 504 are its words for an outage.
+  if (error.status === 503 || error.code === "unexpected_response") return patience.busyMs;
+  return null;
+}
+
+/** Doubles from try to try, with jitter over its upper half so that many clients don't come back at once. */
+export function backoff(tries: number, random: number): number {
+  const full = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (tries - 1));
+  return full / 2 + (full / 2) * random;
+}

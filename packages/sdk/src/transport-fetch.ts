@@ -1,0 +1,134 @@
+import { silent, unreachable } from "./errors.ts";
+import type { Body, Transport, WireReply, WireRequest } from "./transport.ts";
+
+type Fetch = typeof globalThis.fetch;
+
+/** The errors of a connection that never came to be; after any other one the request may have arrived. */
+const NEVER_CONNECTED = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
+
+/** Goes through a `fetch` of the caller's: for proxies, tracing or tests. */
+export class FetchTransport implements Transport {
+  readonly #fetch: Fetch;
+
+  constructor(fetch: Fetch) {
+    this.#fetch = fetch;
+  }
+
+  async send(request: WireRequest): Promise<WireReply> {
+    request.signal?.throwIfAborted();
+    const guard = new Guard(request);
+    try {
+      const response = await this.#fetch(request.url, {
+        method: request.method,
+        headers: request.headers,
+        signal: guard.signal,
+        redirect: "manual",
+        ...(request.body === null ? {} : bodyOf(request.body)),
+      });
+      guard.progress();
+      return new FetchReply(response, guard);
+    } catch (error) {
+      throw guard.explain(error);
+    }
+  }
+
+  close(): void {}
+}
+
+function bodyOf(body: Body): RequestInit {
+  if (body.kind === "bytes") return { body: body.bytes as Uint8Array<ArrayBuffer> };
+  const iterator = toAsync(body.pieces);
+  const stream = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      const { done, value } = await iterator.next();
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+    async cancel() {
+      await iterator.return();
+    },
+  });
+  return { body: stream, duplex: "half" } as RequestInit;
+}
+
+async function* toAsync(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>) {
+  yield* pieces;
+}
+
+/** The clock and the caller's signal as one signal, and the reason for which it fired. */
+class Guard {
+  readonly #request: WireRequest;
+  readonly #controller = new AbortController();
+  readonly #clock: NodeJS.Timeout;
+  readonly #abort = () => this.#controller.abort(this.#request.signal?.reason);
+
+  constructor(request: WireRequest) {
+    this.#request = request;
+    this.#clock = setTimeout(
+      () => this.#controller.abort(silent(request, request.timeoutMs, "unknown")),
+      request.timeoutMs,
+    );
+    request.signal?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  progress(): void {
+    if (this.#request.streaming) this.#clock.refresh();
+  }
+
+  done(): void {
+    clearTimeout(this.#clock);
+    this.#request.signal?.removeEventListener("abort", this.#abort);
+  }
+
+  explain(error: unknown): unknown {
+    this.done();
+    if (this.signal.aborted) return this.signal.reason;
+    const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
+    const code = String((cause as { code?: unknown }).code);
+    return unreachable(this.#request, NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
+  }
+}
+
+class FetchReply implements WireReply {
+  readonly status: number;
+  readonly #response: Response;
+  readonly #guard: Guard;
+
+  constructor(response: Response, guard: Guard) {
+    this.status = response.status;
+    this.#response = response;
+    this.#guard = guard;
+  }
+
+  header(name: string): string | null {
+    return this.#response.headers.get(name);
+  }
+
+  async bytes(limit: number): Promise<Uint8Array> {
+    const pieces: Uint8Array[] = [];
+    let size = 0;
+    for await (const piece of this.stream()) {
+      pieces.push(piece);
+      size += piece.length;
+      if (size > limit) throw new RangeError(`the answer is larger than ${limit} bytes`);
+    }
+    return Buffer.concat(pieces);
+  }
+
+  async *stream(): AsyncGenerator<Uint8Array, void, undefined> {
+    try {
+      for await (const piece of this.#response.body ?? []) {
+        this.#guard.progress();
+        yield piece;
+      }
+    } catch (error) {
+      throw this.#guard.explain(error);
+    } finally {
+      this.#guard.done();
+    }
+  }
+}

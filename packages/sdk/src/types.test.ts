@@ -1,0 +1,37 @@
+import { readFile } from "node:fs/promises";
+import type * as contract from "@holdfast/contract";
+import type { Static } from "typebox";
+import { describe, expect, expectTypeOf, it } from "vitest";
+import { file, generate } from "../generate.ts";
+import type * as sdk from "./types.generated.ts";
+
+/** Assignable in both directions: what one side may say, the other understands. */
+type Same<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
+
+describe("the generated types", () => {
+  it("are those of the contract", async () => {
+    expect(await generate()).toBe(await readFile(file, "utf8"));
+  });
+
+  it("mean the same as the contract's own", () => {
+    expectTypeOf<Same<sdk.Sandbox, contract.Sandbox>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.SandboxList, contract.SandboxList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CreateSandbox, contract.CreateSandbox>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Proof, contract.Proof>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Exec, contract.Exec>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ExecList, contract.ExecList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.StartExec, contract.StartExec>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.StreamRecord, contract.StreamRecord>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.FileStat, contract.FileStat>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.FileList, contract.FileList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Event, contract.Event>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.EventList, contract.EventList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Image, contract.Image>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ImageList, contract.ImageList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Stats, contract.Stats>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Health, contract.Health>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Cause, contract.Cause>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ErrorCode, contract.ErrorCode>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ErrorBody, Static<typeof contract.ErrorBody>>>().toEqualTypeOf<true>();
+  });
+});
