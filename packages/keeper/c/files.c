@@ -1,0 +1,612 @@
+#include "files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "path.h"
+#include "remove.h"
+
+#define UNSAID 0xFFFFFFFFu
+
+/* A file being written beside the place that it will take. */
+struct draft {
+  struct place place;
+  char temporary[40];
+  struct owner owner;
+  uint32_t mode;
+  uint64_t size;
+};
+
+struct listing {
+  size_t at;
+  size_t size;
+  _Alignas(struct dirent64) uint8_t buffer[DIR_BUFFER];
+};
+
+struct handle {
+  enum { UNUSED, READING, WRITING, LISTING } kind;
+  /* Grows with each use of the slot, so that an old number never means a new file. */
+  uint32_t serial;
+  int fd;
+  struct draft *draft;
+  struct listing *listing;
+};
+
+static void reserve(struct file_rules *rules, const char *path) {
+  struct statx stat;
+  if (statx(AT_FDCWD, path, 0, STATX_INO, &stat) < 0) return;
+  rules->reserved[rules->reserved_count].dev = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+  rules->reserved[rules->reserved_count].ino = stat.stx_ino;
+  rules->reserved_count++;
+}
+
+void file_rules_init(struct file_rules *rules, const struct file_policy *policy) {
+  *rules = (struct file_rules){.uid = policy->uid, .gid = policy->gid, .reserve = policy->reserve};
+  if (!policy->reserve) return;
+  reserve(rules, "/.holdfast");
+  if (!policy->control) return;
+  reserve(rules, policy->control);
+  char journals[PATH_MAX];
+  snprintf(journals, sizeof journals, "%s/journals", policy->control);
+  reserve(rules, journals);
+  struct statx root;
+  struct statx control;
+  if (statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &root) == 0 &&
+      statx(AT_FDCWD, policy->control, 0, STATX_MNT_ID, &control) == 0 &&
+      (root.stx_mask & control.stx_mask & STATX_MNT_ID)) {
+    /* Elsewhere than in a sandbox it may lie on any mount; one that is its own root is taken whole. */
+    rules->own_mount = root.stx_mnt_id != control.stx_mnt_id && (control.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+    rules->mount = control.stx_mnt_id;
+  }
+}
+
+static uint32_t said_or(uint32_t value, uint32_t otherwise) {
+  return value == UNSAID ? otherwise : value;
+}
+
+static struct owner owner_of(const struct request *request, uint32_t uid, uint32_t gid) {
+  const struct file_rules *rules = &request->server->files;
+  return (struct owner){said_or(uid, rules->uid), said_or(gid, rules->gid)};
+}
+
+static struct outcome malformed(void) {
+  return refused(MALFORMED, "malformed request");
+}
+
+static struct outcome done_or_errno(int result) {
+  return result < 0 ? system_error(errno) : answered();
+}
+
+/* ── Stat ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static uint8_t kind_of(uint32_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFREG:
+      return 1;
+    case S_IFDIR:
+      return 2;
+    case S_IFLNK:
+      return 3;
+    case S_IFIFO:
+      return 4;
+    case S_IFSOCK:
+      return 5;
+    default:
+      return 6;
+  }
+}
+
+/* The target is that of the entry `name` in `dir`, or with an empty name of `dir` itself. */
+static void write_stat(struct writer *out, const struct statx *stat, int dir, const char *name) {
+  int64_t mtime = stat->stx_mtime.tv_sec * 1000 + stat->stx_mtime.tv_nsec / 1000000;
+  write_u8(out, kind_of(stat->stx_mode));
+  write_u64(out, stat->stx_size);
+  write_u32(out, stat->stx_mode & 07777);
+  write_u32(out, stat->stx_uid);
+  write_u32(out, stat->stx_gid);
+  write_u64(out, mtime < 0 ? 0 : (uint64_t)mtime);
+  write_u64(out, makedev(stat->stx_dev_major, stat->stx_dev_minor));
+  write_u64(out, stat->stx_ino);
+  char target[PATH_MAX];
+  ssize_t size = S_ISLNK(stat->stx_mode) ? readlinkat(dir, name, target, sizeof target) : 0;
+  write_bytes(out, target, size > 0 ? (size_t)size : 0);
+}
+
+static struct outcome handle_stat(struct request *request) {
+  struct slice path = read_str(&request->in);
+  bool follow = read_u8(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  int fd;
+  struct statx stat;
+  outcome = place_open(&request->server->files, &place, O_PATH | (follow ? 0 : O_NOFOLLOW), &fd, &stat);
+  place_close(&place);
+  if (outcome.kind != ANSWER) return outcome;
+  write_stat(&request->out, &stat, fd, "");
+  close(fd);
+  return outcome;
+}
+
+/* ── Handles ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static struct handle *handle_new(struct link *link, uint32_t *number) {
+  if (!link->handles) {
+    link->handles = calloc(HANDLES_MAX, sizeof *link->handles);
+    if (!link->handles) return NULL;
+  }
+  for (uint32_t i = 0; i < HANDLES_MAX; i++) {
+    struct handle *handle = &link->handles[i];
+    if (handle->kind != UNUSED) continue;
+    handle->serial = (handle->serial + 1) & 0x3FFFFFFu;
+    *number = handle->serial * HANDLES_MAX + i;
+    return handle;
+  }
+  return NULL;
+}
+
+static struct handle *handle_find(struct link *link, uint32_t number, int kind) {
+  if (!link->handles) return NULL;
+  struct handle *handle = &link->handles[number % HANDLES_MAX];
+  bool right = handle->kind == (unsigned)kind && handle->serial == number / HANDLES_MAX;
+  return right ? handle : NULL;
+}
+
+static struct outcome bad_handle(void) {
+  return refused(BAD_HANDLE, "no such handle on this link");
+}
+
+static struct outcome too_many_handles(void) {
+  return refused(LIMIT, "too many open handles on this link");
+}
+
+static void draft_drop(struct draft *draft, bool committed) {
+  if (!draft) return;
+  if (!committed) unlinkat(draft->place.dir, draft->temporary, 0);
+  place_close(&draft->place);
+  free(draft);
+}
+
+static void handle_free(struct handle *handle, bool committed) {
+  draft_drop(handle->draft, committed);
+  free(handle->listing);
+  close(handle->fd);
+  handle->draft = NULL;
+  handle->listing = NULL;
+  handle->kind = UNUSED;
+}
+
+void files_link_gone(struct link *link) {
+  for (uint32_t i = 0; link->handles && i < HANDLES_MAX; i++) {
+    if (link->handles[i].kind != UNUSED) handle_free(&link->handles[i], false);
+  }
+  free(link->handles);
+  link->handles = NULL;
+}
+
+static struct outcome handle_close(struct request *request) {
+  uint32_t number = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct handle *handle = handle_find(request->link, number, READING);
+  if (!handle) handle = handle_find(request->link, number, WRITING);
+  if (!handle) handle = handle_find(request->link, number, LISTING);
+  if (!handle) return bad_handle();
+  handle_free(handle, false);
+  return answered();
+}
+
+/* ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* What is not a regular file is found out before it is opened: opening a pipe or a device can do something. */
+static struct outcome open_regular(const struct file_rules *rules, const struct place *place, int *fd,
+                                   struct statx *stat) {
+  struct outcome outcome = place_open(rules, place, O_PATH, fd, stat);
+  if (outcome.kind != ANSWER) return outcome;
+  close(*fd);
+  if (!S_ISREG(stat->stx_mode)) return refused(NOT_REGULAR, "not a regular file");
+  outcome = place_open(rules, place, O_RDONLY, fd, stat);
+  if (outcome.kind != ANSWER || S_ISREG(stat->stx_mode)) return outcome;
+  close(*fd);
+  return refused(NOT_REGULAR, "not a regular file");
+}
+
+static struct outcome handle_open(struct request *request) {
+  struct slice path = read_str(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  uint32_t number;
+  struct handle *handle = handle_new(request->link, &number);
+  if (!handle) return too_many_handles();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  struct statx stat;
+  outcome = open_regular(&request->server->files, &place, &handle->fd, &stat);
+  place_close(&place);
+  if (outcome.kind != ANSWER) return outcome;
+  handle->kind = READING;
+  write_u32(&request->out, number);
+  write_stat(&request->out, &stat, handle->fd, "");
+  return answered();
+}
+
+static struct outcome handle_read(struct request *request) {
+  uint32_t number = read_u32(&request->in);
+  uint64_t offset = read_u64(&request->in);
+  uint32_t length = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  if (length > FRAME_DATA_MAX) return refused(TOO_LARGE, "read larger than the limit");
+  struct handle *handle = handle_find(request->link, number, READING);
+  if (!handle) return bad_handle();
+  if (offset > INT64_MAX) return system_error(EINVAL);
+  uint8_t *room = writer_room(&request->out, 4 + (size_t)length);
+  if (!room) return system_error(ENOMEM);
+  size_t size = 0;
+  while (size < length) {
+    ssize_t got = pread(handle->fd, room + 4 + size, length - size, (off_t)(offset + size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && size == 0) return system_error(errno);
+    if (got <= 0) break;
+    size += (size_t)got;
+  }
+  store_u32(room, (uint32_t)size);
+  writer_keep(&request->out, 4 + size);
+  return answered();
+}
+
+/* ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static void name_temporary(char *name, size_t size) {
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof random, 0) < 0) random = realtime_us();
+  snprintf(name, size, ".holdfast-%016llx", (unsigned long long)random);
+}
+
+/* Takes mode and owner over from what is replaced, where the request leaves them open. */
+static struct outcome draft_inherit(struct request *request, struct draft *draft, uint32_t uid, uint32_t gid) {
+  const struct file_rules *rules = &request->server->files;
+  struct statx old;
+  int fd;
+  struct outcome outcome = place_open(rules, &draft->place, O_PATH | O_NOFOLLOW, &fd, &old);
+  if (outcome.kind == REFUSE && outcome.error == ENOENT) {
+    draft->mode = said_or(draft->mode, 0644);
+    draft->owner = owner_of(request, uid, gid);
+    return answered();
+  }
+  if (outcome.kind != ANSWER) return outcome;
+  close(fd);
+  if (S_ISDIR(old.stx_mode)) return system_error(EISDIR);
+  if (!S_ISREG(old.stx_mode)) return refused(NOT_REGULAR, "not a regular file");
+  draft->mode = said_or(draft->mode, old.stx_mode & 07777);
+  draft->owner = (struct owner){said_or(uid, old.stx_uid), said_or(gid, old.stx_gid)};
+  return answered();
+}
+
+static struct outcome draft_begin(struct request *request, struct slice path, bool parents, uint32_t uid, uint32_t gid,
+                                  struct draft *draft, int *fd) {
+  const struct file_rules *rules = &request->server->files;
+  struct owner owner = owner_of(request, uid, gid);
+  struct outcome outcome = place_find(rules, path, parents ? &owner : NULL, &draft->place);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = place_follow(rules, &draft->place);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = draft_inherit(request, draft, uid, gid);
+  if (outcome.kind == ANSWER) {
+    name_temporary(draft->temporary, sizeof draft->temporary);
+    *fd = openat(draft->place.dir, draft->temporary, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (*fd < 0) outcome = system_error(errno);
+  }
+  if (outcome.kind != ANSWER) place_close(&draft->place);
+  return outcome;
+}
+
+static struct outcome handle_create(struct request *request) {
+  struct slice path = read_str(&request->in);
+  uint32_t mode = read_u32(&request->in);
+  bool parents = read_u8(&request->in);
+  uint32_t uid = read_u32(&request->in);
+  uint32_t gid = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  uint32_t number;
+  struct handle *handle = handle_new(request->link, &number);
+  if (!handle) return too_many_handles();
+  struct draft *draft = malloc(sizeof *draft);
+  if (!draft) return system_error(ENOMEM);
+  draft->mode = mode;
+  draft->size = 0;
+  struct outcome outcome = draft_begin(request, path, parents, uid, gid, draft, &handle->fd);
+  if (outcome.kind != ANSWER) {
+    free(draft);
+    return outcome;
+  }
+  handle->kind = WRITING;
+  handle->draft = draft;
+  write_u32(&request->out, number);
+  return answered();
+}
+
+static struct outcome handle_write(struct request *request) {
+  uint32_t number = read_u32(&request->in);
+  struct slice data = read_bytes(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct handle *handle = handle_find(request->link, number, WRITING);
+  if (!handle) return bad_handle();
+  size_t written = 0;
+  while (written < data.size) {
+    ssize_t size = write(handle->fd, data.data + written, data.size - written);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return system_error(size < 0 ? errno : EIO);
+    written += (size_t)size;
+    handle->draft->size += (size_t)size;
+  }
+  write_u64(&request->out, handle->draft->size);
+  return answered();
+}
+
+static struct outcome handle_commit(struct request *request) {
+  uint32_t number = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct handle *handle = handle_find(request->link, number, WRITING);
+  if (!handle) return bad_handle();
+  struct draft *draft = handle->draft;
+  if (fchown(handle->fd, draft->owner.uid, draft->owner.gid) < 0) return system_error(errno);
+  if (fchmod(handle->fd, draft->mode & 07777) < 0) return system_error(errno);
+  struct statx stat;
+  if (statx(handle->fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &stat) < 0) return system_error(errno);
+  if (renameat(draft->place.dir, draft->temporary, draft->place.dir, draft->place.name) < 0) {
+    return system_error(errno);
+  }
+  write_stat(&request->out, &stat, handle->fd, "");
+  handle_free(handle, true);
+  return answered();
+}
+
+/* ── Directories ───────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static struct outcome handle_dir_open(struct request *request) {
+  struct slice path = read_str(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  uint32_t number;
+  struct handle *handle = handle_new(request->link, &number);
+  if (!handle) return too_many_handles();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  struct statx stat;
+  outcome = place_open(&request->server->files, &place, O_RDONLY | O_DIRECTORY, &handle->fd, &stat);
+  place_close(&place);
+  if (outcome.kind != ANSWER) return outcome;
+  handle->listing = malloc(sizeof *handle->listing);
+  if (!handle->listing) {
+    close(handle->fd);
+    return system_error(ENOMEM);
+  }
+  handle->listing->at = handle->listing->size = 0;
+  handle->kind = LISTING;
+  write_u32(&request->out, number);
+  return answered();
+}
+
+/* The next entry, NULL at the end or with errno set. */
+static struct dirent64 *next_entry(struct handle *handle) {
+  struct listing *listing = handle->listing;
+  if (listing->at >= listing->size) {
+    errno = 0;
+    long size = syscall(SYS_getdents64, handle->fd, listing->buffer, sizeof listing->buffer);
+    if (size <= 0) return NULL;
+    listing->at = 0;
+    listing->size = (size_t)size;
+  }
+  struct dirent64 *entry = (struct dirent64 *)(listing->buffer + listing->at);
+  listing->at += entry->d_reclen;
+  return entry;
+}
+
+static bool write_entry(struct writer *out, int dir, const char *name) {
+  if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return false;
+  struct statx stat;
+  if (statx(dir, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &stat) < 0) return false;
+  write_str(out, name);
+  write_stat(out, &stat, dir, name);
+  return true;
+}
+
+static struct outcome handle_dir_read(struct request *request) {
+  uint32_t number = read_u32(&request->in);
+  uint32_t max = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct handle *handle = handle_find(request->link, number, LISTING);
+  if (!handle) return bad_handle();
+  if (max > DIR_ENTRIES_MAX) max = DIR_ENTRIES_MAX;
+  size_t count_at = writer_size(&request->out);
+  uint32_t count = 0;
+  bool done = false;
+  write_u32(&request->out, 0);
+  while (count < max && writer_size(&request->out) < ANSWER_SOFT_MAX) {
+    struct dirent64 *entry = next_entry(handle);
+    if (!entry && errno != 0) return system_error(errno);
+    done = !entry;
+    if (done) break;
+    if (write_entry(&request->out, handle->fd, entry->d_name)) count++;
+  }
+  writer_patch_u32(&request->out, count_at, count);
+  write_u8(&request->out, done);
+  return answered();
+}
+
+static struct outcome handle_mkdir(struct request *request) {
+  struct slice path = read_str(&request->in);
+  uint32_t mode = said_or(read_u32(&request->in), 0755);
+  bool parents = read_u8(&request->in);
+  uint32_t uid = read_u32(&request->in);
+  uint32_t gid = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct owner owner = owner_of(request, uid, gid);
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, parents ? &owner : NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = done_or_errno(make_directory(place.dir, place.name, &owner, mode));
+  if (parents && outcome.error == EEXIST) {
+    struct stat stat;
+    bool directory = fstatat(place.dir, place.name, &stat, 0) == 0 && S_ISDIR(stat.st_mode);
+    if (directory) outcome = answered();
+  }
+  place_close(&place);
+  return outcome;
+}
+
+/* ── Names ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static struct outcome handle_remove(struct request *request) {
+  struct slice path = read_str(&request->in);
+  bool recursive = read_u8(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  int result = unlinkat(place.dir, place.name, 0);
+  if (result < 0 && (errno == EISDIR || errno == EPERM)) result = unlinkat(place.dir, place.name, AT_REMOVEDIR);
+  outcome = done_or_errno(result);
+  if (recursive && (outcome.error == ENOTEMPTY || outcome.error == EEXIST)) {
+    struct removal removal = {&request->server->files, place.name};
+    outcome = job_start(request, place.dir, remove_tree, &removal);
+  }
+  place_close(&place);
+  return outcome;
+}
+
+/* Two places of one request; nothing stays open on a refusal. */
+static struct outcome find_both(struct request *request, struct slice first, struct slice second, struct place *from,
+                                struct place *to) {
+  struct outcome outcome = place_find(&request->server->files, first, NULL, from);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = place_find(&request->server->files, second, NULL, to);
+  if (outcome.kind != ANSWER) place_close(from);
+  return outcome;
+}
+
+static int rename_new(const struct place *from, const struct place *to) {
+  if (renameat2(from->dir, from->name, to->dir, to->name, RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return -1;
+  /* A file system that can't promise it: the best that is left is to look first. */
+  struct stat stat;
+  if (fstatat(to->dir, to->name, &stat, AT_SYMLINK_NOFOLLOW) == 0) {
+    errno = EEXIST;
+    return -1;
+  }
+  return renameat(from->dir, from->name, to->dir, to->name);
+}
+
+static struct outcome handle_rename(struct request *request) {
+  struct slice first = read_str(&request->in);
+  struct slice second = read_str(&request->in);
+  bool overwrite = read_u8(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place from;
+  struct place to;
+  struct outcome outcome = find_both(request, first, second, &from, &to);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = done_or_errno(overwrite ? renameat(from.dir, from.name, to.dir, to.name) : rename_new(&from, &to));
+  place_close(&from);
+  place_close(&to);
+  return outcome;
+}
+
+static struct outcome handle_hardlink(struct request *request) {
+  struct slice first = read_str(&request->in);
+  struct slice second = read_str(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place from;
+  struct place to;
+  struct outcome outcome = find_both(request, first, second, &from, &to);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = done_or_errno(linkat(from.dir, from.name, to.dir, to.name, 0));
+  place_close(&from);
+  place_close(&to);
+  return outcome;
+}
+
+static struct outcome handle_symlink(struct request *request) {
+  struct slice target = read_str(&request->in);
+  struct slice path = read_str(&request->in);
+  uint32_t uid = read_u32(&request->in);
+  uint32_t gid = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  char text[PATH_MAX];
+  if (target.size >= sizeof text) return system_error(ENAMETOOLONG);
+  memcpy(text, target.data, target.size);
+  text[target.size] = 0;
+  struct owner owner = owner_of(request, uid, gid);
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  int result = symlinkat(text, place.dir, place.name);
+  if (result == 0) result = fchownat(place.dir, place.name, owner.uid, owner.gid, AT_SYMLINK_NOFOLLOW);
+  outcome = done_or_errno(result);
+  place_close(&place);
+  return outcome;
+}
+
+static struct outcome handle_chmod(struct request *request) {
+  struct slice path = read_str(&request->in);
+  uint32_t mode = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  const struct file_rules *rules = &request->server->files;
+  struct place place;
+  struct outcome outcome = place_find(rules, path, NULL, &place);
+  if (outcome.kind == ANSWER) outcome = place_follow(rules, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  int fd;
+  struct statx stat;
+  outcome = place_open(rules, &place, O_PATH | O_NOFOLLOW, &fd, &stat);
+  if (outcome.kind == ANSWER) {
+    close(fd);
+    outcome = done_or_errno(fchmodat(place.dir, place.name, mode & 07777, 0));
+  }
+  place_close(&place);
+  return outcome;
+}
+
+static struct outcome handle_chown(struct request *request) {
+  struct slice path = read_str(&request->in);
+  uint32_t uid = read_u32(&request->in);
+  uint32_t gid = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  outcome = done_or_errno(fchownat(place.dir, place.name, uid, gid, AT_SYMLINK_NOFOLLOW));
+  place_close(&place);
+  return outcome;
+}
+
+static struct outcome handle_utimes(struct request *request) {
+  struct slice path = read_str(&request->in);
+  uint64_t mtime = read_u64(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct place place;
+  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  if (outcome.kind != ANSWER) return outcome;
+  struct timespec times[2] = {
+      {.tv_nsec = UTIME_OMIT},
+      {.tv_sec = (time_t)(mtime / 1000), .tv_nsec = (long)(mtime % 1000) * 1000000},
+  };
+  outcome = done_or_errno(utimensat(place.dir, place.name, times, AT_SYMLINK_NOFOLLOW));
+  place_close(&place);
+  return outcome;
+}
+
+const struct route file_routes[] = {
+    {20, handle_stat},    {21, handle_open},     {22, handle_read},     {23, handle_create}, {24, handle_write},
+    {25, handle_commit},  {26, handle_close},    {27, handle_dir_open}, {28, handle_dir_read}, {29, handle_mkdir},
+    {30, handle_remove},  {31, handle_rename},   {32, handle_chmod},    {33, handle_chown},  {34, handle_symlink},
+    {35, handle_hardlink}, {36, handle_utimes},  {0, NULL},
+};

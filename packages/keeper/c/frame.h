@@ -1,0 +1,113 @@
+/*
+ * Frames and the fields in them. The reader never goes past its end: the first field that doesn't fit marks it bad,
+ * and everything read from a bad reader is zero or empty, so that a decoder reads all its fields and checks once.
+ */
+#ifndef HOLDFAST_FRAME_H
+#define HOLDFAST_FRAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAME_HEADER 12u
+#define TYPE_ANSWER 0x8000u
+#define TYPE_REFUSAL 0xFFFFu
+#define TYPE_EXEC_END 0x0100u
+
+enum refusal_code {
+  ACCEPTED = 0,
+  MALFORMED = 1,
+  TOO_LARGE = 2,
+  UNKNOWN_TYPE = 3,
+  STALE_GENERATION = 4,
+  NOT_GREETED = 5,
+  WRONG_IDENTITY = 6,
+  NO_SUCH_EXEC = 7,
+  EXEC_CONFLICT = 8,
+  EXEC_RUNNING = 9,
+  LIMIT = 10,
+  SYSTEM = 11,
+  BAD_HANDLE = 12,
+  BELOW_FLOOR = 13,
+  BAD_CURSOR = 14,
+  NOT_REGULAR = 15,
+  RESERVED_PATH = 16,
+};
+
+struct frame {
+  uint32_t id;
+  uint16_t type;
+  const uint8_t *payload;
+  size_t payload_size;
+};
+
+enum frame_status {
+  FRAME_WHOLE,
+  FRAME_PARTIAL,
+  FRAME_TOO_LARGE,
+  FRAME_TOO_SMALL,
+};
+
+/* Looks at the head of a stream. `need` is how many bytes the frame takes in all, or as far as that is known yet. */
+enum frame_status frame_parse(const uint8_t *data, size_t size, struct frame *frame, size_t *need);
+
+struct slice {
+  const uint8_t *data;
+  size_t size;
+};
+
+struct reader {
+  const uint8_t *at;
+  const uint8_t *end;
+  bool bad;
+};
+
+struct reader reader_of(const uint8_t *data, size_t size);
+uint8_t read_u8(struct reader *in);
+uint32_t read_u32(struct reader *in);
+uint64_t read_u64(struct reader *in);
+struct slice read_bytes(struct reader *in);
+/* As bytes, but a NUL inside is bad. */
+struct slice read_str(struct reader *in);
+/* True where all was there and nothing is left over. */
+bool reader_done(const struct reader *in);
+
+/* One piece of outgoing bytes, a frame as a rule. */
+struct chunk {
+  struct chunk *next;
+  size_t size;
+  size_t sent;
+  size_t room;
+  uint8_t data[];
+};
+
+/* Builds a frame in a chunk that grows. Out of memory marks it failed and drops all that follows. */
+struct writer {
+  struct chunk *chunk;
+  bool failed;
+};
+
+struct writer writer_begin(uint32_t id, uint16_t type, size_t room);
+/* Room for `size` more bytes at the end, to be filled by the caller and kept with writer_keep; NULL if there is none. */
+uint8_t *writer_room(struct writer *out, size_t size);
+void writer_keep(struct writer *out, size_t size);
+size_t writer_size(const struct writer *out);
+void write_u8(struct writer *out, uint8_t value);
+void write_u32(struct writer *out, uint32_t value);
+void write_u64(struct writer *out, uint64_t value);
+void write_bytes(struct writer *out, const void *data, size_t size);
+void write_str(struct writer *out, const char *text);
+/* Overwrites a u32 written before, such as a count. */
+void writer_patch_u32(struct writer *out, size_t position, uint32_t value);
+/* Back to an earlier size. */
+void writer_cut(struct writer *out, size_t size);
+/* The finished frame, owned by the caller; NULL where it failed or outgrew the frame limit. */
+struct chunk *writer_end(struct writer *out);
+void writer_drop(struct writer *out);
+
+void store_u32(uint8_t *at, uint32_t value);
+void store_u64(uint8_t *at, uint64_t value);
+uint32_t load_u32(const uint8_t *at);
+uint64_t load_u64(const uint8_t *at);
+
+#endif

@@ -1,0 +1,64 @@
+/* Every number of the keeper, with its name. Times are in milliseconds. */
+#ifndef HOLDFAST_LIMITS_H
+#define HOLDFAST_LIMITS_H
+
+#define KIB 1024u
+#define MIB (1024u * 1024u)
+
+#define PROTOCOL_VERSION 1u
+
+/* Largest value of a frame's size field, and largest piece of data inside one. */
+#define FRAME_SIZE_MAX (MIB + 4u * KIB)
+#define FRAME_DATA_MAX MIB
+#define MESSAGE_MAX 200u
+
+#define LINKS_MAX 16
+#define REQUESTS_IN_FLIGHT_MAX 256u
+#define LINK_QUEUE_MAX (4u * MIB)
+#define LINK_SILENCE_MS 15000u
+#define LINK_GREETING_MS 5000u
+#define LINK_STUCK_MS 15000u
+/* Bytes of requests taken from one link before the others get their turn. */
+#define LINK_TURN_BYTES (4u * MIB)
+#define LINK_INPUT_BUFFER (64u * KIB)
+
+#define HANDLES_MAX 64u
+#define JOBS_MAX 64u
+#define DIR_BUFFER (32u * KIB)
+#define DIR_ENTRIES_MAX 4096u
+/* An answer that has grown beyond this takes no further entries: what comes on top still fits the frame. */
+#define ANSWER_SOFT_MAX (MIB - 64u * KIB)
+#define SYMLINKS_MAX 40
+#define REMOVE_DEPTH_MAX 64
+
+#define EXECS_RUNNING_MAX 512u
+#define EXECS_KNOWN_MAX 4096u
+#define EXEC_ID_MAX 64u
+#define EXEC_DIGEST_MAX 96u
+#define EXEC_STRINGS_MAX MIB
+#define STDIN_BUFFER_MAX MIB
+#define STDIN_WAIT_MS 1000u
+#define DRAIN_MS 500u
+/* Reads of one pipe before the others get their turn. */
+#define DRAIN_TURN_READS 16
+#define KILL_PAUSE_MIN_MS 2u
+#define KILL_PAUSE_MAX_MS 200u
+/* After this long of killing in vain the outcome says that something survived. */
+#define KILL_GIVE_UP_MS 30000u
+
+#define JOURNAL_RECORD_MAX (64u * KIB)
+#define JOURNAL_CAP_MIN (64u * KIB)
+#define JOURNAL_STEPS 8u
+/* Marks that fit between floor and end at the smallest cap, where one record overshoots it by itself. */
+#define JOURNAL_MARKS_MAX 20u
+
+#define PROCESSES_MAX 4096u
+#define COMMAND_LINE_MAX 256u
+
+/* One turn of the loop adds at most this to the lived time, and sleeps less than it. */
+#define TURN_MAX_MS 1000u
+#define TURN_SLEEP_MS 900u
+/* Memory is given back after so long without a request. */
+#define IDLE_TRIM_MS 1000u
+
+#endif

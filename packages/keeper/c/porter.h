@@ -1,0 +1,29 @@
+/*
+ * The porter: the keeper's twin on the host, for the few acts that need system calls Node doesn't have. Every command
+ * does one thing and ends; it says what went wrong in one line on stderr.
+ */
+#ifndef HOLDFAST_PORTER_H
+#define HOLDFAST_PORTER_H
+
+enum porter_exit {
+  PORTER_DONE = 0,
+  PORTER_FAILED = 1,
+  PORTER_USAGE = 2,
+  /* What was to be acted on is not there any more. */
+  PORTER_GONE = 3,
+};
+
+/* Each takes the arguments behind its name and returns the exit status. */
+int porter_signal(int argc, char **argv);
+int porter_overlay(int argc, char **argv);
+int porter_umount(int argc, char **argv);
+int porter_private(int argc, char **argv);
+int porter_rmtree(int argc, char **argv);
+int porter_jail(int argc, char **argv);
+
+/* Says `what`, with the reason where errno has one, and returns PORTER_FAILED. */
+int porter_failed(const char *what);
+/* A decimal number of at most `max` and nothing else; -1 where it isn't one. */
+long long porter_number(const char *text, long long max);
+
+#endif
