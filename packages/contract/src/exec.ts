@@ -54,11 +54,6 @@ export const StartExec = Type.Object(
     stdin: Type.Optional(
       Type.String({ maxLength: 1_048_576, description: "given to the command, then end of file" }),
     ),
-    stdinOpen: Type.Optional(
-      Type.Boolean({
-        description: "stdin stays open behind `stdin`: written and ended with POST /v1/execs/:id/stdin",
-      }),
-    ),
     openStdin: Type.Optional(
       Type.Boolean({ description: "keep stdin open behind the given text, for POST /v1/execs/:id/stdin" }),
     ),

@@ -105,7 +105,7 @@ export interface ExecOptions extends CallOptions {
 
 export interface StartOptions extends ExecOptions {
   /** Leaves stdin open for `writeStdin`. */
-  stdinOpen?: boolean | undefined;
+  openStdin?: boolean | undefined;
 }
 
 /** An exec that has ended, with what it wrote (at most 1 MiB of each; `output()` has all of it, byte-exact). */
@@ -133,7 +133,7 @@ export interface ExecRun {
   cancel(options?: CallOptions): Promise<Exec>;
   /** Sends a signal, such as `SIGINT`. */
   signal(name: string, options?: CallOptions): Promise<Exec>;
-  /** Needs `stdinOpen`. Resolves once all of it was taken; every byte arrives exactly once. `end` closes stdin. */
+  /** Needs `openStdin`. Resolves once all of it was taken; every byte arrives exactly once. `end` closes stdin. */
   writeStdin(data: string | Uint8Array, options?: CallOptions & { end?: boolean | undefined }): Promise<void>;
 }
 

@@ -23,6 +23,8 @@ export interface Call {
   headers?: Record<string, string>;
   /** Doing it twice is the same as doing it once, so a lost answer is simply asked for again. */
   idempotent: boolean;
+  /** A status that is an answer here, not an error. */
+  accept?: number;
   /** How long the server itself may wait before it answers, beyond the time an answer takes. */
   waitMs?: number;
   signal?: AbortSignal | undefined;
@@ -140,7 +142,8 @@ export class Calls {
       signal: call.signal,
     });
     this.#acquainted = true;
-    if (reply.status >= 400) throw this.#explain(errorOf(where, reply.status, await textOf(reply)));
+    if (reply.status >= 400 && reply.status !== call.accept)
+      throw this.#explain(errorOf(where, reply.status, await textOf(reply)));
     return { reply, where };
   }
 

@@ -70,9 +70,9 @@ export class Holdfast {
     return this.#calls.json({ method: "GET", path: "/v1/stats", idempotent: true, signal });
   }
 
-  /** Whether the server takes work; needs no key. */
+  /** Whether the server takes work, and if not, why; needs no key. */
   health({ signal }: CallOptions = {}): Promise<Health> {
-    return this.#calls.json({ method: "GET", path: "/readyz", idempotent: true, signal });
+    return this.#calls.json({ method: "GET", path: "/readyz", idempotent: true, accept: 503, signal });
   }
 
   /** Lets go of the connections. Nothing on the server is touched. */
@@ -127,8 +127,9 @@ function imagesOf(calls: Calls): Images {
     },
     import: (name, tar, { signal } = {}) =>
       calls.upload<Image>({
-        method: "PUT",
-        path: path(name),
+        method: "POST",
+        path: "/v1/images",
+        query: { name },
         bytes:
           tar instanceof Uint8Array
             ? { kind: "bytes", bytes: tar }

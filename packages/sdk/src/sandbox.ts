@@ -60,8 +60,8 @@ export class SandboxHandle implements Sandbox {
   events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {
     return this.#calls.json({
       method: "GET",
-      path: this.#path("events"),
-      query: { type: types, limit, cursor },
+      path: "/v1/events",
+      query: { sandbox: this.id, type: types, limit, cursor },
       idempotent: true,
       signal,
     });

@@ -314,8 +314,6 @@ export interface StartExec {
   waitMs?: number;
   /** given to the command, then end of file */
   stdin?: string;
-  /** stdin stays open behind `stdin`: written and ended with POST /v1/execs/:id/stdin */
-  stdinOpen?: boolean;
   /** keep stdin open behind the given text, for POST /v1/execs/:id/stdin */
   openStdin?: boolean;
   /** answer 202 as soon as the command runs */
