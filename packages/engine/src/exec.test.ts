@@ -1,0 +1,73 @@
+import { newExecId, newSandboxId } from "@holdfast/contract";
+import { describe, expect, it } from "vitest";
+import { cursorOf, ended, offsetIn, outcomeOf, signalNumber, unseenEnd } from "./exec.ts";
+import type { KeeperExec } from "./ports.ts";
+import type { ExecRecord } from "./records.ts";
+
+const id = newExecId();
+const record: ExecRecord = {
+  id,
+  sandboxId: newSandboxId(),
+  generation: 1,
+  spec: { argv: ["true"], env: {}, cwd: "", user: "", timeoutMs: null, stdin: null },
+  digest: "d",
+  status: "starting",
+  exitCode: null,
+  signal: null,
+  cause: null,
+  dispatched: "unknown",
+  outputEnd: 0,
+  createdAt: 1,
+  startedAt: null,
+  endedAt: null,
+};
+const known: KeeperExec = {
+  id,
+  state: "exited",
+  pid: 2,
+  exitCode: 3,
+  signal: 0,
+  failure: "",
+  startedAt: 1,
+  endedAt: 2,
+  journalFloor: 0,
+  journalEnd: 10,
+  digest: "d",
+};
+
+describe("an exec's outcome", () => {
+  it("has an exit code or a signal, never both", () => {
+    expect(outcomeOf(known)).toMatchObject({ status: "exited", exitCode: 3, signal: null });
+    expect(outcomeOf({ ...known, exitCode: -1, signal: 9 })).toMatchObject({
+      exitCode: null,
+      signal: "SIGKILL",
+    });
+  });
+
+  it("says why a command could not be run", () => {
+    expect(outcomeOf({ ...known, exitCode: 127, failure: "not_found" }).cause?.code).toBe("not_found");
+  });
+
+  it("is reached once", () => {
+    const done = ended(record, outcomeOf(known));
+    expect(() => ended(done, outcomeOf(known))).toThrow(/ends once/);
+  });
+
+  it("claims no more about dispatch than is known", () => {
+    const cause = { code: "x", message: "y" };
+    expect(unseenEnd("lost", record, cause, 5).dispatched).toBe("unknown");
+    expect(unseenEnd("lost", { ...record, startedAt: 2 }, cause, 5).dispatched).toBe("yes");
+    expect(unseenEnd("refused", record, cause, 5).dispatched).toBe("no");
+  });
+
+  it("has cursors that only it accepts", () => {
+    expect(offsetIn(cursorOf(record, 42), id)).toBe(42);
+    for (const bad of [`${newExecId()}.42`, `${id}.-1`, `${id}.`, `${id}.1.2`, "42", ""])
+      expect(offsetIn(bad, id)).toBeNull();
+  });
+
+  it("knows signals with and without their prefix", () => {
+    expect(signalNumber("TERM")).toBe(signalNumber("SIGTERM"));
+    expect(signalNumber("NOPE")).toBeNull();
+  });
+});

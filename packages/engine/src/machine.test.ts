@@ -1,0 +1,149 @@
+import { type AttemptId, type Cause, NUMBERS, newSandboxId } from "@holdfast/contract";
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { decide, destroysFiles, type Input } from "./machine.ts";
+import type { Instance } from "./ports.ts";
+import type { SandboxRecord } from "./records.ts";
+
+const id = newSandboxId();
+const cause: Cause = { code: "test", message: "because" };
+const instance = (generation: number): Instance => ({
+  sandboxId: id,
+  generation,
+  pid: 4,
+  startTime: "1",
+  hostBootId: "boot",
+  keeperVersion: "1",
+});
+
+const queued: SandboxRecord = {
+  id,
+  name: "one",
+  nameHeld: true,
+  phase: { name: "queued" },
+  generation: 0,
+  lease: { state: "none" },
+  instance: null,
+  spec: {
+    image: "host",
+    env: {},
+    cwd: null,
+    resources: { memoryMb: 64, cpus: 1, pids: 32 },
+    lifecycle: {},
+    labels: {},
+  },
+  createdAt: 0,
+  lastActivityAt: 0,
+  transitionedAt: 0,
+  endedAt: null,
+  revision: 0,
+};
+
+/** Applies inputs in order; those that don't apply change nothing. */
+const after = (...inputs: Input[]): SandboxRecord =>
+  inputs.reduce((record, input, now) => decide(record, input, now, NUMBERS)?.record ?? record, queued);
+
+const launch: Input = { type: "launch", deadline: 60_000 };
+const launched: Input = { type: "launched", generation: 1, instance: instance(1) };
+const proven: Input = { type: "proven", generation: 1, provenAt: 3 };
+const attempt = (name: string) => name as AttemptId;
+const begin: Input = { type: "stop_attempt", attemptId: attempt("a"), deadline: 9 };
+const absent: Input = { type: "absence_observed", attemptId: attempt("a") };
+
+describe("the sandbox's machine", () => {
+  it("holds a lease from before the launch", () => {
+    const record = after(launch);
+    expect(record.phase.name).toBe("launching");
+    expect(record.lease).toMatchObject({ state: "held", generation: 1 });
+  });
+
+  it("runs only what was launched and proven in this generation", () => {
+    expect(after(launch, proven).phase.name).toBe("launching");
+    expect(after(launch, { type: "launched", generation: 2, instance: instance(2) }, proven).phase.name).toBe(
+      "launching",
+    );
+    expect(after(launch, launched, proven).phase.name).toBe("running");
+  });
+
+  it("gives the name back and owes a stop when a launch fails", () => {
+    const record = after(launch, { type: "launch_failed", cause });
+    expect(record).toMatchObject({
+      nameHeld: false,
+      phase: { name: "failed", cause },
+      lease: { reason: "launch_failed" },
+    });
+    expect(destroysFiles(record)).toBe(true);
+  });
+
+  it("keeps name and files of a sandbox that died, and owes a stop", () => {
+    const record = after(launch, launched, proven, { type: "died", generation: 1, cause });
+    expect(record).toMatchObject({ nameHeld: true, phase: { name: "failed" }, lease: { reason: "died" } });
+    expect(destroysFiles(record)).toBe(false);
+  });
+
+  it("is gone only after an absence that the current attempt observed", () => {
+    const deleting = after(launch, launched, proven, { type: "delete", cause: null }, begin);
+    expect(deleting.phase.name).toBe("deleting");
+    const stale = decide(deleting, { type: "absence_observed", attemptId: attempt("old") }, 9, NUMBERS);
+    expect(stale).toBeNull();
+    const gone = decide(deleting, absent, 9, NUMBERS);
+    expect(gone?.record).toMatchObject({
+      phase: { name: "gone" },
+      nameHeld: false,
+      lease: { state: "none" },
+    });
+    expect(gone?.counters).toEqual({ terminated: 1 });
+  });
+
+  it("ignores what comes late for a sandbox that is being deleted", () => {
+    const deleting = after(launch, { type: "delete", cause: null });
+    for (const late of [
+      launched,
+      proven,
+      { type: "launch_failed", cause },
+      { type: "died", generation: 1, cause },
+    ] as const) {
+      expect(decide(deleting, late, 9, NUMBERS)).toBeNull();
+    }
+  });
+
+  it("lets an explicit delete replace a lease that can't be read, and keeps its raw form in the timeline", () => {
+    const record: SandboxRecord = { ...queued, lease: { state: "quarantined", raw: "{broken" } };
+    const decision = decide(record, { type: "delete", cause: null }, 1, NUMBERS);
+    expect(decision?.record.lease).toMatchObject({ state: "stop_needed", reason: "delete" });
+    expect(decision?.events[0]?.data).toEqual({ quarantinedLease: "{broken" });
+    expect(decide(record, launch, 1, NUMBERS)).toBeNull();
+  });
+
+  const anyInput: fc.Arbitrary<Input> = fc.oneof(
+    fc.constantFrom<Input>(launch, launched, proven, begin, absent, { type: "delete", cause: null }),
+    fc.constantFrom<Input>({ type: "launch_failed", cause }, { type: "died", generation: 1, cause }),
+    fc.constantFrom<Input>({ type: "stop_failed", attemptId: attempt("a"), error: "no" }),
+    fc.constantFrom<Input>(
+      { type: "proven", generation: 2, provenAt: 1 },
+      { type: "launched", generation: 0, instance: instance(0) },
+    ),
+  );
+
+  it("never runs without a lease, never is gone with one, and counts each end once, in any order of events", () => {
+    fc.assert(
+      fc.property(fc.array(anyInput, { maxLength: 60 }), (inputs) => {
+        let record = queued;
+        const counted = { failed: 0, terminated: 0 };
+        inputs.forEach((input, now) => {
+          const decision = decide(record, input, now, NUMBERS);
+          if (decision === null) return;
+          record = decision.record;
+          counted.failed += decision.counters.failed ?? 0;
+          counted.terminated += decision.counters.terminated ?? 0;
+          const { phase, lease } = record;
+          if (phase.name === "running") expect(lease.state).toBe("held");
+          if (phase.name === "gone") expect(lease.state).toBe("none");
+          if (phase.name === "launching") expect(lease.state).toBe("held");
+        });
+        expect(counted.failed).toBeLessThanOrEqual(1);
+        expect(counted.terminated).toBe(record.phase.name === "gone" ? 1 : 0);
+      }),
+    );
+  });
+});

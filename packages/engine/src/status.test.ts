@@ -1,0 +1,117 @@
+import { NUMBERS, newSandboxId, type Proof } from "@holdfast/contract";
+import { describe, expect, it } from "vitest";
+import type { Observation } from "./ports.ts";
+import type { SandboxRecord } from "./records.ts";
+import { type Health, judge } from "./status.ts";
+
+const NOW = 1_000_000;
+const proof = (over: Partial<Proof> = {}): Proof => ({
+  at: new Date(NOW - 100).toISOString(),
+  generation: 1,
+  ok: true,
+  checks: [],
+  ...over,
+});
+const present: Observation = {
+  seen: "present",
+  at: NOW,
+  pid: 9,
+  startTime: "1",
+  state: "running",
+  root: { dev: "1", ino: "2" },
+  oomKills: 0,
+  problems: [],
+};
+
+const running: SandboxRecord = {
+  id: newSandboxId(),
+  name: "one",
+  nameHeld: true,
+  phase: { name: "running" },
+  generation: 1,
+  lease: { state: "held", generation: 1, startupDeadline: 0, hostBootId: null },
+  instance: null,
+  spec: {
+    image: "host",
+    env: {},
+    cwd: null,
+    resources: { memoryMb: 64, cpus: 1, pids: 32 },
+    lifecycle: {},
+    labels: {},
+  },
+  createdAt: 0,
+  lastActivityAt: 0,
+  transitionedAt: NOW - 1_000,
+  endedAt: null,
+  revision: 0,
+};
+const well: Health = {
+  proof: proof(),
+  provenAt: NOW - 100,
+  heardAt: NOW - 50,
+  linkDown: null,
+  observation: present,
+};
+
+describe("status", () => {
+  it("is ready with a lease, a passed proof, a recent heartbeat and a clean observation", () => {
+    expect(judge(running, well, NOW, NUMBERS)).toEqual({ status: "ready", cause: null });
+  });
+
+  const bad: [claim: string, health: Partial<Health>, record: Partial<SandboxRecord>, code: string][] = [
+    ["the lease is not held", {}, { lease: { state: "none" } }, "lease_lost"],
+    ["there is no proof", { proof: null }, {}, "unproven"],
+    ["the proof is of an earlier generation", { proof: proof({ generation: 0 }) }, {}, "unproven"],
+    [
+      "the proof is older than the last transition",
+      { proof: proof({ at: new Date(NOW - 5_000).toISOString() }) },
+      {},
+      "unproven",
+    ],
+    [
+      "the proof failed",
+      { proof: proof({ ok: false, checks: [{ name: "exec", ok: false, ms: 1 }] }) },
+      {},
+      "proof_failed",
+    ],
+    ["two heartbeats were missed", { heardAt: NOW - NUMBERS.linkDeadMs - 1 }, {}, "keeper_silent"],
+    ["the keeper was never heard", { heardAt: null }, {}, "keeper_silent"],
+    ["the link is down", { linkDown: "closed" }, {}, "link_down"],
+    [
+      "the instance was seen to be absent",
+      { observation: { seen: "absent", at: NOW, leftovers: [] } },
+      {},
+      "keeper_died",
+    ],
+    [
+      "the instance could not be observed",
+      { observation: { seen: "unknown", at: NOW, why: "?" } },
+      {},
+      "observation_unknown",
+    ],
+    [
+      "the observation found a problem",
+      { observation: { ...present, problems: [{ code: "root_unmounted", message: "gone" }] } },
+      {},
+      "root_unmounted",
+    ],
+  ];
+  it.each(bad)("is degraded when %s", (_claim, health, record, code) => {
+    const judged = judge({ ...running, ...record }, { ...well, ...health }, NOW, NUMBERS);
+    expect(judged.status).toBe("degraded");
+    expect(judged.cause?.code).toBe(code);
+  });
+
+  it("follows the phase where no instance is meant to serve", () => {
+    const cause = { code: "x", message: "y" };
+    const phases = [
+      [{ name: "queued" }, "queued"],
+      [{ name: "launching", deadline: 1 }, "creating"],
+      [{ name: "deleting", cause: null }, "stopping"],
+      [{ name: "gone", cause }, "terminated"],
+      [{ name: "failed", cause, keptUntil: 1 }, "failed"],
+    ] as const;
+    for (const [phase, status] of phases)
+      expect(judge({ ...running, phase }, well, NOW, NUMBERS).status).toBe(status);
+  });
+});
