@@ -5,6 +5,8 @@ import { KeeperRefusal, type Link, LinkLost } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { World } from "./world.ts";
 
+const OUTCOME_MS = 5_000;
+
 /**
  * The way every call on a sandbox takes. A sandbox that is being made is waited for; one that has not been proven for
  * a while, or does not look well, is proven first, so that what fails is told as the sandbox's state and not as the
@@ -57,7 +59,8 @@ export class Gate {
     const { clock, numbers } = this.#world;
     const settled = () => cell.record.phase.name !== "queued" && cell.record.phase.name !== "launching";
     if (!settled()) {
-      const limit = { ms: numbers.createDeadlineMs, what: "waiting for the sandbox", signal };
+      // Longer than the launch's own deadline, so that its outcome is what the caller hears.
+      const limit = { ms: numbers.createDeadlineMs + OUTCOME_MS, what: "waiting for the sandbox", signal };
       await within(clock, limit, (inner) => cell.until(settled, inner)).catch((error: unknown) => {
         throw signal.aborted
           ? error

@@ -79,6 +79,7 @@ export class Ledger {
     link: Link,
   ): Promise<OpenExec> {
     const { store, clock, numbers } = this.#world;
+    if (this.#open.has(record.id)) throw new StoreConflict("exec_exists");
     const exec = this.#enter(cell, record);
     const { id: execId, sandboxId, generation, createdAt: at, spec } = record;
     const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;

@@ -1,0 +1,341 @@
+import {
+  type Exec,
+  type ExecId,
+  type HoldfastError,
+  isTerminal,
+  NUMBERS,
+  type Numbers,
+  type SandboxId,
+} from "@holdfast/contract";
+import { type OpenedStore, openStore } from "@holdfast/store";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import type { EngineApi } from "./api.ts";
+import { systemClock, systemIds } from "./clock.ts";
+import { createEngine } from "./engine.ts";
+import { HostileDriver, oneImage } from "./testing/hostile-driver.ts";
+
+const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
+const QUICK: Numbers = {
+  ...NUMBERS,
+  observeEveryMs: 40,
+  linkRetryMinMs: 1,
+  linkRetryMaxMs: 20,
+  linkWaitMs: 300,
+  proofDeadlineMs: 500,
+  createDeadlineMs: 2_000,
+  stopBackoffMs: [20, 20],
+  exhaustedRecheckMs: 100,
+  stopAttemptMs: 500,
+  orphanGraceMs: 60,
+  orphanCheckEveryMs: 30,
+};
+const signal = new AbortController().signal;
+const never = () => new Promise<void>(() => undefined);
+
+const engines: EngineApi[] = [];
+const stores: OpenedStore[] = [];
+afterEach(async () => {
+  for (const engine of engines.splice(0)) await engine.stop();
+  for (const store of stores.splice(0)) await store.close();
+});
+
+async function world(numbers: Partial<Numbers> = {}) {
+  const store = await openStore({ path: ":memory:" });
+  stores.push(store);
+  const driver = new HostileDriver();
+  const boot = async () => {
+    const ports = {
+      installation: store.installation,
+      clock: systemClock,
+      ids: systemIds,
+      log: quiet,
+      store,
+      driver,
+      images: oneImage,
+    };
+    const engine = createEngine(ports, { ...QUICK, ...numbers });
+    engines.push(engine);
+    await engine.start();
+    return engine;
+  };
+  const engine = await boot();
+  const create = (name?: string) => engine.sandboxes.create(name ? { name } : {}, { wait: true, signal });
+  return { store, driver, engine, create, restart: boot };
+}
+
+const codeOf = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => "fulfilled",
+    (error: HoldfastError) => error.code,
+  );
+const remove = (engine: EngineApi, ref: string, waitMs = 3_000) =>
+  engine.sandboxes.remove(ref, { graceMs: 0, waitMs, signal });
+
+describe("create", () => {
+  it("answers with a proven sandbox", async () => {
+    const { create } = await world();
+    const { sandbox } = await create("one");
+    expect(sandbox).toMatchObject({ status: "ready", name: "one", generation: 1, lease: { state: "held" } });
+    expect(sandbox.proof?.checks.map((check) => check.name)).toEqual(["link", "exec", "files", "root"]);
+  });
+
+  it.each<[step: string, fault: HostileDriver["faults"]]>([
+    ["the launch fails", { launch: () => Promise.reject(new Error("no")) }],
+    ["the launch's answer is lost", { launchAnswer: () => Promise.reject(new Error("lost")) }],
+    [
+      "the launch never ends",
+      {
+        launch: (_, aborted) =>
+          new Promise((_r, no) => aborted.addEventListener("abort", () => no(aborted.reason))),
+      },
+    ],
+    ["the keeper can't be reached", { connect: () => Promise.reject(new Error("no")) }],
+    ["the keeper never answers", { connect: never }],
+    ["it can't be observed", { observe: () => ({ seen: "unknown", at: 0, why: "?" }) }],
+  ])("that fails because %s leaves nothing and frees the name", async (_step, faults) => {
+    const { create, driver, engine } = await world({ createDeadlineMs: 300 });
+    driver.faults = faults;
+    expect(await codeOf(create("one"))).toBe("launch_failed");
+    driver.faults = {};
+    await vi.waitFor(() => expect(driver.files.size + driver.instances.size).toBe(0));
+    expect((await create("one")).sandbox.status).toBe("ready");
+    const { totals } = await engine.stats();
+    expect(totals).toMatchObject({ created: 2, failed: 1, terminated: 0 });
+  });
+
+  it("refuses a name that is taken, or returns the one that has it, proven", async () => {
+    const { create, engine } = await world();
+    const first = await create("one");
+    expect(await codeOf(create("one"))).toBe("name_taken");
+    const again = await engine.sandboxes.create({ name: "one", ifExists: "return" }, { wait: true, signal });
+    expect(again).toMatchObject({ existed: true, sandbox: { id: first.sandbox.id, status: "ready" } });
+  });
+
+  it("repeated under its idempotency key launches once", async () => {
+    const { driver, engine } = await world();
+    const options = { wait: true, signal, idempotencyKey: "k" };
+    const answers = await Promise.all([1, 2, 3].map(() => engine.sandboxes.create({ name: "one" }, options)));
+    expect(new Set(answers.map(({ sandbox }) => sandbox.id)).size).toBe(1);
+    expect(driver.launches).toBe(1);
+    expect(await codeOf(engine.sandboxes.create({ name: "two" }, options))).toBe("idempotency_conflict");
+  });
+});
+
+describe("delete", () => {
+  it("overtakes a launch that hangs, and nothing is left", async () => {
+    const { driver, engine } = await world();
+    driver.faults.launch = (_, aborted) =>
+      new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
+    const { sandbox } = await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
+    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    expect((await remove(engine, "one")).status).toBe("terminated");
+    expect(driver.files.size + driver.instances.size).toBe(0);
+    expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
+  });
+
+  it("waits for a launch that ignores its abort, so that it can't rebuild what was removed", async () => {
+    const { driver, engine } = await world();
+    const gate = Promise.withResolvers<void>();
+    driver.faults.launch = () => gate.promise;
+    await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
+    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    const removed = remove(engine, "one");
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    gate.resolve();
+    expect((await removed).status).toBe("terminated");
+    expect(driver.files.size + driver.instances.size).toBe(0);
+  });
+
+  it("is not reported while absence is not observed, and drives itself to the end", async () => {
+    const { create, driver, engine } = await world();
+    await create("one");
+    driver.faults.stop = () => Promise.reject(new Error("won't"));
+    const stuck = await remove(engine, "one", 100);
+    expect(stuck.status).toBe("stopping");
+    await vi.waitFor(async () =>
+      expect((await engine.sandboxes.get(stuck.id)).lease.state).toBe("exhausted"),
+    );
+    driver.faults = {};
+    await vi.waitFor(async () => expect((await engine.sandboxes.get(stuck.id)).status).toBe("terminated"));
+  });
+
+  it("goes on after a restart from where the last server was", async () => {
+    const { create, driver, engine, restart } = await world();
+    const { sandbox } = await create("one");
+    driver.faults.destroy = never;
+    await remove(engine, "one", 50);
+    await engine.stop();
+    driver.faults = {};
+    const next = await restart();
+    await vi.waitFor(async () => expect((await next.sandboxes.get(sandbox.id)).status).toBe("terminated"));
+    expect(driver.files.size).toBe(0);
+  });
+
+  it("is idempotent, and counted once", async () => {
+    const { create, engine } = await world();
+    const { sandbox } = await create("one");
+    const answers = await Promise.all([1, 2, 3].map(() => remove(engine, sandbox.id)));
+    expect(answers.map(({ status }) => status)).toEqual(["terminated", "terminated", "terminated"]);
+    expect((await engine.stats()).totals.terminated).toBe(1);
+    expect(await codeOf(engine.sandboxes.get("one"))).toBe("sandbox_not_found");
+  });
+});
+
+describe("a sandbox that breaks", () => {
+  it("fails with the cause when its instance dies, ends its execs as lost, and can be deleted", async () => {
+    const { create, driver, engine } = await world();
+    const { sandbox } = await create("one");
+    const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
+    driver.instances.get(sandbox.id as SandboxId)?.die();
+    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("failed"));
+    expect((await engine.sandboxes.get("one")).cause?.code).toBe("keeper_died");
+    expect(await engine.execs.get(exec.id)).toMatchObject({ status: "lost", dispatched: "yes" });
+    expect(await codeOf(engine.execs.start("one", { argv: ["x"] }, { signal }))).toBe("sandbox_failed");
+    expect(driver.files.size).toBe(1);
+    expect((await remove(engine, "one")).status).toBe("terminated");
+    expect(driver.files.size).toBe(0);
+  });
+
+  it("is degraded while its root is gone, refuses calls with the cause, and recovers by itself", async () => {
+    const { create, driver, engine } = await world();
+    const { sandbox } = await create("one");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    if (instance) instance.root = false;
+    await vi.waitFor(async () =>
+      expect((await engine.sandboxes.get("one")).cause?.code).toBe("root_unmounted"),
+    );
+    expect(await codeOf(engine.execs.start("one", { argv: ["exit", "0"] }, { signal }))).toBe(
+      "sandbox_degraded",
+    );
+    if (instance) instance.root = true;
+    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
+    const { items } = await engine.events({ ref: "one", limit: 100 });
+    expect(items.map(({ type }) => type)).toEqual(
+      expect.arrayContaining(["sandbox.degraded", "sandbox.recovered"]),
+    );
+  });
+
+  it("is not taken for dead because it can't be observed", async () => {
+    const { create, driver, engine } = await world();
+    await create("one");
+    driver.faults.observe = () => ({ seen: "unknown", at: Date.now(), why: "the host is slow" });
+    await vi.waitFor(async () =>
+      expect((await engine.sandboxes.get("one")).cause?.code).toBe("observation_unknown"),
+    );
+    driver.faults = {};
+    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
+  });
+});
+
+describe("execs", () => {
+  const finished = async (engine: EngineApi, id: string): Promise<Exec> => {
+    const exec = await engine.execs.wait(id, { waitMs: 3_000, signal });
+    expect(isTerminal(exec.status)).toBe(true);
+    return exec;
+  };
+
+  it("are followed, not run again, when the same id is started twice", async () => {
+    const { create, driver, engine } = await world();
+    const { sandbox } = await create("one");
+    const start = () => engine.execs.start("one", { id: "mine", argv: ["exit", "3"] }, { signal });
+    const answers = await Promise.all([start(), start(), start()]);
+    expect(answers.filter(({ followed }) => !followed)).toHaveLength(1);
+    expect(await finished(engine, "mine")).toMatchObject({
+      status: "exited",
+      exitCode: 3,
+      dispatched: "yes",
+    });
+    expect(
+      [...(driver.instances.get(sandbox.id as SandboxId)?.execs.keys() ?? [])].filter((id) => id === "mine"),
+    ).toHaveLength(1);
+    expect(await codeOf(engine.execs.start("one", { id: "mine", argv: ["exit", "4"] }, { signal }))).toBe(
+      "exec_conflict",
+    );
+    await create("two");
+    expect(await codeOf(engine.execs.start("two", { id: "mine", argv: ["exit", "3"] }, { signal }))).toBe(
+      "exec_conflict",
+    );
+  });
+
+  it("run once though the link breaks before or after the keeper has the start", async () => {
+    const { create, driver, engine } = await world();
+    const { sandbox } = await create("one");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    const dropAll = async () => {
+      driver.faults = {};
+      for (const link of [...(instance?.links ?? [])]) link.drop("cut");
+    };
+    const before = instance?.starts ?? 0;
+    driver.faults.start = dropAll;
+    const { exec: first } = await engine.execs.start("one", { argv: ["exit", "1"] }, { signal });
+    expect(await finished(engine, first.id)).toMatchObject({ exitCode: 1 });
+    driver.faults.startAnswer = dropAll;
+    const { exec: second } = await engine.execs.start("one", { argv: ["exit", "2"] }, { signal });
+    expect(await finished(engine, second.id)).toMatchObject({ exitCode: 2 });
+    const proofs = [...(instance?.execs.keys() ?? [])].filter((id) => id.startsWith("proof-")).length;
+    expect((instance?.starts ?? 0) - before - proofs).toBe(2);
+  });
+
+  it("of a stopped server are found again: running ones followed, ended ones with their real code", async () => {
+    const { create, driver, engine, restart } = await world();
+    const { sandbox } = await create("one");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    const runs = await Promise.all(
+      ["a", "b"].map((id) => engine.execs.start("one", { id, argv: ["sleep"] }, { signal })),
+    );
+    expect(runs.map(({ exec }) => exec.status)).toEqual(["running", "running"]);
+    await engine.stop();
+    instance?.end("a" as ExecId, 7, "done\n");
+    const next = await restart();
+    expect((await next.sandboxes.get("one")).status).toBe("ready");
+    expect(await finished(next, "a")).toMatchObject({ status: "exited", exitCode: 7, stdout: "done\n" });
+    expect((await next.execs.get("b")).status).toBe("running");
+    instance?.end("b" as ExecId, 0, "");
+    expect(await finished(next, "b")).toMatchObject({ exitCode: 0 });
+    expect((await next.stats()).totals).toMatchObject({ execsStarted: 2, execsEnded: 2 });
+  });
+
+  it("are cancelled with the sandbox that is deleted under them", async () => {
+    const { create, engine } = await world();
+    await create("one");
+    const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
+    await remove(engine, "one");
+    expect(await engine.execs.get(exec.id)).toMatchObject({
+      status: "cancelled",
+      cause: { code: "sandbox_deleted" },
+    });
+  });
+
+  it("beyond the limit are refused", async () => {
+    const { create, engine } = await world({ execsPerSandbox: 2 });
+    await create("one");
+    const start = () => engine.execs.start("one", { argv: ["sleep"] }, { signal });
+    await Promise.all([start(), start()]);
+    expect(await codeOf(start())).toBe("too_many_execs");
+  });
+
+  it("held by a caller who left are not dispatched", async () => {
+    const { create, driver, engine } = await world();
+    const { sandbox } = await create("one");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    for (const link of [...(instance?.links ?? [])]) link.drop("cut");
+    const caller = new AbortController();
+    const held = engine.execs.start("one", { id: "never", argv: ["exit", "0"] }, { signal: caller.signal });
+    caller.abort(new Error("left"));
+    await expect(held).rejects.toThrow();
+    expect(await codeOf(engine.execs.get("never"))).toBe("exec_not_found");
+  });
+});
+
+describe("what no record owns", () => {
+  it("is removed after it was seen twice past the grace, and not before", async () => {
+    const { driver, engine } = await world();
+    const stray = systemIds.sandbox();
+    driver.files.add(stray);
+    await vi.waitFor(async () => expect((await engine.stats()).orphans).toBe(1));
+    expect(driver.files.has(stray)).toBe(true);
+    await vi.waitFor(() => expect(driver.files.has(stray)).toBe(false));
+    const { items } = await engine.events({ limit: 100, types: ["orphan.removed"] });
+    expect(items).toHaveLength(1);
+  });
+});
