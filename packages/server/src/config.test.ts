@@ -1,0 +1,41 @@
+import { NUMBERS } from "@holdfast/contract";
+import { describe, expect, test } from "vitest";
+import { readConfig } from "./config.ts";
+import { StartFailure } from "./start-failure.ts";
+
+test("nothing set means the defaults", () => {
+  expect(readConfig({}, 0)).toEqual({
+    stateDir: "/var/lib/holdfast",
+    host: "127.0.0.1",
+    port: 4750,
+    runtime: undefined,
+    logLevel: "info",
+    numbers: NUMBERS,
+  });
+  expect(readConfig({ XDG_STATE_HOME: "/x/state" }, 1000).stateDir).toBe("/x/state/holdfast");
+});
+
+test("every number can be set", () => {
+  const given = JSON.stringify({ maxSandboxes: 7, stopBackoffMs: [1, 2] });
+  const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: given }, 0);
+  expect(numbers).toEqual({ ...NUMBERS, maxSandboxes: 7, stopBackoffMs: [1, 2] });
+});
+
+describe("what is wrong is named, with what it may be", () => {
+  test.each([
+    [{ HOLDFAST_PORT: "http" }, "HOLDFAST_PORT"],
+    [{ HOLDFAST_PORT: "70000" }, "HOLDFAST_PORT"],
+    [{ HOLDFAST_LOG_LEVEL: "loud" }, "HOLDFAST_LOG_LEVEL"],
+    [{ HOLDFAST_NUMBERS_JSON: "{" }, "HOLDFAST_NUMBERS_JSON"],
+    [{ HOLDFAST_NUMBERS_JSON: "[]" }, "HOLDFAST_NUMBERS_JSON"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxs":1}' }, "maxSandboxs"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxes":-1}' }, "maxSandboxes"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxes":"7"}' }, "maxSandboxes"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"stopBackoffMs":[]}' }, "stopBackoffMs"],
+    [{ HOLDFAST_NUMBERS_FILE: "/does/not/exist" }, "HOLDFAST_NUMBERS_FILE"],
+  ])("%j", (env, name) => {
+    const read = () => readConfig(env, 0);
+    expect(read).toThrow(StartFailure);
+    expect(read).toThrow(name);
+  });
+});

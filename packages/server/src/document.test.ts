@@ -1,0 +1,31 @@
+import { expect, test } from "vitest";
+import { generate } from "./openapi.ts";
+
+type Document = {
+  openapi: string;
+  paths: Record<string, Record<string, { operationId: string; summary: string; responses: object }>>;
+  components: { schemas: Record<string, object> };
+};
+
+test("every operation has a name of its own, a summary, an answer and its errors", async () => {
+  const document = JSON.parse(await generate()) as Document;
+  expect(document.openapi).toBe("3.1.0");
+  const operations = Object.values(document.paths).flatMap((path) => Object.values(path));
+  expect(operations.length).toBeGreaterThan(25);
+  expect(new Set(operations.map(({ operationId }) => operationId)).size).toBe(operations.length);
+  for (const { summary, responses } of operations) {
+    expect(summary).toMatch(/\.$/);
+    expect(Object.keys(responses).some((status) => status.startsWith("2"))).toBe(true);
+    expect(Object.keys(responses)).toContain("500");
+  }
+});
+
+test("every reference leads somewhere", async () => {
+  const text = await generate();
+  const document = JSON.parse(text) as Document;
+  const references = [...text.matchAll(/"\$ref": "([^"]+)"/g)].map((match) => match[1] ?? "");
+  expect(references.length).toBeGreaterThan(50);
+  for (const reference of references) {
+    expect(document.components.schemas).toHaveProperty(reference.replace("#/components/schemas/", ""));
+  }
+});

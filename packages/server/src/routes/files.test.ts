@@ -1,0 +1,184 @@
+import { createHash } from "node:crypto";
+import { request } from "node:http";
+import { HoldfastError } from "@holdfast/contract";
+import { describe, expect, test } from "vitest";
+import { aFile, authorized, serve, until } from "../testing/double.ts";
+
+const CHUNK = 1_048_576;
+const path = "/v1/sandboxes/a/files?path=/home/user/a";
+
+/** Files that hold the given bytes, read in chunks as the keeper would. */
+const filesWith = (content: Buffer, sizeBytes = content.length) => ({
+  stat: async () => aFile(sizeBytes),
+  read: async (_ref: string, _path: string, range: { offset: number; length: number | null }) => {
+    const end = range.length === null ? content.length : range.offset + range.length;
+    const part = content.subarray(range.offset, end);
+    async function* body() {
+      for (let at = 0; at < part.length; at += CHUNK) yield part.subarray(at, at + CHUNK);
+    }
+    return { stat: aFile(sizeBytes), body: body() };
+  },
+});
+
+const small = Buffer.from("0123456789");
+const large = Buffer.alloc(3 * CHUNK + 17, "abcdefghij");
+
+describe("reading", () => {
+  test.each([
+    [small, undefined, 200, null, "0123456789"],
+    [small, "bytes=2-4", 206, "bytes 2-4/10", "234"],
+    [small, "bytes=7-", 206, "bytes 7-9/10", "789"],
+    [small, "bytes=-3", 206, "bytes 7-9/10", "789"],
+    [small, "bytes=-99", 206, "bytes 0-9/10", "0123456789"],
+    [small, "bytes=5-99", 206, "bytes 5-9/10", "56789"],
+    [small, "bytes=4-2", 200, null, "0123456789"],
+    [small, "lines=1-2", 200, null, "0123456789"],
+    [small, "bytes=0-1,3-4", 200, null, "0123456789"],
+    [Buffer.alloc(0), undefined, 200, null, ""],
+    [large, undefined, 200, null, large.toString()],
+    [large, "bytes=1-3000000", 206, `bytes 1-3000000/${large.length}`, large.toString().slice(1, 3_000_001)],
+  ])("%# a range is served exactly", async (content, range, status, contentRange, text) => {
+    await using server = await serve({ files: filesWith(content) });
+    const response = await server.fetch(path, { headers: range ? { range } : {} });
+    expect(response.status).toBe(status);
+    expect(response.headers.get("content-range")).toBe(contentRange);
+    expect(response.headers.get("content-length")).toBe(String(text.length));
+    expect((await response.text()) === text).toBe(true);
+  });
+
+  test.each(["bytes=10-", "bytes=99-100", "bytes=-0"])("%s lies outside and says so", async (range) => {
+    await using server = await serve({ files: filesWith(small) });
+    const response = await server.fetch(path, { headers: { range } });
+    expect(response.status).toBe(416);
+    expect(await response.json()).toMatchObject({ error: { code: "range_not_satisfiable" } });
+  });
+
+  test("a file without a size, as in /proc, is served whole", async () => {
+    await using server = await serve({ files: filesWith(small, 0) });
+    expect(await (await server.fetch(path)).text()).toBe("0123456789");
+    await using other = await serve({ files: filesWith(large, 0) });
+    expect((await (await other.fetch(path)).arrayBuffer()).byteLength).toBe(large.length);
+  });
+
+  test("a file that shrinks while it is read never looks complete", async () => {
+    await using server = await serve({ files: filesWith(large, large.length + 1) });
+    const response = await server.fetch(path);
+    await expect(response.arrayBuffer()).rejects.toThrow();
+  });
+
+  test("a file that grows is served as long as it was", async () => {
+    await using server = await serve({ files: filesWith(large, large.length - 5) });
+    expect((await (await server.fetch(path)).arrayBuffer()).byteLength).toBe(large.length - 5);
+  });
+});
+
+describe("writing", () => {
+  async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha: string }> {
+    const hash = createHash("sha256");
+    let size = 0;
+    for await (const chunk of body) {
+      hash.update(chunk);
+      size += chunk.length;
+    }
+    return { size, sha: hash.digest("hex") };
+  }
+
+  test("a body far above the JSON limit is streamed, whatever its type", async () => {
+    const content = Buffer.alloc(20 * CHUNK, "xyz");
+    const seen: unknown[] = [];
+    await using server = await serve({
+      files: {
+        write: async (_ref, path, body, options) => {
+          seen.push({ path, ...(await digest(body)), ...options });
+          return aFile(content.length);
+        },
+      },
+    });
+    const types: Record<string, string>[] = [{}, { "content-type": "application/json" }];
+    for (const headers of types) {
+      const response = await server.fetch(`${path}&mode=0755`, { method: "PUT", body: content, headers });
+      expect(response.status).toBe(200);
+      expect(await response.json()).toMatchObject({ sizeBytes: content.length });
+    }
+    const sha = createHash("sha256").update(content).digest("hex");
+    const expected = { path: "/home/user/a", size: content.length, sha, mode: 0o755, parents: true };
+    expect(seen).toEqual([expected, expected]);
+  });
+
+  test("an empty file can be written", async () => {
+    await using server = await serve({
+      files: { write: async (_ref, _path, body) => aFile((await digest(body)).size) },
+    });
+    expect((await server.fetch(path, { method: "PUT" })).status).toBe(200);
+    expect(await (await server.fetch(path, { method: "PUT", body: "" })).json()).toMatchObject({
+      sizeBytes: 0,
+    });
+  });
+
+  test("an upload that breaks off is an error to the writer, not a short file", async () => {
+    let outcome = "none";
+    await using server = await serve({
+      files: {
+        write: async (_ref, _path, body) => {
+          outcome = await digest(body).then(
+            () => "complete",
+            () => "broken",
+          );
+          return aFile(0);
+        },
+      },
+    });
+    const upload = request(server.url + path, {
+      method: "PUT",
+      headers: { ...authorized, "content-length": "1000" },
+    });
+    upload.on("error", () => {});
+    upload.write("half");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    upload.destroy();
+    await until(() => outcome !== "none");
+    expect(outcome).toBe("broken");
+  });
+
+  test("an upload that stands still is given up", async () => {
+    let outcome = "none";
+    await using server = await serve(
+      {
+        files: {
+          write: async (_ref, _path, body) => {
+            outcome = await digest(body).then(
+              () => "complete",
+              () => "broken",
+            );
+            return aFile(0);
+          },
+        },
+      },
+      { numbers: { httpStallMs: 100 } },
+    );
+    const upload = request(server.url + path, {
+      method: "PUT",
+      headers: { ...authorized, "content-length": "1000" },
+    });
+    upload.on("error", () => {});
+    upload.write("half");
+    await until(() => outcome !== "none");
+    expect(outcome).toBe("broken");
+  });
+
+  test("a refused upload gets its typed error, and the connection serves on", async () => {
+    await using server = await serve({
+      files: {
+        write: async (_ref, _path, body) => {
+          for await (const _ of body) throw new HoldfastError("disk_full");
+          return aFile(0);
+        },
+        stat: async () => aFile(1),
+      },
+    });
+    const response = await server.fetch(path, { method: "PUT", body: Buffer.alloc(5 * CHUNK) });
+    expect(response.status).toBe(507);
+    expect(await response.json()).toMatchObject({ error: { code: "disk_full" } });
+    expect((await server.fetch("/v1/sandboxes/a/files/stat?path=/a")).status).toBe(200);
+  });
+});
