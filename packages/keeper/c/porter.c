@@ -1,0 +1,99 @@
+#include "porter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const struct {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *usage;
+} commands[] = {
+    {"signal", porter_signal, "PID STARTTIME SIGNAL"},
+    {"overlay", porter_overlay, "MARKER TARGET UPPER WORK LOWER..."},
+    {"umount", porter_umount, "TARGET"},
+    {"rmtree", porter_rmtree, "PATH"},
+    {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT"},
+    {"private", porter_private, "[--umount PATH]... -- COMMAND ARGUMENTS..."},
+};
+
+int porter_failed(const char *what) {
+  if (errno) {
+    fprintf(stderr, "%s: %s\n", what, strerror(errno));
+  } else {
+    fprintf(stderr, "%s\n", what);
+  }
+  return PORTER_FAILED;
+}
+
+long long porter_number(const char *text, long long max) {
+  long long value = 0;
+  if (!*text) return -1;
+  for (; *text; text++) {
+    if (*text < '0' || *text > '9' || value > (max - (*text - '0')) / 10) return -1;
+    value = value * 10 + (*text - '0');
+  }
+  return value;
+}
+
+/*
+ * Field 22 of /proc/PID/stat. The name in field 2 may hold anything, parentheses and spaces included, so counting starts
+ * behind the last ')'.
+ */
+static long long start_time(pid_t pid) {
+  char path[64], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t size = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (size <= 0) return -1;
+  text[size] = 0;
+  char *at = strrchr(text, ')');
+  for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+  if (!at) return -1;
+  at[1 + strspn(at + 1, "0123456789")] = 0;
+  return porter_number(at + 1, __LONG_LONG_MAX__ / 10);
+}
+
+/*
+ * The pidfd is taken before the start time is compared: from then on it means that very process, whoever gets the pid
+ * later.
+ */
+int porter_signal(int argc, char **argv) {
+  if (argc != 3) return PORTER_USAGE;
+  long long pid = porter_number(argv[0], 0x7fffffff);
+  long long started = porter_number(argv[1], __LONG_LONG_MAX__ / 10);
+  long long number = porter_number(argv[2], SIGRTMAX);
+  if (pid <= 0 || started < 0 || number < 0) return PORTER_USAGE;
+  int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+  if (fd < 0) return errno == ESRCH ? PORTER_GONE : porter_failed("pidfd_open");
+  if (start_time((pid_t)pid) != started) return PORTER_GONE;
+  if (syscall(SYS_pidfd_send_signal, fd, (int)number, NULL, 0) == 0) return PORTER_DONE;
+  return errno == ESRCH ? PORTER_GONE : porter_failed("pidfd_send_signal");
+}
+
+static int usage(void) {
+  fprintf(stderr, "usage:\n  porter --version\n");
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    fprintf(stderr, "  porter %s %s\n", commands[i].name, commands[i].usage);
+  }
+  return PORTER_USAGE;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    puts(HOLDFAST_VERSION);
+    return PORTER_DONE;
+  }
+  for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
+    if (strcmp(argv[1], commands[i].name) != 0) continue;
+    int status = commands[i].run(argc - 2, argv + 2);
+    return status == PORTER_USAGE ? usage() : status;
+  }
+  return usage();
+}

@@ -1,0 +1,140 @@
+/*
+ * Serves the files of one directory from inside it. What lies there was written by a sandbox or came out of an archive:
+ * symbolic links that point at the host, `..`, hostile names. None of it has to be understood here, because the server
+ * can't see anything else: its root is that directory, its user namespace owns only the sandbox's ids, and its mount
+ * namespace belongs to the host, so that it can't mount either.
+ *
+ * Two processes: the outer one, still on the host, writes the inner one's id map and waits for its end; the inner one is
+ * PID 1 of a pid namespace and serves.
+ */
+#include "porter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "serve.h"
+
+#define ID_MAX 0xfffffffeLL
+#define CAPABILITY_BITS 64
+
+static const unsigned long kept_capabilities =
+    1ul << CAP_CHOWN | 1ul << CAP_DAC_OVERRIDE | 1ul << CAP_DAC_READ_SEARCH | 1ul << CAP_FOWNER | 1ul << CAP_FSETID;
+
+/* The root becomes a mount of its own, the only one: the mounts below it on the host are not part of it. */
+static bool enter_root(const char *root) {
+  struct stat wanted, here;
+  int fd = open(root, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 || fstat(fd, &wanted) < 0) return false;
+  if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) < 0) return false;
+  if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return false;
+  if (mount(root, root, NULL, MS_BIND, NULL) < 0 || chdir(root) < 0 || stat(".", &here) < 0) return false;
+  if (here.st_dev != wanted.st_dev || here.st_ino != wanted.st_ino) {
+    errno = ESTALE;
+    return false;
+  }
+  struct statvfs limits;
+  if (statvfs(".", &limits) < 0) return false;
+  unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | (limits.f_flag & ST_RDONLY ? MS_RDONLY : 0);
+  if (mount(NULL, ".", NULL, MS_BIND | MS_REMOUNT | flags, NULL) < 0) return false;
+  if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return false;
+  return close(fd) == 0;
+}
+
+static bool reduce_capabilities(void) {
+  for (unsigned long bit = 0; bit < CAPABILITY_BITS; bit++) {
+    if (kept_capabilities >> bit & 1) continue;
+    if (prctl(PR_CAPBSET_DROP, bit, 0, 0, 0) < 0 && errno != EINVAL) return false;
+  }
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct data[2] = {0};
+  data[0].effective = data[0].permitted = (uint32_t)kept_capabilities;
+  return syscall(SYS_capset, &header, data) == 0;
+}
+
+/* Changing credentials clears the parent-death signal, so it is asked for last. */
+static bool become_root_of_map(void) {
+  if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0) return false;
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || !reduce_capabilities()) return false;
+  return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0;
+}
+
+/* One byte each way: "unshared" out, "mapped" back. */
+static int inner(int link, int outer, const char *root) {
+  char mapped;
+  if (!enter_root(root)) return porter_failed("the root can't be entered");
+  if (unshare(CLONE_NEWUSER) < 0) return porter_failed("no user namespace can be made");
+  if (write(outer, "u", 1) != 1 || read(outer, &mapped, 1) != 1) {
+    errno = 0;
+    return porter_failed("the id map was not written");
+  }
+  if (!become_root_of_map()) return porter_failed("privileges can't be dropped");
+  close(outer);
+  umask(022);
+  struct serve_options options = {.files = {.uid = 0, .gid = 0}};
+  return serve_files(link, &options) < 0 ? porter_failed("files can't be served") : PORTER_DONE;
+}
+
+static bool write_map(pid_t pid, const char *name, long long base, long long count) {
+  char path[64], line[64];
+  snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+  int size = snprintf(line, sizeof line, "0 %lld %lld\n", base, count);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  bool written = write(fd, line, (size_t)size) == size;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return written;
+}
+
+static int outer(pid_t pid, int inner_end, long long base, long long count) {
+  char unshared;
+  int status;
+  if (read(inner_end, &unshared, 1) == 1) {
+    bool mapped = write_map(pid, "uid_map", base, count) && write_map(pid, "gid_map", base, count);
+    if (!mapped) porter_failed("the id map can't be written");
+    if (!mapped || write(inner_end, "m", 1) != 1) kill(pid, SIGKILL);
+  }
+  close(inner_end);
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return porter_failed("the jail can't be waited for");
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : PORTER_FAILED;
+}
+
+int porter_jail(int argc, char **argv) {
+  if (argc != 4) return PORTER_USAGE;
+  long long link = porter_number(argv[0], 1024);
+  long long base = porter_number(argv[2], ID_MAX);
+  long long count = porter_number(argv[3], ID_MAX);
+  if (link < 0 || argv[1][0] != '/' || base < 0 || count < 1 || base + count > ID_MAX) return PORTER_USAGE;
+  int pair[2];
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return porter_failed("prctl");
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) return porter_failed("socketpair");
+  if (unshare(CLONE_NEWPID) < 0) return porter_failed("no pid namespace can be made");
+  pid_t pid = fork();
+  if (pid < 0) return porter_failed("fork");
+  if (pid == 0) {
+    close(pair[0]);
+    return inner((int)link, pair[1], argv[1]);
+  }
+  close(pair[1]);
+  close((int)link);
+  return outer(pid, pair[0], base, count);
+}

@@ -1,0 +1,134 @@
+/*
+ * Removes what a sandbox left behind. Its names and its depth were chosen by whatever ran in it, so nothing here builds a
+ * path: every step is relative to an open directory, no symbolic link is followed and no mount is entered. A directory
+ * that lies too deep is moved up to the top of the tree and removed from there, so that neither the stack nor the
+ * number of open files depends on the tree.
+ */
+#include "porter.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define DEPTH_MAX 64
+/* Passes over one directory: each takes a very deep tree down by one depth; what is added meanwhile ends somewhere. */
+#define PASSES_MAX 100000
+
+struct removal {
+  int top;
+  uint64_t moved;
+};
+
+static int open_inside(int parent, const char *name) {
+  struct open_how how = {
+      .flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC,
+      .resolve = RESOLVE_NO_XDEV | RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+  };
+  return (int)syscall(SYS_openat2, parent, name, &how, sizeof how);
+}
+
+static bool is_self_or_parent(const char *name) {
+  return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* A name at the top that nothing has yet. */
+static int move_up(struct removal *removal, int parent, const char *name) {
+  char fresh[64];
+  for (int i = 0; i < PASSES_MAX; i++) {
+    snprintf(fresh, sizeof fresh, ".holdfast-removing-%llu", (unsigned long long)removal->moved++);
+    if (renameat2(parent, name, removal->top, fresh, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EEXIST) return -1;
+  }
+  return -1;
+}
+
+static int empty(struct removal *removal, int dir, int depth);
+
+static int remove_directory(struct removal *removal, int parent, const char *name, int depth) {
+  if (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT) return 0;
+  if (errno != ENOTEMPTY && errno != EEXIST) return -1;
+  if (depth >= DEPTH_MAX) return move_up(removal, parent, name);
+  int dir = open_inside(parent, name);
+  if (dir < 0) return errno == ENOENT ? 0 : -1;
+  if (empty(removal, dir, depth + 1) < 0) return -1;
+  return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -1;
+}
+
+static int remove_entry(struct removal *removal, int parent, const struct dirent *entry, int depth) {
+  if (entry->d_type != DT_DIR) {
+    if (unlinkat(parent, entry->d_name, 0) == 0 || errno == ENOENT) return 0;
+    if (errno != EISDIR) return -1;
+  }
+  return remove_directory(removal, parent, entry->d_name, depth);
+}
+
+/*
+ * Entries that are added, or moved up to here, while a directory is read may or may not be seen in that pass: passes are
+ * made until one finds nothing. Takes `dir` over.
+ */
+static int empty(struct removal *removal, int dir, int depth) {
+  DIR *stream = fdopendir(dir);
+  if (!stream) {
+    close(dir);
+    return -1;
+  }
+  int result = -1;
+  for (int pass = 0; pass < PASSES_MAX; pass++) {
+    bool found = false;
+    struct dirent *entry;
+    while (errno = 0, (entry = readdir(stream))) {
+      if (is_self_or_parent(entry->d_name)) continue;
+      found = true;
+      if (remove_entry(removal, dir, entry, depth) < 0) goto out;
+    }
+    if (errno) goto out;
+    if (!found) {
+      result = 0;
+      goto out;
+    }
+    rewinddir(stream);
+  }
+  errno = EBUSY;
+out:;
+  int error = errno;
+  closedir(stream);
+  errno = error;
+  return result;
+}
+
+/* EXDEV is what opening over a mount gives, EBUSY what removing a mount point does. */
+static int removal_failed(void) {
+  if (errno != EXDEV && errno != EBUSY) return porter_failed("the tree can't be removed");
+  errno = 0;
+  return porter_failed("a mount lies inside the tree, or it is written to meanwhile");
+}
+
+static int remove_at(int parent, const char *name) {
+  if (unlinkat(parent, name, 0) == 0 || errno == ENOENT) return PORTER_DONE;
+  if (errno != EISDIR) return removal_failed();
+  struct removal removal = {.top = open_inside(parent, name)};
+  if (removal.top < 0) return removal_failed();
+  int dir = fcntl(removal.top, F_DUPFD_CLOEXEC, 3);
+  if (dir < 0 || empty(&removal, dir, 0) < 0) return removal_failed();
+  return unlinkat(parent, name, AT_REMOVEDIR) == 0 ? PORTER_DONE : removal_failed();
+}
+
+int porter_rmtree(int argc, char **argv) {
+  if (argc != 1) return PORTER_USAGE;
+  size_t size = strlen(argv[0]);
+  while (size > 1 && argv[0][size - 1] == '/') argv[0][--size] = 0;
+  char *slash = strrchr(argv[0], '/');
+  if (argv[0][0] != '/' || !slash[1] || is_self_or_parent(slash + 1)) return PORTER_USAGE;
+  *slash = 0;
+  int parent = open(slash == argv[0] ? "/" : argv[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) return errno == ENOENT ? PORTER_DONE : porter_failed("the tree's parent can't be opened");
+  return remove_at(parent, slash + 1);
+}

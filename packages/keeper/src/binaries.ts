@@ -1,0 +1,26 @@
+import { accessSync, constants, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+
+export interface KeeperBinaries {
+  keeper: string;
+  porter: string;
+  /** Of both; they are built together. */
+  version: string;
+}
+
+const inBuild = (name: string) => fileURLToPath(new URL(`../build/${name}`, import.meta.url));
+
+/** Where the C programs of this package are. Fails with what to do about it where they were not built. */
+export function keeperBinaries(): KeeperBinaries {
+  const keeper = inBuild("keeper");
+  const porter = inBuild("porter");
+  try {
+    accessSync(keeper, constants.X_OK);
+    accessSync(porter, constants.X_OK);
+    return { keeper, porter, version: readFileSync(inBuild("version"), "utf8").trim() };
+  } catch (error) {
+    throw new Error("keeper and porter are not built: run `node packages/keeper/build.mjs`", {
+      cause: error,
+    });
+  }
+}

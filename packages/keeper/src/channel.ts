@@ -1,0 +1,285 @@
+import type { Socket } from "node:net";
+import { KeeperRefusal, LinkLost } from "@holdfast/engine";
+import type { Ask, Lane } from "./ask.ts";
+import { Heartbeat, type HeartbeatOptions } from "./heartbeat.ts";
+import { ping } from "./link-codec.ts";
+import { ANSWER, REFUSAL } from "./protocol.ts";
+import { readRefusal } from "./refusal.ts";
+import { FrameSplitter, type Reader, WireError, Writer } from "./wire.ts";
+
+/** A request of this lane is sent only while fewer than so many are in flight; the other side stops reading at 256. */
+const IN_FLIGHT_LIMIT: Record<Lane, number> = { urgent: 256, normal: 240, patient: 192 };
+/** Requests that wait for their turn, per lane. */
+const WAITING_LIMIT = 1_024;
+/** Bytes gathered for the socket beyond which requests wait, as they do while the socket is full. */
+const GATHERED_LIMIT = 1_048_576;
+const LAST_ID = 0xffff_ffff;
+
+export interface ChannelOptions extends HeartbeatOptions {
+  /** Frames with the id 0. */
+  onEvent(type: number, payload: Reader): void;
+}
+
+/** What the channel needs of a request, whatever its answer's type. */
+interface Pending {
+  readonly type: number;
+  readonly lane: Lane;
+  /** The flush that carries it; 0 while it waits. */
+  batch: number;
+  /** Its asker is gone: the answer still comes and still counts as in flight, but is dropped. */
+  forgotten: boolean;
+  encode(out: Writer): void;
+  accept(payload: Reader): void;
+  fail(error: unknown): void;
+}
+
+class Request<Answer> implements Pending {
+  readonly type: number;
+  readonly lane: Lane;
+  batch = 0;
+  forgotten = false;
+  readonly #ask: Ask<Answer>;
+  readonly #signal: AbortSignal | null;
+  readonly #resolve: (answer: Answer) => void;
+  readonly #reject: (error: unknown) => void;
+  readonly #late: ((answer: Answer) => void) | null;
+  readonly #forget: (request: Pending) => void;
+
+  constructor(
+    ask: Ask<Answer>,
+    signal: AbortSignal | null,
+    settle: { resolve: (answer: Answer) => void; reject: (error: unknown) => void },
+    late: ((answer: Answer) => void) | null,
+    forget: (request: Pending) => void,
+  ) {
+    this.type = ask.type;
+    this.lane = ask.lane;
+    this.#ask = ask;
+    this.#signal = signal;
+    this.#resolve = settle.resolve;
+    this.#reject = settle.reject;
+    this.#late = late;
+    this.#forget = forget;
+    signal?.addEventListener("abort", this);
+  }
+
+  encode(out: Writer): void {
+    this.#ask.encode(out);
+  }
+
+  /** Of the signal: a listener that is the object itself costs no closure. */
+  handleEvent(): void {
+    this.forgotten = true;
+    this.fail(this.#signal?.reason);
+    this.#forget(this);
+  }
+
+  accept(payload: Reader): void {
+    if (this.forgotten && this.#late === null) return;
+    const answer = this.#ask.decode(payload);
+    payload.end();
+    if (this.forgotten) {
+      this.#late?.(answer);
+      return;
+    }
+    this.#signal?.removeEventListener("abort", this);
+    this.#resolve(answer);
+  }
+
+  fail(error: unknown): void {
+    this.#signal?.removeEventListener("abort", this);
+    this.#reject(error);
+  }
+}
+
+/**
+ * Many requests over one socket. It answers each exactly once: with the other side's answer or refusal, with the
+ * reason of the asker's own signal, or with `LinkLost` when the socket ends, falls silent or says something that the
+ * protocol does not allow. `dispatched` is "no" only for requests of which no byte was given to the socket.
+ *
+ * Requests made in one turn of the loop leave in one write. While the socket is full or too many are in flight they
+ * wait, a bounded number of them, in the order they came; a refused one says `limit`.
+ */
+export class Channel {
+  /** Resolves once, with a sentence. */
+  readonly closed: Promise<string>;
+  readonly #socket: Socket;
+  readonly #onEvent: ChannelOptions["onEvent"];
+  readonly #heartbeat: Heartbeat;
+  readonly #out = new Writer();
+  readonly #splitter = new FrameSplitter((id, type, payload) => this.#take(id, type, payload));
+  readonly #inFlight = new Map<number, Pending>();
+  readonly #waiting: Record<Lane, Set<Pending>> = {
+    urgent: new Set(),
+    normal: new Set(),
+    patient: new Set(),
+  };
+  readonly #resolveClosed: (why: string) => void;
+  #lastId = 0;
+  #batch = 1;
+  #flushing = false;
+  #full = false;
+  #over: string | null = null;
+
+  constructor(socket: Socket, options: ChannelOptions) {
+    this.#socket = socket;
+    this.#onEvent = options.onEvent;
+    const closed = Promise.withResolvers<string>();
+    this.closed = closed.promise;
+    this.#resolveClosed = closed.resolve;
+    this.#heartbeat = new Heartbeat(options, {
+      beat: () => this.request(ping(0), null),
+      dead: (why) => this.close(why),
+    });
+    socket.on("drain", () => {
+      this.#full = false;
+      this.#sendWaiting();
+    });
+    socket.on("error", (error) => this.close(`the link failed: ${codeOf(error)}`));
+    socket.on("close", () => this.close("the other side closed the link"));
+    socket.on("end", () => this.close("the other side closed the link"));
+  }
+
+  get lastHeardAt(): number {
+    return this.#heartbeat.lastHeardAt;
+  }
+
+  /** From here on the other side is pinged. */
+  greeted(): void {
+    this.#heartbeat.start();
+  }
+
+  /**
+   * Without a signal the request ends with the link at the latest. `late` gets an answer that came after the signal:
+   * it is where something that was opened is closed again.
+   */
+  request<Answer>(
+    ask: Ask<Answer>,
+    signal: AbortSignal | null,
+    late: ((answer: Answer) => void) | null = null,
+  ): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      if (this.#over !== null) return reject(new LinkLost(this.#over, "no"));
+      if (signal?.aborted) return reject(signal.reason);
+      const waiting = this.#waiting[ask.lane];
+      if (waiting.size >= WAITING_LIMIT) {
+        return reject(new KeeperRefusal("limit", "too many requests wait for this link"));
+      }
+      const request = new Request(ask, signal, { resolve, reject }, late, this.#forget);
+      if (waiting.size === 0 && this.#maySend(ask.lane)) this.#send(request);
+      else waiting.add(request);
+    });
+  }
+
+  /** Asked for, but nobody waits for the answer, and a refusal is no news. */
+  post(ask: Ask<unknown>): void {
+    this.request(ask, null).catch(() => {});
+  }
+
+  /** Bytes that came. `shared`: the chunk's memory is used again afterwards. */
+  feed(chunk: Buffer, shared: boolean): void {
+    if (this.#over !== null) return;
+    this.#heartbeat.heard();
+    try {
+      this.#splitter.feed(chunk, shared);
+    } catch (error) {
+      const what = error instanceof Error ? error.message : String(error);
+      this.close(error instanceof WireError ? `the other side broke the protocol: ${what}` : what);
+    }
+    this.#sendWaiting();
+  }
+
+  close(why: string): void {
+    if (this.#over !== null) return;
+    this.#over = why;
+    this.#heartbeat.stop();
+    this.#socket.destroy();
+    for (const request of this.#inFlight.values()) this.#lose(request, why);
+    this.#inFlight.clear();
+    for (const lane of Object.values(this.#waiting)) {
+      for (const request of lane) this.#lose(request, why);
+      lane.clear();
+    }
+    this.#resolveClosed(why);
+  }
+
+  #lose(request: Pending, why: string): void {
+    const written = request.batch !== 0 && request.batch !== this.#batch;
+    request.fail(new LinkLost(why, written ? "unknown" : "no"));
+  }
+
+  readonly #forget = (request: Pending): void => {
+    this.#waiting[request.lane].delete(request);
+  };
+
+  #maySend(lane: Lane): boolean {
+    return !this.#full && this.#inFlight.size < IN_FLIGHT_LIMIT[lane] && this.#out.size < GATHERED_LIMIT;
+  }
+
+  #sendWaiting(): void {
+    for (const lane of ["urgent", "normal", "patient"] as const) {
+      const waiting = this.#waiting[lane];
+      for (const request of waiting) {
+        if (!this.#maySend(lane)) break;
+        waiting.delete(request);
+        this.#send(request);
+      }
+    }
+  }
+
+  #send(request: Pending): void {
+    const id = this.#nextId();
+    try {
+      this.#out.frame(id, request.type, (out) => request.encode(out));
+    } catch (error) {
+      request.fail(error);
+      return;
+    }
+    request.batch = this.#batch;
+    this.#inFlight.set(id, request);
+    if (this.#flushing) return;
+    this.#flushing = true;
+    queueMicrotask(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    this.#flushing = false;
+    if (this.#over !== null) return;
+    this.#batch++;
+    const parts = this.#out.take();
+    if (parts.length > 1) this.#socket.cork();
+    for (const part of parts) this.#full = !this.#socket.write(part);
+    if (parts.length > 1) this.#socket.uncork();
+    this.#full = this.#socket.writableNeedDrain;
+    this.#sendWaiting();
+  };
+
+  #nextId(): number {
+    do this.#lastId = this.#lastId === LAST_ID ? 1 : this.#lastId + 1;
+    while (this.#inFlight.has(this.#lastId));
+    return this.#lastId;
+  }
+
+  #take(id: number, type: number, payload: Reader): void {
+    if (this.#over !== null) return;
+    if (id === 0) {
+      if (type === REFUSAL) this.close(`the other side ended the link: ${readRefusal(payload).message}`);
+      else this.#onEvent(type, payload);
+      return;
+    }
+    const request = this.#inFlight.get(id);
+    if (request === undefined) throw new WireError("an answer to what was not asked");
+    if (type === REFUSAL) {
+      const refusal = readRefusal(payload);
+      this.#inFlight.delete(id);
+      request.fail(refusal);
+      return;
+    }
+    if (type !== (request.type | ANSWER)) throw new WireError("an answer of another type than the request");
+    request.accept(payload);
+    this.#inFlight.delete(id);
+  }
+}
+
+const codeOf = (error: Error): string =>
+  "code" in error && typeof error.code === "string" ? error.code : error.name;

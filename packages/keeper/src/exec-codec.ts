@@ -1,0 +1,102 @@
+import { type ExecId, isExecId } from "@holdfast/contract";
+import type { ExecOrder, KeeperExec } from "@holdfast/engine";
+import { type Ask, ask, nothing, oneOf } from "./ask.ts";
+import { readSlice } from "./journal.ts";
+import { REQUEST } from "./protocol.ts";
+import { type Reader, WireError } from "./wire.ts";
+
+const STATES = ["running", "exited", "timed_out", "cancelled"] as const;
+/** An Exec with empty strings. */
+const SMALLEST_EXEC = 57;
+
+export function readExecId(from: Reader): ExecId {
+  const id = from.str();
+  if (!isExecId(id)) throw new WireError("an exec id that is none");
+  return id;
+}
+
+export function readExec(from: Reader): KeeperExec {
+  return {
+    id: readExecId(from),
+    state: oneOf(STATES, from.u8(), "state of an exec"),
+    pid: from.u32(),
+    exitCode: from.i32(),
+    signal: from.u32(),
+    failure: from.str(),
+    startedAt: from.u64(),
+    endedAt: from.u64(),
+    journalFloor: from.u64(),
+    journalEnd: from.u64(),
+    digest: from.str(),
+  };
+}
+
+export const startExec = (order: ExecOrder): Ask<{ existed: boolean; exec: KeeperExec }> =>
+  ask(
+    REQUEST.execStart,
+    (out) => {
+      out.str(order.id);
+      out.strs(order.argv);
+      out.strs(Object.entries(order.env).map(([name, value]) => `${name}=${value}`));
+      out.str(order.cwd);
+      out.str(order.user);
+      out.u64(order.timeoutMs);
+      out.flag(order.stdin);
+      out.u64(order.journalCapBytes);
+      out.str(order.digest);
+    },
+    (from) => ({ existed: from.flag(), exec: readExec(from) }),
+  );
+
+export const readOutput = (id: ExecId, read: { cursor: number; maxBytes: number; waitMs: number }) =>
+  ask(
+    REQUEST.execRead,
+    (out) => {
+      out.str(id);
+      out.u64(read.cursor);
+      out.u32(read.maxBytes);
+      out.u32(read.waitMs);
+    },
+    (from) => readSlice(from, read.cursor),
+    read.waitMs > 0 ? "patient" : "normal",
+  );
+
+export const writeStdin = (id: ExecId, chunk: { offset: number; data: Uint8Array; end: boolean }) =>
+  ask(
+    REQUEST.execStdin,
+    (out) => {
+      out.str(id);
+      out.u64(chunk.offset);
+      out.flag(chunk.end);
+      out.data([chunk.data]);
+    },
+    (from) => {
+      const accepted = from.u64();
+      if (accepted > chunk.offset + chunk.data.length)
+        throw new WireError("more stdin accepted than was sent");
+      return { accepted };
+    },
+  );
+
+export const signalExec = (id: ExecId, signal: number): Ask<void> =>
+  ask(
+    REQUEST.execSignal,
+    (out) => {
+      out.str(id);
+      out.u32(signal);
+    },
+    nothing,
+    "urgent",
+  );
+
+export const cancelExec = (id: ExecId): Ask<void> =>
+  ask(REQUEST.execCancel, (out) => out.str(id), nothing, "urgent");
+
+export const listExecs = (): Ask<KeeperExec[]> =>
+  ask(REQUEST.execList, nothing, (from) => {
+    const execs: KeeperExec[] = [];
+    for (let count = from.count(SMALLEST_EXEC); count > 0; count--) execs.push(readExec(from));
+    return execs;
+  });
+
+export const forgetExec = (id: ExecId): Ask<void> => ask(REQUEST.execForget, (out) => out.str(id), nothing);

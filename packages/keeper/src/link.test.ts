@@ -1,0 +1,254 @@
+import { renameSync, symlinkSync, unlinkSync, writeFileSync } from "node:fs";
+import { connect, createServer, type Server, type Socket } from "node:net";
+import { join } from "node:path";
+import type { ExecId } from "@holdfast/contract";
+import { LinkLost } from "@holdfast/engine";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { connectKeeper } from "./link.ts";
+import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper } from "./testing.ts";
+
+let keeper: TestKeeper;
+beforeEach(async () => {
+  keeper = await TestKeeper.start();
+});
+afterEach(() => keeper.stop());
+
+const never = new AbortController().signal;
+
+describe("hello", () => {
+  test("tells which keeper this is", async () => {
+    const [one, two] = [await keeper.connect(), await keeper.connect()];
+    expect(one.keeper).toEqual(two.keeper);
+    expect(one.keeper.bootId).toMatch(/^[0-9a-f]{32}$/);
+    expect(Math.abs(one.keeper.startedAt - Date.now())).toBeLessThan(60_000);
+    await one.ping(soon());
+    expect(Date.now() - one.lastHeardAt).toBeLessThan(10_000);
+  });
+
+  test("with a smaller generation is refused, and the larger one's link stays", async () => {
+    const link = await keeper.connect({ generation: 5 });
+    await expect(keeper.connect({ generation: 4 })).rejects.toMatchObject({ reason: "stale_generation" });
+    await link.ping(soon());
+  });
+
+  test("with a larger generation ends the links of smaller ones", async () => {
+    const old = await keeper.connect({ generation: 5 });
+    const late = keeper.connect({ generation: 6 });
+    expect(await old.closed).toMatch(/closed/);
+    await (await late).ping(soon());
+    await expect(old.ping(soon())).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+  });
+
+  test("for another sandbox or installation is refused", async () => {
+    for (const wrong of [{ sandbox: "sbx_fedcba9876543210" }, { installation: "another" }]) {
+      await expect(keeper.connect(wrong)).rejects.toMatchObject({ reason: "wrong_identity" });
+    }
+  });
+});
+
+describe("the socket's path", () => {
+  test("that became a symbolic link to another socket is refused", async () => {
+    renameSync(keeper.socketPath, `${keeper.socketPath}.moved`);
+    symlinkSync(`${keeper.socketPath}.moved`, keeper.socketPath);
+    await expect(keeper.connect()).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+    unlinkSync(keeper.socketPath);
+    renameSync(`${keeper.socketPath}.moved`, keeper.socketPath);
+    await (await keeper.connect()).ping(soon());
+  });
+
+  test("with a file or nothing there is an error that names no host path", async () => {
+    for (const name of ["file", "nothing"]) {
+      const socketPath = join(keeper.directory, name);
+      if (name === "file") writeFileSync(socketPath, "");
+      const failure = keeper.connect({ socketPath });
+      await expect(failure).rejects.toThrow(LinkLost);
+      await expect(failure).rejects.not.toThrow(keeper.directory);
+    }
+  });
+
+  test("may be longer than a socket address", async () => {
+    const deep = `${keeper.directory}/${"./".repeat(100)}control/keeper.sock`;
+    await (await keeper.connect({ socketPath: deep })).ping(soon());
+  });
+});
+
+describe("a link", () => {
+  test("carries many more requests than the keeper takes at once", async () => {
+    const link = await keeper.connect();
+    const answers = await Promise.all(Array.from({ length: 1000 }, () => link.probe(soon())));
+    expect(new Set(answers.map((answer) => answer.root.ino)).size).toBe(1);
+  });
+
+  test("refuses more than a bounded number of waiting requests", async () => {
+    const link = await keeper.connect();
+    const asked = Array.from({ length: 2000 }, () => link.probe(soon()));
+    const ended = await Promise.allSettled(asked);
+    const refused = ended.filter((one) => one.status === "rejected");
+    expect(refused.length).toBeGreaterThan(0);
+    for (const one of refused) expect(one.reason).toMatchObject({ reason: "limit" });
+    await link.ping(soon());
+  });
+
+  test("full of reads that wait still starts and cancels execs", async () => {
+    const link = await keeper.connect();
+    const quiet = keeper.order(["sleep", "60"]);
+    await link.startExec(quiet, soon());
+    const stop = new AbortController();
+    const from = { cursor: 0, maxBytes: 1000, waitMs: 15_000 };
+    const reads = Array.from({ length: 400 }, () => link.readExec(quiet.id, from, stop.signal));
+    const settled = Promise.allSettled(reads);
+    expect(await run(link, keeper.order(["true"]))).toMatchObject({ exitCode: 0 });
+    const end = nextEnd(link, quiet.id);
+    await link.cancelExec(quiet.id, soon());
+    expect((await end).state).toBe("cancelled");
+    stop.abort();
+    await settled;
+  });
+
+  test("drops the answer to an aborted request and goes on", async () => {
+    const link = await keeper.connect();
+    const order = keeper.order(["sleep", "60"]);
+    await link.startExec(order, soon());
+    const abort = new AbortController();
+    const read = link.readExec(order.id, { cursor: 0, maxBytes: 1000, waitMs: 200 }, abort.signal);
+    await link.ping(soon());
+    abort.abort(new Error("no longer wanted"));
+    await expect(read).rejects.toThrow("no longer wanted");
+    await pause(300);
+    await link.ping(soon());
+    await expect(link.ping(abort.signal)).rejects.toThrow("no longer wanted");
+  });
+
+  test("tells a request that may have been carried out from one that was not sent", async () => {
+    const link = await keeper.connect();
+    const order = keeper.order(["sleep", "60"]);
+    await link.startExec(order, soon());
+    const sent = link.readExec(order.id, { cursor: 0, maxBytes: 1000, waitMs: 15_000 }, never);
+    await link.ping(soon());
+    const unsent = link.ping(never);
+    link.close();
+    await expect(sent).rejects.toMatchObject({ name: "LinkLost", dispatched: "unknown" });
+    await expect(unsent).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+    await expect(link.ping(never)).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+    expect(await link.closed).toMatch(/this side/);
+  });
+
+  test("ends at once with the keeper", async () => {
+    const link = await keeper.connect();
+    process.kill(keeper.pid, "SIGKILL");
+    expect(await link.closed).toMatch(/closed|ECONNRESET/);
+  });
+
+  test("lost and made again finds the execs it left", async () => {
+    const first = await keeper.connect();
+    const order = keeper.order(["sh", "-c", "echo one; sleep 0.3; echo two"]);
+    await first.startExec(order, soon());
+    first.close();
+    const second = await keeper.connect();
+    expect((await second.listExecs(soon())).map((exec) => exec.id)).toContain(order.id);
+    expect(await output(second, order.id)).toEqual({ stdout: "one\ntwo\n", stderr: "" });
+  });
+});
+
+/** Stands between a link and its keeper and does it harm. */
+class Meddler {
+  readonly path: string;
+  readonly #server: Server;
+  readonly #sockets: Socket[] = [];
+  swallow = false;
+
+  constructor(target: string, directory: string) {
+    this.path = join(directory, "meddler.sock");
+    this.#server = createServer((client) => {
+      const server = connect(target);
+      this.#sockets.push(client, server);
+      for (const [from, to] of [
+        [client, server],
+        [server, client],
+      ] as const) {
+        from.on("error", () => {});
+        from.on("data", (chunk) => {
+          if (!this.swallow) to.write(chunk);
+        });
+      }
+    }).listen(this.path);
+  }
+
+  say(bytes: Buffer): void {
+    this.#sockets[0]?.write(bytes);
+  }
+
+  close(): void {
+    for (const socket of this.#sockets) socket.destroy();
+    this.#server.close();
+  }
+}
+
+describe("a broken way", () => {
+  let meddler: Meddler;
+  beforeEach(() => {
+    meddler = new Meddler(keeper.socketPath, keeper.directory);
+  });
+  afterEach(() => meddler.close());
+  const times = { heartbeatMs: 100, deadMs: 400 };
+
+  test("that swallows everything is dead after the time set, without a FIN", async () => {
+    const link = await keeper.connect({ socketPath: meddler.path, ...times });
+    const started = performance.now();
+    meddler.swallow = true;
+    const lost = expect(link.ping(never)).rejects.toMatchObject({ name: "LinkLost", dispatched: "unknown" });
+    expect(await link.closed).toBe("nothing came over the link for 0.4 s");
+    await lost;
+    expect(performance.now() - started).toBeLessThan(5_000);
+  });
+
+  test("that is merely idle is kept alive by heartbeats", async () => {
+    const link = await keeper.connect({ socketPath: meddler.path, ...times });
+    await pause(1_000);
+    await link.ping(soon());
+  });
+
+  test("that never says hello is given up", async () => {
+    meddler.swallow = true;
+    await expect(keeper.connect({ socketPath: meddler.path, ...times })).rejects.toMatchObject({
+      name: "LinkLost",
+    });
+    const greeting = { socketPath: meddler.path, ...IDENTITY, generation: 1 };
+    await expect(connectKeeper(greeting, AbortSignal.timeout(100))).rejects.toMatchObject({
+      name: "TimeoutError",
+    });
+  });
+
+  test("that breaks the protocol ends the link with a sentence", async () => {
+    const frame = (id: number, type: number) => {
+      const bytes = Buffer.alloc(12);
+      bytes.writeUInt32LE(8, 0);
+      bytes.writeUInt32LE(id, 4);
+      bytes.writeUInt16LE(type, 8);
+      return bytes;
+    };
+    const nonsense = [
+      Buffer.alloc(4, 0xff),
+      Buffer.alloc(4),
+      frame(0, 0x0100),
+      frame(0, 0x7777),
+      frame(4_000_000, 0x8002),
+    ];
+    for (const bytes of nonsense) {
+      meddler.close();
+      meddler = new Meddler(keeper.socketPath, keeper.directory);
+      const link = await keeper.connect({ socketPath: meddler.path });
+      meddler.say(bytes);
+      expect(await link.closed).toMatch(/broke the protocol/);
+    }
+  });
+
+  test("an unknown exec is the keeper's refusal, not the link's end", async () => {
+    const link = await keeper.connect({ socketPath: meddler.path });
+    const from = { cursor: 0, maxBytes: 10, waitMs: 0 };
+    await expect(link.readExec("nobody" as ExecId, from, soon())).rejects.toMatchObject({
+      reason: "no_such_exec",
+    });
+    await link.ping(soon());
+  });
+});

@@ -1,0 +1,129 @@
+import { type ExecId, NUMBERS } from "@holdfast/contract";
+import type { ExecOrder, FileAccess, KeeperExec, Link } from "@holdfast/engine";
+import { Channel } from "./channel.ts";
+import {
+  cancelExec,
+  forgetExec,
+  listExecs,
+  readExec,
+  readOutput,
+  signalExec,
+  startExec,
+  writeStdin,
+} from "./exec-codec.ts";
+import { Files } from "./files.ts";
+import { type Greeting, hello, ping, probe, processes, type Welcome } from "./link-codec.ts";
+import { EXEC_END } from "./protocol.ts";
+import { openSocket } from "./socket.ts";
+import { type Reader, WireError } from "./wire.ts";
+
+export interface ConnectOptions extends Greeting {
+  socketPath: string;
+  heartbeatMs?: number;
+  deadMs?: number;
+  now?: () => number;
+}
+
+/**
+ * A greeted link to the keeper behind a socket. Fails with `KeeperRefusal` where the keeper is another's or serves a
+ * larger generation, with `LinkLost` where none answers, with the signal's reason where that comes first.
+ */
+export async function connectKeeper(options: ConnectOptions, signal: AbortSignal): Promise<Link> {
+  const listeners = new Set<(exec: KeeperExec) => void>();
+  let channel: Channel | undefined;
+  const socket = await openSocket(options.socketPath, (chunk) => channel?.feed(chunk, true), signal);
+  channel = new Channel(socket, {
+    heartbeatMs: options.heartbeatMs ?? NUMBERS.heartbeatMs,
+    deadMs: options.deadMs ?? NUMBERS.linkDeadMs,
+    now: options.now ?? Date.now,
+    onEvent: (type, payload) => announce(listeners, type, payload),
+  });
+  return new KeeperLink(channel, await greet(channel, options, signal), listeners);
+}
+
+export async function greet(channel: Channel, greeting: Greeting, signal: AbortSignal): Promise<Welcome> {
+  try {
+    const welcome = await channel.request(hello(greeting), signal);
+    channel.greeted();
+    return welcome;
+  } catch (error) {
+    channel.close("the link was not greeted");
+    throw error;
+  }
+}
+
+function announce(listeners: Iterable<(exec: KeeperExec) => void>, type: number, payload: Reader): void {
+  if (type !== EXEC_END) throw new WireError("an unknown event");
+  const exec = readExec(payload);
+  payload.end();
+  for (const listener of listeners) listener(exec);
+}
+
+class KeeperLink implements Link {
+  readonly keeper: Welcome;
+  readonly closed: Promise<string>;
+  readonly files: FileAccess;
+  readonly #channel: Channel;
+  readonly #listeners: Set<(exec: KeeperExec) => void>;
+  #pings = 0;
+
+  constructor(channel: Channel, keeper: Welcome, listeners: Set<(exec: KeeperExec) => void>) {
+    this.keeper = keeper;
+    this.closed = channel.closed;
+    this.files = new Files(channel);
+    this.#channel = channel;
+    this.#listeners = listeners;
+  }
+
+  get lastHeardAt(): number {
+    return this.#channel.lastHeardAt;
+  }
+
+  ping(signal: AbortSignal) {
+    return this.#channel.request(ping(++this.#pings), signal);
+  }
+
+  startExec(order: ExecOrder, signal: AbortSignal) {
+    return this.#channel.request(startExec(order), signal);
+  }
+
+  readExec(id: ExecId, from: { cursor: number; maxBytes: number; waitMs: number }, signal: AbortSignal) {
+    return this.#channel.request(readOutput(id, from), signal);
+  }
+
+  writeStdin(id: ExecId, chunk: { offset: number; data: Uint8Array; end: boolean }, signal: AbortSignal) {
+    return this.#channel.request(writeStdin(id, chunk), signal);
+  }
+
+  signalExec(id: ExecId, signal: number, abort: AbortSignal) {
+    return this.#channel.request(signalExec(id, signal), abort);
+  }
+
+  cancelExec(id: ExecId, signal: AbortSignal) {
+    return this.#channel.request(cancelExec(id), signal);
+  }
+
+  listExecs(signal: AbortSignal) {
+    return this.#channel.request(listExecs(), signal);
+  }
+
+  forgetExec(id: ExecId, signal: AbortSignal) {
+    return this.#channel.request(forgetExec(id), signal);
+  }
+
+  onExecEnd(listener: (exec: KeeperExec) => void): void {
+    this.#listeners.add(listener);
+  }
+
+  probe(signal: AbortSignal) {
+    return this.#channel.request(probe(), signal);
+  }
+
+  processes(signal: AbortSignal) {
+    return this.#channel.request(processes(), signal);
+  }
+
+  close(): void {
+    this.#channel.close("closed by this side");
+  }
+}

@@ -1,0 +1,260 @@
+import { spawn, spawnSync } from "node:child_process";
+import {
+  existsSync,
+  linkSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { type Jail, Porter } from "./porter.ts";
+import { bodyOf, collect, isAlive, pause, soon, stopChild, temporary, until } from "./testing.ts";
+
+const porter = new Porter();
+const NOBODY = { idBase: 100_000, idCount: 65_536 };
+
+let directory: string;
+beforeEach(() => {
+  directory = temporary();
+});
+afterEach(() => {
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const startTimeOf = (pid: number): string => {
+  const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+  return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? "";
+};
+
+const isMounted = (path: string): boolean =>
+  readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .some((line) => line.split(" ")[4] === path);
+
+describe("signal", () => {
+  test("reaches the process that has the pid and the start time", async () => {
+    const child = spawn("sleep", ["60"]);
+    const pid = child.pid ?? 0;
+    expect(await porter.signal(pid, startTimeOf(pid), 0)).toBe("sent");
+    expect(isAlive(pid)).toBe(true);
+    expect(await porter.signal(pid, startTimeOf(pid), 15)).toBe("sent");
+    await until("the process is gone", () => !isAlive(pid));
+    await stopChild(child);
+    expect(await porter.signal(pid, "1", 9)).toBe("gone");
+  });
+
+  test("spares another process with the same pid", async () => {
+    const child = spawn("sleep", ["60"]);
+    const pid = child.pid ?? 0;
+    expect(await porter.signal(pid, String(Number(startTimeOf(pid)) + 1), 9)).toBe("gone");
+    await pause(20);
+    expect(isAlive(pid)).toBe(true);
+    await stopChild(child);
+  });
+});
+
+describe("overlay", () => {
+  test("is mounted with its marker and goes with every mount stacked on it", async () => {
+    const at = (name: string) => join(directory, name);
+    for (const name of ["a,b", "low:er", "upper", "work", "target"]) mkdirSync(at(name));
+    writeFileSync(join(at("a,b"), "one"), "from the first");
+    writeFileSync(join(at("low:er"), "two"), "from the second");
+    const overlay = {
+      target: at("target"),
+      lower: [at("a,b"), at("low:er")],
+      upper: at("upper"),
+      work: at("work"),
+    };
+    try {
+      await porter.mountOverlay({ marker: "holdfast:test:sbx_1", ...overlay });
+      expect(readdirSync(at("target")).toSorted()).toEqual(["one", "two"]);
+      expect(readFileSync("/proc/self/mountinfo", "utf8")).toContain(
+        `${at("target")} rw,nosuid,nodev,relatime`,
+      );
+      expect(readFileSync("/proc/self/mountinfo", "utf8")).toContain(" - overlay holdfast:test:sbx_1 ");
+      writeFileSync(join(at("target"), "three"), "");
+      expect(existsSync(join(at("upper"), "three"))).toBe(true);
+      spawnSync("mount", ["-t", "tmpfs", "none", at("target")]);
+      await expect(porter.removeTree(directory)).rejects.toThrow(/mount/);
+    } finally {
+      await porter.unmount(at("target"));
+    }
+    expect(isMounted(at("target"))).toBe(false);
+    await porter.unmount(at("target"));
+    await porter.unmount(at("nowhere"));
+  });
+
+  test("that can't be mounted says why", async () => {
+    const overlay = {
+      marker: "m",
+      target: directory,
+      lower: ["/nowhere"],
+      upper: "/nowhere",
+      work: "/nowhere",
+    };
+    await expect(porter.mountOverlay(overlay)).rejects.toThrow(/No such file/);
+  });
+
+  test("that is in use is detached", async () => {
+    spawnSync("mount", ["-t", "tmpfs", "none", directory]);
+    const child = spawn("sleep", ["60"], { cwd: directory });
+    await until("the process is in there", () => readlinkSync(`/proc/${child.pid}/cwd`) === directory);
+    await porter.unmount(directory);
+    expect(isMounted(directory)).toBe(false);
+    await stopChild(child);
+  });
+});
+
+describe("removeTree", () => {
+  test("removes a tree deeper than any path can be", async () => {
+    const tree = join(directory, "tree");
+    mkdirSync(tree);
+    const dig = `
+      const { mkdirSync, writeFileSync } = require("node:fs");
+      for (let depth = 0; depth < 300; depth++) {
+        mkdirSync("n".repeat(50));
+        mkdirSync("sibling");
+        process.chdir("n".repeat(50));
+        writeFileSync("file", "");
+      }`;
+    expect(spawnSync(process.execPath, ["-e", dig], { cwd: tree }).status).toBe(0);
+    await porter.removeTree(tree);
+    expect(existsSync(tree)).toBe(false);
+  });
+
+  test("removes hostile names and never what links point at", async () => {
+    const kept = join(directory, "kept");
+    const tree = join(directory, "tree");
+    mkdirSync(kept);
+    writeFileSync(join(kept, "file"), "stays");
+    mkdirSync(join(tree, "sub", "-rf", "a\nb"), { recursive: true });
+    symlinkSync(kept, join(tree, "sub", "link"));
+    symlinkSync("/", join(tree, "root"));
+    linkSync(join(kept, "file"), join(tree, "hard"));
+    spawnSync("mkfifo", [join(tree, "fifo")]);
+    symlinkSync(kept, join(directory, "toplink"));
+    await porter.removeTree(tree);
+    await porter.removeTree(join(directory, "toplink"));
+    expect(readdirSync(directory)).toEqual(["kept"]);
+    expect(readFileSync(join(kept, "file"), "utf8")).toBe("stays");
+  });
+
+  test("is content with nothing, and refuses what is no absolute path", async () => {
+    await porter.removeTree(join(directory, "nothing"));
+    await porter.removeTree(join(directory, "no", "parent"));
+    for (const path of ["/", "relative", `${directory}/..`, ""]) {
+      await expect(porter.removeTree(path), path).rejects.toThrow();
+    }
+    expect(existsSync(directory)).toBe(true);
+  });
+
+  test("leaves a mount inside alone", async () => {
+    const inside = join(directory, "tree", "deep", "mount");
+    mkdirSync(inside, { recursive: true });
+    spawnSync("mount", ["-t", "tmpfs", "none", inside]);
+    writeFileSync(join(inside, "file"), "stays");
+    await expect(porter.removeTree(join(directory, "tree"))).rejects.toThrow(/mount/);
+    expect(existsSync(join(inside, "file"))).toBe(true);
+    await porter.unmount(inside);
+  });
+});
+
+test("a helper that does not end in time is killed", async () => {
+  const stuck = join(directory, "stuck");
+  writeFileSync(stuck, "#!/bin/sh\necho $$ > $2/pid\nexec sleep 60\n", { mode: 0o755 });
+  const slow = new Porter({ binary: stuck, deadlineMs: 300 });
+  await expect(slow.unmount(directory)).rejects.toThrow(/did not end within 0.3 s/);
+  const pid = Number(readFileSync(join(directory, "pid"), "utf8"));
+  await until("it is gone", () => !isAlive(pid));
+});
+
+test("a private command sees some paths unmounted while the host keeps them", async () => {
+  spawnSync("mount", ["-t", "tmpfs", "none", directory]);
+  writeFileSync(join(directory, "file"), "");
+  const [file = "", ...args] = porter.privateArgv([directory, "/not/mounted"], ["ls", directory]);
+  const listed = spawnSync(file, args, { encoding: "utf8" });
+  expect([listed.status, listed.stdout]).toEqual([0, ""]);
+  expect(existsSync(join(directory, "file"))).toBe(true);
+  await porter.unmount(directory);
+});
+
+describe("jail", () => {
+  let jail: Jail;
+  let root: string;
+  let outside: string;
+  beforeEach(async () => {
+    outside = mkdtempSync(join(directory, "outside-"));
+    writeFileSync(join(outside, "secret"), "of the host");
+    root = mkdtempSync(join(directory, "root-"));
+    spawnSync("chown", ["100000:100000", root]);
+    jail = await porter.openJail(root, NOBODY, soon());
+  });
+  afterEach(() => jail.close());
+
+  test("reads and writes below its root, with ids of its map", async () => {
+    await jail.write("/etc/motd", bodyOf("hello"), { parents: true, uid: 0, gid: 0, mode: 0o640 }, soon());
+    await jail.mkdir("/home/user", { parents: true, uid: 1000, gid: 1000 }, soon());
+    await jail.symlink("../etc/motd", "/home/link", { uid: 1000, gid: 1000 }, soon());
+    await jail.hardlink("/etc/motd", "/home/hard", soon());
+    await jail.chown("/home/hard", { uid: 5, gid: 6 }, soon());
+    await jail.utimes("/home/hard", 1_000_000_000_000, soon());
+    const host = statSync(join(root, "etc", "motd"));
+    expect([host.uid, host.gid, host.mode & 0o777, host.mtimeMs]).toEqual([100_005, 100_006, 0o640, 1e12]);
+    expect(statSync(join(root, "home", "user")).uid).toBe(101_000);
+    expect(readlinkSync(join(root, "home", "link"))).toBe("../etc/motd");
+    const { stat, body } = await jail.read("/home/link", { offset: 0, length: null }, soon());
+    expect([stat.uid, (await collect(body)).toString()]).toEqual([5, "hello"]);
+  });
+
+  test("a planted link to a host path ends inside", async () => {
+    symlinkSync("/etc/passwd", join(root, "passwd"));
+    symlinkSync(outside, join(root, "outside"));
+    symlinkSync(`../../../../../../../..${outside}`, join(root, "up"));
+    const read = (path: string) => jail.read(path, { offset: 0, length: null }, soon());
+    await expect(read("/passwd")).rejects.toMatchObject({ errno: "ENOENT" });
+    await expect(read("/outside/secret")).rejects.toMatchObject({ errno: "ENOENT" });
+    await expect(read("/up/secret")).rejects.toMatchObject({ errno: "ENOENT" });
+    await expect(read("/../../../../etc/passwd")).rejects.toMatchObject({ reason: "system" });
+    await expect(jail.write("/outside/new", bodyOf("x"), {}, soon())).rejects.toThrow();
+    expect(readdirSync(outside)).toEqual(["secret"]);
+    const seen = await jail.list("/", { limit: 10 }, soon());
+    expect(seen.entries.map((entry) => entry.name).toSorted()).toEqual(["outside", "passwd", "up"]);
+  });
+
+  test("an absolute link leads to the file of that name inside", async () => {
+    await jail.write("/etc/passwd", bodyOf("of the image"), { parents: true }, soon());
+    symlinkSync("/etc/passwd", join(root, "link"));
+    const { body } = await jail.read("/link", { offset: 0, length: null }, soon());
+    expect((await collect(body)).toString()).toBe("of the image");
+  });
+
+  test("what the host's root owns can be read at most, never changed", async () => {
+    writeFileSync(join(root, "roots"), "secret", { mode: 0o600 });
+    await expect(jail.read("/roots", { offset: 0, length: null }, soon())).rejects.toMatchObject({
+      errno: "EACCES",
+    });
+    await expect(jail.chmod("/roots", 0o666, soon())).rejects.toMatchObject({ errno: "EPERM" });
+  });
+
+  test("ends with its close and leaves no process", async () => {
+    const pids = () =>
+      spawnSync("pgrep", ["-f", `jail 3 ${root} `], { encoding: "utf8" })
+        .stdout.split("\n")
+        .filter(Boolean);
+    expect(pids()).toHaveLength(2);
+    await jail.close();
+    expect(pids()).toEqual([]);
+    await expect(jail.stat("/", { follow: true }, soon())).rejects.toMatchObject({ dispatched: "no" });
+  });
+
+  test("that can't be made says why", async () => {
+    await expect(porter.openJail(join(root, "nowhere"), NOBODY, soon())).rejects.toThrow(/can't be entered/);
+  });
+});

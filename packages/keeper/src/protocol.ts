@@ -1,0 +1,65 @@
+/** The numbers of PROTOCOL.md. */
+import type { KeeperRefusal } from "@holdfast/engine";
+
+export const PROTOCOL = 1;
+
+export const HEADER_BYTES = 12;
+/** What the size field of a frame may say. */
+export const FRAME_LIMIT = 1_048_576 + 4_096;
+/** File or stdin data in one frame. */
+export const DATA_LIMIT = 1_048_576;
+
+export const ANSWER = 0x8000;
+export const REFUSAL = 0xffff;
+export const EXEC_END = 0x0100;
+
+export const REQUEST = {
+  hello: 1,
+  ping: 2,
+  execStart: 10,
+  execRead: 11,
+  execStdin: 12,
+  execSignal: 13,
+  execCancel: 14,
+  execList: 15,
+  execForget: 16,
+  fileStat: 20,
+  fileOpen: 21,
+  fileRead: 22,
+  fileCreate: 23,
+  fileWrite: 24,
+  fileCommit: 25,
+  fileClose: 26,
+  dirOpen: 27,
+  dirRead: 28,
+  mkdir: 29,
+  remove: 30,
+  rename: 31,
+  chmod: 32,
+  chown: 33,
+  symlink: 34,
+  hardlink: 35,
+  utimes: 36,
+  probe: 40,
+  processes: 41,
+} as const;
+
+/** By code, from 1 on. */
+export const REFUSAL_REASONS: readonly KeeperRefusal["reason"][] = [
+  "malformed",
+  "too_large",
+  "unknown_type",
+  "stale_generation",
+  "not_greeted",
+  "wrong_identity",
+  "no_such_exec",
+  "exec_conflict",
+  "exec_running",
+  "limit",
+  "system",
+  "bad_handle",
+  "below_floor",
+  "bad_cursor",
+  "not_regular",
+  "reserved_path",
+];

@@ -1,0 +1,144 @@
+/** What the tests of this package share: temporary directories, real keepers, bodies to send. */
+import { type ChildProcess, spawn } from "node:child_process";
+import { createHash } from "node:crypto";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { ExecId } from "@holdfast/contract";
+import type { ExecOrder, KeeperExec, Link } from "@holdfast/engine";
+import { keeperBinaries } from "./binaries.ts";
+import { type ConnectOptions, connectKeeper } from "./link.ts";
+
+export const IDENTITY = { installation: "install1", sandbox: "sbx_0123456789abcdef" };
+
+export const soon = () => AbortSignal.timeout(20_000);
+
+export const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+
+/** Waits until it holds, and fails with what was waited for. */
+export async function until(what: string, holds: () => boolean): Promise<void> {
+  for (const end = Date.now() + 10_000; !holds(); await pause(5)) {
+    if (Date.now() > end) throw new Error(`waited in vain: ${what}`);
+  }
+}
+
+export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test-"));
+
+export const isAlive = (pid: number): boolean => {
+  try {
+    return !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+  } catch {
+    return false;
+  }
+};
+
+/** A keeper that runs as an ordinary process, with its control directory and a place for files. */
+export class TestKeeper {
+  readonly directory = temporary();
+  readonly socketPath = join(this.directory, "control", "keeper.sock");
+  readonly files = join(this.directory, "files");
+  readonly #process: ChildProcess;
+  readonly #links: Link[] = [];
+  #starts = 0;
+
+  private constructor() {
+    this.#process = spawn(keeperBinaries().keeper, [], {
+      stdio: ["ignore", "inherit", "inherit"],
+      env: {
+        HOLDFAST_INSTALLATION: IDENTITY.installation,
+        HOLDFAST_SANDBOX: IDENTITY.sandbox,
+        HOLDFAST_CONTROL: join(this.directory, "control"),
+      },
+    });
+  }
+
+  static async start(): Promise<TestKeeper> {
+    const keeper = new TestKeeper();
+    await until("the keeper listens", () => existsSync(keeper.socketPath));
+    return keeper;
+  }
+
+  get pid(): number {
+    return this.#process.pid ?? 0;
+  }
+
+  async connect(options: Partial<ConnectOptions> = {}): Promise<Link> {
+    const link = await connectKeeper(
+      { socketPath: this.socketPath, ...IDENTITY, generation: 1, ...options },
+      soon(),
+    );
+    this.#links.push(link);
+    return link;
+  }
+
+  /** An order that runs as root, because this keeper's directory is root's alone. */
+  order(argv: readonly string[], rest: Partial<ExecOrder> = {}): ExecOrder {
+    const order: ExecOrder = {
+      id: `exec${++this.#starts}` as ExecId,
+      argv,
+      env: { PATH: "/usr/bin:/bin" },
+      cwd: "/",
+      user: "0",
+      timeoutMs: 0,
+      stdin: false,
+      journalCapBytes: 1_048_576,
+      digest: "",
+      ...rest,
+    };
+    return { ...order, digest: createHash("sha256").update(JSON.stringify(order)).digest("hex") };
+  }
+
+  async stop(): Promise<void> {
+    for (const link of this.#links) link.close();
+    await stopChild(this.#process);
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+export function stopChild(child: ChildProcess): Promise<void> {
+  return new Promise((resolve) => {
+    if (child.exitCode !== null || child.signalCode !== null) return resolve();
+    child.once("exit", () => resolve());
+    child.kill("SIGKILL");
+  });
+}
+
+/** Starts an exec and waits for its end. */
+export async function run(link: Link, order: ExecOrder): Promise<KeeperExec> {
+  const end = nextEnd(link, order.id);
+  await link.startExec(order, soon());
+  return end;
+}
+
+export function nextEnd(link: Link, id: ExecId): Promise<KeeperExec> {
+  return new Promise((resolve, reject) => {
+    link.onExecEnd((exec) => {
+      if (exec.id === id) resolve(exec);
+    });
+    link.closed.then((why) => reject(new Error(why)));
+    setTimeout(() => reject(new Error(`exec ${id} did not end`)), 20_000).unref();
+  });
+}
+
+/** Everything that an exec wrote, by stream. */
+export async function output(link: Link, id: ExecId): Promise<{ stdout: string; stderr: string }> {
+  const text = { stdout: "", stderr: "" };
+  for (let cursor = 0; ; ) {
+    const slice = await link.readExec(id, { cursor, maxBytes: 262_144, waitMs: 1_000 }, soon());
+    for (const record of slice.records) text[record.stream] += Buffer.from(record.data).toString();
+    cursor = slice.next;
+    if (!slice.more) return text;
+  }
+}
+
+export async function* bodyOf(...chunks: (string | Uint8Array)[]): AsyncGenerator<Uint8Array> {
+  for (const chunk of chunks) yield typeof chunk === "string" ? Buffer.from(chunk) : chunk;
+}
+
+export async function collect(body: AsyncIterable<Uint8Array>): Promise<Buffer> {
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of body) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}
+
+export const sha256 = (data: Uint8Array): string => createHash("sha256").update(data).digest("hex");

@@ -1,0 +1,124 @@
+import type { Stat, WriteOptions } from "@holdfast/engine";
+import type { Channel } from "./channel.ts";
+import { closeHandle, commitFile, createFile, writeFile } from "./file-codec.ts";
+import { DATA_LIMIT } from "./protocol.ts";
+import { WireError } from "./wire.ts";
+
+/** Small chunks are put together up to this. */
+const CHUNK_BYTES = 524_288;
+const CHUNKS_TOGETHER = 64;
+const WRITES_AHEAD = 4;
+
+export interface Upload {
+  path: string;
+  body: AsyncIterable<Uint8Array>;
+  options: WriteOptions;
+}
+
+/**
+ * Writes a whole file: the target changes when all of it has arrived, or not at all. The commit is sent only after every
+ * write was answered, because a commit that overtakes a failed write would publish half a file. Whatever fails, body,
+ * link or signal, the handle is closed and the unfinished file vanishes with it.
+ */
+export async function upload(channel: Channel, file: Upload, signal: AbortSignal): Promise<Stat> {
+  const close = (opened: { handle: number }) => channel.post(closeHandle(opened.handle));
+  const { handle } = await channel.request(createFile(file.path, file.options), signal, close);
+  const pour = new Pour(channel, handle, signal);
+  try {
+    await pour.all(file.body);
+    return await channel.request(commitFile(handle), signal);
+  } catch (error) {
+    channel.post(closeHandle(handle));
+    throw error;
+  } finally {
+    pour.stop();
+  }
+}
+
+/** Moves a body into an open file with a few writes under way. */
+class Pour {
+  readonly #channel: Channel;
+  readonly #handle: number;
+  readonly #signal: AbortSignal;
+  readonly #writes: Promise<void>[] = [];
+  #gathered: Uint8Array[] = [];
+  #gatheredBytes = 0;
+  #sent = 0;
+  #failure: { error: unknown } | null = null;
+  /** Ends the wait for the body's next chunk. */
+  #interrupt: ((error: unknown) => void) | null = null;
+
+  constructor(channel: Channel, handle: number, signal: AbortSignal) {
+    this.#channel = channel;
+    this.#handle = handle;
+    this.#signal = signal;
+    signal.addEventListener("abort", this);
+  }
+
+  stop(): void {
+    this.#signal.removeEventListener("abort", this);
+  }
+
+  handleEvent(): void {
+    this.#fail(this.#signal.reason);
+  }
+
+  #fail(error: unknown): void {
+    this.#failure ??= { error };
+    this.#interrupt?.(this.#failure.error);
+  }
+
+  async all(body: AsyncIterable<Uint8Array>): Promise<void> {
+    const chunks = body[Symbol.asyncIterator]();
+    try {
+      for (;;) {
+        const next = await this.#next(chunks);
+        if (next.done) break;
+        await this.#add(next.value);
+      }
+      await this.#send();
+      await Promise.all(this.#writes);
+    } catch (error) {
+      // A body that hangs would hang here too, so nobody waits for its end.
+      Promise.resolve(chunks.return?.()).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** The body's next chunk, unless the signal or a write under way fails first. */
+  #next(chunks: AsyncIterator<Uint8Array>): Promise<IteratorResult<Uint8Array>> {
+    return new Promise((resolve, reject) => {
+      if (this.#failure !== null) return reject(this.#failure.error);
+      this.#interrupt = reject;
+      chunks.next().then(resolve, reject);
+    });
+  }
+
+  async #add(chunk: Uint8Array): Promise<void> {
+    for (let at = 0; at < chunk.length; at += DATA_LIMIT) {
+      const piece = chunk.subarray(at, at + DATA_LIMIT);
+      if (this.#gatheredBytes + piece.length > DATA_LIMIT) await this.#send();
+      this.#gathered.push(piece);
+      this.#gatheredBytes += piece.length;
+      if (this.#gatheredBytes >= CHUNK_BYTES) await this.#send();
+    }
+    if (this.#gathered.length >= CHUNKS_TOGETHER) this.#gathered = [Buffer.concat(this.#gathered)];
+  }
+
+  async #send(): Promise<void> {
+    if (this.#gatheredBytes === 0) return;
+    const data = this.#gathered;
+    this.#sent += this.#gatheredBytes;
+    this.#gathered = [];
+    this.#gatheredBytes = 0;
+    if (this.#writes.length >= WRITES_AHEAD) await this.#writes.shift();
+    const write = this.#write(data, this.#sent);
+    write.catch((error) => this.#fail(error));
+    this.#writes.push(write);
+  }
+
+  async #write(data: readonly Uint8Array[], expected: number): Promise<void> {
+    const size = await this.#channel.request(writeFile(this.#handle, data), this.#signal);
+    if (size !== expected) throw new WireError(`the file has ${size} bytes after ${expected} were written`);
+  }
+}

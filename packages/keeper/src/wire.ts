@@ -1,0 +1,306 @@
+import { KeeperRefusal } from "@holdfast/engine";
+import { DATA_LIMIT, FRAME_LIMIT, HEADER_BYTES } from "./protocol.ts";
+
+/** Bytes that say what the protocol does not allow. The only error that decoding throws. */
+export class WireError extends Error {
+  constructor(what: string) {
+    super(what);
+    this.name = "WireError";
+  }
+}
+
+const TWO_TO_32 = 0x1_0000_0000;
+
+/**
+ * Reads fields off a piece of a buffer. Whatever a keeper sends is hostile: every length is checked against what is
+ * really there before it is believed. What it returns may be kept: bytes are copied out of a buffer that is shared.
+ */
+export class Reader {
+  #buffer: Buffer = Buffer.alloc(0);
+  #at = 0;
+  #end = 0;
+  #shared = false;
+
+  static of(bytes: Uint8Array): Reader {
+    const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    return new Reader().aim(buffer, 0, buffer.length, false);
+  }
+
+  /** `shared`: the buffer will be overwritten once the reading is over. */
+  aim(buffer: Buffer, start: number, end: number, shared: boolean): this {
+    this.#buffer = buffer;
+    this.#at = start;
+    this.#end = end;
+    this.#shared = shared;
+    return this;
+  }
+
+  get left(): number {
+    return this.#end - this.#at;
+  }
+
+  #advance(size: number): number {
+    const at = this.#at;
+    if (size > this.#end - at) throw new WireError(`${size} bytes expected, ${this.#end - at} left`);
+    this.#at = at + size;
+    return at;
+  }
+
+  u8(): number {
+    return this.#buffer.readUInt8(this.#advance(1));
+  }
+
+  flag(): boolean {
+    const value = this.u8();
+    if (value > 1) throw new WireError(`${value} is not a flag`);
+    return value === 1;
+  }
+
+  u32(): number {
+    return this.#buffer.readUInt32LE(this.#advance(4));
+  }
+
+  i32(): number {
+    return this.#buffer.readInt32LE(this.#advance(4));
+  }
+
+  /** A u64 that is a size, a time or a cursor: it fits a number, or it is not believed. */
+  u64(): number {
+    const at = this.#advance(8);
+    const value = this.#buffer.readUInt32LE(at + 4) * TWO_TO_32 + this.#buffer.readUInt32LE(at);
+    if (!Number.isSafeInteger(value)) throw new WireError("a number is out of range");
+    return value;
+  }
+
+  /** A u64 that only names something, such as an inode, in decimal digits. */
+  name64(): string {
+    return this.#buffer.readBigUInt64LE(this.#advance(8)).toString();
+  }
+
+  str(): string {
+    const size = this.u32();
+    const at = this.#advance(size);
+    return this.#buffer.toString("utf8", at, at + size);
+  }
+
+  bytes(): Buffer {
+    return this.take(this.u32());
+  }
+
+  take(size: number): Buffer {
+    const at = this.#advance(size);
+    const view = this.#buffer.subarray(at, at + size);
+    return this.#shared ? Buffer.from(view) : view;
+  }
+
+  /** How many items follow, each of at least `smallest` bytes: an array is never made for more than can be there. */
+  count(smallest: number): number {
+    const count = this.u32();
+    if (count * smallest > this.left) throw new WireError(`${count} items don't fit ${this.left} bytes`);
+    return count;
+  }
+
+  end(): void {
+    if (this.left !== 0) throw new WireError(`${this.left} bytes left over`);
+  }
+}
+
+const SCRATCH_BYTES = 4_096;
+/** Data from this size on goes to the socket as it is instead of through the scratch. */
+const BULK_BYTES = 16_384;
+
+/**
+ * Gathers frames until they are taken for the socket. A frame that can't be sent at all (a NUL in a string, too much
+ * of it) is the same refusal that the keeper would give, and leaves no trace among the frames around it.
+ */
+export class Writer {
+  #scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+  #at = 0;
+  #parts: Uint8Array[] = [];
+  #partBytes = 0;
+  /** Of the frame being written: where it starts in the scratch, and its own bulk data. */
+  #start = 0;
+  #bulk: readonly Uint8Array[] = [];
+  #bulkBytes = 0;
+
+  /** Bytes waiting to be taken. */
+  get size(): number {
+    return this.#at + this.#partBytes;
+  }
+
+  frame(id: number, type: number, encode: (out: Writer) => void): void {
+    this.#start = this.#at;
+    this.#bulk = [];
+    this.#bulkBytes = 0;
+    try {
+      const head = this.#reserve(HEADER_BYTES);
+      encode(this);
+      const size = this.#at - this.#start - 4 + this.#bulkBytes;
+      if (size > FRAME_LIMIT) throw new KeeperRefusal("too_large", "the request is larger than one frame");
+      this.#scratch.writeUInt32LE(size, head);
+      this.#scratch.writeUInt32LE(id, head + 4);
+      this.#scratch.writeUInt32LE(type, head + 8);
+    } catch (error) {
+      this.#at = this.#start;
+      throw error;
+    }
+    this.#cut();
+  }
+
+  /** What was gathered so far and the bulk data behind it become parts of their own. */
+  #cut(): void {
+    if (this.#bulkBytes === 0) return;
+    this.#parts.push(Buffer.from(this.#scratch.subarray(0, this.#at)), ...this.#bulk);
+    this.#partBytes += this.#at + this.#bulkBytes;
+    this.#at = 0;
+  }
+
+  #reserve(size: number): number {
+    const at = this.#at;
+    if (at + size > this.#scratch.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(at + size, 2 * this.#scratch.length));
+      this.#scratch.copy(larger, 0, 0, at);
+      this.#scratch = larger;
+    }
+    this.#at = at + size;
+    return at;
+  }
+
+  u8(value: number): void {
+    const at = this.#reserve(1);
+    this.#scratch.writeUInt8(value, at);
+  }
+
+  flag(value: boolean): void {
+    this.u8(value ? 1 : 0);
+  }
+
+  u32(value: number): void {
+    const at = this.#reserve(4);
+    this.#scratch.writeUInt32LE(value, at);
+  }
+
+  u64(value: number): void {
+    const at = this.#reserve(8);
+    if (!Number.isSafeInteger(value) || value < 0) throw malformed(`${value} is not a size, time or cursor`);
+    this.#scratch.writeUInt32LE(value % TWO_TO_32, at);
+    this.#scratch.writeUInt32LE(Math.floor(value / TWO_TO_32), at + 4);
+  }
+
+  str(text: string): void {
+    if (text.includes("\0")) throw malformed("text contains a NUL byte");
+    if (text.length > FRAME_LIMIT)
+      throw new KeeperRefusal("too_large", "the request is larger than one frame");
+    const size = Buffer.byteLength(text);
+    this.u32(size);
+    const at = this.#reserve(size);
+    this.#scratch.write(text, at, size, "utf8");
+  }
+
+  strs(texts: readonly string[]): void {
+    this.u32(texts.length);
+    for (const text of texts) this.str(text);
+  }
+
+  /** Bytes in one or more pieces: the last field of its frame. Large data must not change until it is sent. */
+  data(pieces: readonly Uint8Array[]): void {
+    const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
+    if (size > DATA_LIMIT) throw new KeeperRefusal("too_large", "the data is larger than one frame");
+    this.u32(size);
+    if (size >= BULK_BYTES) {
+      this.#bulk = pieces;
+      this.#bulkBytes = size;
+      return;
+    }
+    for (const piece of pieces) {
+      const at = this.#reserve(piece.length);
+      this.#scratch.set(piece, at);
+    }
+  }
+
+  /** Everything gathered, in order; the writer is empty afterwards. */
+  take(): Uint8Array[] {
+    const parts = this.#parts;
+    if (this.#at > 0) parts.push(Buffer.from(this.#scratch.subarray(0, this.#at)));
+    if (this.#scratch.length > 16 * SCRATCH_BYTES) this.#scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
+    this.#at = 0;
+    this.#parts = [];
+    this.#partBytes = 0;
+    return parts;
+  }
+}
+
+const malformed = (why: string) => new KeeperRefusal("malformed", why);
+
+type OnFrame = (id: number, type: number, payload: Reader) => void;
+
+/**
+ * Finds the frames in a stream. A frame that lies whole in one chunk is read where it lies; one that does not is
+ * gathered in a buffer of its own size, so that every byte is copied at most once however the stream is chopped.
+ */
+export class FrameSplitter {
+  readonly #reader = new Reader();
+  readonly #onFrame: OnFrame;
+  readonly #sizeField = Buffer.alloc(4);
+  /** The frame being gathered, without its size field. */
+  #frame: Buffer | null = null;
+  #filled = 0;
+
+  constructor(onFrame: OnFrame) {
+    this.#onFrame = onFrame;
+  }
+
+  /** `shared`: the chunk's memory is used again after this call. */
+  feed(chunk: Buffer, shared: boolean): void {
+    let at = 0;
+    while (at < chunk.length) {
+      if (this.#frame !== null) at += this.#gather(this.#frame, chunk, at);
+      else if (this.#filled > 0 || chunk.length - at < 4) at += this.#gatherSize(chunk, at);
+      else at += this.#whole(chunk, at, shared);
+    }
+  }
+
+  /** At the start of a frame, with at least its size in sight. */
+  #whole(chunk: Buffer, at: number, shared: boolean): number {
+    const size = checkedSize(chunk.readUInt32LE(at));
+    const end = at + 4 + size;
+    if (end > chunk.length) {
+      this.#frame = Buffer.allocUnsafeSlow(size);
+      return 4;
+    }
+    this.#emit(chunk, at + 4, end, shared);
+    return 4 + size;
+  }
+
+  #gatherSize(chunk: Buffer, at: number): number {
+    const copied = chunk.copy(this.#sizeField, this.#filled, at);
+    this.#filled += copied;
+    if (this.#filled === 4) {
+      this.#filled = 0;
+      this.#frame = Buffer.allocUnsafeSlow(checkedSize(this.#sizeField.readUInt32LE(0)));
+    }
+    return copied;
+  }
+
+  #gather(frame: Buffer, chunk: Buffer, at: number): number {
+    const copied = chunk.copy(frame, this.#filled, at);
+    this.#filled += copied;
+    if (this.#filled === frame.length) {
+      this.#frame = null;
+      this.#filled = 0;
+      this.#emit(frame, 0, frame.length, false);
+    }
+    return copied;
+  }
+
+  #emit(buffer: Buffer, start: number, end: number, shared: boolean): void {
+    if (buffer.readUInt16LE(start + 6) !== 0) throw new WireError("a frame has flags that are not known");
+    const payload = this.#reader.aim(buffer, start + 8, end, shared);
+    this.#onFrame(buffer.readUInt32LE(start), buffer.readUInt16LE(start + 4), payload);
+  }
+}
+
+function checkedSize(size: number): number {
+  if (size < 8 || size > FRAME_LIMIT) throw new WireError(`a frame of ${size} bytes`);
+  return size;
+}
