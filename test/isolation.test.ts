@@ -1,0 +1,182 @@
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import { type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { TestServer } from "./support/server.ts";
+
+let server: TestServer;
+let client: Holdfast;
+let box: Sandbox;
+let other: Sandbox;
+beforeAll(async () => {
+  server = await TestServer.start();
+  client = server.client();
+  [box, other] = await Promise.all([
+    client.sandboxes.create({ name: "one" }),
+    client.sandboxes.create({ name: "two" }),
+  ]);
+});
+afterAll(async () => {
+  client.close();
+  await server[Symbol.asyncDispose]();
+});
+
+const run = async (command: string, user?: "root") => {
+  const { stdout, stderr, exitCode } = await box.exec(command, user ? { user } : {});
+  return { out: `${stdout ?? ""}${stderr ?? ""}`, stdout: stdout ?? "", exitCode };
+};
+
+describe("inside a sandbox", () => {
+  it("commands run as uid 1000 with a home they can write to, without capabilities and without new privileges", async () => {
+    const { stdout } = await run(
+      "id -u; id -g; echo $HOME; pwd; touch ~/x && echo wrote; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status",
+    );
+    expect(stdout).toMatch(/^1000\n1000\n\/home\/user\n\/home\/user\nwrote\n/);
+    expect(stdout).toMatch(/CapEff:\s0000000000000000/);
+    expect(stdout).toMatch(/NoNewPrivs:\s1/);
+  });
+
+  it("root is root only inside: its id outside is unprivileged", async () => {
+    const run = await box.execs.start("id -u; sleep 30", { user: "root" });
+    for await (const chunk of run.output()) if (chunk.text.includes("0\n")) break;
+    const status = readFileSync(`/proc/${server.keeperPid(box.id)}/status`, "utf8");
+    const uid = Number(/^Uid:\s+(\d+)/m.exec(status)?.[1]);
+    expect(uid).toBeGreaterThanOrEqual(100_000);
+    await run.cancel();
+  });
+
+  it("nothing of the host is there: shadow, state directory, other sandboxes' files, processes", async () => {
+    await other.files.write("/home/user/secret.txt", "of the other");
+    writeFileSync(join(server.dir, "canary"), "host secret");
+    mkdirSync(join(server.dir, "images"), { recursive: true });
+    for (const user of [undefined, "root"] as const) {
+      const { out } = await run(
+        `cat /etc/shadow; cat ${server.dir}/canary; cat ${server.dir}/admin.key; find / -name secret.txt 2>/dev/null; ls /root/* /work /var/lib/* 2>&1; ls /proc | grep -E '^[0-9]+$' | wc -l; cat /proc/*/cmdline | tr '\\0' ' '`,
+        user,
+      );
+      expect(out).not.toMatch(/host secret|hf_|secret\.txt\n|root:[$*!]/);
+      expect(out).not.toContain("main.ts");
+    }
+    const { stdout } = await run("ls / | tr '\\n' ' '");
+    const names = new Set(stdout.trim().split(" "));
+    for (const name of ["work", "boot", "lost+found", "mnt", "srv", "opt", "media"])
+      expect(names.has(name)).toBe(false);
+  });
+
+  it("mounts show no path of the host's state directory", async () => {
+    const { out } = await run("cat /proc/self/mountinfo", "root");
+    expect(out).toContain(" / / ");
+    expect(out.split("\n").filter((line) => line.includes("/.holdfast/control")).length).toBe(1);
+  });
+
+  it("the network is loopback only, and up", async () => {
+    const { stdout } = await run(
+      "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '; cat /sys/class/net/lo/operstate 2>/dev/null || true",
+    );
+    expect(stdout.split("\n")[0]).toBe("lo");
+    const listen =
+      "import socket,threading\ns=socket.create_server(('127.0.0.1',0))\nthreading.Thread(target=lambda:s.accept()).start()\nsocket.create_connection(s.getsockname(),2)\nprint('connected')";
+    expect((await box.exec(["/usr/bin/python3", "-c", listen])).stdout).toBe("connected\n");
+    const host = createServer((socket) => socket.end("host")).listen(0, "127.0.0.1");
+    await new Promise((resolve) => host.once("listening", resolve));
+    const { port } = host.address() as { port: number };
+    const reach = await box.exec([
+      "/usr/bin/python3",
+      "-c",
+      `import socket\nsocket.create_connection(('127.0.0.1',${port}),2)`,
+    ]);
+    expect(reach.exitCode).not.toBe(0);
+    host.close();
+  });
+
+  it("root can mount nothing, load nothing, trace nothing of the host and can't make a user namespace", async () => {
+    for (const command of [
+      "mount -t tmpfs none /mnt2",
+      "mount --bind / /tmp",
+      "mknod /tmp/sda b 8 0",
+      "unshare -U true",
+      "chroot / true",
+      "nsenter -t 1 -m true",
+      "dmesg",
+      "echo 1 > /proc/sys/kernel/panic",
+      "echo b > /proc/sysrq-trigger",
+      "hostname elsewhere",
+    ]) {
+      expect([command, (await run(command, "root")).exitCode]).not.toEqual([command, 0]);
+    }
+  });
+
+  it("root can't trace the keeper", async () => {
+    const trace =
+      "import ctypes\nlibc=ctypes.CDLL(None,use_errno=True)\nprint(libc.ptrace(16,1,0,0),ctypes.get_errno())";
+    expect((await box.exec(["/usr/bin/python3", "-c", trace], { user: "root" })).stdout).toBe("-1 1\n");
+    expect((await run("cat /proc/1/mem | head -c 1; cat /proc/1/environ", "root")).exitCode).not.toBe(0);
+  });
+});
+
+describe("what root inside plants in the control directory", () => {
+  it("journals as symlinks reach nothing of the host", async () => {
+    const victim = await client.sandboxes.create({ name: "planter" });
+    const { stdout } = await victim.exec("ls -ld /.holdfast/control; ls /.holdfast/control 2>&1");
+    expect(stdout).toMatch(/denied/);
+    await victim.exec(
+      `for i in 1 2 3; do ln -sf ${server.dir}/admin.key /.holdfast/control/journals/planted-$i; ln -sf /etc/shadow /.holdfast/control/journals/shadow-$i; done`,
+      { user: "root" },
+    );
+    for (const id of ["planted-1", "shadow-1"]) {
+      const error = await victim.execs.start("echo hi", { id }).then(
+        async (run) => (await run.result()) as unknown,
+        (error: unknown) => error,
+      );
+      expect(JSON.stringify(error)).not.toMatch(/hf_|root:/);
+    }
+    expect((await victim.exec("echo still serving")).stdout).toBe("still serving\n");
+    await victim.delete();
+  });
+
+  it("a socket in the keeper's place, or a symlink to a host's socket, is never taken for the keeper", async () => {
+    const victim = await client.sandboxes.create({ name: "impostor" });
+    const heard: string[] = [];
+    const path = join(server.dir, "bystander.sock");
+    const bystander = createServer((socket) =>
+      socket.on("data", (data) => heard.push(data.toString("hex"))),
+    ).listen(path);
+    await victim.exec(`rm -f /.holdfast/control/keeper.sock; ln -s ${path} /.holdfast/control/keeper.sock`, {
+      user: "root",
+    });
+    await server.kill("SIGKILL");
+    await server.start();
+    client.close();
+    client = server.client();
+    const info = (await client.sandboxes.get("impostor")).info;
+    expect(info.status).toBe("degraded");
+    expect(heard).toEqual([]);
+    bystander.close();
+    expect((await (await client.sandboxes.get("impostor")).delete()).status).toBe("terminated");
+    box = await client.sandboxes.get("one");
+    other = await client.sandboxes.get("two");
+  });
+
+  it("file paths through symlinks end inside", async () => {
+    await box.exec("ln -sf /etc/shadow ~/link; ln -sf / ~/root; ln -sf ../../../../../../../etc/shadow ~/up");
+    for (const path of [
+      "/home/user/link",
+      "/home/user/up",
+      "/home/user/root/etc/shadow",
+      `/home/user/root${server.dir}/admin.key`,
+    ]) {
+      const error = await box.files.read(path).then(
+        () => null,
+        (error: unknown) => error,
+      );
+      expect(error).toBeInstanceOf(HoldfastError);
+      expect((error as HoldfastError).code).toBe("file_not_found");
+    }
+    for (const path of ["/.holdfast/control/keeper.sock", "/.holdfast/keeper"]) {
+      await expect(box.files.read(path)).rejects.toMatchObject({ code: "forbidden_path" });
+    }
+    await box.exec("ln -s /.holdfast/control/journals /tmp/j", { user: "root" });
+    await expect(box.files.list("/tmp/j")).rejects.toMatchObject({ code: "forbidden_path" });
+  });
+});

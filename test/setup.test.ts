@@ -1,0 +1,128 @@
+import { spawn } from "node:child_process";
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { expect, onTestFinished, test } from "vitest";
+
+const SCRIPTS = join(import.meta.dirname, "..", "scripts");
+
+/** Writes down how it was called, takes its time, and leaves what an installation leaves. */
+const NPM = `#!/bin/sh
+echo "$*" >> calls
+sleep 0.3
+if [ "$1" = ci ] && [ -e incomplete-lock ]; then echo "npm error Missing: x@ from lock file"; exit 1; fi
+if [ -e no-network ]; then echo "npm error network"; exit 1; fi
+mkdir -p node_modules/.bin && : > node_modules/.bin/node
+`;
+
+/** A checkout of the scripts alone, with a stand-in for npm. */
+function checkout() {
+  const root = mkdtempSync(join(tmpdir(), "holdfast-setup-"));
+  onTestFinished(() => rmSync(root, { recursive: true, force: true }));
+  for (const directory of ["tools", "packages/one", "bench", ".holdfast"]) {
+    mkdirSync(join(root, directory), { recursive: true });
+  }
+  cpSync(SCRIPTS, join(root, "scripts"), { recursive: true });
+  const write = (path: string, content: unknown) =>
+    writeFileSync(join(root, path), typeof content === "string" ? content : JSON.stringify(content));
+  write("tools/npm", NPM);
+  chmodSync(join(root, "tools/npm"), 0o755);
+  for (const path of ["package.json", "package-lock.json", "packages/one/package.json"]) write(path, {});
+  write(".npmrc", "");
+  const npmCalls = () =>
+    existsSync(join(root, "calls")) ? readFileSync(join(root, "calls"), "utf8").trim().split("\n") : [];
+  return { root, write, npmCalls, setup: () => setup(root) };
+}
+
+async function setup(root: string): Promise<{ code: number; output: string }> {
+  const env = { ...process.env, PATH: `${join(root, "tools")}:/usr/bin:/bin` };
+  const child = spawn(process.execPath, [join(root, "scripts/setup.mjs"), "check"], { cwd: root, env });
+  const exited = new Promise<number>((resolve) => child.once("close", (code) => resolve(code ?? -1)));
+  const [code, output] = await Promise.all([exited, text(child.stderr)]);
+  return { code, output };
+}
+
+const startTime = (pid: number) =>
+  readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ")[19];
+
+test("dependencies are installed once, and the next set-up is silent", async () => {
+  const { setup, npmCalls } = checkout();
+  expect((await setup()).output).toBe("setup: installing dependencies (npm)\n");
+  expect(await setup()).toEqual({ code: 0, output: "" });
+  expect(npmCalls()).toHaveLength(1);
+  expect(npmCalls()[0]).toMatch(/^ci /);
+});
+
+test("a changed dependency or lock file is installed, a changed script is not", async () => {
+  const { setup, npmCalls, write } = checkout();
+  await setup();
+  write("package.json", { scripts: { start: "something else" } });
+  await setup();
+  expect(npmCalls()).toHaveLength(1);
+  write("packages/one/package.json", { dependencies: { left: "1" } });
+  await setup();
+  expect(npmCalls()).toHaveLength(2);
+  write("package-lock.json", { lockfileVersion: 3 });
+  await setup();
+  expect(npmCalls()).toHaveLength(3);
+});
+
+test("nothing is installed under a running server, and the message says what to do", async () => {
+  const { setup, npmCalls, write } = checkout();
+  write(".holdfast/server-1.json", { pid: process.pid, startTime: startTime(process.pid) });
+  const { code, output } = await setup();
+  expect(code).toBe(1);
+  expect(output).toContain(`kill ${process.pid}`);
+  expect(npmCalls()).toEqual([]);
+});
+
+test("a server that is gone, or whose pid is another process's now, holds nothing up", async () => {
+  const { setup, npmCalls, write } = checkout();
+  write(".holdfast/server-1.json", { pid: process.pid, startTime: "1" });
+  write(".holdfast/server-2.json", { pid: 2 ** 22 + 1, startTime: "1" });
+  write(".holdfast/server-3.json", "{");
+  expect((await setup()).code).toBe(0);
+  expect(npmCalls()).toHaveLength(1);
+});
+
+test("a running server is no obstacle where nothing has changed", async () => {
+  const { setup, write } = checkout();
+  await setup();
+  write(".holdfast/server-1.json", { pid: process.pid, startTime: startTime(process.pid) });
+  expect(await setup()).toEqual({ code: 0, output: "" });
+});
+
+test("two set-ups at once install once", async () => {
+  const { setup, npmCalls } = checkout();
+  const both = await Promise.all([setup(), setup()]);
+  expect(both.map(({ code }) => code)).toEqual([0, 0]);
+  expect(npmCalls()).toHaveLength(1);
+});
+
+test("a lock file without other platforms' builds is installed from all the same", async () => {
+  const { setup, npmCalls, write } = checkout();
+  write("incomplete-lock", "");
+  expect((await setup()).code).toBe(0);
+  expect(npmCalls()[1]).toMatch(/^install --no-save /);
+});
+
+test("an installation that failed is said to have failed, and is tried again", async () => {
+  const { root, setup, npmCalls, write } = checkout();
+  write("no-network", "");
+  const failed = await setup();
+  expect(failed.code).toBe(1);
+  expect(failed.output).toContain("npm error network");
+  rmSync(join(root, "no-network"));
+  expect((await setup()).code).toBe(0);
+  expect(npmCalls()).toHaveLength(2);
+});

@@ -1,0 +1,140 @@
+/**
+ * What Holdfast leaves on a machine while it runs: processes, mounts, cgroups, network namespaces, loop devices and
+ * directories that carry its marks. Looked for from outside, with none of the product's own code, which might miss
+ * afterwards exactly what it forgot to clean.
+ */
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+/** Each trace once, by a key that a later thing of the same name does not share, with a line for people. */
+export type Traces = ReadonlyMap<string, string>;
+
+const MARKED_ENVIRONMENT = /(?:^|\0)HOLDFAST_(?:INSTALLATION|SANDBOX|EXEC)=/;
+const MARKED_COMMAND = new RegExp(
+  `/\\.holdfast/|packages/server/src/main\\.ts|${tmpdir().replaceAll(/[.+*?^$()[\]{}|\\]/g, "\\$&")}/holdfast`,
+);
+const MARKED_NAME = /holdfast|sbx_/;
+
+export function findTraces(): Traces {
+  return new Map([
+    ...processTraces(),
+    ...mountTraces(),
+    ...cgroupTraces(),
+    ...loopTraces(),
+    ...entryTraces("temporary file", tmpdir(), /^holdfast/),
+    ...entryTraces("runtime state", "/run/runc", MARKED_NAME),
+    ...entryTraces("runtime state", "/run/crun", MARKED_NAME),
+    ...entryTraces("named network namespace", "/run/netns", /./),
+  ]);
+}
+
+/** What is there after and was not before. */
+export const newTraces = (before: Traces, after: Traces): Map<string, string> =>
+  new Map([...after].filter(([key]) => !before.has(key)));
+
+type Trace = [key: string, description: string];
+
+/** The text of a file that may vanish, or not be ours to read, at any time. */
+function read(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
+}
+
+function list(directory: string): string[] {
+  try {
+    return readdirSync(directory);
+  } catch {
+    return [];
+  }
+}
+
+function directories(directory: string): string[] {
+  try {
+    const entries = readdirSync(directory, { withFileTypes: true });
+    return entries.filter((entry) => entry.isDirectory()).map((entry) => entry.name);
+  } catch {
+    return [];
+  }
+}
+
+function stat(pid: string): { parent: string; startTime: string } {
+  const line = read(`/proc/${pid}/stat`);
+  const fields = line.slice(line.lastIndexOf(")") + 2).split(" ");
+  return { parent: fields[1] ?? "", startTime: fields[19] ?? "" };
+}
+
+/** This process, its test workers, and the shells and npm above it. */
+function ownFamily(pids: readonly string[]): Set<string> {
+  const self = String(process.pid);
+  const family = new Set(pids.filter((pid) => stat(pid).parent === self));
+  for (let pid = self; pid !== "" && pid !== "0" && !family.has(pid); pid = stat(pid).parent) family.add(pid);
+  return family;
+}
+
+function processTraces(): Trace[] {
+  const pids = list("/proc").filter((name) => /^\d+$/.test(name));
+  const family = ownFamily(pids);
+  const traces: Trace[] = [];
+  for (const pid of pids) {
+    if (family.has(pid)) continue;
+    const command = read(`/proc/${pid}/cmdline`).replaceAll("\0", " ").trim();
+    if (!MARKED_COMMAND.test(command) && !MARKED_ENVIRONMENT.test(read(`/proc/${pid}/environ`))) continue;
+    const key = `process ${pid} ${stat(pid).startTime}`;
+    traces.push([key, `process ${pid}${networkOf(pid)}: ${command.slice(0, 200)}`]);
+  }
+  return traces;
+}
+
+function networkOf(pid: string): string {
+  try {
+    const network = readlinkSync(`/proc/${pid}/ns/net`);
+    return network === readlinkSync("/proc/self/ns/net") ? "" : ` in ${network}`;
+  } catch {
+    return "";
+  }
+}
+
+const mountLines = (): string[] => read("/proc/self/mountinfo").split("\n");
+
+function mountTraces(): Trace[] {
+  return mountLines()
+    .filter((line) => MARKED_NAME.test(line))
+    .map((line) => {
+      const [id, , , , point] = line.split(" ");
+      return [`mount ${id} ${point}`, `mount on ${point}`];
+    });
+}
+
+function cgroupTraces(): Trace[] {
+  const hierarchies = mountLines()
+    .filter((line) => / - cgroup2? /.test(line))
+    .map((line) => line.split(" ")[4] ?? "");
+  return [...new Set(hierarchies)].flatMap((root) => cgroupsBelow(root));
+}
+
+function cgroupsBelow(directory: string): Trace[] {
+  return directories(directory).flatMap((name) => {
+    const path = join(directory, name);
+    const own: Trace[] = MARKED_NAME.test(name) ? [[`cgroup ${path}`, `cgroup ${path}`]] : [];
+    return [...own, ...cgroupsBelow(path)];
+  });
+}
+
+function loopTraces(): Trace[] {
+  return list("/sys/block")
+    .filter((name) => name.startsWith("loop"))
+    .flatMap((name): Trace[] => {
+      const file = read(`/sys/block/${name}/loop/backing_file`).trim();
+      return MARKED_NAME.test(file) ? [[`loop ${name} ${file}`, `loop device ${name} on ${file}`]] : [];
+    });
+}
+
+function entryTraces(kind: string, directory: string, pattern: RegExp): Trace[] {
+  return list(directory)
+    .filter((name) => pattern.test(name))
+    .map((name) => [`${kind} ${name}`, `${kind} ${join(directory, name)}`]);
+}
