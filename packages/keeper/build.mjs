@@ -21,7 +21,7 @@ const FLAGS = sanitize
   : [...WARNINGS, "-O2", "-static", "-s"];
 
 const SHARED = ["frame.c", "link.c", "server.c", "serve.c", "path.c", "files.c", "remove.c"];
-const KEEPER = ["exec.c", "execs.c", "child.c", "user.c", "journal.c", "proc.c"];
+const KEEPER = ["exec.c", "execs.c", "child.c", "user.c", "journal.c", "proc.c", "evidence.c"];
 
 /** Every program with its sources; the fuzz driver exists only where it can see what it breaks. */
 function programs(files) {

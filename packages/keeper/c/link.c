@@ -347,13 +347,14 @@ static bool send_some(struct link *link) {
 }
 
 void link_flush(struct link *link) {
+  bool held = link->stalled || !link_has_room(link);
   while (!link->dead && link->first && send_some(link)) continue;
   if (link->dead) return;
   if (link->closing && !link->first) {
     link_close(link);
     return;
   }
-  if (link->stalled && may_take(link)) server_due(link->server, link->server->lived_ms);
+  if (held && may_take(link)) server_due(link->server, link->server->lived_ms);
   uint32_t interest = (may_take(link) ? EPOLLIN : 0) | (link->first ? EPOLLOUT : 0);
   if (!source_watch(link->server, &link->source, interest)) link_close(link);
 }

@@ -43,11 +43,15 @@ bool source_watch(struct server *server, struct source *source, uint32_t interes
   struct epoll_event event = {.events = wanted, .data.ptr = source};
   if (epoll_ctl(server->epoll, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, source->fd, &event) < 0) return false;
   source->interest = wanted;
+  source->epoll = server->epoll;
   return true;
 }
 
+/* Closing alone is not enough: while a forked child still has the descriptor, epoll would go on reporting it. */
 void source_close(struct source *source) {
-  if (source->fd >= 0) close(source->fd);
+  if (source->fd < 0) return;
+  if (source->interest) epoll_ctl(source->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+  close(source->fd);
   source->fd = -1;
   source->interest = 0;
 }

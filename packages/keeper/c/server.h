@@ -23,6 +23,7 @@ struct handle;
 /* Something in the epoll set. A closed one has fd -1; its memory stays until the turn is over. */
 struct source {
   int fd;
+  int epoll;
   uint32_t interest;
   void (*ready)(struct server *server, struct source *source, uint32_t events);
 };

@@ -1,0 +1,253 @@
+#include "child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "proc.h"
+#include "user.h"
+
+#define CAP_BIT(cap) (UINT64_C(1) << (cap))
+/* What root in a sandbox may do: own, kill and change ids of what is inside. Nothing that reaches the keeper. */
+#define ROOT_CAPABILITIES                                                                                      \
+  (CAP_BIT(CAP_CHOWN) | CAP_BIT(CAP_DAC_OVERRIDE) | CAP_BIT(CAP_FOWNER) | CAP_BIT(CAP_FSETID) |               \
+   CAP_BIT(CAP_KILL) | CAP_BIT(CAP_SETGID) | CAP_BIT(CAP_SETUID) | CAP_BIT(CAP_SETPCAP) |                      \
+   CAP_BIT(CAP_NET_BIND_SERVICE) | CAP_BIT(CAP_SYS_CHROOT) | CAP_BIT(CAP_SETFCAP))
+
+#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define OOM_SCORE "500"
+#define ENV_ADDED 4
+
+const char *child_failure_name(enum child_failure failure) {
+  switch (failure) {
+    case CHILD_NOT_FOUND:
+      return "not_found";
+    case CHILD_NOT_EXECUTABLE:
+      return "not_executable";
+    case CHILD_CWD:
+      return "cwd";
+    case CHILD_USER:
+      return "user";
+    case CHILD_RUNS:
+      break;
+  }
+  return "";
+}
+
+_Noreturn static void fail(const struct child_order *order, enum child_failure failure, const char *subject,
+                           const char *why) {
+  uint8_t byte = (uint8_t)failure;
+  ssize_t ignored = write(order->status_fd, &byte, 1);
+  char line[512];
+  snprintf(line, sizeof line, "holdfast: %.300s: %s\n", subject, why);
+  ignored = write(STDERR_FILENO, line, strlen(line));
+  (void)ignored;
+  _exit(failure == CHILD_NOT_FOUND ? 127 : 126);
+}
+
+static const char *reason(int error) {
+  const char *text = strerrordesc_np(error);
+  return text ? text : "unknown error";
+}
+
+static char *copy_slice(struct slice text) {
+  char *copy = malloc(text.size + 1);
+  if (!copy) _exit(126);
+  memcpy(copy, text.data, text.size);
+  copy[text.size] = 0;
+  return copy;
+}
+
+/* The strings of a list, with room for `more` and a NULL behind them. */
+static char **copy_list(struct slice list, size_t more, size_t *count) {
+  struct reader in = reader_of(list.data, list.size);
+  *count = read_u32(&in);
+  char **strings = calloc(*count + more + 1, sizeof *strings);
+  if (!strings) _exit(126);
+  for (size_t i = 0; i < *count; i++) strings[i] = copy_slice(read_str(&in));
+  return strings;
+}
+
+static const char *env_get(char **env, const char *name) {
+  size_t size = strlen(name);
+  for (; *env; env++) {
+    if (strncmp(*env, name, size) == 0 && (*env)[size] == '=') return *env + size + 1;
+  }
+  return NULL;
+}
+
+static void env_add(char **env, const char *name, const char *value) {
+  if (env_get(env, name)) return;
+  char *text = malloc(strlen(name) + strlen(value) + 2);
+  if (!text) _exit(126);
+  sprintf(text, "%s=%s", name, value);
+  while (*env) env++;
+  *env = text;
+}
+
+static void env_remove(char **env, const char *name) {
+  size_t size = strlen(name);
+  char **kept = env;
+  for (; *env; env++) {
+    if (strncmp(*env, name, size) != 0 || (*env)[size] != '=') *kept++ = *env;
+  }
+  *kept = NULL;
+}
+
+static char **build_env(const struct child_order *order, const struct user *user) {
+  size_t count;
+  char **env = copy_list(order->env, ENV_ADDED, &count);
+  env_remove(env, "HOLDFAST_EXEC");
+  env_add(env, "HOLDFAST_EXEC", order->id);
+  env_add(env, "HOME", user->home);
+  env_add(env, "USER", user->name);
+  env_add(env, "LOGNAME", user->name);
+  return env;
+}
+
+static void set_stdio(const struct child_order *order) {
+  int input = order->stdin_fd >= 0 ? order->stdin_fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
+  dup2(order->stderr_fd, STDERR_FILENO);
+  dup2(order->stdout_fd, STDOUT_FILENO);
+  if (input < 0 || dup2(input, STDIN_FILENO) < 0) close(STDIN_FILENO);
+  syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
+}
+
+static void set_surroundings(const struct child_order *order) {
+  setsid();
+  set_stdio(order);
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  umask(022);
+  setrlimit(RLIMIT_NOFILE, &order->files);
+  process_mark(order->serial);
+  int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  ssize_t ignored = write(fd, OOM_SCORE, strlen(OOM_SCORE));
+  (void)ignored;
+  close(fd);
+}
+
+/* Reduces every set to `kept`. The bounding set goes first, while there still is the right to reduce it. */
+static void drop_bounding(uint64_t kept) {
+  for (int cap = 0; cap < 64; cap++) {
+    if (kept & CAP_BIT(cap)) continue;
+    if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno == EINVAL) break;
+  }
+}
+
+static bool limit_capabilities(uint64_t kept) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct sets[2];
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  if (syscall(SYS_capget, &header, sets) < 0) return false;
+  for (int i = 0; i < 2; i++) {
+    sets[i].permitted &= (uint32_t)(kept >> (32 * i));
+    sets[i].effective = sets[i].permitted;
+    sets[i].inheritable = 0;
+  }
+  return syscall(SYS_capset, &header, sets) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+}
+
+/* So that a command can open /dev/stdout and the like, which are its pipes by another name. */
+static void give_stdio(const struct child_order *order, const struct user *user) {
+  int ignored = fchown(STDOUT_FILENO, user->uid, user->gid);
+  ignored |= fchown(STDERR_FILENO, user->uid, user->gid);
+  if (order->stdin_fd >= 0) ignored |= fchown(STDIN_FILENO, user->uid, user->gid);
+  (void)ignored;
+}
+
+static bool become(const struct child_order *order, const struct user *user) {
+  uint64_t kept = user->uid == 0 ? ROOT_CAPABILITIES : 0;
+  drop_bounding(kept);
+  if (geteuid() == 0) {
+    give_stdio(order, user);
+    if (setgroups(0, NULL) < 0 && errno != EPERM) return false;
+    if (setresgid(user->gid, user->gid, user->gid) < 0) return false;
+    if (setresuid(user->uid, user->uid, user->uid) < 0) return false;
+  } else if (user->uid != geteuid()) {
+    return false;
+  }
+  return limit_capabilities(kept);
+}
+
+static void enter(const struct child_order *order, const struct user *user) {
+  if (order->cwd.size == 0) {
+    if (chdir(user->home) < 0 && chdir("/") < 0) fail(order, CHILD_CWD, "/", reason(errno));
+    return;
+  }
+  const char *cwd = copy_slice(order->cwd);
+  if (chdir(cwd) < 0) fail(order, CHILD_CWD, cwd, reason(errno));
+}
+
+/* A text file without an interpreter line is the shell's, as everywhere. */
+static void execute(const char *path, char **argv, size_t count, char **env) {
+  execve(path, argv, env);
+  if (errno != ENOEXEC) return;
+  char **shell = calloc(count + 2, sizeof *shell);
+  if (!shell) return;
+  shell[0] = (char *)"/bin/sh";
+  shell[1] = (char *)path;
+  for (size_t i = 1; i < count; i++) shell[i + 1] = argv[i];
+  execve(shell[0], shell, env);
+  free(shell);
+  errno = ENOEXEC;
+}
+
+static bool is_absence(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ENODEV || error == ESTALE;
+}
+
+/* Tries every directory of PATH; returns the error that says most. */
+static int search(char **argv, size_t count, char **env) {
+  const char *path = env_get(env, "PATH");
+  if (!path) path = DEFAULT_PATH;
+  int error = ENOENT;
+  for (;;) {
+    size_t size = (size_t)(strchrnul(path, ':') - path);
+    char file[PATH_MAX];
+    int length = snprintf(file, sizeof file, "%.*s%s%s", (int)size, path, size ? "/" : "", argv[0]);
+    if (length > 0 && (size_t)length < sizeof file) {
+      execute(file, argv, count, env);
+      if (errno == EACCES) {
+        error = EACCES;
+      } else if (!is_absence(errno)) {
+        return errno;
+      }
+    }
+    if (path[size] == 0) return error;
+    path += size + 1;
+  }
+}
+
+void child_run(const struct child_order *order) {
+  set_surroundings(order);
+  struct user user;
+  if (!user_find(order->user, &user)) fail(order, CHILD_USER, copy_slice(order->user), "no such user");
+  size_t count;
+  char **argv = copy_list(order->argv, 0, &count);
+  char **env = build_env(order, &user);
+  if (!become(order, &user)) fail(order, CHILD_USER, user.name, reason(errno));
+  enter(order, &user);
+  int error = ENOENT;
+  if (strchr(argv[0], '/')) {
+    execute(argv[0], argv, count, env);
+    error = errno;
+  } else if (argv[0][0]) {
+    error = search(argv, count, env);
+  }
+  if (is_absence(error)) fail(order, CHILD_NOT_FOUND, argv[0], "not found");
+  fail(order, CHILD_NOT_EXECUTABLE, argv[0], reason(error));
+}

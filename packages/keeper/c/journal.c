@@ -1,0 +1,162 @@
+#include "journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server.h"
+
+#define MAGIC 0x314A4648u
+#define BLOCK 4096u
+
+bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap) {
+  *journal = (struct journal){.cap = cap < JOURNAL_CAP_MIN ? JOURNAL_CAP_MIN : cap};
+  journal->fd = openat(directory, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0600);
+  return journal->fd >= 0;
+}
+
+void journal_close(struct journal *journal) {
+  if (journal->fd >= 0) close(journal->fd);
+  journal->fd = -1;
+}
+
+static uint64_t mark_at(const struct journal *journal, uint32_t index) {
+  return journal->marks[(journal->mark_first + index) % JOURNAL_MARKS_MAX];
+}
+
+/* Remembers the start of a record about to be written, if the last one remembered is a step back. */
+static void mark(struct journal *journal) {
+  uint64_t step = journal->cap / JOURNAL_STEPS;
+  uint64_t last = journal->mark_count > 0 ? mark_at(journal, journal->mark_count - 1) : journal->floor;
+  if (journal->end < last + step || journal->mark_count == JOURNAL_MARKS_MAX) return;
+  journal->marks[(journal->mark_first + journal->mark_count) % JOURNAL_MARKS_MAX] = journal->end;
+  journal->mark_count++;
+}
+
+/*
+ * Frees the head up to the first mark that brings the file below its cap. Where the file system can't punch holes the
+ * floor stays, and the journal counts as full at twice its cap.
+ */
+static void shorten(struct journal *journal) {
+  uint64_t floor = journal->floor;
+  uint32_t used = 0;
+  while (used < journal->mark_count && journal->end - floor > journal->cap) floor = mark_at(journal, used++);
+  if (floor == journal->floor) return;
+  uint64_t from = journal->floor / BLOCK * BLOCK;
+  if (fallocate(journal->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(floor - from)) < 0) {
+    if (journal->end - journal->floor > 2 * journal->cap) journal->full = true;
+    return;
+  }
+  journal->floor = floor;
+  journal->mark_first = (journal->mark_first + used) % JOURNAL_MARKS_MAX;
+  journal->mark_count -= used;
+}
+
+static bool write_whole(int fd, const uint8_t *data, size_t size, uint64_t offset) {
+  while (size > 0) {
+    ssize_t written = pwrite(fd, data, size, (off_t)offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    data += written;
+    size -= (size_t)written;
+    offset += (uint64_t)written;
+  }
+  return true;
+}
+
+bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size) {
+  if (journal->fd < 0 || (journal->full && kind != JOURNAL_EXIT)) return false;
+  store_u32(record, MAGIC);
+  store_u32(record + 4, kind);
+  store_u32(record + 8, (uint32_t)size);
+  store_u32(record + 12, 0);
+  store_u64(record + 16, realtime_us());
+  if (!write_whole(journal->fd, record, JOURNAL_HEADER + size, journal->end)) {
+    journal->full = true;
+    /* A torn record at the end would be read as damage. */
+    if (ftruncate(journal->fd, (off_t)journal->end) < 0) return false;
+    return false;
+  }
+  mark(journal);
+  journal->end += JOURNAL_HEADER + size;
+  if (journal->end - journal->floor > journal->cap) shorten(journal);
+  return true;
+}
+
+/* Length of the record with this header, header included; 0 where it is none. */
+static uint64_t record_size(const uint8_t *header) {
+  uint32_t kind = load_u32(header + 4);
+  uint32_t size = load_u32(header + 8);
+  bool sound = load_u32(header) == MAGIC && kind >= JOURNAL_STDOUT && kind <= JOURNAL_EXIT &&
+               size <= JOURNAL_RECORD_MAX && load_u32(header + 12) == 0;
+  return sound ? JOURNAL_HEADER + (uint64_t)size : 0;
+}
+
+static ssize_t read_whole(int fd, uint8_t *data, size_t size, uint64_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    ssize_t got = pread(fd, data + done, size - done, (off_t)(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += (size_t)got;
+  }
+  return (ssize_t)done;
+}
+
+static enum journal_read read_records(int fd, uint64_t cursor, uint64_t size, struct writer *out, size_t *kept) {
+  uint8_t first[JOURNAL_HEADER];
+  ssize_t got = read_whole(fd, first, sizeof first, cursor);
+  if (got < 0) return JOURNAL_FAILED;
+  uint64_t needed = (size_t)got == sizeof first ? record_size(first) : 0;
+  if (needed == 0) return JOURNAL_BAD_CURSOR;
+  if (size < needed) size = needed;
+  uint8_t *room = writer_room(out, 4 + size);
+  if (!room) {
+    errno = ENOMEM;
+    return JOURNAL_FAILED;
+  }
+  got = read_whole(fd, room + 4, size, cursor);
+  if (got < 0) return JOURNAL_FAILED;
+  size_t at = 0;
+  while ((size_t)got - at >= JOURNAL_HEADER) {
+    uint64_t record = record_size(room + 4 + at);
+    if (record == 0 || record > (size_t)got - at) break;
+    at += record;
+  }
+  if (at == 0) return JOURNAL_BAD_CURSOR;
+  store_u32(room, (uint32_t)at);
+  *kept = at;
+  writer_keep(out, 4 + at);
+  return JOURNAL_READ;
+}
+
+/* A closed journal is opened for the read. What is found there may have been put there by a command running as root. */
+static int reopen(int directory, const char *name) {
+  int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  struct stat stat;
+  if (fd < 0) return -1;
+  if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode)) return fd;
+  close(fd);
+  errno = EIO;
+  return -1;
+}
+
+enum journal_read journal_read(const struct journal *journal, int directory, const char *name, uint64_t cursor,
+                               uint32_t max, struct writer *out, uint64_t *next) {
+  if (max > FRAME_DATA_MAX) max = FRAME_DATA_MAX;
+  uint64_t size = journal->end - cursor;
+  if (size > max) size = max;
+  int fd = journal->fd >= 0 ? journal->fd : reopen(directory, name);
+  if (fd < 0) return JOURNAL_FAILED;
+  size_t kept = 0;
+  enum journal_read result = read_records(fd, cursor, size, out, &kept);
+  int error = errno;
+  if (fd != journal->fd) close(fd);
+  errno = error;
+  *next = cursor + kept;
+  return result;
+}
