@@ -1,0 +1,42 @@
+import { HoldfastError } from "@holdfast/sdk";
+import { CommanderError } from "commander";
+import { Interrupted } from "./interrupt.ts";
+import { printable } from "./table.ts";
+
+export const EXIT = { failed: 1, usage: 2, timedOut: 124, holdfastFailed: 125 } as const;
+
+/** A failure that is the command line's own, with what to do about it. */
+export class Failure extends Error {
+  readonly hint: string;
+  readonly exitCode: number;
+  constructor(message: string, hint = "", exitCode: number = EXIT.failed) {
+    super(message);
+    this.name = "Failure";
+    this.hint = hint;
+    this.exitCode = exitCode;
+  }
+}
+
+export const usage = (message: string, hint = ""): Failure => new Failure(message, hint, EXIT.usage);
+
+/** The two lines that a person gets, and the exit code for whatever was thrown. */
+export function report(error: unknown): { text: string; exitCode: number } {
+  if (error instanceof CommanderError) {
+    return { text: "", exitCode: error.exitCode === 0 ? 0 : EXIT.usage };
+  }
+  if (error instanceof Interrupted) return { text: "", exitCode: error.exitCode };
+  const message = error instanceof Error ? error.message : String(error);
+  const hint = error instanceof HoldfastError || error instanceof Failure ? error.hint : "";
+  const cause = error instanceof HoldfastError ? causeOf(error) : "";
+  const lines = [`holdfast: ${message}${cause}`, hint].filter((line) => line !== "");
+  return {
+    text: lines.map((line) => `${printable(line)}\n`).join(""),
+    exitCode: error instanceof Failure ? error.exitCode : EXIT.failed,
+  };
+}
+
+/** What the server says lay beneath, where that adds something. */
+function causeOf(error: HoldfastError): string {
+  const said = (error.cause as { message?: unknown } | null | undefined)?.message;
+  return error.status > 0 && typeof said === "string" && !error.message.includes(said) ? ` (${said})` : "";
+}

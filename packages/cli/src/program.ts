@@ -1,0 +1,48 @@
+import { readFileSync } from "node:fs";
+import { Command } from "commander";
+import { registerCp } from "./commands/cp.ts";
+import { registerDoctor } from "./commands/doctor.ts";
+import { registerExec } from "./commands/exec.ts";
+import { registerImage } from "./commands/image.ts";
+import { registerLogs } from "./commands/logs.ts";
+import { registerOperator } from "./commands/operator.ts";
+import { registerRun } from "./commands/run.ts";
+import { registerSandboxes } from "./commands/sandboxes.ts";
+import type { Context } from "./context.ts";
+
+const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
+  version: string;
+};
+
+/** The command line as a whole. */
+export function programOf(context: Context): Command {
+  const program = new Command("holdfast")
+    .description("Sandboxes that never lie, never hang and never leak.")
+    .version(version)
+    .enablePositionalOptions()
+    .exitOverride()
+    .showHelpAfterError("Add --help for how to use it.")
+    .configureOutput({
+      outputError: (text, write) => write(text.replace(/^error: /, "holdfast: ")),
+    })
+    .addHelpText(
+      "after",
+      `
+Where the server is: HOLDFAST_URL and HOLDFAST_API_KEY; on the server's machine both are found by themselves, in
+HOLDFAST_DIR or its default.
+
+Examples:
+  holdfast doctor
+  holdfast run -- sh -c 'echo hi; exit 3'
+  holdfast create box && holdfast exec box -- uname -a && holdfast rm box`,
+    );
+  registerDoctor(program, context);
+  registerRun(program, context);
+  registerSandboxes(program, context);
+  registerExec(program, context);
+  registerLogs(program, context);
+  registerCp(program, context);
+  registerOperator(program, context);
+  registerImage(program, context);
+  return program;
+}

@@ -1,0 +1,80 @@
+import { describe, expect, it } from "vitest";
+import { isPlainName, parsePlace, targetOf } from "./place.ts";
+import { age, printable, size, table } from "./table.ts";
+import { commandOf, duration, megabytes, variable } from "./values.ts";
+
+describe("values on the command line", () => {
+  it("durations have a unit, or are seconds", () => {
+    expect(["500ms", "30s", "30", "1.5m", "2h"].map(duration)).toEqual([
+      500, 30_000, 30_000, 90_000, 7_200_000,
+    ]);
+    for (const wrong of ["", "x", "-1s", "0", "5 m", "1e3", "10d"]) expect(() => duration(wrong)).toThrow();
+  });
+
+  it("sizes have a unit, or are megabytes", () => {
+    expect(["512", "512m", "2g", "1.5GB"].map(megabytes)).toEqual([512, 512, 2048, 1536]);
+    for (const wrong of ["", "m", "1t", "-5"]) expect(() => megabytes(wrong)).toThrow();
+  });
+
+  it("variables add up, keep '=' in their value, and are passed on by name", () => {
+    process.env.HOLDFAST_TEST_VALUE = "from here";
+    const both = variable("HOLDFAST_TEST_VALUE", variable("A=b=c"));
+    delete process.env.HOLDFAST_TEST_VALUE;
+    expect(both).toEqual({ A: "b=c", HOLDFAST_TEST_VALUE: "from here" });
+    expect(() => variable("=x")).toThrow();
+  });
+
+  it("only the separator before a command is taken away", () => {
+    expect(commandOf(["--", "ls", "--", "-l"])).toEqual(["ls", "--", "-l"]);
+    expect(commandOf(["ls", "--"])).toEqual(["ls", "--"]);
+  });
+});
+
+describe("the ends of a copy", () => {
+  it("are told apart by their form", () => {
+    expect(parsePlace("box:/tmp/a:b")).toEqual({ kind: "sandbox", sandbox: "box", path: "/tmp/a:b" });
+    expect(parsePlace("./box:/tmp")).toEqual({ kind: "local", path: "./box:/tmp" });
+    expect(parsePlace("/a:b")).toEqual({ kind: "local", path: "/a:b" });
+    expect(parsePlace("-")).toEqual({ kind: "stdio" });
+    expect(() => parsePlace("box:tmp")).toThrow("not absolute");
+  });
+
+  it("follow the rules of cp -r", () => {
+    expect(targetOf("a.txt", "/tmp", true)).toBe("/tmp/a.txt");
+    expect(targetOf("a.txt", "/tmp/b.txt", false)).toBe("/tmp/b.txt");
+    expect(targetOf("a.txt", "/tmp/new/", false)).toBe("/tmp/new/a.txt");
+    expect(targetOf("/src/dir/", "/tmp", true)).toBe("/tmp/dir");
+    expect(targetOf("/src/dir/.", "/tmp", true)).toBe("/tmp");
+  });
+
+  it("take no name that could lead elsewhere", () => {
+    for (const name of ["", ".", "..", "a/b", "../x", "a\0"]) expect(isPlainName(name)).toBe(false);
+    for (const name of ["...", "a b", ".hidden", "ü"]) expect(isPlainName(name)).toBe(true);
+  });
+});
+
+describe("listings", () => {
+  it("show control characters instead of sending them to the terminal", () => {
+    expect(printable("a\x1b[2Jb\nc\x9b")).toBe("a\\x1b[2Jb\\x0ac\\x9b");
+    expect(table(["A"], [["\x1b[31m"]])).toBe("A\n\\x1b[31m\n");
+  });
+
+  it("align their columns", () => {
+    expect(
+      table(
+        ["A", "LONG"],
+        [
+          ["wide cell", "x"],
+          ["b", ""],
+        ],
+      ),
+    ).toBe("A          LONG\nwide cell  x\nb\n");
+  });
+
+  it("give ages and sizes in their largest unit", () => {
+    const now = Date.parse("2026-01-02T00:00:00Z");
+    expect(age("2026-01-01T23:59:30Z", now)).toBe("30s");
+    expect(age("2026-01-01T22:00:00Z", now)).toBe("2h");
+    expect([size(999), size(1_500_000)]).toEqual(["999 B", "1.5 MB"]);
+  });
+});

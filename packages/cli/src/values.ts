@@ -1,0 +1,60 @@
+import { InvalidArgumentError } from "commander";
+
+/** How option values are written on the command line. */
+
+const DURATIONS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
+const SIZES_MB: Record<string, number> = { m: 1, mb: 1, g: 1024, gb: 1024 };
+
+/** "500ms", "30s", "5m", "2h"; a bare number is seconds. */
+export function duration(text: string): number {
+  const [, number = "", unit = "s"] = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(text) ?? [];
+  const ms = Math.round(Number(number) * (DURATIONS[unit] ?? 0));
+  if (ms < 1) throw new InvalidArgumentError("Use a duration such as 500ms, 30s, 5m or 2h.");
+  return ms;
+}
+
+/** "512m", "2g"; a bare number is megabytes. */
+export function megabytes(text: string): number {
+  const [, number = "", unit = "m"] = /^(\d+(?:\.\d+)?)(m|mb|g|gb)?$/i.exec(text) ?? [];
+  const mb = Math.round(Number(number) * (SIZES_MB[unit.toLowerCase()] ?? 0));
+  if (mb < 1) throw new InvalidArgumentError("Use a size such as 512m or 2g.");
+  return mb;
+}
+
+export function cores(text: string): number {
+  const cpus = Number(text);
+  if (text === "" || !(cpus > 0)) throw new InvalidArgumentError("Use a number of cores such as 0.5 or 2.");
+  return cpus;
+}
+
+export function count(text: string): number {
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError("Use a whole number.");
+  return Number(text);
+}
+
+/** "KEY=VALUE", any number of times; "KEY" alone takes the value from our own environment. */
+export function variable(text: string, before: Record<string, string> = {}): Record<string, string> {
+  const at = text.indexOf("=");
+  if (at > 0) return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
+  const value = process.env[text];
+  if (at === 0 || text === "") throw new InvalidArgumentError("Use KEY=VALUE, or KEY to pass it on.");
+  return value === undefined ? before : { ...before, [text]: value };
+}
+
+export function label(text: string, before: Record<string, string> = {}): Record<string, string> {
+  const at = text.indexOf("=");
+  if (at < 1) throw new InvalidArgumentError("Use KEY=VALUE.");
+  return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
+}
+
+/** What follows the sandbox's name: the separator that may precede the command is not part of it. */
+export const commandOf = (words: readonly string[]): string[] => [
+  ...(words[0] === "--" ? words.slice(1) : words),
+];
+
+/** Without the options that were not given. */
+export function given<Options extends object>(
+  options: Options,
+): { [Key in keyof Options]: Exclude<Options[Key], undefined> } {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as never;
+}
