@@ -45,6 +45,7 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
     this.#asked = range.offset;
     this.#end = Math.min(size, range.length === null ? size : range.offset + range.length);
     signal.addEventListener("abort", this);
+    if (signal.aborted) this.#close();
     this.#readAhead();
   }
 

@@ -1,10 +1,11 @@
 /** What the tests of this package share: temporary directories, real keepers, bodies to send. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { ExecId } from "@holdfast/contract";
+import { type ExecId, randomText } from "@holdfast/contract";
 import type { ExecOrder, KeeperExec, Link } from "@holdfast/engine";
 import { keeperBinaries } from "./binaries.ts";
 import { type ConnectOptions, connectKeeper } from "./link.ts";
@@ -16,11 +17,21 @@ export const soon = () => AbortSignal.timeout(20_000);
 export const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
 /** Waits until it holds, and fails with what was waited for. */
-export async function until(what: string, holds: () => boolean): Promise<void> {
-  for (const end = Date.now() + 10_000; !holds(); await pause(5)) {
+export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
+  for (const end = Date.now() + 10_000; !(await holds()); await pause(5)) {
     if (Date.now() > end) throw new Error(`waited in vain: ${what}`);
   }
 }
+
+const listens = (path: string): Promise<boolean> =>
+  new Promise((resolve) => {
+    const socket = connect(path);
+    socket.once("error", () => resolve(false));
+    socket.once("connect", () => {
+      socket.destroy();
+      resolve(true);
+    });
+  });
 
 export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test-"));
 
@@ -39,6 +50,7 @@ export class TestKeeper {
   readonly files = join(this.directory, "files");
   readonly #process: ChildProcess;
   readonly #links: Link[] = [];
+  readonly #prefix = `test-${randomText(8)}-`;
   #starts = 0;
 
   private constructor() {
@@ -54,7 +66,7 @@ export class TestKeeper {
 
   static async start(): Promise<TestKeeper> {
     const keeper = new TestKeeper();
-    await until("the keeper listens", () => existsSync(keeper.socketPath));
+    await until("the keeper listens", () => listens(keeper.socketPath));
     return keeper;
   }
 
@@ -74,7 +86,7 @@ export class TestKeeper {
   /** An order that runs as root, because this keeper's directory is root's alone. */
   order(argv: readonly string[], rest: Partial<ExecOrder> = {}): ExecOrder {
     const order: ExecOrder = {
-      id: `exec${++this.#starts}` as ExecId,
+      id: `${this.#prefix}${++this.#starts}` as ExecId,
       argv,
       env: { PATH: "/usr/bin:/bin" },
       cwd: "/",
@@ -91,7 +103,23 @@ export class TestKeeper {
   async stop(): Promise<void> {
     for (const link of this.#links) link.close();
     await stopChild(this.#process);
+    this.#killCommands();
     rmSync(this.directory, { recursive: true, force: true });
+  }
+
+  /** As an ordinary process it does not take its commands with it, unlike PID 1 of a sandbox. */
+  #killCommands(): void {
+    for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+      if (environmentOf(pid).includes(`HOLDFAST_EXEC=${this.#prefix}`)) process.kill(Number(pid), "SIGKILL");
+    }
+  }
+}
+
+function environmentOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, "utf8");
+  } catch {
+    return "";
   }
 }
 
