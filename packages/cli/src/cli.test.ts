@@ -17,7 +17,7 @@ import {
   lines,
   refuse,
   type Seen,
-} from "../../sdk/src/faulty-server.ts";
+} from "../../sdk/src/testing/faulty-server.ts";
 
 const bin = fileURLToPath(new URL("../bin/holdfast.mjs", import.meta.url));
 /** The launcher is meant for the system's Node, where there is one. */

@@ -114,7 +114,9 @@ export class Calls {
         if (delay === null) throw error;
         await pause(delay, call.signal);
         // A server that came back may listen elsewhere.
-        if (error instanceof ConnectionError) this.#endpoint = discover(this.#options);
+        if (error instanceof ConnectionError) {
+          this.#endpoint = discover(this.#options, process.env, this.#endpoint.url);
+        }
       }
     }
   }

@@ -20,15 +20,17 @@ export function stateDirectory(env: NodeJS.ProcessEnv = process.env): string {
 }
 
 /**
- * What was given counts first, then the environment, then what a server on this machine left in its state directory.
+ * What was given counts first, then the environment, then what a server on this machine left in its state directory,
+ * then where it was `before`: while it restarts there is nothing in the directory.
  * The key in that directory is the administrator's: it is only ever sent to this machine.
  */
 export function discover(
   given: { url?: string | undefined; apiKey?: string | undefined },
   env: NodeJS.ProcessEnv = process.env,
+  before: string = DEFAULT_URL,
 ): Endpoint {
   const directory = stateDirectory(env);
-  const url = given.url || env.HOLDFAST_URL || localUrl(directory) || DEFAULT_URL;
+  const url = given.url || env.HOLDFAST_URL || localUrl(directory) || before;
   const apiKey = given.apiKey || env.HOLDFAST_API_KEY;
   if (apiKey) return { url, apiKey, problem: undefined };
   if (!isLoopback(url)) {

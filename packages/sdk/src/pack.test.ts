@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { pack } from "../pack.ts";
-import { anExec, aSandbox, FaultyServer, json } from "./faulty-server.ts";
+import { anExec, aSandbox, FaultyServer, json } from "./testing/faulty-server.ts";
 
 const run = promisify(execFile);
 const modules = fileURLToPath(new URL("../../../node_modules", import.meta.url));

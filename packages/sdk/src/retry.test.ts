@@ -1,0 +1,63 @@
+import { describe, expect, it } from "vitest";
+import { errorOf, unreachable } from "./errors.ts";
+import { backoff, type Failure, PATIENCE, retryDelay } from "./retry.ts";
+
+const where = { method: "POST", url: "http://127.0.0.1:1/v1/x" };
+const failed = (facts: Partial<Failure>): Failure => ({
+  error: unreachable(where, "unknown", new Error("reset")),
+  tries: 1,
+  elapsedMs: 0,
+  idempotent: true,
+  acquainted: true,
+  patience: PATIENCE,
+  random: 0.5,
+  ...facts,
+});
+const said = (status: number, facts: object = {}) =>
+  errorOf(
+    where,
+    status,
+    JSON.stringify({ error: { code: "x", message: "x", retryable: true, dispatched: "unknown", ...facts } }),
+  );
+
+describe("a failed request", () => {
+  it("is sent again only where that can't do harm", () => {
+    const table: [string, Partial<Failure>, boolean][] = [
+      ["idempotent, connection lost", {}, true],
+      ["not idempotent, connection lost", { idempotent: false }, false],
+      ["not idempotent, never connected", { idempotent: false, error: unreachable(where, "no", "") }, true],
+      ["503", { error: said(503) }, true],
+      ["503, not idempotent", { error: said(503), idempotent: false }, false],
+      [
+        "503, not idempotent, not dispatched",
+        { error: said(503, { dispatched: "no" }), idempotent: false },
+        true,
+      ],
+      ["429", { error: said(429) }, false],
+      ["502 of Holdfast", { error: said(502) }, false],
+      ["502 of a proxy", { error: errorOf(where, 502, "Bad Gateway") }, true],
+      ["500", { error: said(500, { retryable: false }) }, false],
+      ["an error of ours", { error: new RangeError("too large") }, false],
+    ];
+    expect(table.map(([name, facts]) => [name, retryDelay(failed(facts)) !== null])).toEqual(
+      table.map(([name, , expected]) => [name, expected]),
+    );
+  });
+
+  it("is given up when the budget is spent, sooner for a server that never answered", () => {
+    expect(retryDelay(failed({ tries: 9, elapsedMs: 20_000 }))).not.toBeNull();
+    expect(retryDelay(failed({ tries: 9, elapsedMs: 31_000 }))).toBeNull();
+    expect(retryDelay(failed({ tries: 4, elapsedMs: 2_000, acquainted: false }))).toBeNull();
+    expect(retryDelay(failed({ tries: 9, elapsedMs: 11_000, error: said(503) }))).toBeNull();
+  });
+
+  it("is tried twice even where the first try took all the time", () => {
+    expect(retryDelay(failed({ tries: 1, elapsedMs: 40_000 }))).not.toBeNull();
+    expect(retryDelay(failed({ tries: 2, elapsedMs: 80_000 }))).toBeNull();
+  });
+
+  it("waits longer from try to try, within bounds and with jitter", () => {
+    expect([1, 2, 3, 20].map((tries) => backoff(tries, 0))).toEqual([25, 50, 100, 1000]);
+    expect([1, 20].map((tries) => backoff(tries, 1))).toEqual([50, 2000]);
+  });
+});
