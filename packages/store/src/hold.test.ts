@@ -8,9 +8,13 @@ import { temporaryDirectory } from "./testing/directory.ts";
 
 test("a directory is held by one process, and a kill -9 of it sets the directory free", async () => {
   const directory = temporaryDirectory();
-  const child = spawn(process.execPath, [join(import.meta.dirname, "testing/holder.ts"), directory], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
+  const child = spawn(
+    process.execPath,
+    ["--expose-gc", join(import.meta.dirname, "testing/holder.ts"), directory],
+    {
+      stdio: ["ignore", "pipe", "inherit"],
+    },
+  );
   onTestFinished(() => void child.kill("SIGKILL"));
   await once(child.stdout, "data");
 

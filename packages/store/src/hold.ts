@@ -8,6 +8,9 @@ export interface DirectoryHold {
   release(): void;
 }
 
+/** Keeps the connections of all holds reachable: one that is garbage-collected is closed, and its lock with it. */
+const held = new Set<DatabaseSync>();
+
 /**
  * Makes this process the only server of a state directory. The hold is a write transaction that stays open on a
  * database of its own, so it is the kernel that drops it when the process ends, however it ends: there is no stale
@@ -23,12 +26,14 @@ export function holdStateDirectory(directory: string): DirectoryHold {
     database.close();
     throw isBusy(error) ? new DirectoryHeld(directory, readPid(pidFile)) : error;
   }
+  held.add(database);
   writeFileSync(pidFile, `${process.pid}\n`);
   return {
     release() {
       if (!database.isOpen) return;
       rmSync(pidFile, { force: true });
       database.close();
+      held.delete(database);
     },
   };
 }
