@@ -16,9 +16,10 @@ const MARKED_COMMAND = new RegExp(
 );
 const MARKED_NAME = /holdfast|sbx_/;
 
-export function findTraces(): Traces {
+/** `skipped` are processes that are no trace whatever they carry: by default the test run itself. */
+export function findTraces(skipped: ReadonlySet<string> = ownFamily()): Traces {
   return new Map([
-    ...processTraces(),
+    ...processTraces(skipped),
     ...mountTraces(),
     ...cgroupTraces(),
     ...loopTraces(),
@@ -67,20 +68,20 @@ function stat(pid: string): { parent: string; startTime: string } {
   return { parent: fields[1] ?? "", startTime: fields[19] ?? "" };
 }
 
+const processes = (): string[] => list("/proc").filter((name) => /^\d+$/.test(name));
+
 /** This process, its test workers, and the shells and npm above it. */
-function ownFamily(pids: readonly string[]): Set<string> {
+function ownFamily(): Set<string> {
   const self = String(process.pid);
-  const family = new Set(pids.filter((pid) => stat(pid).parent === self));
+  const family = new Set(processes().filter((pid) => stat(pid).parent === self));
   for (let pid = self; pid !== "" && pid !== "0" && !family.has(pid); pid = stat(pid).parent) family.add(pid);
   return family;
 }
 
-function processTraces(): Trace[] {
-  const pids = list("/proc").filter((name) => /^\d+$/.test(name));
-  const family = ownFamily(pids);
+function processTraces(skipped: ReadonlySet<string>): Trace[] {
   const traces: Trace[] = [];
-  for (const pid of pids) {
-    if (family.has(pid)) continue;
+  for (const pid of processes()) {
+    if (skipped.has(pid)) continue;
     const command = read(`/proc/${pid}/cmdline`).replaceAll("\0", " ").trim();
     if (!MARKED_COMMAND.test(command) && !MARKED_ENVIRONMENT.test(read(`/proc/${pid}/environ`))) continue;
     const key = `process ${pid} ${stat(pid).startTime}`;

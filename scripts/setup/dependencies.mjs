@@ -1,0 +1,85 @@
+import { createHash } from "node:crypto";
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { run } from "./command.mjs";
+import { runningServers } from "./running-server.mjs";
+import { SetupError, say } from "./say.mjs";
+
+/** What of a package.json decides what is installed. A changed script, for one, does not. */
+const INSTALLED_BY = [
+  "name",
+  "version",
+  "bin",
+  "workspaces",
+  "dependencies",
+  "devDependencies",
+  "optionalDependencies",
+  "peerDependencies",
+  "overrides",
+  "allowScripts",
+];
+
+const stampFile = (root) => join(root, "node_modules", ".holdfast-setup");
+
+/** Installs where the lock file or a package.json says something else than at the last time; never under a server. */
+export function installDependencies(root) {
+  const wanted = dependencyStamp(root);
+  if (readStamp(root) === wanted) return;
+  const servers = runningServers(root);
+  if (servers.length > 0) {
+    throw new SetupError(
+      `the dependencies have changed, but a server runs from this checkout (process ${servers.join(", ")}): stop it first (kill ${servers.join(" ")}), then try again. Its sandboxes go on.`,
+    );
+  }
+  say("installing dependencies (npm)");
+  rmSync(stampFile(root), { force: true });
+  install(root);
+  if (!existsSync(join(root, "node_modules", ".bin", "node"))) {
+    throw new SetupError(
+      "npm left no Node in node_modules/.bin: is the install script of the package 'node' allowed?",
+    );
+  }
+  writeFileSync(stampFile(root), wanted);
+}
+
+/**
+ * `npm ci` refuses a lock file that does not list the builds of every platform, as one made behind a mirror that lacks
+ * some of them does not. A plain install takes the same locked versions, and `--no-save` leaves the lock file alone.
+ */
+function install(root) {
+  const options = { cwd: root };
+  const quiet = ["--no-audit", "--no-fund", "--loglevel=error"];
+  const clean = run("npm", ["ci", ...quiet], options);
+  if (clean.ok) return;
+  if (!/Missing: .* from lock file/.test(clean.output)) throw failure("npm ci", clean.output);
+  const plain = run("npm", ["install", "--no-save", ...quiet], options);
+  if (!plain.ok) throw failure("npm install --no-save", plain.output);
+}
+
+const failure = (command, output) => new SetupError(`"${command}" failed:\n${output}`);
+
+export function dependencyStamp(root) {
+  const hash = createHash("sha256").update(`${process.platform} ${process.arch}\0`);
+  for (const file of ["package-lock.json", ".npmrc"])
+    hash.update(`${file}\0`).update(readFileSync(join(root, file)));
+  for (const file of packageFiles(root)) {
+    const manifest = JSON.parse(readFileSync(join(root, file), "utf8"));
+    hash.update(`${file}\0${JSON.stringify(INSTALLED_BY.map((field) => manifest[field] ?? null))}\0`);
+  }
+  return hash.digest("hex");
+}
+
+function packageFiles(root) {
+  const packages = readdirSync(join(root, "packages")).map((name) => join("packages", name, "package.json"));
+  return ["package.json", join("bench", "package.json"), ...packages.sort()].filter((file) =>
+    existsSync(join(root, file)),
+  );
+}
+
+function readStamp(root) {
+  try {
+    return readFileSync(stampFile(root), "utf8");
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,60 @@
+import { existsSync } from "node:fs";
+import { hasCommand, run } from "./command.mjs";
+import { SetupError, say } from "./say.mjs";
+
+const hasStaticLibc = () => existsSync(run("gcc", ["-print-file-name=libc.a"]).output);
+
+/** What the host has to bring, as Debian names it. */
+const NEEDS = [
+  { package: "gcc", why: "builds the keeper", met: () => hasCommand("gcc") },
+  { package: "libc6-dev", why: "the keeper is linked statically", met: hasStaticLibc },
+  {
+    package: "mount",
+    why: "sandboxes' file systems",
+    met: () => hasCommand("mount") && hasCommand("umount"),
+  },
+  { package: "util-linux", why: "namespaces", met: () => hasCommand("nsenter") && hasCommand("unshare") },
+];
+
+const RUNTIMES = ["runc", "crun"].map((name) => ({
+  package: name,
+  why: "launches sandboxes",
+  met: () => hasCommand(name),
+}));
+
+/** Serving takes one runtime; the tests go through both. */
+function missingNeeds(purpose) {
+  const runtimes = RUNTIMES.filter(({ met }) => !met());
+  const enough = purpose !== "test" && runtimes.length < RUNTIMES.length;
+  return [...NEEDS.filter(({ met }) => !met()), ...(enough ? [] : runtimes)];
+}
+
+export function installHostPackages(_root, purpose) {
+  if (process.platform !== "linux")
+    throw new SetupError("Holdfast runs on Linux: it needs its namespaces and cgroups");
+  const missing = missingNeeds(purpose);
+  if (missing.length === 0) return;
+  const packages = missing.map((need) => need.package);
+  const named = missing.map((need) => `${need.package} (${need.why})`).join(", ");
+  const byHand = `missing on this host: ${named}. Install them, on Debian and its kin with:\n  sudo apt-get install ${packages.join(" ")}`;
+  if (process.getuid() !== 0 || !hasCommand("apt-get")) throw new SetupError(byHand);
+  say(`installing from the distribution: ${named}`);
+  const failed = aptInstall(packages);
+  if (failed !== null) throw new SetupError(`${failed}\n${byHand}`);
+  const still = missingNeeds(purpose).map((need) => need.package);
+  if (still.length > 0) throw new SetupError(`installed, but still not usable: ${still.join(", ")}`);
+}
+
+/** Null when all are installed, else what apt had to say. The package lists are fetched only if they turn out too old. */
+function aptInstall(packages) {
+  const apt = (...args) =>
+    run("apt-get", ["-o", "DPkg::Lock::Timeout=120", ...args], {
+      env: { DEBIAN_FRONTEND: "noninteractive" },
+    });
+  const install = () => apt("install", "-y", "--no-install-recommends", ...packages);
+  if (install().ok) return null;
+  const update = apt("update");
+  if (!update.ok) return update.output;
+  const second = install();
+  return second.ok ? null : second.output;
+}

@@ -1,0 +1,15 @@
+import { join } from "node:path";
+import { run } from "./command.mjs";
+import { SetupError, say } from "./say.mjs";
+
+/** The build itself knows whether there is anything to do. The tests also run the keeper under sanitizers. */
+export function buildKeeper(root, purpose) {
+  const variants = purpose === "test" ? [[], ["--sanitize"]] : [[]];
+  for (const flags of variants) {
+    const build = run(process.execPath, [join(root, "packages", "keeper", "build.mjs"), ...flags], {
+      cwd: root,
+    });
+    if (!build.ok) throw new SetupError(`the keeper can't be built:\n${build.output}`);
+    if (build.output !== "") say(build.output);
+  }
+}
