@@ -305,10 +305,17 @@ describe("holdfast cp", () => {
 
     serve({ ...stat, [`GET ${base}/list`]: items([entry("/src/a", "file")]), [`GET ${base}`]: content });
     expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(0);
-    serve({ ...stat, [`GET ${base}/list`]: items([entry("/src/sub", "directory")]) });
-    expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(1);
-    serve({ ...stat, [`GET ${base}/list`]: items([entry("/src/x", "file", { name: "../precious" })]) });
-    expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(1);
+    for (const trap of [
+      entry("/src/sub", "directory"),
+      entry("/src/x", "file", { name: "../precious" }),
+      entry("/src/x", "file", { name: ".." }),
+    ]) {
+      const below = items([entry("/src/sub/file", "file")]);
+      const list: Route = (request, response) =>
+        (request.url.searchParams.get("path") === "/src" ? items([trap]) : below)(request, response);
+      serve({ ...stat, [`GET ${base}/list`]: list, [`GET ${base}`]: content });
+      expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(1);
+    }
 
     expect(await readFile(join(directory, "precious"), "utf8")).toBe("mine");
     expect(await readFile(join(directory, "here", "a"), "utf8")).toBe("theirs");

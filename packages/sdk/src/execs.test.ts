@@ -26,6 +26,7 @@ describe("an exec", () => {
     expect(exitCode).toBe(3);
     const ids = bodies().map(({ id }) => id);
     expect(ids).toHaveLength(3);
+    expect(ids[0]).toMatch(/^exe_/);
     expect(new Set(ids).size).toBe(1);
   });
 
