@@ -7,7 +7,6 @@ import {
   readdirSync,
   readFileSync,
   readlinkSync,
-  rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
@@ -15,7 +14,7 @@ import {
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { type Jail, Porter } from "./porter.ts";
-import { bodyOf, collect, isAlive, pause, soon, stopChild, temporary, until } from "./testing.ts";
+import { bodyOf, collect, isAlive, pause, removeAll, soon, stopChild, temporary, until } from "./testing.ts";
 
 const porter = new Porter();
 const NOBODY = { idBase: 100_000, idCount: 65_536 };
@@ -24,9 +23,7 @@ let directory: string;
 beforeEach(() => {
   directory = temporary();
 });
-afterEach(() => {
-  rmSync(directory, { recursive: true, force: true });
-});
+afterEach(() => removeAll(directory));
 
 const startTimeOf = (pid: number): string => {
   const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
@@ -155,12 +152,13 @@ describe("removeTree", () => {
     expect(existsSync(directory)).toBe(true);
   });
 
-  test("leaves a mount inside alone", async () => {
+  test("leaves a mount alone, inside the tree or at its top", async () => {
     const inside = join(directory, "tree", "deep", "mount");
     mkdirSync(inside, { recursive: true });
     spawnSync("mount", ["-t", "tmpfs", "none", inside]);
     writeFileSync(join(inside, "file"), "stays");
     await expect(porter.removeTree(join(directory, "tree"))).rejects.toThrow(/mount/);
+    await expect(porter.removeTree(inside)).rejects.toThrow(/mount/);
     expect(existsSync(join(inside, "file"))).toBe(true);
     await porter.unmount(inside);
   });

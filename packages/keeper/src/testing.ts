@@ -35,6 +35,8 @@ const listens = (path: string): Promise<boolean> =>
 
 export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test-"));
 
+export const removeAll = (path: string): void => rmSync(path, { recursive: true, force: true });
+
 export const isAlive = (pid: number): boolean => {
   try {
     return !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
@@ -104,7 +106,7 @@ export class TestKeeper {
     for (const link of this.#links) link.close();
     await stopChild(this.#process);
     this.#killCommands();
-    rmSync(this.directory, { recursive: true, force: true });
+    removeAll(this.directory);
   }
 
   /** As an ordinary process it does not take its commands with it, unlike PID 1 of a sandbox. */
