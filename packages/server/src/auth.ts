@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { HoldfastError } from "@holdfast/contract";
 
 /** Where keys are looked up. It keeps hashes only, and compares those. */
@@ -29,16 +29,16 @@ export class Gate {
   admit(authorization: string | undefined): void | Promise<void> {
     const secret = bearer(authorization);
     if (secret === null) throw new HoldfastError("unauthorized");
-    const hash = createHash("sha256").update(secret).digest("base64");
-    if ((this.#known.get(hash) ?? 0) > this.#now()) return;
-    return this.#lookUp(secret, hash);
+    const digest = hash("sha256", secret, "base64");
+    if ((this.#known.get(digest) ?? 0) > this.#now()) return;
+    return this.#lookUp(secret, digest);
   }
 
-  async #lookUp(secret: string, hash: string): Promise<void> {
-    this.#known.delete(hash);
+  async #lookUp(secret: string, digest: string): Promise<void> {
+    this.#known.delete(digest);
     if (!(await this.#keys.findKey(secret))) throw new HoldfastError("unauthorized");
     if (this.#known.size >= REMEMBERED_KEYS) this.#known.clear();
-    this.#known.set(hash, this.#now() + REMEMBERED_MS);
+    this.#known.set(digest, this.#now() + REMEMBERED_MS);
   }
 }
 

@@ -50,6 +50,8 @@ export async function* readChunks(
     throw new HoldfastError("invalid_request", { message: "The body broke off.", cause: error });
   } finally {
     clearTimeout(timer);
+    // What nobody wants any more is read and dropped, or the next request on this connection would never be seen.
+    if (!source.destroyed) source.resume();
   }
 }
 

@@ -4,6 +4,9 @@ import type { App } from "./context.ts";
 import { createDocument } from "./document.ts";
 import type { RouteTable } from "./route-table.ts";
 
+/** The server speaks plain HTTP; a browser told to upgrade would not find the page's own files. */
+const withoutUpgrade = (policy: string) => policy.replace(/\s*upgrade-insecure-requests;?/, "");
+
 /** `/openapi.json` and the page at `/docs`. Both are public: they hold nothing that the repository doesn't. */
 export function registerDocs(app: App, table: RouteTable, version: string): void {
   app.register(async (scope) => {
@@ -16,6 +19,11 @@ export function registerDocs(app: App, table: RouteTable, version: string): void
       reply.header("content-type", "application/json; charset=utf-8").send(text);
     });
     await scope.register(swagger, { mode: "static", specification: { document: document as never } });
-    await scope.register(swaggerUi, { routePrefix: "/docs", staticCSP: true });
+    await scope.register(swaggerUi, {
+      routePrefix: "/docs",
+      uiConfig: { validatorUrl: null },
+      staticCSP: true,
+      transformStaticCSP: withoutUpgrade,
+    });
   });
 }

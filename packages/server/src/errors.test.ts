@@ -49,6 +49,12 @@ describe("errors of the engine", () => {
     expect(String((line?.fields.err as Error | undefined)?.stack)).toContain("hunter2");
   });
 
+  test("a deadline that passed inside is a deadline outside", async () => {
+    await using server = await serve(refusing(new DOMException("too late", "TimeoutError")));
+    const error = await errorOf(await server.fetch("/v1/sandboxes/a"));
+    expect(error).toMatchObject({ status: 504, code: "deadline", dispatched: "unknown" });
+  });
+
   test("no path of the host gets into a message, however deep", () => {
     const scrub = createScrub(["/var/lib/holdfast", "/sys/fs/cgroup"]);
     const inner = new Error("ENOENT: no such file '/var/lib/holdfast/sandboxes/a/config.json', open");

@@ -85,6 +85,13 @@ const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> =
   ERR_HTTP_REQUEST_TIMEOUT: { code: "invalid_request", message: "The request did not arrive in time." },
 };
 
+/** Errors of other parts that reach the wire as they are, by name. What they interrupted may have taken effect. */
+const NAMED: Readonly<Record<string, ErrorCode>> = {
+  DeadlinePassed: "deadline",
+  TimeoutError: "deadline",
+  LinkLost: "link_lost",
+};
+
 interface ForeignError extends Error {
   code?: unknown;
   statusCode?: unknown;
@@ -101,6 +108,8 @@ function translate(thrown: unknown): HoldfastError | null {
       message: describeValidation(error.validation, error.validationContext ?? "request"),
     });
   }
+  const named = NAMED[error.name];
+  if (named) return new HoldfastError(named, { dispatched: "unknown", cause: error });
   const foreign = typeof error.code === "string" ? FOREIGN[error.code] : undefined;
   if (foreign) return new HoldfastError(foreign.code, foreign.message ? { message: foreign.message } : {});
   const isCallers = typeof error.statusCode === "number" && error.statusCode >= 400 && error.statusCode < 500;

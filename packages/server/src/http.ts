@@ -20,6 +20,8 @@ import { validatorCompiler } from "./validation.ts";
 
 /** The longest part of a URL's path that can mean something: ids and names are shorter. */
 const MAX_PARAM_LENGTH = 256;
+/** When a caller that was told to come back should. */
+const RETRY_AFTER_S = "1";
 /** How long a connection is kept for its caller to read what was wrong with its request. */
 const LINGER_MS = 2_000;
 
@@ -127,6 +129,7 @@ function createFailure({ log, metrics }: HttpParts, scrub: Scrub) {
       );
     }
     metrics.failure(left ? "caller_left" : body.error.code);
+    if (status === 429 || status === 503) reply.header("retry-after", RETRY_AFTER_S);
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
     reply.code(status).header("content-type", "application/json; charset=utf-8").send(JSON.stringify(body));
   };

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { request } from "node:http";
+import { createConnection } from "node:net";
 import { HoldfastError } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
 import { aFile, authorized, serve, until } from "../testing/double.ts";
@@ -140,7 +141,7 @@ describe("writing", () => {
     expect(outcome).toBe("broken");
   });
 
-  test("an upload that stands still is given up", async () => {
+  test.each(["half", ""])("an upload that stands still after %j is given up", async (sent) => {
     let outcome = "none";
     await using server = await serve(
       {
@@ -161,7 +162,8 @@ describe("writing", () => {
       headers: { ...authorized, "content-length": "1000" },
     });
     upload.on("error", () => {});
-    upload.write("half");
+    upload.flushHeaders();
+    if (sent) upload.write(sent);
     await until(() => outcome !== "none");
     expect(outcome).toBe("broken");
   });
@@ -176,9 +178,18 @@ describe("writing", () => {
         stat: async () => aFile(1),
       },
     });
-    const response = await server.fetch(path, { method: "PUT", body: Buffer.alloc(5 * CHUNK) });
-    expect(response.status).toBe(507);
-    expect(await response.json()).toMatchObject({ error: { code: "disk_full" } });
-    expect((await server.fetch("/v1/sandboxes/a/files/stat?path=/a")).status).toBe(200);
+    const { hostname, port } = new URL(server.url);
+    const socket = createConnection(Number(port), hostname);
+    const size = 5 * CHUNK;
+    const key = `authorization: ${authorized.authorization}`;
+    socket.write(`PUT ${path} HTTP/1.1\r\nhost: a\r\n${key}\r\ncontent-length: ${size}\r\n\r\n`);
+    socket.write(Buffer.alloc(size));
+    socket.write(
+      `GET /v1/sandboxes/a/files/stat?path=/a HTTP/1.1\r\nhost: a\r\n${key}\r\nconnection: close\r\n\r\n`,
+    );
+    socket.setTimeout(2_000, () => socket.destroy(new Error("no answer")));
+    const answers = (await socket.toArray()).join("");
+    expect(answers.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 507", "HTTP/1.1 200"]);
+    expect(answers).toContain('"code":"disk_full"');
   });
 });
