@@ -250,9 +250,15 @@ class Engine implements EngineApi {
     };
   }
 
+  /** A record that can't be read still owns what carries its id. */
   async #isRecorded(id: SandboxId): Promise<boolean> {
-    const record = await this.#world.store.sandbox(id);
-    return record !== null && record.phase.name !== "gone";
+    try {
+      const record = await this.#world.store.sandbox(id);
+      return record !== null && record.phase.name !== "gone";
+    } catch (error) {
+      this.#world.log.error({ sandbox: id, cause: causeOf(error) }, "a record could not be read; what it owns is left alone");
+      return true;
+    }
   }
 
   /** Slow duties: retention, a new look at what is degraded, and execs whose keeper did not enforce their timeout. */
