@@ -1,0 +1,230 @@
+import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
+import { type InstallationId, isSandboxId, type Resources, type SandboxId } from "@holdfast/contract";
+import type { Clock } from "@holdfast/engine";
+import { errnoOf, isGone } from "./errno.ts";
+import { type Mount, readMounts } from "./mounts.ts";
+
+/**
+ * All that differs between cgroup versions is in this file. A host has one v2 hierarchy, several v1 ones with their
+ * controllers spread over them, or both; an instance has a directory of the same name in each that the runtime used.
+ */
+export interface Hierarchy {
+  version: 1 | 2;
+  dir: string;
+  controllers: string[];
+}
+
+/** Those that limits and freezing need. Version 2 has freezing built in. */
+export const NEEDED_CONTROLLERS = ["cpu", "memory", "pids", "freezer"] as const;
+
+const V1_WORDS =
+  /^(cpu|cpuacct|cpuset|memory|pids|freezer|devices|blkio|net_cls|net_prio|perf_event|hugetlb|rdma|misc|name=.+)$/;
+
+export function hierarchiesOf(
+  mounts: readonly Mount[],
+  readControllers: (dir: string) => string[],
+): Hierarchy[] {
+  const found = new Map<string, Hierarchy>();
+  for (const mount of mounts) {
+    if (mount.fsType === "cgroup2") {
+      const controllers = [...readControllers(mount.mountPoint), "freezer"];
+      found.set("unified", { version: 2, dir: mount.mountPoint, controllers });
+    } else if (mount.fsType === "cgroup") {
+      const controllers = mount.superOptions.filter((word) => V1_WORDS.test(word));
+      found.set(controllers.join(), { version: 1, dir: mount.mountPoint, controllers });
+    }
+  }
+  return [...found.values()];
+}
+
+export const readHierarchies = (): Hierarchy[] =>
+  hierarchiesOf(readMounts(), (dir) => words(readFileSync(join(dir, "cgroup.controllers"), "utf8")));
+
+/** Where a controller is; version 1 where both claim it, since a mounted v1 controller is not in use by v2. */
+export function hierarchyWith(hierarchies: readonly Hierarchy[], controller: string): Hierarchy | undefined {
+  const having = hierarchies.filter((hierarchy) => hierarchy.controllers.includes(controller));
+  return having.find((hierarchy) => hierarchy.version === 1) ?? having[0];
+}
+
+/** Whether swap can be counted into the memory limit. */
+export function limitsSwap(hierarchies: readonly Hierarchy[]): boolean {
+  const memory = hierarchyWith(hierarchies, "memory");
+  if (memory === undefined) return false;
+  if (memory.version === 1) return existsSync(join(memory.dir, "memory.memsw.limit_in_bytes"));
+  return children(memory.dir).some((name) => existsSync(join(memory.dir, name, "memory.swap.max")));
+}
+
+const CPU_PERIOD_US = 100_000;
+const CPU_QUOTA_MIN_US = 1_000;
+
+/** The limits in the words of the OCI runtime specification, which writes them to either version. */
+export function resourceLimits(resources: Resources, swap: boolean) {
+  const bytes = resources.memoryMb * 1_048_576;
+  const quota = Math.max(CPU_QUOTA_MIN_US, Math.round(resources.cpus * CPU_PERIOD_US));
+  return {
+    devices: [{ allow: false, access: "rwm" }],
+    memory: { limit: bytes, ...(swap ? { swap: bytes } : {}) },
+    cpu: { quota, period: CPU_PERIOD_US },
+    pids: { limit: resources.pids },
+  };
+}
+
+const POLL_MS = 2;
+
+/** The cgroups of one installation's sandboxes. Reads are a few small kernel files each and never block. */
+export class Cgroups {
+  readonly hierarchies: readonly Hierarchy[];
+  readonly #parent: string;
+  readonly #clock: Clock;
+
+  constructor(hierarchies: readonly Hierarchy[], installation: InstallationId, clock: Clock) {
+    this.hierarchies = hierarchies;
+    this.#parent = `holdfast-${installation}`;
+    this.#clock = clock;
+  }
+
+  path(id: SandboxId): string {
+    return `/${this.#parent}/${id}`;
+  }
+
+  /** The processes in the hierarchy that freezes: the cheap answer for an instance that is known to run. */
+  members(id: SandboxId): number[] {
+    const freezer = hierarchyWith(this.hierarchies, "freezer");
+    return freezer === undefined ? [] : membersIn(this.#dir(freezer, id));
+  }
+
+  /** The processes in any hierarchy: a launch that broke off may have entered only some. */
+  allMembers(id: SandboxId): number[] {
+    return [...new Set(this.hierarchies.flatMap((hierarchy) => membersIn(this.#dir(hierarchy, id))))];
+  }
+
+  /** The names of the hierarchies in which the sandbox has a cgroup. */
+  existing(id: SandboxId): string[] {
+    return this.hierarchies
+      .filter((hierarchy) => existsSync(this.#dir(hierarchy, id)))
+      .map((hierarchy) => basename(hierarchy.dir));
+  }
+
+  ids(): Map<SandboxId, string[]> {
+    const found = new Map<SandboxId, string[]>();
+    for (const hierarchy of this.hierarchies) {
+      for (const name of children(join(hierarchy.dir, this.#parent))) {
+        if (isSandboxId(name)) found.set(name, [...(found.get(name) ?? []), basename(hierarchy.dir)]);
+      }
+    }
+    return found;
+  }
+
+  isFrozen(id: SandboxId): boolean {
+    const freezer = hierarchyWith(this.hierarchies, "freezer");
+    if (freezer === undefined) return false;
+    const dir = this.#dir(freezer, id);
+    if (freezer.version === 1) return (readIfThere(join(dir, "freezer.state")) ?? "").startsWith("FROZEN");
+    return counter(join(dir, "cgroup.events"), "frozen") === 1;
+  }
+
+  oomKills(id: SandboxId): number {
+    const memory = hierarchyWith(this.hierarchies, "memory");
+    if (memory === undefined) return 0;
+    const file = memory.version === 1 ? "memory.oom_control" : "memory.events";
+    return counter(join(this.#dir(memory, id), file), "oom_kill");
+  }
+
+  /** Resolves when every process is frozen. Version 1 gives up on one in the middle of a fork: it is asked again. */
+  freeze(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#settle(id, true, signal);
+  }
+
+  thaw(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#settle(id, false, signal);
+  }
+
+  /** Asks for the thaw and does not wait for it; nothing there is fine. */
+  unfreeze(id: SandboxId): void {
+    try {
+      this.#write(id, false);
+    } catch (error) {
+      if (!isGone(error)) throw error;
+    }
+  }
+
+  async #settle(id: SandboxId, frozen: boolean, signal: AbortSignal): Promise<void> {
+    for (;;) {
+      signal.throwIfAborted();
+      this.#write(id, frozen);
+      if (this.isFrozen(id) === frozen) return;
+      await this.#clock.sleep(POLL_MS, signal);
+    }
+  }
+
+  #write(id: SandboxId, frozen: boolean): void {
+    const freezer = hierarchyWith(this.hierarchies, "freezer");
+    if (freezer === undefined) throw new Error("this host has no cgroup freezer");
+    const dir = this.#dir(freezer, id);
+    if (freezer.version === 1)
+      writeFileSync(join(dir, "freezer.state"), frozen ? "FROZEN" : "THAWED", { flag: "r+" });
+    else writeFileSync(join(dir, "cgroup.freeze"), frozen ? "1" : "0", { flag: "r+" });
+  }
+
+  /** Removes the sandbox's cgroups everywhere. One whose last process is still being buried is tried again. */
+  async remove(id: SandboxId, signal: AbortSignal): Promise<void> {
+    for (const hierarchy of this.hierarchies) {
+      while (!removeTree(this.#dir(hierarchy, id))) await this.#clock.sleep(POLL_MS, signal);
+    }
+  }
+
+  /** Removes the installation's own cgroups where no sandbox is left in them. */
+  removeParent(): void {
+    for (const hierarchy of this.hierarchies) removeTree(join(hierarchy.dir, this.#parent), false);
+  }
+
+  #dir(hierarchy: Hierarchy, id: SandboxId): string {
+    return join(hierarchy.dir, this.#parent, id);
+  }
+}
+
+/** False where a cgroup is busy. Those below it are removed first: a runtime may have made some. */
+function removeTree(dir: string, below = true): boolean {
+  if (below && !children(dir).every((name) => removeTree(join(dir, name)))) return false;
+  try {
+    rmdirSync(dir);
+    return true;
+  } catch (error) {
+    if (isGone(error)) return true;
+    if (errnoOf(error) === "EBUSY" || errnoOf(error) === "ENOTEMPTY") return false;
+    throw error;
+  }
+}
+
+function membersIn(dir: string): number[] {
+  const own = words(readIfThere(join(dir, "cgroup.procs")) ?? "").map(Number);
+  return [...own, ...children(dir).flatMap((name) => membersIn(join(dir, name)))];
+}
+
+function children(dir: string): string[] {
+  try {
+    return readdirSync(dir, { withFileTypes: true })
+      .filter((entry) => entry.isDirectory())
+      .map((entry) => entry.name);
+  } catch (error) {
+    if (isGone(error)) return [];
+    throw error;
+  }
+}
+
+function counter(path: string, name: string): number {
+  const line = (readIfThere(path) ?? "").split("\n").find((text) => text.startsWith(`${name} `));
+  return line === undefined ? 0 : Number(line.slice(name.length + 1));
+}
+
+function readIfThere(path: string): string | null {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    if (isGone(error)) return null;
+    throw error;
+  }
+}
+
+const words = (text: string): string[] => text.split(/\s+/).filter(Boolean);

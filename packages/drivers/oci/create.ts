@@ -1,0 +1,182 @@
+import { execFile } from "node:child_process";
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from "node:fs";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import {
+  DEFAULT_IMAGE,
+  DEFAULT_RESOURCES,
+  HoldfastError,
+  type InstallationId,
+  newSandboxId,
+  randomText,
+} from "@holdfast/contract";
+import type { Clock, Driver, Images, Log } from "@holdfast/engine";
+import { keeperBinaries, Porter } from "@holdfast/keeper";
+import { bundleMaker } from "./bundle.ts";
+import { Cgroups } from "./cgroup.ts";
+import { OciDriver } from "./driver.ts";
+import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
+import { OciImages } from "./images.ts";
+import { type Layout, layoutOf, makeLayout } from "./layout.ts";
+import type { Machine } from "./machine.ts";
+import { readRecord, readReferences, writeRecord } from "./record.ts";
+import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
+
+export interface OciOptions {
+  stateDir: string;
+  installation: InstallationId;
+  /** Does the host-side acts; made from the built binaries where absent. */
+  porter?: Porter;
+  runtime?: RuntimeChoice;
+  /** The first of the host's ids that sandboxes are mapped to, and how many. */
+  idBase?: number;
+  idCount?: number;
+  log: Log;
+  clock: Clock;
+}
+
+export interface OciMachine {
+  driver: Driver;
+  images: Images;
+  facts: HostFacts;
+}
+
+const TRIAL_MS = 20_000;
+
+/** A driver for this machine, with a runtime that was seen to start an instance here. */
+export async function createOciDriver(options: OciOptions): Promise<OciMachine> {
+  const { installation, clock, log } = options;
+  const { idBase = 100_000, idCount = 65_536, porter = new Porter() } = options;
+  mkdirSync(options.stateDir, { recursive: true });
+  const layout = layoutOf(realpathSync(options.stateDir), installation);
+  makeLayout(layout);
+  await makeNullDevice(layout);
+  const host = readHostFacts();
+  const keeper = installKeeper(layout);
+  const images = await OciImages.open({ layout, porter, clock, log, idBase, idCount });
+  const { swapLimited, openFilesMax } = host;
+  const bundle = bundleMaker({
+    installation,
+    idBase,
+    idCount,
+    swapLimited,
+    openFilesMax,
+    oomScoreAdj: oomScore(),
+  });
+  const cgroups = new Cgroups(host.hierarchies, installation, clock);
+  const alias = isPassable(layout.stateDir) ? null : passableAlias();
+  const common = { installation, layout, cgroups, porter, images, keeper, idBase, bundle, alias, clock, log };
+  const machineWith = (runtime: RuntimeFacts): Machine => ({ ...common, facts: { ...host, runtime } });
+  const runtime = await chooseRuntime(options.runtime ?? "auto", machineWith, layout, host);
+  const machine = machineWith(runtime);
+  log.info({ runtime: runtime.name, version: runtime.version, keeper: keeper.version }, "driver is up");
+  return { driver: new OciDriver(machine), images, facts: machine.facts };
+}
+
+/**
+ * crun hands its stdio to the user that it starts: the host's own /dev/null would become the sandboxes'. This one may.
+ */
+async function makeNullDevice(layout: Layout): Promise<void> {
+  if (existsSync(layout.nullDevice) && statSync(layout.nullDevice).isCharacterDevice()) return;
+  rmSync(layout.nullDevice, { force: true });
+  await promisify(execFile)("mknod", ["-m", "666", layout.nullDevice, "c", "1", "3"], { timeout: 5_000 });
+}
+
+/**
+ * A copy per version that is never written again: what an instance runs must stay what it was. In the same directory lies
+ * the mount point of the control directory, so that all of `/.holdfast` inside is one read-only mount.
+ */
+function installKeeper(layout: Layout): { version: string; dir: string } {
+  const { keeper, version } = keeperBinaries();
+  const dir = join(layout.keepers, version);
+  if (!existsSync(dir)) {
+    const temporary = join(layout.keepers, `.${randomText(12)}`);
+    mkdirSync(join(temporary, "control"), { recursive: true });
+    copyFileSync(keeper, join(temporary, "keeper"));
+    chmodSync(join(temporary, "keeper"), 0o755);
+    chmodSync(temporary, 0o755);
+    renameSync(temporary, dir);
+  }
+  removeOldKeepers(layout, version);
+  return { version, dir };
+}
+
+function removeOldKeepers(layout: Layout, current: string): void {
+  const { keepers, unreadable } = readReferences(layout);
+  if (unreadable > 0) return;
+  for (const version of readdirSync(layout.keepers)) {
+    if (version === current || keepers.has(version)) continue;
+    rmSync(join(layout.keepers, version), { recursive: true, force: true });
+  }
+}
+
+/** Not below our own, which takes a capability that root may lack; not below an ordinary process's either. */
+const oomScore = (): number => Math.max(0, Number(readFileSync("/proc/self/oom_score_adj", "utf8")));
+
+interface Choice {
+  key: string;
+  runtime: RuntimeFacts;
+}
+
+/** Tries are remembered for as long as neither the runtimes nor the running kernel change. */
+async function chooseRuntime(
+  choice: RuntimeChoice,
+  machineWith: (runtime: RuntimeFacts) => Machine,
+  layout: Layout,
+  host: Pick<HostFacts, "bootId" | "hierarchies">,
+): Promise<RuntimeFacts> {
+  const candidates = await runtimeCandidates(choice, host.hierarchies);
+  const key = JSON.stringify([host.bootId, candidates]);
+  const known = readRecord(layout.facts) as Choice | null | "unreadable";
+  if (known !== null && known !== "unreadable" && known.key === key) return known.runtime;
+  const failures: string[] = [];
+  for (const runtime of candidates) {
+    const failure = await tryRuntime(machineWith(runtime));
+    if (failure === null) {
+      writeRecord(layout.facts, { key, runtime } satisfies Choice);
+      return runtime;
+    }
+    failures.push(`${runtime.name} ${runtime.version}: ${failure}`);
+  }
+  const found = failures.length === 0 ? "neither crun nor runc was found" : failures.join("; ");
+  throw new HoldfastError("launch_failed", {
+    message: `No container runtime starts on this host: ${found}.`,
+  });
+}
+
+/** Launches an instance, sees it run, and removes it. Null where all of that worked. */
+async function tryRuntime(machine: Machine): Promise<string | null> {
+  const driver = new OciDriver(machine);
+  const sandboxId = newSandboxId();
+  const signal = AbortSignal.timeout(TRIAL_MS);
+  const order = {
+    sandboxId,
+    name: "trial",
+    generation: 1,
+    image: DEFAULT_IMAGE,
+    resources: DEFAULT_RESOURCES,
+  };
+  try {
+    const instance = await driver.launch(order, signal);
+    const link = await driver.connect(instance, signal);
+    link.close();
+    return null;
+  } catch (error) {
+    const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+    return cause instanceof Error ? cause.message : String(cause);
+  } finally {
+    await driver.stop(sandboxId, { graceMs: 0 }, AbortSignal.timeout(TRIAL_MS));
+    await driver.destroy(sandboxId, AbortSignal.timeout(TRIAL_MS));
+  }
+}

@@ -1,0 +1,158 @@
+import { existsSync, readFileSync } from "node:fs";
+import { statfs } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { hierarchyWith, limitsSwap, NEEDED_CONTROLLERS, readHierarchies } from "./cgroup.ts";
+import { findBinary, versionOf } from "./runtime.ts";
+
+/** One thing that this machine must have, or that is good to know. */
+export interface HostCheck {
+  name: string;
+  ok: boolean;
+  /** Where false, sandboxes work without it. */
+  required: boolean;
+  found: string;
+  /** What to do where it isn't ok; empty otherwise. */
+  fix: string;
+}
+
+interface Finding {
+  ok: boolean;
+  found: string;
+}
+
+interface Question {
+  name: string;
+  required: boolean;
+  fix: string;
+  look: () => Promise<Finding> | Finding;
+}
+
+const GIB = 1_073_741_824;
+const DISK_WANTED = 2 * GIB;
+const INOTIFY_WANTED = 512;
+
+const read = (path: string): string => (existsSync(path) ? readFileSync(path, "utf8") : "");
+const finding = (ok: boolean, found: string): Finding => ({ ok, found });
+
+async function program(name: string): Promise<Finding> {
+  const binary = findBinary(name);
+  if (binary === null) return finding(false, "not installed");
+  return finding(true, `${name} ${await versionOf(binary).catch(() => "of unknown version")}`);
+}
+
+async function runtimes(): Promise<Finding> {
+  const found = (await Promise.all([program("crun"), program("runc")])).filter(({ ok }) => ok);
+  return finding(found.length > 0, found.map((each) => each.found).join(", ") || "neither crun nor runc");
+}
+
+function controllers(): Finding {
+  const hierarchies = readHierarchies();
+  const where = NEEDED_CONTROLLERS.map((name) => ({ name, at: hierarchyWith(hierarchies, name) }));
+  const missing = where.filter(({ at }) => at === undefined).map(({ name }) => name);
+  if (missing.length > 0) return finding(false, `missing: ${missing.join(", ")}`);
+  const versions = new Set(hierarchies.map(({ version }) => version));
+  const kind = versions.size === 2 ? "hybrid" : versions.has(1) ? "v1" : "v2";
+  return finding(true, `${kind}: ${where.map(({ name, at }) => `${name} on v${at?.version}`).join(", ")}`);
+}
+
+async function criu(): Promise<Finding> {
+  const found = await program("criu");
+  const major = Number(/(\d+)\.\d/.exec(found.found)?.[1] ?? 0);
+  return finding(found.ok && major >= 4, found.found);
+}
+
+function userNamespaces(): Finding {
+  const max = Number(read("/proc/sys/user/max_user_namespaces") || 0);
+  const available = existsSync("/proc/self/ns/user") && max > 0;
+  return finding(available, available ? `up to ${max}` : "switched off");
+}
+
+async function disk(stateDir: string): Promise<Finding> {
+  const { bavail, bsize } = await statfs(existsSync(stateDir) ? stateDir : tmpdir());
+  return finding(bavail * bsize >= DISK_WANTED, `${((bavail * bsize) / GIB).toFixed(1)} GiB free`);
+}
+
+const overlay = (): Finding => {
+  const known = /\boverlay$/m.test(read("/proc/filesystems")) || existsSync("/sys/module/overlay");
+  return finding(known, known ? "in the kernel" : "not in the kernel");
+};
+
+const seccomp = (): Finding => {
+  const known = /^Seccomp:/m.test(read("/proc/self/status"));
+  return finding(known, known ? "in the kernel" : "not in the kernel");
+};
+
+const questions = (stateDir: string): Question[] => [
+  {
+    name: "root",
+    required: true,
+    fix: "Run the server as root: mounts, cgroups and id maps need it.",
+    look: () => finding(process.getuid?.() === 0, `uid ${process.getuid?.()}`),
+  },
+  {
+    name: "user namespaces",
+    required: true,
+    fix: "Set the sysctl user.max_user_namespaces to at least 1000.",
+    look: userNamespaces,
+  },
+  { name: "overlay", required: true, fix: "Load it with 'modprobe overlay'.", look: overlay },
+  {
+    name: "cgroup controllers",
+    required: true,
+    fix: "Mount cgroups with the controllers cpu, memory, pids and, on version 1, freezer.",
+    look: controllers,
+  },
+  {
+    name: "swap limit",
+    required: false,
+    fix: "Boot with swapaccount=1, or without swap: a sandbox's swap is not limited otherwise.",
+    look: () => {
+      const counted = limitsSwap(readHierarchies());
+      return finding(counted, counted ? "counted into the memory limit" : "not counted");
+    },
+  },
+  { name: "seccomp", required: true, fix: "Use a kernel built with CONFIG_SECCOMP_FILTER.", look: seccomp },
+  {
+    name: "container runtime",
+    required: true,
+    fix: "Install crun or runc from your distribution.",
+    look: runtimes,
+  },
+  {
+    name: "disk",
+    required: true,
+    fix: "Free at least 2 GiB for the state directory.",
+    look: () => disk(stateDir),
+  },
+  {
+    name: "inotify instances",
+    required: false,
+    fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it.`,
+    look: () => {
+      const max = Number(read("/proc/sys/fs/inotify/max_user_instances"));
+      return finding(max >= INOTIFY_WANTED, String(max));
+    },
+  },
+  { name: "criu", required: false, fix: "Install CRIU 4 or newer for standby with memory.", look: criu },
+  {
+    name: "runsc",
+    required: false,
+    fix: "Install gVisor's runsc for stronger isolation.",
+    look: () => program("runsc"),
+  },
+];
+
+/**
+ * What `holdfast doctor` shows. Whether a runtime really starts is known only by starting one: `createOciDriver` does
+ * that and says why not.
+ */
+export async function checkHost(stateDir = tmpdir()): Promise<HostCheck[]> {
+  return Promise.all(
+    questions(stateDir).map(async ({ name, required, fix, look }) => {
+      const { ok, found } = await Promise.resolve(look()).catch((error: unknown) =>
+        finding(false, error instanceof Error ? error.message : String(error)),
+      );
+      return { name, ok, required, found, fix: ok ? "" : fix };
+    }),
+  );
+}

@@ -1,0 +1,46 @@
+import { spawn } from "node:child_process";
+import { errnoOf } from "./errno.ts";
+
+export interface HelperOrder {
+  argv: readonly string[];
+  env: Record<string, string>;
+  /** A descriptor for stdin, stdout and stderr alike. */
+  stdio: number | "ignore";
+}
+
+const KILL_WAIT_MS = 2_000;
+
+/**
+ * Runs a helper in a process session of its own and gives its exit code. When the signal is aborted the whole session is
+ * killed, and the promise rejects only once the helper is gone, so that nothing of it acts later.
+ */
+export function runHelper(order: HelperOrder, signal: AbortSignal): Promise<number> {
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
+  signal.throwIfAborted();
+  const [file = "", ...args] = order.argv;
+  const { stdio, env } = order;
+  const child = spawn(file, args, { stdio: [stdio, stdio, stdio], env, detached: true });
+  let giveUp: NodeJS.Timeout | undefined;
+  const abort = () => {
+    killSession(child.pid);
+    giveUp = setTimeout(() => reject(signal.reason), KILL_WAIT_MS);
+  };
+  const settle = (end: () => void) => {
+    signal.removeEventListener("abort", abort);
+    clearTimeout(giveUp);
+    end();
+  };
+  signal.addEventListener("abort", abort, { once: true });
+  child.once("error", (error) => settle(() => reject(error)));
+  child.once("exit", (code) => settle(() => (signal.aborted ? reject(signal.reason) : resolve(code ?? -1))));
+  return promise;
+}
+
+function killSession(pid: number | undefined): void {
+  if (pid === undefined) return;
+  try {
+    process.kill(-pid, "SIGKILL");
+  } catch (error) {
+    if (errnoOf(error) !== "ESRCH") throw error;
+  }
+}

@@ -1,0 +1,89 @@
+import { chmodSync, mkdirSync } from "node:fs";
+import { join } from "node:path";
+import type { InstallationId, SandboxId } from "@holdfast/contract";
+
+/** Where everything of one sandbox lies on the host. Only upper, work, root and control hold what a sandbox wrote. */
+export interface SandboxPlaces {
+  readonly dir: string;
+  readonly upper: string;
+  readonly work: string;
+  readonly root: string;
+  readonly control: string;
+  readonly socket: string;
+  readonly bundle: string;
+  /** What was ordered; written before anything else is made. */
+  readonly order: string;
+  /** Pid and start time of PID 1; written once the runtime has answered. */
+  readonly instance: string;
+  readonly runtimeState: string;
+  readonly marker: string;
+}
+
+export interface Layout {
+  readonly stateDir: string;
+  readonly installation: InstallationId;
+  readonly sandboxes: string;
+  readonly images: string;
+  readonly keepers: string;
+  readonly runtime: string;
+  /** What was found out about the host, for the next start. */
+  readonly facts: string;
+  /** A null device of our own, to be the runtime's stdio. */
+  readonly nullDevice: string;
+  sandbox(id: SandboxId): SandboxPlaces;
+}
+
+export const markerOf = (installation: InstallationId, id: SandboxId): string =>
+  `holdfast-${installation}-${id}`;
+
+export function layoutOf(stateDir: string, installation: InstallationId): Layout {
+  const sandboxes = join(stateDir, "sandboxes");
+  const runtime = join(stateDir, "runtime");
+  return {
+    stateDir,
+    installation,
+    sandboxes,
+    images: join(stateDir, "images"),
+    keepers: join(stateDir, "keepers"),
+    runtime,
+    facts: join(stateDir, "oci-facts.json"),
+    nullDevice: join(stateDir, "null"),
+    sandbox: (id) => {
+      const dir = join(sandboxes, id);
+      return {
+        dir,
+        upper: join(dir, "upper"),
+        work: join(dir, "work"),
+        root: join(dir, "root"),
+        control: join(dir, "control"),
+        socket: join(dir, "control", "keeper.sock"),
+        bundle: join(dir, "bundle"),
+        order: join(dir, "order.json"),
+        instance: join(dir, "instance.json"),
+        runtimeState: join(runtime, id),
+        marker: markerOf(installation, id),
+      };
+    },
+  };
+}
+
+/** May be passed through, by a mapped root too, but not listed. */
+const PASSABLE = 0o711;
+/** The same for the mapped root alone, by its group: no other user of the host gets at a sandbox's files. */
+export const PASSABLE_BY_GROUP = 0o710;
+const PRIVATE = 0o700;
+
+export function makeLayout(layout: Layout): void {
+  mkdirSync(layout.stateDir, { recursive: true, mode: PASSABLE });
+  const modes: [string, number][] = [
+    [layout.stateDir, PASSABLE],
+    [layout.sandboxes, PASSABLE],
+    [layout.keepers, PASSABLE],
+    [layout.images, PRIVATE],
+    [layout.runtime, PRIVATE],
+  ];
+  for (const [dir, mode] of modes) {
+    mkdirSync(dir, { recursive: true, mode });
+    chmodSync(dir, mode);
+  }
+}

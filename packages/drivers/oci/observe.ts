@@ -1,0 +1,99 @@
+import { existsSync, statSync } from "node:fs";
+import type { Cause, SandboxId } from "@holdfast/contract";
+import type { Identity, Observation } from "@holdfast/engine";
+import { errnoOf } from "./errno.ts";
+import type { Machine } from "./machine.ts";
+import { type Mount, mountsOf } from "./mounts.ts";
+import { type ProcessStat, readLiving, readNamespacePid } from "./processes.ts";
+import { readInstance } from "./record.ts";
+
+export interface Living extends ProcessStat {
+  pid: number;
+}
+
+/**
+ * The instance's first process. The note that launch made is believed where that very process lives; without it the
+ * cgroups tell, so that an instance whose launch was never answered is found as well.
+ */
+export function findInit(machine: Machine, id: SandboxId): Living | null {
+  const note = readInstance(machine.layout, id);
+  if (note !== null && note.hostBootId === machine.facts.bootId) {
+    const stat = readLiving(note.pid);
+    if (stat?.startTime === note.startTime) return { pid: note.pid, ...stat };
+  }
+  for (const pid of machine.cgroups.allMembers(id)) {
+    const stat = readNamespacePid(pid)?.pid === 1 ? readLiving(pid) : null;
+    if (stat !== null) return { pid, ...stat };
+  }
+  return null;
+}
+
+/** Every living process in the sandbox's cgroups. */
+export function findMembers(machine: Machine, id: SandboxId): Living[] {
+  return machine.cgroups.allMembers(id).flatMap((pid) => {
+    const stat = readLiving(pid);
+    return stat === null ? [] : [{ pid, ...stat }];
+  });
+}
+
+/** Looks at one instance from outside: process, cgroup, mount table. What can't be read makes it unknown. */
+export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Observation {
+  const at = machine.clock.now();
+  try {
+    const init = findInit(machine, id);
+    const living = init ?? findMembers(machine, id)[0] ?? null;
+    if (living === null) return { seen: "absent", at, leftovers: leftoversOf(machine, id, mounts) };
+    const frozen = machine.cgroups.isFrozen(id);
+    const stopped = living.state === "T" || living.state === "t";
+    const root = rootOf(machine, id, mounts);
+    return {
+      seen: "present",
+      at,
+      pid: living.pid,
+      startTime: living.startTime,
+      state: frozen ? "frozen" : stopped ? "stopped" : "running",
+      root,
+      oomKills: machine.cgroups.oomKills(id),
+      problems: problemsOf({ keeper: init !== null, mounted: root !== null, stopped, frozen }),
+    };
+  } catch (error) {
+    return {
+      seen: "unknown",
+      at,
+      why: errnoOf(error) || (error instanceof Error ? error.name : "unreadable"),
+    };
+  }
+}
+
+function problemsOf(seen: { keeper: boolean; mounted: boolean; stopped: boolean; frozen: boolean }): Cause[] {
+  const problems: Cause[] = [];
+  if (!seen.keeper) {
+    problems.push({ code: "keeper_missing", message: "processes are left, but not the keeper" });
+  }
+  if (seen.stopped) problems.push({ code: "keeper_stopped", message: "the keeper was stopped by a signal" });
+  if (seen.frozen) problems.push({ code: "frozen", message: "all processes are frozen" });
+  if (!seen.mounted) {
+    problems.push({ code: "root_unmounted", message: "the root file system is not mounted on the host" });
+  }
+  return problems;
+}
+
+/** Of the root as the host sees it, if what is mounted there on top is ours. */
+function rootOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Identity | null {
+  const { root, marker } = machine.layout.sandbox(id);
+  const top = mounts.findLast((mount) => mount.mountPoint === root);
+  if (top?.fsType !== "overlay" || top.source !== marker) return null;
+  const { dev, ino } = statSync(root, { bigint: true });
+  return { dev: String(dev), ino: String(ino) };
+}
+
+/** What is there of a sandbox besides processes, in words for people. */
+export function leftoversOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): string[] {
+  const { dir, marker, runtimeState } = machine.layout.sandbox(id);
+  return [
+    ...mountsOf(mounts, dir, marker).map(() => "mount"),
+    ...machine.cgroups.existing(id).map((name) => `cgroup ${name}`),
+    ...(existsSync(runtimeState) ? ["runtime state"] : []),
+    ...(existsSync(dir) ? ["directory"] : []),
+  ];
+}

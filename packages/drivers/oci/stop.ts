@@ -1,0 +1,71 @@
+import { existsSync } from "node:fs";
+import { constants } from "node:os";
+import type { SandboxId } from "@holdfast/contract";
+import type { Observation } from "@holdfast/engine";
+import type { Machine } from "./machine.ts";
+import { findMarked } from "./marked.ts";
+import { readMounts } from "./mounts.ts";
+import { findInit, findMembers, type Living, observeOne } from "./observe.ts";
+import { readLiving } from "./processes.ts";
+
+const { SIGKILL, SIGTERM } = constants.signals;
+const POLL_MS = 2;
+/** The kernel ends everything in a pid namespace with its first process; what is left after this is killed singly. */
+const NAMESPACE_END_MS = 500;
+
+/**
+ * Ends every process of a sandbox and says what is seen then. A frozen process takes no signal on cgroup v1 before it is
+ * thawed, so the kill comes first and the thaw after it: nothing runs in between.
+ */
+export async function stop(
+  machine: Machine,
+  id: SandboxId,
+  graceMs: number,
+  signal: AbortSignal,
+): Promise<Observation> {
+  if (graceMs > 0) await terminate(machine, id, graceMs, signal);
+  let targets = whatLives(machine, id);
+  while (targets.length > 0) {
+    signal.throwIfAborted();
+    await Promise.all(targets.map(({ pid, startTime }) => machine.porter.signal(pid, startTime, SIGKILL)));
+    machine.cgroups.unfreeze(id);
+    await untilGone(machine, id, signal);
+    targets = whatLives(machine, id);
+  }
+  return observeOne(machine, id, readMounts());
+}
+
+async function terminate(
+  machine: Machine,
+  id: SandboxId,
+  graceMs: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const init = findInit(machine, id);
+  if (init === null) return;
+  await machine.porter.signal(init.pid, init.startTime, SIGTERM);
+  machine.cgroups.unfreeze(id);
+  const end = machine.clock.now() + graceMs;
+  while (machine.clock.now() < end && readLiving(init.pid)?.startTime === init.startTime) {
+    await machine.clock.sleep(POLL_MS, signal);
+  }
+}
+
+/** The first process if it lives, else whatever is left. A launch that was broken off may have a helper under way. */
+function whatLives(machine: Machine, id: SandboxId): Pick<Living, "pid" | "startTime">[] {
+  const init = findInit(machine, id);
+  const helpers = existsSync(machine.layout.sandbox(id).instance) ? [] : strays(machine, id);
+  if (init !== null) return [init, ...helpers.filter(({ pid }) => pid !== init.pid)];
+  return [...helpers, ...findMembers(machine, id)];
+}
+
+const strays = (machine: Machine, id: SandboxId) =>
+  findMarked(machine.installation).filter(({ sandboxId }) => sandboxId === id);
+
+async function untilGone(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
+  const end = machine.clock.now() + NAMESPACE_END_MS;
+  while (machine.clock.now() < end) {
+    if (findInit(machine, id) === null && findMembers(machine, id).length === 0) return;
+    await machine.clock.sleep(POLL_MS, signal);
+  }
+}
