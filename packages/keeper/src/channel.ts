@@ -248,7 +248,7 @@ export class Channel {
     this.#batch++;
     const parts = this.#out.take();
     if (parts.length > 1) this.#socket.cork();
-    for (const part of parts) this.#full = !this.#socket.write(part);
+    for (const part of parts) this.#socket.write(part);
     if (parts.length > 1) this.#socket.uncork();
     this.#full = this.#socket.writableNeedDrain;
     this.#sendWaiting();

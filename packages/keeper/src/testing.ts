@@ -47,6 +47,8 @@ export const isAlive = (pid: number): boolean => {
 
 /** A keeper that runs as an ordinary process, with its control directory and a place for files. */
 export class TestKeeper {
+  /** Asked for first: where nothing is built, nothing is made. */
+  readonly #binary = keeperBinaries().keeper;
   readonly directory = temporary();
   readonly socketPath = join(this.directory, "control", "keeper.sock");
   readonly files = join(this.directory, "files");
@@ -56,7 +58,7 @@ export class TestKeeper {
   #starts = 0;
 
   private constructor() {
-    this.#process = spawn(keeperBinaries().keeper, [], {
+    this.#process = spawn(this.#binary, [], {
       stdio: ["ignore", "inherit", "inherit"],
       env: {
         HOLDFAST_INSTALLATION: IDENTITY.installation,
