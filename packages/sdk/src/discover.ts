@@ -12,7 +12,7 @@ export interface Endpoint {
 
 const DEFAULT_URL = "http://127.0.0.1:4750";
 
-/** The server's state directory: the same rule as the server's own. */
+/** Where a server on this machine keeps its state: HOLDFAST_DIR, or its default. */
 export function stateDirectory(env: NodeJS.ProcessEnv = process.env): string {
   if (env.HOLDFAST_DIR) return env.HOLDFAST_DIR;
   if (process.getuid?.() === 0) return "/var/lib/holdfast";

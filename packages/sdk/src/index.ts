@@ -22,6 +22,7 @@ export type {
   WriteOptions,
 } from "./api.ts";
 export { Holdfast } from "./client.ts";
+export { stateDirectory } from "./discover.ts";
 export {
   AuthenticationError,
   type ClientErrorCode,

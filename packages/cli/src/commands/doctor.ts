@@ -1,18 +1,8 @@
-import { ConnectionError } from "@holdfast/sdk";
+import type { HostCheck } from "@holdfast/drivers/oci";
+import { ConnectionError, stateDirectory } from "@holdfast/sdk";
 import type { Command } from "commander";
 import type { Context } from "../context.ts";
 import { asJson, table } from "../table.ts";
-
-/** One thing that was looked at. */
-export interface Finding {
-  name: string;
-  ok: boolean;
-  found: string;
-  /** What to do about it; empty where nothing is to be done. */
-  fix: string;
-}
-
-const HOST_CHECKS = "@holdfast/drivers/oci";
 
 export function registerDoctor(program: Command, context: Context): void {
   program
@@ -22,43 +12,39 @@ export function registerDoctor(program: Command, context: Context): void {
     .description("Looks at this machine and for the server. Exits 1 if something that is needed is missing.")
     .addHelpText("after", "\nExamples:\n  holdfast doctor\n  holdfast doctor --json")
     .action(async ({ json }: { json?: boolean }) => {
-      const host = await checkHost();
-      const server = await checkServer(context);
-      const findings = [...host, server];
-      process.stdout.write(json ? asJson(findings) : listing(findings));
-      // A server that isn't running is not a fault of the host: it is how every start begins.
-      if (host.some(({ ok }) => !ok)) context.exitCode = 1;
+      // Loaded here: no other command needs a driver.
+      const { checkHost } = await import("@holdfast/drivers/oci");
+      const checks = [...(await checkHost(stateDirectory())), await checkServer(context)];
+      process.stdout.write(json ? asJson(checks) : listing(checks));
+      if (checks.some(({ ok, required }) => required && !ok)) context.exitCode = 1;
     });
 }
 
-function listing(findings: readonly Finding[]): string {
-  const rows = findings.map(({ name, ok, found }) => [ok ? "ok" : "MISSING", name, found]);
-  const fixes = findings
-    .filter(({ ok, fix }) => !ok && fix !== "")
-    .map(({ name, fix }) => `${name}: ${fix}\n`)
-    .join("");
-  return table(["", "WHAT", "FOUND"], rows) + (fixes === "" ? "" : `\nTo do:\n${fixes}`);
+function listing(checks: readonly HostCheck[]): string {
+  const rows = checks.map(({ name, ok, required, found }) => [
+    ok ? "ok" : required ? "MISSING" : "optional",
+    name,
+    found,
+  ]);
+  const fixes = checks.filter(({ ok }) => !ok).map(({ name, fix }) => `  ${name}: ${fix}\n`);
+  return table(["", "WHAT", "FOUND"], rows) + (fixes.length === 0 ? "" : `\nWhat to do:\n${fixes.join("")}`);
 }
 
-async function checkHost(): Promise<Finding[]> {
-  const driver = (await import(HOST_CHECKS)) as { checkHost(): Promise<Finding[]> };
-  return driver.checkHost();
-}
-
-async function checkServer(context: Context): Promise<Finding> {
+/** Not required: every start begins without a server. */
+async function checkServer(context: Context): Promise<HostCheck> {
   const client = context.client();
-  const name = "server";
+  const about = { name: "server", required: false };
   try {
     const { status, version, reasons } = await client.health({ signal: context.interruption.signal });
     const found = `${client.url}, version ${version}, ${[status, ...reasons].join(": ")}`;
     return {
-      name,
+      ...about,
       ok: reasons.length === 0,
       found,
       fix: reasons.length === 0 ? "" : "Look at the server's log.",
     };
   } catch (error) {
     if (!(error instanceof ConnectionError)) throw error;
-    return { name, ok: false, found: `none at ${client.url}`, fix: "Start it with 'npm start'." };
+    return { ...about, ok: false, found: `none at ${client.url}`, fix: "Start it with 'npm start'." };
   }
 }
