@@ -42,21 +42,10 @@ export function installDependencies(root) {
   writeFileSync(stampFile(root), wanted);
 }
 
-/**
- * `npm ci` refuses a lock file that does not list the builds of every platform, as one made behind a mirror that lacks
- * some of them does not. A plain install takes the same locked versions, and `--no-save` leaves the lock file alone.
- */
 function install(root) {
-  const options = { cwd: root };
-  const quiet = ["--no-audit", "--no-fund", "--loglevel=error"];
-  const clean = run("npm", ["ci", ...quiet], options);
-  if (clean.ok) return;
-  if (!/Missing: .* from lock file/.test(clean.output)) throw failure("npm ci", clean.output);
-  const plain = run("npm", ["install", "--no-save", ...quiet], options);
-  if (!plain.ok) throw failure("npm install --no-save", plain.output);
+  const { ok, output } = run("npm", ["ci", "--no-audit", "--no-fund", "--loglevel=error"], { cwd: root });
+  if (!ok) throw new SetupError(`"npm ci" failed:\n${output}`);
 }
-
-const failure = (command, output) => new SetupError(`"${command}" failed:\n${output}`);
 
 export function dependencyStamp(root) {
   const hash = createHash("sha256").update(`${process.platform} ${process.arch}\0`);

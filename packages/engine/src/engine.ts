@@ -256,7 +256,10 @@ class Engine implements EngineApi {
       const record = await this.#world.store.sandbox(id);
       return record !== null && record.phase.name !== "gone";
     } catch (error) {
-      this.#world.log.error({ sandbox: id, cause: causeOf(error) }, "a record could not be read; what it owns is left alone");
+      this.#world.log.error(
+        { sandbox: id, cause: causeOf(error) },
+        "a record could not be read; what it owns is left alone",
+      );
       return true;
     }
   }
