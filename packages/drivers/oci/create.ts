@@ -11,7 +11,7 @@ import {
   rmSync,
   statSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import {
   DEFAULT_IMAGE,
@@ -60,7 +60,7 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   const { idBase = 100_000, idCount = 65_536, porter = new Porter() } = options;
   mkdirSync(options.stateDir, { recursive: true });
   const layout = layoutOf(realpathSync(options.stateDir), installation);
-  makeLayout(layout);
+  makeLayout(layout, idBase);
   await makeNullDevice(layout);
   const host = readHostFacts();
   const keeper = installKeeper(layout);
@@ -75,7 +75,7 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
     oomScoreAdj: oomScore(),
   });
   const cgroups = new Cgroups(host.hierarchies, installation, clock);
-  const alias = isPassable(layout.stateDir) ? null : passableAlias();
+  const alias = isPassable(dirname(layout.stateDir)) ? null : passableAlias();
   const common = { installation, layout, cgroups, porter, images, keeper, idBase, bundle, alias, clock, log };
   const machineWith = (runtime: RuntimeFacts): Machine => ({ ...common, facts: { ...host, runtime } });
   const runtime = await chooseRuntime(options.runtime ?? "auto", machineWith, layout, host);

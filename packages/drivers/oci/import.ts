@@ -71,7 +71,7 @@ async function feed(archive: AsyncIterable<Buffer>, entries: Extract): Promise<v
       });
       if (!entries.write(chunk)) await drained;
     }
-    entries.end();
+    entries.end(undefined);
   } catch (error) {
     entries.destroy(error instanceof Error ? error : new Error(String(error)));
   }

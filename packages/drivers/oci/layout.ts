@@ -1,4 +1,4 @@
-import { chmodSync, mkdirSync } from "node:fs";
+import { chmodSync, chownSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { InstallationId, SandboxId } from "@holdfast/contract";
 
@@ -67,23 +67,19 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
   };
 }
 
-/** May be passed through, by a mapped root too, but not listed. */
-const PASSABLE = 0o711;
-/** The same for the mapped root alone, by its group: no other user of the host gets at a sandbox's files. */
+/** To be passed through by the mapped root, by its group, and not to be listed. No other user of the host gets in. */
 export const PASSABLE_BY_GROUP = 0o710;
 const PRIVATE = 0o700;
 
-export function makeLayout(layout: Layout): void {
-  mkdirSync(layout.stateDir, { recursive: true, mode: PASSABLE });
-  const modes: [string, number][] = [
-    [layout.stateDir, PASSABLE],
-    [layout.sandboxes, PASSABLE],
-    [layout.keepers, PASSABLE],
-    [layout.images, PRIVATE],
-    [layout.runtime, PRIVATE],
-  ];
-  for (const [dir, mode] of modes) {
-    mkdirSync(dir, { recursive: true, mode });
-    chmodSync(dir, mode);
+/** `group` is the mapped root's: the runtime reaches roots, control directories and keepers with its rights. */
+export function makeLayout(layout: Layout, group: number): void {
+  for (const dir of [layout.stateDir, layout.sandboxes, layout.keepers]) {
+    mkdirSync(dir, { recursive: true, mode: PRIVATE });
+    chownSync(dir, 0, group);
+    chmodSync(dir, PASSABLE_BY_GROUP);
+  }
+  for (const dir of [layout.images, layout.runtime]) {
+    mkdirSync(dir, { recursive: true, mode: PRIVATE });
+    chmodSync(dir, PRIVATE);
   }
 }

@@ -1,0 +1,335 @@
+import {
+  DEFAULT_IMAGE,
+  DEFAULT_RESOURCES,
+  newExecId,
+  newSandboxId,
+  type Resources,
+  type SandboxId,
+} from "@holdfast/contract";
+import type { Driver, Instance, Link, Observation } from "@holdfast/engine";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+
+/** One driver on a state of its own, and the few things about its world that only its maker knows. */
+export interface DriverUnderTest {
+  driver: Driver;
+  /** Another driver object over the same state, as a server has after a restart. */
+  again(): Promise<Driver>;
+  /** Kills the instance's first process, as an operator or the kernel might. */
+  kill(instance: Instance): void;
+  /** Paths of the host that must not exist inside. */
+  hidden: readonly string[];
+  /** Removes everything; fails where the driver left something. */
+  dispose(): Promise<void>;
+}
+
+const CALL_MS = 20_000;
+const soon = (): AbortSignal => AbortSignal.timeout(CALL_MS);
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+export interface Ran {
+  exitCode: number;
+  output: string;
+}
+
+/** Runs a shell command through the link to its end. */
+export async function run(link: Link, command: string, user = ""): Promise<Ran> {
+  const id = newExecId();
+  const order = {
+    id,
+    argv: ["/bin/sh", "-c", command],
+    env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
+    cwd: "/",
+    user,
+    timeoutMs: CALL_MS,
+    stdin: false,
+    journalCapBytes: 4 * 1_048_576,
+    digest: "0".repeat(64),
+  };
+  await link.startExec(order, soon());
+  let output = "";
+  for (let cursor = 0, more = true; more; ) {
+    const slice = await link.readExec(
+      id,
+      { cursor, maxBytes: 262_144, waitMs: 5_000 },
+      AbortSignal.timeout(CALL_MS * 2),
+    );
+    for (const record of slice.records) output += Buffer.from(record.data).toString();
+    cursor = slice.next;
+    more = slice.more;
+  }
+  const exec = (await link.listExecs(soon())).find((known) => known.id === id);
+  return { exitCode: exec?.exitCode ?? Number.NaN, output };
+}
+
+/** What every driver owes the engine. */
+export function describeDriver(name: string, make: () => Promise<DriverUnderTest>): void {
+  describe(`the ${name} driver`, () => {
+    let world: DriverUnderTest;
+    const ids: SandboxId[] = [];
+    const links: Link[] = [];
+
+    beforeAll(async () => {
+      world = await make();
+    });
+    afterEach(async () => {
+      for (const link of links.splice(0)) link.close();
+      for (const id of ids.splice(0)) {
+        await world.driver.stop(id, { graceMs: 0 }, soon());
+        await world.driver.destroy(id, soon());
+      }
+    });
+    afterAll(() => world?.dispose());
+
+    const launch = (resources: Partial<Resources> = {}, signal = soon()): Promise<Instance> => {
+      const sandboxId = newSandboxId();
+      ids.push(sandboxId);
+      const order = { sandboxId, name: `n${sandboxId.slice(4)}`, generation: 1, image: DEFAULT_IMAGE };
+      return world.driver.launch({ ...order, resources: { ...DEFAULT_RESOURCES, ...resources } }, signal);
+    };
+    const connect = async (instance: Instance, driver = world.driver): Promise<Link> => {
+      const link = await driver.connect(instance, soon());
+      links.push(link);
+      return link;
+    };
+    const observe = async (id: SandboxId): Promise<Observation> => {
+      const seen = (await world.driver.observe([id], soon())).get(id);
+      if (seen === undefined) throw new Error("observe left an id out");
+      return seen;
+    };
+    const untilAbsent = async (id: SandboxId): Promise<Observation> => {
+      const end = Date.now() + CALL_MS;
+      for (;;) {
+        const seen = await observe(id);
+        if (seen.seen === "absent" || Date.now() > end) return seen;
+        await pause(5);
+      }
+    };
+    const thingsOf = async (id: SandboxId): Promise<string[]> =>
+      (await world.driver.list(soon())).find(({ sandboxId }) => sandboxId === id)?.things ?? [];
+
+    test("a launched instance answers, runs commands and is seen", async () => {
+      const instance = await launch();
+      const link = await connect(instance);
+      await link.ping(soon());
+      expect(await run(link, "echo hi; exit 3")).toEqual({ exitCode: 3, output: "hi\n" });
+      const seen = await observe(instance.sandboxId);
+      expect(seen).toMatchObject({
+        seen: "present",
+        pid: instance.pid,
+        startTime: instance.startTime,
+        state: "running",
+        oomKills: 0,
+        problems: [],
+      });
+      expect(await thingsOf(instance.sandboxId)).not.toEqual([]);
+    });
+
+    test("the root seen from outside is the root seen from inside", async () => {
+      const instance = await launch();
+      const { root } = await (await connect(instance)).probe(soon());
+      expect(await observe(instance.sandboxId)).toMatchObject({ root });
+    });
+
+    test("stop ends every process and says so", async () => {
+      const instance = await launch();
+      const link = await connect(instance);
+      await run(link, "setsid sleep 1000 >/dev/null 2>&1 &");
+      expect(await world.driver.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({
+        seen: "absent",
+      });
+      expect((await thingsOf(instance.sandboxId)).filter((thing) => thing.includes("process"))).toEqual([]);
+    });
+
+    test("stop with grace ends an instance too", async () => {
+      const instance = await launch();
+      await connect(instance);
+      expect(await world.driver.stop(instance.sandboxId, { graceMs: 50 }, soon())).toMatchObject({
+        seen: "absent",
+      });
+    });
+
+    test("stop and destroy can be repeated, and nothing is left", async () => {
+      const { sandboxId } = await launch();
+      for (let i = 0; i < 2; i++) {
+        expect(await world.driver.stop(sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+        await world.driver.destroy(sandboxId, soon());
+      }
+      expect(await observe(sandboxId)).toMatchObject({ seen: "absent", leftovers: [] });
+      expect(await thingsOf(sandboxId)).toEqual([]);
+    });
+
+    test("destroy refuses while processes run", async () => {
+      const { sandboxId } = await launch();
+      await expect(world.driver.destroy(sandboxId, soon())).rejects.toThrow();
+      expect(await observe(sandboxId)).toMatchObject({ seen: "present", problems: [] });
+    });
+
+    test("what was never launched is absent, and can be stopped and destroyed", async () => {
+      const id = newSandboxId();
+      expect(await observe(id)).toMatchObject({ seen: "absent", leftovers: [] });
+      expect(await world.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+      await world.driver.destroy(id, soon());
+    });
+
+    test("an instance whose first process was killed is absent with leftovers, and is cleaned", async () => {
+      const instance = await launch();
+      const link = await connect(instance);
+      await run(link, "setsid sleep 1000 >/dev/null 2>&1 &");
+      world.kill(instance);
+      const seen = await untilAbsent(instance.sandboxId);
+      expect(seen.seen === "absent" && seen.leftovers.length > 0).toBe(true);
+      expect(await world.driver.recover(instance, soon())).toBeNull();
+      await world.driver.destroy(instance.sandboxId, soon());
+      expect(await thingsOf(instance.sandboxId)).toEqual([]);
+    });
+
+    test("a frozen instance is seen as frozen, and serves again once thawed", async () => {
+      const instance = await launch();
+      const link = await connect(instance);
+      await world.driver.freeze(instance.sandboxId, soon());
+      expect(await observe(instance.sandboxId)).toMatchObject({ seen: "present", state: "frozen" });
+      await expect(link.ping(AbortSignal.timeout(100))).rejects.toThrow();
+      await world.driver.thaw(instance.sandboxId, soon());
+      await link.ping(soon());
+      expect(await observe(instance.sandboxId)).toMatchObject({ state: "running", problems: [] });
+    });
+
+    test("a frozen instance can be stopped", async () => {
+      const instance = await launch();
+      await run(await connect(instance), "setsid sleep 1000 >/dev/null 2>&1 &");
+      await world.driver.freeze(instance.sandboxId, soon());
+      expect(await world.driver.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({
+        seen: "absent",
+      });
+    });
+
+    test("the next server's driver takes an instance over", async () => {
+      const instance = await launch();
+      const next = await world.again();
+      expect(await next.recover(instance, soon())).toEqual(instance);
+      const link = await connect(instance, next);
+      expect(await run(link, "echo still here")).toEqual({ exitCode: 0, output: "still here\n" });
+      const stranger = { ...instance, startTime: "1" };
+      expect(await next.recover(stranger, soon())).toBeNull();
+      expect(await next.recover({ ...instance, hostBootId: "another" }, soon())).toBeNull();
+      expect(await next.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+      await next.destroy(instance.sandboxId, soon());
+    });
+
+    test.for([1, 8, 15, 25, 40])("a launch aborted after %i ms leaves nothing", async (ms) => {
+      const abort = new AbortController();
+      const launched = launch({}, abort.signal).catch((error: unknown) => error);
+      const id = ids.at(-1) as SandboxId;
+      await pause(ms);
+      abort.abort(new Error("no longer wanted"));
+      await launched;
+      expect(await world.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+      await world.driver.destroy(id, soon());
+      expect(await thingsOf(id)).toEqual([]);
+    });
+
+    test("a stop overtakes the launch", async () => {
+      const launched = launch().catch((error: unknown) => error);
+      const id = ids.at(-1) as SandboxId;
+      await pause(10);
+      expect(await world.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+      await world.driver.destroy(id, soon());
+      expect(await launched).toBeInstanceOf(Error);
+      expect(await thingsOf(id)).toEqual([]);
+    });
+
+    test("an image that is not there is refused by name of the error", async () => {
+      const order = {
+        sandboxId: newSandboxId(),
+        name: "x",
+        generation: 1,
+        image: "nope",
+        resources: DEFAULT_RESOURCES,
+      };
+      await expect(world.driver.launch(order, soon())).rejects.toMatchObject({ code: "image_not_found" });
+    });
+
+    test("a command that wants more memory than allowed is killed; keeper and neighbour go on", async () => {
+      const [hog, neighbour] = await Promise.all([launch({ memoryMb: 64 }), launch({ memoryMb: 64 })]);
+      const [link, other] = await Promise.all([connect(hog), connect(neighbour)]);
+      const { exitCode } = await run(link, "head -c 300000000 /dev/zero | tail -c 200000000 | wc -c; exit 9");
+      expect(exitCode).toBe(9);
+      const seen = await observe(hog.sandboxId);
+      expect(seen.seen === "present" && seen.oomKills > 0).toBe(true);
+      await link.ping(soon());
+      expect(await run(other, "echo fine")).toEqual({ exitCode: 0, output: "fine\n" });
+      expect(await observe(neighbour.sandboxId)).toMatchObject({ oomKills: 0 });
+    });
+
+    test("a fork bomb stays within its limit and can be ended", async () => {
+      const instance = await launch({ pids: 32 });
+      const link = await connect(instance);
+      await run(link, "for i in $(seq 1 200); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
+      const { length } = await link.processes(soon());
+      expect(length).toBeGreaterThan(16);
+      expect(length).toBeLessThanOrEqual(32);
+      expect(await world.driver.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({
+        seen: "absent",
+      });
+    });
+
+    test("a busy loop gets no more processor than its share", async () => {
+      const link = await connect(await launch({ cpus: 0.2 }));
+      const script = "timeout 1 sh -c 'while :; do :; done'; cut -d' ' -f16,17 /proc/$$/stat";
+      const ticks = (await run(link, script)).output.trim().split(" ").map(Number);
+      expect(ticks.reduce((sum, each) => sum + each, 0)).toBeLessThan(60);
+    });
+
+    test.for(["", "root"])("as '%s' nothing of the host is visible inside", async (user) => {
+      const link = await connect(await launch());
+      const paths = ["/etc/shadow", ...world.hidden];
+      for (const path of paths) expect(await run(link, `ls -d ${path}`, user)).toMatchObject({ exitCode: 2 });
+      const seen = await run(link, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", user);
+      expect(seen.output).not.toContain("node");
+      expect((await link.processes(soon())).length).toBeLessThan(8);
+    });
+
+    test("root inside can neither mount, nor make namespaces, nor load code into the kernel", async () => {
+      const link = await connect(await launch());
+      expect((await run(link, "mount -t tmpfs x /mnt", "root")).exitCode).not.toBe(0);
+      expect((await run(link, "unshare -r true", "root")).exitCode).not.toBe(0);
+      expect((await run(link, "echo 1 > /proc/sys/kernel/panic", "root")).exitCode).not.toBe(0);
+      expect((await run(link, "chmod 600 /dev/null", "root")).exitCode).not.toBe(0);
+      expect(await run(link, "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status", "root")).toMatchObject({
+        output: expect.stringMatching(/NoNewPrivs:\s1\nSeccomp:\s2/),
+      });
+    });
+
+    test("the network is loopback, up, and nothing else", async () => {
+      const link = await connect(await launch());
+      const { output } = await run(link, "tail -n +3 /proc/net/dev | cut -d: -f1; cat /proc/net/fib_trie");
+      expect(output.trim().split("\n")[0]?.trim()).toBe("lo");
+      expect(output).toContain("127.0.0.1");
+      expect((await run(link, "tail -n +3 /proc/net/dev | wc -l")).output.trim()).toBe("1");
+    });
+
+    test("two sandboxes see nothing of each other", async () => {
+      const [one, two] = await Promise.all([launch(), launch()]);
+      const [first, second] = await Promise.all([connect(one), connect(two)]);
+      await run(
+        first,
+        "echo secret > /tmp/mine; echo secret > /dev/shm/mine; setsid sleep 98765 >/dev/null 2>&1 &",
+      );
+      expect(await run(second, "ls /tmp /dev/shm; cat /proc/[0-9]*/cmdline")).not.toMatchObject({
+        output: expect.stringMatching(/mine|98765/),
+      });
+      expect((await run(first, "cat /proc/sys/kernel/hostname")).output).not.toBe(
+        (await run(second, "cat /proc/sys/kernel/hostname")).output,
+      );
+    });
+
+    test("capacity is measured, not made up", async () => {
+      const found = await world.driver.capacity(soon());
+      expect(found.cpus).toBeGreaterThan(0);
+      expect(found.memoryFreeBytes).toBeGreaterThan(0);
+      expect(found.memoryFreeBytes).toBeLessThanOrEqual(found.memoryTotalBytes);
+      expect(found.diskFreeBytes).toBeGreaterThan(0);
+      expect(found.diskFreeBytes).toBeLessThanOrEqual(found.diskTotalBytes);
+    });
+  });
+}
