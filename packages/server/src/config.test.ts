@@ -3,8 +3,10 @@ import { describe, expect, test } from "vitest";
 import { readConfig } from "./config.ts";
 import { StartFailure } from "./start-failure.ts";
 
+const root = { uid: 0, isTerminal: false };
+
 test("nothing set means the defaults", () => {
-  expect(readConfig({}, 0)).toEqual({
+  expect(readConfig({}, root)).toEqual({
     stateDir: "/var/lib/holdfast",
     host: "127.0.0.1",
     port: 4750,
@@ -12,12 +14,15 @@ test("nothing set means the defaults", () => {
     logLevel: "info",
     numbers: NUMBERS,
   });
-  expect(readConfig({ XDG_STATE_HOME: "/x/state" }, 1000).stateDir).toBe("/x/state/holdfast");
+  expect(readConfig({}, { ...root, isTerminal: true }).logLevel).toBe("warn");
+  expect(readConfig({ XDG_STATE_HOME: "/x/state" }, { ...root, uid: 1000 }).stateDir).toBe(
+    "/x/state/holdfast",
+  );
 });
 
 test("every number can be set", () => {
   const given = JSON.stringify({ maxSandboxes: 7, stopBackoffMs: [1, 2] });
-  const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: given }, 0);
+  const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: given }, root);
   expect(numbers).toEqual({ ...NUMBERS, maxSandboxes: 7, stopBackoffMs: [1, 2] });
 });
 
@@ -34,7 +39,7 @@ describe("what is wrong is named, with what it may be", () => {
     [{ HOLDFAST_NUMBERS_JSON: '{"stopBackoffMs":[]}' }, "stopBackoffMs"],
     [{ HOLDFAST_NUMBERS_FILE: "/does/not/exist" }, "HOLDFAST_NUMBERS_FILE"],
   ])("%j", (env, name) => {
-    const read = () => readConfig(env, 0);
+    const read = () => readConfig(env, root);
     expect(read).toThrow(StartFailure);
     expect(read).toThrow(name);
   });

@@ -18,6 +18,12 @@ export interface Config {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
+interface Surroundings {
+  uid: number;
+  /** Somebody watches: the log then says only what needs them. */
+  isTerminal: boolean;
+}
+
 const DEFAULT_PORT = 4750;
 
 export function defaultStateDir(env: Environment, uid: number): string {
@@ -27,13 +33,13 @@ export function defaultStateDir(env: Environment, uid: number): string {
 }
 
 /** The environment as typed configuration. Throws a `StartFailure` that names the variable and what it may be. */
-export function readConfig(env: Environment, uid: number): Config {
+export function readConfig(env: Environment, { uid, isTerminal }: Surroundings): Config {
   return {
     stateDir: resolve(env.HOLDFAST_DIR || defaultStateDir(env, uid)),
     host: env.HOLDFAST_HOST || "127.0.0.1",
     port: readPort(env.HOLDFAST_PORT),
     runtime: env.HOLDFAST_RUNTIME || undefined,
-    logLevel: readLogLevel(env.HOLDFAST_LOG_LEVEL),
+    logLevel: readLogLevel(env.HOLDFAST_LOG_LEVEL || (isTerminal ? "warn" : "info")),
     numbers: {
       ...NUMBERS,
       ...numbersFromFile(env.HOLDFAST_NUMBERS_FILE),
@@ -52,8 +58,8 @@ function readPort(text: string | undefined): number {
   );
 }
 
-function readLogLevel(text: string | undefined): LogLevel {
-  const level = LOG_LEVELS.find((known) => known === (text || "info"));
+function readLogLevel(text: string): LogLevel {
+  const level = LOG_LEVELS.find((known) => known === text);
   if (level) return level;
   throw new StartFailure(`HOLDFAST_LOG_LEVEL is "${text}".`, `Set it to one of ${LOG_LEVELS.join(", ")}.`);
 }

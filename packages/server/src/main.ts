@@ -1,9 +1,11 @@
 /** The one file that knows every part: wires them, listens, recovers, and lets go again. */
+import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import type { SandboxId } from "@holdfast/contract";
-import { createOciDriver } from "@holdfast/drivers/oci";
+import { checkHost, createOciDriver, type OciMachine, type OciOptions } from "@holdfast/drivers/oci";
 import { createEngine, type Driver, type Log, systemClock, systemIds } from "@holdfast/engine";
+import { keeperBinaries } from "@holdfast/keeper";
 import { holdStateDirectory, openStore } from "@holdfast/store";
 import { ensureAdminKey } from "./admin-key.ts";
 import { announce } from "./announcement.ts";
@@ -13,7 +15,9 @@ import { buildHttp } from "./http.ts";
 import { createLogger } from "./logger.ts";
 import { Metrics } from "./metrics.ts";
 import { selfTest } from "./selftest.ts";
-import { explain } from "./start-failure.ts";
+import { closeOnSignal, endOnBugs } from "./signals.ts";
+import { explain, StartFailure } from "./start-failure.ts";
+import { makeStateDir } from "./state-dir.ts";
 import { VERSION } from "./version.ts";
 
 const REPOSITORY = join(import.meta.dirname, "..", "..", "..");
@@ -33,6 +37,8 @@ export interface RunningServer {
  */
 export async function startServer(config: Config, log: Log): Promise<RunningServer> {
   await using taken = new AsyncDisposableStack();
+  checkRights();
+  makeStateDir(config.stateDir);
   const hold = holdStateDirectory(config.stateDir);
   taken.defer(() => hold.release());
   const store = await openStore({
@@ -42,7 +48,7 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   taken.defer(() => store.close());
   const { stateDir, numbers, runtime } = config;
   const { installation } = store;
-  const { driver, images } = await createOciDriver({
+  const { driver, images } = await openDriver({
     stateDir,
     installation,
     clock: systemClock,
@@ -76,7 +82,7 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
     installation,
     metrics,
     started: recovered.promise,
-    hostPaths: [stateDir, REPOSITORY, "/sys/fs/cgroup"],
+    hostPaths: [stateDir, realpathSync(stateDir), REPOSITORY, "/sys/fs/cgroup"],
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
   await app.listen({ host: config.host, port: config.port });
@@ -89,6 +95,34 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   log.info({ url, version: VERSION, installation, stateDir }, "serving");
   const owned = taken.move();
   return { url, keyFile, key, driver, close: () => owned.disposeAsync() };
+}
+
+function checkRights(): void {
+  if (process.getuid?.() !== 0) {
+    throw new StartFailure(
+      "Holdfast must run as root: mounts, cgroups and id maps need it. Sandboxes don't get it.",
+      "Start it with sudo.",
+    );
+  }
+  try {
+    keeperBinaries();
+  } catch (error) {
+    const fix = "Run 'npm start', which builds it, or 'node packages/keeper/build.mjs'.";
+    throw new StartFailure("The keeper is not built.", fix, { cause: error });
+  }
+}
+
+/** The driver; where it can't be had, what the host lacks. */
+async function openDriver(options: OciOptions): Promise<OciMachine> {
+  try {
+    return await createOciDriver(options);
+  } catch (error) {
+    const lacking = (await checkHost(options.stateDir)).filter(({ ok, required }) => required && !ok);
+    const fixes = lacking.map(({ name, found, fix }) => `${fix} (${name}: ${found})`);
+    if (options.runtime) fixes.push("Unset HOLDFAST_RUNTIME, or name a runtime that starts here.");
+    const { message, fix } = explain(error);
+    throw new StartFailure(message, fixes.join(" ") || fix, { cause: error });
+  }
 }
 
 /** Lets requests under way finish, for a while. */
@@ -124,42 +158,16 @@ async function runSelfTest(server: RunningServer): Promise<boolean> {
   });
 }
 
-/** The first signal lets go in order, within a bound; the second one ends the process at once. */
-function closeOnSignal(server: RunningServer, log: Log, shutdownMs: number): void {
-  let closing = false;
-  const onSignal = (signal: string) => {
-    if (closing) process.exit(1);
-    closing = true;
-    log.info({ signal }, "shutting down; sandboxes go on");
-    setTimeout(() => {
-      log.error({ shutdownMs }, "shutdown took too long and was cut; the next start recovers");
-      process.exit(1);
-    }, shutdownMs).unref();
-    server.close().then(
-      () => process.exit(0),
-      (error) => {
-        log.error({ err: error }, "shutdown failed; the next start recovers");
-        process.exit(1);
-      },
-    );
-  };
-  process.on("SIGTERM", onSignal).on("SIGINT", onSignal);
-}
-
-function dieLoudly(log: Log): void {
-  process.on("uncaughtException", (error, origin) => {
-    log.error({ err: error, origin }, "an error that nothing caught; the next start recovers");
-    process.exit(1);
-  });
-}
-
 async function main(): Promise<void> {
   const { values } = parseArgs({ options: { "self-test": { type: "boolean", default: false } } });
-  const config = readConfig(process.env, process.getuid?.() ?? 0);
+  const config = readConfig(process.env, {
+    uid: process.getuid?.() ?? 0,
+    isTerminal: process.stderr.isTTY === true,
+  });
   const log = createLogger({ level: config.logLevel });
-  dieLoudly(log);
+  endOnBugs(log);
   const server = await startServer(config, log);
-  closeOnSignal(server, log, config.numbers.shutdownMs);
+  closeOnSignal(() => server.close(), log, config.numbers.shutdownMs);
   if (values["self-test"] && process.env.HOLDFAST_SELF_TEST !== "0") {
     console.log("\nSelf-test");
     if (!(await runSelfTest(server))) {

@@ -9,7 +9,6 @@ export class StartFailure extends Error {
 }
 
 const FIXES: Readonly<Record<string, string>> = {
-  EADDRINUSE: "Stop what uses it, or set HOLDFAST_PORT to another port (0 for any free one).",
   EADDRNOTAVAIL: "Set HOLDFAST_HOST to an address of this machine.",
   EACCES: "Start as root, or set HOLDFAST_DIR and HOLDFAST_PORT to what this user may use.",
   EPERM: "Start as root.",
@@ -30,10 +29,19 @@ export function explain(thrown: unknown): StartFailure {
   if (!(thrown instanceof Error)) return explain(new Error(String(thrown)));
   const code = "code" in thrown && typeof thrown.code === "string" ? thrown.code : "";
   const own = "fix" in thrown && typeof thrown.fix === "string" ? thrown.fix : undefined;
+  if (code === "EADDRINUSE") return portInUse(thrown);
   const fix = own ?? NAMED[thrown.name] ?? FIXES[code];
   return new StartFailure(
     thrown.message,
     fix ?? "Run 'holdfast doctor'; with HOLDFAST_LOG_LEVEL=debug the log says more.",
     { cause: thrown },
+  );
+}
+
+function portInUse(error: Error & { address?: unknown; port?: unknown }): StartFailure {
+  return new StartFailure(
+    `Port ${error.port} on ${error.address} is in use.`,
+    "Stop what uses it, or set HOLDFAST_PORT to another port (0 for any free one).",
+    { cause: error },
   );
 }

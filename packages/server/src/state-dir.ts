@@ -1,0 +1,22 @@
+import { existsSync, mkdirSync, statSync } from "node:fs";
+import { dirname } from "node:path";
+import { StartFailure } from "./start-failure.ts";
+
+/**
+ * Makes the state directory where it is missing, level by level: Node's recursive mkdir never returns where a file
+ * system refuses new directories with ENOENT, as /proc does.
+ */
+export function makeStateDir(stateDir: string): void {
+  try {
+    const missing: string[] = [];
+    for (let at = stateDir; !existsSync(at) && at !== dirname(at); at = dirname(at)) missing.unshift(at);
+    for (const dir of missing) mkdirSync(dir, { mode: dir === stateDir ? 0o700 : 0o755 });
+    if (!statSync(stateDir).isDirectory()) throw new Error("it is not a directory");
+  } catch (error) {
+    throw new StartFailure(
+      `The state directory ${stateDir} can't be used: ${error instanceof Error ? error.message : error}.`,
+      "Set HOLDFAST_DIR to a directory that can be made and written.",
+      { cause: error },
+    );
+  }
+}
