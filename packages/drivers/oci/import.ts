@@ -38,10 +38,14 @@ export async function importTar(
   const hash = createHash("sha256");
   const unpack = new Unpacking(target, signal);
   const entries = extract();
-  const abort = () => entries.destroy(signal.reason);
+  let broken: unknown;
+  const abort = () => entries.destroy();
   signal.addEventListener("abort", abort, { once: true });
   try {
-    void feed(plainTar(archive, hash), entries);
+    void feed(plainTar(archive, hash), entries).catch((error: unknown) => {
+      broken = error;
+      entries.destroy();
+    });
     for await (const entry of entries) {
       await unpack.add(entry.header, entry as unknown as AsyncIterable<Uint8Array>);
       entry.resume();
@@ -50,7 +54,7 @@ export async function importTar(
     await furnish(target.jail, signal);
     await requireCapable(target.jail, signal);
   } catch (error) {
-    throw signal.aborted ? signal.reason : explained(error);
+    throw signal.aborted ? signal.reason : explained(broken ?? error);
   } finally {
     signal.removeEventListener("abort", abort);
     entries.destroy();
@@ -58,23 +62,19 @@ export async function importTar(
   return { fingerprint: hash.digest("hex").slice(0, 32), ...unpack.counts };
 }
 
-/** Gives the archive to the parser as fast as that takes it. Never rejects: the parser's reader sees what went wrong. */
+/** Gives the archive to the parser as fast as that takes it. */
 async function feed(archive: AsyncIterable<Buffer>, entries: Extract): Promise<void> {
   let wake: () => void = () => {};
   entries.on("drain", () => wake());
   entries.on("close", () => wake());
-  try {
-    for await (const chunk of archive) {
-      if (entries.destroyed) return;
-      const drained = new Promise<void>((resolve) => {
-        wake = resolve;
-      });
-      if (!entries.write(chunk)) await drained;
-    }
-    entries.end(undefined);
-  } catch (error) {
-    entries.destroy(error instanceof Error ? error : new Error(String(error)));
+  for await (const chunk of archive) {
+    if (entries.destroyed) return;
+    const drained = new Promise<void>((resolve) => {
+      wake = resolve;
+    });
+    if (!entries.write(chunk)) await drained;
   }
+  entries.end(undefined);
 }
 
 /** The archive without its compression, which is known by its first bytes; the hash sees what comes out. */

@@ -9,7 +9,7 @@ import { createOciDriver, type OciMachine } from "./create.ts";
 import { readMounts } from "./mounts.ts";
 import type { RuntimeChoice } from "./runtime.ts";
 
-const silent: Log = { debug() {}, info() {}, warn() {}, error() {}, child: () => silent };
+export const silent: Log = { debug() {}, info() {}, warn() {}, error() {}, child: () => silent };
 
 export interface TestMachine extends OciMachine {
   stateDir: string;

@@ -1,0 +1,134 @@
+import { execFileSync, spawn } from "node:child_process";
+import { chmodSync, mkdirSync, mkdtempSync, renameSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { DEFAULT_RESOURCES, newInstallationId, newSandboxId, type SandboxId } from "@holdfast/contract";
+import { type Instance, type Observation, systemClock } from "@holdfast/engine";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { run } from "../suite.ts";
+import { createOciDriver } from "./create.ts";
+import { HELPER_MARK, helperMark } from "./marked.ts";
+import { readLiving } from "./processes.ts";
+import { silent, type TestMachine, testMachine } from "./testing.ts";
+
+const soon = () => AbortSignal.timeout(20_000);
+let machine: TestMachine;
+let id: SandboxId;
+
+beforeAll(async () => {
+  machine = await testMachine();
+});
+afterEach(async () => {
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  await machine.driver.destroy(id, soon());
+});
+afterAll(() => machine.dispose());
+
+function launch(): Promise<Instance> {
+  id = newSandboxId();
+  const order = { sandboxId: id, name: "faulty", generation: 1, image: "host", resources: DEFAULT_RESOURCES };
+  return machine.driver.launch(order, soon());
+}
+
+const observe = async (): Promise<Observation | undefined> =>
+  (await machine.driver.observe([id], soon())).get(id);
+const place = (name: string) => join(machine.stateDir, "sandboxes", id, name);
+
+test("a root that was unmounted behind our back is reported, and is cleaned all the same", async () => {
+  await launch();
+  execFileSync("umount", ["-l", place("root")]);
+  expect(await observe()).toMatchObject({
+    seen: "present",
+    root: null,
+    problems: [{ code: "root_unmounted" }],
+  });
+});
+
+test("something mounted over the root is reported as a root that is not there", async () => {
+  await launch();
+  execFileSync("mount", ["-t", "tmpfs", "cover", place("root")]);
+  expect(await observe()).toMatchObject({ root: null, problems: [{ code: "root_unmounted" }] });
+});
+
+test("a keeper stopped by a signal is reported", async () => {
+  const instance = await launch();
+  process.kill(instance.pid, "SIGSTOP");
+  expect(await observe()).toMatchObject({
+    seen: "present",
+    state: "stopped",
+    problems: [{ code: "keeper_stopped" }],
+  });
+});
+
+test("an instance whose launch was never answered is found by its cgroups", async () => {
+  const { pid, startTime } = await launch();
+  rmSync(place("instance.json"));
+  expect(await observe()).toMatchObject({ seen: "present", pid, startTime, problems: [] });
+  expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+  expect(readLiving(pid)).toBeNull();
+});
+
+test("a helper that outlived its server is listed and ended", async () => {
+  id = newSandboxId();
+  const env = { [HELPER_MARK]: helperMark(machine.installation, id) };
+  const helper = spawn("/bin/sleep", ["1000"], { env, stdio: "ignore" });
+  const ended = new Promise((resolve) => helper.once("exit", resolve));
+  const found = (await machine.driver.list(soon())).find(({ sandboxId }) => sandboxId === id);
+  expect(found?.things).toEqual([`helper process ${helper.pid}`]);
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  await ended;
+});
+
+test("what can't be read is unknown, not absent", async () => {
+  await launch();
+  const notes = place("instance.json");
+  renameSync(notes, `${notes}.away`);
+  mkdirSync(notes);
+  const broken = await observe();
+  rmSync(notes, { recursive: true });
+  renameSync(`${notes}.away`, notes);
+  expect(broken?.seen).not.toBe("absent");
+});
+
+test("the host's null device stays the host's", async () => {
+  const before = statSync("/dev/null").uid;
+  const link = await machine.driver.connect(await launch(), soon());
+  expect((await run(link, "chmod 600 /dev/null; chown 0 /dev/null", "root")).exitCode).not.toBe(0);
+  link.close();
+  expect(statSync("/dev/null")).toMatchObject({ uid: before });
+  expect(statSync("/dev/null").mode & 0o777).toBe(0o666);
+});
+
+test("other users of the host can't get at a sandbox's files", async () => {
+  await launch();
+  const asNobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "ls", place("upper")];
+  expect(() => execFileSync("setpriv", asNobody, { stdio: "ignore" })).toThrow();
+});
+
+test("a state directory that only root can reach serves as well", async () => {
+  id = newSandboxId();
+  const closed = mkdtempSync(join(tmpdir(), "holdfast-closed-"));
+  chmodSync(closed, 0o700);
+  const stateDir = join(closed, "state");
+  const installation = newInstallationId();
+  const { driver } = await createOciDriver({ stateDir, installation, log: silent, clock: systemClock });
+  const order = { sandboxId: id, name: "closed", generation: 1, image: "host", resources: DEFAULT_RESOURCES };
+  const link = await driver.connect(await driver.launch(order, soon()), soon());
+  expect(await run(link, "echo inside")).toEqual({ exitCode: 0, output: "inside\n" });
+  link.close();
+  await driver.stop(id, { graceMs: 0 }, soon());
+  await driver.destroy(id, soon());
+  expect(await driver.list(soon())).toEqual([]);
+  await driver.close();
+  rmSync(closed, { recursive: true });
+});
+
+test("an error of a launch names the step and no path of the host", async () => {
+  id = newSandboxId();
+  mkdirSync(place(""), { recursive: true });
+  mkdirSync(place("order.json.new"));
+  const order = { sandboxId: id, name: "broken", generation: 1, image: "host", resources: DEFAULT_RESOURCES };
+  const error = await machine.driver.launch(order, soon()).catch((thrown: unknown) => thrown);
+  expect(error).toMatchObject({ code: "launch_failed", cause: { code: "launch_files" } });
+  expect(JSON.stringify([String(error), String((error as Error).cause)])).not.toContain(machine.stateDir);
+});
