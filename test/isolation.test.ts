@@ -60,8 +60,7 @@ describe("inside a sandbox", () => {
     }
     const { stdout } = await run("ls / | tr '\\n' ' '");
     const names = new Set(stdout.trim().split(" "));
-    for (const name of ["work", "boot", "lost+found", "mnt", "srv", "opt", "media"])
-      expect(names.has(name)).toBe(false);
+    for (const name of ["work", "boot", "lost+found"]) expect(names.has(name)).toBe(false);
   });
 
   it("mounts show no path of the host's state directory", async () => {
@@ -124,11 +123,10 @@ describe("what root inside plants in the control directory", () => {
       { user: "root" },
     );
     for (const id of ["planted-1", "shadow-1"]) {
-      const error = await victim.execs.start("echo hi", { id }).then(
-        async (run) => (await run.result()) as unknown,
-        (error: unknown) => error,
-      );
-      expect(JSON.stringify(error)).not.toMatch(/hf_|root:/);
+      const run = await victim.execs.start("echo hi", { id });
+      await expect(run.result()).rejects.toMatchObject({ code: "exec_refused" });
+      const output = await server.fetch(`/v1/execs/${id}/output`);
+      expect(await output.text()).not.toMatch(/hf_|root:/);
     }
     expect((await victim.exec("echo still serving")).stdout).toBe("still serving\n");
     await victim.delete();

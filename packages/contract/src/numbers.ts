@@ -8,7 +8,7 @@ export const NUMBERS = {
   /** A link without one byte for this long is dead, FIN or no FIN. */
   linkDeadMs: 10_000,
   /** Reconnects of a lost link: first wait, longest wait. Jitter is added. */
-  linkRetryMinMs: 50,
+  linkRetryMinMs: 2,
   linkRetryMaxMs: 2_000,
   /** A call on a sandbox whose link is down waits this long for the next one. */
   linkWaitMs: 5_000,

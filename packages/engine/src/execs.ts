@@ -34,6 +34,7 @@ export interface Finder {
 }
 
 const READ_BYTES = 1_048_576;
+const START_PAUSE_MS = 20;
 
 export class Execs implements ExecApi {
   readonly #world: World;
@@ -219,11 +220,14 @@ export class Execs implements ExecApi {
       offset = parsed;
     }
     const at = () => cursorOf(record, offset);
+    // The first slice is read before anything is said, so that a cursor that can't be served is an error, not a stream.
+    const slices = this.#slices(record, offset, follow, signal);
+    let step = await slices.next();
     yield { type: "start", cursor: at(), exec: this.#ledger.view(record) };
-    for await (const slice of this.#slices(record, offset, follow, signal)) {
-      offset = slice.next;
-      if (slice.records.length === 0 && follow) yield { type: "keepalive", cursor: at() };
-      for (const each of slice.records) {
+    for (let first = true; !step.done; step = await slices.next(), first = false) {
+      offset = step.value.next;
+      if (step.value.records.length === 0 && follow && !first) yield { type: "keepalive", cursor: at() };
+      for (const each of step.value.records) {
         const data = Buffer.from(each.data.buffer, each.data.byteOffset, each.data.byteLength).toString(
           "base64",
         );
@@ -238,29 +242,24 @@ export class Execs implements ExecApi {
     const last = this.#ledger.open(record.id);
     const final = last ? (follow ? await raced(last.settled.promise, signal) : null) : await this.#find(id);
     if (final !== null && isTerminal(final.status)) {
-      yield { type: "end", cursor: at(), exec: { ...this.#ledger.view(final), cursor: at() } };
+      const truncated = offset < final.outputEnd;
+      yield { type: "end", cursor: at(), exec: { ...this.#ledger.view(final), truncated, cursor: at() } };
     }
   }
 
   /** Slices of the journal from an offset on, across lost links, until the exec has ended and all was read. */
   async *#slices(record: ExecRecord, from: number, follow: boolean, signal: AbortSignal) {
-    const { numbers } = this.#world;
     let offset = from;
-    while (!signal.aborted) {
+    for (let first = true; !signal.aborted; first = false) {
       const open = this.#ledger.open(record.id);
-      const links = this.#finder.cell(record.sandboxId)?.links;
-      const link = links?.current;
-      if (!link) {
+      const link = await this.#nextLink(record, open, signal);
+      if (link === null) {
         if (open === undefined || !follow) return;
         yield { records: [], next: offset };
-        await Promise.race([
-          this.#settled(open, numbers.streamKeepaliveMs, signal),
-          links?.get(numbers.streamKeepaliveMs, signal).catch(() => undefined),
-        ]);
         continue;
       }
       try {
-        const waitMs = follow && open !== undefined ? numbers.streamKeepaliveMs : 0;
+        const waitMs = follow && open !== undefined && !first ? this.#world.numbers.streamKeepaliveMs : 0;
         const slice = await link.readExec(
           record.id,
           { cursor: offset, maxBytes: READ_BYTES, waitMs },
@@ -272,13 +271,27 @@ export class Execs implements ExecApi {
       } catch (error) {
         if (signal.aborted) throw error;
         if (error instanceof LinkLost) continue;
-        if (error instanceof KeeperRefusal && error.reason === "no_such_exec" && open !== undefined) {
-          await this.#settled(open, numbers.linkRetryMinMs, signal);
-          continue;
-        }
-        throw outputError(error, record);
+        if (open === undefined || !isUnknownExec(error)) throw outputError(error, record);
+        // Stored, but its start has not reached the keeper yet.
+        await this.#settled(open, START_PAUSE_MS, signal);
       }
     }
+  }
+
+  /** The link to read a journal over, waited for while its sandbox lives; null after a while, or where it never comes. */
+  async #nextLink(record: ExecRecord, open: OpenExec | undefined, signal: AbortSignal): Promise<Link | null> {
+    const { streamKeepaliveMs } = this.#world.numbers;
+    const cell = this.#finder.cell(record.sandboxId);
+    const links = cell?.refusal() === null ? cell.links : null;
+    if (links?.current) return links.current;
+    if (open === undefined && !links) return null;
+    const ended = open && this.#settled(open, streamKeepaliveMs, signal).then(() => null);
+    const back = links?.get(streamKeepaliveMs, signal).catch(() => null);
+    const link = await Promise.race([ended, back].filter((one) => one !== undefined));
+    // Of an exec that has ended nothing more is said than was read: no link means come again, not that this was all.
+    if (link === null && open === undefined)
+      throw new HoldfastError("link_lost", { sandboxId: record.sandboxId, execId: record.id });
+    return link;
   }
 
   async writeStdin(
@@ -364,12 +377,15 @@ async function readFrom(link: Link, id: ExecId, cursor: number, signal: AbortSig
   }
 }
 
+const isUnknownExec = (error: unknown): boolean =>
+  error instanceof KeeperRefusal && error.reason === "no_such_exec";
+
 function outputError(error: unknown, { sandboxId, id }: ExecRecord): unknown {
   if (error instanceof KeeperRefusal && error.reason === "below_floor") {
     const message = `The output at that cursor is no longer kept; the first that is: ${id}.${error.floor}`;
     return new HoldfastError("output_dropped", { sandboxId, execId: id, message });
   }
-  if (error instanceof KeeperRefusal && error.reason === "no_such_exec") {
+  if (isUnknownExec(error)) {
     return new HoldfastError("output_dropped", {
       sandboxId,
       execId: id,

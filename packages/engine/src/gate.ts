@@ -1,6 +1,6 @@
 import { causeOf, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
+import { DeadlinePassed, within } from "./clock.ts";
 import { KeeperRefusal, type Link, LinkLost } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { World } from "./world.ts";
@@ -88,6 +88,9 @@ export function translate(
       message: `The link was lost: ${error.message}`,
       cause: error,
     });
+  }
+  if (error instanceof DeadlinePassed) {
+    return new HoldfastError("deadline", { ...ids, dispatched: "unknown", message: error.message });
   }
   if (!(error instanceof KeeperRefusal)) return error;
   const code = BY_ERRNO[error.errno ?? ""] ?? BY_REASON[error.reason] ?? "internal";

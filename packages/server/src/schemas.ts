@@ -35,7 +35,7 @@ export const IdempotencyHeaders = Type.Object({
 });
 
 export const SignalExec = Type.Object(
-  { signal: Type.String({ pattern: "^SIG[A-Z0-9]{1,10}$", description: "such as SIGINT" }) },
+  { signal: Type.String({ pattern: "^[A-Z][A-Z0-9]{1,12}$", description: "such as SIGINT, or INT" }) },
   { $id: "SignalExec", title: "SignalExec", additionalProperties: false },
 );
 
