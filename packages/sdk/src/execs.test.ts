@@ -188,4 +188,20 @@ describe("stdin", () => {
     expect(Buffer.concat(taken).equals(data)).toBe(true);
     expect(bench.server.seen.at(-1)?.url.searchParams.get("end")).toBe("true");
   });
+
+  it("goes on behind what the start brought along, and where another handle left off", async () => {
+    const box = await bench.box();
+    const started = json(202, anExec({ status: "running" }));
+    const take: typeof drop = ({ url, body }, response) => {
+      const offset = Number(url.searchParams.get("offset"));
+      response.end(JSON.stringify({ accepted: Math.max(7, offset + body.length) }));
+    };
+    bench.server.answer(started, take, started, take);
+    const run = await box.execs.start("cat", { stdin: "zwölf", openStdin: true });
+    await run.writeStdin("x");
+    const found = await box.execs.start("cat", { id: "mine", openStdin: true });
+    await found.writeStdin("y");
+    const offsets = bench.server.seen.map(({ url }) => url.searchParams.get("offset"));
+    expect(offsets).toEqual([null, "6", null, "0", "7"]);
+  });
 });

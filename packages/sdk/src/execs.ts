@@ -96,7 +96,9 @@ export class ExecsOf implements Execs {
       idempotent: true,
       signal: options.signal,
     });
-    return new Run(this.#calls, exec, 0);
+    // An id of the caller's may be that of an exec which has taken stdin already.
+    const written = options.id === undefined ? Buffer.byteLength(options.stdin ?? "") : null;
+    return new Run(this.#calls, exec, written);
   }
 
   get(id: string, options: CallOptions = {}): Promise<ExecRun> {
