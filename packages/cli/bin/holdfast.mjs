@@ -3,6 +3,7 @@
 // TypeScript, which only that one runs as it is.
 import { spawn } from "node:child_process";
 import { existsSync, realpathSync } from "node:fs";
+import * as nodeModule from "node:module";
 import { constants } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -11,18 +12,24 @@ const NODE_MAJOR = 24;
 const here = dirname(realpathSync(fileURLToPath(import.meta.url)));
 const main = join(here, "..", "src", "main.ts");
 
-function findNode() {
+function findUpward(paths) {
   for (let directory = here; ; directory = dirname(directory)) {
-    for (const path of ["node_modules/node/bin/node", "node_modules/.bin/node"]) {
-      const candidate = join(directory, path);
-      if (existsSync(candidate)) return candidate;
-    }
+    const found = paths.map((path) => join(directory, path)).find((path) => existsSync(path));
+    if (found !== undefined) return found;
     if (directory === dirname(directory)) return null;
   }
 }
 
+// Compiled code is kept beside the packages it comes from: it halves the time to start. Where that can't be written,
+// Node goes on without.
+const modules = findUpward(["node_modules"]);
+const cache = modules === null ? undefined : join(modules, ".cache", "holdfast-cli");
+
 function handOver(node) {
-  const child = spawn(node, [main, ...process.argv.slice(2)], { stdio: "inherit" });
+  const child = spawn(node, [main, ...process.argv.slice(2)], {
+    stdio: "inherit",
+    env: { ...process.env, ...(cache === undefined ? {} : { NODE_COMPILE_CACHE: cache }) },
+  });
   const signals = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"];
   for (const signal of signals) process.on(signal, () => child.kill(signal));
   child.on("error", (error) => giveUp(error.message));
@@ -38,9 +45,13 @@ function giveUp(why) {
 }
 
 if (Number(process.versions.node.split(".")[0]) >= NODE_MAJOR) {
-  await import(main);
+  nodeModule.enableCompileCache(cache);
+  await import(main).catch((error) => {
+    if (error.code !== "ERR_MODULE_NOT_FOUND") throw error;
+    giveUp("it is not set up yet: packages that it needs are not installed.");
+  });
 } else {
-  const node = findNode();
+  const node = findUpward(["node_modules/node/bin/node", "node_modules/.bin/node"]);
   if (node === null) giveUp("it is not set up yet: the Node that it brings along is not installed.");
   else handOver(node);
 }
