@@ -35,7 +35,7 @@ const bind = (source: string, destination: string, ...options: string[]): Bundle
   destination,
   type: "bind",
   source,
-  options: ["bind", "nosuid", "nodev", ...options],
+  options: ["rbind", "nosuid", "nodev", ...options],
 });
 
 /** Few mounts: each costs launch time, and time again whenever memory goes to disk and back. */
@@ -80,11 +80,15 @@ export interface BundleOrder {
   root: string;
   keeperDir: string;
   control: string;
-  /** Directories of the host that the image shows, read-only. */
+  /** Directories of the host that the image shows, and the mount points below them; parents first. */
   hostDirs: readonly string[];
 }
 
-/** The keeper's directory is a mount itself, so that not even the sandbox's root can move it out of the way. */
+/**
+ * A mapped root may not bind a directory without what is mounted below it, and read-only holds for one mount at a time:
+ * each mount below is bound again. The keeper's directory is a mount itself, so that not even the sandbox's root can move it out
+ * of the way.
+ */
 const mountsFor = (order: BundleOrder): BundleMount[] => [
   ...kernelMounts(Math.max(1, Math.floor(order.resources.memoryMb / 2))),
   ...order.hostDirs.map((dir) => bind(dir, dir, "ro")),

@@ -28,6 +28,7 @@ import { Cgroups } from "./cgroup.ts";
 import { OciDriver } from "./driver.ts";
 import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
 import { OciImages } from "./images.ts";
+import { LaunchStepError } from "./launch.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
 import type { Machine } from "./machine.ts";
 import { readRecord, readReferences, writeRecord } from "./record.ts";
@@ -149,7 +150,8 @@ async function chooseRuntime(
     }
     failures.push(`${runtime.name} ${runtime.version}: ${failure}`);
   }
-  const found = failures.length === 0 ? "neither crun nor runc was found" : failures.join("; ");
+  const missing = choice === "auto" ? "neither crun nor runc was found" : `${choice} was not found`;
+  const found = failures.length === 0 ? missing : failures.join("; ");
   throw new HoldfastError("launch_failed", {
     message: `No container runtime starts on this host: ${found}.`,
   });
@@ -173,8 +175,9 @@ async function tryRuntime(machine: Machine): Promise<string | null> {
     link.close();
     return null;
   } catch (error) {
-    const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-    return cause instanceof Error ? cause.message : String(cause);
+    const cause = error instanceof Error ? error.cause : undefined;
+    if (cause instanceof LaunchStepError) return `${cause.message} (${cause.detail})`;
+    return error instanceof Error ? error.message : String(error);
   } finally {
     await driver.stop(sandboxId, { graceMs: 0 }, AbortSignal.timeout(TRIAL_MS));
     await driver.destroy(sandboxId, AbortSignal.timeout(TRIAL_MS));

@@ -133,9 +133,9 @@ export class OciDriver implements Driver {
     const launching = this.#launching.get(id);
     if (launching === undefined) return;
     launching.abort.abort(new Error("the launch was overtaken"));
-    const aborted = new Promise<never>((_, reject) => {
-      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    });
-    await Promise.race([launching.done, aborted]);
+    const { promise: aborted, reject } = Promise.withResolvers<never>();
+    const abort = () => reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    await Promise.race([launching.done, aborted]).finally(() => signal.removeEventListener("abort", abort));
   }
 }

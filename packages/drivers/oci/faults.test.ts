@@ -1,5 +1,5 @@
 import { execFileSync, spawn } from "node:child_process";
-import { chmodSync, mkdirSync, mkdtempSync, renameSync, rmSync, statSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DEFAULT_RESOURCES, newInstallationId, newSandboxId, type SandboxId } from "@holdfast/contract";
@@ -71,23 +71,13 @@ test("an instance whose launch was never answered is found by its cgroups", asyn
 test("a helper that outlived its server is listed and ended", async () => {
   id = newSandboxId();
   const env = { [HELPER_MARK]: helperMark(machine.installation, id) };
-  const helper = spawn("/bin/sleep", ["1000"], { env, stdio: "ignore" });
+  const helper = spawn("/bin/sh", ["-c", "sleep 1000; :"], { env, stdio: "ignore", detached: true });
   const ended = new Promise((resolve) => helper.once("exit", resolve));
   const found = (await machine.driver.list(soon())).find(({ sandboxId }) => sandboxId === id);
   expect(found?.things).toEqual([`helper process ${helper.pid}`]);
   await machine.driver.stop(id, { graceMs: 0 }, soon());
   await ended;
-});
-
-test("what can't be read is unknown, not absent", async () => {
-  await launch();
-  const notes = place("instance.json");
-  renameSync(notes, `${notes}.away`);
-  mkdirSync(notes);
-  const broken = await observe();
-  rmSync(notes, { recursive: true });
-  renameSync(`${notes}.away`, notes);
-  expect(broken?.seen).not.toBe("absent");
+  process.kill(-(helper.pid ?? 0), "SIGKILL");
 });
 
 test("the host's null device stays the host's", async () => {
@@ -131,4 +121,13 @@ test("an error of a launch names the step and no path of the host", async () => 
   const error = await machine.driver.launch(order, soon()).catch((thrown: unknown) => thrown);
   expect(error).toMatchObject({ code: "launch_failed", cause: { code: "launch_files" } });
   expect(JSON.stringify([String(error), String((error as Error).cause)])).not.toContain(machine.stateDir);
+});
+
+test("the smallest sandbox that may be asked for starts", async () => {
+  id = newSandboxId();
+  const resources = { memoryMb: 16, cpus: 0.01, pids: 8 };
+  const order = { sandboxId: id, name: "small", generation: 1, image: "host", resources };
+  const link = await machine.driver.connect(await machine.driver.launch(order, soon()), soon());
+  expect(await run(link, "echo small")).toEqual({ exitCode: 0, output: "small\n" });
+  link.close();
 });

@@ -12,6 +12,7 @@ import {
 import { join } from "node:path";
 import { HoldfastError } from "@holdfast/contract";
 import type { Instance, LaunchOrder } from "@holdfast/engine";
+import { PorterError } from "@holdfast/keeper";
 import { errnoOf } from "./errno.ts";
 import { runHelper } from "./helper.ts";
 import type { ImageOnDisk } from "./images.ts";
@@ -26,13 +27,15 @@ import { runtimeArgv } from "./runtime.ts";
 const RUNTIME_MS = 30_000;
 const LOG_BYTES = 2_000;
 
-/** One step of a launch failed. The message is for callers and names no path; details go to the log. */
-class LaunchStepError extends Error {
+/** One step of a launch failed. The message is for callers and names no path; the detail is for the operator. */
+export class LaunchStepError extends Error {
   readonly code: string;
-  constructor(step: string, message: string) {
-    super(message);
+  readonly detail: string;
+  constructor(step: string, message: string, error: unknown) {
+    super(message, error instanceof PorterError ? { cause: error } : {});
     this.name = "LaunchStepError";
     this.code = `launch_${step}`;
+    this.detail = error instanceof Error ? error.message : String(error);
   }
 }
 
@@ -65,11 +68,13 @@ function stepper(machine: Machine, order: LaunchOrder, signal: AbortSignal) {
       return await act();
     } catch (error) {
       const { sandboxId, generation } = order;
-      const detail = error instanceof Error ? error.message : String(error);
-      machine.log.warn({ sandboxId, generation, step: name, detail }, "launch failed");
+      const cause = new LaunchStepError(name, complaint, error);
+      machine.log.warn({ sandboxId, generation, step: name, detail: cause.detail }, "launch failed");
       if (signal.aborted) throw signal.reason;
-      if (errnoOf(error) === "ENOSPC") throw new HoldfastError("disk_full", { sandboxId, cause: error });
-      throw new HoldfastError("launch_failed", { sandboxId, cause: new LaunchStepError(name, complaint) });
+      throw new HoldfastError(errnoOf(error) === "ENOSPC" ? "disk_full" : "launch_failed", {
+        sandboxId,
+        cause,
+      });
     }
   };
 }
@@ -140,9 +145,14 @@ function configFor(machine: Machine, order: LaunchOrder, image: ImageOnDisk): st
     root: seen(places.root),
     keeperDir: seen(machine.keeper.dir),
     control: seen(places.control),
-    hostDirs: image.hostDirs,
+    hostDirs: image.hostDirs.flatMap((dir) => [dir, ...mountPointsBelow(dir)]),
   });
 }
+
+const mountPointsBelow = (dir: string): string[] =>
+  readMounts()
+    .map(({ mountPoint }) => mountPoint)
+    .filter((path) => path.startsWith(`${dir}/`));
 
 async function mountRoot(
   machine: Machine,

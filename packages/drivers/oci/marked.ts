@@ -1,5 +1,12 @@
 import { type InstallationId, isSandboxId, type SandboxId } from "@holdfast/contract";
-import { allPids, isRootOutside, readEnvironment, readLiving, readNamespacePid } from "./processes.ts";
+import {
+  allPids,
+  isRootOutside,
+  readEnvironment,
+  readExecutable,
+  readLiving,
+  readNamespacePid,
+} from "./processes.ts";
 
 /** In the environment of a helper: whose it is. */
 export const HELPER_MARK = "HOLDFAST_HELPER";
@@ -14,6 +21,12 @@ export interface MarkedProcess {
 }
 
 /**
+ * What a marked process can be running. No other's environment is read: that waits for the process's memory, which one
+ * that hangs in the kernel may never give.
+ */
+const PROGRAMS = /(^|\/)(keeper|porter|[^/]*(runc|crun)[^/]*|sh|bash|dash|busybox)$/;
+
+/**
  * The processes that carry this installation's marker, wherever they are. A command in a sandbox can put any marker into
  * its environment, so only those count that no command can be: PID 1 of a namespace, and root of the host.
  */
@@ -26,6 +39,7 @@ export function findMarked(installation: InstallationId): MarkedProcess[] {
 }
 
 function markOf(pid: number, installation: InstallationId) {
+  if (!PROGRAMS.test(readExecutable(pid) ?? "")) return null;
   const place = readNamespacePid(pid);
   if (place === null) return null;
   const outside = isRootOutside(pid);

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { errnoOf, isGone } from "./errno.ts";
 
 export interface ProcessStat {
@@ -30,9 +30,20 @@ export function readNamespacePid(pid: number): { pid: number; depth: number } | 
   return ids === undefined || innermost === undefined ? null : { pid: Number(innermost), depth: ids.length };
 }
 
-/** Null also where it is hidden from us: a process that has rights which we lack was not started by us. */
+/** A process that has rights which we lack was not started by us, and hides what it is from us. */
+const HIDDEN = ["EACCES", "EPERM"];
+
+export function readExecutable(pid: number): string | null {
+  try {
+    return readlinkSync(`/proc/${pid}/exe`);
+  } catch (error) {
+    if (isGone(error) || HIDDEN.includes(errnoOf(error))) return null;
+    throw error;
+  }
+}
+
 export function readEnvironment(pid: number): Map<string, string> | null {
-  const text = readProc(pid, "environ", ["EACCES", "EPERM"]);
+  const text = readProc(pid, "environ", HIDDEN);
   if (text === null) return null;
   const entry = (line: string): [string, string] => {
     const at = line.indexOf("=");
