@@ -109,6 +109,7 @@ describe("stdin", () => {
     expect(await write(0, "one ", false)).toEqual({ accepted: 4 });
     expect(await write(0, "one ", false)).toEqual({ accepted: 4 });
     expect(await write(2, "e two", false)).toEqual({ accepted: 7 });
+    expect(await write(0, "one", false)).toEqual({ accepted: 7 });
     await expect(write(99, "gap", false)).rejects.toMatchObject({ reason: "bad_cursor" });
     expect(await write(7, "", true)).toEqual({ accepted: 7 });
     expect(await end).toMatchObject({ exitCode: 0 });
