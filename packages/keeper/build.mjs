@@ -13,6 +13,7 @@ import {
   readFileSync,
   renameSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
@@ -27,6 +28,8 @@ const WARNINGS = ["-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"];
 const FLAGS = sanitize
   ? [...WARNINGS, "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
   : [...WARNINGS, "-O2", "-static", "-s"];
+
+const LOCK_MS = 120_000;
 
 const SHARED = ["frame.c", "link.c", "server.c", "serve.c", "path.c", "files.c", "remove.c"];
 const KEEPER = ["exec.c", "execs.c", "child.c", "user.c", "journal.c", "proc.c", "evidence.c"];
@@ -68,13 +71,42 @@ function compile(program, version, into) {
   return output;
 }
 
-function build() {
-  const files = readdirSync(sources)
+function sourceFiles() {
+  return readdirSync(sources)
     .filter((file) => /\.[ch]$/.test(file))
     .sort();
+}
+
+/**
+ * Runs `work` while no other build of the same target runs: programs and version belong together. A lock that is older
+ * than any build takes was left by one that was killed.
+ */
+function locked(work) {
+  const lock = join(target, "building");
+  const until = Date.now() + LOCK_MS;
+  for (;;) {
+    try {
+      mkdirSync(lock);
+      break;
+    } catch (error) {
+      if (error.code !== "EEXIST") throw error;
+    }
+    const age = Date.now() - (statSync(lock, { throwIfNoEntry: false })?.mtimeMs ?? Date.now());
+    if (age > LOCK_MS) rmSync(lock, { recursive: true, force: true });
+    else if (Date.now() > until) throw new Error(`another build holds ${lock}`);
+    else Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 50);
+  }
+  try {
+    work();
+  } finally {
+    rmSync(lock, { recursive: true, force: true });
+  }
+}
+
+function build() {
+  const files = sourceFiles();
   const version = contentHash(files, FLAGS);
   if (builtVersion() === version) return;
-  mkdirSync(target, { recursive: true });
   const temporary = mkdtempSync(join(target, "building-"));
   try {
     for (const program of programs(files)) {
@@ -89,7 +121,10 @@ function build() {
 }
 
 try {
-  build();
+  if (builtVersion() !== contentHash(sourceFiles(), FLAGS)) {
+    mkdirSync(target, { recursive: true });
+    locked(build);
+  }
 } catch (error) {
   console.error(`keeper: the build failed: ${error instanceof Error ? error.message.split("\n")[0] : error}`);
   process.exitCode = 1;
