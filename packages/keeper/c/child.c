@@ -127,6 +127,7 @@ static void set_surroundings(const struct child_order *order) {
   setsid();
   set_stdio(order);
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);

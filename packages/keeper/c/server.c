@@ -101,7 +101,9 @@ bool server_init(struct server *server, const struct service *service) {
   server->started_at_ms = realtime_us() / 1000;
   server->clock_ms = milliseconds(CLOCK_MONOTONIC);
   server->trimmed = true;
+  /* A write that can't be done is an error where it happens, never a death. */
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   sigset_t caught;
   sigemptyset(&caught);
   sigaddset(&caught, SIGCHLD);

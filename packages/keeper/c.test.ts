@@ -1,0 +1,356 @@
+/**
+ * The C programs under their sanitizers, at the level of bytes: what no well-behaved client ever sends.
+ */
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { connect, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+
+const home = fileURLToPath(new URL(".", import.meta.url));
+const program = (name: string) => join(home, "build", "sanitize", name);
+const directory = mkdtempSync(join(tmpdir(), "holdfast-c-"));
+
+const MAX_FRAME = 1_048_576 + 4_096;
+const REFUSAL = 0xffff;
+const MALFORMED = 1;
+const TOO_LARGE = 2;
+const UNKNOWN_TYPE = 3;
+const NOT_GREETED = 5;
+
+beforeAll(() => {
+  execFileSync(process.execPath, [join(home, "build.mjs"), "--sanitize"], { stdio: "inherit" });
+}, 180_000);
+
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+const u8 = (value: number) => Buffer.of(value);
+const u32 = (value: number) => {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+};
+const u64 = (value: number) => {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+};
+const str = (text: string | Buffer) => Buffer.concat([u32(Buffer.byteLength(text)), Buffer.from(text)]);
+const list = (...items: string[]) => Buffer.concat([u32(items.length), ...items.map((item) => str(item))]);
+
+function frame(id: number, type: number, ...fields: Buffer[]): Buffer {
+  const payload = Buffer.concat(fields);
+  return Buffer.concat([u32(8 + payload.length), u32(id), u32(type), payload]);
+}
+
+const hello = (generation = 1) => frame(1, 1, u32(1), u64(generation), str("install"), str("box"));
+const ping = (id: number) => frame(id, 2, u64(id));
+const start = (
+  id: number,
+  exec: string,
+  argv: string[],
+  options: { timeoutMs?: number; cap?: number } = {},
+) =>
+  frame(
+    id,
+    10,
+    ...[str(exec), list(...argv), list("PATH=/usr/bin:/bin"), str("/"), str("0")],
+    ...[u64(options.timeoutMs ?? 0), u8(0), u64(options.cap ?? 1 << 20), str("digest")],
+  );
+
+interface Answer {
+  id: number;
+  type: number;
+  payload: Buffer;
+}
+
+/** One raw connection; answers are taken in the order in which they come. */
+class Wire {
+  readonly socket: Socket;
+  readonly closed: Promise<void>;
+  #bytes = Buffer.alloc(0);
+  #wake: () => void = () => {};
+  #over = false;
+
+  constructor(socket: Socket) {
+    this.socket = socket;
+    this.closed = new Promise((resolve) => socket.once("close", () => resolve()));
+    socket.on("error", () => {});
+    socket.on("close", () => {
+      this.#over = true;
+      this.#wake();
+    });
+    socket.on("data", (chunk) => {
+      this.#bytes = Buffer.concat([this.#bytes, chunk]);
+      this.#wake();
+    });
+  }
+
+  send(...frames: Buffer[]): this {
+    this.socket.write(Buffer.concat(frames));
+    return this;
+  }
+
+  async next(): Promise<Answer> {
+    const timer = setTimeout(() => this.socket.destroy(), 20_000);
+    while (this.#bytes.length < 4 || this.#bytes.length < 4 + this.#bytes.readUInt32LE()) {
+      if (this.#over) throw new Error("the link is closed");
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+    clearTimeout(timer);
+    const end = 4 + this.#bytes.readUInt32LE();
+    const bytes = this.#bytes.subarray(0, end);
+    this.#bytes = this.#bytes.subarray(end);
+    return { id: bytes.readUInt32LE(4), type: bytes.readUInt16LE(8), payload: bytes.subarray(12) };
+  }
+
+  /** The next answer to this request, passing over events and others' answers. */
+  async answer(id: number): Promise<Answer> {
+    for (;;) {
+      const answer = await this.next();
+      if (answer.id === id) return answer;
+    }
+  }
+
+  /** The next announcement that an exec ended: its state. */
+  async end(exec: string): Promise<number> {
+    for (;;) {
+      const { type, payload } = await this.next();
+      if (type === 0x0100 && payload.toString("utf8", 4, 4 + payload.readUInt32LE()) === exec) {
+        return payload.readUInt8(4 + payload.readUInt32LE());
+      }
+    }
+  }
+}
+
+const refusal = ({ type, payload }: Answer) => (type === REFUSAL ? payload.readUInt32LE() : 0);
+
+class SanitizedKeeper {
+  readonly control = mkdtempSync(join(directory, "control-"));
+  readonly process: ChildProcess;
+  report = "";
+  readonly #wires: Wire[] = [];
+
+  /** With a limit on file sizes, in half KiB, its journals run into an error early. */
+  constructor(fileLimit = "unlimited") {
+    this.process = spawn("sh", ["-c", `ulimit -f ${fileLimit}; exec "$0"`, program("keeper")], {
+      stdio: ["ignore", "ignore", "pipe"],
+      env: { HOLDFAST_CONTROL: this.control, HOLDFAST_INSTALLATION: "install", HOLDFAST_SANDBOX: "box" },
+    });
+    this.process.stderr?.on("data", (chunk) => {
+      this.report += chunk;
+    });
+  }
+
+  /** The socket's name is there a moment before it listens, so a refused connection is tried again. */
+  async wire(): Promise<Wire> {
+    for (let attempt = 0; ; attempt++) {
+      const socket = connect(join(this.control, "keeper.sock"));
+      const connected = await new Promise<boolean>((resolve) => {
+        socket.once("connect", () => resolve(true));
+        socket.once("error", () => resolve(false));
+      });
+      const wire = new Wire(socket);
+      this.#wires.push(wire);
+      if (connected) return wire;
+      if (attempt > 500) throw new Error(`the keeper does not listen: ${this.report}`);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  }
+
+  async greeted(generation = 1): Promise<Wire> {
+    const wire = await this.wire();
+    expect((await wire.send(hello(generation)).next()).type).toBe(0x8001);
+    return wire;
+  }
+
+  async terminate(): Promise<number | null> {
+    for (const wire of this.#wires) wire.socket.destroy();
+    if (this.process.exitCode !== null) return this.process.exitCode;
+    const ended = new Promise<number | null>((resolve) => this.process.once("close", resolve));
+    this.process.kill("SIGTERM");
+    const timer = setTimeout(() => this.process.kill("SIGKILL"), 20_000);
+    const code = await ended;
+    clearTimeout(timer);
+    return code;
+  }
+}
+
+describe("the fuzz driver", () => {
+  test.each([1, 2, 3, 4])("finds nothing with seed %i", (seed) => {
+    execFileSync(program("fuzz"), ["--random", String(seed), "150"], { timeout: 60_000, stdio: "inherit" });
+  });
+
+  test.each([
+    ["nothing", Buffer.alloc(0)],
+    ["half a header", Buffer.from([9, 0])],
+    ["an oversized frame", u32(0xffffffff)],
+    ["a frame cut short", Buffer.concat([hello(), ping(2).subarray(0, 15)])],
+    ["noise", Buffer.from(Array.from({ length: 5_000 }, (_, index) => (index * 167 + (index >> 3)) & 255))],
+  ])("survives %s from stdin", (_, input) => {
+    execFileSync(program("fuzz"), [], { input, timeout: 30_000, stdio: ["pipe", "inherit", "inherit"] });
+  });
+
+  test("leaves no scratch directory behind", () => {
+    const scratch = mkdtempSync(join(directory, "fuzz-"));
+    execFileSync(program("fuzz"), ["--random", "9", "5"], { env: { TMPDIR: scratch }, timeout: 30_000 });
+    expect(readdirSync(scratch)).toEqual([]);
+  });
+});
+
+describe("a keeper", () => {
+  let keeper: SanitizedKeeper;
+
+  beforeEach(() => {
+    keeper = new SanitizedKeeper();
+  });
+
+  afterEach(async () => {
+    expect(await keeper.terminate(), keeper.report).toBe(0);
+    expect(keeper.report).toBe("");
+  });
+
+  test("answers nothing but refusals before a hello", async () => {
+    const wire = await keeper.wire();
+    expect(refusal(await wire.send(ping(7)).answer(7))).toBe(NOT_GREETED);
+    expect((await wire.send(hello()).next()).type).toBe(0x8001);
+    expect((await wire.send(ping(8)).answer(8)).type).toBe(0x8002);
+  });
+
+  test("refuses a frame over the limit, closes that link and serves the others", async () => {
+    const other = await keeper.greeted();
+    const wire = await keeper.greeted();
+    const answer = await wire.send(u32(MAX_FRAME + 1), u32(77)).next();
+    expect([answer.id, refusal(answer)]).toEqual([77, TOO_LARGE]);
+    await wire.closed;
+    expect((await other.send(ping(2)).answer(2)).type).toBe(0x8002);
+  });
+
+  test("refuses a frame smaller than its header and closes the link", async () => {
+    const wire = await keeper.greeted();
+    expect(refusal(await wire.send(u32(7), u32(5)).next())).toBe(MALFORMED);
+    await wire.closed;
+  });
+
+  test("takes a frame of exactly the limit", async () => {
+    const wire = await keeper.greeted();
+    const filler = Buffer.alloc(MAX_FRAME - 8);
+    expect(refusal(await wire.send(frame(3, 2, filler)).answer(3))).toBe(MALFORMED);
+    expect((await wire.send(ping(4)).answer(4)).type).toBe(0x8002);
+  });
+
+  test("refuses a malformed payload of every request and goes on", async () => {
+    const wire = await keeper.greeted();
+    const types = [1, 2, ...range(10, 16), ...range(20, 36), 40, 41];
+    for (const type of types) {
+      const lying = Buffer.concat([u32(0xfffffff0), Buffer.from("short")]);
+      expect(refusal(await wire.send(frame(type, type, lying)).answer(type)), `type ${type}`).toBe(MALFORMED);
+    }
+    expect(refusal(await wire.send(frame(5, 999)).answer(5))).toBe(UNKNOWN_TYPE);
+    expect((await wire.send(ping(6)).answer(6)).type).toBe(0x8002);
+  });
+
+  test("refuses text with a NUL inside and paths that climb", async () => {
+    const wire = await keeper.greeted();
+    const stat = (id: number, path: string) => frame(id, 20, str(path), u8(0));
+    expect(refusal(await wire.send(stat(2, "/etc\0/passwd")).answer(2))).toBe(MALFORMED);
+    const climbing = await wire.send(stat(3, "/tmp/../etc")).answer(3);
+    expect([refusal(climbing), climbing.payload.readUInt32LE(4)]).toEqual([11, 22]);
+  });
+
+  test("puts requests together from single bytes and takes many from one piece", async () => {
+    const wire = await keeper.greeted();
+    for (const byte of ping(2)) {
+      wire.send(Buffer.of(byte));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect((await wire.answer(2)).type).toBe(0x8002);
+    const ids = range(100, 1_100);
+    wire.send(...ids.map(ping));
+    for (const id of ids) expect((await wire.next()).id).toBe(id);
+  });
+
+  test("drops links of a smaller generation and refuses new ones", async () => {
+    const old = await keeper.greeted(3);
+    await keeper.greeted(4);
+    await old.closed;
+    const late = await keeper.wire();
+    expect(refusal(await late.send(hello(3)).next())).toBe(4);
+    await late.closed;
+  });
+
+  test("holds at most sixteen links and makes room at the cost of ungreeted ones", async () => {
+    const silent = await keeper.wire();
+    const greeted: Wire[] = [];
+    for (let index = 0; index < 15; index++) greeted.push(await keeper.greeted());
+    greeted.push(await keeper.greeted());
+    await silent.closed;
+    const surplus = await keeper.wire();
+    await surplus.closed;
+    for (const wire of greeted) expect((await wire.send(ping(2)).answer(2)).type).toBe(0x8002);
+  });
+
+  test("stays answerable while another link reads nothing of what it asked for", async () => {
+    const greedy = await keeper.greeted();
+    greedy.socket.pause();
+    greedy.send(start(2, "noise", ["head", "-c", "3000000", "/dev/zero"], { cap: 4 << 20 }));
+    const wire = await keeper.greeted();
+    await wire.send(start(2, "noise", ["head", "-c", "3000000", "/dev/zero"], { cap: 4 << 20 })).answer(2);
+    for (let id = 100; id < 400; id++)
+      greedy.send(frame(id, 11, str("noise"), u64(0), u32(1 << 20), u32(1_000)));
+    for (let id = 10; id < 60; id++) expect((await wire.send(ping(id)).answer(id)).type).toBe(0x8002);
+  });
+
+  test("frees the journal's head at its cap, and tells where it begins now", async () => {
+    const wire = await keeper.greeted();
+    wire.send(start(2, "long", ["head", "-c", "2000000", "/dev/zero"], { cap: 256 << 10 }));
+    expect(await wire.end("long")).toBe(2);
+    const read = (id: number, cursor: number) =>
+      frame(id, 11, str("long"), u64(cursor), u32(1 << 20), u32(0));
+    const below = await wire.send(read(3, 0)).answer(3);
+    const floor = Number(below.payload.readBigUInt64LE(8));
+    expect(refusal(below)).toBe(13);
+    expect(floor).toBeGreaterThan(1_500_000);
+    const { payload } = await wire.send(read(4, floor)).answer(4);
+    expect(payload.readUInt8(24)).toBe(0);
+    expect(payload.subarray(29, 33).toString()).toBe("HFJ1");
+    expect(refusal(await wire.send(read(5, floor + 1)).answer(5))).toBe(14);
+  });
+
+  test("lets a command finish whose journal can't be written, and says so", async () => {
+    const limited = new SanitizedKeeper("200");
+    const wire = await limited.greeted();
+    wire.send(start(2, "full", ["sh", "-c", "head -c 3000000 /dev/zero; exit 5"]));
+    expect(await wire.end("full")).toBe(2);
+    const { payload } = await wire.send(frame(3, 15)).answer(3);
+    expect(payload.toString("latin1")).toContain("journal_full");
+    expect(payload.readInt32LE(4 + 4 + 4 + 1 + 4)).toBe(5);
+    expect(await limited.terminate(), limited.report).toBe(0);
+  });
+
+  test("kills a tree that left session, parent and environment behind, and only then calls it timed out", async () => {
+    const wire = await keeper.greeted();
+    const marker = `${process.pid}${Date.now()}`.slice(-9);
+    const script = `env -i setsid sh -c '(sleep 7${marker} &) ; sleep 8${marker}' & sleep 9${marker}`;
+    wire.send(start(2, "tree", ["sh", "-c", script], { timeoutMs: 500 }));
+    expect(await wire.end("tree")).toBe(3);
+    expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
+  });
+
+  test("takes its commands with it when it is terminated", async () => {
+    const wire = await keeper.greeted();
+    const marker = `${process.pid}${Date.now()}`.slice(-9);
+    await wire.send(start(2, "stay", ["sh", "-c", `setsid sleep 6${marker} & sleep 5${marker}`])).answer(2);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(await keeper.terminate()).toBe(0);
+    expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
+  });
+});
+
+function range(first: number, last: number): number[] {
+  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+}
