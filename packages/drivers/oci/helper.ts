@@ -14,9 +14,9 @@ const KILL_WAIT_MS = 2_000;
  * Runs a helper in a process session of its own and gives its exit code. When the signal is aborted the whole session is
  * killed, and the promise rejects only once the helper is gone, so that nothing of it acts later.
  */
-export function runHelper(order: HelperOrder, signal: AbortSignal): Promise<number> {
-  const { promise, resolve, reject } = Promise.withResolvers<number>();
+export async function runHelper(order: HelperOrder, signal: AbortSignal): Promise<number> {
   signal.throwIfAborted();
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
   const [file = "", ...args] = order.argv;
   const { stdio, env } = order;
   const child = spawn(file, args, { stdio: [stdio, stdio, stdio], env, detached: true });

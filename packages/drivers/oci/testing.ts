@@ -26,10 +26,11 @@ export async function testMachine(runtime: RuntimeChoice = "auto"): Promise<Test
   const machine = await create();
   const dispose = async () => {
     const found = await machine.driver.list(AbortSignal.timeout(10_000));
+    if (found.length > 0) throw new Error(`left behind: ${JSON.stringify(found)}`);
     await machine.driver.close();
     await rm(stateDir, { recursive: true, force: true });
     const left = leftBehind(installation, stateDir);
-    if (found.length + left.length > 0) throw new Error(`left behind: ${JSON.stringify([found, left])}`);
+    if (left.length > 0) throw new Error(`left behind: ${left.join(", ")}`);
   };
   return { ...machine, stateDir, installation, again: create, dispose };
 }
