@@ -5,6 +5,7 @@ export default defineConfig({
   test: {
     environment: "node",
     include: ["packages/**/*.test.ts", "test/**/*.test.ts"],
+    exclude: ["**/node_modules/**", "**/build/**", "**/dist/**"],
     globalSetup: ["test/setup/global.ts"],
     reporters: ["default", new TallyReporter()],
     pool: "forks",

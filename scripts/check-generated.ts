@@ -5,6 +5,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { relative } from "node:path";
 import { fileURLToPath } from "node:url";
+import * as errors from "../packages/contract/errors-table.ts";
 import * as sdkTypes from "../packages/sdk/generate.ts";
 import * as openapi from "../packages/server/src/openapi.ts";
 
@@ -12,6 +13,7 @@ const at = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url
 
 const GENERATED: readonly { file: string; generate: () => Promise<string> }[] = [
   { file: at("docs/openapi.json"), generate: openapi.generate },
+  { file: errors.file, generate: errors.generate },
   { file: sdkTypes.file, generate: sdkTypes.generate },
 ];
 

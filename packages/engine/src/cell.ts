@@ -17,6 +17,7 @@ export class Cell {
   #tail: Promise<unknown> = Promise.resolve();
   #waiters = new Set<() => void>();
   #noted: Judgement["status"] | null = null;
+  #storedActivity: number;
   health: Health = NO_HEALTH;
   links: LinkHolder | null = null;
   oomKills = 0;
@@ -28,7 +29,8 @@ export class Cell {
 
   constructor(world: World, record: SandboxRecord) {
     this.#world = world;
-    this.#record = record;
+    this.#record = { ...record };
+    this.#storedActivity = record.lastActivityAt;
   }
 
   get record(): SandboxRecord {
@@ -83,8 +85,17 @@ export class Cell {
     this.changed();
   }
 
+  /** Notes activity in memory. It is stored with the next decision, or in batches by `unstoredActivity`. */
   touch(): void {
-    this.#record = { ...this.#record, lastActivityAt: this.#world.clock.now() };
+    this.#record.lastActivityAt = this.#world.clock.now();
+  }
+
+  /** The time of the last activity where the store does not have it yet, and never twice. */
+  unstoredActivity(): number | null {
+    const { lastActivityAt } = this.#record;
+    if (lastActivityAt <= this.#storedActivity) return null;
+    this.#storedActivity = lastActivityAt;
+    return lastActivityAt;
   }
 
   changed(): void {

@@ -19,7 +19,7 @@ import { Ledger } from "./ledger.ts";
 import { LinkHolder } from "./link-holder.ts";
 import { Observer } from "./observer.ts";
 import { Orphans } from "./orphans.ts";
-import type { Ports, StoredEvent } from "./ports.ts";
+import type { Change, Ports, StoredEvent } from "./ports.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
 import { Sandboxes } from "./sandboxes.ts";
@@ -272,6 +272,7 @@ class Engine implements EngineApi {
       if (stopping.aborted) return;
       await this.sandboxes.expire();
       this.#reproveDegraded();
+      await this.#storeActivity();
       for (const { record, cell } of this.#ledger.overdue(clock.now())) {
         const link = cell.links?.current;
         if (!link) continue;
@@ -282,6 +283,19 @@ class Engine implements EngineApi {
         link.cancelExec(record.id, AbortSignal.timeout(numbers.keeperCallMs)).catch(() => undefined);
       }
     }
+  }
+
+  /** When sandboxes were last used, in one commit for all: an exec's own commits have enough to carry. */
+  async #storeActivity(): Promise<void> {
+    const changes: Change[] = [];
+    for (const cell of this.sandboxes.cells()) {
+      const at = cell.unstoredActivity();
+      if (at !== null) changes.push({ kind: "sandbox.touch", id: cell.id, at });
+    }
+    if (changes.length === 0) return;
+    await this.#world.store.commit({ changes }).catch((error: unknown) => {
+      this.#world.log.warn({ cause: causeOf(error) }, "activity could not be stored");
+    });
   }
 
   /** A sandbox that failed a proof gets another by itself, so that what healed is not called broken for ever. */

@@ -85,10 +85,7 @@ export class Ledger {
     const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
     try {
       await store.commit({
-        changes: [
-          { kind: "exec.insert", record, idempotency },
-          { kind: "sandbox.touch", id: sandboxId, at },
-        ],
+        changes: [{ kind: "exec.insert", record, idempotency }],
         events: [{ at, type: "exec.started", sandboxId, execId, generation, message }],
         counters: { execsStarted: 1 },
       });

@@ -184,7 +184,11 @@ function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | unde
   let query = db.selectFrom("events").selectAll().orderBy("seq").limit(count);
   if (after !== undefined) query = query.where("seq", ">", after);
   if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
-  if (execId !== undefined) query = query.where("exec_id", "=", execId);
+  // An exec's events are found among its sandbox's, which have an index.
+  if (execId !== undefined)
+    query = query
+      .where("exec_id", "=", execId)
+      .where("sandbox_id", "=", (of) => of.selectFrom("execs").select("sandbox_id").where("id", "=", execId));
   if (types !== undefined) query = query.where("type", "in", types);
   return query.execute();
 }

@@ -1,6 +1,6 @@
 import { statSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
-import { type ExecId, newExecId, newSandboxId } from "@holdfast/contract";
+import { newExecId, newSandboxId } from "@holdfast/contract";
 import type { Change, SandboxRecord } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
@@ -178,10 +178,14 @@ describe("conflicts", () => {
 describe("events and counters", () => {
   test("events are found by sandbox, exec, type and position, in order", async () => {
     const { store } = await temporaryStore();
-    const [one, two] = [newSandboxId(), newSandboxId()];
-    const execId = "e1" as ExecId;
+    const owner = sampleSandbox();
+    const run = sampleExec(owner.id);
+    const [one, two, execId] = [owner.id, newSandboxId(), run.id];
     await store.commit({
-      changes: [],
+      changes: [
+        { kind: "sandbox.insert", record: owner },
+        { kind: "exec.insert", record: run },
+      ],
       events: [
         { at: 1, type: "server.started", message: "up" },
         { at: 2, type: "sandbox.created", sandboxId: one, message: "a", data: { n: [1, "x"] } },
