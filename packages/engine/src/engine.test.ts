@@ -121,6 +121,27 @@ describe("create", () => {
   });
 });
 
+describe("limits", () => {
+  it("refuse a sandbox past the cap, take nothing for it, and free the place with the verified delete", async () => {
+    const { create, engine } = await world({ maxSandboxes: 1 });
+    await create("one");
+    expect(await codeOf(create("two"))).toBe("too_many_sandboxes");
+    expect((await engine.stats()).totals.created).toBe(1);
+    await remove(engine, "one");
+    expect((await create("two")).sandbox.status).toBe("ready");
+  });
+
+  it("end what failed once it has been kept for long enough", async () => {
+    const { create, driver, engine } = await world({ failedKeptMs: 150 });
+    const { sandbox } = await create("one");
+    driver.instances.get(sandbox.id as SandboxId)?.die();
+    await vi.waitFor(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
+    expect((await engine.sandboxes.get(sandbox.id)).keptUntil).not.toBeNull();
+    await vi.waitFor(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated"));
+    expect(driver.files.size).toBe(0);
+  });
+});
+
 describe("delete", () => {
   it("overtakes a launch that hangs, and nothing is left", async () => {
     const { driver, engine } = await world();
@@ -304,6 +325,25 @@ describe("execs", () => {
       status: "cancelled",
       cause: { code: "sandbox_deleted" },
     });
+  });
+
+  it("keep their outcome though the store refuses it at first", async () => {
+    const { create, engine, store } = await world();
+    await create("one");
+    const commit = store.commit.bind(store);
+    let refusals = 2;
+    store.commit = (order) => {
+      const isEnd = order.changes.some(({ kind }) => kind === "exec.end");
+      if (isEnd && refusals > 0) {
+        refusals -= 1;
+        return Promise.reject(new Error("no space"));
+      }
+      return commit(order);
+    };
+    const { exec } = await engine.execs.start("one", { argv: ["exit", "5"] }, { signal });
+    expect(await engine.execs.wait(exec.id, { waitMs: 10_000, signal })).toMatchObject({ exitCode: 5 });
+    expect(await store.exec(exec.id as ExecId)).toMatchObject({ status: "exited", exitCode: 5 });
+    expect(refusals).toBe(0);
   });
 
   it("beyond the limit are refused", async () => {
