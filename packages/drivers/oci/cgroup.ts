@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { type InstallationId, isSandboxId, type Resources, type SandboxId } from "@holdfast/contract";
 import type { Clock } from "@holdfast/engine";
@@ -71,6 +71,7 @@ export function resourceLimits(resources: Resources, swap: boolean) {
 }
 
 const POLL_MS = 2;
+const HELPER_PREFIX = "helper-";
 
 /** The cgroups of one installation's sandboxes. Reads are a few small kernel files each and never block. */
 export class Cgroups {
@@ -88,37 +89,46 @@ export class Cgroups {
     return `/${this.#parent}/${id}`;
   }
 
-  /** The processes in the hierarchy that freezes: the cheap answer for an instance that is known to run. */
+  /** The processes in any hierarchy: a launch that broke off may have entered only some. */
   members(id: SandboxId): number[] {
-    const freezer = hierarchyWith(this.hierarchies, "freezer");
-    return freezer === undefined ? [] : membersIn(this.#dir(freezer, id));
+    return [...new Set(this.hierarchies.flatMap((hierarchy) => membersIn(this.#dir(hierarchy, id))))];
   }
 
-  /** The processes in any hierarchy: a launch that broke off may have entered only some. */
-  allMembers(id: SandboxId): number[] {
-    return [...new Set(this.hierarchies.flatMap((hierarchy) => membersIn(this.#dir(hierarchy, id))))];
+  /**
+   * Makes a cgroup for helpers beside the sandbox's and gives the file by which a process enters it. What a helper forks
+   * is born there, whatever session it moves to, and leaves only for the sandbox's own cgroup: in one of the two it can
+   * always be found.
+   */
+  makeHelper(id: SandboxId): string {
+    const dir = this.#helperDir(id);
+    mkdirSync(dir, { recursive: true });
+    return join(dir, "cgroup.procs");
+  }
+
+  helpers(id: SandboxId): number[] {
+    return membersIn(this.#helperDir(id));
+  }
+
+  /** False where something is still in it. */
+  removeHelper(id: SandboxId): boolean {
+    return removeTree(this.#helperDir(id));
   }
 
   /** The names of the hierarchies in which the sandbox has a cgroup. */
   existing(id: SandboxId): string[] {
-    return this.hierarchies
-      .filter((hierarchy) => existsSync(this.#dir(hierarchy, id)))
-      .map((hierarchy) => basename(hierarchy.dir));
+    const own = this.hierarchies.filter((hierarchy) => existsSync(this.#dir(hierarchy, id)));
+    const helper = existsSync(this.#helperDir(id)) ? ["helper"] : [];
+    return [...own.map((hierarchy) => basename(hierarchy.dir)), ...helper];
   }
 
-  ids(): Map<SandboxId, string[]> {
-    const found = new Map<SandboxId, string[]>();
-    for (const hierarchy of this.hierarchies) {
-      for (const name of children(join(hierarchy.dir, this.#parent))) {
-        if (isSandboxId(name)) found.set(name, [...(found.get(name) ?? []), basename(hierarchy.dir)]);
-      }
-    }
-    return found;
+  /** Every sandbox that has a cgroup, a helper's included. */
+  ids(): Set<SandboxId> {
+    const names = this.hierarchies.flatMap(({ dir }) => children(join(dir, this.#parent)));
+    return new Set(names.map((name) => name.replace(HELPER_PREFIX, "")).filter(isSandboxId));
   }
 
   isFrozen(id: SandboxId): boolean {
-    const freezer = hierarchyWith(this.hierarchies, "freezer");
-    if (freezer === undefined) return false;
+    const freezer = required(hierarchyWith(this.hierarchies, "freezer"));
     const dir = this.#dir(freezer, id);
     if (freezer.version === 1) return (readIfThere(join(dir, "freezer.state")) ?? "").startsWith("FROZEN");
     return counter(join(dir, "cgroup.events"), "frozen") === 1;
@@ -159,8 +169,7 @@ export class Cgroups {
   }
 
   #write(id: SandboxId, frozen: boolean): void {
-    const freezer = hierarchyWith(this.hierarchies, "freezer");
-    if (freezer === undefined) throw new Error("this host has no cgroup freezer");
+    const freezer = required(hierarchyWith(this.hierarchies, "freezer"));
     const dir = this.#dir(freezer, id);
     if (freezer.version === 1)
       writeFileSync(join(dir, "freezer.state"), frozen ? "FROZEN" : "THAWED", { flag: "r+" });
@@ -169,6 +178,7 @@ export class Cgroups {
 
   /** Removes the sandbox's cgroups everywhere. One whose last process is still being buried is tried again. */
   async remove(id: SandboxId, signal: AbortSignal): Promise<void> {
+    while (!this.removeHelper(id)) await this.#clock.sleep(POLL_MS, signal);
     for (const hierarchy of this.hierarchies) {
       while (!removeTree(this.#dir(hierarchy, id))) await this.#clock.sleep(POLL_MS, signal);
     }
@@ -182,6 +192,17 @@ export class Cgroups {
   #dir(hierarchy: Hierarchy, id: SandboxId): string {
     return join(hierarchy.dir, this.#parent, id);
   }
+
+  /** In the hierarchy that freezes, which every host has and every runtime uses. */
+  #helperDir(id: SandboxId): string {
+    const { dir } = required(hierarchyWith(this.hierarchies, "freezer"));
+    return join(dir, this.#parent, HELPER_PREFIX + id);
+  }
+}
+
+function required(freezer: Hierarchy | undefined): Hierarchy {
+  if (freezer === undefined) throw new Error("this host has no cgroup freezer");
+  return freezer;
 }
 
 /** False where a cgroup is busy. Those below it are removed first: a runtime may have made some. */

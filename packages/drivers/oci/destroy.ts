@@ -2,7 +2,7 @@ import { rmSync } from "node:fs";
 import type { SandboxId } from "@holdfast/contract";
 import type { Machine } from "./machine.ts";
 import { mountsOf, readMounts } from "./mounts.ts";
-import { findInit, findMembers, leftoversOf } from "./observe.ts";
+import { findInit, leftoversOf, living } from "./observe.ts";
 
 /**
  * Removes what is left of a sandbox whose processes have ended. Each part is removed by what it is, whatever became of
@@ -10,7 +10,8 @@ import { findInit, findMembers, leftoversOf } from "./observe.ts";
  */
 export async function destroy(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted();
-  if (findInit(machine, id) !== null || findMembers(machine, id).length > 0) {
+  const others = living([...machine.cgroups.helpers(id), ...machine.cgroups.members(id)]);
+  if (others.length > 0 || findInit(machine, id) !== null) {
     throw new Error("processes of the sandbox are still running");
   }
   const places = machine.layout.sandbox(id);

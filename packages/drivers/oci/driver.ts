@@ -19,12 +19,11 @@ import { readMounts } from "./mounts.ts";
 import { observeOne } from "./observe.ts";
 import { readCgroups, readLiving } from "./processes.ts";
 import { stop } from "./stop.ts";
+import { inTurns } from "./turns.ts";
 
 /** A keeper listens within milliseconds of its launch; one that lives and doesn't listen by then has another problem. */
 const LISTEN_MS = 3_000;
 const LISTEN_POLL_MS = 2;
-/** Instances looked at in one turn of the event loop. */
-const OBSERVED_AT_ONCE = 32;
 
 interface Launching {
   abort: AbortController;
@@ -90,16 +89,12 @@ export class OciDriver implements Driver {
   async observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>> {
     const seen = new Map<SandboxId, Observation>();
     const mounts = readMounts();
-    for (const [index, id] of ids.entries()) {
-      if (index > 0 && index % OBSERVED_AT_ONCE === 0) await new Promise(setImmediate);
-      signal.throwIfAborted();
-      seen.set(id, observeOne(this.#machine, id, mounts));
-    }
+    for await (const id of inTurns(ids, signal)) seen.set(id, observeOne(this.#machine, id, mounts));
     return seen;
   }
 
-  async list(_signal: AbortSignal): Promise<Found[]> {
-    return list(this.#machine);
+  list(signal: AbortSignal): Promise<Found[]> {
+    return list(this.#machine, signal);
   }
 
   freeze(id: SandboxId, signal: AbortSignal): Promise<void> {

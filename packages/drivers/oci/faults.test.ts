@@ -53,11 +53,9 @@ test("something mounted over the root is reported as a root that is not there", 
 test("a keeper stopped by a signal is reported", async () => {
   const instance = await launch();
   process.kill(instance.pid, "SIGSTOP");
-  expect(await observe()).toMatchObject({
-    seen: "present",
-    state: "stopped",
-    problems: [{ code: "keeper_stopped" }],
-  });
+  await expect
+    .poll(observe, { timeout: 5_000 })
+    .toMatchObject({ seen: "present", state: "stopped", problems: [{ code: "keeper_stopped" }] });
 });
 
 test("an instance whose launch was never answered is found by its cgroups", async () => {
@@ -130,4 +128,24 @@ test("the smallest sandbox that may be asked for starts", async () => {
   const link = await machine.driver.connect(await machine.driver.launch(order, soon()), soon());
   expect(await run(link, "echo small")).toEqual({ exitCode: 0, output: "small\n" });
   link.close();
+});
+
+test("launches broken off at any moment leave nothing", async () => {
+  for (let ms = 0; ms < 40; ms += 2) {
+    const abort = new AbortController();
+    const timer = setTimeout(() => abort.abort(new Error("no longer wanted")), ms);
+    id = newSandboxId();
+    const order = {
+      sandboxId: id,
+      name: "brief",
+      generation: 1,
+      image: "host",
+      resources: DEFAULT_RESOURCES,
+    };
+    await machine.driver.launch(order, abort.signal).catch(() => {});
+    clearTimeout(timer);
+    expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+    await machine.driver.destroy(id, soon());
+  }
+  expect(await machine.driver.list(soon())).toEqual([]);
 });

@@ -12,7 +12,7 @@ const KILL_WAIT_MS = 2_000;
 
 /**
  * Runs a helper in a process session of its own and gives its exit code. When the signal is aborted the whole session is
- * killed, and the promise rejects only once the helper is gone, so that nothing of it acts later.
+ * killed, and the promise rejects only once the helper is gone. What has left the session by then goes on.
  */
 export async function runHelper(order: HelperOrder, signal: AbortSignal): Promise<number> {
   signal.throwIfAborted();

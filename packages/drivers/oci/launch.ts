@@ -176,10 +176,12 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
   };
   try {
     const deadline = AbortSignal.any([signal, AbortSignal.timeout(RUNTIME_MS)]);
-    const code = await runHelper({ argv: runtimeArgv(machine, order.sandboxId), env, stdio }, deadline);
+    const argv = runtimeArgv(machine, order.sandboxId, machine.cgroups.makeHelper(order.sandboxId));
+    const code = await runHelper({ argv, env, stdio }, deadline);
     if (code !== 0) throw new Error(`exit code ${code}: ${readLog(places)}`);
   } finally {
     closeSync(stdio);
+    machine.cgroups.removeHelper(order.sandboxId);
   }
 }
 

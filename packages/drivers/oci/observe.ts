@@ -21,7 +21,7 @@ export function findInit(machine: Machine, id: SandboxId): Living | null {
     const stat = readLiving(note.pid);
     if (stat?.startTime === note.startTime) return { pid: note.pid, ...stat };
   }
-  for (const pid of machine.cgroups.allMembers(id)) {
+  for (const pid of machine.cgroups.members(id)) {
     const stat = readNamespacePid(pid)?.pid === 1 ? readLiving(pid) : null;
     if (stat !== null) return { pid, ...stat };
   }
@@ -29,8 +29,10 @@ export function findInit(machine: Machine, id: SandboxId): Living | null {
 }
 
 /** Every living process in the sandbox's cgroups. */
-export function findMembers(machine: Machine, id: SandboxId): Living[] {
-  return machine.cgroups.allMembers(id).flatMap((pid) => {
+export const findMembers = (machine: Machine, id: SandboxId): Living[] => living(machine.cgroups.members(id));
+
+export function living(pids: readonly number[]): Living[] {
+  return pids.flatMap((pid) => {
     const stat = readLiving(pid);
     return stat === null ? [] : [{ pid, ...stat }];
   });

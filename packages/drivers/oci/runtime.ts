@@ -60,14 +60,18 @@ function inTheWay(hierarchies: readonly Hierarchy[]): string[] {
   return isHybrid ? hierarchies.filter(({ version }) => version === 2).map(({ dir }) => dir) : [];
 }
 
-/** Mounts its first argument on its second, then runs the rest. */
-const ALIAS_SCRIPT = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"';
+/** Enters a cgroup before anything can be forked, then runs the rest. */
+const ENTER = 'echo $$ > "$1" && shift && exec "$@"';
+/** Mounts a directory on another, then runs the rest. */
+const ALIAS = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"';
+
+const script = (text: string, ...args: string[]): string[] => ["/bin/sh", "-c", text, "sh", ...args];
 
 /**
- * The command that starts one instance and ends. No session keyring is made: those count against a small quota that all
- * sandboxes share, since they have the same ids.
+ * The command that starts one instance and ends. It enters the helper's cgroup by the file given. No session keyring is
+ * made: those count against a small quota that all sandboxes share, since they have the same ids.
  */
-export function runtimeArgv(machine: Machine, id: SandboxId): string[] {
+export function runtimeArgv(machine: Machine, id: SandboxId, helperCgroup: string): string[] {
   const { layout, facts, porter, alias } = machine;
   const { bundle } = layout.sandbox(id);
   const { binary, unmount } = facts.runtime;
@@ -84,8 +88,7 @@ export function runtimeArgv(machine: Machine, id: SandboxId): string[] {
     ],
     ...["--bundle", bundle, "--pid-file", join(bundle, "pid"), id],
   ];
-  const aliased =
-    alias === null ? run : ["/bin/sh", "-c", ALIAS_SCRIPT, "sh", layout.stateDir, alias, ...run];
+  const aliased = alias === null ? run : script(ALIAS, layout.stateDir, alias, ...run);
   const isPlain = alias === null && unmount.length === 0;
-  return isPlain ? run : porter.privateArgv(unmount, aliased);
+  return script(ENTER, helperCgroup, ...(isPlain ? run : porter.privateArgv(unmount, aliased)));
 }

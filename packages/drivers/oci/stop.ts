@@ -5,8 +5,10 @@ import type { Observation } from "@holdfast/engine";
 import type { Machine } from "./machine.ts";
 import { findMarked } from "./marked.ts";
 import { readMounts } from "./mounts.ts";
-import { findInit, findMembers, type Living, observeOne } from "./observe.ts";
+import { findInit, findMembers, type Living, living, observeOne } from "./observe.ts";
 import { readLiving } from "./processes.ts";
+
+type Target = Pick<Living, "pid" | "startTime">;
 
 const { SIGKILL, SIGTERM } = constants.signals;
 const POLL_MS = 2;
@@ -51,21 +53,29 @@ async function terminate(
   }
 }
 
-/** The first process if it lives, else whatever is left. A launch that was broken off may have a helper under way. */
-function whatLives(machine: Machine, id: SandboxId): Pick<Living, "pid" | "startTime">[] {
+/**
+ * The first process if it lives, else whatever is left. A launch that was broken off may have a helper under way: helpers
+ * are looked for first, because what a helper makes is in the sandbox's cgroups before the helper is gone.
+ */
+function whatLives(machine: Machine, id: SandboxId): Target[] {
+  const helpers = findHelpers(machine, id);
   const init = findInit(machine, id);
-  const helpers = existsSync(machine.layout.sandbox(id).instance) ? [] : strays(machine, id);
-  if (init !== null) return [init, ...helpers.filter(({ pid }) => pid !== init.pid)];
-  return [...helpers, ...findMembers(machine, id)];
+  return [...helpers, ...(init === null ? findMembers(machine, id) : [init])];
 }
 
-const strays = (machine: Machine, id: SandboxId) =>
-  findMarked(machine.installation).filter(({ sandboxId }) => sandboxId === id);
+/** Those in the helper's cgroup; and, where no launch is known to have ended, any that carries the marker. */
+function findHelpers(machine: Machine, id: SandboxId): Target[] {
+  const helpers = living(machine.cgroups.helpers(id));
+  if (existsSync(machine.layout.sandbox(id).instance)) return helpers;
+  const marked = findMarked(machine.installation).filter(({ sandboxId }) => sandboxId === id);
+  return [...helpers, ...marked];
+}
 
 async function untilGone(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const end = machine.clock.now() + NAMESPACE_END_MS;
   while (machine.clock.now() < end) {
-    if (findInit(machine, id) === null && findMembers(machine, id).length === 0) return;
+    const helpers = living(machine.cgroups.helpers(id));
+    if (helpers.length + findMembers(machine, id).length === 0 && findInit(machine, id) === null) return;
     await machine.clock.sleep(POLL_MS, signal);
   }
 }
