@@ -31,7 +31,7 @@ import { OciImages } from "./images.ts";
 import { LaunchStepError } from "./launch.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
 import type { Machine } from "./machine.ts";
-import { readRecord, readReferences, writeRecord } from "./record.ts";
+import { type RuntimeRecord, readRecord, readReferences, writeRecord } from "./record.ts";
 import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
 
 export interface OciOptions {
@@ -125,11 +125,6 @@ function removeOldKeepers(layout: Layout, current: string): void {
 /** Not below our own, which takes a capability that root may lack; not below an ordinary process's either. */
 const oomScore = (): number => Math.max(0, Number(readFileSync("/proc/self/oom_score_adj", "utf8")));
 
-interface Choice {
-  key: string;
-  runtime: RuntimeFacts;
-}
-
 /** Tries are remembered for as long as neither the runtimes nor the running kernel change. */
 async function chooseRuntime(
   choice: RuntimeChoice,
@@ -139,13 +134,13 @@ async function chooseRuntime(
 ): Promise<RuntimeFacts> {
   const candidates = await runtimeCandidates(choice, host.hierarchies);
   const key = JSON.stringify([host.bootId, candidates]);
-  const known = readRecord(layout.facts) as Choice | null | "unreadable";
+  const known = readRecord(layout.facts) as RuntimeRecord | null | "unreadable";
   if (known !== null && known !== "unreadable" && known.key === key) return known.runtime;
   const failures: string[] = [];
   for (const runtime of candidates) {
     const failure = await tryRuntime(machineWith(runtime));
     if (failure === null) {
-      writeRecord(layout.facts, { key, runtime } satisfies Choice);
+      writeRecord(layout.facts, { key, runtime } satisfies RuntimeRecord);
       return runtime;
     }
     failures.push(`${runtime.name} ${runtime.version}: ${failure}`);

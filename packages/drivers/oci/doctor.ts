@@ -2,6 +2,9 @@ import { existsSync, readFileSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { hierarchyWith, limitsSwap, NEEDED_CONTROLLERS, readHierarchies } from "./cgroup.ts";
+import { factsFile } from "./layout.ts";
+import { readBootId } from "./processes.ts";
+import { type RuntimeRecord, readRecord } from "./record.ts";
 import { findBinary, versionOf } from "./runtime.ts";
 
 /** One thing that this machine must have, or that is good to know. */
@@ -40,9 +43,19 @@ async function program(name: string): Promise<Finding> {
   return finding(true, `${name} ${await versionOf(binary).catch(() => "of unknown version")}`);
 }
 
-async function runtimes(): Promise<Finding> {
+async function runtimes(stateDir: string): Promise<Finding> {
   const found = (await Promise.all([program("crun"), program("runc")])).filter(({ ok }) => ok);
-  return finding(found.length > 0, found.map((each) => each.found).join(", ") || "neither crun nor runc");
+  if (found.length === 0) return finding(false, "neither crun nor runc");
+  const proven = knownRuntime(stateDir);
+  const words = found.map((each) => each.found);
+  return finding(true, [...words, ...(proven === null ? [] : [`${proven} was seen to start`])].join(", "));
+}
+
+/** What a server on this state directory found to start, since the machine came up. */
+function knownRuntime(stateDir: string): string | null {
+  const known = readRecord(factsFile(stateDir)) as RuntimeRecord | null | "unreadable";
+  if (known === null || known === "unreadable" || !known.key.includes(readBootId())) return null;
+  return known.runtime.name;
 }
 
 function controllers(): Finding {
@@ -116,7 +129,7 @@ const questions = (stateDir: string): Question[] => [
     name: "container runtime",
     required: true,
     fix: "Install crun or runc from your distribution.",
-    look: runtimes,
+    look: () => runtimes(stateDir),
   },
   {
     name: "disk",

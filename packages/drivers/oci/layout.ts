@@ -36,6 +36,8 @@ export interface Layout {
 export const markerOf = (installation: InstallationId, id: SandboxId): string =>
   `holdfast-${installation}-${id}`;
 
+export const factsFile = (stateDir: string): string => join(stateDir, "oci-facts.json");
+
 export function layoutOf(stateDir: string, installation: InstallationId): Layout {
   const sandboxes = join(stateDir, "sandboxes");
   const runtime = join(stateDir, "runtime");
@@ -46,7 +48,7 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
     images: join(stateDir, "images"),
     keepers: join(stateDir, "keepers"),
     runtime,
-    facts: join(stateDir, "oci-facts.json"),
+    facts: factsFile(stateDir),
     nullDevice: join(stateDir, "null"),
     sandbox: (id) => {
       const dir = join(sandboxes, id);

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { isSandboxId, type SandboxId } from "@holdfast/contract";
 import type { Instance } from "@holdfast/engine";
 import { isGone } from "./errno.ts";
+import type { RuntimeFacts } from "./host.ts";
 import type { Layout } from "./layout.ts";
 
 /**
@@ -14,6 +15,12 @@ export interface OrderRecord {
   image: string;
   imageVersion: string;
   keeperVersion: string;
+}
+
+/** The runtime that was seen to start an instance here, and what that was tried under. */
+export interface RuntimeRecord {
+  key: string;
+  runtime: RuntimeFacts;
 }
 
 export const writeOrder = (layout: Layout, order: OrderRecord): void =>
