@@ -132,6 +132,8 @@ static void set_surroundings(const struct child_order *order) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
   umask(022);
+  /* A keeper may have been given precedence, so that it answers under any load. */
+  if (getpriority(PRIO_PROCESS, 0) < 0) setpriority(PRIO_PROCESS, 0, 0);
   setrlimit(RLIMIT_NOFILE, &order->files);
   process_mark(order->serial);
   int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);

@@ -39,6 +39,7 @@ bool execs_init(const char *control) {
   int error = errno;
   close(directory);
   errno = error;
+  process_marks_init();
   /* Commands get the limit that the keeper was given; the keeper itself needs several descriptors for each. */
   if (getrlimit(RLIMIT_NOFILE, &table.files) == 0) {
     struct rlimit raised = {.rlim_cur = table.files.rlim_max, .rlim_max = table.files.rlim_max};
@@ -314,7 +315,7 @@ static struct exec *exec_new(const struct exec_order *order) {
   if (!exec) return NULL;
   memcpy(exec->id, order->id.data, order->id.size);
   memcpy(exec->digest, order->digest.data, order->digest.size);
-  exec->serial = ++table.serial;
+  exec->serial = ++table.serial & EXEC_SERIAL_MAX;
   exec->failure = "";
   exec->state = EXEC_ALIVE;
   exec->outcome = EXEC_EXITED;
@@ -382,28 +383,75 @@ void exec_kill(struct server *server, struct exec *exec, enum exec_state outcome
   /* A leader that was waited for before has its own outcome; only what it left behind is killed. */
   if (!exec->reaped) exec->outcome = outcome;
   exec->killing = true;
+  exec->calm = false;
+  exec->hunt_position = 0;
+  exec->hunt_found = false;
   exec->kill_at = server->lived_ms;
   exec->kill_pause = KILL_PAUSE_MIN_MS;
   exec->kill_until = server->lived_ms + KILL_GIVE_UP_MS;
   activate(exec);
 }
 
+static void kill_over(struct server *server, struct exec *exec) {
+  exec->killing = false;
+  exec->drain_until = server->lived_ms + DRAIN_MS;
+}
+
+/* One slice of a look for what is alive of the tree; true where the look is complete and found nothing. */
+static bool look_is_clean(struct exec *exec, bool *complete) {
+  exec->hunt_found |= processes_hunt(exec->serial, &exec->hunt_position) > 0;
+  *complete = exec->hunt_position <= 0;
+  if (!*complete) return false;
+  bool found = exec->hunt_found;
+  exec->hunt_position = 0;
+  exec->hunt_found = false;
+  /* Without /proc the leader's end is all that can be seen. */
+  return !found && processes_kill(exec->pid, exec->serial, exec->id) <= 0 && exec->reaped;
+}
+
+/*
+ * It takes two looks that find nothing, with no death in between, before a tree counts as gone: what forks and ends
+ * faster than a look takes is overlooked by it, but not without leaving its dead to PID 1.
+ */
 static void kill_step(struct server *server, struct exec *exec) {
   if (!exec->reaped) {
     kill(-exec->pid, SIGKILL);
     kill(exec->pid, SIGKILL);
   }
-  int alive = processes_kill(exec->pid, exec->serial, exec->id);
-  /* Without /proc the leader's end is all that can be seen. */
-  bool over = alive <= 0 && exec->reaped;
-  if (over || server->lived_ms >= exec->kill_until) {
-    exec->killing = false;
-    if (!over && exec->failure[0] == 0) exec->failure = "survivors";
-    exec->drain_until = server->lived_ms + DRAIN_MS;
-    return;
+  bool complete;
+  bool clean = look_is_clean(exec, &complete);
+  if (clean && exec->calm) {
+    kill_over(server, exec);
+  } else if (server->lived_ms >= exec->kill_until) {
+    if (exec->failure[0] == 0) exec->failure = "survivors";
+    kill_over(server, exec);
+  } else if (!complete) {
+    exec->kill_at = server->lived_ms;
+  } else {
+    exec->calm = clean;
+    exec->kill_at = server->lived_ms + (clean ? KILL_CALM_MS : exec->kill_pause);
+    if (!clean && exec->kill_pause < KILL_PAUSE_MAX_MS) exec->kill_pause *= 2;
   }
-  exec->kill_at = server->lived_ms + exec->kill_pause;
-  exec->kill_pause = exec->kill_pause * 2 < KILL_PAUSE_MAX_MS ? exec->kill_pause * 2 : KILL_PAUSE_MAX_MS;
+}
+
+/*
+ * Any death is a reason to look again soon. Whose it was matters only to a tree that seems gone, and is asked only then:
+ * a fork bomb dies faster than it can be read about.
+ */
+void execs_dying(struct server *server, pid_t pid) {
+  bool asked = false;
+  uint64_t serial = 0;
+  for (struct exec *exec = table.active; exec; exec = exec->next_active) {
+    if (!exec->killing) continue;
+    if (exec->calm && !asked) {
+      asked = true;
+      serial = process_serial(pid);
+    }
+    if (exec->calm && serial != exec->serial) continue;
+    exec->calm = false;
+    exec->kill_pause = KILL_PAUSE_MIN_MS;
+    exec->kill_at = server->lived_ms;
+  }
 }
 
 static void journal_exit(struct exec *exec) {
@@ -449,7 +497,6 @@ static void read_failure(struct exec *exec) {
 
 void execs_reaped(struct server *server, pid_t pid, int status) {
   for (struct exec *exec = table.active; exec; exec = exec->next_active) {
-    if (exec->killing) exec->kill_at = server->lived_ms;
     if (exec->pid != pid || exec->reaped) continue;
     exec->reaped = true;
     exec->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;

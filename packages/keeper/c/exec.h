@@ -48,6 +48,11 @@ struct exec {
   /* Lived time at which it has had its time; 0 for never. */
   uint64_t timeout_at;
   bool killing;
+  /* The last look found nothing alive, and no process of it was seen dying since. */
+  bool calm;
+  /* How far the look under way has come, and whether it found anything yet. */
+  int64_t hunt_position;
+  bool hunt_found;
   uint64_t kill_at;
   uint64_t kill_pause;
   uint64_t kill_until;
@@ -90,6 +95,8 @@ void exec_input_end(struct server *server, struct exec *exec);
 size_t exec_input_room(const struct exec *exec);
 void exec_write(const struct exec *exec, struct writer *out, uint64_t journal_end);
 
+/* A child is dead and about to be waited for. */
+void execs_dying(struct server *server, pid_t pid);
 void execs_reaped(struct server *server, pid_t pid, int status);
 void execs_tick(struct server *server);
 void execs_bury(struct server *server);

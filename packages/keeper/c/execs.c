@@ -276,6 +276,7 @@ static const struct route routes[] = {
 
 const struct service exec_service = {
     .routes = routes,
+    .dying = execs_dying,
     .reaped = execs_reaped,
     .tick = tick,
     .link_gone = link_gone,

@@ -34,6 +34,8 @@
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u
 #define EXEC_ID_MAX 64u
+/* Marks of processes have 24 bits for it. */
+#define EXEC_SERIAL_MAX 0xFFFFFFu
 #define EXEC_DIGEST_MAX 96u
 #define EXEC_STRINGS_MAX MIB
 #define STDIN_BUFFER_MAX MIB
@@ -43,6 +45,7 @@
 #define DRAIN_TURN_READS 16
 #define KILL_PAUSE_MIN_MS 2u
 #define KILL_PAUSE_MAX_MS 200u
+#define KILL_CALM_MS 5u
 /* After this long of killing in vain the outcome says that something survived. */
 #define KILL_GIVE_UP_MS 30000u
 

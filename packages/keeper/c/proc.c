@@ -7,15 +7,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MARK_BASE (UINT64_C(1) << 52)
+#define SERIAL_BITS 24
 #define MARK_LINE "Max realtime timeout"
 #define EXEC_VARIABLE "HOLDFAST_EXEC="
 #define ENVIRON_MAX (4u * MIB)
-#define TABLE_MAX 65536u
+#define TABLE_MAX 16384u
+/* One slice of a hunt: the loop has pings to answer meanwhile. */
+#define HUNT_CPU_NS 8000000
 
 /* ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -75,51 +80,64 @@ static bool read_one(pid_t pid, struct process *process) {
   return process_parse(text, size, process) && process->pid == pid;
 }
 
-/* Calls `each` for the pids in /proc, which come in ascending order. */
-static bool each_pid(bool (*each)(pid_t pid, void *context), void *context) {
+/*
+ * Calls `each` for the pids in /proc from `position` on, in ascending order, until it says no or there are no more.
+ * They are fetched a few at a time, so that each is looked at soon after it was seen. The position is where to go on,
+ * 0 after the last; -1 where /proc can't be read.
+ */
+static void each_pid(bool (*each)(pid_t pid, void *context), void *context, int64_t *position) {
   int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  _Alignas(struct dirent64) char buffer[8192];
-  bool sound = true;
-  long size;
-  while (sound && (size = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0) {
-    for (long at = 0; sound && at < size;) {
+  if (fd < 0 || lseek(fd, *position, SEEK_SET) < 0) {
+    *position = -1;
+    if (fd >= 0) close(fd);
+    return;
+  }
+  _Alignas(struct dirent64) char buffer[512];
+  bool more = true;
+  while (more) {
+    long size = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
+    if (size <= 0) {
+      *position = size < 0 ? -1 : 0;
+      break;
+    }
+    for (long at = 0; more && at < size;) {
       struct dirent64 *entry = (struct dirent64 *)(buffer + at);
       at += entry->d_reclen;
-      if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') sound = each((pid_t)number_at(entry->d_name), context);
+      *position = entry->d_off;
+      if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') more = each((pid_t)number_at(entry->d_name), context);
     }
   }
   close(fd);
-  return sound;
 }
 
 static bool count_pid(pid_t pid, void *context) {
   (void)pid;
-  ++*(size_t *)context;
-  return true;
+  return ++*(size_t *)context < TABLE_MAX;
 }
 
 size_t processes_count(void) {
   size_t count = 0;
-  each_pid(count_pid, &count);
+  int64_t position = 0;
+  each_pid(count_pid, &count, &position);
   return count;
 }
 
 static bool add_pid(pid_t pid, void *context) {
   struct process_table *table = context;
-  if (table->count >= TABLE_MAX) return true;
   if (table->count % 64 == 0) {
     struct process *grown = realloc(table->list, (table->count + 64) * sizeof *grown);
     if (!grown) return false;
     table->list = grown;
   }
   if (read_one(pid, &table->list[table->count])) table->count++;
-  return true;
+  return table->count < TABLE_MAX;
 }
 
 bool processes_read(struct process_table *table) {
+  int64_t position = 0;
   *table = (struct process_table){0};
-  if (each_pid(add_pid, table) && table->count > 0) return true;
+  each_pid(add_pid, table, &position);
+  if (position >= 0 && table->count > 0) return true;
   processes_free(table);
   return false;
 }
@@ -131,8 +149,17 @@ void processes_free(struct process_table *table) {
 
 /* ── Marks ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
+static uint64_t mark_base;
+
+void process_marks_init(void) {
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof random, 0) < 0) random = (uint64_t)getpid();
+  mark_base = MARK_BASE + ((random & EXEC_SERIAL_MAX) << SERIAL_BITS);
+}
+
 void process_mark(uint64_t serial) {
-  struct rlimit limit = {.rlim_cur = MARK_BASE + serial, .rlim_max = MARK_BASE + serial};
+  uint64_t mark = mark_base + serial;
+  struct rlimit limit = {.rlim_cur = mark, .rlim_max = mark};
   setrlimit(RLIMIT_RTTIME, &limit);
 }
 
@@ -147,7 +174,7 @@ uint64_t process_serial(pid_t pid) {
   line = strchr(line, ' ');
   while (line && *line == ' ') line++;
   uint64_t hard = number_at(line);
-  return hard > MARK_BASE ? hard - MARK_BASE : 0;
+  return hard > mark_base && hard - mark_base <= EXEC_SERIAL_MAX ? hard - mark_base : 0;
 }
 
 static bool environ_exec_id(const char *text, size_t size, char id[EXEC_ID_MAX + 1]) {
@@ -256,6 +283,42 @@ static int kill_chosen(struct process_table *table) {
   }
   processes_free(table);
   return alive;
+}
+
+struct hunt {
+  uint64_t serial;
+  int alive;
+  int64_t began_ns;
+};
+
+/* Of this process: under a load that leaves it little, a slice is still large enough to get somewhere. */
+static int64_t cpu_ns(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
+}
+
+/* The pidfd is taken before the look: it then stands for what was looked at, or for nothing any more. */
+static bool kill_marked(pid_t pid, void *context) {
+  struct hunt *hunt = context;
+  int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+  struct process process;
+  if (process_serial(pid) == hunt->serial && read_one(pid, &process) && is_alive(&process)) {
+    hunt->alive++;
+    if (fd >= 0) {
+      syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+    } else {
+      kill(pid, SIGKILL);
+    }
+  }
+  if (fd >= 0) close(fd);
+  return cpu_ns() - hunt->began_ns < HUNT_CPU_NS;
+}
+
+int processes_hunt(uint64_t serial, int64_t *position) {
+  struct hunt hunt = {.serial = serial, .began_ns = cpu_ns()};
+  each_pid(kill_marked, &hunt, position);
+  return hunt.alive;
 }
 
 int processes_kill(pid_t leader, uint64_t serial, const char *id) {

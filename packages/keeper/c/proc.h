@@ -38,8 +38,10 @@ size_t processes_count(void);
 
 /*
  * The mark of an exec that its processes can't lose by accident: the limit on realtime CPU time, inherited by every
- * child whatever becomes of its environment, session and parents. It is far too high to limit anything.
+ * child whatever becomes of its environment, session and parents. It is far too high to limit anything. A random part
+ * tells this keeper's marks from any other's.
  */
+void process_marks_init(void);
 void process_mark(uint64_t serial);
 /* The serial of the exec that a process is marked with; 0 where there is none. */
 uint64_t process_serial(pid_t pid);
@@ -50,9 +52,17 @@ bool process_exec_id(pid_t pid, char id[EXEC_ID_MAX + 1]);
 size_t process_file(pid_t pid, const char *name, char *text, size_t room);
 
 /*
- * Sends KILL to every process of an exec: those with its mark, in its session, with its id in their environment, and
- * all that descend from one. Only what descends from the keeper is touched. Returns how many were still alive, or -1
- * where that can't be known.
+ * Sends KILL to processes with an exec's mark, each as soon as it is seen, because a chain of short-lived forks runs
+ * away from anything slower. Looks at a slice of all processes from `position` on, which then says where to go on: 0
+ * where the end was reached, -1 where nothing can be seen. Returns how many were alive. What forks and ends within the
+ * look can be overlooked: its death then tells of it.
+ */
+int processes_hunt(uint64_t serial, int64_t *position);
+
+/*
+ * The slow and careful way, for what lost its mark: KILL to all that are marked, in the exec's session, have its id in
+ * their environment, or descend from one of these. Only descendants of the keeper are touched. Returns how many were
+ * alive, or -1 where that can't be known.
  */
 int processes_kill(pid_t leader, uint64_t serial, const char *id);
 /* The same for everything below the keeper. */

@@ -17,6 +17,7 @@
 #include "files.h"
 
 #define EVENTS_PER_TURN 64
+#define REAPED_PER_TURN 512
 
 struct job {
   struct job *next;
@@ -168,14 +169,27 @@ static bool job_reaped(struct server *server, pid_t pid, int status) {
   return false;
 }
 
+/* The service sees a child dead, and only then is it waited for. False where there is none. */
+static bool reap_one(struct server *server) {
+  siginfo_t dead = {0};
+  int status;
+  if (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) < 0 || dead.si_pid == 0) return false;
+  if (server->service->dying) server->service->dying(server, dead.si_pid);
+  if (waitpid(dead.si_pid, &status, WNOHANG) != dead.si_pid) return false;
+  if (!job_reaped(server, dead.si_pid, status) && server->service->reaped) {
+    server->service->reaped(server, dead.si_pid, status);
+  }
+  return true;
+}
+
 static void reap(struct server *server) {
   int status;
   server->child_died = false;
   if (server->reap_all) {
-    pid_t pid;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-      if (!job_reaped(server, pid, status) && server->service->reaped) server->service->reaped(server, pid, status);
+    for (int i = 0; i < REAPED_PER_TURN; i++) {
+      if (!reap_one(server)) return;
     }
+    server->child_died = true;
     return;
   }
   struct job *next;
@@ -201,7 +215,7 @@ static void live(struct server *server) {
 static void sleep_until_due(struct server *server) {
   struct epoll_event events[EVENTS_PER_TURN];
   uint64_t sleep = TURN_SLEEP_MS;
-  if (server->due_ms <= server->lived_ms) {
+  if (server->due_ms <= server->lived_ms || server->child_died) {
     sleep = 0;
   } else if (server->due_ms - server->lived_ms < sleep) {
     sleep = server->due_ms - server->lived_ms;

@@ -98,6 +98,8 @@ struct job;
 /* What a server offers beyond hello, ping and files. Any member may be NULL. */
 struct service {
   const struct route *routes;
+  /* A child is dead, but not waited for yet. */
+  void (*dying)(struct server *server, pid_t pid);
   /* A child that no job knows was reaped. */
   void (*reaped)(struct server *server, pid_t pid, int status);
   /* Acts on what is due, and calls server_due for what is not yet. */
