@@ -186,6 +186,13 @@ static bool become(const struct child_order *order, const struct user *user) {
   return limit_capabilities(kept);
 }
 
+/* In a sandbox the end of PID 1 ends all. Elsewhere the kernel is asked for the same, at least for the leader. */
+static void stay_with(pid_t keeper) {
+  if (keeper == 1) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != keeper) _exit(126);
+}
+
 static void enter(const struct child_order *order, const struct user *user) {
   if (order->cwd.size == 0) {
     if (chdir(user->home) < 0 && chdir("/") < 0) fail(order, CHILD_CWD, "/", reason(errno));
@@ -243,6 +250,7 @@ void child_run(const struct child_order *order) {
   char **argv = copy_list(order->argv, 0, &count);
   char **env = build_env(order, &user);
   if (!become(order, &user)) fail(order, CHILD_USER, user.name, reason(errno));
+  stay_with(order->keeper);
   enter(order, &user);
   int error = ENOENT;
   if (strchr(argv[0], '/')) {

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 #include <sys/resource.h>
+#include <sys/types.h>
 
 #include "frame.h"
 
@@ -13,6 +14,7 @@ enum child_failure { CHILD_RUNS, CHILD_NOT_FOUND, CHILD_NOT_EXECUTABLE, CHILD_CW
 struct child_order {
   const char *id;
   uint64_t serial;
+  pid_t keeper;
   /* The fields of the request, each a count and as many strings, checked before. */
   struct slice argv;
   struct slice env;

@@ -280,9 +280,11 @@ static bool ends_open(struct ends *ends, bool with_stdin) {
 }
 
 static pid_t fork_child(const struct exec *exec, const struct exec_order *order, const struct ends *ends) {
+  pid_t keeper = getpid();
   pid_t pid = fork();
   if (pid != 0) return pid;
   child_run(&(struct child_order){
+      .keeper = keeper,
       .id = exec->id,
       .serial = exec->serial,
       .argv = order->argv,
