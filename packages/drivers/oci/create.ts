@@ -62,6 +62,7 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   mkdirSync(options.stateDir, { recursive: true });
   const layout = layoutOf(realpathSync(options.stateDir), installation);
   makeLayout(layout, idBase);
+  await porter.spread(layout.sandboxes);
   await makeNullDevice(layout);
   const host = readHostFacts();
   const keeper = installKeeper(layout);

@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import {
   causeOf,
   type Exec,
@@ -56,9 +56,7 @@ export class Execs implements ExecApi {
   ) {
     const cell = await this.#finder.find(ref);
     const spec = specOf(input, cell);
-    const digest = createHash("sha256")
-      .update(JSON.stringify([cell.id, spec]))
-      .digest("hex");
+    const digest = hash("sha256", JSON.stringify([cell.id, spec]));
     const idempotency = keyOf(options.idempotencyKey, cell, digest);
     const id = (input.id ?? this.#world.ids.exec()) as ExecId;
     let link = this.#gate.passNow(cell);

@@ -315,10 +315,10 @@ export class Ledger {
     const kept = this.#kept.get(exec.cell.id) ?? [];
     if (kept.length === 0) this.#kept.set(exec.cell.id, kept);
     kept.push(exec.record.id);
-    if (kept.length <= this.#world.numbers.execsKept) return;
-    const oldest = kept.shift();
+    if (kept.length < this.#world.numbers.execsKept + FORGOTTEN_AT_ONCE) return;
+    const oldest = kept.splice(0, FORGOTTEN_AT_ONCE);
     const link = exec.cell.links?.current;
-    if (oldest !== undefined && link) link.forgetExec(oldest, this.#world.stopping).catch(() => undefined);
+    for (const id of oldest) link?.forgetExec(id, this.#world.stopping).catch(() => undefined);
   }
 
   /** The keeper enforces timeouts; this is the backstop for one that doesn't. */
@@ -336,6 +336,8 @@ export class Ledger {
 }
 
 const STDIN_CHUNK = 262_144;
+/** Many at a time, so that an exec in a busy sandbox is not charged for the end of an old one. */
+const FORGOTTEN_AT_ONCE = 64;
 const KEEPER_FORGOT: Cause = {
   code: "keeper_restarted",
   message: "The keeper that ran the command is gone; its outcome is unknown.",

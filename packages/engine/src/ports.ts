@@ -318,7 +318,7 @@ export interface KeeperExec {
   failure: string;
   startedAt: number;
   endedAt: number;
-  /** Cursors: first readable byte, end of the journal so far. */
+  /** Cursors: first readable byte; end of the journal so far or, once ended, of the output up to the end. */
   journalFloor: number;
   journalEnd: number;
   digest: string;

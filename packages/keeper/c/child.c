@@ -143,11 +143,12 @@ static void set_surroundings(const struct child_order *order) {
   close(fd);
 }
 
-/* Reduces every set to `kept`. The bounding set goes first, while there still is the right to reduce it. */
+/* The bounding set goes first, while there still is the right to reduce it. Each drop is a new set of credentials; asking is cheap. */
 static void drop_bounding(uint64_t kept) {
   for (int cap = 0; cap < 64; cap++) {
-    if (kept & CAP_BIT(cap)) continue;
-    if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno == EINVAL) break;
+    int held = prctl(PR_CAPBSET_READ, cap, 0, 0, 0);
+    if (held < 0) break;
+    if (held && !(kept & CAP_BIT(cap))) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
   }
 }
 

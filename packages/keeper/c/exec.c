@@ -95,7 +95,7 @@ bool exec_has_ended(const struct exec *exec) {
   return exec->state != EXEC_ALIVE;
 }
 
-void exec_write(const struct exec *exec, struct writer *out, uint64_t journal_end) {
+void exec_write(const struct exec *exec, struct writer *out) {
   write_str(out, exec->id);
   write_u8(out, (uint8_t)exec->state);
   write_u32(out, (uint32_t)exec->pid);
@@ -105,7 +105,7 @@ void exec_write(const struct exec *exec, struct writer *out, uint64_t journal_en
   write_u64(out, exec->started_at_ms);
   write_u64(out, exec->ended_at_ms);
   write_u64(out, exec->journal.floor);
-  write_u64(out, journal_end);
+  write_u64(out, exec_has_ended(exec) ? exec->exit_at : exec->journal.end);
   write_str(out, exec->digest);
 }
 
@@ -366,7 +366,7 @@ struct outcome exec_start(struct server *server, const struct exec_order *order,
     ends_close(&ends);
   }
   if (error != 0) {
-    unlinkat(table.journals, exec->id, 0);
+    journal_remove(table.journals, exec->id);
     exec_free(exec);
     return system_error(error);
   }
@@ -459,7 +459,7 @@ void execs_dying(struct server *server, pid_t pid) {
 static void journal_exit(struct exec *exec) {
   uint8_t record[JOURNAL_HEADER + 512];
   struct writer out = writer_begin(0, 0, sizeof record);
-  exec_write(exec, &out, exec->journal.end);
+  exec_write(exec, &out);
   size_t size = writer_size(&out) - FRAME_HEADER;
   if (!out.failed && size <= sizeof record - JOURNAL_HEADER) {
     memcpy(record + JOURNAL_HEADER, out.chunk->data + FRAME_HEADER, size);
@@ -473,12 +473,13 @@ static void announce(struct server *server, const struct exec *exec) {
     struct link *link = server->links[i];
     if (!link || !link->greeted || link->closing || !link_has_room(link)) continue;
     struct writer out = writer_begin(0, TYPE_EXEC_END, 256);
-    exec_write(exec, &out, exec->journal.end);
+    exec_write(exec, &out);
     link_send(link, writer_end(&out));
   }
 }
 
 static void finish(struct server *server, struct exec *exec) {
+  exec->exit_at = exec->journal.end;
   exec->state = exec->outcome;
   exec->ended_at_ms = realtime_us() / 1000;
   table.running--;
@@ -557,7 +558,7 @@ void exec_forget(struct exec *exec) {
     *at = exec->next_active;
     break;
   }
-  unlinkat(table.journals, exec->id, 0);
+  journal_remove(table.journals, exec->id);
   source_close(&exec->stdout_pipe.source);
   source_close(&exec->stderr_pipe.source);
   exec->next_same_hash = table.forgotten;

@@ -47,6 +47,8 @@ struct exec {
   uint64_t drain_until;
   /* Lived time at which it has had its time; 0 for never. */
   uint64_t timeout_at;
+  /* Of an ended one: where its exit record begins, and so where its output up to then ends. */
+  uint64_t exit_at;
   bool killing;
   /* The last look found nothing alive, and no process of it was seen dying since. */
   bool calm;
@@ -93,7 +95,7 @@ enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t m
 void exec_input(struct server *server, struct exec *exec, struct slice data);
 void exec_input_end(struct server *server, struct exec *exec);
 size_t exec_input_room(const struct exec *exec);
-void exec_write(const struct exec *exec, struct writer *out, uint64_t journal_end);
+void exec_write(const struct exec *exec, struct writer *out);
 
 /* A child is dead and about to be waited for. */
 void execs_dying(struct server *server, pid_t pid);

@@ -95,7 +95,7 @@ static struct outcome handle_start(struct request *request) {
   if (!existed) outcome = exec_start(request->server, &order, &exec);
   if (outcome.kind != ANSWER) return outcome;
   write_u8(&request->out, existed);
-  exec_write(exec, &request->out, exec->journal.end);
+  exec_write(exec, &request->out);
   return answered();
 }
 
@@ -200,7 +200,7 @@ static struct outcome handle_cancel(struct request *request) {
 }
 
 static void write_one(struct exec *exec, void *context) {
-  exec_write(exec, context, exec->journal.end);
+  exec_write(exec, context);
 }
 
 static struct outcome handle_list(struct request *request) {

@@ -3,19 +3,66 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "server.h"
 
 #define MAGIC 0x314A4648u
 #define BLOCK 4096u
+#define SPARES_MAX 64u
+#define SPARE_NAME_MAX 24
+
+/*
+ * Some journals that were removed are kept, empty, and become new ones by a rename: file systems are slow to make a file
+ * where many were removed just before. No exec can have their names.
+ */
+static uint32_t spares;
+
+static void spare_name(char name[SPARE_NAME_MAX], uint32_t index) {
+  snprintf(name, SPARE_NAME_MAX, ".spare-%u", index);
+}
+
+static bool is_plain(int fd) {
+  struct stat stat;
+  return fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 1;
+}
+
+static int take_spare(int directory, const char *name) {
+  if (spares == 0) return -1;
+  char spare[SPARE_NAME_MAX];
+  spare_name(spare, --spares);
+  if (syscall(SYS_renameat2, directory, spare, directory, name, 1u /* RENAME_NOREPLACE */) < 0) return -1;
+  int fd = openat(directory, name, O_RDWR | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd >= 0 && is_plain(fd)) return fd;
+  if (fd >= 0) close(fd);
+  unlinkat(directory, name, 0);
+  return -1;
+}
 
 bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap) {
   *journal = (struct journal){.cap = cap < JOURNAL_CAP_MIN ? JOURNAL_CAP_MIN : cap};
-  journal->fd = openat(directory, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0600);
+  journal->fd = take_spare(directory, name);
+  if (journal->fd < 0) {
+    journal->fd = openat(directory, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0600);
+  }
   return journal->fd >= 0;
+}
+
+void journal_remove(int directory, const char *name) {
+  char spare[SPARE_NAME_MAX];
+  spare_name(spare, spares);
+  int fd = spares < SPARES_MAX ? openat(directory, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+  bool kept = fd >= 0 && is_plain(fd) && renameat(directory, name, directory, spare) == 0;
+  if (fd >= 0) close(fd);
+  if (kept) {
+    spares++;
+  } else {
+    unlinkat(directory, name, 0);
+  }
 }
 
 void journal_close(struct journal *journal) {

@@ -29,6 +29,8 @@ struct journal {
 
 /* Makes the file, which must not exist. False with errno. */
 bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap);
+/* Its content is gone when this returns. */
+void journal_remove(int directory, const char *name);
 /* Writes one record; `record` has JOURNAL_HEADER bytes of room in front of the data. */
 bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size);
 void journal_close(struct journal *journal);

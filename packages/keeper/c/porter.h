@@ -19,6 +19,7 @@ int porter_overlay(int argc, char **argv);
 int porter_umount(int argc, char **argv);
 int porter_private(int argc, char **argv);
 int porter_rmtree(int argc, char **argv);
+int porter_spread(int argc, char **argv);
 int porter_jail(int argc, char **argv);
 
 /* Says `what`, with the reason where errno has one, and returns PORTER_FAILED. */

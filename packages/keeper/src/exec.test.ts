@@ -207,3 +207,12 @@ describe("the journal", () => {
     expect((await link.listExecs(soon())).map((exec) => exec.id)).not.toContain(order.id);
   });
 });
+
+test("a forgotten journal that becomes a new one brings nothing of the old along", async () => {
+  const old = shell("echo secret of the old one");
+  await run(link, old);
+  await link.forgetExec(old.id, soon());
+  const silent = shell("true");
+  expect(await run(link, silent)).toMatchObject({ journalEnd: 0 });
+  expect(await output(link, silent.id)).toEqual({ stdout: "", stderr: "" });
+});

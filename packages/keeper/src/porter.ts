@@ -78,6 +78,11 @@ export class Porter {
     await this.#run(["rmtree", path], this.#removeDeadlineMs);
   }
 
+  /** Has the file system place what is made in this directory far apart, where it knows how: a matter of speed. */
+  async spread(directory: string): Promise<void> {
+    await this.#run(["spread", directory], this.#deadlineMs);
+  }
+
   /** The argv that runs a command in a mount namespace of its own, in which some paths are not mounted. */
   privateArgv(unmount: readonly string[], argv: readonly string[]): string[] {
     return [this.#binary, "private", ...unmount.flatMap((path) => ["--umount", path]), "--", ...argv];
