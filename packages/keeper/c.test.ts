@@ -2,7 +2,7 @@
  * The C programs under their sanitizers, at the level of bytes: what no well-behaved client ever sends.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -19,6 +19,7 @@ const MALFORMED = 1;
 const TOO_LARGE = 2;
 const UNKNOWN_TYPE = 3;
 const NOT_GREETED = 5;
+const EXEC_RUNNING = 9;
 
 beforeAll(() => {
   execFileSync(process.execPath, [join(home, "build.mjs"), "--sanitize"], { stdio: "inherit" });
@@ -135,9 +136,9 @@ class SanitizedKeeper {
   report = "";
   readonly #wires: Wire[] = [];
 
-  /** With a limit on file sizes, in half KiB, its journals run into an error early. */
-  constructor(fileLimit = "unlimited") {
-    this.process = spawn("sh", ["-c", `ulimit -f ${fileLimit}; exec "$0"`, program("keeper")], {
+  /** Takes what `ulimit` takes: with little of something it runs into an error early. */
+  constructor(limit = "-f unlimited") {
+    this.process = spawn("sh", ["-c", `ulimit ${limit}; exec "$0"`, program("keeper")], {
       stdio: ["ignore", "ignore", "pipe"],
       env: { HOLDFAST_CONTROL: this.control, HOLDFAST_INSTALLATION: "install", HOLDFAST_SANDBOX: "box" },
     });
@@ -294,6 +295,21 @@ describe("a keeper", () => {
     for (const wire of greeted) expect((await wire.send(ping(2)).answer(2)).type).toBe(0x8002);
   });
 
+  test("that has no descriptor left for a newcomer sleeps until it has", async () => {
+    await keeper.terminate();
+    keeper = new SanitizedKeeper("-n 12");
+    const first = await keeper.greeted();
+    const newcomers: Wire[] = [];
+    for (let index = 0; index < 10; index++) newcomers.push((await keeper.wire()).send(hello()));
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    const before = cpuTicks(keeper.process.pid);
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    expect(cpuTicks(keeper.process.pid) - before).toBeLessThan(10);
+    expect((await first.send(ping(2)).answer(2)).type).toBe(0x8002);
+    for (const wire of [first, ...newcomers.slice(0, -1)]) wire.socket.destroy();
+    expect((await newcomers.at(-1)?.next())?.type).toBe(0x8001);
+  });
+
   test("stays answerable while another link reads nothing of what it asked for", async () => {
     const greedy = await keeper.greeted();
     greedy.socket.pause();
@@ -322,7 +338,7 @@ describe("a keeper", () => {
   });
 
   test("lets a command finish whose journal can't be written, and says so", async () => {
-    const limited = new SanitizedKeeper("200");
+    const limited = new SanitizedKeeper("-f 200");
     const wire = await limited.greeted();
     wire.send(start(2, "full", ["sh", "-c", "head -c 3000000 /dev/zero; exit 5"]));
     expect(await wire.end("full")).toBe(2);
@@ -341,6 +357,22 @@ describe("a keeper", () => {
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
   });
 
+  test("forgets no exec whose tree it is still killing", async () => {
+    const wire = await keeper.greeted();
+    const marker = `${process.pid}${Date.now()}`.slice(-9);
+    wire.send(start(2, "left", ["sh", "-c", `env -i setsid sleep 4${marker} >/dev/null 2>&1 &`]));
+    expect(await wire.end("left")).toBe(2);
+    wire.send(frame(3, 14, str("left")), frame(4, 16, str("left")));
+    expect(refusal(await wire.answer(4))).toBe(EXEC_RUNNING);
+    let forgotten = EXEC_RUNNING;
+    for (let id = 5; forgotten === EXEC_RUNNING && id < 1_000; id++) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      forgotten = refusal(await wire.send(frame(id, 16, str("left"))).answer(id));
+    }
+    expect(forgotten).toBe(0);
+    expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
+  });
+
   test("takes its commands with it when it is terminated", async () => {
     const wire = await keeper.greeted();
     const marker = `${process.pid}${Date.now()}`.slice(-9);
@@ -350,6 +382,14 @@ describe("a keeper", () => {
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
   });
 });
+
+/** What a process has used of the processor, in hundredths of a second. */
+function cpuTicks(pid = 0): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, "utf8")
+    .replace(/^.*\) /, "")
+    .split(" ");
+  return Number(fields[11]) + Number(fields[12]);
+}
 
 function range(first: number, last: number): number[] {
   return Array.from({ length: last - first + 1 }, (_, index) => first + index);

@@ -548,7 +548,6 @@ void execs_tick(struct server *server) {
 }
 
 void exec_forget(struct exec *exec) {
-  if (exec->killing) processes_kill(exec->pid, exec->serial, exec->id);
   struct exec **at = bucket_of(id_of(exec));
   while (*at != exec) at = &(*at)->next_same_hash;
   *at = exec->next_same_hash;

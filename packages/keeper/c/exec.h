@@ -87,7 +87,7 @@ uint32_t execs_known(void);
 
 struct outcome exec_start(struct server *server, const struct exec_order *order, struct exec **exec);
 void exec_kill(struct server *server, struct exec *exec, enum exec_state outcome);
-/* For an exec that has ended: nothing may use it any more. */
+/* For an exec that has ended and is not being killed: nothing may use it any more. */
 void exec_forget(struct exec *exec);
 bool exec_has_ended(const struct exec *exec);
 enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t max, struct writer *out, uint64_t *next);

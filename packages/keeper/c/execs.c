@@ -216,6 +216,8 @@ static struct outcome handle_forget(struct request *request) {
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
   if (!exec_has_ended(exec)) return refused(EXEC_RUNNING, "the command is still running");
+  /* Forgotten, what has survived so far would not be hunted any more. */
+  if (exec->killing) return refused(EXEC_RUNNING, "what is left of the command is still being killed");
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {
     if (waiter->exec == exec) waiter->exec = NULL;
   }

@@ -67,7 +67,10 @@ static void listener_ready(struct server *server, struct source *source, uint32_
   (void)events;
   for (int i = 0; i < LINKS_MAX; i++) {
     int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
+    if (fd < 0) {
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) server_listen_later(server);
+      return;
+    }
     if (comes_from_inside(server, fd) || !make_room(server) || !link_open(server, fd)) close(fd);
   }
 }

@@ -21,6 +21,8 @@
 /* Bytes of requests taken from one link before the others get their turn. */
 #define LINK_TURN_BYTES (4u * MIB)
 #define LINK_INPUT_BUFFER (64u * KIB)
+/* How long newcomers wait after one could not be taken for want of descriptors or memory. */
+#define LISTEN_PAUSE_MS 100u
 
 #define HANDLES_MAX 64u
 #define JOBS_MAX 64u
@@ -30,6 +32,9 @@
 #define ANSWER_SOFT_MAX (MIB - 64u * KIB)
 #define SYMLINKS_MAX 40
 #define REMOVE_DEPTH_MAX 64
+/* Passes over one directory: each takes a very deep tree down by one depth. */
+#define REMOVE_PASSES_MAX 100000
+#define REMOVE_NAMES_MAX 100
 
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u

@@ -10,13 +10,15 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 struct sweep {
   const struct file_rules *rules;
   int top;
-  unsigned moved;
+  /* Part of the names given at the top; begins anywhere, so that nobody can have taken them all. */
+  uint64_t moved;
   int error;
 };
 
@@ -28,10 +30,22 @@ static void note(struct sweep *sweep, int error) {
   if (sweep->error == 0) sweep->error = error;
 }
 
-static bool move_up(struct sweep *sweep, int dir, const char *name) {
-  char moved[32];
-  snprintf(moved, sizeof moved, ".holdfast-gone-%u", sweep->moved++);
+/* Where the file system can't promise a new name, a directory still takes no place but that of an empty one. */
+static bool rename_up(const struct sweep *sweep, int dir, const char *name, const char *moved) {
+  if (renameat2(dir, name, sweep->top, moved, RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
   return renameat(dir, name, sweep->top, moved) == 0;
+}
+
+/* To a name at the top that nothing has yet. */
+static bool move_up(struct sweep *sweep, int dir, const char *name) {
+  char moved[40];
+  for (int i = 0; i < REMOVE_NAMES_MAX; i++) {
+    snprintf(moved, sizeof moved, ".holdfast-gone-%016llx", (unsigned long long)sweep->moved++);
+    if (rename_up(sweep, dir, name, moved)) return true;
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return false;
+  }
+  return false;
 }
 
 static void empty(struct sweep *sweep, int dir, int depth);
@@ -55,14 +69,17 @@ static bool remove_directory(struct sweep *sweep, int dir, const char *name, int
 
 static bool remove_entry(struct sweep *sweep, int dir, const char *name, int depth) {
   if (unlinkat(dir, name, 0) == 0) return true;
-  if (errno != EISDIR && errno != EPERM) return errno == ENOENT;
+  if (errno != EISDIR && errno != EPERM) return false;
   return remove_directory(sweep, dir, name, depth);
 }
 
-/* Passes over the directory until one finds nothing, or finds only what can't be removed. */
+/*
+ * Passes over the directory until one finds nothing, or finds only what can't be removed. Where something goes on adding
+ * entries, it ends all the same.
+ */
 static void empty(struct sweep *sweep, int dir, int depth) {
   _Alignas(struct dirent64) char buffer[4096];
-  for (;;) {
+  for (int pass = 0; pass < REMOVE_PASSES_MAX; pass++) {
     bool any = false;
     lseek(dir, 0, SEEK_SET);
     long size;
@@ -72,12 +89,13 @@ static void empty(struct sweep *sweep, int dir, int depth) {
         at += entry->d_reclen;
         if (is_dot(entry->d_name)) continue;
         any = true;
-        if (!remove_entry(sweep, dir, entry->d_name, depth)) note(sweep, errno);
+        if (!remove_entry(sweep, dir, entry->d_name, depth) && errno != ENOENT) note(sweep, errno);
       }
     }
     if (size < 0) note(sweep, errno);
     if (!any || sweep->error != 0) return;
   }
+  note(sweep, ENOTEMPTY);
 }
 
 int remove_tree(int dir, const void *argument) {
@@ -89,6 +107,7 @@ int remove_tree(int dir, const void *argument) {
   if (sweep.top < 0) return errno;
   struct statx stat;
   if (stat_open(sweep.rules, sweep.top, &stat).kind != ANSWER) return EBUSY;
+  if (getrandom(&sweep.moved, sizeof sweep.moved, 0) < 0) sweep.moved = realtime_us();
   empty(&sweep, sweep.top, 0);
   close(sweep.top);
   if (unlinkat(dir, removal->name, AT_REMOVEDIR) == 0) return 0;

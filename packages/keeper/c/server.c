@@ -118,6 +118,19 @@ bool server_init(struct server *server, const struct service *service) {
   return server->epoll >= 0 && server->signals.fd >= 0 && source_watch(server, &server->signals, EPOLLIN);
 }
 
+void server_listen_later(struct server *server) {
+  if (source_watch(server, &server->listener, 0)) server->listen_at = server->lived_ms + LISTEN_PAUSE_MS;
+}
+
+static void listen_again(struct server *server) {
+  if (server->listen_at == 0) return;
+  if (server->lived_ms >= server->listen_at && source_watch(server, &server->listener, EPOLLIN)) {
+    server->listen_at = 0;
+  } else {
+    server_due(server, server->listen_at > server->lived_ms ? server->listen_at : server->lived_ms + LISTEN_PAUSE_MS);
+  }
+}
+
 /* In the child: forgets everything of the server's but `fd`, which becomes 3. */
 static void job_detach(int fd) {
   sigset_t none;
@@ -199,9 +212,12 @@ static void reap(struct server *server) {
   }
 }
 
-static void jobs_forget_links(struct server *server) {
+/* Nobody would learn how such a job ended: it is ended. Until it was waited for, the pid is its own. */
+static void jobs_end_linkless(struct server *server) {
   for (struct job *job = server->jobs; job; job = job->next) {
-    if (job->pending.link && job->pending.link->dead) job->pending.link = NULL;
+    if (!job->pending.link || !job->pending.link->dead) continue;
+    job->pending.link = NULL;
+    kill(job->pid, SIGKILL);
   }
 }
 
@@ -258,8 +274,9 @@ void server_turn(struct server *server) {
     if (server->links[i]) link_flush(server->links[i]);
     if (server->links[i]) link_check(server->links[i]);
   }
+  listen_again(server);
   trim(server);
-  jobs_forget_links(server);
+  jobs_end_linkless(server);
   if (server->service && server->service->bury) server->service->bury(server);
   links_bury(server);
 }

@@ -144,6 +144,8 @@ struct server {
   uint64_t due_ms;
   uint64_t busy_at;
   bool trimmed;
+  /* Lived time from which newcomers are taken again; 0 while they are. */
+  uint64_t listen_at;
   struct link *links[LINKS_MAX];
   struct link *dead_links;
   struct job *jobs;
@@ -156,11 +158,13 @@ void server_turn(struct server *server);
 void server_end(struct server *server);
 /* Wakes the loop no later than this point of lived time. */
 void server_due(struct server *server, uint64_t at_ms);
+/* Takes no newcomers for a moment: one that can't be taken would keep the loop awake. */
+void server_listen_later(struct server *server);
 uint64_t realtime_us(void);
 
 /*
  * Runs `work` in a forked child that keeps no descriptor but `fd`; what it returns, 0 or an errno, is the answer.
- * For what may take long.
+ * For what may take long. It is killed when the link of its request is gone.
  */
 struct outcome job_start(struct request *request, int fd, int (*work)(int fd, const void *argument),
                          const void *argument);

@@ -237,6 +237,30 @@ describe("directories", () => {
     await files.remove(at("z"), { recursive: true }, soon());
     expect(existsSync(at("z"))).toBe(false);
   });
+
+  test("of any depth are removed, whatever the names in them", async () => {
+    for (const name of [".holdfast-gone-0", ".holdfast-gone-1", "deep"]) {
+      mkdirSync(at(`tree/${name}/${"d/".repeat(200)}`), { recursive: true });
+    }
+    await files.remove(at("tree"), { recursive: true }, soon());
+    expect(readdirSync(at(""))).toEqual([]);
+  });
+});
+
+test("a mode is changed through a symbolic link, but never that of the keeper's own directory", async () => {
+  writeFileSync(at("file"), "");
+  mkdirSync(at("directory"));
+  symlinkSync("file", at("to file"));
+  symlinkSync(at("directory"), at("to directory"));
+  symlinkSync(join(keeper.directory, "control"), at("to control"));
+  await files.chmod(at("to file"), 0o4711, soon());
+  await files.chmod(at("to directory"), 0o1777, soon());
+  expect(statSync(at("file")).mode & 0o7777).toBe(0o4711);
+  expect(statSync(at("directory")).mode & 0o7777).toBe(0o1777);
+  await expect(files.chmod(at("to control"), 0o777, soon())).rejects.toMatchObject({
+    reason: "reserved_path",
+  });
+  expect(statSync(join(keeper.directory, "control")).mode & 0o7777).toBe(0o700);
 });
 
 test("the keeper's own directory is not served", async () => {
