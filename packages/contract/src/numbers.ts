@@ -33,8 +33,6 @@ export const NUMBERS = {
   /** Execs. */
   execWaitDefaultMs: 240_000,
   execWaitMaxMs: 240_000,
-  /** After exit: until EOF on the pipes, at most this. Enforced by the keeper. */
-  execDrainMs: 500,
   /** A timeout beyond the keeper's own, after which the server ends the exec itself. */
   execTimeoutGraceMs: 10_000,
   execsPerSandbox: 256,

@@ -24,7 +24,7 @@ export type Labels = Static<typeof Labels>;
 
 export const Environment = Type.Record(
   Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" }),
-  Type.String({ maxLength: 131_072 }),
+  Type.String({ maxLength: 131_072, pattern: "^[^\\u0000]*$" }),
   { additionalProperties: false, maxProperties: 512, description: "environment variables" },
 );
 export type Environment = Static<typeof Environment>;

@@ -6,6 +6,8 @@ import type { SandboxRecord } from "./records.ts";
 import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
 import type { World } from "./world.ts";
 
+const RETRY_MS = 1_000;
+
 /**
  * One live sandbox in memory: its record as stored, what is known of its health, and the queue through which every
  * decision about it goes. Decisions are serialised, effects are not: an effect that comes back late finds that its
@@ -21,6 +23,8 @@ export class Cell {
   health: Health = NO_HEALTH;
   links: LinkHolder | null = null;
   oomKills = 0;
+  /** When the kernel was last seen to have killed something here for memory. */
+  oomSeenAt = Number.NEGATIVE_INFINITY;
   readonly openExecs = new Set<OpenExec>();
   /** Ends the launch under way when a delete overtakes it. */
   readonly fence = new AbortController();
@@ -45,6 +49,23 @@ export class Cell {
     const turn = this.#tail.then(() => this.#decideNow(input));
     this.#tail = turn.catch(() => undefined);
     return turn;
+  }
+
+  /** Decides what must not be forgotten: where the store refuses, it is asked again until it takes it. */
+  async decideSurely(input: Input): Promise<Decision | null> {
+    const { clock, log, stopping } = this.#world;
+    for (;;) {
+      try {
+        return await this.decide(input);
+      } catch (error) {
+        if (stopping.aborted) return null;
+        log.error(
+          { sandbox: this.id, input: input.type, cause: causeOf(error) },
+          "a decision is stored again",
+        );
+        await clock.sleep(RETRY_MS, stopping).catch(() => undefined);
+      }
+    }
   }
 
   async #decideNow(input: Input): Promise<Decision | null> {

@@ -82,6 +82,7 @@ export async function within<Result>(
   const deadline = clock.deadline(limit.ms, limit.what);
   const signal = limit.signal ? AbortSignal.any([deadline.signal, limit.signal]) : deadline.signal;
   try {
+    signal.throwIfAborted();
     return await raced(work(signal), signal);
   } finally {
     deadline.clear();

@@ -12,6 +12,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import type { EngineApi } from "./api.ts";
 import { systemClock, systemIds } from "./clock.ts";
 import { createEngine } from "./engine.ts";
+import type { Commit } from "./ports.ts";
 import { HostileDriver, oneImage } from "./testing/hostile-driver.ts";
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
@@ -121,7 +122,115 @@ describe("create", () => {
   });
 });
 
+/** Makes the store refuse, once each, the commits whose events or phase the test names. */
+function refuseOnce(store: OpenedStore, refused: (commit: Commit) => string | null): Set<string> {
+  const commit = store.commit.bind(store);
+  const done = new Set<string>();
+  store.commit = (order) => {
+    const name = refused(order);
+    if (name === null || done.has(name)) return commit(order);
+    done.add(name);
+    return Promise.reject(new Error("no space"));
+  };
+  return done;
+}
+
+const leaseOf = (commit: Commit): string | null => {
+  const update = commit.changes.find(({ kind }) => kind === "sandbox.update");
+  return update?.kind === "sandbox.update"
+    ? `${update.record.phase.name} ${update.record.lease.state}`
+    : null;
+};
+
+describe("a store that refuses now and then", () => {
+  it("delays a delete, at whatever step, and does not lose it", async () => {
+    const { create, driver, engine, store } = await world();
+    const { sandbox } = await create("one");
+    const refused = refuseOnce(store, (commit) =>
+      leaseOf(commit)?.startsWith("deleting s") || leaseOf(commit)?.startsWith("gone")
+        ? leaseOf(commit)
+        : null,
+    );
+    await remove(engine, "one", 10).catch(() => undefined);
+    await vi.waitFor(
+      async () => {
+        await remove(engine, sandbox.id, 10).catch(() => undefined);
+        expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
+      },
+      { timeout: 10_000 },
+    );
+    expect([...refused].sort()).toEqual(["deleting stop_needed", "deleting stopping", "gone none"]);
+    expect(driver.files.size).toBe(0);
+  });
+
+  it("delays the end of a failed launch, and does not lose it", async () => {
+    const { create, driver, store } = await world({ createDeadlineMs: 300 });
+    const refused = refuseOnce(store, (commit) =>
+      leaseOf(commit)?.startsWith("failed stop_needed") ? "failed" : null,
+    );
+    driver.faults.launch = () => Promise.reject(new Error("no"));
+    expect(await codeOf(create("one"))).toBe("launch_failed");
+    expect(refused.size).toBe(1);
+    await vi.waitFor(() => expect(driver.files.size + driver.instances.size).toBe(0));
+  });
+});
+
+describe("a server that stops or starts", () => {
+  it("leaves what only waits in line waiting, for the next one to launch", async () => {
+    const { driver, engine, restart } = await world({ launchesAtOnce: 1 });
+    driver.faults.launch = (_, aborted) =>
+      new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
+    for (const name of ["one", "two", "three"])
+      await engine.sandboxes.create({ name }, { wait: false, signal });
+    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    await engine.stop();
+    driver.faults = {};
+    const next = await restart();
+    for (const name of ["two", "three"]) {
+      await vi.waitFor(async () => expect((await next.sandboxes.get(name)).status).toBe("ready"));
+    }
+  });
+
+  it("tries again where a sandbox could not be looked at, and its execs end", async () => {
+    const { create, driver, engine, restart } = await world();
+    const { sandbox } = await create("one");
+    await engine.execs.start("one", { id: "run", argv: ["sleep"] }, { signal });
+    await engine.stop();
+    driver.instances.get(sandbox.id as SandboxId)?.end("run" as ExecId, 4, "");
+    driver.faults.recover = () => Promise.reject(new Error("slow host"));
+    const next = await restart();
+    expect((await next.sandboxes.get("one")).status).toBe("degraded");
+    driver.faults = {};
+    await vi.waitFor(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
+    expect(await next.execs.wait("run", { waitMs: 3_000, signal })).toMatchObject({ exitCode: 4 });
+  });
+
+  it("takes nobody but the keeper for the keeper", async () => {
+    const { create, driver, engine, restart } = await world();
+    await create("one");
+    await engine.stop();
+    driver.faults.impostor = () => "somebody else";
+    const next = await restart();
+    const info = await next.sandboxes.get("one");
+    expect(info).toMatchObject({ status: "degraded", cause: { code: "link_down" } });
+    expect(info.cause?.message).toContain("in the keeper's place");
+    driver.faults = {};
+    await vi.waitFor(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
+  });
+});
+
 describe("limits", () => {
+  it("end creates that wait in line as well as those that had their turn, and leave nothing of either", async () => {
+    const { create, driver, engine } = await world({ launchesAtOnce: 1, createDeadlineMs: 200 });
+    driver.faults.launch = (_, aborted) =>
+      new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
+    const codes = await Promise.all(["one", "two", "three"].map((name) => codeOf(create(name))));
+    expect(codes).toEqual(["launch_failed", "launch_failed", "launch_failed"]);
+    driver.faults = {};
+    await vi.waitFor(() => expect(driver.files.size).toBe(0));
+    expect((await engine.stats()).totals).toMatchObject({ created: 3, failed: 3 });
+  });
+
   it("refuse a sandbox past the cap, take nothing for it, and free the place with the verified delete", async () => {
     const { create, engine } = await world({ maxSandboxes: 1 });
     await create("one");
@@ -210,7 +319,9 @@ describe("a sandbox that breaks", () => {
     driver.instances.get(sandbox.id as SandboxId)?.die();
     await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("failed"));
     expect((await engine.sandboxes.get("one")).cause?.code).toBe("keeper_died");
-    expect(await engine.execs.get(exec.id)).toMatchObject({ status: "lost", dispatched: "yes" });
+    const lost = await engine.execs.wait(exec.id, { waitMs: 0, signal });
+    expect(lost).toMatchObject({ status: "lost", dispatched: "yes", truncated: true });
+    expect(lost.stdout).toBeUndefined();
     expect(await codeOf(engine.execs.start("one", { argv: ["x"] }, { signal }))).toBe("sandbox_failed");
     expect(driver.files.size).toBe(1);
     expect((await remove(engine, "one")).status).toBe("terminated");

@@ -11,6 +11,7 @@ import {
 import type { EngineApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { SANDBOX_DELETED } from "./exec.ts";
 import { Execs } from "./execs.ts";
 import { fileApi } from "./files.ts";
 import { Gate } from "./gate.ts";
@@ -42,6 +43,8 @@ class Engine implements EngineApi {
   readonly #prover: Prover;
   #state: "new" | "recovering" | "serving" | "stopped" = "new";
   #loops: Promise<unknown>[] = [];
+  /** Sandboxes of an earlier server that could not be looked at yet. */
+  readonly #unrecovered = new Set<Cell>();
   readonly sandboxes: Sandboxes;
   readonly execs: Execs;
   readonly files: EngineApi["files"];
@@ -102,15 +105,14 @@ class Engine implements EngineApi {
 
   async #adoptExec(record: Parameters<Ledger["adopt"]>[1]): Promise<void> {
     const cell = this.sandboxes.cell(record.sandboxId);
-    if (cell !== undefined) return this.#ledger.adopt(cell, record);
-    this.#world.log.error({ exec: record.id, sandbox: record.sandboxId }, "an open exec has no live sandbox");
+    if (cell !== undefined) this.#ledger.adopt(cell, record);
+    else await this.#ledger.abandon(record);
   }
 
   /** Takes up a sandbox where the last server left it. Observes before it acts. */
   async #recover(cell: Cell): Promise<void> {
     const { log } = this.#world;
     try {
-      await this.#fenceOldAttempt(cell);
       switch (cell.record.phase.name) {
         case "queued":
           void this.#launcher.launch(cell);
@@ -125,19 +127,10 @@ class Engine implements EngineApi {
     } catch (error) {
       log.error(
         { sandbox: cell.id, cause: causeOf(error) },
-        "recovery of a sandbox failed; it stays degraded and is looked at again",
+        "recovery of a sandbox failed; it is tried again",
       );
+      this.#unrecovered.add(cell);
     }
-  }
-
-  async #fenceOldAttempt(cell: Cell): Promise<void> {
-    const { lease } = cell.record;
-    if (lease.state !== "stopping") return;
-    await cell.decide({
-      type: "stop_failed",
-      attemptId: lease.attemptId,
-      error: "the server restarted during the attempt",
-    });
   }
 
   async #recoverLaunching(cell: Cell): Promise<void> {
@@ -160,6 +153,9 @@ class Engine implements EngineApi {
     }
     this.#openLink(cell);
     const proof = await this.#prover.prove(cell);
+    // What was killed for memory before this server has been told by the one that saw it.
+    const { observation } = cell.health;
+    if (observation?.seen === "present") cell.oomKills = observation.oomKills;
     this.#world.log.info(
       { sandbox: cell.id, generation, proven: proof.ok },
       "a running sandbox was taken up again",
@@ -221,11 +217,9 @@ class Engine implements EngineApi {
 
   /** The instance's absence was observed: nothing in it can report an outcome any more. */
   async #released(cell: Cell): Promise<void> {
-    const cause: Cause = {
-      code: "sandbox_deleted",
-      message: "The sandbox was deleted while the command ran.",
-    };
-    await this.#ledger.endAll(cell, "cancelled", cause);
+    const { phase } = cell.record;
+    if (phase.name === "failed") await this.#ledger.endAll(cell, "lost", phase.cause);
+    else await this.#ledger.endAll(cell, "cancelled", SANDBOX_DELETED);
     // Dropped once the decision that follows makes it gone.
     void cell
       .until(() => cell.record.phase.name === "gone", this.#world.stopping)
@@ -241,8 +235,8 @@ class Engine implements EngineApi {
       driver.observe([cell.id], signal),
     );
     const observation = seen.get(cell.id);
-    if (observation?.seen !== "present" || observation.oomKills <= cell.oomKills) return null;
-    await this.#observer.noteOom(cell, observation.oomKills);
+    if (observation?.seen === "present") await this.#observer.noteOom(cell, observation.oomKills);
+    if (clock.now() - cell.oomSeenAt > OOM_RECENT_MS) return null;
     const { memoryMb } = cell.record.spec.resources;
     return {
       code: "oom_killed",
@@ -272,6 +266,7 @@ class Engine implements EngineApi {
       if (stopping.aborted) return;
       await this.sandboxes.expire();
       this.#reproveDegraded();
+      await this.#recoverTheRest();
       await this.#storeActivity();
       for (const { record, cell } of this.#ledger.overdue(clock.now())) {
         const link = cell.links?.current;
@@ -283,6 +278,12 @@ class Engine implements EngineApi {
         link.cancelExec(record.id, AbortSignal.timeout(numbers.keeperCallMs)).catch(() => undefined);
       }
     }
+  }
+
+  async #recoverTheRest(): Promise<void> {
+    const cells = [...this.#unrecovered];
+    this.#unrecovered.clear();
+    await inParallel(cells, RECOVERIES_AT_ONCE, (cell) => this.#recover(cell));
   }
 
   /** When sandboxes were last used, in one commit for all: an exec's own commits have enough to carry. */
@@ -364,6 +365,8 @@ class Engine implements EngineApi {
 }
 
 const RECOVERIES_AT_ONCE = 16;
+/** A process killed this soon after an out-of-memory kill was seen is taken for its victim. */
+const OOM_RECENT_MS = 2_000;
 
 async function inParallel<Item>(
   items: readonly Item[],

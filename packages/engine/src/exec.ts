@@ -76,6 +76,16 @@ export function unseenEnd(
   return { status, exitCode: null, signal: null, cause, dispatched, startedAt, endedAt: now, outputEnd };
 }
 
+/** Whether all that the command wrote is known: not where it ended out of sight, with its sandbox. */
+export function isComplete({ status, cause }: Pick<ExecRecord, "status" | "cause">): boolean {
+  return status !== "lost" && cause?.code !== SANDBOX_DELETED.code;
+}
+
+export const SANDBOX_DELETED: Cause = {
+  code: "sandbox_deleted",
+  message: "The sandbox was deleted while the command ran.",
+};
+
 /** The one terminal transition. */
 export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
   invariant(!isTerminal(record.status), "an exec ends once");
@@ -108,7 +118,7 @@ export function viewExec(record: ExecRecord, running: boolean): Exec {
     startedAt: iso(record.startedAt),
     endedAt: iso(record.endedAt),
     timeoutMs: record.spec.timeoutMs,
-    truncated: false,
+    truncated: isTerminal(status) && !isComplete(record),
     cursor: cursorOf(record, record.outputEnd),
   };
 }

@@ -13,7 +13,7 @@ import {
 import type { ExecApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
-import { cursorOf, offsetIn, signalNumber } from "./exec.ts";
+import { cursorOf, isComplete, offsetIn, signalNumber } from "./exec.ts";
 import { type Gate, translate } from "./gate.ts";
 import type { Ledger, OpenExec } from "./ledger.ts";
 import {
@@ -24,6 +24,7 @@ import {
   LinkLost,
   StoreConflict,
 } from "./ports.ts";
+import { PROOF_EXEC_PREFIX } from "./prover.ts";
 import type { ExecRecord, ExecSpec } from "./records.ts";
 import type { World } from "./world.ts";
 
@@ -34,6 +35,8 @@ export interface Finder {
 }
 
 const READ_BYTES = 1_048_576;
+/** Of argv and environment together; the keeper's limit, less what it adds itself. */
+const STRINGS_MAX = 1_000_000;
 const START_PAUSE_MS = 20;
 
 export class Execs implements ExecApi {
@@ -60,7 +63,7 @@ export class Execs implements ExecApi {
     const idempotency = keyOf(options.idempotencyKey, cell, digest);
     const id = (input.id ?? this.#world.ids.exec()) as ExecId;
     let link = this.#gate.passNow(cell);
-    if (link === null || idempotency !== undefined) {
+    if (link === null || idempotency !== undefined || this.#ledger.open(id) !== undefined) {
       const known = await this.#known(cell, id, idempotency, digest);
       if (known !== null) return { exec: this.#ledger.view(known), followed: true };
       link ??= await this.#gate.pass(cell, options.signal);
@@ -145,6 +148,7 @@ export class Execs implements ExecApi {
     const record = open?.record ?? found;
     const cell = this.#finder.cell(record.sandboxId);
     const exec = this.#ledger.view(record);
+    if (isTerminal(record.status) && !isComplete(record)) return exec;
     if (isTerminal(record.status) && record.outputEnd === 0) return { ...exec, stdout: "", stderr: "" };
     return this.#withOutput(exec, record, cell, signal);
   }
@@ -240,7 +244,7 @@ export class Execs implements ExecApi {
     const last = this.#ledger.open(record.id);
     const final = last ? (follow ? await raced(last.settled.promise, signal) : null) : await this.#find(id);
     if (final !== null && isTerminal(final.status)) {
-      const truncated = offset < final.outputEnd;
+      const truncated = !isComplete(final) || offset < final.outputEnd;
       yield { type: "end", cursor: at(), exec: { ...this.#ledger.view(final), truncated, cursor: at() } };
     }
   }
@@ -409,6 +413,10 @@ function specOf(input: StartExec, cell: Cell): ExecSpec {
       sandboxId: cell.id,
       message: "cwd must be an absolute path without '..'.",
     });
+  if (input.id?.startsWith(PROOF_EXEC_PREFIX)) {
+    const message = `Ids that begin with ${PROOF_EXEC_PREFIX} are Holdfast's own.`;
+    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
+  }
   if (argv.some((arg) => arg.includes("\0"))) {
     throw new HoldfastError("invalid_request", {
       sandboxId: cell.id,
@@ -416,6 +424,12 @@ function specOf(input: StartExec, cell: Cell): ExecSpec {
     });
   }
   const env = { PATH: DEFAULT_PATH, LANG: "C.UTF-8", ...spec.env, ...input.env };
+  const texts = [...argv, ...Object.entries(env).flat()];
+  const size = texts.reduce((total, text) => total + Buffer.byteLength(text) + 1, 0);
+  if (size > STRINGS_MAX) {
+    const message = `Arguments and environment, the sandbox's included, have ${size} bytes; the limit is ${STRINGS_MAX}.`;
+    throw new HoldfastError("too_large", { sandboxId: cell.id, message });
+  }
   const stdin =
     input.stdin === undefined && !input.openStdin ? null : { text: input.stdin ?? "", end: !input.openStdin };
   return {

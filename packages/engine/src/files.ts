@@ -52,7 +52,7 @@ export function fileApi(world: World, gate: Gate, find: (ref: string) => Promise
         signal,
         async (files, inner) => {
           const { stat, body } = await files.read(path, range, inner);
-          return { stat: view(path, stat), body };
+          return { stat: view(path, stat), body: translated(body, path) };
         },
         false,
       );
@@ -86,6 +86,15 @@ export function fileApi(world: World, gate: Gate, find: (ref: string) => Promise
       });
     },
   };
+}
+
+/** What fails while a body is read is told in the registry's words as well. */
+async function* translated(body: AsyncIterable<Uint8Array>, path: string): AsyncIterable<Uint8Array> {
+  try {
+    yield* body;
+  } catch (error) {
+    throw translate(error, { path });
+  }
 }
 
 function checked(raw: string): string {

@@ -1,4 +1,4 @@
-import { causeOf, HoldfastError } from "@holdfast/contract";
+import { type Cause, causeOf, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { DeadlinePassed, within } from "./clock.ts";
 import { KeeperRefusal, type Link, LinkLost } from "./ports.ts";
@@ -51,7 +51,7 @@ export class Gate {
     throw new HoldfastError("sandbox_degraded", {
       sandboxId: cell.id,
       message,
-      ...(cause ? { cause: asError(cause) } : {}),
+      ...(cause ? { cause: errorOf(cause) } : {}),
     });
   }
 
@@ -72,13 +72,20 @@ export class Gate {
   }
 }
 
-const asError = (cause: { code: string; message: string }): Error =>
-  Object.assign(new Error(cause.message), { code: cause.code });
+/** A stored cause as an error again, with all that lay beneath it. */
+export function errorOf(cause: Cause): Error {
+  const options = cause.cause === undefined ? {} : { cause: errorOf(cause.cause) };
+  return Object.assign(new Error(cause.message, options), { code: cause.code });
+}
+
+/** The sentence at the root of a chain: the outer ones only say what could not be done because of it. */
+export const rootMessage = (cause: Cause): string =>
+  cause.cause === undefined ? cause.message : rootMessage(cause.cause);
 
 /** What the keeper or the link said, in the words of the registry. */
 export function translate(
   error: unknown,
-  about: { sandboxId: string; execId?: string; path?: string },
+  about: { sandboxId?: string; execId?: string; path?: string },
 ): unknown {
   const { path, ...ids } = about;
   if (error instanceof LinkLost) {
@@ -108,6 +115,8 @@ const BY_REASON: Partial<Record<KeeperRefusal["reason"], HoldfastError["code"]>>
   not_regular: "not_a_file",
   reserved_path: "forbidden_path",
   too_large: "too_large",
+  /** Whatever else the kernel has against a path: the message has its words. */
+  system: "file_conflict",
 };
 
 const BY_ERRNO: Record<string, HoldfastError["code"]> = {
@@ -126,4 +135,8 @@ const BY_ERRNO: Record<string, HoldfastError["code"]> = {
   EROFS: "permission_denied",
   ENOSPC: "disk_full",
   EDQUOT: "disk_full",
+  EMFILE: "capacity",
+  ENFILE: "capacity",
+  ENOMEM: "capacity",
+  EAGAIN: "capacity",
 };

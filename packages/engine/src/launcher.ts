@@ -15,7 +15,7 @@ export class Launcher {
   readonly #prover: Prover;
   readonly #openLink: (cell: Cell) => void;
   readonly #onFailed: (cell: Cell) => void;
-  readonly #line: (() => void)[] = [];
+  readonly #line: Place[] = [];
   #running = 0;
 
   constructor(world: World, prover: Prover, openLink: (cell: Cell) => void, onFailed: (cell: Cell) => void) {
@@ -29,14 +29,14 @@ export class Launcher {
     return this.#line.length >= this.#world.numbers.launchesWaiting;
   }
 
-  /** Never rejects: the outcome is in the cell. */
+  /** From now to proven ready, the waiting line included. Never rejects: the outcome is in the cell. */
   async launch(cell: Cell): Promise<void> {
-    await this.#inLine(async () => {
-      const { clock, numbers, stopping } = this.#world;
-      const signal = AbortSignal.any([cell.fence.signal, stopping]);
-      const limit = { ms: numbers.createDeadlineMs, what: "the launch", signal };
-      await this.#settle(cell, () => within(clock, limit, (inner) => this.#steps(cell, inner)));
-    });
+    const { clock, numbers, stopping } = this.#world;
+    const signal = AbortSignal.any([cell.fence.signal, stopping]);
+    const limit = { ms: numbers.createDeadlineMs, what: "the launch", signal };
+    await this.#settle(cell, () =>
+      within(clock, limit, (inner) => this.#inLine(inner, () => this.#steps(cell, inner))),
+    );
   }
 
   /** The last steps again, for an instance that an earlier server had launched but not proven. */
@@ -54,9 +54,7 @@ export class Launcher {
       if (stopping.aborted) return;
       const cause = causeOf(asHoldfastError(error));
       log.warn({ sandbox: cell.id, cause }, "the launch failed");
-      await cell.decide({ type: "launch_failed", cause }).catch((failure: unknown) => {
-        log.error({ sandbox: cell.id, cause: causeOf(failure) }, "a failed launch could not be recorded");
-      });
+      await cell.decideSurely({ type: "launch_failed", cause });
       this.#onFailed(cell);
     }
   }
@@ -80,22 +78,43 @@ export class Launcher {
     this.#openLink(cell);
     const proof = await raced(this.#prover.prove(cell), signal);
     if (!proof.ok) throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
-    const proven = await cell.decide({ type: "proven", generation, provenAt: Date.parse(proof.at) });
+    const keeperBootId = cell.links?.current?.keeper.bootId;
+    if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
+    const provenAt = Date.parse(proof.at);
+    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId });
     if (proven === null) throw new Error("the launch was overtaken");
   }
 
-  async #inLine(work: () => Promise<void>): Promise<void> {
+  /** Runs the work in one of the few places. Whoever gives up waiting leaves the line without having had one. */
+  async #inLine(signal: AbortSignal, work: () => Promise<void>): Promise<void> {
     if (this.#running < this.#world.numbers.launchesAtOnce) this.#running += 1;
-    else await new Promise<void>((resolve) => this.#line.push(resolve));
+    else await this.#waitInLine(signal);
     try {
+      signal.throwIfAborted();
       await work();
     } finally {
       // The place goes to the next in line; only an empty line gives it up.
       const next = this.#line.shift();
-      if (next) next();
+      if (next) next.take();
       else this.#running -= 1;
     }
   }
+
+  async #waitInLine(signal: AbortSignal): Promise<void> {
+    const { promise, resolve: take } = Promise.withResolvers<void>();
+    const place = { take };
+    this.#line.push(place);
+    const left = () => {
+      const at = this.#line.indexOf(place);
+      if (at >= 0) this.#line.splice(at, 1);
+    };
+    signal.addEventListener("abort", left, { once: true });
+    await raced(promise, signal);
+  }
+}
+
+interface Place {
+  take(): void;
 }
 
 function asHoldfastError(error: unknown): unknown {

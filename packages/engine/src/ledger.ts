@@ -182,7 +182,7 @@ export class Ledger {
   async #giveStdin(exec: OpenExec): Promise<void> {
     const { stdin } = exec.record.spec;
     if (stdin === null) return;
-    const { numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#world;
     const bytes = Buffer.from(stdin.text, "utf8");
     let offset = 0;
     while (!stopping.aborted && !exec.finishing) {
@@ -199,9 +199,11 @@ export class Ledger {
         offset = Math.min(accepted, bytes.length);
         if (last && accepted >= bytes.length) return;
       } catch (error) {
-        if (error instanceof LinkLost) continue;
-        log.warn({ exec: exec.record.id, cause: causeOf(error) }, "stdin could not be given");
-        return;
+        const refused = error instanceof KeeperRefusal && error.reason !== "limit";
+        if (refused) log.warn({ exec: exec.record.id, cause: causeOf(error) }, "stdin could not be given");
+        if (refused || exec.cell.refusal() !== null) return;
+        // No link for long, or one that is full: the command still waits for its input.
+        if (!(error instanceof LinkLost)) await clock.sleep(STDIN_PAUSE_MS, stopping).catch(() => undefined);
       }
     }
   }
@@ -242,12 +244,19 @@ export class Ledger {
     if (record.generation !== cell.record.generation) void this.lose(exec, KEEPER_FORGOT);
   }
 
-  /** Ends an exec whose sandbox is no more. */
+  /** Ends an exec of an earlier server whose sandbox is not even on record any more. */
+  async abandon(record: ExecRecord): Promise<void> {
+    const cause = { code: "sandbox_gone", message: "The sandbox was gone before the outcome was known." };
+    await this.#store(ended(record, unseenEnd("lost", record, cause, this.#world.clock.now())));
+  }
+
+  /** Ends the execs of a sandbox that is no more. */
   async endAll(cell: Cell, status: "lost" | "cancelled", cause: Cause): Promise<void> {
     const { clock } = this.#world;
-    await Promise.all(
-      this.openOf(cell).map((exec) => this.#finish(exec, unseenEnd(status, exec.record, cause, clock.now()))),
-    );
+    const open = this.openOf(cell);
+    for (const exec of open) void this.#finish(exec, unseenEnd(status, exec.record, cause, clock.now()));
+    // Also those that were ending by themselves: after this, nothing of the sandbox is open.
+    await Promise.allSettled(open.map((exec) => exec.settled.promise));
     this.#kept.delete(cell.id);
   }
 
@@ -312,6 +321,7 @@ export class Ledger {
   }
 
   #keep(exec: OpenExec): void {
+    if (exec.cell.refusal() !== null) return;
     const kept = this.#kept.get(exec.cell.id) ?? [];
     if (kept.length === 0) this.#kept.set(exec.cell.id, kept);
     kept.push(exec.record.id);
@@ -336,6 +346,7 @@ export class Ledger {
 }
 
 const STDIN_CHUNK = 262_144;
+const STDIN_PAUSE_MS = 200;
 /** Many at a time, so that an exec in a busy sandbox is not charged for the end of an old one. */
 const FORGOTTEN_AT_ONCE = 64;
 const KEEPER_FORGOT: Cause = {

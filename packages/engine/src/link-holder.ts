@@ -22,10 +22,12 @@ export class LinkHolder {
   #current: Link | null = null;
   #waiters = new Set<(link: Link) => void>();
   #down = "not connected yet";
+  #bootId: string | undefined;
 
   constructor(world: World, instance: Instance, hooks: LinkHooks) {
     this.#world = world;
     this.#instance = instance;
+    this.#bootId = instance.keeperBootId;
     this.#hooks = hooks;
   }
 
@@ -94,6 +96,7 @@ export class LinkHolder {
     return within(clock, limit, async (signal) => {
       const link = await driver.connect(this.#instance, signal);
       try {
+        this.#recognise(link);
         await raced(this.#hooks.onUp(link), signal);
       } catch (error) {
         link.close();
@@ -103,6 +106,16 @@ export class LinkHolder {
       for (const give of [...this.#waiters]) give(link);
       return link;
     });
+  }
+
+  /**
+   * The first hello comes before any command could run; after it, a command that runs as root can put a socket of its own
+   * in the keeper's place, but not learn the boot id that the keeper keeps in its memory.
+   */
+  #recognise(link: Link): void {
+    const { bootId } = link.keeper;
+    this.#bootId ??= bootId;
+    if (bootId !== this.#bootId) throw new Error("another process answers in the keeper's place");
   }
 
   #lost(why: string): void {

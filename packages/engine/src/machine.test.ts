@@ -45,7 +45,7 @@ const after = (...inputs: Input[]): SandboxRecord =>
 
 const launch: Input = { type: "launch", deadline: 60_000 };
 const launched: Input = { type: "launched", generation: 1, instance: instance(1) };
-const proven: Input = { type: "proven", generation: 1, provenAt: 3 };
+const proven: Input = { type: "proven", generation: 1, provenAt: 3, keeperBootId: "k" };
 const attempt = (name: string) => name as AttemptId;
 const begin: Input = { type: "stop_attempt", attemptId: attempt("a"), deadline: 9 };
 const absent: Input = { type: "absence_observed", attemptId: attempt("a") };
@@ -120,7 +120,7 @@ describe("the sandbox's machine", () => {
     fc.constantFrom<Input>({ type: "launch_failed", cause }, { type: "died", generation: 1, cause }),
     fc.constantFrom<Input>({ type: "stop_failed", attemptId: attempt("a"), error: "no" }),
     fc.constantFrom<Input>(
-      { type: "proven", generation: 2, provenAt: 1 },
+      { type: "proven", generation: 2, provenAt: 1, keeperBootId: "k" },
       { type: "launched", generation: 0, instance: instance(0) },
     ),
   );

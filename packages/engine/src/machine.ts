@@ -15,7 +15,7 @@ export type Input =
   | { type: "launch"; deadline: number }
   | { type: "launched"; generation: number; instance: Instance }
   /** Running begins with its proof, so the time of the transition is the proof's. */
-  | { type: "proven"; generation: number; provenAt: number }
+  | { type: "proven"; generation: number; provenAt: number; keeperBootId: string }
   | { type: "launch_failed"; cause: Cause }
   | { type: "died"; generation: number; cause: Cause }
   | { type: "delete"; cause: Cause | null }
@@ -55,9 +55,11 @@ export function decide(
     case "proven":
       if (record.phase.name !== "launching" || record.generation !== input.generation) return null;
       if (record.instance === null) return null;
-      return outcome(enter(record, { name: "running" }, input.provenAt), now, [
-        ["sandbox.ready", "The sandbox is proven and serves."],
-      ]);
+      return outcome(
+        enter(known(record, record.instance, input.keeperBootId), { name: "running" }, input.provenAt),
+        now,
+        [["sandbox.ready", "The sandbox is proven and serves."]],
+      );
     case "launch_failed":
       if (record.phase.name !== "launching" && record.phase.name !== "queued") return null;
       return fail({ ...record, nameHeld: false }, "launch_failed", input.cause, now, settings);
@@ -94,6 +96,11 @@ function launch(
   const next = enter({ ...record, generation, lease, instance: null }, { name: "launching", deadline }, now);
   return { record: next, events: [], counters: {} };
 }
+
+const known = (record: SandboxRecord, instance: Instance, keeperBootId: string): SandboxRecord => ({
+  ...record,
+  instance: { ...instance, keeperBootId },
+});
 
 /** A pid means something only within one boot of the host, so the lease carries it. */
 const booted = (lease: Lease, instance: Instance): Lease =>

@@ -57,7 +57,7 @@ export class Observer {
   async #observe(cells: readonly Cell[]): Promise<Map<string, Observation>> {
     const { clock, driver, numbers } = this.#world;
     const ids = cells.map((cell) => cell.id);
-    const limit = { ms: numbers.observeEveryMs * 2, what: "observing" };
+    const limit = { ms: numbers.observeEveryMs * 2, what: "observing", signal: this.#world.stopping };
     return within(clock, limit, (signal) => driver.observe(ids, signal)).catch((error: unknown) => {
       const unknown: Observation = { seen: "unknown", at: clock.now(), why: causeOf(error).message };
       return new Map(ids.map((id) => [id, unknown]));
@@ -80,6 +80,7 @@ export class Observer {
     const kills = oomKills - cell.oomKills;
     if (kills <= 0) return;
     cell.oomKills = oomKills;
+    cell.oomSeenAt = clock.now();
     const { id: sandboxId, generation } = cell.record;
     const limit = cell.record.spec.resources.memoryMb;
     const message = `The kernel killed ${kills} process${kills === 1 ? "" : "es"} of the sandbox: its memory limit of ${limit} MB was reached.`;

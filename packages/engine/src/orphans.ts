@@ -33,9 +33,8 @@ export class Orphans {
 
   async check(): Promise<void> {
     const { clock, driver, numbers } = this.#world;
-    const found = await within(clock, { ms: numbers.stopAttemptMs, what: "listing" }, (signal) =>
-      driver.list(signal),
-    );
+    const limit = { ms: numbers.stopAttemptMs, what: "listing", signal: this.#world.stopping };
+    const found = await within(clock, limit, (signal) => driver.list(signal));
     const unowned: Found[] = [];
     for (const one of found) if (!(await this.#owned(one.sandboxId))) unowned.push(one);
     const ids = new Set(unowned.map((one) => one.sandboxId));
@@ -66,7 +65,8 @@ export class Orphans {
 
   async #remove(orphan: Found): Promise<void> {
     const { clock, driver, numbers } = this.#world;
-    await within(clock, { ms: numbers.stopAttemptMs, what: "removing an orphan" }, async (signal) => {
+    const limit = { ms: numbers.stopAttemptMs, what: "removing an orphan", signal: this.#world.stopping };
+    await within(clock, limit, async (signal) => {
       const seen = await driver.stop(orphan.sandboxId, { graceMs: 0 }, signal);
       if (seen.seen !== "absent") throw new Error(`it is ${seen.seen} after the stop`);
       await driver.destroy(orphan.sandboxId, signal);

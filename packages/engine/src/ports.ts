@@ -161,6 +161,8 @@ export interface Instance {
   hostBootId: string;
   /** Version of the keeper binary that runs in it. */
   keeperVersion: string;
+  /** What its keeper called itself before any command had run: whoever answers with another name is an impostor. */
+  keeperBootId?: string;
 }
 
 export interface LaunchOrder {

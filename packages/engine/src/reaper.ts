@@ -30,18 +30,30 @@ export class Reaper {
   async #tend(cell: Cell, graceMs: number): Promise<void> {
     const { clock, stopping, log } = this.#world;
     while (!stopping.aborted) {
-      const due = stopDueAt(cell.record.lease);
-      if (due === null) return;
       try {
+        await this.#fence(cell);
+        const due = stopDueAt(cell.record.lease);
+        if (due === null) return;
         await this.#waitFor(cell, due);
         await this.#attempt(cell, graceMs);
       } catch (error) {
         if (stopping.aborted) return;
-        // The store refused. The duty is still recorded as it was; try again at the pace of the first back-off.
+        // The store refused. The duty is still recorded, at the latest step that it took; go on from there.
         log.error({ sandbox: cell.id, cause: causeOf(error) }, "a stop attempt could not be recorded");
         await clock.sleep(1_000, stopping).catch(() => undefined);
       }
     }
+  }
+
+  /** An attempt that is recorded as under way though nobody works on it: its server, or the record of its end, was lost. */
+  async #fence(cell: Cell): Promise<void> {
+    const { lease } = cell.record;
+    if (lease.state !== "stopping") return;
+    await cell.decide({
+      type: "stop_failed",
+      attemptId: lease.attemptId,
+      error: "the attempt was broken off",
+    });
   }
 
   /** Until the next attempt is due, or the duty changes (a delete that overtakes a back-off). */

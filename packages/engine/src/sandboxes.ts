@@ -17,7 +17,7 @@ import {
 import type { CreateOptions, SandboxApi } from "./api.ts";
 import { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
-import { type Gate, translate } from "./gate.ts";
+import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
 import { type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
 import type { Prover } from "./prover.ts";
@@ -208,8 +208,12 @@ export class Sandboxes implements SandboxApi {
 
   #admit(): void {
     const { maxSandboxes } = this.#world.numbers;
-    if (this.#cells.size >= maxSandboxes) {
-      const message = `There are ${this.#cells.size} sandboxes; the limit is ${maxSandboxes}.`;
+    // One that failed and of which nothing runs any more takes no place.
+    const count = [...this.#cells.values()].filter(
+      ({ record }) => record.phase.name !== "failed" || record.lease.state !== "none",
+    ).length;
+    if (count >= maxSandboxes) {
+      const message = `There are ${count} sandboxes; the limit is ${maxSandboxes}.`;
       throw new HoldfastError("too_many_sandboxes", { message });
     }
     if (this.#with.launcher.lineIsFull)
@@ -266,8 +270,8 @@ export class Sandboxes implements SandboxApi {
       await this.#cleaned(cell);
       throw new HoldfastError("launch_failed", {
         sandboxId: cell.id,
-        message: `The sandbox could not be started: ${phase.cause.message}`,
-        cause: Object.assign(new Error(phase.cause.message), { code: phase.cause.code }),
+        message: `The sandbox could not be started: ${rootMessage(phase.cause)}`,
+        cause: errorOf(phase.cause),
       });
     }
     return { sandbox: this.view(cell.record), existed };

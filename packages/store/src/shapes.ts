@@ -71,6 +71,7 @@ const SandboxShape = Type.Object({
       startTime: Type.String(),
       hostBootId: Type.String(),
       keeperVersion: Type.String(),
+      keeperBootId: Type.Optional(Type.String()),
     }),
   ),
   spec: Type.Object({

@@ -24,6 +24,9 @@ export interface Faults {
   destroy?: () => Promise<void>;
   observe?: () => Observation | null;
   connect?: () => Promise<void>;
+  recover?: () => Promise<void>;
+  /** Who answers the hello, where it is not the keeper. */
+  impostor?: () => string;
   /** Before the keeper takes a start, and after it has, before the answer. */
   start?: () => Promise<void>;
   startAnswer?: () => Promise<void>;
@@ -104,7 +107,7 @@ class FakeLink implements Link {
   constructor(instance: FakeInstance, faults: Faults) {
     this.#instance = instance;
     this.#faults = faults;
-    this.keeper = { version: "fake", bootId: String(instance.pid), startedAt: 0 };
+    this.keeper = { version: "fake", bootId: faults.impostor?.() ?? String(instance.pid), startedAt: 0 };
     instance.links.add(this);
   }
 
@@ -258,6 +261,7 @@ export class HostileDriver implements Driver {
   }
 
   async recover(instance: Instance): Promise<Instance | null> {
+    await this.faults.recover?.();
     const there = this.instances.get(instance.sandboxId);
     return there?.alive ? this.#reference(instance.sandboxId, there) : null;
   }
