@@ -65,6 +65,7 @@ export class Launcher {
     if (begun === null) throw new Error("the sandbox is no longer to be launched");
     const { id: sandboxId, name, generation, spec } = begun.record;
     const order = { sandboxId, name, generation, image: spec.image, resources: spec.resources };
+    signal.throwIfAborted();
     const launch = driver.launch(order, signal);
     cell.launching = launch.catch(() => undefined);
     const instance = await raced(launch, signal);
