@@ -293,11 +293,26 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       const link = await connect(await launch());
       expect((await run(link, "mount -t tmpfs x /mnt", "root")).exitCode).not.toBe(0);
       expect((await run(link, "unshare -r true", "root")).exitCode).not.toBe(0);
-      expect((await run(link, "echo 1 > /proc/sys/kernel/panic", "root")).exitCode).not.toBe(0);
+      expect((await run(link, "v=$(cat /proc/sys/kernel/panic) && echo $v > /proc/sys/kernel/panic", "root")).exitCode).not.toBe(0);
       expect((await run(link, "chmod 600 /dev/null", "root")).exitCode).not.toBe(0);
       expect(await run(link, "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status", "root")).toMatchObject({
         output: expect.stringMatching(/NoNewPrivs:\s1\nSeccomp:\s2/),
       });
+    });
+
+    test("the control directory's mount runs nothing, and holds neither devices nor privileges", async () => {
+      const link = await connect(await launch());
+      const { output } = await run(link, "grep ' /.holdfast/control ' /proc/self/mountinfo", "root");
+      expect(output.split(" ")[5]?.split(",")).toEqual(
+        expect.arrayContaining(["rw", "nosuid", "nodev", "noexec"]),
+      );
+    });
+
+    test("what only the whole machine has a number of is bounded, or not there", async () => {
+      const link = await connect(await launch());
+      const { output } = await run(link, "cat /proc/self/mountinfo /proc/sys/kernel/shm_rmid_forced");
+      expect(output).toMatch(/ devpts .*max=256/);
+      expect(output.trimEnd().endsWith("\n1")).toBe(true);
     });
 
     test("the network is loopback, up, and nothing else", async () => {

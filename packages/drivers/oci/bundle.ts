@@ -1,5 +1,6 @@
 import type { InstallationId, Resources, SandboxId } from "@holdfast/contract";
 import { resourceLimits } from "./cgroup.ts";
+import type { RuntimeFacts } from "./host.ts";
 import { seccompProfile } from "./seccomp.ts";
 
 /** The keeper's own; it takes SYS_PTRACE and more away from the commands that it starts. */
@@ -24,6 +25,9 @@ export const KEEPER_PATH = "/.holdfast/keeper";
 const HOLDFAST_DIR = "/.holdfast";
 const CONTROL_DIR = "/.holdfast/control";
 
+/** Terminals come out of a number that the whole machine shares. */
+const TERMINALS_MAX = 256;
+
 interface BundleMount {
   destination: string;
   type: string;
@@ -38,6 +42,12 @@ const bind = (source: string, destination: string, ...options: string[]): Bundle
   options: ["rbind", "nosuid", "nodev", ...options],
 });
 
+/**
+ * crun forgets the flags of a bind that is writable, unless they are asked for as recursive ones. Not for runc, which
+ * would then need a kernel that can do that.
+ */
+const CRUN_CONTROL_FLAGS = ["noexec", "rnosuid", "rnodev", "rnoexec"];
+
 /** Few mounts: each costs launch time, and time again whenever memory goes to disk and back. */
 const kernelMounts = (shmMb: number): BundleMount[] => [
   { destination: "/proc", type: "proc", source: "proc", options: ["nosuid", "noexec", "nodev"] },
@@ -51,7 +61,15 @@ const kernelMounts = (shmMb: number): BundleMount[] => [
     destination: "/dev/pts",
     type: "devpts",
     source: "devpts",
-    options: ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+    options: [
+      "nosuid",
+      "noexec",
+      "newinstance",
+      "ptmxmode=0666",
+      "mode=0620",
+      "gid=5",
+      `max=${TERMINALS_MAX}`,
+    ],
   },
   {
     destination: "/dev/shm",
@@ -63,12 +81,15 @@ const kernelMounts = (shmMb: number): BundleMount[] => [
 
 /** The same for every sandbox of a driver. */
 export interface BundleHost {
+  runtime: RuntimeFacts["name"];
   installation: InstallationId;
   idBase: number;
   idCount: number;
   swapLimited: boolean;
   openFilesMax: number;
   oomScoreAdj: number;
+  /** What is set in the sandbox's own namespaces. */
+  sysctl: Readonly<Record<string, string>>;
 }
 
 export interface BundleOrder {
@@ -89,11 +110,11 @@ export interface BundleOrder {
  * each mount below is bound again. The keeper's directory is a mount itself, so that not even the sandbox's root can move it out
  * of the way.
  */
-const mountsFor = (order: BundleOrder): BundleMount[] => [
+const mountsFor = (order: BundleOrder, flags: readonly string[]): BundleMount[] => [
   ...kernelMounts(Math.max(1, Math.floor(order.resources.memoryMb / 2))),
   ...order.hostDirs.map((dir) => bind(dir, dir, "ro")),
   bind(order.keeperDir, HOLDFAST_DIR, "ro"),
-  bind(order.control, CONTROL_DIR, "rw", "noexec"),
+  bind(order.control, CONTROL_DIR, "rw", ...flags),
 ];
 
 /**
@@ -102,6 +123,7 @@ const mountsFor = (order: BundleOrder): BundleMount[] => [
  */
 export function bundleMaker(host: BundleHost): (order: BundleOrder) => string {
   const seccomp = seccompProfile();
+  const controlFlags = host.runtime === "crun" ? CRUN_CONTROL_FLAGS : ["noexec"];
   const idMap = [{ containerID: 0, hostID: host.idBase, size: host.idCount }];
   return (order) =>
     JSON.stringify({
@@ -126,12 +148,13 @@ export function bundleMaker(host: BundleHost): (order: BundleOrder) => string {
       },
       root: { path: order.root, readonly: false },
       hostname: order.hostname,
-      mounts: mountsFor(order),
+      mounts: mountsFor(order, controlFlags),
       linux: {
         uidMappings: idMap,
         gidMappings: idMap,
         namespaces: NAMESPACES.map((type) => ({ type })),
         cgroupsPath: order.cgroupsPath,
+        sysctl: host.sysctl,
         resources: resourceLimits(order.resources, host.swapLimited),
         seccomp,
         maskedPaths: ["/proc/kcore", "/proc/keys", "/proc/timer_list"],

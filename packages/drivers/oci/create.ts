@@ -1,17 +1,6 @@
 import { execFile } from "node:child_process";
-import {
-  chmodSync,
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  realpathSync,
-  renameSync,
-  rmSync,
-  statSync,
-} from "node:fs";
-import { dirname, join } from "node:path";
+import { existsSync, readFileSync, rmSync, statSync } from "node:fs";
+import { dirname } from "node:path";
 import { promisify } from "node:util";
 import {
   DEFAULT_IMAGE,
@@ -19,28 +8,32 @@ import {
   HoldfastError,
   type InstallationId,
   newSandboxId,
-  randomText,
 } from "@holdfast/contract";
 import type { Clock, Driver, Images, Log } from "@holdfast/engine";
-import { keeperBinaries, Porter } from "@holdfast/keeper";
+import { Porter } from "@holdfast/keeper";
+import { installBinaries } from "./binaries.ts";
 import { bundleMaker } from "./bundle.ts";
 import { Cgroups } from "./cgroup.ts";
 import { OciDriver } from "./driver.ts";
 import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
+import { readHostFiles, shownDirs } from "./host-files.ts";
+import { settleIds } from "./ids.ts";
 import { OciImages } from "./images.ts";
+import { IPC_SYSCTL, raiseInotify } from "./kernel.ts";
 import { LaunchStepError } from "./launch.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
 import type { Machine } from "./machine.ts";
-import { type RuntimeRecord, readRecord, readReferences, writeRecord } from "./record.ts";
+import { type RuntimeRecord, readRecord, writeRecord } from "./record.ts";
 import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
+import { openStateDir } from "./state-dir.ts";
 
 export interface OciOptions {
   stateDir: string;
   installation: InstallationId;
-  /** Does the host-side acts; made from the built binaries where absent. */
+  /** Does the host-side acts; one of this state directory's own where absent. */
   porter?: Porter;
   runtime?: RuntimeChoice;
-  /** The first of the host's ids that sandboxes are mapped to, and how many. */
+  /** The first of the host's ids that sandboxes are mapped to, and how many; a range that nobody claims where absent. */
   idBase?: number;
   idCount?: number;
   log: Log;
@@ -58,33 +51,44 @@ const TRIAL_MS = 20_000;
 /** A driver for this machine, with a runtime that was seen to start an instance here. */
 export async function createOciDriver(options: OciOptions): Promise<OciMachine> {
   const { installation, clock, log } = options;
-  const { idBase = 100_000, idCount = 65_536, porter = new Porter() } = options;
-  mkdirSync(options.stateDir, { recursive: true });
-  const layout = layoutOf(realpathSync(options.stateDir), installation);
+  const layout = layoutOf(openStateDir(options.stateDir, shownDirs(readHostFiles())), installation);
+  const { base: idBase, count: idCount } = settleIds(layout.ids, wantedIds(options));
   makeLayout(layout, idBase);
+  const keeper = await installBinaries(layout);
+  const porter = options.porter ?? new Porter({ binary: keeper.porter });
   await porter.spread(layout.sandboxes);
   await makeNullDevice(layout);
-  const host = readHostFacts();
-  const keeper = installKeeper(layout);
+  raiseInotify(log);
+  const host = await readHostFacts();
   const images = await OciImages.open({ layout, porter, clock, log, idBase, idCount });
   const { swapLimited, openFilesMax } = host;
-  const bundle = bundleMaker({
+  const bundleHost = {
     installation,
     idBase,
     idCount,
     swapLimited,
     openFilesMax,
     oomScoreAdj: oomScore(),
-  });
+    sysctl: host.ipcSetInside ? IPC_SYSCTL : {},
+  };
   const cgroups = new Cgroups(host.hierarchies, installation, clock);
   const alias = isPassable(dirname(layout.stateDir)) ? null : passableAlias();
-  const common = { installation, layout, cgroups, porter, images, keeper, idBase, bundle, alias, clock, log };
-  const machineWith = (runtime: RuntimeFacts): Machine => ({ ...common, facts: { ...host, runtime } });
+  const common = { installation, layout, cgroups, porter, images, keeper, idBase, alias, clock, log };
+  const machineWith = (runtime: RuntimeFacts): Machine => ({
+    ...common,
+    bundle: bundleMaker({ ...bundleHost, runtime: runtime.name }),
+    facts: { ...host, runtime },
+  });
   const runtime = await chooseRuntime(options.runtime ?? "auto", machineWith, layout, host);
   const machine = machineWith(runtime);
   log.info({ runtime: runtime.name, version: runtime.version, keeper: keeper.version }, "driver is up");
   return { driver: new OciDriver(machine), images, facts: machine.facts };
 }
+
+const wantedIds = ({ idBase, idCount }: OciOptions) => ({
+  ...(idBase === undefined ? {} : { base: idBase }),
+  ...(idCount === undefined ? {} : { count: idCount }),
+});
 
 /**
  * crun hands its stdio to the user that it starts: the host's own /dev/null would become the sandboxes'. This one may.
@@ -93,34 +97,6 @@ async function makeNullDevice(layout: Layout): Promise<void> {
   if (existsSync(layout.nullDevice) && statSync(layout.nullDevice).isCharacterDevice()) return;
   rmSync(layout.nullDevice, { force: true });
   await promisify(execFile)("mknod", ["-m", "666", layout.nullDevice, "c", "1", "3"], { timeout: 5_000 });
-}
-
-/**
- * A copy per version that is never written again: what an instance runs must stay what it was. In the same directory lies
- * the mount point of the control directory, so that all of `/.holdfast` inside is one read-only mount.
- */
-function installKeeper(layout: Layout): { version: string; dir: string } {
-  const { keeper, version } = keeperBinaries();
-  const dir = join(layout.keepers, version);
-  if (!existsSync(dir)) {
-    const temporary = join(layout.keepers, `.${randomText(12)}`);
-    mkdirSync(join(temporary, "control"), { recursive: true });
-    copyFileSync(keeper, join(temporary, "keeper"));
-    chmodSync(join(temporary, "keeper"), 0o755);
-    chmodSync(temporary, 0o755);
-    renameSync(temporary, dir);
-  }
-  removeOldKeepers(layout, version);
-  return { version, dir };
-}
-
-function removeOldKeepers(layout: Layout, current: string): void {
-  const { keepers, unreadable } = readReferences(layout);
-  if (unreadable > 0) return;
-  for (const version of readdirSync(layout.keepers)) {
-    if (version === current || keepers.has(version)) continue;
-    rmSync(join(layout.keepers, version), { recursive: true, force: true });
-  }
 }
 
 /** Not below our own, which takes a capability that root may lack; not below an ordinary process's either. */

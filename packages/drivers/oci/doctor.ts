@@ -2,7 +2,9 @@ import { existsSync, readFileSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { hierarchyWith, limitsSwap, NEEDED_CONTROLLERS, readHierarchies } from "./cgroup.ts";
-import { factsFile } from "./layout.ts";
+import { describeClaim, freeRange, overlapping, readClaims, rememberedRange } from "./ids.ts";
+import { INOTIFY_WANTED, inotifyInstances } from "./kernel.ts";
+import { factsFile, idsFile } from "./layout.ts";
 import { readBootId } from "./processes.ts";
 import { type RuntimeRecord, readRecord } from "./record.ts";
 import { findBinary, versionOf } from "./runtime.ts";
@@ -32,7 +34,6 @@ interface Question {
 
 const GIB = 1_073_741_824;
 const DISK_WANTED = 2 * GIB;
-const INOTIFY_WANTED = 512;
 
 const read = (path: string): string => (existsSync(path) ? readFileSync(path, "utf8") : "");
 const finding = (ok: boolean, found: string): Finding => ({ ok, found });
@@ -90,6 +91,15 @@ const overlay = (): Finding => {
   return finding(known, known ? "in the kernel" : "not in the kernel");
 };
 
+/** Those that the state directory's files belong to, or the first that are free. */
+function ids(stateDir: string): Finding {
+  const claims = readClaims();
+  const range = rememberedRange(idsFile(stateDir)) ?? freeRange(claims);
+  const claim = overlapping(range, claims);
+  if (claim !== undefined) return finding(false, describeClaim(range, claim));
+  return finding(true, `${range.base} to ${range.base + range.count - 1}, claimed by nobody else`);
+}
+
 const seccomp = (): Finding => {
   const known = /^Seccomp:/m.test(read("/proc/self/status"));
   return finding(known, known ? "in the kernel" : "not in the kernel");
@@ -107,6 +117,12 @@ const questions = (stateDir: string): Question[] => [
     required: true,
     fix: "Set the sysctl user.max_user_namespaces to at least 1000.",
     look: userNamespaces,
+  },
+  {
+    name: "sandbox ids",
+    required: true,
+    fix: "Take the range that overlaps out of /etc/subuid and /etc/subgid, or use a new state directory.",
+    look: () => ids(stateDir),
   },
   { name: "overlay", required: true, fix: "Load it with 'modprobe overlay'.", look: overlay },
   {
@@ -140,9 +156,9 @@ const questions = (stateDir: string): Question[] => [
   {
     name: "inotify instances",
     required: false,
-    fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it.`,
+    fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it. A server raises it when it starts, where it may.`,
     look: () => {
-      const max = Number(read("/proc/sys/fs/inotify/max_user_instances"));
+      const max = inotifyInstances();
       return finding(max >= INOTIFY_WANTED, String(max));
     },
   },

@@ -30,6 +30,12 @@ export function readHostFiles(root = "/"): HostFiles {
   };
 }
 
+/** The directories of the host that every sandbox of the `host` image can read. */
+export const shownDirs = ({ topDirs }: Pick<HostFiles, "topDirs">): string[] => [
+  "/usr",
+  ...topDirs.map((name) => `/${name}`),
+];
+
 function copied(root: string, path: string): [string, Buffer][] {
   const from = join(root, path);
   return existsSync(from) && lstatSync(from).isFile() ? [[path, readFileSync(from)]] : [];

@@ -2,6 +2,7 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname } from "node:path";
 import { type Hierarchy, limitsSwap, readHierarchies } from "./cgroup.ts";
+import { canSetIpcInside } from "./kernel.ts";
 import { readBootId } from "./processes.ts";
 
 /** What the driver found out about this machine and goes by. */
@@ -12,6 +13,8 @@ export interface HostFacts {
   /** Whether swap counts into the memory limit. */
   swapLimited: boolean;
   openFilesMax: number;
+  /** Whether the runtime can set what belongs to the sandbox's own ipc namespace. */
+  ipcSetInside: boolean;
   runtime: RuntimeFacts;
 }
 
@@ -25,7 +28,7 @@ export interface RuntimeFacts {
 
 const OPEN_FILES_WANTED = 65_536;
 
-export function readHostFacts(): Omit<HostFacts, "runtime"> {
+export async function readHostFacts(): Promise<Omit<HostFacts, "runtime">> {
   const hierarchies = readHierarchies();
   return {
     bootId: readBootId(),
@@ -33,6 +36,7 @@ export function readHostFacts(): Omit<HostFacts, "runtime"> {
     hierarchies,
     swapLimited: limitsSwap(hierarchies),
     openFilesMax: Math.min(OPEN_FILES_WANTED, openFilesHard(readFileSync("/proc/self/limits", "utf8"))),
+    ipcSetInside: await canSetIpcInside(),
   };
 }
 

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { HoldfastError, type Image, isImageName, randomText } from "@holdfast/contract";
 import type { Clock, Images, ImportSource, Log } from "@holdfast/engine";
 import type { Porter } from "@holdfast/keeper";
-import { readHostFiles } from "./host-files.ts";
+import { readHostFiles, shownDirs } from "./host-files.ts";
 import { importTar } from "./import.ts";
 import type { Layout } from "./layout.ts";
 import { imageKey, readRecord, readReferences, writeRecord } from "./record.ts";
@@ -148,8 +148,7 @@ export class OciImages implements Images {
       sizeBytes,
       files: entries.length,
     };
-    const hostDirs = ["/usr", ...host.topDirs.map((name) => `/${name}`)];
-    this.#place({ image, version: fingerprint, hostDirs }, temporary);
+    this.#place({ image, version: fingerprint, hostDirs: shownDirs(host) }, temporary);
   }
 
   #place(record: ImageRecord, temporary: string): void {

@@ -16,6 +16,7 @@ import { PorterError } from "@holdfast/keeper";
 import { errnoOf } from "./errno.ts";
 import { runHelper } from "./helper.ts";
 import type { ImageOnDisk } from "./images.ts";
+import { setIpcFromOutside } from "./kernel.ts";
 import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
 import type { Machine } from "./machine.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
@@ -54,7 +55,13 @@ export async function launch(machine: Machine, order: LaunchOrder, signal: Abort
     mountRoot(machine, image, places, fresh),
   );
   await step("runtime", "the container runtime did not start it", () => startRuntime(machine, order, signal));
-  return step("keeper", "its first process ended at once", () => readBack(machine, order));
+  const instance = await step("keeper", "its first process ended at once", () => readBack(machine, order));
+  if (!machine.facts.ipcSetInside) {
+    await step("ipc", "its shared memory could not be bounded", () =>
+      setIpcFromOutside(instance.pid, signal),
+    );
+  }
+  return instance;
 }
 
 function stepper(machine: Machine, order: LaunchOrder, signal: AbortSignal) {

@@ -25,9 +25,12 @@ export interface Layout {
   readonly sandboxes: string;
   readonly images: string;
   readonly keepers: string;
+  readonly porters: string;
   readonly runtime: string;
   /** What was found out about the host, for the next start. */
   readonly facts: string;
+  /** Which ids of the host sandboxes have; chosen at the first start. */
+  readonly ids: string;
   /** A null device of our own, to be the runtime's stdio. */
   readonly nullDevice: string;
   sandbox(id: SandboxId): SandboxPlaces;
@@ -38,6 +41,8 @@ export const markerOf = (installation: InstallationId, id: SandboxId): string =>
 
 export const factsFile = (stateDir: string): string => join(stateDir, "oci-facts.json");
 
+export const idsFile = (stateDir: string): string => join(stateDir, "ids.json");
+
 export function layoutOf(stateDir: string, installation: InstallationId): Layout {
   const sandboxes = join(stateDir, "sandboxes");
   const runtime = join(stateDir, "runtime");
@@ -47,8 +52,10 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
     sandboxes,
     images: join(stateDir, "images"),
     keepers: join(stateDir, "keepers"),
+    porters: join(stateDir, "porters"),
     runtime,
     facts: factsFile(stateDir),
+    ids: idsFile(stateDir),
     nullDevice: join(stateDir, "null"),
     sandbox: (id) => {
       const dir = join(sandboxes, id);
@@ -80,7 +87,7 @@ export function makeLayout(layout: Layout, group: number): void {
     chownSync(dir, 0, group);
     chmodSync(dir, PASSABLE_BY_GROUP);
   }
-  for (const dir of [layout.images, layout.runtime]) {
+  for (const dir of [layout.images, layout.runtime, layout.porters]) {
     mkdirSync(dir, { recursive: true, mode: PRIVATE });
     chmodSync(dir, PRIVATE);
   }

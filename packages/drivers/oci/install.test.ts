@@ -1,0 +1,66 @@
+import { execFileSync, spawn } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { newInstallationId } from "@holdfast/contract";
+import { keeperBinaries } from "@holdfast/keeper";
+import { afterEach, beforeEach, expect, onTestFinished, test } from "vitest";
+import { installBinaries } from "./binaries.ts";
+import { setIpcFromOutside } from "./kernel.ts";
+import { type Layout, layoutOf, makeLayout } from "./layout.ts";
+import { openStateDir } from "./state-dir.ts";
+
+let dir: string;
+let layout: Layout;
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "holdfast-install-"));
+  layout = layoutOf(dir, newInstallationId());
+  makeLayout(layout, 0);
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+test("keeper and porter are copies of their own, by version, the porter out of sandboxes' sight", async () => {
+  const { version, dir: keeperDir, porter } = await installBinaries(layout);
+  expect(readdirSync(keeperDir).sort()).toEqual(["control", "keeper"]);
+  expect(porter.startsWith(keeperDir)).toBe(false);
+  for (const binary of [porter, join(keeperDir, "keeper")])
+    expect(execFileSync(binary, ["--version"], { encoding: "utf8" }).trim()).toBe(version);
+});
+
+test("programs of another version than was said are not installed", async () => {
+  const half = { ...keeperBinaries(), version: "0123456789ab" };
+  await expect(installBinaries(layout, half)).rejects.toThrow(/should be 0123456789ab/);
+  expect([...readdirSync(layout.keepers), ...readdirSync(layout.porters)]).toEqual([]);
+});
+
+test("versions that nothing refers to are removed", async () => {
+  for (const kind of [layout.keepers, layout.porters]) mkdirSync(join(kind, "old"));
+  const { version } = await installBinaries(layout);
+  for (const kind of [layout.keepers, layout.porters]) expect(readdirSync(kind)).toEqual([version]);
+});
+
+test("a state directory that sandboxes would see is refused, also behind a link, and is not made", () => {
+  const shown = join(dir, "shown");
+  mkdirSync(shown);
+  symlinkSync(shown, join(dir, "elsewhere"));
+  for (const path of ["shown", "shown/state", "elsewhere/deep/state"])
+    expect(() => openStateDir(join(dir, path), [shown])).toThrow(/can't lie below/);
+  expect(readdirSync(shown)).toEqual([]);
+  expect(existsSync(openStateDir(join(dir, "shown-not"), [shown]))).toBe(true);
+});
+
+test("on kernels that keep it for the host's root, segments are bounded from outside", async () => {
+  const started = join(dir, "started");
+  const script = `: > ${started}; exec sleep 60`;
+  const child = spawn("unshare", ["--ipc", "/bin/sh", "-c", script], { stdio: "ignore" });
+  onTestFinished(() => void child.kill("SIGKILL"));
+  await expect.poll(() => existsSync(started), { timeout: 5_000 }).toBe(true);
+  const pid = child.pid ?? 0;
+  const value = () =>
+    execFileSync("nsenter", [`--ipc=/proc/${pid}/ns/ipc`, "cat", "/proc/sys/kernel/shm_rmid_forced"], {
+      encoding: "utf8",
+    });
+  expect(value()).toBe("0\n");
+  await setIpcFromOutside(pid, AbortSignal.timeout(5_000));
+  expect(value()).toBe("1\n");
+});
