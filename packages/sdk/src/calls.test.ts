@@ -1,7 +1,9 @@
 import { describe, expect, it } from "vitest";
+import { Calls } from "./calls.ts";
 import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
 import { anExec, aSandbox, drop, FaultyServer, json, refuse, truncate } from "./testing/faulty-server.ts";
+import { HttpTransport } from "./transport-http.ts";
 
 const bench = useBench();
 
@@ -56,6 +58,23 @@ describe("a call", () => {
     expect((await box.exec("true")).exitCode).toBe(5);
   });
 
+  it("that waited long has all its patience left when the server goes away then", async () => {
+    const patience = { outageMs: 400, strangerMs: 400, busyMs: 400 };
+    const transport = new HttpTransport();
+    const calls = new Calls({
+      url: bench.server.url,
+      apiKey: "x",
+      timeoutMs: 5_000,
+      transport,
+      patience,
+    });
+    const dropLate: typeof drop = (_, response) => void setTimeout(() => response.socket?.destroy(), 600);
+    bench.server.answer(dropLate, drop, drop, json(200, { well: true }));
+    const call = { method: "GET", path: "/v1/stats", idempotent: true } as const;
+    expect(await calls.json(call)).toEqual({ well: true });
+    calls.close();
+  });
+
   it("gives up soon on a server that was never there, and says that nothing was dispatched", async () => {
     const { url } = bench.server;
     await bench.server.stop();
@@ -75,7 +94,11 @@ describe("a call", () => {
 
   it("carries everything the server said into its error", async () => {
     bench.server.answer(
-      refuse(404, "sandbox_not_found", { sandboxId: "sbx_x", cause: { code: "a", message: "b" } }),
+      refuse(404, "sandbox_not_found", {
+        sandboxId: "sbx_x",
+        operation: "getSandbox",
+        cause: { code: "a", message: "b" },
+      }),
     );
     const error = await failure(bench.holdfast.sandboxes.get("nobody"));
     expect(error).toBeInstanceOf(NotFoundError);
@@ -89,6 +112,7 @@ describe("a call", () => {
       url: `${bench.server.url}/v1/sandboxes/nobody`,
       requestId: "req_1",
       sandboxId: "sbx_x",
+      operation: "getSandbox",
       cause: { code: "a", message: "b" },
     });
     expect(error.body).toContain("do better");

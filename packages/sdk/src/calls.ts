@@ -105,12 +105,14 @@ export class Calls {
   }
 
   async #repeat<Answer>(call: Call, attempt: () => Promise<Answer>): Promise<Answer> {
-    const begun = performance.now();
+    let firstFailure: number | null = null;
     for (let tries = 1; ; tries++) {
       try {
         return await attempt();
       } catch (error) {
-        const delay = oneShot(call) ? null : this.#delay(call, error, tries, performance.now() - begun);
+        firstFailure ??= performance.now();
+        const failingMs = performance.now() - firstFailure;
+        const delay = oneShot(call) ? null : this.#delay(call, error, tries, failingMs);
         if (delay === null) throw error;
         await pause(delay, call.signal);
         // A server that came back may listen elsewhere.
@@ -121,11 +123,11 @@ export class Calls {
     }
   }
 
-  #delay(call: Call, error: unknown, tries: number, elapsedMs: number): number | null {
+  #delay(call: Call, error: unknown, tries: number, failingMs: number): number | null {
     return retryDelay({
       error,
       tries,
-      elapsedMs,
+      failingMs,
       idempotent: call.idempotent,
       acquainted: this.#acquainted,
       patience: this.#options.patience ?? PATIENCE,

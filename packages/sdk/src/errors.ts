@@ -21,6 +21,8 @@ export interface ErrorFacts {
   requestId?: string | undefined;
   sandboxId?: string | undefined;
   execId?: string | undefined;
+  /** The route's name in the server's API document. */
+  operation?: string | undefined;
   cause?: unknown;
 }
 
@@ -37,6 +39,7 @@ export class HoldfastError extends Error {
   readonly requestId: string | undefined;
   readonly sandboxId: string | undefined;
   readonly execId: string | undefined;
+  readonly operation: string | undefined;
 
   constructor(facts: ErrorFacts) {
     super(facts.message, facts.cause === undefined ? {} : { cause: facts.cause });
@@ -52,6 +55,7 @@ export class HoldfastError extends Error {
     this.requestId = facts.requestId;
     this.sandboxId = facts.sandboxId;
     this.execId = facts.execId;
+    this.operation = facts.operation;
   }
 }
 
@@ -114,6 +118,7 @@ export function errorOf(where: Where, status: number, body: string): HoldfastErr
     requestId: said.requestId,
     sandboxId: said.sandboxId,
     execId: said.execId,
+    operation: said.operation,
     cause: said.cause ?? undefined,
   });
 }

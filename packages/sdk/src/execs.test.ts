@@ -118,14 +118,21 @@ describe("output", () => {
     expect(Buffer.concat(stderr).equals(noise)).toBe(true);
   });
 
-  it("of a server that only ever hangs up ends with an error", async () => {
-    const run = await bench.run();
-    bench.server.answer(lines([]));
-    const reading = (async () => {
-      for await (const _ of run.output());
-    })();
-    expect(await failure(reading)).toBeInstanceOf(ConnectionError);
-  }, 30_000);
+  it.each([
+    ["at once", []],
+    ["after its greeting", [{ type: "start", cursor: "0", exec: anExec({ status: "running" }) }]],
+  ])(
+    "of a server that only ever hangs up, %s, ends with an error",
+    async (_, records) => {
+      const run = await bench.run();
+      bench.server.answer(lines(records));
+      const reading = (async () => {
+        for await (const _ of run.output());
+      })();
+      expect(await failure(reading)).toBeInstanceOf(ConnectionError);
+    },
+    30_000,
+  );
 
   it("of a stream that goes silent is asked for again", async () => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 100 });

@@ -20,7 +20,7 @@ import type { Exec, ExecStatus, StartExec } from "./types.generated.ts";
 /** How long one request waits for the end. Short enough for any proxy; waiting goes on with the next request. */
 const FIRST_WAIT_MS = 10_000;
 const NEXT_WAIT_MS = 25_000;
-/** Reconnects of an output stream in a row that brought nothing, not even a keepalive. */
+/** Reconnects of an output stream in a row that brought nothing behind their `start`, not even a keepalive. */
 const FRUITLESS_AT_MOST = 10;
 const STDIN_PIECE_BYTES = 262_144;
 
@@ -162,7 +162,7 @@ class Run implements ExecRun {
       const pieces = await this.#open(position, follow, signal);
       try {
         for await (const record of recordsOf(pieces)) {
-          fruitless = 0;
+          if (record.type !== "start") fruitless = 0;
           if (record.type === "end") {
             this.#exec = record.exec;
             return;

@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ConnectionError } from "./index.ts";
+import { ConnectionError, Holdfast, InvalidRequestError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
-import { drop, json, refuse } from "./testing/faulty-server.ts";
+import { aSandbox, drop, json, refuse } from "./testing/faulty-server.ts";
 
 const bench = useBench();
 
@@ -27,6 +27,55 @@ describe("files", () => {
     expect(bench.server.seen[0]?.url.searchParams.get("path")).toBe("/a b");
     expect(bench.server.seen[1]?.body.equals(Buffer.concat([Buffer.from("text "), content]))).toBe(true);
     expect(Buffer.from(await box.files.read("/a b")).equals(content)).toBe(true);
+  });
+
+  it("are asked for by range, the whole of them without one, and nothing at all of them not", async () => {
+    const box = await bench.box();
+    bench.server.answer((_, response) => void response.end("all of it"));
+    for (const range of [{ offset: 3 }, { length: 2 }, { offset: 3, length: 2 }, { offset: 0 }, {}]) {
+      await box.files.read("/a", range);
+    }
+    const asked = ["bytes=3-", "bytes=0-1", "bytes=3-4", undefined, undefined];
+    expect(bench.server.seen.map(({ headers }) => headers.range)).toEqual(asked);
+    bench.server.seen.length = 0;
+    expect(await box.files.read("/a", { length: 0 })).toHaveLength(0);
+    expect(await box.files.readText("/a", { offset: 3, length: 0 })).toBe("");
+    for await (const _ of await box.files.readStream("/a", { length: 0 }))
+      throw new Error("bytes of nothing");
+    expect(bench.server.seen).toHaveLength(0);
+  });
+
+  it("are never asked for by a range that can't be", async () => {
+    const box = await bench.box();
+    for (const range of [{ length: -1 }, { offset: -3 }, { offset: 1.5 }, { length: Number.NaN }]) {
+      const error = await failure(box.files.read("/a", range));
+      expect(error).toBeInstanceOf(InvalidRequestError);
+      expect(error).toMatchObject({ code: "invalid_request", dispatched: "no" });
+      expect(await failure(box.files.readStream("/a", range))).toBeInstanceOf(InvalidRequestError);
+    }
+    expect(bench.server.seen).toHaveLength(0);
+  });
+
+  it.each([
+    ["node:http", {}],
+    ["fetch", { fetch: globalThis.fetch }],
+  ])("as streams wait for a reader that takes its time, through %s", async (_, transport) => {
+    bench.server.answer(json(200, aSandbox()), (_request, response) => {
+      response.writeHead(200).write("one");
+      setTimeout(() => response.end("two"), 50);
+    });
+    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 200, ...transport });
+    const box = await hasty.sandboxes.get("box");
+    const stream = await box.files.readStream("/a");
+    const longer = () => new Promise((resolve) => setTimeout(resolve, 500));
+    await longer();
+    let text = "";
+    for await (const piece of stream) {
+      text += Buffer.from(piece).toString();
+      await longer();
+    }
+    expect(text).toBe("onetwo");
+    hasty.close();
   });
 
   it("in memory are sent again after a lost answer, streams are not", async () => {

@@ -1,10 +1,12 @@
 import type { CallOptions, Content, Files, RangeOptions, WriteOptions } from "./api.ts";
 import type { Call, Calls } from "./calls.ts";
-import { HoldfastError } from "./errors.ts";
+import { HoldfastError, InvalidRequestError } from "./errors.ts";
 import type { Body } from "./transport.ts";
 import type { FileList, FileStat } from "./types.generated.ts";
 
 const PIECE_BYTES = 1_048_576;
+/** The largest position that fits a range of the server's. */
+const LAST_POSITION = 999_999_999_999_999;
 
 export class FilesOf implements Files {
   readonly #calls: Calls;
@@ -15,23 +17,44 @@ export class FilesOf implements Files {
     this.#base = `/v1/sandboxes/${sandboxId}/files`;
   }
 
-  read(path: string, options: RangeOptions = {}): Promise<Uint8Array> {
-    return this.#calls.bytes(this.#reading(path, options));
+  async read(path: string, options: RangeOptions = {}): Promise<Uint8Array> {
+    const call = this.#reading(path, options);
+    return call === null ? new Uint8Array() : this.#calls.bytes(call);
   }
 
   async readText(path: string, options: RangeOptions = {}): Promise<string> {
     return Buffer.from(await this.read(path, options)).toString();
   }
 
-  readStream(path: string, options: RangeOptions = {}): Promise<AsyncIterable<Uint8Array>> {
-    return this.#calls.stream(this.#reading(path, options));
+  async readStream(path: string, options: RangeOptions = {}): Promise<AsyncIterable<Uint8Array>> {
+    const call = this.#reading(path, options);
+    return call === null ? nothing() : this.#calls.stream(call);
   }
 
-  #reading(path: string, { offset, length, signal }: RangeOptions): Call {
+  /** Null where no bytes are asked for: HTTP has no range for that. */
+  #reading(path: string, { offset, length, signal }: RangeOptions): Call | null {
+    const call: Call = { method: "GET", path: this.#base, query: { path }, idempotent: true, signal };
+    for (const [name, value] of Object.entries({ offset, length })) {
+      if (value !== undefined && !isPosition(value)) throw this.#invalid(call, name, value);
+    }
+    if (length === 0) return null;
     const headers: Record<string, string> = { accept: "application/octet-stream" };
     const range = rangeOf(offset, length);
     if (range !== null) headers.range = range;
-    return { method: "GET", path: this.#base, query: { path }, headers, idempotent: true, signal };
+    return { ...call, headers };
+  }
+
+  #invalid(call: Call, name: string, value: number): InvalidRequestError {
+    return new InvalidRequestError({
+      ...this.#calls.where(call),
+      code: "invalid_request",
+      message: `The ${name} ${value} is not valid.`,
+      hint: `Give a whole number from 0 to ${LAST_POSITION}.`,
+      retryable: false,
+      dispatched: "no",
+      status: 0,
+      body: "",
+    });
   }
 
   write(
@@ -124,12 +147,16 @@ export class FilesOf implements Files {
   }
 }
 
-/** The header for `length` bytes from `offset` on; null for the whole. */
-export function rangeOf(offset: number | undefined, length: number | undefined): string | null {
-  if (offset === undefined && length === undefined) return null;
-  const first = offset ?? 0;
-  return `bytes=${first}-${length === undefined ? "" : first + length - 1}`;
+const isPosition = (value: number): boolean =>
+  Number.isInteger(value) && value >= 0 && value <= LAST_POSITION;
+
+/** The header for `length` bytes from `offset` on; null for the whole, which an empty file has and a range of it has not. */
+function rangeOf(first = 0, length: number | undefined): string | null {
+  if (length !== undefined) return `bytes=${first}-${Math.min(first + length - 1, LAST_POSITION)}`;
+  return first === 0 ? null : `bytes=${first}-`;
 }
+
+async function* nothing(): AsyncGenerator<Uint8Array, void, undefined> {}
 
 /** Bytes at hand can be sent again; a stream can be read only once. */
 export function bodyOf(content: Content): Body {

@@ -14,16 +14,14 @@ export const PATIENCE: Patience = { outageMs: 30_000, strangerMs: 1_000, busyMs:
 
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
-/** Tries that are made even where each took longer than the budget, as on a connection that went silent. */
-const TRIES_AT_LEAST = 2;
 const TRIES_AT_MOST = 100;
 
 export interface Failure {
   error: unknown;
   /** Tries made so far, the failed one included. */
   tries: number;
-  /** Since the first try began. */
-  elapsedMs: number;
+  /** Since the first failure: what a request waited for its answer before that was no outage. */
+  failingMs: number;
   /** Whether doing it twice is the same as doing it once. */
   idempotent: boolean;
   /** Whether this client ever had an answer. */
@@ -38,8 +36,7 @@ export function retryDelay(failure: Failure): number | null {
   const budgetMs = budgetOf(failure);
   if (budgetMs === null || failure.tries >= TRIES_AT_MOST) return null;
   const delayMs = backoff(failure.tries, failure.random);
-  const spent = failure.elapsedMs + delayMs > budgetMs;
-  return spent && failure.tries >= TRIES_AT_LEAST ? null : delayMs;
+  return failure.failingMs + delayMs > budgetMs ? null : delayMs;
 }
 
 function budgetOf({ error, idempotent, acquainted, patience }: Failure): number | null {

@@ -18,6 +18,15 @@ describe("a handle", () => {
     expect(bench.server.seen.map(({ method }) => method)).toEqual(["POST", "DELETE", "DELETE"]);
   });
 
+  it("asks for the end of a sandbox that stays less and less often", async () => {
+    const box = await bench.box();
+    bench.server.answer(json(202, aSandbox({ status: "stopping" })));
+    const signal = AbortSignal.timeout(500);
+    await expect(box.delete({ signal })).rejects.toMatchObject({ name: "TimeoutError" });
+    expect(bench.server.seen.length).toBeGreaterThan(1);
+    expect(bench.server.seen.length).toBeLessThan(12);
+  });
+
   it("that found its sandbox leaves it alone", async () => {
     bench.server.answer(json(200, aSandbox()));
     {

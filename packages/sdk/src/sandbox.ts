@@ -9,10 +9,11 @@ import type {
   Page,
   Sandbox,
 } from "./api.ts";
-import type { Calls } from "./calls.ts";
+import { type Calls, pause } from "./calls.ts";
 import { HoldfastError } from "./errors.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
+import { backoff } from "./retry.ts";
 import type { Event, Proof, Sandbox as SandboxInfo } from "./types.generated.ts";
 
 /** What one request of a delete may wait on the server, and how long they are repeated in all. */
@@ -69,7 +70,7 @@ export class SandboxHandle implements Sandbox {
 
   async delete({ graceMs, signal }: DeleteOptions = {}): Promise<SandboxInfo> {
     const giveUpAt = performance.now() + DELETE_PATIENCE_MS;
-    do {
+    for (let tries = 1; ; tries++) {
       this.#info = await this.#calls.json({
         method: "DELETE",
         path: this.#path(),
@@ -79,8 +80,10 @@ export class SandboxHandle implements Sandbox {
         signal,
       });
       if (this.#info.status === "terminated") return this.#info;
-    } while (performance.now() < giveUpAt);
-    throw this.#notYetGone();
+      const delayMs = backoff(tries, Math.random());
+      if (performance.now() + delayMs > giveUpAt) throw this.#notYetGone();
+      await pause(delayMs, signal);
+    }
   }
 
   /** A sandbox that someone else deleted is as gone as this wants it. */

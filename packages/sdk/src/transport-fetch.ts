@@ -25,7 +25,7 @@ export class FetchTransport implements Transport {
         redirect: "manual",
         ...(request.body === null ? {} : bodyOf(request.body)),
       });
-      guard.progress();
+      guard.rest();
       return new FetchReply(response, guard);
     } catch (error) {
       throw guard.explain(error);
@@ -60,14 +60,14 @@ class Guard {
   readonly #request: WireRequest;
   readonly #controller = new AbortController();
   readonly #clock: NodeJS.Timeout;
+  #resting = false;
   readonly #abort = () => this.#controller.abort(this.#request.signal?.reason);
 
   constructor(request: WireRequest) {
     this.#request = request;
-    this.#clock = setTimeout(
-      () => this.#controller.abort(silent(request, request.timeoutMs, "unknown")),
-      request.timeoutMs,
-    );
+    this.#clock = setTimeout(() => {
+      if (!this.#resting) this.#controller.abort(silent(request, request.timeoutMs, "unknown"));
+    }, request.timeoutMs);
     request.signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
@@ -75,8 +75,16 @@ class Guard {
     return this.#controller.signal;
   }
 
+  /** The clock starts anew: from here on something is waited for. */
   progress(): void {
-    if (this.#request.streaming) this.#clock.refresh();
+    if (!this.#request.streaming) return;
+    this.#resting = false;
+    this.#clock.refresh();
+  }
+
+  /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
+  rest(): void {
+    this.#resting = this.#request.streaming;
   }
 
   done(): void {
@@ -121,9 +129,11 @@ class FetchReply implements WireReply {
 
   async *stream(): AsyncGenerator<Uint8Array, void, undefined> {
     try {
+      this.#guard.progress();
       for await (const piece of this.#response.body ?? []) {
-        this.#guard.progress();
+        this.#guard.rest();
         yield piece;
+        this.#guard.progress();
       }
     } catch (error) {
       throw this.#guard.explain(error);

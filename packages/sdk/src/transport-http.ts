@@ -67,16 +67,19 @@ class Exchange {
   readonly #clock: NodeJS.Timeout;
   readonly #abort = () => this.giveUp(this.#request.signal?.reason);
   #connected = false;
+  #resting = false;
+  #closed = false;
   #why: { error: unknown } | null = null;
 
   constructor(request: WireRequest, sent: ClientRequest) {
     this.#request = request;
     this.#sent = sent;
     this.#clock = setTimeout(() => {
-      this.giveUp(silent(request, request.timeoutMs, this.#connected ? "unknown" : "no"));
+      if (!this.#resting) this.giveUp(silent(request, request.timeoutMs, this.#connected ? "unknown" : "no"));
     }, request.timeoutMs);
     request.signal?.addEventListener("abort", this.#abort, { once: true });
     sent.once("close", () => {
+      this.#closed = true;
       clearTimeout(this.#clock);
       request.signal?.removeEventListener("abort", this.#abort);
     });
@@ -93,7 +96,7 @@ class Exchange {
   begin(resolve: (reply: WireReply) => void, reject: (error: unknown) => void): void {
     this.#sent.on("error", (error) => reject(this.explain(error)));
     this.#sent.once("response", (message) => {
-      this.progress();
+      this.rest();
       resolve(new HttpReply(this, message));
     });
     const { body } = this.#request;
@@ -129,8 +132,16 @@ class Exchange {
     });
   }
 
+  /** The clock starts anew: from here on something is waited for. */
   progress(): void {
-    if (this.#request.streaming) this.#clock.refresh();
+    if (!this.#request.streaming || this.#closed) return;
+    this.#resting = false;
+    this.#clock.refresh();
+  }
+
+  /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
+  rest(): void {
+    this.#resting = this.#request.streaming;
   }
 
   giveUp(error: unknown): void {
@@ -166,6 +177,7 @@ class HttpReply implements WireReply {
   }
 
   bytes(limit: number): Promise<Uint8Array> {
+    this.#exchange.progress();
     return new Promise((resolve, reject) => {
       const pieces: Buffer[] = [];
       let size = 0;
@@ -186,9 +198,11 @@ class HttpReply implements WireReply {
 
   async *stream(): AsyncGenerator<Uint8Array, void, undefined> {
     try {
+      this.#exchange.progress();
       for await (const piece of this.#message as AsyncIterable<Buffer>) {
-        this.#exchange.progress();
+        this.#exchange.rest();
         yield piece;
+        this.#exchange.progress();
       }
       this.#exchange.end();
     } catch (error) {

@@ -4,7 +4,7 @@ export interface WireRequest {
   url: string;
   headers: Record<string, string>;
   body: Body | null;
-  /** Of the whole exchange or, with `streaming`, of the longest silence in it. */
+  /** Of the whole exchange or, with `streaming`, of the longest silence while something is waited for. */
   timeoutMs: number;
   streaming: boolean;
   signal: AbortSignal | undefined;
