@@ -1,9 +1,15 @@
 import { expect, test } from "vitest";
 import { generate } from "./openapi.ts";
 
+type Operation = {
+  operationId: string;
+  summary: string;
+  requestBody?: { content: object };
+  responses: object;
+};
 type Document = {
   openapi: string;
-  paths: Record<string, Record<string, { operationId: string; summary: string; responses: object }>>;
+  paths: Record<string, Record<string, Operation>>;
   components: { schemas: Record<string, object> };
 };
 
@@ -17,6 +23,16 @@ test("every operation has a name of its own, a summary, an answer and its errors
     expect(summary).toMatch(/\.$/);
     expect(Object.keys(responses).some((status) => status.startsWith("2"))).toBe(true);
     expect(Object.keys(responses)).toContain("500");
+  }
+});
+
+test("every operation that takes JSON says what becomes of too much of it, and of other types", async () => {
+  const document = JSON.parse(await generate()) as Document;
+  const operations = Object.values(document.paths).flatMap((path) => Object.values(path));
+  const taking = operations.filter(({ requestBody }) => "application/json" in (requestBody?.content ?? {}));
+  expect(taking.length).toBeGreaterThan(4);
+  for (const { responses } of taking) {
+    expect(Object.keys(responses)).toEqual(expect.arrayContaining(["413", "415"]));
   }
 });
 

@@ -28,6 +28,7 @@ export function describedRoutes(route: RouteOptions): DescribedRoute[] {
 
 const ALWAYS: readonly ErrorCode[] = ["invalid_request", "internal"];
 const WITH_KEY: readonly ErrorCode[] = ["unauthorized"];
+const WITH_JSON: readonly ErrorCode[] = ["too_large", "unsupported_media_type"];
 const ONCE_STARTED: readonly ErrorCode[] = ["starting", "shutting_down"];
 
 export function createDocument(routes: readonly DescribedRoute[], version: string): JsonObject {
@@ -70,7 +71,7 @@ function operation({ schema, facts }: DescribedRoute, components: JsonObject): J
   if (parameters.length > 0) made.parameters = parameters;
   const requestBody = requestBodyOf(schema, facts, components);
   if (requestBody) made.requestBody = requestBody;
-  made.responses = { ...successes(schema, facts, components), ...failures(facts, components) };
+  made.responses = { ...successes(schema, facts, components), ...failures(schema, facts, components) };
   return made;
 }
 
@@ -126,11 +127,12 @@ const DESCRIPTIONS: Readonly<Record<string, string>> = {
 };
 const isEmpty = (body: object) => "type" in body && body.type === "null";
 
-function failures(facts: RouteFacts, components: JsonObject): JsonObject {
+function failures(schema: FastifySchema, facts: RouteFacts, components: JsonObject): JsonObject {
   const codes = new Set<ErrorCode>([
     ...ALWAYS,
     ...(facts.public ? [] : WITH_KEY),
     ...(facts.early ? [] : ONCE_STARTED),
+    ...(schema.body ? WITH_JSON : []),
     ...(facts.errors ?? []),
   ]);
   const byStatus = Map.groupBy(codes, (code) => ERRORS[code].status);

@@ -31,6 +31,7 @@ describe("errors of the engine", () => {
       code: "sandbox_degraded",
       retryable: true,
       dispatched: "unknown",
+      operation: "getSandbox",
       sandboxId: "sbx_a",
       cause: { code: "link_lost", cause: { message: "socket closed" } },
     });
@@ -85,7 +86,8 @@ describe("bad requests", () => {
     ["a body that is too large", json({ name: "a".repeat(2_000_000) }), "too_large", 413],
   ])("%s is the caller's error", async (_name, init, code, status) => {
     await using server = await serve({});
-    expect(await errorOf(await server.fetch("/v1/sandboxes", init))).toMatchObject({ code, status });
+    const error = await errorOf(await server.fetch("/v1/sandboxes", init));
+    expect(error).toMatchObject({ code, status, operation: "createSandbox" });
   });
 
   test("the message names the field", async () => {

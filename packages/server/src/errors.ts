@@ -50,7 +50,14 @@ function scrubCause(cause: Cause, scrub: Scrub): Cause {
   return clean;
 }
 
-export function toWireError(thrown: unknown, context: { requestId: string; scrub: Scrub }): WireError {
+interface ErrorContext {
+  requestId: string;
+  /** The operation that failed, by its name in the API document; absent where the request never got to one. */
+  operation?: string | undefined;
+  scrub: Scrub;
+}
+
+export function toWireError(thrown: unknown, context: ErrorContext): WireError {
   const known = translate(thrown);
   const error = known ?? new HoldfastError("internal", { dispatched: "unknown" });
   const { requestId, scrub } = context;
@@ -65,7 +72,8 @@ export function toWireError(thrown: unknown, context: { requestId: string; scrub
   };
   if (error.sandboxId !== undefined) body.sandboxId = error.sandboxId;
   if (error.execId !== undefined) body.execId = error.execId;
-  if (error.operation !== undefined) body.operation = error.operation;
+  const operation = error.operation ?? context.operation;
+  if (operation !== undefined) body.operation = operation;
   if (error.cause !== undefined && error.cause !== null) body.cause = scrubCause(causeOf(error.cause), scrub);
   return { status: spec.status, unexpected: !known || error.code === "internal", body: { error: body } };
 }

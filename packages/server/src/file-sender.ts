@@ -27,6 +27,7 @@ export async function sendFile(
   const { stat, body } = await context.engine.files.read(wanted.ref, wanted.path, span, signal);
   const chunks = body[Symbol.asyncIterator]();
   try {
+    // Before anything is said of the file: what can't be read at all is an error response, not a broken body.
     const first = await chunks.next();
     const second = first.done ? first : await chunks.next();
     const isWhole = wanted.range.kind === "whole";
@@ -44,28 +45,34 @@ export async function sendFile(
 }
 
 /** Where to read. Only a range counted from the end needs the size first. */
-async function locate(
-  { engine }: RouteContext,
-  { ref, path, range }: Wanted,
-  signal: AbortSignal,
-): Promise<Span> {
+async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal): Promise<Span> {
+  const { range } = wanted;
   if (range.kind === "whole") return { offset: 0, length: null };
   if (range.kind === "from") {
     return { offset: range.first, length: range.last === null ? null : range.last - range.first + 1 };
   }
   if (range.kind === "unsatisfiable") throw new HoldfastError("range_not_satisfiable");
-  const { sizeBytes } = await engine.files.stat(ref, path, signal);
+  const sizeBytes = await sizeOf(context, wanted, signal);
+  if (sizeBytes === 0) throw sizeless();
   return { offset: Math.max(0, sizeBytes - range.length), length: range.length };
 }
+
+/** Of the file that a read opens. A stat would tell of the link where the path is one. */
+async function sizeOf({ engine }: RouteContext, { ref, path }: Wanted, signal: AbortSignal): Promise<number> {
+  const { stat, body } = await engine.files.read(ref, path, { offset: 0, length: 0 }, signal);
+  await body[Symbol.asyncIterator]().return?.();
+  return stat.sizeBytes;
+}
+
+const sizeless = () =>
+  new HoldfastError("range_not_satisfiable", { message: "That file has no size, so no ranges either." });
 
 /** How much is promised; null where the file has content but no size, and then it can't be sent in ranges. */
 function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
   const left = stat.sizeBytes - span.offset;
   if (left > 0) return Math.min(span.length ?? left, left);
   if (isWhole) return null;
-  throw new HoldfastError("range_not_satisfiable", {
-    message: "That file has no size, so no ranges either.",
-  });
+  throw sizeless();
 }
 
 /** What fits in one chunk is sent as long as it turned out to be: files of /proc and /sys have no size to go by. */

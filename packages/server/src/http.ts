@@ -120,7 +120,8 @@ function registerHooks(app: App, context: RouteContext): void {
 
 function createFailure({ log, metrics }: HttpParts, scrub: Scrub) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
-    const { status, body, unexpected } = toWireError(thrown, { requestId: request.id, scrub });
+    const operation = request.routeOptions?.schema?.operationId;
+    const { status, body, unexpected } = toWireError(thrown, { requestId: request.id, operation, scrub });
     const left = thrown instanceof CallerLeft || reply.raw.destroyed;
     if (unexpected && !left) {
       log.error(

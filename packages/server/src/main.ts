@@ -39,6 +39,9 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   await using taken = new AsyncDisposableStack();
   checkRights();
   makeStateDir(config.stateDir);
+  const announcement = announce({ stateDir: config.stateDir, repository: REPOSITORY });
+  process.once("exit", () => announcement.withdraw());
+  taken.defer(() => announcement.withdraw());
   const hold = holdStateDirectory(config.stateDir);
   taken.defer(() => hold.release());
   const store = await openStore({
@@ -89,9 +92,7 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   await engine.start();
   recovered.resolve();
   const url = urlOf(app, config.host);
-  const announcement = announce({ stateDir, repository: REPOSITORY, url });
-  process.once("exit", () => announcement.withdraw());
-  taken.defer(() => announcement.withdraw());
+  announcement.serving(url);
   log.info({ url, version: VERSION, installation, stateDir }, "serving");
   const owned = taken.move();
   return { url, keyFile, key, driver, close: () => owned.disposeAsync() };

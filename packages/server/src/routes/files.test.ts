@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { request } from "node:http";
 import { createConnection } from "node:net";
 import { HoldfastError } from "@holdfast/contract";
+import { LinkLost } from "@holdfast/engine";
 import { describe, expect, test } from "vitest";
 import { aFile, authorized, serve, until } from "../testing/double.ts";
 
@@ -10,7 +11,6 @@ const path = "/v1/sandboxes/a/files?path=/home/user/a";
 
 /** Files that hold the given bytes, read in chunks as the keeper would. */
 const filesWith = (content: Buffer, sizeBytes = content.length) => ({
-  stat: async () => aFile(sizeBytes),
   read: async (_ref: string, _path: string, range: { offset: number; length: number | null }) => {
     const end = range.length === null ? content.length : range.offset + range.length;
     const part = content.subarray(range.offset, end);
@@ -60,6 +60,35 @@ describe("reading", () => {
     await using other = await serve({ files: filesWith(large, 0) });
     expect((await (await other.fetch(path)).arrayBuffer()).byteLength).toBe(large.length);
   });
+
+  test("the end of a file without a size can't be known, and nothing else is served for it", async () => {
+    await using server = await serve({ files: filesWith(small, 0) });
+    expect((await server.fetch(path, { headers: { range: "bytes=-3" } })).status).toBe(416);
+  });
+
+  test("the end of a file behind a link is the file's, not the link's", async () => {
+    const link = async () => ({ ...aFile(4), kind: "symlink" as const, target: "long" });
+    await using server = await serve({ files: { ...filesWith(small), stat: link } });
+    const response = await server.fetch(path, { headers: { range: "bytes=-3" } });
+    expect(await response.text()).toBe("789");
+  });
+
+  test.each([
+    [0, new HoldfastError("permission_denied"), 403, "permission_denied"],
+    [1, new LinkLost("the keeper is gone", "yes"), 503, "link_lost"],
+  ])(
+    "a body that breaks before a byte of it is sent is a typed error: %#",
+    async (good, error, status, code) => {
+      async function* body() {
+        for (let sent = 0; sent < good; sent++) yield small;
+        throw error;
+      }
+      await using server = await serve({ files: { read: async () => ({ stat: aFile(99), body: body() }) } });
+      const response = await server.fetch(path);
+      expect(response.status).toBe(status);
+      expect(await response.json()).toMatchObject({ error: { code, operation: "readFile" } });
+    },
+  );
 
   test("a file that shrinks while it is read never looks complete", async () => {
     await using server = await serve({ files: filesWith(large, large.length + 1) });
