@@ -1,5 +1,12 @@
 import type { DatabaseSync } from "node:sqlite";
-import { COUNTERS, type Counter, type ExecId, invariant, type SandboxId } from "@holdfast/contract";
+import {
+  COUNTERS,
+  type Counter,
+  type ExecId,
+  HoldfastError,
+  invariant,
+  type SandboxId,
+} from "@holdfast/contract";
 import type {
   EventFilter,
   ExecRecord,
@@ -112,8 +119,12 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
   };
 
   return {
-    sandboxes: (filter: SandboxFilter): Promise<SandboxRecord[]> =>
-      page(filter.limit, (last, count) => sandboxPage(db, filter, last?.position, count), readSandbox),
+    async sandboxes(filter: SandboxFilter): Promise<SandboxRecord[]> {
+      const after = filter.after === undefined ? undefined : await sandboxPosition(db, filter.after);
+      const fetch = (last: Selectable<SandboxTable> | undefined, count: number) =>
+        sandboxPage(db, filter, last?.position ?? after, count);
+      return page(filter.limit, fetch, readSandbox);
+    },
 
     async liveSandboxes(): Promise<SandboxRecord[]> {
       const rows = await db
@@ -125,12 +136,13 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return readable(rows, readSandbox);
     },
 
-    execs: (sandboxId: SandboxId, { before, limit }: { before?: ExecId | undefined; limit: number }) =>
-      page(
-        limit,
-        (last, count) => execPage(db, { sandboxId, before, last: last?.position, count }),
-        readExec,
-      ),
+    async execs(sandboxId: SandboxId, filter: { before?: ExecId | undefined; limit: number }) {
+      const before =
+        filter.before === undefined ? undefined : await execPosition(db, sandboxId, filter.before);
+      const fetch = (last: Selectable<ExecTable> | undefined, count: number) =>
+        execPage(db, { sandboxId, before: last?.position ?? before, count });
+      return page(filter.limit, fetch, readExec);
+    },
 
     async openExecs(): Promise<ExecRecord[]> {
       const rows = await db
@@ -147,36 +159,50 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
   };
 }
 
-function sandboxPage(db: Kysely<Tables>, filter: SandboxFilter, last: number | undefined, count: number) {
-  const { includeGone = false, labels = {}, after } = filter;
+/** Where a record stands in its listing. A cursor that stands nowhere is an error: an empty page would say "the end". */
+async function sandboxPosition(db: Kysely<Tables>, id: SandboxId): Promise<number> {
+  const row = await db.selectFrom("sandboxes").select("position").where("id", "=", id).executeTakeFirst();
+  return row?.position ?? unknownCursor();
+}
+
+async function execPosition(db: Kysely<Tables>, sandboxId: SandboxId, id: ExecId): Promise<number> {
+  const row = await db
+    .selectFrom("execs")
+    .select("position")
+    .where("id", "=", id)
+    .where("sandbox_id", "=", sandboxId)
+    .executeTakeFirst();
+  return row?.position ?? unknownCursor();
+}
+
+function unknownCursor(): never {
+  throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+}
+
+function sandboxPage(db: Kysely<Tables>, filter: SandboxFilter, after: number | undefined, count: number) {
+  const { includeGone = false, labels = {} } = filter;
   let query = db.selectFrom("sandboxes").selectAll().orderBy("position").limit(count);
   if (!includeGone) query = query.where("phase", "<>", sql.lit("gone"));
   for (const [key, value] of Object.entries(labels)) {
     query = query.where(sql`spec -> 'labels' ->> ${key}`, "=", value);
   }
-  if (last !== undefined) return query.where("position", ">", last).execute();
-  if (after === undefined) return query.execute();
-  return query
-    .where("position", ">", (sub) => sub.selectFrom("sandboxes").select("position").where("id", "=", after))
-    .execute();
+  if (after !== undefined) query = query.where("position", ">", after);
+  return query.execute();
 }
 
 function execPage(
   db: Kysely<Tables>,
-  page: { sandboxId: SandboxId; before: ExecId | undefined; last: number | undefined; count: number },
+  page: { sandboxId: SandboxId; before: number | undefined; count: number },
 ) {
-  const { sandboxId, before, last, count } = page;
-  const query = db
+  const { sandboxId, before, count } = page;
+  let query = db
     .selectFrom("execs")
     .selectAll()
     .where("sandbox_id", "=", sandboxId)
     .orderBy("position", "desc")
     .limit(count);
-  if (last !== undefined) return query.where("position", "<", last).execute();
-  if (before === undefined) return query.execute();
-  return query
-    .where("position", "<", (sub) => sub.selectFrom("execs").select("position").where("id", "=", before))
-    .execute();
+  if (before !== undefined) query = query.where("position", "<", before);
+  return query.execute();
 }
 
 function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | undefined, count: number) {

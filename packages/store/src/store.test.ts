@@ -282,6 +282,19 @@ describe("listings", () => {
     const rest = await store.execs(mine.id, { limit: 9, before: first.at(-1)?.id });
     expect(rest.map(({ id }) => id)).toEqual(newest.slice(2));
   });
+
+  test("a cursor that stands nowhere is refused, not taken for the end", async () => {
+    const { store } = await temporaryStore();
+    const [mine, other] = [sampleSandbox(), sampleSandbox()];
+    const theirs = sampleExec(other.id);
+    await store.commit({ changes: [insert(mine), insert(other), { kind: "exec.insert", record: theirs }] });
+    const refused = { code: "invalid_request", message: "The cursor is not valid." };
+    await expect(store.sandboxes({ limit: 9, after: sampleSandbox().id })).rejects.toMatchObject(refused);
+    for (const before of [sampleExec(mine.id).id, theirs.id]) {
+      await expect(store.execs(mine.id, { limit: 9, before })).rejects.toMatchObject(refused);
+    }
+    expect(await store.sandboxes({ limit: 9, after: other.id })).toEqual([]);
+  });
 });
 
 describe("what can't be read", () => {
