@@ -220,12 +220,38 @@ describe("holdfast", () => {
   });
 
   it("deletes what it can of several and fails for the rest; with --force absence is fine", async () => {
-    serve({ "GET /v1/sandboxes/gone": refuse(404, "sandbox_not_found") });
+    serve({
+      "GET /v1/sandboxes/gone": refuse(404, "sandbox_not_found"),
+      "GET /v1/sandboxes": json(200, { items: [], nextCursor: null }),
+    });
     const { code, stdout, stderr } = await holdfast("rm", "gone", "box");
     expect({ code, stdout: stdout.toString() }).toEqual({ code: 1, stdout: "box\n" });
     expect(stderr).toContain("said sandbox_not_found");
     expect((await holdfast("rm", "-f", "gone")).code).toBe(0);
     expect((await holdfast("rm")).code).toBe(2);
+  });
+
+  it("finds a failed sandbox by the name it is listed under, unless several had it", async () => {
+    const box = { createdAt: new Date().toISOString(), status: "failed", resources: {}, labels: {} };
+    const [wreck, twin] = ["wreck", "twin"].map((name) => aSandbox({ ...box, name }));
+    const listed = json(200, { items: [wreck, twin, twin], nextCursor: null });
+    serve({
+      "GET /v1/sandboxes/wreck": refuse(404, "sandbox_not_found"),
+      "GET /v1/sandboxes/twin": refuse(404, "sandbox_not_found"),
+      "GET /v1/sandboxes": listed,
+      "GET /v1/sandboxes/sbx_0000000000000000": json(200, wreck),
+      [deleted]: json(200, { ...wreck, status: "terminated" }),
+    });
+    expect((await holdfast("get", "wreck")).stdout.toString()).toContain("failed");
+    const { code, stdout } = await holdfast("rm", "wreck");
+    expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "wreck\n" });
+    expect(requests().at(-1)).toBe(deleted);
+    server.seen.length = 0;
+    expect(await holdfast("rm", "twin")).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("use the id shown by 'holdfast ls'"),
+    });
+    expect(requests()).not.toContain(deleted);
   });
 
   it("kills the command of an exec that is interrupted, and leaves a detached one alone", async () => {

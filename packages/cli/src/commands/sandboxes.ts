@@ -3,6 +3,7 @@ import { NotFoundError } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
 import { type Context, everything } from "../context.ts";
 import { report, usage } from "../failure.ts";
+import { findSandbox } from "../lookup.ts";
 import { resourcesOf, type SandboxOptions, sandboxOptions } from "../options.ts";
 import { withSpinner } from "../spinner.ts";
 import { age, asJson, printable, table } from "../table.ts";
@@ -124,7 +125,7 @@ function registerGet(program: Command, context: Context): void {
     .option("--json", "print it as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast get box\n  holdfast get --json box")
     .action(async (name: string, { json }: { json?: boolean }) => {
-      const { info } = await context.client().sandboxes.get(name, { signal: context.interruption.signal });
+      const { info } = await findSandbox(context, name);
       process.stdout.write(json ? asJson(info) : details(info));
     });
 }
@@ -215,10 +216,9 @@ async function removeAll(context: Context, targets: readonly string[], force: bo
 }
 
 async function removeOne(context: Context, name: string, force: boolean): Promise<string | null> {
-  const { signal } = context.interruption;
   try {
-    const box = await context.client().sandboxes.get(name, { signal });
-    await box.delete({ signal });
+    const box = await findSandbox(context, name);
+    await box.delete({ signal: context.interruption.signal });
     return box.name;
   } catch (error) {
     if (force && error instanceof NotFoundError) return null;
