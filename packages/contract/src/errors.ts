@@ -67,7 +67,7 @@ export const ERRORS = {
     status: 404,
     retryable: false,
     message: "There is no such exec.",
-    hint: "List the sandbox's execs; ids are kept for a limited time after the end.",
+    hint: "List the sandbox's execs to find the id.",
   },
   file_not_found: {
     status: 404,
