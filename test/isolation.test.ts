@@ -1,8 +1,10 @@
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { IMPOSTOR } from "./support/impostor.ts";
 import { TestServer } from "./support/server.ts";
 
 let server: TestServer;
@@ -22,6 +24,18 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]();
 });
 
+const python = (script: string, user?: "root") =>
+  box.exec(["/usr/bin/python3", "-c", script], user ? { user } : {});
+
+/** The next server over the same state, as after a crash. */
+const restart = async () => {
+  await server.kill("SIGKILL");
+  await server.start();
+  client.close();
+  client = server.client();
+  [box, other] = await Promise.all([client.sandboxes.get("one"), client.sandboxes.get("two")]);
+};
+
 const run = async (command: string, user?: "root") => {
   const { stdout, stderr, exitCode } = await box.exec(command, user ? { user } : {});
   return { out: `${stdout ?? ""}${stderr ?? ""}`, stdout: stdout ?? "", exitCode };
@@ -37,36 +51,48 @@ describe("inside a sandbox", () => {
     expect(stdout).toMatch(/NoNewPrivs:\s1/);
   });
 
-  it("root is root only inside: its id outside is unprivileged", async () => {
+  it("root is root only inside: its id outside is nobody's", async () => {
     const run = await box.execs.start("id -u; sleep 30", { user: "root" });
     for await (const chunk of run.output()) if (chunk.text.includes("0\n")) break;
     const status = readFileSync(`/proc/${server.keeperPid(box.id)}/status`, "utf8");
     const uid = Number(/^Uid:\s+(\d+)/m.exec(status)?.[1]);
-    expect(uid).toBeGreaterThanOrEqual(100_000);
+    const { base } = JSON.parse(readFileSync(join(server.dir, "ids.json"), "utf8")) as { base: number };
+    expect(base).toBeGreaterThanOrEqual(0x7000_0000);
+    expect(uid).toBe(base);
     await run.cancel();
   });
 
   it("nothing of the host is there: shadow, state directory, other sandboxes' files, processes", async () => {
     await other.files.write("/home/user/secret.txt", "of the other");
     writeFileSync(join(server.dir, "canary"), "host secret");
-    mkdirSync(join(server.dir, "images"), { recursive: true });
+    const made = mkdtempSync(join(tmpdir(), "holdfast-bystander-"));
+    writeFileSync(join(made, "file"), "host secret");
     for (const user of [undefined, "root"] as const) {
       const { out } = await run(
-        `cat /etc/shadow; cat ${server.dir}/canary; cat ${server.dir}/admin.key; find / -name secret.txt 2>/dev/null; ls /root/* /work /var/lib/* 2>&1; ls /proc | grep -E '^[0-9]+$' | wc -l; cat /proc/*/cmdline | tr '\\0' ' '`,
+        `cat /etc/shadow; cat ${server.dir}/canary; cat ${server.dir}/admin.key; cat ${made}/file; find / -name secret.txt 2>/dev/null; ls /root/* /var/lib/* 2>&1; ls /proc | grep -E '^[0-9]+$' | wc -l; cat /proc/*/cmdline | tr '\\0' ' '`,
         user,
       );
       expect(out).not.toMatch(/host secret|hf_|secret\.txt\n|root:[$*!]/);
       expect(out).not.toContain("main.ts");
+      for (const path of [made, server.dir, "/boot", "/lost+found"])
+        expect([path, (await run(`test -e ${path}`, user)).exitCode]).toEqual([path, 1]);
     }
-    const { stdout } = await run("ls / | tr '\\n' ' '");
-    const names = new Set(stdout.trim().split(" "));
-    for (const name of ["work", "boot", "lost+found"]) expect(names.has(name)).toBe(false);
+    rmSync(made, { recursive: true });
   });
 
-  it("mounts show no path of the host's state directory", async () => {
-    const { out } = await run("cat /proc/self/mountinfo", "root");
-    expect(out).toContain(" / / ");
-    expect(out.split("\n").filter((line) => line.includes("/.holdfast/control")).length).toBe(1);
+  it("its root and its control directory are mounted once each, and of the host's file systems only /usr and the keeper's", async () => {
+    const { stdout } = await run("cat /proc/self/mountinfo", "root");
+    const mounts = stdout
+      .trim()
+      .split("\n")
+      .map((line) => ({ point: line.split(" ")[4] ?? "", type: line.split(" - ")[1]?.split(" ")[0] ?? "" }));
+    const points = mounts.map(({ point }) => point);
+    for (const point of ["/", "/.holdfast/control"])
+      expect(points.filter((each) => each === point)).toEqual([point]);
+    const kernels = new Set(["overlay", "proc", "tmpfs", "devpts", "devtmpfs"]);
+    const ofHost = mounts.filter(({ type }) => !kernels.has(type)).map(({ point }) => point);
+    const shown = (point: string) => /^\/(usr|s?bin|lib\w*|\.holdfast|dev)(\/|$)/.test(point);
+    expect(ofHost.filter((point) => !shown(point))).toEqual([]);
   });
 
   it("the network is loopback only, and up", async () => {
@@ -91,18 +117,35 @@ describe("inside a sandbox", () => {
 
   it("root can mount nothing, load nothing, trace nothing of the host and can't make a user namespace", async () => {
     for (const command of [
-      "mount -t tmpfs none /mnt2",
+      "mount -t tmpfs none /mnt",
       "mount --bind / /tmp",
       "mknod /tmp/sda b 8 0",
       "unshare -U true",
       "nsenter -t 1 -m true",
       "dmesg",
-      "echo 1 > /proc/sys/kernel/panic",
-      "echo b > /proc/sysrq-trigger",
+      "v=$(cat /proc/sys/kernel/panic) && echo $v > /proc/sys/kernel/panic",
+      "echo h > /proc/sysrq-trigger",
       "hostname elsewhere",
     ]) {
       expect([command, (await run(command, "root")).exitCode]).not.toEqual([command, 0]);
     }
+  });
+
+  it("root can't take the keeper's limits away, and everyone can change their own", async () => {
+    const limit = (pid: number) =>
+      `import resource\ntry:\n  resource.prlimit(${pid}, resource.RLIMIT_NOFILE, (0, 0))\n  print("done")\nexcept OSError as error:\n  print(error.errno)`;
+    expect((await python(limit(1), "root")).stdout).toMatch(/^(1|38)\n$/);
+    expect(await run("ulimit -n 64 && ulimit -n")).toMatchObject({ stdout: "64\n", exitCode: 0 });
+    expect(
+      (await python("import resource\nprint(resource.prlimit(1, resource.RLIMIT_CORE))", "root")).stdout,
+    ).toBe("(0, 0)\n");
+  });
+
+  it("asynchronous I/O contexts, of which the whole machine has one number, can't be made", async () => {
+    const setup =
+      "import ctypes\nlibc=ctypes.CDLL(None,use_errno=True)\nprint(libc.syscall({'x86_64':206}.get(__import__('os').uname().machine,0),64,ctypes.byref(ctypes.c_ulong(0))),ctypes.get_errno())";
+    for (const user of [undefined, "root"] as const)
+      expect((await python(setup, user)).stdout).toBe("-1 38\n");
   });
 
   it("root can't trace the keeper", async () => {
@@ -132,8 +175,27 @@ describe("what root inside plants in the control directory", () => {
     await victim.delete();
   });
 
-  it("a socket in the keeper's place, or a symlink to a host's socket, is never taken for the keeper", async () => {
+  it("a listener in the keeper's place that answers like one is not taken for it", async () => {
     const victim = await client.sandboxes.create({ name: "impostor" });
+    const script = ["/usr/bin/python3", "-c", IMPOSTOR];
+    const impostor = await victim.execs.start(script, { user: "root" });
+    for await (const chunk of impostor.output()) if (chunk.text.includes("listening")) break;
+    await restart();
+    const heard = join(server.dir, "sandboxes", victim.id, "upper/tmp/heard");
+    await expect.poll(() => existsSync(heard), { timeout: 10_000 }).toBe(true);
+    const found = await client.sandboxes.get("impostor");
+    const proven = await found.verify().then(
+      ({ ok }) => ok,
+      () => false,
+    );
+    expect(proven).toBe(false);
+    expect((await found.refresh()).status).toBe("degraded");
+    expect(new Set(readFileSync(heard, "utf8").trim().split("\n"))).toEqual(new Set(["1"]));
+    expect((await found.delete()).status).toBe("terminated");
+  });
+
+  it("a symlink to a host's socket in the keeper's place is never followed", async () => {
+    const victim = await client.sandboxes.create({ name: "pointer" });
     const heard: string[] = [];
     const path = join(server.dir, "bystander.sock");
     const bystander = createServer((socket) =>
@@ -142,17 +204,12 @@ describe("what root inside plants in the control directory", () => {
     await victim.exec(`rm -f /.holdfast/control/keeper.sock; ln -s ${path} /.holdfast/control/keeper.sock`, {
       user: "root",
     });
-    await server.kill("SIGKILL");
-    await server.start();
-    client.close();
-    client = server.client();
-    const info = (await client.sandboxes.get("impostor")).info;
-    expect(info.status).toBe("degraded");
+    await restart();
+    const found = await client.sandboxes.get("pointer");
+    expect(found.info.status).toBe("degraded");
     expect(heard).toEqual([]);
     bystander.close();
-    expect((await (await client.sandboxes.get("impostor")).delete()).status).toBe("terminated");
-    box = await client.sandboxes.get("one");
-    other = await client.sandboxes.get("two");
+    expect((await found.delete()).status).toBe("terminated");
   });
 
   it("file paths through symlinks end inside", async () => {

@@ -46,6 +46,20 @@ describe("limits", () => {
     await Promise.all([bad.delete(), good.delete()]);
   });
 
+  it("count shared memory that nobody uses any more to nobody: it goes with its last user", async () => {
+    const box = await client.sandboxes.create({ resources: { memoryMb: 64 } });
+    const fill =
+      "import ctypes\nlibc=ctypes.CDLL(None,use_errno=True)\nlibc.shmat.restype=ctypes.c_void_p\nsize=40<<20\nat=libc.shmat(libc.shmget(0,size,0o1600),None,0)\nctypes.memset(at,1,size)\nprint('filled')";
+    for (let i = 0; i < 5; i += 1)
+      expect(await box.exec(["/usr/bin/python3", "-c", fill])).toMatchObject({
+        exitCode: 0,
+        stdout: "filled\n",
+      });
+    expect((await box.exec("tail -n +2 /proc/sysvipc/shm | wc -l")).stdout?.trim()).toBe("0");
+    expect((await box.refresh()).status).toBe("ready");
+    await box.delete();
+  });
+
   it("hold a busy loop to its share of the CPU", async () => {
     const box = await client.sandboxes.create({ resources: { cpus: 0.2 } });
     const burn =

@@ -293,7 +293,10 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       const link = await connect(await launch());
       expect((await run(link, "mount -t tmpfs x /mnt", "root")).exitCode).not.toBe(0);
       expect((await run(link, "unshare -r true", "root")).exitCode).not.toBe(0);
-      expect((await run(link, "v=$(cat /proc/sys/kernel/panic) && echo $v > /proc/sys/kernel/panic", "root")).exitCode).not.toBe(0);
+      expect(
+        (await run(link, "v=$(cat /proc/sys/kernel/panic) && echo $v > /proc/sys/kernel/panic", "root"))
+          .exitCode,
+      ).not.toBe(0);
       expect((await run(link, "chmod 600 /dev/null", "root")).exitCode).not.toBe(0);
       expect(await run(link, "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status", "root")).toMatchObject({
         output: expect.stringMatching(/NoNewPrivs:\s1\nSeccomp:\s2/),

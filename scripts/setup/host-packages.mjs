@@ -22,11 +22,17 @@ const RUNTIMES = ["runc", "crun"].map((name) => ({
   met: () => hasCommand(name),
 }));
 
+/** What the tests run inside sandboxes, which see the host's /usr. */
+const TEST_NEEDS = [
+  { package: "python3", why: "tests' programs", met: () => existsSync("/usr/bin/python3") },
+];
+
 /** Serving takes one runtime; the tests go through both. */
 function missingNeeds(purpose) {
   const runtimes = RUNTIMES.filter(({ met }) => !met());
   const enough = purpose !== "test" && runtimes.length < RUNTIMES.length;
-  return [...NEEDS.filter(({ met }) => !met()), ...(enough ? [] : runtimes)];
+  const needs = purpose === "test" ? [...NEEDS, ...TEST_NEEDS] : NEEDS;
+  return [...needs.filter(({ met }) => !met()), ...(enough ? [] : runtimes)];
 }
 
 export function installHostPackages(_root, purpose) {

@@ -4,7 +4,9 @@ import { mkdtempSync, rmdirSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { findTraces, newTraces } from "./traces.ts";
+import { TestServer } from "../support/server.ts";
+import { findServed } from "./served.ts";
+import { findTraces, installationsIn, newTraces, withoutThoseOf } from "./traces.ts";
 
 const temporaryDirectory = () => mkdtempSync(join(tmpdir(), "holdfast-traces-"));
 const found = (text: string) => [...findTraces(new Set()).values()].filter((line) => line.includes(text));
@@ -35,4 +37,26 @@ test.skipIf(process.getuid?.() !== 0)("a mount is seen until it is undone", () =
   execFileSync("umount", [directory]);
   rmdirSync(directory);
   expect(found(directory)).toEqual([]);
+});
+
+test("a process of an installation that was there before is no trace of the run; another's is", async () => {
+  const start = async (installation: string) => {
+    const child = spawn("sleep", ["60"], { env: { ...process.env, HOLDFAST_INSTALLATION: installation } });
+    onTestFinished(() => void child.kill("SIGKILL"));
+    await once(child, "spawn");
+    return child.pid;
+  };
+  await start("aaaaaaaa");
+  const before = findTraces(new Set());
+  const [bystander, own] = [await start("aaaaaaaa"), await start("bbbbbbbb")];
+  const left = withoutThoseOf(installationsIn(before), newTraces(before, findTraces(new Set())));
+  const lines = [...left.values()].join("\n");
+  expect(lines).toContain(`process ${own}:`);
+  expect(lines).not.toContain(`process ${bystander}:`);
+});
+
+test("a server's installation is known before it has a sandbox", async () => {
+  const server = await TestServer.start();
+  expect(await findServed()).toContain(server.installation);
+  await server[Symbol.asyncDispose]();
 });

@@ -7,7 +7,10 @@ import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** Each trace once, by a key that a later thing of the same name does not share, with a line for people. */
+/**
+ * Each trace once, with a line for people, by a key that a later thing of the same name does not share. The key carries
+ * the mark of the installation that the thing belongs to, where it has one.
+ */
 export type Traces = ReadonlyMap<string, string>;
 
 const MARKED_ENVIRONMENT = /(?:^|\0)HOLDFAST_(?:INSTALLATION|SANDBOX|EXEC)=/;
@@ -15,6 +18,7 @@ const MARKED_COMMAND = new RegExp(
   `/\\.holdfast/|packages/server/src/main\\.ts|${tmpdir().replaceAll(/[.+*?^$()[\]{}|\\]/g, "\\$&")}/holdfast`,
 );
 const MARKED_NAME = /holdfast|sbx_/;
+const INSTALLATION = /(?:holdfast-|HOLDFAST_INSTALLATION=)([0-9a-z]{8})(?![0-9a-z])/g;
 
 /** `skipped` are processes that are no trace whatever they carry: by default the test run itself. */
 export function findTraces(skipped: ReadonlySet<string> = ownFamily()): Traces {
@@ -33,6 +37,20 @@ export function findTraces(skipped: ReadonlySet<string> = ownFamily()): Traces {
 /** What is there after and was not before. */
 export const newTraces = (before: Traces, after: Traces): Map<string, string> =>
   new Map([...after].filter(([key]) => !before.has(key)));
+
+/** The installations that traces carry the mark of. Directories carry none, whatever their names look like. */
+export const installationsIn = (traces: Traces): Set<string> =>
+  new Set([...traces.keys()].flatMap((key) => (/^(process|mount|cgroup) /.test(key) ? marksIn(key) : [])));
+
+const marksIn = (key: string): string[] => [...key.matchAll(INSTALLATION)].map(([, id = ""]) => id);
+
+/** Without what belongs to the installations given. */
+export const withoutThoseOf = (installations: ReadonlySet<string>, traces: Traces): Map<string, string> =>
+  new Map(
+    [...traces].filter(([key, line]) =>
+      installationsIn(new Map([[key, line]])).isDisjointFrom(installations),
+    ),
+  );
 
 type Trace = [key: string, description: string];
 
@@ -83,8 +101,10 @@ function processTraces(skipped: ReadonlySet<string>): Trace[] {
   for (const pid of processes()) {
     if (skipped.has(pid)) continue;
     const command = read(`/proc/${pid}/cmdline`).replaceAll("\0", " ").trim();
-    if (!MARKED_COMMAND.test(command) && !MARKED_ENVIRONMENT.test(read(`/proc/${pid}/environ`))) continue;
-    const key = `process ${pid} ${stat(pid).startTime}`;
+    const environment = read(`/proc/${pid}/environ`);
+    if (!MARKED_COMMAND.test(command) && !MARKED_ENVIRONMENT.test(environment)) continue;
+    const marks = `${environment}\n${read(`/proc/${pid}/cgroup`)}`.match(INSTALLATION) ?? [];
+    const key = [`process ${pid} ${stat(pid).startTime}`, ...new Set(marks)].join(" ");
     traces.push([key, `process ${pid}${networkOf(pid)}: ${command.slice(0, 200)}`]);
   }
   return traces;
@@ -106,7 +126,8 @@ function mountTraces(): Trace[] {
     .filter((line) => MARKED_NAME.test(line))
     .map((line) => {
       const [id, , , , point] = line.split(" ");
-      return [`mount ${id} ${point}`, `mount on ${point}`];
+      const source = line.split(" - ")[1]?.split(" ")[1];
+      return [`mount ${id} ${point} ${source}`, `mount on ${point}`];
     });
 }
 
