@@ -41,8 +41,15 @@ export async function canSetIpcInside(): Promise<boolean> {
   }
 }
 
-/** Sets it as the host's root in the namespace of a process. */
+/**
+ * Sets it in the namespace of a process that has run no command yet. Whose it is to set depends on the kernel: the
+ * host's root's on older ones, the namespace's own on newer.
+ */
 export async function setIpcFromOutside(pid: number, signal: AbortSignal): Promise<void> {
-  const argv = [`--ipc=/proc/${pid}/ns/ipc`, "/bin/sh", "-c", WRITE];
-  await promisify(execFile)("nsenter", argv, { timeout: SYSCTL_MS, signal });
+  const as = (...namespaces: string[]) =>
+    promisify(execFile)("nsenter", [`--target=${pid}`, ...namespaces, "/bin/sh", "-c", WRITE], {
+      timeout: SYSCTL_MS,
+      signal,
+    });
+  await as("--ipc").catch(() => as("--user", "--ipc"));
 }
