@@ -6,7 +6,6 @@ import {
   HoldfastError,
   isExecId,
   isTerminal,
-  normalisePath,
   type StartExec,
   type StreamRecord,
 } from "@holdfast/contract";
@@ -14,17 +13,11 @@ import type { ExecApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
 import { cursorOf, isComplete, offsetIn, signalNumber } from "./exec.ts";
+import { idempotencyOf, specOf } from "./exec-spec.ts";
 import { type Gate, translate } from "./gate.ts";
+import { InlineOutput } from "./inline-output.ts";
 import type { Ledger, OpenExec } from "./ledger.ts";
-import {
-  type Idempotency,
-  type JournalRecord,
-  KeeperRefusal,
-  type Link,
-  LinkLost,
-  StoreConflict,
-} from "./ports.ts";
-import { PROOF_EXEC_PREFIX } from "./prover.ts";
+import { type Idempotency, KeeperRefusal, type Link, LinkLost, StoreConflict } from "./ports.ts";
 import type { ExecRecord, ExecSpec } from "./records.ts";
 import type { World } from "./world.ts";
 
@@ -35,8 +28,6 @@ export interface Finder {
 }
 
 const READ_BYTES = 1_048_576;
-/** Of argv and environment together; the keeper's limit, less what it adds itself. */
-const STRINGS_MAX = 1_000_000;
 const START_PAUSE_MS = 20;
 
 export class Execs implements ExecApi {
@@ -60,7 +51,7 @@ export class Execs implements ExecApi {
     const cell = await this.#finder.find(ref);
     const spec = specOf(input, cell);
     const digest = hash("sha256", JSON.stringify([cell.id, spec]));
-    const idempotency = keyOf(options.idempotencyKey, cell, digest);
+    const idempotency = idempotencyOf(options.idempotencyKey, cell, digest);
     const id = (input.id ?? this.#world.ids.exec()) as ExecId;
     let link = this.#gate.passNow(cell);
     if (link === null || idempotency !== undefined || this.#ledger.open(id) !== undefined) {
@@ -395,91 +386,4 @@ function outputError(error: unknown, { sandboxId, id }: ExecRecord): unknown {
     });
   }
   return translate(error, { sandboxId, execId: id });
-}
-
-function specOf(input: StartExec, cell: Cell): ExecSpec {
-  const { spec } = cell.record;
-  if ((input.command === undefined) === (input.argv === undefined)) {
-    throw new HoldfastError("invalid_request", {
-      sandboxId: cell.id,
-      message: "Give either command or argv.",
-    });
-  }
-  const argv = input.argv ?? ["/bin/sh", "-c", input.command ?? ""];
-  const cwd = input.cwd ?? spec.cwd;
-  const path = cwd === null ? "" : normalisePath(cwd);
-  if (path === null)
-    throw new HoldfastError("invalid_path", {
-      sandboxId: cell.id,
-      message: "cwd must be an absolute path without '..'.",
-    });
-  if (input.id?.startsWith(PROOF_EXEC_PREFIX)) {
-    const message = `Ids that begin with ${PROOF_EXEC_PREFIX} are Holdfast's own.`;
-    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
-  }
-  if (argv.some((arg) => arg.includes("\0"))) {
-    throw new HoldfastError("invalid_request", {
-      sandboxId: cell.id,
-      message: "Arguments can't contain NUL.",
-    });
-  }
-  const env = { PATH: DEFAULT_PATH, LANG: "C.UTF-8", ...spec.env, ...input.env };
-  const texts = [...argv, ...Object.entries(env).flat()];
-  const size = texts.reduce((total, text) => total + Buffer.byteLength(text) + 1, 0);
-  if (size > STRINGS_MAX) {
-    const message = `Arguments and environment, the sandbox's included, have ${size} bytes; the limit is ${STRINGS_MAX}.`;
-    throw new HoldfastError("too_large", { sandboxId: cell.id, message });
-  }
-  const stdin =
-    input.stdin === undefined && !input.openStdin ? null : { text: input.stdin ?? "", end: !input.openStdin };
-  return {
-    argv,
-    env,
-    cwd: path,
-    user: input.user ?? "",
-    timeoutMs: timeoutOf(input, spec.lifecycle.maxExecMs),
-    stdin,
-  };
-}
-
-const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-const timeoutOf = (input: StartExec, most: number | undefined): number | null =>
-  most === undefined ? (input.timeoutMs ?? null) : Math.min(input.timeoutMs ?? most, most);
-
-const keyOf = (key: string | undefined, cell: Cell, fingerprint: string): Idempotency | undefined =>
-  key === undefined ? undefined : { scope: `exec:${cell.id}`, key, fingerprint };
-
-/** Collects both streams as bytes, bounded, and decodes them once at the end. */
-class InlineOutput {
-  readonly #limit: number;
-  readonly #parts = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
-  readonly #sizes = { stdout: 0, stderr: 0 };
-  truncated = false;
-
-  constructor(limit: number) {
-    this.#limit = limit;
-  }
-
-  get full(): boolean {
-    return this.#sizes.stdout >= this.#limit && this.#sizes.stderr >= this.#limit;
-  }
-
-  take({ stream, data }: JournalRecord): void {
-    const room = this.#limit - this.#sizes[stream];
-    if (data.length > room) this.truncated = true;
-    if (room <= 0) return;
-    const part = data.subarray(0, room);
-    this.#parts[stream].push(part);
-    this.#sizes[stream] += part.length;
-  }
-
-  text(): { stdout: string; stderr: string; truncated: boolean } {
-    const { stdout, stderr } = this.#parts;
-    return {
-      stdout: Buffer.concat(stdout).toString("utf8"),
-      stderr: Buffer.concat(stderr).toString("utf8"),
-      truncated: this.truncated,
-    };
-  }
 }

@@ -4,6 +4,7 @@ import { describe, expect, it } from "vitest";
 import { decide, destroysFiles, type Input } from "./machine.ts";
 import type { Instance } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
+import { queuedSandbox } from "./testing/samples.ts";
 
 const id = newSandboxId();
 const cause: Cause = { code: "test", message: "because" };
@@ -16,28 +17,7 @@ const instance = (generation: number): Instance => ({
   keeperVersion: "1",
 });
 
-const queued: SandboxRecord = {
-  id,
-  name: "one",
-  nameHeld: true,
-  phase: { name: "queued" },
-  generation: 0,
-  lease: { state: "none" },
-  instance: null,
-  spec: {
-    image: "host",
-    env: {},
-    cwd: null,
-    resources: { memoryMb: 64, cpus: 1, pids: 32 },
-    lifecycle: {},
-    labels: {},
-  },
-  createdAt: 0,
-  lastActivityAt: 0,
-  transitionedAt: 0,
-  endedAt: null,
-  revision: 0,
-};
+const queued = queuedSandbox({ id });
 
 /** Applies inputs in order; those that don't apply change nothing. */
 const after = (...inputs: Input[]): SandboxRecord =>

@@ -1,8 +1,9 @@
-import { NUMBERS, newSandboxId, type Proof } from "@holdfast/contract";
+import { NUMBERS, type Proof } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import type { Observation } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
 import { type Health, judge } from "./status.ts";
+import { queuedSandbox } from "./testing/samples.ts";
 
 const NOW = 1_000_000;
 const proof = (over: Partial<Proof> = {}): Proof => ({
@@ -23,28 +24,12 @@ const present: Observation = {
   problems: [],
 };
 
-const running: SandboxRecord = {
-  id: newSandboxId(),
-  name: "one",
-  nameHeld: true,
+const running = queuedSandbox({
   phase: { name: "running" },
   generation: 1,
   lease: { state: "held", generation: 1, startupDeadline: 0, hostBootId: null },
-  instance: null,
-  spec: {
-    image: "host",
-    env: {},
-    cwd: null,
-    resources: { memoryMb: 64, cpus: 1, pids: 32 },
-    lifecycle: {},
-    labels: {},
-  },
-  createdAt: 0,
-  lastActivityAt: 0,
   transitionedAt: NOW - 1_000,
-  endedAt: null,
-  revision: 0,
-};
+});
 const well: Health = {
   proof: proof(),
   provenAt: NOW - 100,

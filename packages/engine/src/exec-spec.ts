@@ -1,0 +1,66 @@
+import { HoldfastError, normalisePath, type StartExec } from "@holdfast/contract";
+import type { Cell } from "./cell.ts";
+import type { Idempotency } from "./ports.ts";
+import { PROOF_EXEC_PREFIX } from "./prover.ts";
+import type { ExecSpec } from "./records.ts";
+
+/** Of argv and environment together; the keeper's limit, less what it adds itself. */
+const STRINGS_MAX = 1_000_000;
+
+/** The command that a request asks for, with the sandbox's defaults filled in; what can't be run is refused here. */
+export function specOf(input: StartExec, cell: Cell): ExecSpec {
+  const { spec } = cell.record;
+  if ((input.command === undefined) === (input.argv === undefined)) {
+    throw new HoldfastError("invalid_request", {
+      sandboxId: cell.id,
+      message: "Give either command or argv.",
+    });
+  }
+  const argv = input.argv ?? ["/bin/sh", "-c", input.command ?? ""];
+  const cwd = input.cwd ?? spec.cwd;
+  const path = cwd === null ? "" : normalisePath(cwd);
+  if (path === null)
+    throw new HoldfastError("invalid_path", {
+      sandboxId: cell.id,
+      message: "cwd must be an absolute path without '..'.",
+    });
+  if (input.id?.startsWith(PROOF_EXEC_PREFIX)) {
+    const message = `Ids that begin with ${PROOF_EXEC_PREFIX} are Holdfast's own.`;
+    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
+  }
+  if (argv.some((arg) => arg.includes("\0"))) {
+    throw new HoldfastError("invalid_request", {
+      sandboxId: cell.id,
+      message: "Arguments can't contain NUL.",
+    });
+  }
+  const env = { PATH: DEFAULT_PATH, LANG: "C.UTF-8", ...spec.env, ...input.env };
+  const texts = [...argv, ...Object.entries(env).flat()];
+  const size = texts.reduce((total, text) => total + Buffer.byteLength(text) + 1, 0);
+  if (size > STRINGS_MAX) {
+    const message = `Arguments and environment, the sandbox's included, have ${size} bytes; the limit is ${STRINGS_MAX}.`;
+    throw new HoldfastError("too_large", { sandboxId: cell.id, message });
+  }
+  const stdin =
+    input.stdin === undefined && !input.openStdin ? null : { text: input.stdin ?? "", end: !input.openStdin };
+  return {
+    argv,
+    env,
+    cwd: path,
+    user: input.user ?? "",
+    timeoutMs: timeoutOf(input, spec.lifecycle.maxExecMs),
+    stdin,
+  };
+}
+
+const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+const timeoutOf = (input: StartExec, most: number | undefined): number | null =>
+  most === undefined ? (input.timeoutMs ?? null) : Math.min(input.timeoutMs ?? most, most);
+
+export const idempotencyOf = (
+  key: string | undefined,
+  cell: Cell,
+  fingerprint: string,
+): Idempotency | undefined =>
+  key === undefined ? undefined : { scope: `exec:${cell.id}`, key, fingerprint };
