@@ -153,5 +153,6 @@ async function tryRuntime(machine: Machine): Promise<string | null> {
   } finally {
     await driver.stop(sandboxId, { graceMs: 0 }, AbortSignal.timeout(TRIAL_MS));
     await driver.destroy(sandboxId, AbortSignal.timeout(TRIAL_MS));
+    await driver.close();
   }
 }

@@ -1,11 +1,21 @@
 import { execFileSync, spawn } from "node:child_process";
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DEFAULT_RESOURCES, newInstallationId, newSandboxId, type SandboxId } from "@holdfast/contract";
 import { type Instance, type Observation, systemClock } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { run } from "../suite.ts";
+import { readHierarchies } from "./cgroup.ts";
 import { createOciDriver } from "./create.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
 import { readLiving } from "./processes.ts";
@@ -109,6 +119,20 @@ test("a state directory that only root can reach serves as well", async () => {
   expect(await driver.list(soon())).toEqual([]);
   await driver.close();
   rmSync(closed, { recursive: true });
+});
+
+test("a runtime that starts nothing is said so, and nothing is left of the try", async () => {
+  id = newSandboxId();
+  const stateDir = mkdtempSync(join(tmpdir(), "holdfast-useless-"));
+  const runtime = join(stateDir, "runc");
+  writeFileSync(runtime, "#!/bin/sh\nexit 1\n", { mode: 0o755 });
+  const installation = newInstallationId();
+  const options = { stateDir, installation, runtime, log: silent, clock: systemClock };
+  await expect(createOciDriver(options)).rejects.toThrow(/No container runtime starts/);
+  const cgroups = readHierarchies().map(({ dir }) => join(dir, `holdfast-${installation}`));
+  expect(cgroups.filter((dir) => existsSync(dir))).toEqual([]);
+  expect(readdirSync(join(stateDir, "sandboxes"))).toEqual([]);
+  rmSync(stateDir, { recursive: true });
 });
 
 test("an error of a launch names the step and no path of the host", async () => {
