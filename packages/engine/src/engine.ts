@@ -23,6 +23,7 @@ import { Orphans } from "./orphans.ts";
 import type { Change, Ports, StoredEvent } from "./ports.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
+import { Recovery } from "./recovery.ts";
 import { Sandboxes } from "./sandboxes.ts";
 import type { World } from "./world.ts";
 
@@ -41,10 +42,9 @@ class Engine implements EngineApi {
   readonly #launcher: Launcher;
   readonly #reaper: Reaper;
   readonly #prover: Prover;
+  readonly #recovery: Recovery;
   #state: "new" | "recovering" | "serving" | "stopped" = "new";
   #loops: Promise<unknown>[] = [];
-  /** Sandboxes of an earlier server that could not be looked at yet. */
-  readonly #unrecovered = new Set<Cell>();
   readonly sandboxes: Sandboxes;
   readonly execs: Execs;
   readonly files: EngineApi["files"];
@@ -74,6 +74,13 @@ class Engine implements EngineApi {
       async (id) => sandboxes.cell(id) !== undefined || (await this.#isRecorded(id)),
     );
     this.#prover = prover;
+    this.#recovery = new Recovery(world, {
+      launcher: this.#launcher,
+      reaper: this.#reaper,
+      prover,
+      openLink: (cell) => this.#openLink(cell),
+      died: (cell, generation, cause) => this.#died(cell, generation, cause),
+    });
     sandboxes.join({ launcher: this.#launcher, reaper: this.#reaper, prover, gate });
     this.sandboxes = sandboxes;
     this.execs = new Execs(world, gate, this.#ledger, sandboxes);
@@ -87,7 +94,7 @@ class Engine implements EngineApi {
     const records = await store.liveSandboxes();
     const cells = records.map((record) => this.sandboxes.adopt(record));
     for (const record of await store.openExecs()) await this.#adoptExec(record);
-    await inParallel(cells, RECOVERIES_AT_ONCE, (cell) => this.#recover(cell));
+    await this.#recovery.recover(cells);
     await store.commit({
       changes: [],
       events: [
@@ -107,69 +114,6 @@ class Engine implements EngineApi {
     const cell = this.sandboxes.cell(record.sandboxId);
     if (cell !== undefined) this.#ledger.adopt(cell, record);
     else await this.#ledger.abandon(record);
-  }
-
-  /** Takes up a sandbox where the last server left it. Observes before it acts. */
-  async #recover(cell: Cell): Promise<void> {
-    const { log } = this.#world;
-    try {
-      switch (cell.record.phase.name) {
-        case "queued":
-          void this.#launcher.launch(cell);
-          return;
-        case "launching":
-          return await this.#recoverLaunching(cell);
-        case "running":
-          return await this.#recoverRunning(cell);
-        default:
-          this.#reaper.tend(cell);
-      }
-    } catch (error) {
-      log.error(
-        { sandbox: cell.id, cause: causeOf(error) },
-        "recovery of a sandbox failed; it is tried again",
-      );
-      this.#unrecovered.add(cell);
-    }
-  }
-
-  async #recoverLaunching(cell: Cell): Promise<void> {
-    const { record } = cell;
-    const instance = record.instance && (await this.#recovered(cell));
-    if (instance) return this.#launcher.prove(cell);
-    const cause: Cause = {
-      code: "server_restarted",
-      message: "The server restarted while the sandbox was being launched.",
-    };
-    await cell.decide({ type: "launch_failed", cause });
-    this.#reaper.tend(cell);
-  }
-
-  async #recoverRunning(cell: Cell): Promise<void> {
-    const { generation } = cell.record;
-    if ((await this.#recovered(cell)) === null) {
-      const message = "The sandbox's processes ended while no server was running.";
-      return this.#died(cell, generation, { code: "keeper_died", message });
-    }
-    this.#openLink(cell);
-    const proof = await this.#prover.prove(cell);
-    // What was killed for memory before this server has been told by the one that saw it.
-    const { observation } = cell.health;
-    if (observation?.seen === "present") cell.oomKills = observation.oomKills;
-    this.#world.log.info(
-      { sandbox: cell.id, generation, proven: proof.ok },
-      "a running sandbox was taken up again",
-    );
-  }
-
-  /** The instance as the driver finds it, null where it is gone. Not knowing is an error, never absence. */
-  async #recovered(cell: Cell) {
-    const { clock, driver, numbers } = this.#world;
-    const { instance } = cell.record;
-    if (instance === null) return null;
-    return within(clock, { ms: numbers.stopAttemptMs, what: "finding the instance again" }, (signal) =>
-      driver.recover(instance, signal),
-    );
   }
 
   #openLink(cell: Cell): void {
@@ -266,7 +210,7 @@ class Engine implements EngineApi {
       if (stopping.aborted) return;
       await this.sandboxes.expire();
       this.#reproveDegraded();
-      await this.#recoverTheRest();
+      await this.#recovery.retry();
       await this.#storeActivity();
       for (const { record, cell } of this.#ledger.overdue(clock.now())) {
         const link = cell.links?.current;
@@ -278,12 +222,6 @@ class Engine implements EngineApi {
         link.cancelExec(record.id, AbortSignal.timeout(numbers.keeperCallMs)).catch(() => undefined);
       }
     }
-  }
-
-  async #recoverTheRest(): Promise<void> {
-    const cells = [...this.#unrecovered];
-    this.#unrecovered.clear();
-    await inParallel(cells, RECOVERIES_AT_ONCE, (cell) => this.#recover(cell));
   }
 
   /** When sandboxes were last used, in one commit for all: an exec's own commits have enough to carry. */
@@ -364,21 +302,8 @@ class Engine implements EngineApi {
   }
 }
 
-const RECOVERIES_AT_ONCE = 16;
 /** A process killed this soon after an out-of-memory kill was seen is taken for its victim. */
 const OOM_RECENT_MS = 2_000;
-
-async function inParallel<Item>(
-  items: readonly Item[],
-  width: number,
-  work: (item: Item) => Promise<void>,
-): Promise<void> {
-  const queue = items.values();
-  const worker = async () => {
-    for (const item of queue) await work(item);
-  };
-  await Promise.all(Array.from({ length: Math.min(width, items.length) }, worker));
-}
 
 function viewEvent(event: StoredEvent): Event {
   return { ...event, at: new Date(event.at).toISOString() };
