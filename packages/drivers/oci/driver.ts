@@ -67,7 +67,9 @@ export class OciDriver implements Driver {
     if (readLiving(instance.pid)?.startTime !== instance.startTime) return null;
     const path = cgroups.path(instance.sandboxId);
     const isMarked = (readCgroups(instance.pid) ?? "").split("\n").some((line) => line.endsWith(`:${path}`));
-    return isMarked ? instance : null;
+    // The very process that was launched, outside its cgroups: alive, and not where it can be ended safely.
+    if (!isMarked) throw new Error("the instance is not in its cgroups");
+    return instance;
   }
 
   async connect(instance: Instance, signal: AbortSignal): Promise<Link> {
