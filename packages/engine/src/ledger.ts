@@ -328,7 +328,12 @@ export class Ledger {
     if (kept.length < this.#world.numbers.execsKept + FORGOTTEN_AT_ONCE) return;
     const oldest = kept.splice(0, FORGOTTEN_AT_ONCE);
     const link = exec.cell.links?.current;
-    for (const id of oldest) link?.forgetExec(id, this.#world.stopping).catch(() => undefined);
+    for (const id of oldest) {
+      link?.forgetExec(id, this.#world.stopping).catch((error: unknown) => {
+        // What it left running is still being killed; its turn comes again. After a lost link the keeper is asked anew.
+        if (error instanceof KeeperRefusal && error.reason === "exec_running") kept.push(id);
+      });
+    }
   }
 
   /** The keeper enforces timeouts; this is the backstop for one that doesn't. */
