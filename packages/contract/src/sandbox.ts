@@ -38,7 +38,11 @@ export type Status = Static<typeof Status>;
 export const Resources = Type.Object(
   {
     memoryMb: Type.Integer({ minimum: 16, maximum: 1_048_576, description: "memory limit, swap included" }),
-    cpus: Type.Number({ minimum: 0.01, maximum: 1024, description: "CPU limit in cores" }),
+    cpus: Type.Number({
+      minimum: 0.01,
+      maximum: 1024,
+      description: "CPU limit in cores; by default all that the host has",
+    }),
     pids: Type.Integer({ minimum: 8, maximum: 1_000_000, description: "limit on processes and threads" }),
   },
   { additionalProperties: false },

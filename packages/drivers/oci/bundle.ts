@@ -86,6 +86,7 @@ export interface BundleHost {
   idBase: number;
   idCount: number;
   swapLimited: boolean;
+  cpus: number;
   openFilesMax: number;
   oomScoreAdj: number;
   /** What is set in the sandbox's own namespaces. */
@@ -155,7 +156,7 @@ export function bundleMaker(host: BundleHost): (order: BundleOrder) => string {
         namespaces: NAMESPACES.map((type) => ({ type })),
         cgroupsPath: order.cgroupsPath,
         sysctl: host.sysctl,
-        resources: resourceLimits(order.resources, host.swapLimited),
+        resources: resourceLimits(order.resources, host),
         seccomp,
         maskedPaths: ["/proc/kcore", "/proc/keys", "/proc/timer_list"],
         readonlyPaths: ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"],

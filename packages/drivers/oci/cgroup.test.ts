@@ -31,13 +31,18 @@ test("on a hybrid host a controller is taken from where it is mounted", () => {
 });
 
 test("limits are written in the specification's units, swap only where it is counted", () => {
-  const limits = resourceLimits({ memoryMb: 64, cpus: 0.5, pids: 10 }, true);
+  const limits = resourceLimits({ memoryMb: 64, cpus: 0.5, pids: 10 }, { swapLimited: true, cpus: 2 });
   expect(limits).toMatchObject({
     memory: { limit: 67_108_864, swap: 67_108_864 },
     cpu: { quota: 50_000, period: 100_000 },
     pids: { limit: 10 },
   });
-  expect(resourceLimits({ memoryMb: 64, cpus: 0.001, pids: 10 }, false)).toMatchObject({
+  expect(resourceLimits({ memoryMb: 64, cpus: 2, pids: 10 }, { swapLimited: false, cpus: 2 }).cpu).toEqual(
+    {},
+  );
+  expect(
+    resourceLimits({ memoryMb: 64, cpus: 0.001, pids: 10 }, { swapLimited: false, cpus: 2 }),
+  ).toMatchObject({
     memory: { limit: 67_108_864 },
     cpu: { quota: 1_000 },
   });

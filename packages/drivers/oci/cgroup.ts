@@ -59,13 +59,14 @@ const CPU_PERIOD_US = 100_000;
 const CPU_QUOTA_MIN_US = 1_000;
 
 /** The limits in the words of the OCI runtime specification, which writes them to either version. */
-export function resourceLimits(resources: Resources, swap: boolean) {
+export function resourceLimits(resources: Resources, host: { swapLimited: boolean; cpus: number }) {
   const bytes = resources.memoryMb * 1_048_576;
   const quota = Math.max(CPU_QUOTA_MIN_US, Math.round(resources.cpus * CPU_PERIOD_US));
   return {
     devices: [{ allow: false, access: "rwm" }],
-    memory: { limit: bytes, ...(swap ? { swap: bytes } : {}) },
-    cpu: { quota, period: CPU_PERIOD_US },
+    memory: { limit: bytes, ...(host.swapLimited ? { swap: bytes } : {}) },
+    // A limit that can't be reached is none. Counting against one costs every short command a sixth of its time.
+    cpu: resources.cpus >= host.cpus ? {} : { quota, period: CPU_PERIOD_US },
     pids: { limit: resources.pids },
   };
 }

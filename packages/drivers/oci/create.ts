@@ -61,12 +61,13 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   raiseInotify(log);
   const host = await readHostFacts();
   const images = await OciImages.open({ layout, porter, clock, log, idBase, idCount });
-  const { swapLimited, openFilesMax } = host;
+  const { swapLimited, openFilesMax, cpus } = host;
   const bundleHost = {
     installation,
     idBase,
     idCount,
     swapLimited,
+    cpus,
     openFilesMax,
     oomScoreAdj: oomScore(),
     sysctl: host.ipcSetInside ? IPC_SYSCTL : {},

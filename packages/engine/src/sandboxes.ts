@@ -38,6 +38,7 @@ export class Sandboxes implements SandboxApi {
   readonly #world: World;
   readonly #cells = new Map<SandboxId, Cell>();
   #parts: Parts | null = null;
+  #cpus: Promise<number> | null = null;
 
   constructor(world: World) {
     this.#world = world;
@@ -181,10 +182,22 @@ export class Sandboxes implements SandboxApi {
       image,
       env: input.env ?? {},
       cwd,
-      resources: { ...DEFAULT_RESOURCES, ...input.resources },
+      resources: { ...DEFAULT_RESOURCES, cpus: await this.#hostCpus(), ...input.resources },
       lifecycle: input.lifecycle ?? {},
       labels: input.labels ?? {},
     };
+  }
+
+  /** All of the host's, unless the creator says less: what others don't use is anybody's, and shares are equal. */
+  async #hostCpus(): Promise<number> {
+    const { clock, driver, numbers } = this.#world;
+    this.#cpus ??= within(clock, { ms: numbers.keeperCallMs, what: "measuring the host" }, (signal) =>
+      driver.capacity(signal),
+    ).then(({ cpus }) => cpus);
+    return this.#cpus.catch(() => {
+      this.#cpus = null;
+      return DEFAULT_RESOURCES.cpus;
+    });
   }
 
   #record(name: string, spec: SandboxSpec): SandboxRecord {

@@ -43,7 +43,7 @@ export interface CreateSandbox {
   resources?: {
     /** memory limit, swap included */
     memoryMb?: number;
-    /** CPU limit in cores */
+    /** CPU limit in cores; by default all that the host has */
     cpus?: number;
     /** limit on processes and threads */
     pids?: number;
@@ -277,7 +277,7 @@ export interface Sandbox {
   resources: {
     /** memory limit, swap included */
     memoryMb: number;
-    /** CPU limit in cores */
+    /** CPU limit in cores; by default all that the host has */
     cpus: number;
     /** limit on processes and threads */
     pids: number;
