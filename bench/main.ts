@@ -200,6 +200,7 @@ async function main(): Promise<void> {
   using runc = new Runc();
   const box = await client.sandboxes.create();
   const container = docker ? await docker.create() : "";
+  await new Promise((resolve) => setTimeout(resolve, 3_000));
   await execRoundTrip(box, docker, container, runc);
   await createToFirstResult(client, docker);
   await files(box, docker, container);

@@ -34,6 +34,8 @@ export async function timed(
   return { sample: summarise(times), perSecond: (count * 1000) / (performance.now() - startedAt) };
 }
 
+const SETTLE_MS = 150;
+
 /**
  * Several contenders in turns, a few runs each per round, so that a noisy moment of the machine hits all of them and
  * the ratios stay meaningful.
@@ -52,6 +54,8 @@ export async function interleaved(
   for (let round = 0; round < most; round += 1) {
     for (const [name, work] of Object.entries(contenders)) {
       if (round >= (rounds[name] ?? most)) continue;
+      // Nobody pays for what the one before left to be cleaned up.
+      await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
       for (let i = 0; i < perRound; i += 1) {
         const from = performance.now();
         await work(round * perRound + i);
