@@ -25,7 +25,7 @@ import { type Layout, layoutOf, makeLayout } from "./layout.ts";
 import type { Machine } from "./machine.ts";
 import { type RuntimeRecord, readRecord, writeRecord } from "./record.ts";
 import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
-import { openStateDir } from "./state-dir.ts";
+import { openStateDir, requireUnseen } from "./state-dir.ts";
 
 export interface OciOptions {
   stateDir: string;
@@ -47,6 +47,11 @@ export interface OciMachine {
 }
 
 const TRIAL_MS = 20_000;
+
+/** Throws where a state directory of this path would be shown to sandboxes; makes nothing. */
+export function checkStateDir(path: string): void {
+  requireUnseen(path, shownDirs(readHostFiles()));
+}
 
 /** A driver for this machine, with a runtime that was seen to start an instance here. */
 export async function createOciDriver(options: OciOptions): Promise<OciMachine> {

@@ -4,8 +4,7 @@ import { HoldfastError } from "@holdfast/contract";
 
 /** Makes the state directory where it is missing and gives its real path. `shown` is what sandboxes see of the host. */
 export function openStateDir(path: string, shown: readonly string[]): string {
-  const stateDir = realPathOf(path);
-  requireUnseen(stateDir, shown);
+  const stateDir = requireUnseen(path, shown);
   mkdirSync(stateDir, { recursive: true });
   return stateDir;
 }
@@ -17,10 +16,11 @@ function realPathOf(path: string): string {
   return join(realPathOf(dirname(absolute)), basename(absolute));
 }
 
-/** The state directory holds the keys and every sandbox's files: no sandbox may be shown it. */
-function requireUnseen(stateDir: string, shown: readonly string[]): void {
+/** The state directory holds the keys and every sandbox's files: no sandbox may be shown it. Gives its real path. */
+export function requireUnseen(path: string, shown: readonly string[]): string {
+  const stateDir = realPathOf(path);
   const above = shown.find((dir) => stateDir === dir || stateDir.startsWith(`${dir}/`));
-  if (above === undefined) return;
+  if (above === undefined) return stateDir;
   throw new HoldfastError("invalid_request", {
     message: `The state directory can't lie below ${above}: every sandbox of the image 'host' can see what is there. Choose another, such as /var/lib/holdfast.`,
   });

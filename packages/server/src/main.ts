@@ -3,7 +3,13 @@ import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import type { SandboxId } from "@holdfast/contract";
-import { checkHost, createOciDriver, type OciMachine, type OciOptions } from "@holdfast/drivers/oci";
+import {
+  checkHost,
+  checkStateDir,
+  createOciDriver,
+  type OciMachine,
+  type OciOptions,
+} from "@holdfast/drivers/oci";
 import { createEngine, type Driver, type Log, systemClock, systemIds } from "@holdfast/engine";
 import { keeperBinaries } from "@holdfast/keeper";
 import { holdStateDirectory, openStore } from "@holdfast/store";
@@ -38,6 +44,7 @@ export interface RunningServer {
 export async function startServer(config: Config, log: Log): Promise<RunningServer> {
   await using taken = new AsyncDisposableStack();
   checkRights();
+  refuseSeenStateDir(config.stateDir);
   makeStateDir(config.stateDir);
   const announcement = announce({ stateDir: config.stateDir, repository: REPOSITORY });
   process.once("exit", () => announcement.withdraw());
@@ -96,6 +103,15 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   log.info({ url, version: VERSION, installation, stateDir }, "serving");
   const owned = taken.move();
   return { url, keyFile, key, driver, close: () => owned.disposeAsync() };
+}
+
+function refuseSeenStateDir(stateDir: string): void {
+  try {
+    checkStateDir(stateDir);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new StartFailure(reason, "Set HOLDFAST_DIR to another directory.", { cause: error });
+  }
 }
 
 function checkRights(): void {
