@@ -30,6 +30,9 @@ const QUICK: Numbers = {
   orphanGraceMs: 60,
   orphanCheckEveryMs: 30,
 };
+/** Bounds far from noise: the machine may be busy with much else. */
+const eventually = <Result>(check: () => Result | Promise<Result>, options: { timeout?: number } = {}) =>
+  vi.waitFor(check, { timeout: 15_000, ...options });
 const signal = new AbortController().signal;
 const never = () => new Promise<void>(() => undefined);
 
@@ -98,7 +101,7 @@ describe("create", () => {
     driver.faults = faults;
     expect(await codeOf(create("one"))).toBe("launch_failed");
     driver.faults = {};
-    await vi.waitFor(() => expect(driver.files.size + driver.instances.size).toBe(0));
+    await eventually(() => expect(driver.files.size + driver.instances.size).toBe(0));
     expect((await create("one")).sandbox.status).toBe("ready");
     const { totals } = await engine.stats();
     expect(totals).toMatchObject({ created: 2, failed: 1, terminated: 0 });
@@ -152,7 +155,7 @@ describe("a store that refuses now and then", () => {
         : null,
     );
     await remove(engine, "one", 10).catch(() => undefined);
-    await vi.waitFor(
+    await eventually(
       async () => {
         await remove(engine, sandbox.id, 10).catch(() => undefined);
         expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
@@ -171,7 +174,7 @@ describe("a store that refuses now and then", () => {
     driver.faults.launch = () => Promise.reject(new Error("no"));
     expect(await codeOf(create("one"))).toBe("launch_failed");
     expect(refused.size).toBe(1);
-    await vi.waitFor(() => expect(driver.files.size + driver.instances.size).toBe(0));
+    await eventually(() => expect(driver.files.size + driver.instances.size).toBe(0));
   });
 });
 
@@ -182,12 +185,12 @@ describe("a server that stops or starts", () => {
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
     for (const name of ["one", "two", "three"])
       await engine.sandboxes.create({ name }, { wait: false, signal });
-    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    await eventually(() => expect(driver.launches).toBe(1));
     await engine.stop();
     driver.faults = {};
     const next = await restart();
     for (const name of ["two", "three"]) {
-      await vi.waitFor(async () => expect((await next.sandboxes.get(name)).status).toBe("ready"));
+      await eventually(async () => expect((await next.sandboxes.get(name)).status).toBe("ready"));
     }
   });
 
@@ -201,7 +204,7 @@ describe("a server that stops or starts", () => {
     const next = await restart();
     expect((await next.sandboxes.get("one")).status).toBe("degraded");
     driver.faults = {};
-    await vi.waitFor(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
+    await eventually(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
     expect(await next.execs.wait("run", { waitMs: 3_000, signal })).toMatchObject({ exitCode: 4 });
   });
 
@@ -215,7 +218,7 @@ describe("a server that stops or starts", () => {
     expect(info).toMatchObject({ status: "degraded", cause: { code: "link_down" } });
     expect(info.cause?.message).toContain("in the keeper's place");
     driver.faults = {};
-    await vi.waitFor(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
+    await eventually(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
   });
 });
 
@@ -227,7 +230,7 @@ describe("limits", () => {
     const codes = await Promise.all(["one", "two", "three"].map((name) => codeOf(create(name))));
     expect(codes).toEqual(["launch_failed", "launch_failed", "launch_failed"]);
     driver.faults = {};
-    await vi.waitFor(() => expect(driver.files.size).toBe(0));
+    await eventually(() => expect(driver.files.size).toBe(0));
     expect((await engine.stats()).totals).toMatchObject({ created: 3, failed: 3 });
   });
 
@@ -244,9 +247,9 @@ describe("limits", () => {
     const { create, driver, engine } = await world({ failedKeptMs: 150 });
     const { sandbox } = await create("one");
     driver.instances.get(sandbox.id as SandboxId)?.die();
-    await vi.waitFor(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
+    await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
     expect((await engine.sandboxes.get(sandbox.id)).keptUntil).not.toBeNull();
-    await vi.waitFor(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated"));
+    await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated"));
     expect(driver.files.size).toBe(0);
   });
 });
@@ -257,7 +260,7 @@ describe("delete", () => {
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
     const { sandbox } = await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
-    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    await eventually(() => expect(driver.launches).toBe(1));
     expect((await remove(engine, "one")).status).toBe("terminated");
     expect(driver.files.size + driver.instances.size).toBe(0);
     expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
@@ -268,7 +271,7 @@ describe("delete", () => {
     const gate = Promise.withResolvers<void>();
     driver.faults.launch = () => gate.promise;
     await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
-    await vi.waitFor(() => expect(driver.launches).toBe(1));
+    await eventually(() => expect(driver.launches).toBe(1));
     const removed = remove(engine, "one");
     await new Promise((resolve) => setTimeout(resolve, 30));
     gate.resolve();
@@ -282,11 +285,11 @@ describe("delete", () => {
     driver.faults.stop = () => Promise.reject(new Error("won't"));
     const stuck = await remove(engine, "one", 100);
     expect(stuck.status).toBe("stopping");
-    await vi.waitFor(async () =>
+    await eventually(async () =>
       expect((await engine.sandboxes.get(stuck.id)).lease.state).toBe("exhausted"),
     );
     driver.faults = {};
-    await vi.waitFor(async () => expect((await engine.sandboxes.get(stuck.id)).status).toBe("terminated"));
+    await eventually(async () => expect((await engine.sandboxes.get(stuck.id)).status).toBe("terminated"));
   });
 
   it("goes on after a restart from where the last server was", async () => {
@@ -297,7 +300,7 @@ describe("delete", () => {
     await engine.stop();
     driver.faults = {};
     const next = await restart();
-    await vi.waitFor(async () => expect((await next.sandboxes.get(sandbox.id)).status).toBe("terminated"));
+    await eventually(async () => expect((await next.sandboxes.get(sandbox.id)).status).toBe("terminated"));
     expect(driver.files.size).toBe(0);
   });
 
@@ -317,7 +320,7 @@ describe("a sandbox that breaks", () => {
     const { sandbox } = await create("one");
     const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
     driver.instances.get(sandbox.id as SandboxId)?.die();
-    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("failed"));
+    await eventually(async () => expect((await engine.sandboxes.get("one")).status).toBe("failed"));
     expect((await engine.sandboxes.get("one")).cause?.code).toBe("keeper_died");
     const lost = await engine.execs.wait(exec.id, { waitMs: 0, signal });
     expect(lost).toMatchObject({ status: "lost", dispatched: "yes", truncated: true });
@@ -333,14 +336,14 @@ describe("a sandbox that breaks", () => {
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     if (instance) instance.root = false;
-    await vi.waitFor(async () =>
+    await eventually(async () =>
       expect((await engine.sandboxes.get("one")).cause?.code).toBe("root_unmounted"),
     );
     expect(await codeOf(engine.execs.start("one", { argv: ["exit", "0"] }, { signal }))).toBe(
       "sandbox_degraded",
     );
     if (instance) instance.root = true;
-    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
+    await eventually(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
     const { items } = await engine.events({ ref: "one", limit: 100 });
     expect(items.map(({ type }) => type)).toEqual(
       expect.arrayContaining(["sandbox.degraded", "sandbox.recovered"]),
@@ -351,11 +354,11 @@ describe("a sandbox that breaks", () => {
     const { create, driver, engine } = await world();
     await create("one");
     driver.faults.observe = () => ({ seen: "unknown", at: Date.now(), why: "the host is slow" });
-    await vi.waitFor(async () =>
+    await eventually(async () =>
       expect((await engine.sandboxes.get("one")).cause?.code).toBe("observation_unknown"),
     );
     driver.faults = {};
-    await vi.waitFor(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
+    await eventually(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
   });
 });
 
@@ -483,10 +486,10 @@ describe("what no record owns", () => {
     const { driver, engine } = await world({ orphanGraceMs: 150 });
     const stray = systemIds.sandbox();
     driver.files.add(stray);
-    await vi.waitFor(() => expect(driver.files.has(stray)).toBe(false), { timeout: 5_000 });
+    await eventually(() => expect(driver.files.has(stray)).toBe(false), { timeout: 5_000 });
     const told = async () =>
       (await engine.events({ limit: 100, types: ["orphan.found", "orphan.removed"] })).items;
-    await vi.waitFor(async () => expect(await told()).toHaveLength(2), { timeout: 5_000 });
+    await eventually(async () => expect(await told()).toHaveLength(2), { timeout: 5_000 });
     const items = await told();
     expect(items.map(({ type }) => type)).toEqual(["orphan.found", "orphan.removed"]);
     const [found, removed] = items.map(({ at }) => Date.parse(at));
