@@ -33,6 +33,12 @@ export const ERRORS = {
     message: "The path is not valid.",
     hint: "Use an absolute path without '..' segments or NUL bytes.",
   },
+  bad_cursor: {
+    status: 400,
+    retryable: false,
+    message: "The cursor is not one of this exec.",
+    hint: "Cursors belong to the one exec that they came from; read without one to begin at the start.",
+  },
   unauthorized: {
     status: 401,
     retryable: false,
@@ -87,6 +93,12 @@ export const ERRORS = {
     message: "That method is not supported here.",
     hint: "The routes are listed at /docs.",
   },
+  request_timeout: {
+    status: 408,
+    retryable: true,
+    message: "The request did not arrive in full in time.",
+    hint: "Nothing was done about it; send it again.",
+  },
   name_taken: {
     status: 409,
     retryable: false,
@@ -117,6 +129,30 @@ export const ERRORS = {
     message: "What lies at that path does not allow this.",
     hint: "The message says what is there: a directory where a file is needed, or the other way round.",
   },
+  exec_limit: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has started as many execs as it may.",
+    hint: "The limit is its lifecycle.maxExecs; create a new sandbox to go on.",
+  },
+  pending_cleanup: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has no readable record; what is left of it is being cleaned up.",
+    hint: "The message says when the next attempt is due. Nothing needs to be done; 'holdfast audit' shows it.",
+  },
+  standby_cancelled: {
+    status: 409,
+    retryable: true,
+    message: "A call came before the sandbox was asleep, so it stays awake.",
+    hint: "Ask for standby again when nothing else is using the sandbox.",
+  },
+  not_on_disk: {
+    status: 409,
+    retryable: false,
+    message: "What lies at that path is there only while the sandbox is awake.",
+    hint: "Leave out wake=false: the call then wakes the sandbox.",
+  },
   image_in_use: {
     status: 409,
     retryable: false,
@@ -139,7 +175,7 @@ export const ERRORS = {
     status: 410,
     retryable: false,
     message: "The output at that cursor is no longer kept.",
-    hint: "Read on from the floor given in the message.",
+    hint: "Where the error has a floor, that is the first cursor that can be read; else nothing is kept any more.",
   },
   too_large: {
     status: 413,
@@ -183,11 +219,29 @@ export const ERRORS = {
     message: "The limit on sandboxes is reached.",
     hint: "Delete some, or raise the limit in the server's configuration.",
   },
+  low_memory: {
+    status: 429,
+    retryable: true,
+    message: "The host has too little free memory for another sandbox.",
+    hint: "The message has the figures. Delete sandboxes, or retry later.",
+  },
   too_many_execs: {
     status: 429,
     retryable: true,
     message: "The sandbox has too many execs under way.",
     hint: "Wait for some to end, or cancel them.",
+  },
+  too_many_held: {
+    status: 429,
+    retryable: true,
+    message: "Too many calls wait for the sandbox to wake.",
+    hint: "Send it again when the others have been answered.",
+  },
+  too_many_readers: {
+    status: 429,
+    retryable: true,
+    message: "Too many callers read output at once.",
+    hint: "Close streams that are no longer needed; every reader can come back later with its cursor.",
   },
   internal: {
     status: 500,
@@ -218,6 +272,24 @@ export const ERRORS = {
     retryable: true,
     message: "The link to the sandbox was lost.",
     hint: "It is being re-established; 'dispatched' says whether the request may have taken effect.",
+  },
+  standby_failed: {
+    status: 503,
+    retryable: true,
+    message: "The sandbox could not be put to sleep; it stays awake and serves.",
+    hint: "The cause says why. It is tried again by itself where idleness asks for it.",
+  },
+  wake_timeout: {
+    status: 503,
+    retryable: true,
+    message: "The sandbox has not woken in time.",
+    hint: "The wake goes on; send the same request again.",
+  },
+  launches_suspended: {
+    status: 503,
+    retryable: true,
+    message: "Launches keep failing, so no new ones are tried for a moment.",
+    hint: "The cause is that of the last failure; 'holdfast doctor' checks the host. One launch is let through to probe from time to time.",
   },
   starting: {
     status: 503,
@@ -285,6 +357,9 @@ export const ErrorBody = Type.Object(
       sandboxId: Type.Optional(Type.String()),
       execId: Type.Optional(Type.String()),
       operation: Type.Optional(Type.String()),
+      floor: Type.Optional(
+        Type.String({ description: "with output_dropped: the first cursor that can be read" }),
+      ),
       cause: Type.Optional(Nullable(Cause)),
     }),
   },
@@ -298,6 +373,10 @@ export interface ErrorDetails {
   sandboxId?: string;
   execId?: string;
   operation?: string;
+  /** The first cursor that can be read, where an earlier one was asked for. */
+  floor?: string;
+  /** When trying again can help, where that is known better than by the code. */
+  retryAfterMs?: number;
   cause?: unknown;
 }
 
@@ -308,6 +387,8 @@ export class HoldfastError extends Error {
   readonly sandboxId: string | undefined;
   readonly execId: string | undefined;
   readonly operation: string | undefined;
+  readonly floor: string | undefined;
+  readonly retryAfterMs: number | undefined;
 
   constructor(code: ErrorCode, details: ErrorDetails = {}) {
     super(
@@ -320,6 +401,8 @@ export class HoldfastError extends Error {
     this.sandboxId = details.sandboxId;
     this.execId = details.execId;
     this.operation = details.operation;
+    this.floor = details.floor;
+    this.retryAfterMs = details.retryAfterMs;
   }
 
   get status(): number {

@@ -23,6 +23,28 @@ export type TerminalExecStatus = (typeof TERMINAL_EXEC_STATUSES)[number];
 export const isTerminal = (status: ExecStatus): status is TerminalExecStatus =>
   (TERMINAL_EXEC_STATUSES as readonly string[]).includes(status);
 
+export const TerminalSize = Type.Object(
+  { cols: Type.Integer({ minimum: 1, maximum: 4096 }), rows: Type.Integer({ minimum: 1, maximum: 4096 }) },
+  { additionalProperties: false, description: "of a terminal, in characters" },
+);
+export type TerminalSize = Static<typeof TerminalSize>;
+
+/** What to do about a command once after each wake: how it learns that its connections are gone. */
+export const OnWake = Type.Union(
+  [
+    Type.Object(
+      { signal: Type.String({ pattern: "^SIG[A-Z0-9]{2,10}$" }) },
+      { additionalProperties: false, description: "sent to the command's process group" },
+    ),
+    Type.Object(
+      { argv: Type.Array(Type.String({ maxLength: 131_072 }), { minItems: 1, maxItems: 4096 }) },
+      { additionalProperties: false, description: "run beside it, with its environment, directory and user" },
+    ),
+  ],
+  { description: "done once after every wake, when the sandbox is proven; the outcome is an event" },
+);
+export type OnWake = Static<typeof OnWake>;
+
 export const StartExec = Type.Object(
   {
     id: Type.Optional(
@@ -57,6 +79,17 @@ export const StartExec = Type.Object(
     openStdin: Type.Optional(
       Type.Boolean({ description: "keep stdin open behind the given text, for POST /v1/execs/:id/stdin" }),
     ),
+    tty: Type.Optional({
+      ...TerminalSize,
+      description: "give the command a terminal of this size; stdin stays open and all output is stdout",
+    }),
+    keepAwake: Type.Optional(
+      Type.Boolean({
+        description:
+          "whether the sandbox stays awake while this runs; default true. One that doesn't is frozen with it and goes on after the wake",
+      }),
+    ),
+    onWake: Type.Optional(OnWake),
     detach: Type.Optional(Type.Boolean({ description: "answer 202 as soon as the command runs" })),
   },
   { $id: "StartExec", title: "StartExec", additionalProperties: false },
@@ -77,6 +110,17 @@ export const Exec = Type.Object(
     startedAt: Nullable(Timestamp),
     endedAt: Nullable(Timestamp),
     timeoutMs: Nullable(Type.Integer()),
+    tty: Type.Boolean({ description: "whether it runs on a terminal" }),
+    keepAwake: Type.Boolean({ description: "whether it holds its sandbox awake" }),
+    suspended: Type.Boolean({
+      description: "its sandbox sleeps and this with it; it goes on after the wake",
+    }),
+    keptUntil: Nullable(
+      Type.String({
+        format: "date-time",
+        description: "how long the id stays valid and the output readable; null while it runs",
+      }),
+    ),
     stdout: Type.Optional(
       Type.String({ description: "on waiting calls; UTF-8, the journal has the exact bytes" }),
     ),
@@ -103,14 +147,24 @@ export const StreamRecord = Type.Union(
       at: Timestamp,
       data: Type.String({ description: "base64" }),
     }),
-    Type.Object({ type: Type.Literal("keepalive"), cursor: Type.String() }),
+    Type.Object({
+      type: Type.Literal("keepalive"),
+      cursor: Type.String(),
+      suspended: Type.Optional(
+        Type.Boolean({ description: "true while the sandbox sleeps, and the exec with it" }),
+      ),
+    }),
     Type.Object({ type: Type.Literal("end"), cursor: Type.String(), exec: Type.Ref("Exec") }),
   ],
   { $id: "StreamRecord", title: "StreamRecord" },
 );
 
+/** Which of an exec's streams a reader wants. */
+export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
+export type OutputStream = (typeof OUTPUT_STREAMS)[number];
+
 export type StreamRecord =
   | { type: "start"; cursor: string; exec: Exec }
   | { type: "stdout" | "stderr"; cursor: string; at: string; data: string }
-  | { type: "keepalive"; cursor: string }
+  | { type: "keepalive"; cursor: string; suspended?: boolean }
   | { type: "end"; cursor: string; exec: Exec };

@@ -9,12 +9,17 @@ export type InstallationId = Branded<"InstallationId">;
 /** One try at stopping an instance; answers that carry another one are stale. */
 export type AttemptId = Branded<"AttemptId">;
 
+/** One image of a sandbox's memory. */
+export type CheckpointId = Branded<"CheckpointId">;
+
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
 /** Exec ids become file names of journals, so the alphabet is closed. */
 export const EXEC_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";
 /** A DNS label; the underscore of `sbx_` keeps ids and names apart. */
 export const NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
 export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
+
+export const CHECKPOINT_ID_PATTERN = "^ckp_[a-z0-9]{16}$";
 
 const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
 const execId = new RegExp(EXEC_ID_PATTERN);
@@ -23,6 +28,8 @@ const image = new RegExp(IMAGE_PATTERN);
 
 export const isSandboxId = (text: string): text is SandboxId => sandboxId.test(text);
 export const isExecId = (text: string): text is ExecId => execId.test(text);
+const checkpointId = new RegExp(CHECKPOINT_ID_PATTERN);
+export const isCheckpointId = (text: string): text is CheckpointId => checkpointId.test(text);
 export const isName = (text: string): boolean => name.test(text);
 export const isImageName = (text: string): boolean => image.test(text);
 
@@ -42,4 +49,5 @@ export function randomText(length: number): string {
 export const newSandboxId = (): SandboxId => `sbx_${randomText(16)}` as SandboxId;
 export const newExecId = (): ExecId => `exe_${randomText(20)}` as ExecId;
 export const newAttemptId = (): AttemptId => `att_${randomText(12)}` as AttemptId;
+export const newCheckpointId = (): CheckpointId => `ckp_${randomText(16)}` as CheckpointId;
 export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

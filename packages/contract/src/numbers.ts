@@ -14,6 +14,8 @@ export const NUMBERS = {
   linkWaitMs: 5_000,
   /** One pass over all running instances. */
   observeEveryMs: 5_000,
+  /** Small duties: another proof for what is degraded, activity to the store, what is past its time. */
+  maintainEveryMs: 5_000,
   /** A call after this long without a proof is preceded by one. */
   proofFreshMs: 15_000,
   proofDeadlineMs: 8_000,
@@ -35,20 +37,77 @@ export const NUMBERS = {
   execWaitMaxMs: 240_000,
   /** A timeout beyond the keeper's own, after which the server ends the exec itself. */
   execTimeoutGraceMs: 10_000,
+  /** Execs of one sandbox that run at a time, those that wait for their turn, and how long they may wait. */
   execsPerSandbox: 256,
+  execsQueuedPerSandbox: 1_000,
+  execQueueMs: 600_000,
   execStartDeadlineMs: 15_000,
-  /** Ended execs per sandbox whose journals stay readable; beyond it the oldest are forgotten. */
-  execsKept: 1_000,
+  /** Ended execs that a keeper has in memory; the journals of older ones are read from the disk. */
+  execsInKeeper: 1_000,
+  /** How long after its end an exec's id stays valid and its output readable, deleted sandbox or not. */
+  execRetentionMs: 3_600_000,
+  retentionEveryMs: 30_000,
+  /** Ended execs, and bytes of their journals, kept per sandbox; beyond either the oldest go before their time. */
+  execsKeptPerSandbox: 10_000,
+  journalsPerSandboxBytes: 1_024 * 1_048_576,
+  /** Bytes of journals kept of all deleted sandboxes together; beyond it the oldest go before their time. */
+  journalsOfDeletedBytes: 4_096 * 1_048_576,
   /** `stdout` and `stderr` returned inline by a waiting call, each. The journal has the rest. */
   execInlineBytes: 1_048_576,
   journalCapBytes: 64 * 1_048_576,
   streamKeepaliveMs: 5_000,
+  /** Callers that read output at the same time: of one exec, and in all. */
+  readersPerExec: 64,
+  readersMax: 2_000,
+  /** A stream that follows an exec lasts no longer; its reader comes back with its cursor, a dead one does not. */
+  streamMaxMs: 1_800_000,
   /** A single file, directory or probe request to the keeper. */
   keeperCallMs: 30_000,
   /** Waiting lines. */
   launchesAtOnce: 4,
   launchesWaiting: 1_000,
+  /** How long a create may wait for its turn, before its own deadline begins. */
+  launchQueueMs: 300_000,
   maxSandboxes: 1_000,
+  maxSandboxesPerKey: 1_000,
+  /** No sandbox is launched below these, of the disk that holds the state directory and of the host's memory. */
+  diskReserveBytes: 2 * 1_073_741_824,
+  memoryReserveBytes: 268_435_456,
+  /** Below this much free disk the sandbox that writes fastest is frozen, until the reserve is free again. */
+  diskFreezeBytes: 1_073_741_824,
+  diskGuardEveryMs: 5_000,
+  /** A slower writer is not what fills the disk. */
+  diskFreezeRateBytes: 1_048_576,
+  /** So many launches that fail in a row suspend launching for a while; then one is let through as a probe. */
+  launchFailuresMax: 5,
+  launchesSuspendedMs: 30_000,
+  /** Cold starts after lost memory: at most so many within the window, then the sandbox fails. */
+  restartsMax: 3,
+  restartWindowMs: 600_000,
+  /** One try at writing memory to disk, and from the order to wake to proven ready. Callers are held that long. */
+  standbyDeadlineMs: 120_000,
+  wakeDeadlineMs: 30_000,
+  /** How long freezing or thawing may take. */
+  freezeMs: 5_000,
+  /** Calls of one sandbox that are held while it wakes or its memory is written. */
+  heldPerSandbox: 256,
+  /** Memory is written and restored for so many sandboxes at a time. */
+  standbysAtOnce: 2,
+  wakesAtOnce: 4,
+  /** After a standby that failed, the next one by idleness waits this long, twice as long each time, up to the longest. */
+  standbyRetryMs: 60_000,
+  standbyRetryMaxMs: 3_600_000,
+  /** The layers of cleaning. */
+  sweepStaleMs: 300_000,
+  sweepAgeMs: 900_000,
+  sweepPressureMs: 60_000,
+  sweepPressureShare: 0.8,
+  auditEveryMs: 3_600_000,
+  /** Events, and idempotency keys of sandboxes, are forgotten after this. */
+  eventRetentionMs: 7 * 86_400_000,
+  keyRetentionMs: 86_400_000,
+  /** Records of deleted sandboxes can be asked for this long. */
+  goneRetentionMs: 7 * 86_400_000,
   /** HTTP. */
   bodyLimitBytes: 1_048_576,
   headerLimitBytes: 16_384,

@@ -44,10 +44,26 @@ export const Resources = Type.Object(
       description: "CPU limit in cores; by default all that the host has",
     }),
     pids: Type.Integer({ minimum: 8, maximum: 1_000_000, description: "limit on processes and threads" }),
+    diskMb: Type.Optional(
+      Type.Integer({
+        minimum: 32,
+        maximum: 16_777_216,
+        description:
+          "size of a file system of its own for all that it writes, journals included; default: no limit of its own",
+      }),
+    ),
   },
   { additionalProperties: false },
 );
 export type Resources = Static<typeof Resources>;
+
+/** What standby keeps besides the files. */
+export const STANDBY_KINDS = ["memory", "files"] as const;
+export const StandbyKind = OneOf(STANDBY_KINDS, {
+  description:
+    "memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files",
+});
+export type StandbyKind = Static<typeof StandbyKind>;
 
 export const OnMemoryLoss = OneOf(["fail", "cold-start"]);
 
@@ -58,6 +74,34 @@ export const Lifecycle = Type.Object(
         minimum: 1,
         maximum: 604_800_000,
         description: "upper bound, and default, of every exec's timeout",
+      }),
+    ),
+    maxExecs: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: 1_000_000_000, description: "execs that may be started in all" }),
+    ),
+    ttlMs: Type.Optional(
+      Type.Integer({
+        minimum: 1_000,
+        maximum: 31_536_000_000,
+        description: "deleted when it is this old, whatever it is doing",
+      }),
+    ),
+    idleStandbyMs: Type.Optional(
+      Type.Integer({
+        minimum: 1_000,
+        maximum: 604_800_000,
+        description:
+          "goes to standby after this long without a call, unless an exec holds it awake; default: never by itself",
+      }),
+    ),
+    onMemoryLoss: Type.Optional({
+      ...OnMemoryLoss,
+      description:
+        "when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files",
+    }),
+    disposable: Type.Optional(
+      Type.Boolean({
+        description: "may be deleted when the host runs short, unless an exec is under way in it",
       }),
     ),
   },
@@ -129,9 +173,20 @@ export const Sandbox = Type.Object(
     lastActivityAt: Timestamp,
     endedAt: Nullable(Timestamp),
     keptUntil: Nullable(Timestamp),
+    expiresAt: Nullable(
+      Type.String({ format: "date-time", description: "when its ttlMs is over; null where it has none" }),
+    ),
+    execsStarted: Type.Integer({ minimum: 0 }),
     provenAt: Nullable(Timestamp),
     proof: Nullable(Proof),
     lease: LeaseView,
+    standbyKind: StandbyKind,
+    checkpoint: Nullable(
+      Type.Object(
+        { id: Type.String(), takenAt: Timestamp, sizeBytes: Type.Integer({ minimum: 0 }) },
+        { description: "its memory on disk, where it is in standby or on the way from there" },
+      ),
+    ),
     resources: Resources,
     lifecycle: Lifecycle,
     labels: Labels,
