@@ -31,8 +31,21 @@ const FLAGS = sanitize
 
 const LOCK_MS = 120_000;
 
-const SHARED = ["frame.c", "link.c", "server.c", "serve.c", "path.c", "files.c", "remove.c"];
-const KEEPER = ["exec.c", "execs.c", "child.c", "user.c", "journal.c", "proc.c", "evidence.c"];
+const SHARED = [
+  "frame.c",
+  "link.c",
+  "server.c",
+  "serve.c",
+  "path.c",
+  "files.c",
+  "names.c",
+  "remove.c",
+  "descriptors.c",
+];
+const KEEPER = [
+  ...["exec.c", "exec_input.c", "exec_output.c", "exec_kill.c", "execs.c", "ends.c", "terminal.c", "sink.c"],
+  ...["child.c", "user.c", "mark.c", "journal.c", "proc.c", "evidence.c"],
+];
 
 /** Every program with its sources; the fuzz driver exists only where it can see what it breaks. */
 function programs(files) {

@@ -2,12 +2,23 @@
  * The C programs under their sanitizers, at the level of bytes: what no well-behaved client ever sends.
  */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { once } from "node:events";
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+} from "node:fs";
 import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { isAlive, until } from "./src/testing.ts";
 
 const home = fileURLToPath(new URL(".", import.meta.url));
 const program = (name: string) => join(home, "build", "sanitize", name);
@@ -20,6 +31,8 @@ const TOO_LARGE = 2;
 const UNKNOWN_TYPE = 3;
 const NOT_GREETED = 5;
 const EXEC_RUNNING = 9;
+const LIMIT = 10;
+const CANCELLED = 4;
 
 beforeAll(() => {
   execFileSync(process.execPath, [join(home, "build.mjs"), "--sanitize"], { stdio: "inherit" });
@@ -28,6 +41,11 @@ beforeAll(() => {
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
 const u8 = (value: number) => Buffer.of(value);
+const u16 = (value: number) => {
+  const bytes = Buffer.alloc(2);
+  bytes.writeUInt16LE(value);
+  return bytes;
+};
 const u32 = (value: number) => {
   const bytes = Buffer.alloc(4);
   bytes.writeUInt32LE(value);
@@ -46,19 +64,20 @@ function frame(id: number, type: number, ...fields: Buffer[]): Buffer {
   return Buffer.concat([u32(8 + payload.length), u32(id), u32(type), payload]);
 }
 
-const hello = (generation = 1) => frame(1, 1, u32(1), u64(generation), str("install"), str("box"));
+const hello = (generation = 1) => frame(1, 1, u32(2), u64(generation), str("install"), str("box"));
 const ping = (id: number) => frame(id, 2, u64(id));
 const start = (
   id: number,
   exec: string,
   argv: string[],
-  options: { timeoutMs?: number; cap?: number } = {},
+  options: { timeoutMs?: number; cap?: number; stdin?: boolean; size?: [cols: number, rows: number] } = {},
 ) =>
   frame(
     id,
     10,
     ...[str(exec), list(...argv), list("PATH=/usr/bin:/bin"), str("/"), str("0")],
-    ...[u64(options.timeoutMs ?? 0), u8(0), u64(options.cap ?? 1 << 20), str("digest")],
+    ...[u64(options.timeoutMs ?? 0), u8(options.stdin ? 1 : 0), ...(options.size ?? [0, 0]).map(u16)],
+    ...[u64(options.cap ?? 1 << 20), str("digest")],
   );
 
 interface Answer {
@@ -117,15 +136,37 @@ class Wire {
     }
   }
 
-  /** The next announcement that an exec ended: its state. */
-  async end(exec: string): Promise<number> {
+  /** The next announcement that an exec ended: its id and state. */
+  async nextEnd(): Promise<[exec: string, state: number]> {
     for (;;) {
       const { type, payload } = await this.next();
-      if (type === 0x0100 && payload.toString("utf8", 4, 4 + payload.readUInt32LE()) === exec) {
-        return payload.readUInt8(4 + payload.readUInt32LE());
-      }
+      const end = type === 0x0100 ? 4 + payload.readUInt32LE() : 0;
+      if (end > 0) return [payload.toString("utf8", 4, end), payload.readUInt8(end)];
     }
   }
+
+  /** What a fixture says of the ways that it tried. */
+  async reported(id: number, exec: string): Promise<Map<string, string>> {
+    const read = frame(id, 11, str(exec), u64(0), u32(1 << 16), u32(0));
+    const { payload } = await this.send(read).answer(id);
+    const lines = payload.toString("latin1").match(/[\w-]+ (done|E[A-Z]+|killed)/g);
+    return new Map(lines?.map(words));
+  }
+
+  async end(exec: string): Promise<number> {
+    for (;;) {
+      const [ended, state] = await this.nextEnd();
+      if (ended === exec) return state;
+    }
+  }
+}
+
+/** Compiled once. */
+function fixture(name: string): string {
+  const path = join(directory, name);
+  const source = join(home, "fixtures", `${name}.c`);
+  if (!existsSync(path)) execFileSync("gcc", ["-D_GNU_SOURCE", "-pthread", "-o", path, source]);
+  return path;
 }
 
 const refusal = ({ type, payload }: Answer) => (type === REFUSAL ? payload.readUInt32LE() : 0);
@@ -136,9 +177,9 @@ class SanitizedKeeper {
   report = "";
   readonly #wires: Wire[] = [];
 
-  /** Takes what `ulimit` takes: with little of something it runs into an error early. */
-  constructor(limit = "-f unlimited") {
-    this.process = spawn("sh", ["-c", `ulimit ${limit}; exec "$0"`, program("keeper")], {
+  /** What a shell does first: with little of something the keeper runs into an error early. */
+  constructor(first = ":") {
+    this.process = spawn("sh", ["-c", `${first}; exec "$0"`, program("keeper")], {
       stdio: ["ignore", "ignore", "pipe"],
       env: { HOLDFAST_CONTROL: this.control, HOLDFAST_INSTALLATION: "install", HOLDFAST_SANDBOX: "box" },
     });
@@ -246,7 +287,7 @@ describe("a keeper", () => {
 
   test("refuses a malformed payload of every request and goes on", async () => {
     const wire = await keeper.greeted();
-    const types = [1, 2, ...range(10, 16), ...range(20, 36), 40, 41];
+    const types = [1, 2, ...range(10, 17), ...range(20, 36), 40, 41];
     for (const type of types) {
       const lying = Buffer.concat([u32(0xfffffff0), Buffer.from("short")]);
       expect(refusal(await wire.send(frame(type, type, lying)).answer(type)), `type ${type}`).toBe(MALFORMED);
@@ -297,7 +338,7 @@ describe("a keeper", () => {
 
   test("that has no descriptor left for a newcomer sleeps until it has", async () => {
     await keeper.terminate();
-    keeper = new SanitizedKeeper("-n 12");
+    keeper = new SanitizedKeeper("ulimit -n 12");
     const first = await keeper.greeted();
     const newcomers: Wire[] = [];
     for (let index = 0; index < 10; index++) newcomers.push((await keeper.wire()).send(hello()));
@@ -308,6 +349,99 @@ describe("a keeper", () => {
     expect((await first.send(ping(2)).answer(2)).type).toBe(0x8002);
     for (const wire of [first, ...newcomers.slice(0, -1)]) wire.socket.destroy();
     expect((await newcomers.at(-1)?.next())?.type).toBe(0x8001);
+  });
+
+  test("whose descriptors are taken by commands refuses more, but serves, journals and ends those that run", async () => {
+    await keeper.terminate();
+    keeper = new SanitizedKeeper("ulimit -n 96");
+    const wire = await keeper.greeted();
+    const running: string[] = [];
+    let refused = 0;
+    for (let id = 10; refused === 0; id++) {
+      const order = start(id, `e${id}`, ["sh", "-c", "setsid sleep 91 & cat"], { stdin: true });
+      refused = refusal(await wire.send(order).answer(id));
+      if (refused === 0) running.push(`e${id}`);
+    }
+    expect(refused).toBe(LIMIT);
+    expect(running.length).toBeGreaterThan(5);
+    for (let index = 0; index < 12; index++) await keeper.greeted();
+    wire.send(frame(4, 12, str("e10"), u64(0), u8(0), str("journaled all the same")));
+    const read = frame(5, 11, str("e10"), u64(0), u32(1_000), u32(15_000));
+    expect((await wire.send(read).answer(5)).payload.toString()).toContain("journaled all the same");
+    for (const [index, exec] of running.entries()) wire.send(frame(1_000 + index, 14, str(exec)));
+    const states = new Map<string, number>();
+    while (states.size < running.length) states.set(...(await wire.nextEnd()));
+    expect(new Set(states.values())).toEqual(new Set([CANCELLED]));
+    const { payload } = await wire.send(frame(3, 15)).answer(3);
+    expect(payload.toString("latin1")).not.toContain("survivors");
+  });
+
+  test("whose descriptors are taken by what forgotten commands left running gives them to new ones", async () => {
+    await keeper.terminate();
+    keeper = new SanitizedKeeper("ulimit -n 96");
+    const wire = await keeper.greeted();
+    for (let first = 10; first < 58; first += 8) {
+      const batch = range(first, first + 7);
+      for (const id of batch) {
+        const order = start(id, `e${id}`, ["sh", "-c", "sleep 95 & exit 0"]);
+        expect(refusal(await wire.send(order).answer(id)), `start ${id}`).toBe(0);
+      }
+      const ended = new Set<string>();
+      while (ended.size < batch.length) ended.add((await wire.nextEnd())[0]);
+      for (const id of batch) {
+        expect(refusal(await wire.send(frame(id, 16, str(`e${id}`), u8(0))).answer(id))).toBe(0);
+      }
+    }
+    expect(readdirSync(`/proc/${keeper.process.pid}/fd`).length).toBeGreaterThan(40);
+  });
+
+  test("runs as many commands as it may, and refuses the next until one ends", async () => {
+    const wire = await keeper.greeted();
+    for (let id = 10; id < 522; id++) {
+      expect(refusal(await wire.send(start(id, `e${id}`, ["sleep", "92"])).answer(id))).toBe(0);
+    }
+    expect(refusal(await wire.send(start(600, "more", ["true"])).answer(600))).toBe(LIMIT);
+    expect(refusal(await wire.send(start(601, "tty", ["true"], { size: [80, 24] })).answer(601))).toBe(LIMIT);
+    wire.send(frame(602, 14, str("e10")));
+    expect(await wire.end("e10")).toBe(CANCELLED);
+    wire.send(start(603, "more", ["true"]));
+    expect(await wire.end("more")).toBe(2);
+  });
+
+  test("that has no terminal left says so, until one is closed", async () => {
+    await keeper.terminate();
+    const few =
+      "mount --make-rprivate / && mount -t devpts -o newinstance,ptmxmode=0666,max=2 devpts /dev/pts";
+    keeper = new SanitizedKeeper(`exec unshare -m sh -c '${few} && exec "$0"' "$0"`);
+    const wire = await keeper.greeted();
+    const tty = (id: number) => start(id, `t${id}`, ["sleep", "93"], { size: [80, 24] });
+    for (const id of [10, 11]) expect(refusal(await wire.send(tty(id)).answer(id))).toBe(0);
+    const third = await wire.send(tty(12)).answer(12);
+    expect([refusal(third), third.payload.toString("utf8", 20)]).toEqual([
+      LIMIT,
+      "too many terminals are open",
+    ]);
+    wire.send(frame(13, 14, str("t10")));
+    expect(await wire.end("t10")).toBe(CANCELLED);
+    expect(refusal(await wire.send(frame(14, 10, tty(12).subarray(12))).answer(14))).toBe(0);
+  });
+
+  test("drops what waited for a link that is gone", async () => {
+    const wire = await keeper.greeted();
+    await wire.send(start(2, "quiet", ["sleep", "94"], { stdin: true })).answer(2);
+    for (let round = 0; round < 3; round++) {
+      const gone = await keeper.greeted();
+      for (let id = 10; id < 210; id++) {
+        gone.send(frame(id, 11, str("quiet"), u64(0), u32(1_000), u32(60_000)));
+      }
+      gone.send(frame(300, 12, str("quiet"), u64(0), u8(0), str(Buffer.alloc(1 << 20))));
+      gone.send(frame(301, 12, str("quiet"), u64(1 << 20), u8(0), str(Buffer.alloc(1 << 20))));
+      await gone.send(ping(302)).answer(302);
+      gone.socket.destroy();
+    }
+    expect((await wire.send(ping(3)).answer(3)).type).toBe(0x8002);
+    wire.send(frame(4, 14, str("quiet")));
+    expect(await wire.end("quiet")).toBe(CANCELLED);
   });
 
   test("stays answerable while another link reads nothing of what it asked for", async () => {
@@ -338,7 +472,7 @@ describe("a keeper", () => {
   });
 
   test("lets a command finish whose journal can't be written, and says so", async () => {
-    const limited = new SanitizedKeeper("-f 200");
+    const limited = new SanitizedKeeper("ulimit -f 200");
     const wire = await limited.greeted();
     wire.send(start(2, "full", ["sh", "-c", "head -c 3000000 /dev/zero; exit 5"]));
     expect(await wire.end("full")).toBe(2);
@@ -357,17 +491,45 @@ describe("a keeper", () => {
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
   });
 
+  test.each([
+    ["a timeout", { timeoutMs: 1_500 }, 3],
+    ["a cancel", {}, CANCELLED],
+  ])("ends a process whose first thread has ended with %s", async (_, options, state) => {
+    const wire = await keeper.greeted();
+    const file = join(keeper.control, "headless");
+    await wire.send(start(2, "headless", [fixture("headless"), file], options)).answer(2);
+    await until("it has begun", () => existsSync(file) && readFileSync(file, "utf8") !== "");
+    const pid = Number(readFileSync(file, "utf8"));
+    await until("its first thread has ended", () => / Z /.test(readFileSync(`/proc/${pid}/stat`, "utf8")));
+    expect(isAlive(pid)).toBe(true);
+    if (state === CANCELLED) wire.send(frame(3, 14, str("headless")));
+    expect(await wire.end("headless")).toBe(state);
+    expect(isAlive(pid)).toBe(false);
+  });
+
+  test("lets no system call of a command change its mark", async () => {
+    const wire = await keeper.greeted();
+    wire.send(start(2, "shed", [fixture("shed")]));
+    expect(await wire.end("shed")).toBe(2);
+    const answers = await wire.reported(3, "shed");
+    expect([answers.get("read"), answers.get("other")]).toEqual(["done", "done"]);
+    for (const [way, answer] of answers) {
+      if (way !== "read" && way !== "other") expect([way, answer]).not.toContain("done");
+    }
+    for (const way of ["setrlimit", "prlimit", "wide", "guess"]) expect(answers.get(way)).toBe("EPERM");
+  });
+
   test("forgets no exec whose tree it is still killing", async () => {
     const wire = await keeper.greeted();
     const marker = `${process.pid}${Date.now()}`.slice(-9);
     wire.send(start(2, "left", ["sh", "-c", `env -i setsid sleep 4${marker} >/dev/null 2>&1 &`]));
     expect(await wire.end("left")).toBe(2);
-    wire.send(frame(3, 14, str("left")), frame(4, 16, str("left")));
+    wire.send(frame(3, 14, str("left")), frame(4, 16, str("left"), u8(0)));
     expect(refusal(await wire.answer(4))).toBe(EXEC_RUNNING);
     let forgotten = EXEC_RUNNING;
     for (let id = 5; forgotten === EXEC_RUNNING && id < 1_000; id++) {
       await new Promise((resolve) => setTimeout(resolve, 10));
-      forgotten = refusal(await wire.send(frame(id, 16, str("left"))).answer(id));
+      forgotten = refusal(await wire.send(frame(id, 16, str("left"), u8(0))).answer(id));
     }
     expect(forgotten).toBe(0);
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
@@ -382,6 +544,59 @@ describe("a keeper", () => {
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
   });
 });
+
+describe("a child that is kept from running its program", () => {
+  let keeper: SanitizedKeeper;
+  let wire: Wire;
+  let holder: ChildProcess;
+  let stuck: number;
+
+  beforeEach(async () => {
+    const held = join(directory, "held");
+    copyFileSync("/bin/true", held);
+    chmodSync(held, 0o755);
+    keeper = new SanitizedKeeper();
+    wire = await keeper.greeted();
+    await wire.send(start(2, "reader", ["cat"], { stdin: true })).answer(2);
+    holder = spawn(fixture("hold"), [held], { stdio: ["ignore", "pipe", "inherit"] });
+    let said = "";
+    holder.stdout?.on("data", (chunk) => {
+      said += chunk;
+    });
+    await until("the program is held", () => said.includes("held"));
+    const { payload } = await wire.send(start(3, "stuck", [held])).answer(3);
+    stuck = payload.readUInt32LE(1 + 4 + "stuck".length + 1);
+    await until("the child waits for its program", () => said.includes("asked"));
+  });
+
+  afterEach(async () => {
+    const gone = once(holder, "close");
+    holder.kill("SIGKILL");
+    await gone;
+    expect(await keeper.terminate(), keeper.report).toBe(0);
+    expect(keeper.report).toBe("");
+  });
+
+  test("keeps nothing open but its stdio and what it tells its failure by", () => {
+    expect(readdirSync(`/proc/${stuck}/fd`).sort()).toEqual(["0", "1", "2", "3"]);
+  });
+
+  test("lets no other command into the keeper's memory that it still has", async () => {
+    wire.send(start(4, "pry", [fixture("pry"), String(stuck)]));
+    expect(await wire.end("pry")).toBe(2);
+    const answers = await wire.reported(5, "pry");
+    expect(answers.size).toBe(6);
+    expect(new Set(answers.values())).toEqual(new Set(["EACCES", "EPERM"]));
+  });
+
+  test("does not keep the end of another command's stdin back", async () => {
+    wire.send(frame(4, 12, str("reader"), u64(0), u8(1), str("all")));
+    expect(await wire.end("reader")).toBe(2);
+    expect(readlinkSync(`/proc/${stuck}/exe`)).toBe(program("keeper"));
+  });
+});
+
+const words = (line: string) => line.split(" ") as [string, string];
 
 /** What a process has used of the processor, in hundredths of a second. */
 function cpuTicks(pid = 0): number {

@@ -14,7 +14,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "proc.h"
+#include "descriptors.h"
+#include "mark.h"
+#include "terminal.h"
 #include "user.h"
 
 #define CAP_BIT(cap) (UINT64_C(1) << (cap))
@@ -26,7 +28,14 @@
 
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #define OOM_SCORE "500"
-#define ENV_ADDED 4
+#define DEFAULT_TERM "xterm-256color"
+#define ENV_ADDED 5
+/* Where the child has the status pipe: right behind its stdio, with nothing above it. */
+#define STATUS_FD 3
+
+/* Of the keeper. */
+static int null_fd = -1;
+static uint64_t own_capabilities;
 
 const char *child_failure_name(enum child_failure failure) {
   switch (failure) {
@@ -44,10 +53,9 @@ const char *child_failure_name(enum child_failure failure) {
   return "";
 }
 
-_Noreturn static void fail(const struct child_order *order, enum child_failure failure, const char *subject,
-                           const char *why) {
+_Noreturn static void fail(enum child_failure failure, const char *subject, const char *why) {
   uint8_t byte = (uint8_t)failure;
-  ssize_t ignored = write(order->status_fd, &byte, 1);
+  ssize_t ignored = write(STATUS_FD, &byte, 1);
   char line[512];
   snprintf(line, sizeof line, "holdfast: %.300s: %s\n", subject, why);
   ignored = write(STDERR_FILENO, line, strlen(line));
@@ -112,22 +120,37 @@ static char **build_env(const struct child_order *order, const struct user *user
   env_add(env, "HOME", user->home);
   env_add(env, "USER", user->name);
   env_add(env, "LOGNAME", user->name);
+  if (order->terminal) env_add(env, "TERM", DEFAULT_TERM);
   return env;
 }
 
+/*
+ * Until it runs the command's code, the child is a copy of the keeper that becomes like any other command: with the
+ * same user and capabilities, but the keeper's memory. Not dumpable, it can't be looked into, traced or asked for
+ * descriptors by those. Running a program ends this, and so may a change of user, where the machine is set up that way.
+ */
+static void hide(void) {
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+/*
+ * What is not the command's own is closed here and not left to the exec, which can be a long time coming: others would
+ * wait for the end of a pipe as long as there is a copy of it.
+ */
 static void set_stdio(const struct child_order *order) {
-  int input = order->stdin_fd >= 0 ? order->stdin_fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
-  dup2(order->stderr_fd, STDERR_FILENO);
+  int input = order->stdin_fd >= 0 ? order->stdin_fd : null_fd;
+  if (order->terminal) terminal_take(input = order->stdout_fd);
+  dup2(order->terminal ? order->stdout_fd : order->stderr_fd, STDERR_FILENO);
   dup2(order->stdout_fd, STDOUT_FILENO);
   if (input < 0 || dup2(input, STDIN_FILENO) < 0) close(STDIN_FILENO);
-  syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
+  if (order->status_fd != STATUS_FD) dup3(order->status_fd, STATUS_FD, O_CLOEXEC);
+  descriptors_close_from(STATUS_FD + 1);
 }
 
 static void set_surroundings(const struct child_order *order) {
+  hide();
   setsid();
   set_stdio(order);
-  signal(SIGPIPE, SIG_DFL);
-  signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
@@ -135,7 +158,7 @@ static void set_surroundings(const struct child_order *order) {
   /* A keeper may have been given precedence, so that it answers under any load. */
   if (getpriority(PRIO_PROCESS, 0) < 0) setpriority(PRIO_PROCESS, 0, 0);
   setrlimit(RLIMIT_NOFILE, &order->files);
-  process_mark(order->serial);
+  mark_self(order->serial);
   int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
   ssize_t ignored = write(fd, OOM_SCORE, strlen(OOM_SCORE));
@@ -143,30 +166,37 @@ static void set_surroundings(const struct child_order *order) {
   close(fd);
 }
 
-/* The bounding set goes first, while there still is the right to reduce it. Each drop is a new set of credentials; asking is cheap. */
-static void drop_bounding(uint64_t kept) {
-  for (int cap = 0; cap < 64; cap++) {
-    int held = prctl(PR_CAPBSET_READ, cap, 0, 0, 0);
-    if (held < 0) break;
-    if (held && !(kept & CAP_BIT(cap))) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-  }
+static bool set_capabilities(uint64_t kept) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct sets[2] = {0};
+  for (int i = 0; i < 2; i++) sets[i].permitted = sets[i].effective = (uint32_t)(kept >> (32 * i));
+  return syscall(SYS_capset, &header, sets) == 0;
 }
 
-static bool limit_capabilities(uint64_t kept) {
+static bool read_capabilities(void) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct sets[2];
-  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   if (syscall(SYS_capget, &header, sets) < 0) return false;
-  for (int i = 0; i < 2; i++) {
-    sets[i].permitted &= (uint32_t)(kept >> (32 * i));
-    sets[i].effective = sets[i].permitted;
-    sets[i].inheritable = 0;
+  own_capabilities = sets[0].permitted | (uint64_t)sets[1].permitted << 32;
+  return true;
+}
+
+/* What the keeper itself may do stays: the bounding set is about what is gained by running a program. */
+bool child_init(void) {
+  null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++) {
+    if (!(ROOT_CAPABILITIES & CAP_BIT(cap))) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
   }
-  return syscall(SYS_capset, &header, sets) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && read_capabilities() && set_capabilities(own_capabilities);
 }
 
 /* So that a command can open /dev/stdout and the like, which are its pipes by another name. */
 static void give_stdio(const struct child_order *order, const struct user *user) {
+  if (order->terminal) {
+    terminal_give(STDOUT_FILENO, user->uid);
+    return;
+  }
   int ignored = fchown(STDOUT_FILENO, user->uid, user->gid);
   ignored |= fchown(STDERR_FILENO, user->uid, user->gid);
   if (order->stdin_fd >= 0) ignored |= fchown(STDIN_FILENO, user->uid, user->gid);
@@ -174,8 +204,6 @@ static void give_stdio(const struct child_order *order, const struct user *user)
 }
 
 static bool become(const struct child_order *order, const struct user *user) {
-  uint64_t kept = user->uid == 0 ? ROOT_CAPABILITIES : 0;
-  drop_bounding(kept);
   if (geteuid() == 0) {
     give_stdio(order, user);
     if (setgroups(0, NULL) < 0 && errno != EPERM) return false;
@@ -184,7 +212,7 @@ static bool become(const struct child_order *order, const struct user *user) {
   } else if (user->uid != geteuid()) {
     return false;
   }
-  return limit_capabilities(kept);
+  return set_capabilities(user->uid == 0 ? ROOT_CAPABILITIES & own_capabilities : 0);
 }
 
 /* In a sandbox the end of PID 1 ends all. Elsewhere the kernel is asked for the same, at least for the leader. */
@@ -196,11 +224,11 @@ static void stay_with(pid_t keeper) {
 
 static void enter(const struct child_order *order, const struct user *user) {
   if (order->cwd.size == 0) {
-    if (chdir(user->home) < 0 && chdir("/") < 0) fail(order, CHILD_CWD, "/", reason(errno));
+    if (chdir(user->home) < 0 && chdir("/") < 0) fail(CHILD_CWD, "/", reason(errno));
     return;
   }
   const char *cwd = copy_slice(order->cwd);
-  if (chdir(cwd) < 0) fail(order, CHILD_CWD, cwd, reason(errno));
+  if (chdir(cwd) < 0) fail(CHILD_CWD, cwd, reason(errno));
 }
 
 /* A text file without an interpreter line is the shell's, as everywhere. */
@@ -246,11 +274,12 @@ static int search(char **argv, size_t count, char **env) {
 void child_run(const struct child_order *order) {
   set_surroundings(order);
   struct user user;
-  if (!user_find(order->user, &user)) fail(order, CHILD_USER, copy_slice(order->user), "no such user");
+  if (!user_find(order->user, &user)) fail(CHILD_USER, copy_slice(order->user), "no such user");
   size_t count;
   char **argv = copy_list(order->argv, 0, &count);
   char **env = build_env(order, &user);
-  if (!become(order, &user)) fail(order, CHILD_USER, user.name, reason(errno));
+  if (!become(order, &user)) fail(CHILD_USER, user.name, reason(errno));
+  hide();
   stay_with(order->keeper);
   enter(order, &user);
   int error = ENOENT;
@@ -260,6 +289,6 @@ void child_run(const struct child_order *order) {
   } else if (argv[0][0]) {
     error = search(argv, count, env);
   }
-  if (is_absence(error)) fail(order, CHILD_NOT_FOUND, argv[0], "not found");
-  fail(order, CHILD_NOT_EXECUTABLE, argv[0], reason(error));
+  if (is_absence(error)) fail(CHILD_NOT_FOUND, argv[0], "not found");
+  fail(CHILD_NOT_EXECUTABLE, argv[0], reason(error));
 }

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_CHILD_H
 #define HOLDFAST_CHILD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -20,6 +21,8 @@ struct child_order {
   struct slice env;
   struct slice cwd;
   struct slice user;
+  /* All three of stdio are the terminal behind stdout_fd. */
+  bool terminal;
   /* -1: /dev/null. */
   int stdin_fd;
   int stdout_fd;
@@ -32,6 +35,11 @@ struct child_order {
 /* What a failure is called in an Exec. */
 const char *child_failure_name(enum child_failure failure);
 
+/*
+ * Settles in the keeper what its children only have to inherit: no new privileges, no capability to be gained that a
+ * command may not have, /dev/null as it is before anything ran. False with errno.
+ */
+bool child_init(void);
 /* In the forked child. */
 _Noreturn void child_run(const struct child_order *order);
 

@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include "exec.h"
+#include "mark.h"
 #include "proc.h"
 
 struct outcome handle_probe(struct request *request) {
-  if (!reader_done(&request->in)) return refused(MALFORMED, "malformed request");
+  if (!reader_done(&request->in)) return malformed();
   struct stat root;
   if (stat("/", &root) < 0) return system_error(errno);
   write_u64(&request->out, root.st_dev);
@@ -40,7 +41,7 @@ static size_t command_line(pid_t pid, char text[COMMAND_LINE_MAX]) {
 }
 
 static void write_exec_id(struct writer *out, pid_t pid) {
-  const struct exec *exec = exec_by_serial(process_serial(pid));
+  const struct exec *exec = exec_by_serial(mark_of(pid));
   char id[EXEC_ID_MAX + 1];
   if (exec) {
     write_str(out, exec->id);
@@ -63,7 +64,7 @@ static void write_process(struct writer *out, const struct process *process, uin
 }
 
 struct outcome handle_processes(struct request *request) {
-  if (!reader_done(&request->in)) return refused(MALFORMED, "malformed request");
+  if (!reader_done(&request->in)) return malformed();
   struct process_table table;
   if (!processes_read(&table)) return system_error(ENOENT);
   uint64_t ticks = (uint64_t)sysconf(_SC_CLK_TCK);

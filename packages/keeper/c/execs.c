@@ -21,10 +21,6 @@ struct waiter {
 
 static struct waiter *waiters;
 
-static struct outcome malformed(void) {
-  return refused(MALFORMED, "malformed request");
-}
-
 static struct outcome no_such_exec(void) {
   return refused(NO_SUCH_EXEC, "no such exec");
 }
@@ -64,6 +60,11 @@ static struct slice read_list(struct reader *in, bool variables, size_t *total) 
   return (struct slice){start, (size_t)(in->at - start)};
 }
 
+static struct terminal_size read_size(struct reader *in) {
+  uint16_t cols = read_u16(in);
+  return (struct terminal_size){.cols = cols, .rows = read_u16(in)};
+}
+
 static struct outcome read_order(struct reader *in, struct exec_order *order) {
   size_t total = 0;
   order->id = read_str(in);
@@ -73,9 +74,11 @@ static struct outcome read_order(struct reader *in, struct exec_order *order) {
   order->user = read_str(in);
   order->timeout_ms = read_u64(in);
   order->with_stdin = read_u8(in);
+  order->terminal = read_size(in);
   order->journal_cap = read_u64(in);
   order->digest = read_str(in);
   if (!reader_done(in) || !is_exec_id(order->id) || load_u32(order->argv.data) == 0) return malformed();
+  if ((order->terminal.cols == 0) != (order->terminal.rows == 0)) return refused(MALFORMED, "half a terminal's size");
   if (order->digest.size > EXEC_DIGEST_MAX) return refused(MALFORMED, "digest too long");
   if (total > EXEC_STRINGS_MAX) return refused(TOO_LARGE, "arguments and environment are too large");
   return answered();
@@ -185,6 +188,7 @@ static struct outcome handle_signal(struct request *request) {
   if (number < 1 || number > 64) return system_error(EINVAL);
   /* The group's number is safe to use only while its leader has not been waited for. */
   if (exec->reaped) return system_error(ESRCH);
+  if (exec->terminal && terminal_signal(exec->stdout_pipe.source.fd, (int)number)) return answered();
   int result = kill(-exec->pid, (int)number);
   if (result < 0 && errno == ESRCH) result = kill(exec->pid, (int)number);
   return result < 0 ? system_error(errno) : answered();
@@ -212,17 +216,29 @@ static struct outcome handle_list(struct request *request) {
 
 static struct outcome handle_forget(struct request *request) {
   struct slice id = read_str(&request->in);
+  bool keep_journal = read_u8(&request->in);
   if (!reader_done(&request->in)) return malformed();
   struct exec *exec = exec_find(id);
-  if (!exec) return no_such_exec();
+  if (!exec) return !keep_journal && is_exec_id(id) && exec_forget_journal(id) ? answered() : no_such_exec();
   if (!exec_has_ended(exec)) return refused(EXEC_RUNNING, "the command is still running");
   /* Forgotten, what has survived so far would not be hunted any more. */
   if (exec->killing) return refused(EXEC_RUNNING, "what is left of the command is still being killed");
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {
     if (waiter->exec == exec) waiter->exec = NULL;
   }
-  exec_forget(exec);
+  exec_forget(exec, keep_journal);
   return answered();
+}
+
+static struct outcome handle_resize(struct request *request) {
+  struct slice id = read_str(&request->in);
+  struct terminal_size size = read_size(&request->in);
+  if (!reader_done(&request->in) || size.cols == 0 || size.rows == 0) return malformed();
+  struct exec *exec = exec_find(id);
+  if (!exec) return no_such_exec();
+  if (!exec->terminal) return system_error(ENOTTY);
+  if (exec->stdout_pipe.source.fd < 0) return system_error(ESRCH);
+  return terminal_resize(exec->stdout_pipe.source.fd, size) ? answered() : system_error(errno);
 }
 
 /* ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -273,11 +289,12 @@ static void link_gone(struct server *server, struct link *link) {
 
 static const struct route routes[] = {
     {10, handle_start}, {11, handle_read}, {12, handle_stdin},  {13, handle_signal},    {14, handle_cancel},
-    {15, handle_list},  {16, handle_forget}, {40, handle_probe}, {41, handle_processes}, {0, NULL},
+    {15, handle_list},  {16, handle_forget}, {17, handle_resize}, {40, handle_probe}, {41, handle_processes}, {0, NULL},
 };
 
 const struct service exec_service = {
     .routes = routes,
+    .watches_deaths = execs_watch_deaths,
     .dying = execs_dying,
     .reaped = execs_reaped,
     .tick = tick,

@@ -3,24 +3,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "names.h"
 #include "path.h"
-#include "remove.h"
 
 #define UNSAID 0xFFFFFFFFu
-
-#ifndef SYS_fchmodat2
-#define SYS_fchmodat2 452
-#endif
 
 /* A file being written beside the place that it will take. */
 struct draft {
@@ -55,7 +49,11 @@ static void reserve(struct file_rules *rules, const char *path) {
 }
 
 void file_rules_init(struct file_rules *rules, const struct file_policy *policy) {
-  *rules = (struct file_rules){.uid = policy->uid, .gid = policy->gid, .reserve = policy->reserve};
+  *rules = (struct file_rules){
+      .uid = policy->uid, .gid = policy->gid, .reserve = policy->reserve, .one_mount = policy->one_mount,
+      .control = policy->control};
+  struct statx top;
+  if (statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &top) == 0 && top.stx_mask & STATX_MNT_ID) rules->root_mount = top.stx_mnt_id;
   if (!policy->reserve) return;
   reserve(rules, "/.holdfast");
   if (!policy->control) return;
@@ -74,21 +72,24 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
   }
 }
 
-static uint32_t said_or(uint32_t value, uint32_t otherwise) {
+void file_rules_renew(struct file_rules *rules) {
+  struct file_policy policy = {.uid = rules->uid, .gid = rules->gid, .reserve = rules->reserve,
+                               .one_mount = rules->one_mount, .control = rules->control};
+  file_rules_init(rules, &policy);
+}
+
+uint32_t said_or(uint32_t value, uint32_t otherwise) {
   return value == UNSAID ? otherwise : value;
 }
 
-static struct owner owner_of(const struct request *request, uint32_t uid, uint32_t gid) {
+struct owner read_owner(struct request *request) {
+  uint32_t uid = read_u32(&request->in);
+  return (struct owner){uid, read_u32(&request->in)};
+}
+
+struct owner owner_or_default(const struct request *request, struct owner said) {
   const struct file_rules *rules = &request->server->files;
-  return (struct owner){said_or(uid, rules->uid), said_or(gid, rules->gid)};
-}
-
-static struct outcome malformed(void) {
-  return refused(MALFORMED, "malformed request");
-}
-
-static struct outcome done_or_errno(int result) {
-  return result < 0 ? system_error(errno) : answered();
+  return (struct owner){said_or(said.uid, rules->uid), said_or(said.gid, rules->gid)};
 }
 
 /* ── Stat ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -129,9 +130,8 @@ static void write_stat(struct writer *out, const struct statx *stat, int dir, co
 static struct outcome handle_stat(struct request *request) {
   struct slice path = read_str(&request->in);
   bool follow = read_u8(&request->in);
-  if (!reader_done(&request->in)) return malformed();
   struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  struct outcome outcome = place_of(request, path, &place);
   if (outcome.kind != ANSWER) return outcome;
   int fd;
   struct statx stat;
@@ -225,23 +225,35 @@ static struct outcome open_regular(const struct file_rules *rules, const struct 
   return refused(NOT_REGULAR, "not a regular file");
 }
 
-static struct outcome handle_open(struct request *request) {
-  struct slice path = read_str(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  uint32_t number;
-  struct handle *handle = handle_new(request->link, &number);
-  if (!handle) return too_many_handles();
+/* Opens what is at the path, as a file or as a directory, on a handle that has yet to get its kind. */
+static struct outcome open_handle(struct request *request, bool directory, struct handle **handle, uint32_t *number,
+                                  struct statx *stat) {
+  const struct file_rules *rules = &request->server->files;
   struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
+  struct outcome outcome = place_of(request, read_str(&request->in), &place);
   if (outcome.kind != ANSWER) return outcome;
-  struct statx stat;
-  outcome = open_regular(&request->server->files, &place, &handle->fd, &stat);
+  *handle = handle_new(request->link, number);
+  if (!*handle) {
+    outcome = too_many_handles();
+  } else if (directory) {
+    outcome = place_open(rules, &place, O_RDONLY | O_DIRECTORY, &(*handle)->fd, stat);
+  } else {
+    outcome = open_regular(rules, &place, &(*handle)->fd, stat);
+  }
   place_close(&place);
+  return outcome;
+}
+
+static struct outcome handle_open(struct request *request) {
+  struct handle *handle;
+  uint32_t number;
+  struct statx stat;
+  struct outcome outcome = open_handle(request, false, &handle, &number, &stat);
   if (outcome.kind != ANSWER) return outcome;
   handle->kind = READING;
   write_u32(&request->out, number);
   write_stat(&request->out, &stat, handle->fd, "");
-  return answered();
+  return outcome;
 }
 
 static struct outcome handle_read(struct request *request) {
@@ -277,14 +289,14 @@ static void name_temporary(char *name, size_t size) {
 }
 
 /* Takes mode and owner over from what is replaced, where the request leaves them open. */
-static struct outcome draft_inherit(struct request *request, struct draft *draft, uint32_t uid, uint32_t gid) {
+static struct outcome draft_inherit(struct request *request, struct draft *draft, struct owner said) {
   const struct file_rules *rules = &request->server->files;
   struct statx old;
   int fd;
   struct outcome outcome = place_open(rules, &draft->place, O_PATH | O_NOFOLLOW, &fd, &old);
   if (outcome.kind == REFUSE && outcome.error == ENOENT) {
     draft->mode = said_or(draft->mode, 0644);
-    draft->owner = owner_of(request, uid, gid);
+    draft->owner = owner_or_default(request, said);
     return answered();
   }
   if (outcome.kind != ANSWER) return outcome;
@@ -292,19 +304,19 @@ static struct outcome draft_inherit(struct request *request, struct draft *draft
   if (S_ISDIR(old.stx_mode)) return system_error(EISDIR);
   if (!S_ISREG(old.stx_mode)) return refused(NOT_REGULAR, "not a regular file");
   draft->mode = said_or(draft->mode, old.stx_mode & 07777);
-  draft->owner = (struct owner){said_or(uid, old.stx_uid), said_or(gid, old.stx_gid)};
+  draft->owner = (struct owner){said_or(said.uid, old.stx_uid), said_or(said.gid, old.stx_gid)};
   return answered();
 }
 
-static struct outcome draft_begin(struct request *request, struct slice path, bool parents, uint32_t uid, uint32_t gid,
+static struct outcome draft_begin(struct request *request, struct slice path, bool parents, struct owner said,
                                   struct draft *draft, int *fd) {
   const struct file_rules *rules = &request->server->files;
-  struct owner owner = owner_of(request, uid, gid);
+  struct owner owner = owner_or_default(request, said);
   struct outcome outcome = place_find(rules, path, parents ? &owner : NULL, &draft->place);
   if (outcome.kind != ANSWER) return outcome;
   outcome = place_follow(rules, &draft->place);
   if (outcome.kind != ANSWER) return outcome;
-  outcome = draft_inherit(request, draft, uid, gid);
+  outcome = draft_inherit(request, draft, said);
   if (outcome.kind == ANSWER) {
     name_temporary(draft->temporary, sizeof draft->temporary);
     *fd = openat(draft->place.dir, draft->temporary, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -318,8 +330,7 @@ static struct outcome handle_create(struct request *request) {
   struct slice path = read_str(&request->in);
   uint32_t mode = read_u32(&request->in);
   bool parents = read_u8(&request->in);
-  uint32_t uid = read_u32(&request->in);
-  uint32_t gid = read_u32(&request->in);
+  struct owner said = read_owner(request);
   if (!reader_done(&request->in)) return malformed();
   uint32_t number;
   struct handle *handle = handle_new(request->link, &number);
@@ -328,7 +339,7 @@ static struct outcome handle_create(struct request *request) {
   if (!draft) return system_error(ENOMEM);
   draft->mode = mode;
   draft->size = 0;
-  struct outcome outcome = draft_begin(request, path, parents, uid, gid, draft, &handle->fd);
+  struct outcome outcome = draft_begin(request, path, parents, said, draft, &handle->fd);
   if (outcome.kind != ANSWER) {
     free(draft);
     return outcome;
@@ -378,17 +389,10 @@ static struct outcome handle_commit(struct request *request) {
 /* ── Directories ───────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static struct outcome handle_dir_open(struct request *request) {
-  struct slice path = read_str(&request->in);
-  if (!reader_done(&request->in)) return malformed();
+  struct handle *handle;
   uint32_t number;
-  struct handle *handle = handle_new(request->link, &number);
-  if (!handle) return too_many_handles();
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
   struct statx stat;
-  outcome = place_open(&request->server->files, &place, O_RDONLY | O_DIRECTORY, &handle->fd, &stat);
-  place_close(&place);
+  struct outcome outcome = open_handle(request, true, &handle, &number, &stat);
   if (outcome.kind != ANSWER) return outcome;
   handle->listing = malloc(sizeof *handle->listing);
   if (!handle->listing) {
@@ -398,7 +402,7 @@ static struct outcome handle_dir_open(struct request *request) {
   handle->listing->at = handle->listing->size = 0;
   handle->kind = LISTING;
   write_u32(&request->out, number);
-  return answered();
+  return outcome;
 }
 
 /* The next entry, NULL at the end or with errno set. */
@@ -446,192 +450,6 @@ static struct outcome handle_dir_read(struct request *request) {
   writer_patch_u32(&request->out, count_at, count);
   write_u8(&request->out, done);
   return answered();
-}
-
-static struct outcome handle_mkdir(struct request *request) {
-  struct slice path = read_str(&request->in);
-  uint32_t mode = said_or(read_u32(&request->in), 0755);
-  bool parents = read_u8(&request->in);
-  uint32_t uid = read_u32(&request->in);
-  uint32_t gid = read_u32(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct owner owner = owner_of(request, uid, gid);
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, parents ? &owner : NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  outcome = done_or_errno(make_directory(place.dir, place.name, &owner, mode));
-  if (parents && outcome.error == EEXIST) {
-    struct stat stat;
-    bool directory = fstatat(place.dir, place.name, &stat, 0) == 0 && S_ISDIR(stat.st_mode);
-    if (directory) outcome = answered();
-  }
-  place_close(&place);
-  return outcome;
-}
-
-/* ── Names ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
-
-static struct outcome handle_remove(struct request *request) {
-  struct slice path = read_str(&request->in);
-  bool recursive = read_u8(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  int result = unlinkat(place.dir, place.name, 0);
-  if (result < 0 && (errno == EISDIR || errno == EPERM)) result = unlinkat(place.dir, place.name, AT_REMOVEDIR);
-  outcome = done_or_errno(result);
-  if (recursive && (outcome.error == ENOTEMPTY || outcome.error == EEXIST)) {
-    struct removal removal = {&request->server->files, place.name};
-    outcome = job_start(request, place.dir, remove_tree, &removal);
-  }
-  place_close(&place);
-  return outcome;
-}
-
-/* Two places of one request; nothing stays open on a refusal. */
-static struct outcome find_both(struct request *request, struct slice first, struct slice second, struct place *from,
-                                struct place *to) {
-  struct outcome outcome = place_find(&request->server->files, first, NULL, from);
-  if (outcome.kind != ANSWER) return outcome;
-  outcome = place_find(&request->server->files, second, NULL, to);
-  if (outcome.kind != ANSWER) place_close(from);
-  return outcome;
-}
-
-static int rename_new(const struct place *from, const struct place *to) {
-  if (renameat2(from->dir, from->name, to->dir, to->name, RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return -1;
-  /* A file system that can't promise it: the best that is left is to look first. */
-  struct stat stat;
-  if (fstatat(to->dir, to->name, &stat, AT_SYMLINK_NOFOLLOW) == 0) {
-    errno = EEXIST;
-    return -1;
-  }
-  return renameat(from->dir, from->name, to->dir, to->name);
-}
-
-static struct outcome handle_rename(struct request *request) {
-  struct slice first = read_str(&request->in);
-  struct slice second = read_str(&request->in);
-  bool overwrite = read_u8(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct place from;
-  struct place to;
-  struct outcome outcome = find_both(request, first, second, &from, &to);
-  if (outcome.kind != ANSWER) return outcome;
-  outcome = done_or_errno(overwrite ? renameat(from.dir, from.name, to.dir, to.name) : rename_new(&from, &to));
-  place_close(&from);
-  place_close(&to);
-  return outcome;
-}
-
-static struct outcome handle_hardlink(struct request *request) {
-  struct slice first = read_str(&request->in);
-  struct slice second = read_str(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct place from;
-  struct place to;
-  struct outcome outcome = find_both(request, first, second, &from, &to);
-  if (outcome.kind != ANSWER) return outcome;
-  outcome = done_or_errno(linkat(from.dir, from.name, to.dir, to.name, 0));
-  place_close(&from);
-  place_close(&to);
-  return outcome;
-}
-
-static struct outcome handle_symlink(struct request *request) {
-  struct slice target = read_str(&request->in);
-  struct slice path = read_str(&request->in);
-  uint32_t uid = read_u32(&request->in);
-  uint32_t gid = read_u32(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  char text[PATH_MAX];
-  if (target.size >= sizeof text) return system_error(ENAMETOOLONG);
-  memcpy(text, target.data, target.size);
-  text[target.size] = 0;
-  struct owner owner = owner_of(request, uid, gid);
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  int result = symlinkat(text, place.dir, place.name);
-  if (result == 0) result = fchownat(place.dir, place.name, owner.uid, owner.gid, AT_SYMLINK_NOFOLLOW);
-  outcome = done_or_errno(result);
-  place_close(&place);
-  return outcome;
-}
-
-/*
- * The very inode that is open, whatever its name has come to mean. Kernels without the call for it can do the same
- * through /proc; a /proc that is none, as a sandbox's files may contain, is not asked.
- */
-static int chmod_open(int fd, uint32_t mode) {
-  if (syscall(SYS_fchmodat2, fd, "", mode, AT_EMPTY_PATH) == 0) return 0;
-  /* A filter of system calls may say EPERM to what it does not know. */
-  if (errno != ENOSYS && errno != EPERM) return -1;
-  int error = errno;
-  struct statfs kind;
-  int proc = open("/proc", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  int result = -1;
-  if (proc >= 0 && fstatfs(proc, &kind) == 0 && kind.f_type == PROC_SUPER_MAGIC) {
-    char name[32];
-    snprintf(name, sizeof name, "self/fd/%d", fd);
-    result = fchmodat(proc, name, mode, 0);
-    error = errno;
-  }
-  if (proc >= 0) close(proc);
-  errno = error;
-  return result;
-}
-
-static struct outcome handle_chmod(struct request *request) {
-  struct slice path = read_str(&request->in);
-  uint32_t mode = read_u32(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  const struct file_rules *rules = &request->server->files;
-  struct place place;
-  struct outcome outcome = place_find(rules, path, NULL, &place);
-  if (outcome.kind == ANSWER) outcome = place_follow(rules, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  int fd;
-  struct statx stat;
-  outcome = place_open(rules, &place, O_PATH | O_NOFOLLOW, &fd, &stat);
-  if (outcome.kind == ANSWER) {
-    /* A link here was put in place since it was followed. */
-    outcome = S_ISLNK(stat.stx_mode) ? system_error(ELOOP) : done_or_errno(chmod_open(fd, mode & 07777));
-    close(fd);
-  }
-  place_close(&place);
-  return outcome;
-}
-
-static struct outcome handle_chown(struct request *request) {
-  struct slice path = read_str(&request->in);
-  uint32_t uid = read_u32(&request->in);
-  uint32_t gid = read_u32(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  outcome = done_or_errno(fchownat(place.dir, place.name, uid, gid, AT_SYMLINK_NOFOLLOW));
-  place_close(&place);
-  return outcome;
-}
-
-static struct outcome handle_utimes(struct request *request) {
-  struct slice path = read_str(&request->in);
-  uint64_t mtime = read_u64(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  struct place place;
-  struct outcome outcome = place_find(&request->server->files, path, NULL, &place);
-  if (outcome.kind != ANSWER) return outcome;
-  struct timespec times[2] = {
-      {.tv_nsec = UTIME_OMIT},
-      {.tv_sec = (time_t)(mtime / 1000), .tv_nsec = (long)(mtime % 1000) * 1000000},
-  };
-  outcome = done_or_errno(utimensat(place.dir, place.name, times, AT_SYMLINK_NOFOLLOW));
-  place_close(&place);
-  return outcome;
 }
 
 const struct route file_routes[] = {

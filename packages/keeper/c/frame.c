@@ -56,6 +56,11 @@ uint8_t read_u8(struct reader *in) {
   return data ? *data : 0;
 }
 
+uint16_t read_u16(struct reader *in) {
+  const uint8_t *data = take(in, 2);
+  return data ? (uint16_t)(data[0] | data[1] << 8) : 0;
+}
+
 uint32_t read_u32(struct reader *in) {
   const uint8_t *data = take(in, 4);
   return data ? load_u32(data) : 0;

@@ -32,6 +32,7 @@ enum refusal_code {
   BAD_CURSOR = 14,
   NOT_REGULAR = 15,
   RESERVED_PATH = 16,
+  NOT_ON_DISK = 17,
 };
 
 struct frame {
@@ -64,6 +65,7 @@ struct reader {
 
 struct reader reader_of(const uint8_t *data, size_t size);
 uint8_t read_u8(struct reader *in);
+uint16_t read_u16(struct reader *in);
 uint32_t read_u32(struct reader *in);
 uint64_t read_u64(struct reader *in);
 struct slice read_bytes(struct reader *in);

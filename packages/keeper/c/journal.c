@@ -26,18 +26,19 @@ static void spare_name(char name[SPARE_NAME_MAX], uint32_t index) {
   snprintf(name, SPARE_NAME_MAX, ".spare-%u", index);
 }
 
-static bool is_plain(int fd) {
+static bool is_empty(int fd) {
   struct stat stat;
-  return fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 1;
+  return fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 1 && stat.st_size == 0;
 }
 
+/* Not truncated again: file systems take that for a file being replaced, and write it to disk when it is closed. */
 static int take_spare(int directory, const char *name) {
   if (spares == 0) return -1;
   char spare[SPARE_NAME_MAX];
   spare_name(spare, --spares);
   if (syscall(SYS_renameat2, directory, spare, directory, name, 1u /* RENAME_NOREPLACE */) < 0) return -1;
-  int fd = openat(directory, name, O_RDWR | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd >= 0 && is_plain(fd)) return fd;
+  int fd = openat(directory, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd >= 0 && is_empty(fd)) return fd;
   if (fd >= 0) close(fd);
   unlinkat(directory, name, 0);
   return -1;
@@ -56,7 +57,7 @@ void journal_remove(int directory, const char *name) {
   char spare[SPARE_NAME_MAX];
   spare_name(spare, spares);
   int fd = spares < SPARES_MAX ? openat(directory, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
-  bool kept = fd >= 0 && is_plain(fd) && renameat(directory, name, directory, spare) == 0;
+  bool kept = fd >= 0 && is_empty(fd) && renameat(directory, name, directory, spare) == 0;
   if (fd >= 0) close(fd);
   if (kept) {
     spares++;
@@ -114,22 +115,60 @@ static bool write_whole(int fd, const uint8_t *data, size_t size, uint64_t offse
   return true;
 }
 
-bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size) {
-  if (journal->fd < 0 || (journal->full && kind != JOURNAL_EXIT)) return false;
+static void store_header(uint8_t *record, enum journal_kind kind, size_t size) {
   store_u32(record, MAGIC);
   store_u32(record + 4, kind);
   store_u32(record + 8, (uint32_t)size);
   store_u32(record + 12, 0);
   store_u64(record + 16, realtime_us());
-  if (!write_whole(journal->fd, record, JOURNAL_HEADER + size, journal->end)) {
-    journal->full = true;
-    /* A torn record at the end would be read as damage. */
-    if (ftruncate(journal->fd, (off_t)journal->end) < 0) return false;
-    return false;
-  }
+}
+
+static bool write_at_end(struct journal *journal, const uint8_t *records, size_t size) {
+  if (write_whole(journal->fd, records, size, journal->end)) return true;
+  /* A torn record at the end would be read as damage. */
+  if (ftruncate(journal->fd, (off_t)journal->end) < 0) journal->full = true;
+  return false;
+}
+
+static void count_in(struct journal *journal, size_t size) {
   mark(journal);
   journal->end += JOURNAL_HEADER + size;
   if (journal->end - journal->floor > journal->cap) shorten(journal);
+}
+
+bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size) {
+  if (journal->fd < 0 || (journal->full && kind != JOURNAL_EXIT)) return false;
+  store_header(record, kind, size);
+  if (!write_at_end(journal, record, JOURNAL_HEADER + size)) {
+    journal->full = true;
+    return false;
+  }
+  count_in(journal, size);
+  return true;
+}
+
+/* Where not all of it fits, as many records as do. */
+static bool append_each(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size) {
+  for (; size > JOURNAL_RECORD_MAX; size -= JOURNAL_RECORD_MAX, records += JOURNAL_STRIDE) {
+    if (!journal_append(journal, kind, records, JOURNAL_RECORD_MAX)) return false;
+  }
+  return journal_append(journal, kind, records, size);
+}
+
+bool journal_append_run(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size) {
+  if (size <= JOURNAL_RECORD_MAX || journal->fd < 0 || journal->full) {
+    return append_each(journal, kind, records, size);
+  }
+  size_t last = (size - 1) / JOURNAL_RECORD_MAX;
+  size_t rest = size - last * JOURNAL_RECORD_MAX;
+  for (size_t i = 0; i <= last; i++) {
+    store_header(records + i * JOURNAL_STRIDE, kind, i < last ? JOURNAL_RECORD_MAX : rest);
+  }
+  if (!write_at_end(journal, records, last * JOURNAL_STRIDE + JOURNAL_HEADER + rest)) {
+    return append_each(journal, kind, records, size);
+  }
+  for (size_t i = 0; i < last; i++) count_in(journal, JOURNAL_RECORD_MAX);
+  count_in(journal, rest);
   return true;
 }
 

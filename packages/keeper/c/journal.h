@@ -10,6 +10,7 @@
 #include "limits.h"
 
 #define JOURNAL_HEADER 24u
+#define JOURNAL_STRIDE (JOURNAL_HEADER + JOURNAL_RECORD_MAX)
 
 enum journal_kind { JOURNAL_STDOUT = 1, JOURNAL_STDERR = 2, JOURNAL_EXIT = 3 };
 
@@ -33,6 +34,11 @@ bool journal_create(struct journal *journal, int directory, const char *name, ui
 void journal_remove(int directory, const char *name);
 /* Writes one record; `record` has JOURNAL_HEADER bytes of room in front of the data. */
 bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size);
+/*
+ * Writes `size` bytes as full records and a last one, all in one where they fit: their data begins every JOURNAL_STRIDE
+ * bytes, with room for a header in front of each. False where not all of it could be written.
+ */
+bool journal_append_run(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size);
 void journal_close(struct journal *journal);
 
 enum journal_read { JOURNAL_READ, JOURNAL_BAD_CURSOR, JOURNAL_FAILED };

@@ -12,10 +12,10 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "descriptors.h"
 #include "exec.h"
 #include "execs.h"
 #include "files.h"
@@ -111,7 +111,7 @@ static void settle_in(void) {
     fd = open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd < 3);
   if (fd >= 3) close(fd);
-  syscall(SYS_close_range, 3u, ~0u, 0u);
+  descriptors_close_from(3);
   for (int number = 1; number <= 64; number++) signal(number, SIG_DFL);
   umask(0);
   if (getpid() != 1) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

@@ -5,7 +5,7 @@
 #define KIB 1024u
 #define MIB (1024u * 1024u)
 
-#define PROTOCOL_VERSION 1u
+#define PROTOCOL_VERSION 2u
 
 /* Largest value of a frame's size field, and largest piece of data inside one. */
 #define FRAME_SIZE_MAX (MIB + 4u * KIB)
@@ -43,11 +43,22 @@
 #define EXEC_SERIAL_MAX 0xFFFFFFu
 #define EXEC_DIGEST_MAX 96u
 #define EXEC_STRINGS_MAX MIB
+/* Descriptors that no command takes from links, files and looks into /proc. */
+#define DESCRIPTORS_RESERVED 32u
+/* More than all commands, sinks, links and files together ever have open. */
+#define DESCRIPTORS_MAX 65536u
 #define STDIN_BUFFER_MAX MIB
 #define STDIN_WAIT_MS 1000u
 #define DRAIN_MS 500u
 /* Reads of one pipe before the others get their turn. */
 #define DRAIN_TURN_READS 16
+/* A pipe that was found full so often gets a larger buffer: a command and its keeper then take turns less often. */
+#define PIPE_FULL_READS 4
+#define PIPE_BUSY_SIZE (512u * KIB)
+#define PIPE_BUSY_RECORDS 4
+/* Outputs of forgotten execs that are read on; a further one takes the place of the oldest. */
+#define SINKS_MAX 4096u
+#define SINK_BUFFER (16u * KIB)
 #define KILL_PAUSE_MIN_MS 2u
 #define KILL_PAUSE_MAX_MS 200u
 #define KILL_CALM_MS 5u

@@ -31,6 +31,10 @@ struct outcome system_error(int error) {
   return (struct outcome){.kind = REFUSE, .code = SYSTEM, .error = error, .message = text ? text : "system error"};
 }
 
+struct outcome malformed(void) {
+  return refused(MALFORMED, "malformed request");
+}
+
 static void link_ready(struct server *server, struct source *source, uint32_t events) {
   (void)server;
   struct link *link = (struct link *)source;
@@ -170,7 +174,7 @@ static struct outcome handle_hello(struct request *request) {
   uint64_t generation = read_u64(&request->in);
   struct slice installation = read_str(&request->in);
   struct slice sandbox = read_str(&request->in);
-  if (!reader_done(&request->in)) return refused(MALFORMED, "malformed hello");
+  if (!reader_done(&request->in)) return malformed();
   if ((server->installation && !slice_is(installation, server->installation)) ||
       (server->sandbox && !slice_is(sandbox, server->sandbox))) {
     link->closing = true;
@@ -180,6 +184,7 @@ static struct outcome handle_hello(struct request *request) {
     link->closing = true;
     return refused(STALE_GENERATION, "a newer generation has been here");
   }
+  if (generation > server->generation) file_rules_renew(&server->files);
   link->greeted = true;
   link->generation = generation;
   fence(server, generation);
@@ -194,7 +199,7 @@ static struct outcome handle_hello(struct request *request) {
 
 static struct outcome handle_ping(struct request *request) {
   uint64_t nonce = read_u64(&request->in);
-  if (!reader_done(&request->in)) return refused(MALFORMED, "malformed ping");
+  if (!reader_done(&request->in)) return malformed();
   write_u64(&request->out, nonce);
   write_u64(&request->out, request->server->lived_ms);
   return answered();

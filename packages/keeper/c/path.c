@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -26,6 +28,37 @@ static struct outcome reserved(void) {
 struct outcome stat_open(const struct file_rules *rules, int fd, struct statx *stat) {
   if (statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STAT_MASK, stat) < 0) return system_error(errno);
   return is_reserved(rules, stat) ? reserved() : answered();
+}
+
+static bool is_on(int fd, uint64_t mount) {
+  struct statx stat;
+  if (statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_MNT_ID, &stat) < 0) return false;
+  return (stat.stx_mask & STATX_MNT_ID) && stat.stx_mnt_id == mount;
+}
+
+/*
+ * Where only one mount is served, the way to another is refused by the kernel, symbolic links on it included. It refuses
+ * absolute links below an open directory as well, wherever they lead, so there it is looked at where one has come to. A name
+ * that is missing at the end of such a link counts as one of another mount.
+ */
+static int open_in(const struct file_rules *rules, int dir, const char *path, int flags) {
+  if (!rules->one_mount) return openat(dir, path, flags | O_CLOEXEC);
+  if (flags & O_PATH) flags &= O_PATH | O_DIRECTORY | O_NOFOLLOW;
+  struct open_how how = {.flags = (uint64_t)(unsigned)flags | O_CLOEXEC, .resolve = RESOLVE_NO_XDEV};
+  int fd = (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
+  if (fd >= 0 || errno != EXDEV) return fd;
+  fd = openat(dir, path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)) | O_CLOEXEC);
+  bool right = fd >= 0 && is_on(fd, rules->root_mount);
+  if (right && flags & O_PATH) return fd;
+  if (fd >= 0) close(fd);
+  if (right) return openat(dir, path, flags | O_CLOEXEC);
+  errno = EXDEV;
+  return -1;
+}
+
+static struct outcome not_opened(const struct file_rules *rules, int error) {
+  if (rules->one_mount && error == EXDEV) return refused(NOT_ON_DISK, "only a running sandbox has this path");
+  return system_error(error);
 }
 
 /* Without doubled slashes and single dots; the form in which names can be compared. */
@@ -134,14 +167,18 @@ struct outcome place_find(const struct file_rules *rules, struct slice path, con
   char *slash = strrchr(text, '/');
   strcpy(place->name, slash ? slash + 1 : ".");
   if (slash) *slash = 0;
-  place->dir = open(*text ? text : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  place->dir = open_in(rules, AT_FDCWD, *text ? text : "/", O_PATH | O_DIRECTORY);
   if (place->dir < 0 && errno == ENOENT && make_parents) {
     outcome = answered();
     place->dir = walk_down(rules, text, make_parents, &outcome);
     if (place->dir < 0) return outcome;
   }
-  if (place->dir < 0) return system_error(errno);
+  if (place->dir < 0) return not_opened(rules, errno);
   return admit(rules, place);
+}
+
+struct outcome place_of(const struct request *request, struct slice path, struct place *place) {
+  return reader_done(&request->in) ? place_find(&request->server->files, path, NULL, place) : malformed();
 }
 
 static struct outcome follow_once(const struct file_rules *rules, struct place *place, char *target) {
@@ -159,10 +196,10 @@ static struct outcome follow_once(const struct file_rules *rules, struct place *
   if (!slash) return admit(rules, place);
   if (slash == target) slash++;
   *slash = 0;
-  int dir = openat(place->dir, target, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int dir = open_in(rules, place->dir, target, O_PATH | O_DIRECTORY);
   int error = errno;
   place_close(place);
-  if (dir < 0) return system_error(error);
+  if (dir < 0) return not_opened(rules, error);
   place->dir = dir;
   return admit(rules, place);
 }
@@ -187,8 +224,8 @@ void place_close(struct place *place) {
 
 struct outcome place_open(const struct file_rules *rules, const struct place *place, int flags, int *fd,
                           struct statx *stat) {
-  *fd = openat(place->dir, place->name, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (*fd < 0) return system_error(errno);
+  *fd = open_in(rules, place->dir, place->name, flags | O_NONBLOCK | O_NOCTTY);
+  if (*fd < 0) return not_opened(rules, errno);
   struct outcome outcome = stat_open(rules, *fd, stat);
   if (outcome.kind != ANSWER) {
     close(*fd);

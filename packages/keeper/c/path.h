@@ -25,6 +25,8 @@ struct owner {
  */
 struct outcome place_find(const struct file_rules *rules, struct slice path, const struct owner *make_parents,
                           struct place *place);
+/* The same for a path of a request, all of whose fields were read. */
+struct outcome place_of(const struct request *request, struct slice path, struct place *place);
 /* Where the place is a symbolic link, moves on to what it names, existing or not. */
 struct outcome place_follow(const struct file_rules *rules, struct place *place);
 void place_close(struct place *place);

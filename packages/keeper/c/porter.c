@@ -6,8 +6,10 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,14 +17,19 @@ static const struct {
   const char *name;
   int (*run)(int argc, char **argv);
   const char *usage;
+  /* What it starts may go on without whoever asked for it. */
+  bool outlives;
 } commands[] = {
-    {"signal", porter_signal, "PID STARTTIME SIGNAL"},
-    {"overlay", porter_overlay, "MARKER TARGET UPPER WORK LOWER..."},
-    {"umount", porter_umount, "TARGET"},
-    {"rmtree", porter_rmtree, "PATH"},
-    {"spread", porter_spread, "DIRECTORY"},
-    {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT"},
-    {"private", porter_private, "[--umount PATH]... -- COMMAND ARGUMENTS..."},
+    {"signal", porter_signal, "PID STARTTIME SIGNAL", false},
+    {"overlay", porter_overlay, "MARKER TARGET UPPER WORK LOWER...", false},
+    {"disk", porter_disk, "IMAGE TARGET OPTIONS", false},
+    {"umount", porter_umount, "TARGET", false},
+    {"rmtree", porter_rmtree, "PATH", false},
+    {"spread", porter_spread, "DIRECTORY", false},
+    {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT [HIDDEN...]", false},
+    {"sums", porter_sums, "DIRECTORY", false},
+    {"sync", porter_sync, "DIRECTORY...", false},
+    {"private", porter_private, "[--umount PATH]... [--run FILE] [--tmp DIRECTORY] -- COMMAND ARGUMENTS...", true},
 };
 
 int porter_failed(const char *what) {
@@ -111,8 +118,12 @@ int main(int argc, char **argv) {
     puts(HOLDFAST_VERSION);
     return PORTER_DONE;
   }
+  const char *stage = getenv("CRTOOLS_SCRIPT_ACTION");
+  if (argc == 1 && stage) return porter_restoring(stage);
   for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
     if (strcmp(argv[1], commands[i].name) != 0) continue;
+    /* Nobody else knows of it: one that hangs, or was stopped, would stay for ever. */
+    if (!commands[i].outlives) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int status = commands[i].run(argc - 2, argv + 2);
     return status == PORTER_USAGE ? usage() : status;
   }

@@ -16,11 +16,17 @@ enum porter_exit {
 /* Each takes the arguments behind its name and returns the exit status. */
 int porter_signal(int argc, char **argv);
 int porter_overlay(int argc, char **argv);
+int porter_disk(int argc, char **argv);
 int porter_umount(int argc, char **argv);
 int porter_private(int argc, char **argv);
 int porter_rmtree(int argc, char **argv);
 int porter_spread(int argc, char **argv);
 int porter_jail(int argc, char **argv);
+int porter_sums(int argc, char **argv);
+int porter_sync(int argc, char **argv);
+
+/* Run by CRIU, which passes no arguments: the stage of the restore. */
+int porter_restoring(const char *stage);
 
 /* Says `what`, with the reason where errno has one, and returns PORTER_FAILED. */
 int porter_failed(const char *what);

@@ -36,8 +36,27 @@
 static const unsigned long kept_capabilities =
     1ul << CAP_CHOWN | 1ul << CAP_DAC_OVERRIDE | 1ul << CAP_DAC_READ_SEARCH | 1ul << CAP_FOWNER | 1ul << CAP_FSETID;
 
-/* The root becomes a mount of its own, the only one: the mounts below it on the host are not part of it. */
-static bool enter_root(const char *root) {
+/*
+ * Makes a directory of the new root a mount of its own, which the server does not cross. Only one that is there, in the
+ * root itself: a link in its place was made by the sandbox, and leads nowhere but to other files of its own.
+ */
+static bool hide(int root, const char *name) {
+  char path[64];
+  int fd = openat(root, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  bool hidden = mount(path, path, NULL, MS_BIND, NULL) == 0;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return hidden;
+}
+
+/*
+ * The root becomes a mount of its own, the only one: the mounts below it on the host are not part of it. One of which
+ * something is hidden is for reading.
+ */
+static bool enter_root(const char *root, char *const *hidden) {
   struct stat wanted, here;
   int fd = open(root, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 || fstat(fd, &wanted) < 0) return false;
@@ -50,8 +69,15 @@ static bool enter_root(const char *root) {
   }
   struct statvfs limits;
   if (statvfs(".", &limits) < 0) return false;
-  unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | (limits.f_flag & ST_RDONLY ? MS_RDONLY : 0);
+  bool read_only = *hidden || limits.f_flag & ST_RDONLY;
+  unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | (read_only ? MS_RDONLY : 0);
   if (mount(NULL, ".", NULL, MS_BIND | MS_REMOUNT | flags, NULL) < 0) return false;
+  int here_fd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (here_fd < 0) return false;
+  for (; *hidden; hidden++) {
+    if (!hide(here_fd, *hidden)) return false;
+  }
+  close(here_fd);
   if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) return false;
   return close(fd) == 0;
 }
@@ -75,9 +101,9 @@ static bool become_root_of_map(void) {
 }
 
 /* One byte each way: "unshared" out, "mapped" back. */
-static int inner(int link, int outer, const char *root) {
+static int inner(int link, int outer, const char *root, char *const *hidden) {
   char mapped;
-  if (!enter_root(root)) return porter_failed("the root can't be entered");
+  if (!enter_root(root, hidden)) return porter_failed("the root can't be entered");
   if (unshare(CLONE_NEWUSER) < 0) return porter_failed("no user namespace can be made");
   if (write(outer, "u", 1) != 1 || read(outer, &mapped, 1) != 1) {
     errno = 0;
@@ -86,7 +112,7 @@ static int inner(int link, int outer, const char *root) {
   if (!become_root_of_map()) return porter_failed("privileges can't be dropped");
   close(outer);
   umask(022);
-  struct serve_options options = {.files = {.uid = 0, .gid = 0}};
+  struct serve_options options = {.files = {.uid = 0, .gid = 0, .one_mount = *hidden}};
   return serve_files(link, &options) < 0 ? porter_failed("files can't be served") : PORTER_DONE;
 }
 
@@ -119,7 +145,10 @@ static int outer(pid_t pid, int inner_end, long long base, long long count) {
 }
 
 int porter_jail(int argc, char **argv) {
-  if (argc != 4) return PORTER_USAGE;
+  if (argc < 4) return PORTER_USAGE;
+  for (int i = 4; i < argc; i++) {
+    if (!*argv[i] || strchr(argv[i], '/')) return PORTER_USAGE;
+  }
   long long link = porter_number(argv[0], 1024);
   long long base = porter_number(argv[2], ID_MAX);
   long long count = porter_number(argv[3], ID_MAX);
@@ -132,7 +161,7 @@ int porter_jail(int argc, char **argv) {
   if (pid < 0) return porter_failed("fork");
   if (pid == 0) {
     close(pair[0]);
-    return inner((int)link, pair[1], argv[1]);
+    return inner((int)link, pair[1], argv[1], argv + 4);
   }
   close(pair[1]);
   close((int)link);

@@ -1,11 +1,13 @@
 #include "porter.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -87,18 +89,89 @@ int porter_umount(int argc, char **argv) {
   return porter_failed("mounts keep coming back at the target");
 }
 
+/* A file of the host, of at most this size, in the new /run. */
+#define RUN_FILE_MAX (64 * 1024)
+
+/*
+ * CRIU keeps what it found out about the kernel in /run, if that is in memory, and takes it from there. The host's may be
+ * on disk, and is not ours to write to: the command gets one of its own, with what was found out before.
+ */
+static int private_run(const char *file) {
+  static char content[RUN_FILE_MAX];
+  const char *name = strrchr(file, '/');
+  char path[sizeof "/run/" + 64];
+  ssize_t size = 0;
+  int from = open(file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (from < 0 && errno != ENOENT) return porter_failed("the file for /run can't be opened");
+  if (from >= 0) size = read(from, content, sizeof content);
+  if (size < 0) return porter_failed("the file for /run can't be read");
+  if (mount("holdfast", "/run", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=1m,mode=700") < 0) {
+    return porter_failed("nothing can be mounted on /run");
+  }
+  if (from < 0) return PORTER_DONE;
+  close(from);
+  snprintf(path, sizeof path, "/run/%.64s", name ? name + 1 : file);
+  int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (to < 0 || write(to, content, (size_t)size) != size) return porter_failed("/run can't be written to");
+  return close(to) == 0 ? PORTER_DONE : porter_failed("/run can't be written to");
+}
+
+/* Makes the directories of a path below /tmp, of which only the last may be there. */
+static bool make_path(const char *path) {
+  char text[4096];
+  if (snprintf(text, sizeof text, "%s", path) >= (int)sizeof text) return false;
+  for (char *slash = text + strlen("/tmp/"); (slash = strchr(slash, '/')); *slash++ = '/') {
+    *slash = 0;
+    if (mkdir(text, 0755) < 0 && errno != EEXIST) return false;
+  }
+  return mkdir(text, 0755) == 0 || errno == EEXIST;
+}
+
+/*
+ * CRIU makes directories in /tmp that stay there, open to everyone, where it is killed. The command gets a /tmp of its own,
+ * in which one directory is what it is outside.
+ */
+static int private_tmp(const char *keep) {
+  char path[64];
+  bool inside = strncmp(keep, "/tmp/", strlen("/tmp/")) == 0;
+  int fd = inside ? open(keep, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+  if (inside && fd < 0) return porter_failed("what is to be kept of /tmp can't be opened");
+  if (mount("holdfast", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755") < 0) {
+    return porter_failed("nothing can be mounted on /tmp");
+  }
+  if (!inside) return PORTER_DONE;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  if (!make_path(keep) || mount(path, keep, NULL, MS_BIND | MS_REC, NULL) < 0) {
+    return porter_failed("what is to be kept of /tmp can't be mounted");
+  }
+  close(fd);
+  return PORTER_DONE;
+}
+
+/* The value of an option, behind those before it; NULL where it is not there. */
+static const char *option(int argc, char **argv, int *at, const char *name) {
+  if (*at + 1 >= argc || strcmp(argv[*at], name) != 0) return NULL;
+  *at += 2;
+  return argv[*at - 1];
+}
+
 /* The command sees the host without some of its mounts; the host itself keeps them. */
 int porter_private(int argc, char **argv) {
   int at = 0;
   while (at + 1 < argc && strcmp(argv[at], "--umount") == 0) at += 2;
+  int unmounts = at;
+  const char *run = option(argc, argv, &at, "--run");
+  const char *kept = option(argc, argv, &at, "--tmp");
   if (at + 1 >= argc || strcmp(argv[at], "--") != 0) return PORTER_USAGE;
   if (unshare(CLONE_NEWNS) < 0) return porter_failed("no mount namespace can be made");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return porter_failed("mounts can't be made private");
-  for (int i = 0; i < at; i += 2) {
+  for (int i = 0; i < unmounts; i += 2) {
     if (umount2(argv[i + 1], UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT) {
       return porter_failed("a mount can't be taken off");
     }
   }
+  if (run && private_run(run) != PORTER_DONE) return PORTER_FAILED;
+  if (kept && private_tmp(kept) != PORTER_DONE) return PORTER_FAILED;
   execvp(argv[at + 1], argv + at + 1);
   return porter_failed("the command can't be run");
 }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,9 +22,11 @@
 #define DEPTH_MAX 64
 /* Passes over one directory: each takes a very deep tree down by one depth; what is added meanwhile ends somewhere. */
 #define PASSES_MAX 100000
+#define NAMES_MAX 100
 
 struct removal {
   int top;
+  /* Part of the names given at the top; begins anywhere, so that nobody can have taken them all. */
   uint64_t moved;
 };
 
@@ -42,8 +45,8 @@ static bool is_self_or_parent(const char *name) {
 /* A name at the top that nothing has yet. */
 static int move_up(struct removal *removal, int parent, const char *name) {
   char fresh[64];
-  for (int i = 0; i < PASSES_MAX; i++) {
-    snprintf(fresh, sizeof fresh, ".holdfast-removing-%llu", (unsigned long long)removal->moved++);
+  for (int i = 0; i < NAMES_MAX; i++) {
+    snprintf(fresh, sizeof fresh, ".holdfast-removing-%016llx", (unsigned long long)removal->moved++);
     if (renameat2(parent, name, removal->top, fresh, RENAME_NOREPLACE) == 0) return 0;
     if (errno != EEXIST) return -1;
   }
@@ -116,6 +119,7 @@ static int remove_at(int parent, const char *name) {
   if (errno != EISDIR) return removal_failed();
   struct removal removal = {.top = open_inside(parent, name)};
   if (removal.top < 0) return removal_failed();
+  if (getrandom(&removal.moved, sizeof removal.moved, 0) < 0) return removal_failed();
   int dir = fcntl(removal.top, F_DUPFD_CLOEXEC, 3);
   if (dir < 0 || empty(&removal, dir, 0) < 0) return removal_failed();
   return unlinkat(parent, name, AT_REMOVEDIR) == 0 ? PORTER_DONE : removal_failed();

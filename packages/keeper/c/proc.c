@@ -3,24 +3,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MARK_BASE (UINT64_C(1) << 52)
-#define SERIAL_BITS 24
-#define MARK_LINE "Max realtime timeout"
 #define EXEC_VARIABLE "HOLDFAST_EXEC="
 #define ENVIRON_MAX (4u * MIB)
 #define TABLE_MAX 16384u
-/* One slice of a hunt: the loop has pings to answer meanwhile. */
-#define HUNT_CPU_NS 8000000
 
 /* ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -32,9 +23,9 @@ static const char *skip_fields(const char *at, int count) {
   return at;
 }
 
-static uint64_t number_at(const char *at) {
+uint64_t process_number(const char *text) {
   uint64_t value = 0;
-  while (at && *at >= '0' && *at <= '9') value = value * 10 + (uint64_t)(*at++ - '0');
+  while (text && *text >= '0' && *text <= '9') value = value * 10 + (uint64_t)(*text++ - '0');
   return value;
 }
 
@@ -51,21 +42,37 @@ bool process_parse(const char *text, size_t size, struct process *process) {
   size_t length = (size_t)(close - open - 1);
   if (length >= sizeof process->name) length = sizeof process->name - 1;
   memcpy(process->name, open + 1, length);
-  process->pid = (pid_t)number_at(copy);
+  process->pid = (pid_t)process_number(copy);
   process->state = close[2];
   const char *fields = close + 4;
-  process->parent = (pid_t)number_at(fields);
-  process->session = (pid_t)number_at(skip_fields(fields, 2));
-  process->cpu_ticks = number_at(skip_fields(fields, 10)) + number_at(skip_fields(fields, 11));
-  process->start_time = number_at(skip_fields(fields, 18));
-  process->rss_pages = number_at(skip_fields(fields, 20));
+  process->parent = (pid_t)process_number(fields);
+  process->session = (pid_t)process_number(skip_fields(fields, 2));
+  process->cpu_ticks = process_number(skip_fields(fields, 10)) + process_number(skip_fields(fields, 11));
+  process->threads = process_number(skip_fields(fields, 16));
+  process->start_time = process_number(skip_fields(fields, 18));
+  process->rss_pages = process_number(skip_fields(fields, 20));
   return process->pid > 0;
+}
+
+static bool overlooked;
+
+bool processes_overlooked(void) {
+  bool answer = overlooked;
+  overlooked = false;
+  return answer;
+}
+
+/* What is gone is gone; what could not be opened for another reason may be there. */
+static int open_proc(const char *path, int flags) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) overlooked = true;
+  return fd;
 }
 
 size_t process_file(pid_t pid, const char *name, char *text, size_t room) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open_proc(path, 0);
   if (fd < 0) return 0;
   size_t size = 0;
   ssize_t got;
@@ -74,19 +81,19 @@ size_t process_file(pid_t pid, const char *name, char *text, size_t room) {
   return size;
 }
 
-static bool read_one(pid_t pid, struct process *process) {
+bool process_read(pid_t pid, struct process *process) {
   char text[1024];
   size_t size = process_file(pid, "stat", text, sizeof text - 1);
   return process_parse(text, size, process) && process->pid == pid;
 }
 
-/*
- * Calls `each` for the pids in /proc from `position` on, in ascending order, until it says no or there are no more.
- * They are fetched a few at a time, so that each is looked at soon after it was seen. The position is where to go on,
- * 0 after the last; -1 where /proc can't be read.
- */
-static void each_pid(bool (*each)(pid_t pid, void *context), void *context, int64_t *position) {
-  int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+/* The state is that of its first thread, which may have ended while others run. */
+bool process_is_alive(const struct process *process) {
+  return (process->state != 'Z' && process->state != 'X') || process->threads > 1;
+}
+
+void processes_each(bool (*each)(pid_t pid, void *context), void *context, int64_t *position) {
+  int fd = open_proc("/proc", O_DIRECTORY);
   if (fd < 0 || lseek(fd, *position, SEEK_SET) < 0) {
     *position = -1;
     if (fd >= 0) close(fd);
@@ -104,7 +111,7 @@ static void each_pid(bool (*each)(pid_t pid, void *context), void *context, int6
       struct dirent64 *entry = (struct dirent64 *)(buffer + at);
       at += entry->d_reclen;
       *position = entry->d_off;
-      if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') more = each((pid_t)number_at(entry->d_name), context);
+      if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') more = each((pid_t)process_number(entry->d_name), context);
     }
   }
   close(fd);
@@ -118,7 +125,7 @@ static bool count_pid(pid_t pid, void *context) {
 size_t processes_count(void) {
   size_t count = 0;
   int64_t position = 0;
-  each_pid(count_pid, &count, &position);
+  processes_each(count_pid, &count, &position);
   return count;
 }
 
@@ -129,14 +136,14 @@ static bool add_pid(pid_t pid, void *context) {
     if (!grown) return false;
     table->list = grown;
   }
-  if (read_one(pid, &table->list[table->count])) table->count++;
+  if (process_read(pid, &table->list[table->count])) table->count++;
   return table->count < TABLE_MAX;
 }
 
 bool processes_read(struct process_table *table) {
   int64_t position = 0;
   *table = (struct process_table){0};
-  each_pid(add_pid, table, &position);
+  processes_each(add_pid, table, &position);
   if (position >= 0 && table->count > 0) return true;
   processes_free(table);
   return false;
@@ -147,35 +154,7 @@ void processes_free(struct process_table *table) {
   *table = (struct process_table){0};
 }
 
-/* ── Marks ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
-
-static uint64_t mark_base;
-
-void process_marks_init(void) {
-  uint64_t random = 0;
-  if (getrandom(&random, sizeof random, 0) < 0) random = (uint64_t)getpid();
-  mark_base = MARK_BASE + ((random & EXEC_SERIAL_MAX) << SERIAL_BITS);
-}
-
-void process_mark(uint64_t serial) {
-  uint64_t mark = mark_base + serial;
-  struct rlimit limit = {.rlim_cur = mark, .rlim_max = mark};
-  setrlimit(RLIMIT_RTTIME, &limit);
-}
-
-uint64_t process_serial(pid_t pid) {
-  char text[2048];
-  size_t size = process_file(pid, "limits", text, sizeof text - 1);
-  text[size] = 0;
-  const char *line = strstr(text, MARK_LINE);
-  if (!line) return 0;
-  line += strlen(MARK_LINE);
-  while (*line == ' ') line++;
-  line = strchr(line, ' ');
-  while (line && *line == ' ') line++;
-  uint64_t hard = number_at(line);
-  return hard > mark_base && hard - mark_base <= EXEC_SERIAL_MAX ? hard - mark_base : 0;
-}
+/* ── Environment ───────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool environ_exec_id(const char *text, size_t size, char id[EXEC_ID_MAX + 1]) {
   size_t prefix = strlen(EXEC_VARIABLE);
@@ -208,9 +187,9 @@ bool process_exec_id(pid_t pid, char id[EXEC_ID_MAX + 1]) {
   return found;
 }
 
-/* ── Trees ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Tables ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static struct process *find(const struct process_table *table, pid_t pid) {
+struct process *processes_find(const struct process_table *table, pid_t pid) {
   size_t low = 0;
   size_t high = table->count;
   while (low < high) {
@@ -224,8 +203,7 @@ static struct process *find(const struct process_table *table, pid_t pid) {
   return low < table->count && table->list[low].pid == pid ? &table->list[low] : NULL;
 }
 
-/* PID 1 has everything below it; elsewhere only the real descendants, so that a neighbour's processes are safe. */
-static void find_below(struct process_table *table) {
+void processes_find_below(struct process_table *table) {
   pid_t self = getpid();
   bool more = true;
   while (more) {
@@ -233,110 +211,9 @@ static void find_below(struct process_table *table) {
     for (size_t i = 0; i < table->count; i++) {
       struct process *process = &table->list[i];
       if (process->below || process->pid == self) continue;
-      const struct process *parent = find(table, process->parent);
+      const struct process *parent = processes_find(table, process->parent);
       process->below = self == 1 || process->parent == self || (parent && parent->below);
       more |= process->below;
     }
   }
-}
-
-static bool is_marked(const struct process *process, pid_t leader, uint64_t serial, const char *id) {
-  uint64_t marked = process_serial(process->pid);
-  if (marked != 0) return marked == serial;
-  char found[EXEC_ID_MAX + 1];
-  return process->session == leader || (process_exec_id(process->pid, found) && strcmp(found, id) == 0);
-}
-
-static void choose_descendants(struct process_table *table) {
-  bool more = true;
-  while (more) {
-    more = false;
-    for (size_t i = 0; i < table->count; i++) {
-      struct process *process = &table->list[i];
-      const struct process *parent = process->below && !process->chosen ? find(table, process->parent) : NULL;
-      if (!parent || !parent->chosen) continue;
-      process->chosen = more = true;
-    }
-  }
-}
-
-static bool is_alive(const struct process *process) {
-  return process->state != 'Z' && process->state != 'X';
-}
-
-/* By pidfd, and only if the pid still is the process that was looked at. */
-static void kill_one(const struct process *process) {
-  int fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
-  struct process again;
-  bool same = read_one(process->pid, &again) && again.start_time == process->start_time;
-  if (same && fd >= 0) syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
-  if (same && fd < 0 && errno != ESRCH) kill(process->pid, SIGKILL);
-  if (fd >= 0) close(fd);
-}
-
-static int kill_chosen(struct process_table *table) {
-  int alive = 0;
-  for (size_t i = 0; i < table->count; i++) {
-    if (!table->list[i].chosen || !is_alive(&table->list[i])) continue;
-    alive++;
-    kill_one(&table->list[i]);
-  }
-  processes_free(table);
-  return alive;
-}
-
-struct hunt {
-  uint64_t serial;
-  int alive;
-  int64_t began_ns;
-};
-
-/* Of this process: under a load that leaves it little, a slice is still large enough to get somewhere. */
-static int64_t cpu_ns(void) {
-  struct timespec used;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
-}
-
-/* The pidfd is taken before the look: it then stands for what was looked at, or for nothing any more. */
-static bool kill_marked(pid_t pid, void *context) {
-  struct hunt *hunt = context;
-  int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-  struct process process;
-  if (process_serial(pid) == hunt->serial && read_one(pid, &process) && is_alive(&process)) {
-    hunt->alive++;
-    if (fd >= 0) {
-      syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
-    } else {
-      kill(pid, SIGKILL);
-    }
-  }
-  if (fd >= 0) close(fd);
-  return cpu_ns() - hunt->began_ns < HUNT_CPU_NS;
-}
-
-int processes_hunt(uint64_t serial, int64_t *position) {
-  struct hunt hunt = {.serial = serial, .began_ns = cpu_ns()};
-  each_pid(kill_marked, &hunt, position);
-  return hunt.alive;
-}
-
-int processes_kill(pid_t leader, uint64_t serial, const char *id) {
-  struct process_table table;
-  if (!processes_read(&table)) return -1;
-  find_below(&table);
-  for (size_t i = 0; i < table.count; i++) {
-    struct process *process = &table.list[i];
-    process->chosen = process->below && is_alive(process) && is_marked(process, leader, serial, id);
-  }
-  choose_descendants(&table);
-  return kill_chosen(&table);
-}
-
-int processes_kill_all(void) {
-  struct process_table table;
-  if (!processes_read(&table)) return -1;
-  find_below(&table);
-  for (size_t i = 0; i < table.count; i++) table.list[i].chosen = table.list[i].below;
-  return kill_chosen(&table);
 }

@@ -13,6 +13,8 @@ struct file_policy {
   bool reserve;
   /* The control directory, where `reserve` is set; else NULL. */
   const char *control;
+  /* Refuse what lies on another mount than the root: only a running sandbox has what belongs there. */
+  bool one_mount;
 };
 
 struct serve_options {

@@ -9,11 +9,11 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "descriptors.h"
 #include "files.h"
 
 #define EVENTS_PER_TURN 64
@@ -57,6 +57,19 @@ void source_close(struct source *source) {
   source->interest = 0;
 }
 
+void source_move(struct source *from, struct source *to) {
+  struct epoll_event event = {.events = from->interest, .data.ptr = to};
+  if (from->interest && epoll_ctl(from->epoll, EPOLL_CTL_MOD, from->fd, &event) < 0) {
+    source_close(from);
+    return;
+  }
+  to->fd = from->fd;
+  to->epoll = from->epoll;
+  to->interest = from->interest;
+  from->fd = -1;
+  from->interest = 0;
+}
+
 void server_due(struct server *server, uint64_t at_ms) {
   if (at_ms < server->due_ms) server->due_ms = at_ms;
 }
@@ -67,8 +80,8 @@ void server_due(struct server *server, uint64_t at_ms) {
 static void signals_ready(struct server *server, struct source *source, uint32_t events) {
   (void)events;
   struct signalfd_siginfo info[4];
-  ssize_t size;
-  while ((size = read(source->fd, info, sizeof info)) > 0) {
+  ssize_t size = sizeof info;
+  while (size == sizeof info && (size = read(source->fd, info, sizeof info)) > 0) {
     for (size_t i = 0; i < (size_t)size / sizeof info[0]; i++) {
       if (info[i].ssi_signo == SIGCHLD) {
         server->child_died = true;
@@ -94,6 +107,10 @@ static void make_boot_id(char text[33]) {
   text[32] = 0;
 }
 
+static void pass_over(int number) {
+  (void)number;
+}
+
 bool server_init(struct server *server, const struct service *service) {
   *server = (struct server){.epoll = -1, .service = service};
   server->signals = (struct source){.fd = -1, .ready = signals_ready};
@@ -102,9 +119,9 @@ bool server_init(struct server *server, const struct service *service) {
   server->started_at_ms = realtime_us() / 1000;
   server->clock_ms = milliseconds(CLOCK_MONOTONIC);
   server->trimmed = true;
-  /* A write that can't be done is an error where it happens, never a death. */
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
+  /* A write that can't be done is an error where it happens, never a death. Commands would inherit it if ignored. */
+  signal(SIGPIPE, pass_over);
+  signal(SIGXFSZ, pass_over);
   sigset_t caught;
   sigemptyset(&caught);
   sigaddset(&caught, SIGCHLD);
@@ -136,7 +153,7 @@ static void job_detach(int fd) {
   sigset_t none;
   sigemptyset(&none);
   if (fd != 3) dup2(fd, 3);
-  syscall(SYS_close_range, 4u, ~0u, 0u);
+  descriptors_close_from(4);
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
@@ -182,16 +199,19 @@ static bool job_reaped(struct server *server, pid_t pid, int status) {
   return false;
 }
 
-/* The service sees a child dead, and only then is it waited for. False where there is none. */
+/* A service that asks for it sees a child dead, and only then is it waited for. False where there is none. */
 static bool reap_one(struct server *server) {
-  siginfo_t dead = {0};
+  const struct service *service = server->service;
+  siginfo_t dead = {.si_pid = -1};
   int status;
-  if (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) < 0 || dead.si_pid == 0) return false;
-  if (server->service->dying) server->service->dying(server, dead.si_pid);
-  if (waitpid(dead.si_pid, &status, WNOHANG) != dead.si_pid) return false;
-  if (!job_reaped(server, dead.si_pid, status) && server->service->reaped) {
-    server->service->reaped(server, dead.si_pid, status);
+  if (service->watches_deaths && service->watches_deaths()) {
+    dead.si_pid = 0;
+    if (waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) < 0 || dead.si_pid == 0) return false;
+    service->dying(server, dead.si_pid);
   }
+  pid_t pid = waitpid(dead.si_pid, &status, WNOHANG);
+  if (pid <= 0) return false;
+  if (!job_reaped(server, pid, status) && service->reaped) service->reaped(server, pid, status);
   return true;
 }
 

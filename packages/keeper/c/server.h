@@ -30,6 +30,8 @@ struct source {
 
 bool source_watch(struct server *server, struct source *source, uint32_t interest);
 void source_close(struct source *source);
+/* Has `to`, which is not open, watch what `from` did; that one is closed then. Both are where it can't be watched. */
+void source_move(struct source *from, struct source *to);
 
 /* How a handler ended: with the answer it wrote, with an answer that comes later, or with a refusal. */
 struct outcome {
@@ -44,6 +46,7 @@ struct outcome answered(void);
 struct outcome later(void);
 struct outcome refused(enum refusal_code code, const char *message);
 struct outcome system_error(int error);
+struct outcome malformed(void);
 
 struct request {
   struct server *server;
@@ -89,6 +92,8 @@ struct link {
   struct chunk **last;
   size_t queued;
   uint32_t in_flight;
+  /* The first end of an exec that there was no room to announce, by its number; 0 where none is owed. */
+  uint64_t ends_owed;
   struct handle *handles;
   struct link *next_dead;
 };
@@ -98,6 +103,8 @@ struct job;
 /* What a server offers beyond hello, ping and files. Any member may be NULL. */
 struct service {
   const struct route *routes;
+  /* Whether deaths matter before they are waited for: `dying` is called where this says so. */
+  bool (*watches_deaths)(void);
   /* A child is dead, but not waited for yet. */
   void (*dying)(struct server *server, pid_t pid);
   /* A child that no job knows was reaped. */
@@ -113,8 +120,11 @@ struct file_rules {
   uint32_t uid;
   uint32_t gid;
   bool reserve;
+  bool one_mount;
+  const char *control;
   bool own_mount;
   uint64_t mount;
+  uint64_t root_mount;
   struct {
     uint64_t dev;
     uint64_t ino;

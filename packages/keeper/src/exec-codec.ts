@@ -1,4 +1,4 @@
-import { type ExecId, isExecId } from "@holdfast/contract";
+import { type ExecId, isExecId, type TerminalSize } from "@holdfast/contract";
 import type { ExecOrder, KeeperExec } from "@holdfast/engine";
 import { type Ask, ask, nothing, oneOf } from "./ask.ts";
 import { readSlice } from "./journal.ts";
@@ -42,6 +42,8 @@ export const startExec = (order: ExecOrder): Ask<{ existed: boolean; exec: Keepe
       out.str(order.user);
       out.u64(order.timeoutMs);
       out.flag(order.stdin);
+      out.u16(order.tty?.cols ?? 0);
+      out.u16(order.tty?.rows ?? 0);
       out.u64(order.journalCapBytes);
       out.str(order.digest);
     },
@@ -95,4 +97,24 @@ export const listExecs = (): Ask<KeeperExec[]> =>
     return execs;
   });
 
-export const forgetExec = (id: ExecId): Ask<void> => ask(REQUEST.execForget, (out) => out.str(id), nothing);
+export const forgetExec = (id: ExecId, options: { keepJournal: boolean }): Ask<void> =>
+  ask(
+    REQUEST.execForget,
+    (out) => {
+      out.str(id);
+      out.flag(options.keepJournal);
+    },
+    nothing,
+  );
+
+export const resizeExec = (id: ExecId, size: TerminalSize): Ask<void> =>
+  ask(
+    REQUEST.execResize,
+    (out) => {
+      out.str(id);
+      out.u16(size.cols);
+      out.u16(size.rows);
+    },
+    nothing,
+    "urgent",
+  );

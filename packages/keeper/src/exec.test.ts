@@ -1,4 +1,4 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Link } from "@holdfast/engine";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -79,6 +79,13 @@ describe("a command", () => {
     expect(isAlive(pidIn("cancelled"))).toBe(false);
   });
 
+  test("ends when its leader does, not when it closes its output", async () => {
+    const order = shell("exec >&- 2>&-; sleep 1; exit 4");
+    const started = performance.now();
+    expect(await run(link, order)).toMatchObject({ state: "exited", exitCode: 4 });
+    expect(performance.now() - started).toBeGreaterThan(900);
+  });
+
   test("gets the signals it is sent", async () => {
     const order = shell("trap 'echo caught; exit 9' USR1; echo ready; while :; do sleep 0.05; done");
     const end = nextEnd(link, order.id);
@@ -86,6 +93,16 @@ describe("a command", () => {
     await link.readExec(order.id, { cursor: 0, maxBytes: 1000, waitMs: 10_000 }, soon());
     await link.signalExec(order.id, 10, soon());
     expect(await end).toMatchObject({ state: "exited", exitCode: 9 });
+  });
+
+  test("leaves children behind whose output is journaled on", async () => {
+    const order = shell("(sleep 1; echo later) & echo soon");
+    const exec = await run(link, order);
+    await until("the child said something", async () => {
+      const read = { cursor: exec.journalEnd, maxBytes: 10_000, waitMs: 0 };
+      const { records } = await link.readExec(order.id, read, soon());
+      return records.map((record) => Buffer.from(record.data).toString()).join("") === "later\n";
+    });
   });
 
   test("does not wait for a child that holds its output open", async () => {
@@ -114,6 +131,15 @@ describe("stdin", () => {
     expect(await write(7, "", true)).toEqual({ accepted: 7 });
     expect(await end).toMatchObject({ exitCode: 0 });
     expect((await output(link, order.id)).stdout).toBe("one two");
+  });
+
+  test("that nobody reads does not hold the end", async () => {
+    const order = shell("sleep 1; exit 5", { stdin: true });
+    const end = nextEnd(link, order.id);
+    await link.startExec(order, soon());
+    const chunk = { offset: 0, data: Buffer.alloc(1_000_000), end: true };
+    expect(await link.writeStdin(order.id, chunk, soon())).toEqual({ accepted: 1_000_000 });
+    expect(await end).toMatchObject({ state: "exited", exitCode: 5 });
   });
 
   test("that is not asked for is empty", async () => {
@@ -198,20 +224,70 @@ describe("the journal", () => {
     const order = shell("sleep 67");
     const end = nextEnd(link, order.id);
     await link.startExec(order, soon());
-    await expect(link.forgetExec(order.id, soon())).rejects.toMatchObject({ reason: "exec_running" });
+    await expect(link.forgetExec(order.id, { keepJournal: false }, soon())).rejects.toMatchObject({
+      reason: "exec_running",
+    });
     await link.cancelExec(order.id, soon());
     await end;
-    await link.forgetExec(order.id, soon());
+    await link.forgetExec(order.id, { keepJournal: false }, soon());
     const read = link.readExec(order.id, { cursor: 0, maxBytes: 10, waitMs: 0 }, soon());
     await expect(read).rejects.toMatchObject({ reason: "no_such_exec" });
     expect((await link.listExecs(soon())).map((exec) => exec.id)).not.toContain(order.id);
   });
 });
 
+describe("a journal that outlives its exec", () => {
+  const journal = (id: string) => join(keeper.directory, "control", "journals", id);
+
+  test("stays as it is, is no longer the keeper's to read, and its id is not free", async () => {
+    const order = shell("echo kept");
+    await run(link, order);
+    const before = readFileSync(journal(order.id));
+    await link.forgetExec(order.id, { keepJournal: true }, soon());
+    expect(readFileSync(journal(order.id))).toEqual(before);
+    const read = link.readExec(order.id, { cursor: 0, maxBytes: 10, waitMs: 0 }, soon());
+    await expect(read).rejects.toMatchObject({ reason: "no_such_exec" });
+    await expect(link.startExec(order, soon())).rejects.toMatchObject({ reason: "exec_conflict" });
+  });
+
+  test("can be forgotten once, and its id used again", async () => {
+    const order = shell("echo kept");
+    await run(link, order);
+    await link.forgetExec(order.id, { keepJournal: true }, soon());
+    const again = link.forgetExec(order.id, { keepJournal: true }, soon());
+    await expect(again).rejects.toMatchObject({ reason: "no_such_exec" });
+    await link.forgetExec(order.id, { keepJournal: false }, soon());
+    expect(existsSync(journal(order.id))).toBe(false);
+    const gone = link.forgetExec(order.id, { keepJournal: false }, soon());
+    await expect(gone).rejects.toMatchObject({ reason: "no_such_exec" });
+    expect(await run(link, order)).toMatchObject({ exitCode: 0 });
+  });
+});
+
+describe("what a forgotten exec left running", () => {
+  const file = (name: string) => readFileSync(join(keeper.directory, name));
+
+  test.each([true, false])("goes on writing, more than any pipe holds (journal kept: %s)", async (kept) => {
+    const loud = "while head -c 20000 /dev/zero && echo x >> told; do sleep 0.02; done";
+    const script = `cd ${keeper.directory}; rm -f told; (sh -c 'echo $PPID' > left; ${loud}) & sleep 0.2; exit 0`;
+    const order = shell(script, { timeoutMs: 60_000 });
+    expect(await run(link, order)).toMatchObject({ exitCode: 0 });
+    const journal = join(keeper.directory, "control", "journals", order.id);
+    await link.forgetExec(order.id, { keepJournal: kept }, soon());
+    const size = kept ? statSync(journal).size : 0;
+    const before = file("told").length;
+    await until("it has written on", () => file("told").length > before + 40);
+    const pid = Number(file("left"));
+    expect(isAlive(pid)).toBe(true);
+    expect(existsSync(journal) ? statSync(journal).size : 0).toBe(size);
+    process.kill(pid, "SIGKILL");
+  });
+});
+
 test("a forgotten journal that becomes a new one brings nothing of the old along", async () => {
   const old = shell("echo secret of the old one");
   await run(link, old);
-  await link.forgetExec(old.id, soon());
+  await link.forgetExec(old.id, { keepJournal: false }, soon());
   const silent = shell("true");
   expect(await run(link, silent)).toMatchObject({ journalEnd: 0 });
   expect(await output(link, silent.id)).toEqual({ stdout: "", stderr: "" });

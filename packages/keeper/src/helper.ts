@@ -1,6 +1,8 @@
 import { type ChildProcess, spawn } from "node:child_process";
 
 const STDERR_LIMIT = 4_096;
+/** More than the names of what CRIU writes for any number of processes that a sandbox may have. */
+const OUTPUT_LIMIT = 16 * 1_048_576;
 /** What a helper wrote is read on for so long after its exit: a child of its own may hold the pipe open. */
 const DRAIN_MS = 100;
 
@@ -30,17 +32,24 @@ export function complaints(child: ChildProcess): () => string {
 export function runHelper(
   argv: readonly [string, ...string[]],
   deadlineMs: number,
+  stdout: "ignore" | "pipe" = "ignore",
 ): Promise<{
   code: number;
   complaint: string;
+  output: string;
 }> {
   return new Promise((resolve, reject) => {
     const [file, ...args] = argv;
     const what = `porter ${args[0]}`;
-    const child = spawn(file, args, { stdio: ["ignore", "ignore", "pipe"], env: {} });
+    const child = spawn(file, args, { stdio: ["ignore", stdout, "pipe"], env: {} });
     const complaint = complaints(child);
+    let output = "";
+    child.stdout?.setEncoding("utf8").on("data", (chunk: string) => {
+      if (output.length < OUTPUT_LIMIT) output += chunk;
+    });
     const deadline = setTimeout(() => {
       child.kill("SIGKILL");
+      child.stdout?.destroy();
       child.stderr?.destroy();
       reject(new PorterError(`${what} did not end within ${deadlineMs / 1000} s`, null));
     }, deadlineMs);
@@ -50,11 +59,12 @@ export function runHelper(
     });
     child.once("exit", (code, signal) => {
       clearTimeout(deadline);
-      const drained = setTimeout(() => child.stderr?.destroy(), DRAIN_MS);
+      // What it was run to say is waited for; of complaints, the first will do.
+      const drained = setTimeout(() => stdout === "pipe" || child.stderr?.destroy(), DRAIN_MS);
       child.once("close", () => {
         clearTimeout(drained);
         if (code === null) reject(new PorterError(`${what} ended by ${signal}`, null));
-        else resolve({ code, complaint: complaint() });
+        else resolve({ code, complaint: complaint(), output });
       });
     });
   });

@@ -1,5 +1,8 @@
 export { type KeeperBinaries, keeperBinaries } from "./binaries.ts";
+export { readExec } from "./exec-codec.ts";
 export type { Owner } from "./file-codec.ts";
 export type { JailedFiles } from "./files.ts";
+export { readRecords } from "./journal.ts";
 export { type ConnectOptions, connectKeeper } from "./link.ts";
-export { Porter, PorterError } from "./porter.ts";
+export { type FileSum, Porter, PorterError } from "./porter.ts";
+export { Reader } from "./wire.ts";

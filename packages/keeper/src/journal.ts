@@ -1,4 +1,5 @@
 import type { JournalRecord, JournalSlice } from "@holdfast/engine";
+import { giveBack } from "./frame-memory.ts";
 import { Reader, WireError } from "./wire.ts";
 
 const MAGIC = 0x314a4648;
@@ -36,7 +37,13 @@ export function readSlice(from: Reader, cursor: number): JournalSlice {
   const floor = from.u64();
   const end = from.u64();
   const more = from.flag();
-  const read = readRecords(from.bytes(), cursor);
+  const bytes = from.bytes();
+  const read = readRecords(bytes, cursor);
   if (read.next !== next) throw new WireError("a cursor that is not behind the records given");
-  return { records: read.records, next, floor, end, more };
+  let isReleased = false;
+  const release = () => {
+    if (!isReleased) giveBack(bytes);
+    isReleased = true;
+  };
+  return { records: read.records, next, floor, end, more, release };
 }

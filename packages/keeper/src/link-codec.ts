@@ -20,7 +20,10 @@ const BOOT_ID = /^[0-9a-f]{32}$/;
 /** A process with empty strings. */
 const SMALLEST_PROCESS = 41;
 
-export const hello = (greeting: Greeting): Ask<Welcome> =>
+/** What came back. All that is sure of another version of the protocol is that its number comes first. */
+export type HelloAnswer = { spoken: typeof PROTOCOL; welcome: Welcome } | { spoken: number; welcome: null };
+
+export const hello = (greeting: Greeting): Ask<HelloAnswer> =>
   ask(
     REQUEST.hello,
     (out) => {
@@ -30,14 +33,18 @@ export const hello = (greeting: Greeting): Ask<Welcome> =>
       out.str(greeting.sandbox);
     },
     (from) => {
-      if (from.u32() !== PROTOCOL) throw new WireError("another version of the protocol is spoken there");
+      const spoken = from.u32();
+      if (spoken !== PROTOCOL) {
+        from.take(from.left);
+        return { spoken, welcome: null };
+      }
       const version = from.str();
       const bootId = from.str();
       if (!BOOT_ID.test(bootId)) throw new WireError("a boot id that is none");
       if (from.u64() !== greeting.generation) throw new WireError("another generation was greeted back");
       const startedAt = from.u64();
       from.u32();
-      return { version, bootId, startedAt };
+      return { spoken, welcome: { version, bootId, startedAt } };
     },
     "urgent",
   );

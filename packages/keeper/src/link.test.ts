@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { renameSync, symlinkSync, unlinkSync, writeFileSync } from "node:fs";
 import { connect, createServer, type Server, type Socket } from "node:net";
 import { join } from "node:path";
@@ -5,7 +6,9 @@ import type { ExecId } from "@holdfast/contract";
 import { LinkLost } from "@holdfast/engine";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { connectKeeper } from "./link.ts";
-import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper } from "./testing.ts";
+import { DATA_LIMIT, EXEC_END, PROTOCOL, REQUEST } from "./protocol.ts";
+import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper, until } from "./testing.ts";
+import { FrameSplitter, Writer } from "./wire.ts";
 
 let keeper: TestKeeper;
 beforeEach(async () => {
@@ -37,6 +40,26 @@ describe("hello", () => {
     expect(await old.closed).toMatch(/closed/);
     await (await late).ping(soon());
     await expect(old.ping(soon())).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+  });
+
+  test("of another version of the protocol is refused, with both versions in the message", async () => {
+    const socketPath = join(keeper.directory, "older.sock");
+    const older = createServer((socket) => {
+      socket.on("error", () => {});
+      socket.once("data", (hello) => {
+        const answer = Buffer.alloc(20);
+        answer.writeUInt32LE(16, 0);
+        hello.copy(answer, 4, 4, 8);
+        answer.writeUInt16LE(0x8001, 8);
+        answer.writeUInt32LE(1, 12);
+        socket.write(answer);
+      });
+    }).listen(socketPath);
+    await once(older, "listening");
+    const refused = keeper.connect({ socketPath });
+    await expect(refused).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+    await expect(refused).rejects.toThrow(/version 1 of the protocol, this server version 2/);
+    older.close();
   });
 
   test("for another sandbox or installation is refused", async () => {
@@ -183,6 +206,74 @@ class Meddler {
     this.#server.close();
   }
 }
+
+describe("the memory of output that was read", () => {
+  test("is used again once it was released, and not before", async () => {
+    const link = await keeper.connect();
+    const order = keeper.order(["head", "-c", "300000", "/dev/zero"]);
+    await run(link, order);
+    const from = { cursor: 0, maxBytes: 262_144, waitMs: 0 };
+    const read = async () => {
+      const slice = await link.readExec(order.id, from, soon());
+      return { slice, memory: slice.records[0]?.data.buffer };
+    };
+    const [one, two] = [await read(), await read()];
+    expect(two.memory).not.toBe(one.memory);
+    one.slice.release?.();
+    one.slice.release?.();
+    const [three, four] = [await read(), await read()];
+    expect(three.memory).toBe(one.memory);
+    expect(four.memory).not.toBe(one.memory);
+    expect(four.memory).not.toBe(two.memory);
+  });
+});
+
+describe("a link that is not read for a while", () => {
+  test("is told of what ended meanwhile once it has room again", async () => {
+    const link = await keeper.connect();
+    const loud = keeper.order(["head", "-c", "2M", "/dev/zero"], { journalCapBytes: 8_388_608 });
+    await run(link, loud);
+    const quiet = keeper.order(["cat"], { stdin: true });
+    await link.startExec(quiet, soon());
+
+    const frames: { type: number; payload: string }[] = [];
+    const splitter = new FrameSplitter((_id, type, payload) => {
+      frames.push({ type, payload: payload.take(payload.left).toString("latin1") });
+    });
+    const socket = connect(keeper.socketPath);
+    socket.on("data", (data) => splitter.feed(data, false));
+    const out = new Writer();
+    out.frame(1, REQUEST.hello, () => {
+      out.u32(PROTOCOL);
+      out.u64(1);
+      out.str(IDENTITY.installation);
+      out.str(IDENTITY.sandbox);
+    });
+    socket.write(Buffer.concat(out.take()));
+    await until("the hello is answered", () => frames.length === 1);
+
+    socket.pause();
+    for (let id = 2; id < 12; id += 1)
+      out.frame(id, REQUEST.execRead, () => {
+        out.str(loud.id);
+        out.u64(0);
+        out.u32(DATA_LIMIT);
+        out.u32(0);
+      });
+    await new Promise((sent) => socket.write(Buffer.concat(out.take()), sent));
+    // Once asked, so that it has seen them, and once more, so that it has answered.
+    for (let pings = 0; pings < 2; pings += 1) await link.ping(soon());
+    const end = nextEnd(link, quiet.id);
+    await link.writeStdin(quiet.id, { offset: 0, data: new Uint8Array(), end: true }, soon());
+    await end;
+    socket.resume();
+    const isEnd = ({ type, payload }: (typeof frames)[number]) =>
+      type === EXEC_END && payload.includes(quiet.id);
+    await until("the end is told", () => frames.some(isEnd));
+    expect(frames.filter(isEnd)).toHaveLength(1);
+    socket.destroy();
+  });
+});
 
 describe("a broken way", () => {
   let meddler: Meddler;

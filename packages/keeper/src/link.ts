@@ -1,5 +1,5 @@
-import { type ExecId, NUMBERS } from "@holdfast/contract";
-import type { ExecOrder, FileAccess, KeeperExec, Link } from "@holdfast/engine";
+import { type ExecId, NUMBERS, type TerminalSize } from "@holdfast/contract";
+import { type ExecOrder, type FileAccess, type KeeperExec, type Link, LinkLost } from "@holdfast/engine";
 import { Channel } from "./channel.ts";
 import {
   cancelExec,
@@ -7,13 +7,14 @@ import {
   listExecs,
   readExec,
   readOutput,
+  resizeExec,
   signalExec,
   startExec,
   writeStdin,
 } from "./exec-codec.ts";
 import { Files } from "./files.ts";
 import { type Greeting, hello, ping, probe, processes, type Welcome } from "./link-codec.ts";
-import { EXEC_END } from "./protocol.ts";
+import { EXEC_END, PROTOCOL } from "./protocol.ts";
 import { openSocket } from "./socket.ts";
 import { type Reader, WireError } from "./wire.ts";
 
@@ -26,7 +27,7 @@ export interface ConnectOptions extends Greeting {
 
 /**
  * A greeted link to the keeper behind a socket. Fails with `KeeperRefusal` where the keeper is another's or serves a
- * larger generation, with `LinkLost` where none answers, with the signal's reason where that comes first.
+ * larger generation, with `LinkLost` where none answers or it speaks another version of the protocol, with the signal's reason where that comes first.
  */
 export async function connectKeeper(options: ConnectOptions, signal: AbortSignal): Promise<Link> {
   const listeners = new Set<(exec: KeeperExec) => void>();
@@ -43,7 +44,8 @@ export async function connectKeeper(options: ConnectOptions, signal: AbortSignal
 
 export async function greet(channel: Channel, greeting: Greeting, signal: AbortSignal): Promise<Welcome> {
   try {
-    const welcome = await channel.request(hello(greeting), signal);
+    const { spoken, welcome } = await channel.request(hello(greeting), signal);
+    if (welcome === null) throw new LinkLost(otherProtocol(spoken), "no");
     channel.greeted();
     return welcome;
   } catch (error) {
@@ -51,6 +53,10 @@ export async function greet(channel: Channel, greeting: Greeting, signal: AbortS
     throw error;
   }
 }
+
+const otherProtocol = (spoken: number) =>
+  `the keeper speaks version ${spoken} of the protocol, this server version ${PROTOCOL}: ` +
+  "the sandbox was made by another version of Holdfast and can't be served by this one";
 
 function announce(listeners: Iterable<(exec: KeeperExec) => void>, type: number, payload: Reader): void {
   if (type !== EXEC_END) throw new WireError("an unknown event");
@@ -107,8 +113,12 @@ class KeeperLink implements Link {
     return this.#channel.request(listExecs(), signal);
   }
 
-  forgetExec(id: ExecId, signal: AbortSignal) {
-    return this.#channel.request(forgetExec(id), signal);
+  forgetExec(id: ExecId, options: { keepJournal: boolean }, signal: AbortSignal) {
+    return this.#channel.request(forgetExec(id, options), signal);
+  }
+
+  resizeExec(id: ExecId, size: TerminalSize, signal: AbortSignal) {
+    return this.#channel.request(resizeExec(id, size), signal);
   }
 
   onExecEnd(listener: (exec: KeeperExec) => void): void {

@@ -109,6 +109,77 @@ describe("overlay", () => {
   });
 });
 
+describe("sums", () => {
+  test("are given for every file of a directory, and change with any byte", async () => {
+    const sizes = { empty: 0, byte: 1, small: 31, round: 32, more: 100, large: 3 * 1_048_576 + 5 };
+    for (const [name, size] of Object.entries(sizes))
+      writeFileSync(join(directory, name), Buffer.alloc(size, 7));
+    const first = await porter.sums(directory);
+    expect(new Map([...(first ?? [])].map(([name, { size }]) => [name, size]))).toEqual(
+      new Map(Object.entries(sizes)),
+    );
+    expect(await porter.sums(directory)).toEqual(first);
+    for (const [name, size] of Object.entries(sizes).filter(([, each]) => each > 0)) {
+      for (const at of [0, size >> 1, size - 1]) {
+        const bytes = Buffer.alloc(size, 7);
+        bytes.writeUInt8(6, at);
+        writeFileSync(join(directory, name), bytes);
+        expect((await porter.sums(directory))?.get(name)?.sum).not.toBe(first?.get(name)?.sum);
+      }
+    }
+    const distinct = new Set([...(first ?? [])].map(([, { sum }]) => sum));
+    expect(distinct.size).toBe(Object.keys(sizes).length);
+  });
+
+  test("are not given where something else than files is there, or nothing", async () => {
+    expect(await porter.sums(join(directory, "nowhere"))).toBeNull();
+    symlinkSync("/etc/passwd", join(directory, "link"));
+    await expect(porter.sums(directory)).rejects.toThrow(/can't be opened/);
+    await porter.removeTree(join(directory, "link"));
+    mkdirSync(join(directory, "below"));
+    await expect(porter.sums(directory)).rejects.toThrow(/not a file/);
+  });
+});
+
+test("a file system is written out, and one that is not there is an error", async () => {
+  await porter.sync([directory, "/"]);
+  await expect(porter.sync([join(directory, "nowhere")])).rejects.toThrow(/can't be opened/);
+});
+
+describe("a command in a mount namespace of its own", () => {
+  const privately = (script: string, options: Parameters<Porter["privateArgv"]>[2]) => {
+    const [file = "", ...args] = porter.privateArgv([], ["/bin/sh", "-c", script], options);
+    const { stdout, stderr } = spawnSync(file, args, { encoding: "utf8" });
+    return stdout + stderr;
+  };
+
+  test("has a /run with one file in it, or none where that is missing", () => {
+    const runFile = join(directory, "criu.kdat");
+    expect(privately("ls -A /run; stat -f -c %T /run", { runFile })).toBe("tmpfs\n");
+    writeFileSync(runFile, "known");
+    expect(privately("ls -A /run; cat /run/*", { runFile })).toBe("criu.kdat\nknown");
+    expect(isMounted("/run")).toBe(privately("true", {}) !== "");
+  });
+
+  test("has a /tmp in which there is one directory, with what is mounted in it", () => {
+    const before = isMounted("/tmp");
+    mkdirSync(join(directory, "below", "mounted"), { recursive: true });
+    spawnSync("mount", ["-t", "tmpfs", "none", join(directory, "below", "mounted")]);
+    try {
+      writeFileSync(join(directory, "below", "mounted", "file"), "seen");
+      const tmpDir = join(directory, "below");
+      const look = `ls /tmp; cat ${tmpDir}/mounted/file; touch /tmp/left ${tmpDir}/kept`;
+      expect(privately(look, { tmpDir })).toBe(`${directory.split("/")[2]}\nseen`);
+      expect(existsSync("/tmp/left")).toBe(false);
+      expect(existsSync(join(tmpDir, "kept"))).toBe(true);
+      expect(privately("ls -A /tmp", { tmpDir: "/var" })).toBe("");
+    } finally {
+      spawnSync("umount", [join(directory, "below", "mounted")]);
+    }
+    expect(isMounted("/tmp")).toBe(before);
+  });
+});
+
 describe("removeTree", () => {
   test("removes a tree deeper than any path can be", async () => {
     const tree = join(directory, "tree");
@@ -124,6 +195,24 @@ describe("removeTree", () => {
     expect(spawnSync(process.execPath, ["-e", dig], { cwd: tree }).status).toBe(0);
     await porter.removeTree(tree);
     expect(existsSync(tree)).toBe(false);
+  });
+
+  test("removes a deep tree that has taken the names it would be moved to", async () => {
+    const tree = join(directory, "tree");
+    const deep = (name: string) => mkdirSync(join(tree, name, "n/".repeat(70)), { recursive: true });
+    spawnSync("mount", ["-t", "tmpfs", "none", directory]);
+    try {
+      deep("found first where the oldest is");
+      writeFileSync(join(tree, "file"), "");
+      for (let index = 0; index < 100_000; index++) {
+        linkSync(join(tree, "file"), join(tree, `.holdfast-removing-${index}`));
+      }
+      deep("found first where the newest is");
+      await porter.removeTree(tree);
+      expect(existsSync(tree)).toBe(false);
+    } finally {
+      await porter.unmount(directory);
+    }
   });
 
   test("removes hostile names and never what links point at", async () => {

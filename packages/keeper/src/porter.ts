@@ -20,8 +20,8 @@ export interface PorterOptions {
   binary?: string;
   /** Signals and mounts. */
   deadlineMs?: number;
-  /** Removing a tree, however large. */
-  removeDeadlineMs?: number;
+  /** What takes the longer the more there is: removing trees, reading files, writing out file systems. */
+  slowDeadlineMs?: number;
 }
 
 export interface Overlay {
@@ -32,6 +32,20 @@ export interface Overlay {
   lower: readonly string[];
   upper: string;
   work: string;
+}
+
+export interface DiskImage {
+  /** The file that an ext4 file system is in. */
+  image: string;
+  target: string;
+  /** The file system's own mount options. */
+  options: string;
+}
+
+export interface FileSum {
+  size: number;
+  /** 16 hex digits, for finding accidents. */
+  sum: string;
 }
 
 export interface IdMap {
@@ -49,12 +63,12 @@ export type Jail = JailedFiles & { close(): Promise<void> };
 export class Porter {
   readonly #binary: string;
   readonly #deadlineMs: number;
-  readonly #removeDeadlineMs: number;
+  readonly #slowDeadlineMs: number;
 
   constructor(options: PorterOptions = {}) {
     this.#binary = options.binary ?? keeperBinaries().porter;
     this.#deadlineMs = options.deadlineMs ?? 10_000;
-    this.#removeDeadlineMs = options.removeDeadlineMs ?? 120_000;
+    this.#slowDeadlineMs = options.slowDeadlineMs ?? 120_000;
   }
 
   /** Reaches the process that had this pid and start time or none: "gone" also where another has the pid by now. */
@@ -68,6 +82,15 @@ export class Porter {
     await this.#run(["overlay", marker, target, upper, work, ...lower], this.#deadlineMs);
   }
 
+  /**
+   * Mounts a file's own file system. One that is mounted there already is fine, one that is mounted elsewhere is the same
+   * one here; "gone" where there is no such file. The loop device goes with the last mount.
+   */
+  async mountDisk({ image, target, options }: DiskImage): Promise<"mounted" | "gone"> {
+    const code = await this.#run(["disk", image, target, options], this.#deadlineMs, [0, GONE]);
+    return code === GONE ? "gone" : "mounted";
+  }
+
   /** Takes every mount off the target; a busy one is detached. Nothing mounted there is fine. */
   async unmount(target: string): Promise<void> {
     await this.#run(["umount", target], this.#deadlineMs);
@@ -75,7 +98,7 @@ export class Porter {
 
   /** Removes a file or tree without following links; refuses where a mount lies inside. Nothing there is fine. */
   async removeTree(path: string): Promise<void> {
-    await this.#run(["rmtree", path], this.#removeDeadlineMs);
+    await this.#run(["rmtree", path], this.#slowDeadlineMs);
   }
 
   /** Has the file system place what is made in this directory far apart, where it knows how: a matter of speed. */
@@ -83,18 +106,53 @@ export class Porter {
     await this.#run(["spread", directory], this.#deadlineMs);
   }
 
-  /** The argv that runs a command in a mount namespace of its own, in which some paths are not mounted. */
-  privateArgv(unmount: readonly string[], argv: readonly string[]): string[] {
-    return [this.#binary, "private", ...unmount.flatMap((path) => ["--umount", path]), "--", ...argv];
+  /**
+   * The argv that runs a command in a mount namespace of its own, in which some paths are not mounted. Where that is asked
+   * for, /run is in memory and holds one file, and of /tmp there is one directory.
+   */
+  privateArgv(
+    unmount: readonly string[],
+    argv: readonly string[],
+    { runFile, tmpDir }: { runFile?: string | undefined; tmpDir?: string | undefined } = {},
+  ): string[] {
+    const run = runFile === undefined ? [] : ["--run", runFile];
+    const tmp = tmpDir === undefined ? [] : ["--tmp", tmpDir];
+    const unmounts = unmount.flatMap((path) => ["--umount", path]);
+    return [this.#binary, "private", ...unmounts, ...run, ...tmp, "--", ...argv];
+  }
+
+  /** What CRIU is given as its action script: see the environment that it expects in `criu.ts`. */
+  get actionScript(): string {
+    return this.#binary;
+  }
+
+  /** Sizes and sums of the files in a directory that holds nothing else; null where it is missing. */
+  async sums(directory: string): Promise<Map<string, FileSum> | null> {
+    const argv = [this.#binary, "sums", directory] as const;
+    const { code, complaint, output } = await runHelper([...argv], this.#slowDeadlineMs, "pipe");
+    if (code === GONE) return null;
+    if (code !== 0) throw new PorterError(complaint === "" ? "porter sums failed" : complaint, code);
+    return readSums(output);
+  }
+
+  /** Resolves when all that was written to the file systems of these directories is on their disks. */
+  async sync(directories: readonly string[]): Promise<void> {
+    await this.#run(["sync", ...directories], this.#slowDeadlineMs);
   }
 
   /**
    * Serves the files below `root` from a process that can see nothing else. Ids are those of the map: uid 0 is the host's
-   * `idBase`. The signal covers the opening; the jail then lives until it is closed, or as long as this process.
+   * `idBase`. With names of directories in the root to be hidden, the jail is for reading, and refuses what lies there.
+   * The signal covers the opening; the jail then lives until it is closed, or as long as this process.
    */
-  async openJail(root: string, ids: IdMap, signal: AbortSignal): Promise<Jail> {
+  async openJail(
+    root: string,
+    ids: IdMap,
+    signal: AbortSignal,
+    hidden: readonly string[] = [],
+  ): Promise<Jail> {
     signal.throwIfAborted();
-    const args = ["jail", String(JAIL_FD), root, String(ids.idBase), String(ids.idCount)];
+    const args = ["jail", String(JAIL_FD), root, String(ids.idBase), String(ids.idCount), ...hidden];
     const child = spawn(this.#binary, args, { stdio: ["ignore", "ignore", "pipe", "pipe"], env: {} });
     const complaint = complaints(child);
     const channel = jailChannel(child.stdio[JAIL_FD] as Socket);
@@ -116,6 +174,17 @@ export class Porter {
     if (fine.includes(code)) return code;
     throw new PorterError(complaint === "" ? `porter ${args[0]} failed` : complaint, code);
   }
+}
+
+function readSums(output: string): Map<string, FileSum> {
+  const sums = new Map<string, FileSum>();
+  for (const line of output.split("\n").filter(Boolean)) {
+    const [, size, sum, name] = /^(\d+) ([0-9a-f]{16}) (.+)$/.exec(line) ?? [];
+    if (sum === undefined || name === undefined)
+      throw new PorterError("porter sums said something else", null);
+    sums.set(name, { size: Number(size), sum });
+  }
+  return sums;
 }
 
 /** Waits for a child's end, kills it after `graceMs`, and gives up where even that does not end it. */

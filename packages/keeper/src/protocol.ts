@@ -1,7 +1,7 @@
 /** The numbers of PROTOCOL.md. */
 import type { KeeperRefusal } from "@holdfast/engine";
 
-export const PROTOCOL = 1;
+export const PROTOCOL = 2;
 
 export const HEADER_BYTES = 12;
 /** What the size field of a frame may say. */
@@ -23,6 +23,7 @@ export const REQUEST = {
   execCancel: 14,
   execList: 15,
   execForget: 16,
+  execResize: 17,
   fileStat: 20,
   fileOpen: 21,
   fileRead: 22,
@@ -62,4 +63,5 @@ export const REFUSAL_REASONS: readonly KeeperRefusal["reason"][] = [
   "bad_cursor",
   "not_regular",
   "reserved_path",
+  "not_on_disk",
 ];

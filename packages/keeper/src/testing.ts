@@ -37,9 +37,11 @@ export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test
 
 export const removeAll = (path: string): void => rmSync(path, { recursive: true, force: true });
 
+/** A process whose first thread has ended looks dead while its others run. */
 export const isAlive = (pid: number): boolean => {
   try {
-    return !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+    const status = readFileSync(`/proc/${pid}/status`, "utf8");
+    return !/^State:\s+[ZX]/m.test(status) || !/^Threads:\s+[01]$/m.test(status);
   } catch {
     return false;
   }
@@ -97,6 +99,7 @@ export class TestKeeper {
       user: "0",
       timeoutMs: 0,
       stdin: false,
+      tty: null,
       journalCapBytes: 1_048_576,
       digest: "",
       ...rest,
@@ -111,7 +114,7 @@ export class TestKeeper {
     removeAll(this.directory);
   }
 
-  /** As an ordinary process it does not take its commands with it, unlike PID 1 of a sandbox. */
+  /** Those of a keeper that was killed: an ordinary process takes nothing with it then, unlike PID 1 of a sandbox. */
   #killCommands(): void {
     for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
       if (environmentOf(pid).includes(`HOLDFAST_EXEC=${this.#prefix}`)) process.kill(Number(pid), "SIGKILL");
@@ -127,11 +130,16 @@ function environmentOf(pid: string): string {
   }
 }
 
+/** Asked first: a keeper ends its commands before itself. */
 export function stopChild(child: ChildProcess): Promise<void> {
   return new Promise((resolve) => {
     if (child.exitCode !== null || child.signalCode !== null) return resolve();
-    child.once("exit", () => resolve());
-    child.kill("SIGKILL");
+    const timer = setTimeout(() => child.kill("SIGKILL"), 10_000);
+    child.once("exit", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+    child.kill("SIGTERM");
   });
 }
 

@@ -1,4 +1,5 @@
 import { KeeperRefusal } from "@holdfast/engine";
+import { frameCopy, frameMemory } from "./frame-memory.ts";
 import { DATA_LIMIT, FRAME_LIMIT, HEADER_BYTES } from "./protocol.ts";
 
 /** Bytes that say what the protocol does not allow. The only error that decoding throws. */
@@ -90,7 +91,7 @@ export class Reader {
   take(size: number): Buffer {
     const at = this.#advance(size);
     const view = this.#buffer.subarray(at, at + size);
-    return this.#shared ? Buffer.from(view) : view;
+    return this.#shared ? frameCopy(view) : view;
   }
 
   /** How many items follow, each of at least `smallest` bytes: an array is never made for more than can be there. */
@@ -173,6 +174,13 @@ export class Writer {
 
   flag(value: boolean): void {
     this.u8(value ? 1 : 0);
+  }
+
+  u16(value: number): void {
+    const at = this.#reserve(2);
+    if (!Number.isInteger(value) || value < 0 || value > 0xffff)
+      throw malformed(`${value} is not a 16-bit number`);
+    this.#scratch.writeUInt16LE(value, at);
   }
 
   u32(value: number): void {
@@ -265,7 +273,7 @@ export class FrameSplitter {
     const size = checkedSize(chunk.readUInt32LE(at));
     const end = at + 4 + size;
     if (end > chunk.length) {
-      this.#frame = Buffer.allocUnsafeSlow(size);
+      this.#frame = frameMemory(size);
       return 4;
     }
     this.#emit(chunk, at + 4, end, shared);
@@ -277,7 +285,7 @@ export class FrameSplitter {
     this.#filled += copied;
     if (this.#filled === 4) {
       this.#filled = 0;
-      this.#frame = Buffer.allocUnsafeSlow(checkedSize(this.#sizeField.readUInt32LE(0)));
+      this.#frame = frameMemory(checkedSize(this.#sizeField.readUInt32LE(0)));
     }
     return copied;
   }

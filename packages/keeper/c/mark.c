@@ -1,0 +1,141 @@
+#include "mark.h"
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "limits.h"
+#include "proc.h"
+
+#define MARK_BASE (UINT64_C(1) << 52)
+#define SERIAL_BITS 24
+#define MARK_LINE "Max realtime timeout"
+
+#if defined(__x86_64__)
+#define ARCH_NATIVE AUDIT_ARCH_X86_64
+#define ARCH_SMALL AUDIT_ARCH_I386
+#define SMALL_SYS_SETRLIMIT 75
+#define SMALL_SYS_PRLIMIT64 340
+/* The third set of calls of this architecture has the numbers of the first, and this bit. */
+#define NUMBER_MASK (~0x40000000u)
+#elif defined(__aarch64__)
+#define ARCH_NATIVE AUDIT_ARCH_AARCH64
+#define ARCH_SMALL AUDIT_ARCH_ARM
+#define SMALL_SYS_SETRLIMIT 75
+#define SMALL_SYS_PRLIMIT64 369
+#define NUMBER_MASK (~0u)
+#else
+#error "the numbers of setrlimit and prlimit64 are not known here"
+#endif
+
+static uint64_t mark_base;
+/* Handed to prlimit64 in an argument that the kernel does not look at, but the filter does. */
+static uint64_t secret;
+
+/* One line of the filter each. */
+enum {
+  START,
+  IF_NATIVE,
+  NATIVE_NUMBER,
+  NATIVE_MASK,
+  IF_SETRLIMIT,
+  IF_PRLIMIT64,
+  IF_SMALL,
+  SMALL_NUMBER,
+  IF_SMALL_SETRLIMIT,
+  IF_SMALL_PRLIMIT64,
+  SETRLIMIT,
+  IF_SETRLIMIT_MARK,
+  PRLIMIT64,
+  IF_PRLIMIT64_MARK,
+  PRLIMIT64_NEW,
+  IF_READ,
+  PRLIMIT64_NEW_HIGH,
+  IF_READ_HIGH,
+  SECRET,
+  IF_SECRET,
+  SECRET_HIGH,
+  IF_SECRET_HIGH,
+  REFUSE_IT,
+  ALLOW_IT,
+  LINES,
+};
+
+#define FIELD(name) (uint32_t)offsetof(struct seccomp_data, name)
+#define LOW(argument) (FIELD(args) + 8 * (argument))
+#define HIGH(argument) (LOW(argument) + 4)
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, field)
+#define JUMP(line, value, yes, no) \
+  [line] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (yes) - (line) - 1, (no) - (line) - 1)
+
+/*
+ * Refuses setrlimit(resource, limit) and prlimit64(pid, resource, new, old, -, secret) of the limit that is the mark.
+ * Reading it has no new one, and is as free as everything else.
+ */
+static void seal(void) {
+  struct sock_filter lines[LINES] = {
+      [START] = LOAD(FIELD(arch)),
+      JUMP(IF_NATIVE, ARCH_NATIVE, NATIVE_NUMBER, IF_SMALL),
+      [NATIVE_NUMBER] = LOAD(FIELD(nr)),
+      [NATIVE_MASK] = BPF_STMT(BPF_ALU | BPF_AND | BPF_K, NUMBER_MASK),
+      JUMP(IF_SETRLIMIT, SYS_setrlimit, SETRLIMIT, IF_PRLIMIT64),
+      JUMP(IF_PRLIMIT64, SYS_prlimit64, PRLIMIT64, ALLOW_IT),
+      JUMP(IF_SMALL, ARCH_SMALL, SMALL_NUMBER, ALLOW_IT),
+      [SMALL_NUMBER] = LOAD(FIELD(nr)),
+      JUMP(IF_SMALL_SETRLIMIT, SMALL_SYS_SETRLIMIT, SETRLIMIT, IF_SMALL_PRLIMIT64),
+      JUMP(IF_SMALL_PRLIMIT64, SMALL_SYS_PRLIMIT64, PRLIMIT64, ALLOW_IT),
+      [SETRLIMIT] = LOAD(LOW(0)),
+      JUMP(IF_SETRLIMIT_MARK, RLIMIT_RTTIME, REFUSE_IT, ALLOW_IT),
+      [PRLIMIT64] = LOAD(LOW(1)),
+      JUMP(IF_PRLIMIT64_MARK, RLIMIT_RTTIME, PRLIMIT64_NEW, ALLOW_IT),
+      [PRLIMIT64_NEW] = LOAD(LOW(2)),
+      JUMP(IF_READ, 0, PRLIMIT64_NEW_HIGH, SECRET),
+      [PRLIMIT64_NEW_HIGH] = LOAD(HIGH(2)),
+      JUMP(IF_READ_HIGH, 0, ALLOW_IT, SECRET),
+      [SECRET] = LOAD(LOW(5)),
+      JUMP(IF_SECRET, (uint32_t)secret, SECRET_HIGH, REFUSE_IT),
+      [SECRET_HIGH] = LOAD(HIGH(5)),
+      JUMP(IF_SECRET_HIGH, (uint32_t)(secret >> 32), ALLOW_IT, REFUSE_IT),
+      [REFUSE_IT] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      [ALLOW_IT] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog filter = {.len = LINES, .filter = lines};
+  syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);
+  explicit_bzero(lines, sizeof lines);
+}
+
+void marks_init(void) {
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof random, 0) < 0) random = (uint64_t)getpid();
+  mark_base = MARK_BASE + ((random & EXEC_SERIAL_MAX) << SERIAL_BITS);
+  if (getrandom(&secret, sizeof secret, 0) == sizeof secret) seal();
+}
+
+void mark_self(uint64_t serial) {
+  uint64_t mark = mark_base + serial;
+  struct rlimit limit = {.rlim_cur = mark, .rlim_max = mark};
+  syscall(SYS_prlimit64, 0, RLIMIT_RTTIME, &limit, NULL, NULL, secret);
+  explicit_bzero(&secret, sizeof secret);
+}
+
+uint64_t mark_of(pid_t pid) {
+  char text[2048];
+  size_t size = process_file(pid, "limits", text, sizeof text - 1);
+  text[size] = 0;
+  const char *line = strstr(text, MARK_LINE);
+  if (!line) return 0;
+  line += strlen(MARK_LINE);
+  while (*line == ' ') line++;
+  line = strchr(line, ' ');
+  while (line && *line == ' ') line++;
+  uint64_t hard = process_number(line);
+  return hard > mark_base && hard - mark_base <= EXEC_SERIAL_MAX ? hard - mark_base : 0;
+}
