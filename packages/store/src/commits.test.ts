@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
+import type { Commit } from "@holdfast/engine";
 import { expect, onTestFinished, test } from "vitest";
 import { CommitQueue } from "./commits.ts";
 import { temporaryDirectory } from "./testing/directory.ts";
@@ -21,11 +22,16 @@ function bareQueue(write?: (database: DatabaseSync, index: number) => void) {
   });
   database.exec("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER)");
   let index = 0;
-  const queue = new CommitQueue(database, () => {
-    database.exec("INSERT INTO t VALUES (1)");
-    write?.(database, index++);
-  });
-  return { queue, rows: () => watcher.prepare(ROWS).get()?.n, database };
+  let relaxed = 0;
+  const queue = new CommitQueue(
+    database,
+    () => {
+      database.exec("INSERT INTO t VALUES (1)");
+      write?.(database, index++);
+    },
+    { onRelaxed: () => relaxed++, makeRoom: () => false },
+  );
+  return { queue, rows: () => watcher.prepare(ROWS).get()?.n, database, relaxed: () => relaxed };
 }
 
 test("commits of one turn of the event loop share a transaction, also across callbacks", async () => {
@@ -73,26 +79,62 @@ test("a transaction that SQLite gives up fails every commit in it, and the next 
   expect(rows()).toBe(1);
 });
 
-test("everything acknowledged before a kill -9 is there after reopening, and nothing half-written", async () => {
-  const path = join(temporaryDirectory(), "holdfast.db");
-  const child = spawn(process.execPath, [join(import.meta.dirname, "testing/committer.ts"), path], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  onTestFinished(() => void child.kill("SIGKILL"));
-  const exited = once(child, "exit");
-  const acknowledged: string[] = [];
-  for await (const line of createInterface({ input: child.stdout })) {
-    acknowledged.push(line);
-    if (acknowledged.length === 500) child.kill("SIGKILL");
-  }
-  await exited;
+const rule = (database: DatabaseSync) => database.prepare("PRAGMA synchronous").get()?.synchronous;
+const [NORMAL, FULL] = [1, 2];
 
-  const { store } = await temporaryStore({ path });
-  const records = await store.liveSandboxes();
-  const stored = new Set<string>(records.map(({ id }) => id));
-  expect(acknowledged.length).toBeGreaterThanOrEqual(500);
-  expect(acknowledged.filter((id) => !stored.has(id))).toEqual([]);
-  const events = await store.events({ limit: records.length + 1 });
-  expect(events.map(({ sandboxId }) => sandboxId)).toEqual(records.map(({ id }) => id));
-  expect((await store.counters()).created).toBe(records.length);
+test("a transaction waits for the disk unless all of its commits need to outlive the server only", async () => {
+  const rules: unknown[] = [];
+  const { queue, database, relaxed } = bareQueue((during) => rules.push(rule(during)));
+  const add = (...outlives: Commit["outlives"][]) =>
+    Promise.all(
+      outlives.map((each) =>
+        queue.add(each === undefined ? { changes: [] } : { changes: [], outlives: each }),
+      ),
+    );
+  await add("server", "server");
+  expect(rules.splice(0)).toEqual([NORMAL, NORMAL]);
+  expect(relaxed()).toBe(1);
+  expect(rule(database)).toBe(FULL);
+  await add("server", "host");
+  await add("server", undefined);
+  expect(rules.splice(0)).toEqual([FULL, FULL, FULL, FULL]);
+  expect(relaxed()).toBe(1);
 });
+
+test("a relaxed transaction that fails leaves the connection as durable as it was", async () => {
+  const { queue, database } = bareQueue((during) => {
+    during.exec("ROLLBACK");
+    throw new Error("disk full");
+  });
+  await expect(queue.add({ changes: [], outlives: "server" })).rejects.toThrow("disk full");
+  expect(rule(database)).toBe(FULL);
+});
+
+test.for(["host", "server"])(
+  "all that outlives the %s, acknowledged before a kill -9, is there after reopening, and nothing half-written",
+  async (outlives) => {
+    const path = join(temporaryDirectory(), "holdfast.db");
+    const child = spawn(
+      process.execPath,
+      [join(import.meta.dirname, "testing/committer.ts"), path, outlives],
+      { stdio: ["ignore", "pipe", "inherit"] },
+    );
+    onTestFinished(() => void child.kill("SIGKILL"));
+    const exited = once(child, "exit");
+    const acknowledged: string[] = [];
+    for await (const line of createInterface({ input: child.stdout })) {
+      acknowledged.push(line);
+      if (acknowledged.length === 500) child.kill("SIGKILL");
+    }
+    await exited;
+
+    const { store } = await temporaryStore({ path });
+    const records = await store.liveSandboxes();
+    const stored = new Set<string>(records.map(({ id }) => id));
+    expect(acknowledged.length).toBeGreaterThanOrEqual(500);
+    expect(acknowledged.filter((id) => !stored.has(id))).toEqual([]);
+    const events = await store.events({ limit: records.length + 1 });
+    expect(events.map(({ sandboxId }) => sandboxId)).toEqual(records.map(({ id }) => id));
+    expect((await store.counters()).created).toBe(records.length);
+  },
+);

@@ -1,6 +1,7 @@
 import type { DatabaseSync } from "node:sqlite";
 import { HoldfastError } from "@holdfast/contract";
 import type { Commit } from "@holdfast/engine";
+import { isFull } from "./sqlite.ts";
 
 /** One transaction writes at most this many commits, so that a burst doesn't keep the event loop for long. */
 const BATCH_MAX = 256;
@@ -12,23 +13,35 @@ interface Waiting {
   reject(error: unknown): void;
 }
 
+export interface CommitHooks {
+  /** Told of every transaction that a power cut could still undo. */
+  onRelaxed(): void;
+  /** Asked when the disk is full; true where it is worth trying again. */
+  makeRoom(): boolean;
+}
+
 /**
  * Group commit. A durable COMMIT costs a flush of the disk however much it holds, so all commits that arrive within one
- * turn of the event loop share one. Each is written in a savepoint of its own: one whose precondition fails is taken
- * back alone. None is answered before the COMMIT has returned.
+ * turn of the event loop share one. Where there are several, each is written in a savepoint of its own: one whose
+ * precondition fails is taken back alone. None is answered before the COMMIT has returned. Where all that share it need to
+ * outlive the server only, it leaves the log to the kernel, which keeps it through any death of this process; a late
+ * flush follows.
  *
  * The end of a turn is `setImmediate`: it comes after every socket that had something to say has been heard, which a
  * microtask does not wait for, and costs a lone commit a few microseconds. The transaction begins and ends within one
  * synchronous stretch, so no other query of the connection ever sees or joins it.
  */
 export class CommitQueue {
-  readonly #transaction: (commits: readonly Commit[]) => unknown[];
+  readonly #transaction: Transaction;
+  readonly #onRelaxed: () => void;
   #waiting: Waiting[] = [];
   #scheduled = false;
   #closed = false;
 
-  constructor(database: DatabaseSync, write: (commit: Commit) => void) {
-    this.#transaction = createTransaction(database, write);
+  constructor(database: DatabaseSync, write: (commit: Commit) => void, hooks: CommitHooks) {
+    const transaction = makingRoom(createTransaction(database, write), hooks.makeRoom);
+    this.#transaction = { host: transaction, server: relaxed(database, transaction) };
+    this.#onRelaxed = hooks.onRelaxed;
   }
 
   add(commit: Commit): Promise<void> {
@@ -62,7 +75,9 @@ export class CommitQueue {
   #flush(): void {
     const batch = this.#waiting.splice(0, BATCH_MAX);
     if (batch.length === 0) return;
-    const errors = this.#transaction(batch.map(({ commit }) => commit));
+    const outlives = batch.every(({ commit }) => commit.outlives === "server") ? "server" : "host";
+    const errors = this.#transaction[outlives](batch.map(({ commit }) => commit));
+    if (outlives === "server") this.#onRelaxed();
     for (const [index, { resolve, reject }] of batch.entries()) {
       if (errors[index] === undefined) resolve();
       else reject(errors[index]);
@@ -70,8 +85,32 @@ export class CommitQueue {
   }
 }
 
-/** Answers, for each commit, undefined once it is durable, or why it was not written. */
-function createTransaction(database: DatabaseSync, write: (commit: Commit) => void) {
+/** Answers, for each commit, undefined once it is written, or why it was not. */
+type Write = (commits: readonly Commit[]) => unknown[];
+
+type Transaction = Readonly<Record<NonNullable<Commit["outlives"]>, Write>>;
+
+/** FULL is the connection's rule, for whatever else writes through it; what is relaxed is one transaction. */
+function relaxed(database: DatabaseSync, transaction: Write): Write {
+  return (commits) => {
+    database.exec("PRAGMA synchronous = NORMAL");
+    try {
+      return transaction(commits);
+    } finally {
+      database.exec("PRAGMA synchronous = FULL");
+    }
+  };
+}
+
+/** A transaction that a full disk broke is tried once more where room could be made. Nothing of the first try was kept. */
+function makingRoom(transaction: Write, makeRoom: () => boolean): Write {
+  return (commits) => {
+    const errors = transaction(commits);
+    return errors.some(isFull) && makeRoom() ? transaction(commits) : errors;
+  };
+}
+
+function createTransaction(database: DatabaseSync, write: (commit: Commit) => void): Write {
   const begin = database.prepare("BEGIN IMMEDIATE");
   const commit = database.prepare("COMMIT");
   const save = database.prepare("SAVEPOINT one");
@@ -83,8 +122,8 @@ function createTransaction(database: DatabaseSync, write: (commit: Commit) => vo
     try {
       write(one);
     } catch (error) {
-      // A full disk or a failing one makes SQLite give up the whole transaction: then nobody's commit was written.
-      if (!database.isTransaction) throw error;
+      // A full disk or a failing one is everybody's: the whole transaction is given up, and nobody's commit was written.
+      if (!database.isTransaction || isFull(error)) throw error;
       rollbackToSave.run();
       release.run();
       return error;
@@ -97,7 +136,8 @@ function createTransaction(database: DatabaseSync, write: (commit: Commit) => vo
     let errors: unknown[] = [];
     try {
       begin.run();
-      errors = commits.map(writeAlone);
+      // One by itself is taken back with the transaction.
+      errors = commits.map(commits.length === 1 ? write : writeAlone);
       commit.run();
       return errors;
     } catch (error) {

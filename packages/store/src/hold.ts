@@ -21,13 +21,14 @@ export function holdStateDirectory(directory: string): DirectoryHold {
   const pidFile = join(directory, "lock.pid");
   const database = new DatabaseSync(join(directory, "lock.db"), { timeout: 0 });
   try {
-    database.exec("BEGIN IMMEDIATE");
+    // Nothing is ever written, and on a full disk there is no room for the file that would undo it.
+    database.exec("PRAGMA journal_mode = MEMORY; BEGIN IMMEDIATE");
   } catch (error) {
     database.close();
     throw isBusy(error) ? new DirectoryHeld(directory, readPid(pidFile)) : error;
   }
   held.add(database);
-  writeFileSync(pidFile, `${process.pid}\n`);
+  notePid(pidFile);
   return {
     release() {
       if (!database.isOpen) return;
@@ -36,6 +37,15 @@ export function holdStateDirectory(directory: string): DirectoryHold {
       held.delete(database);
     },
   };
+}
+
+/** A disk without room for it keeps no server from starting: starting is how room is made. */
+function notePid(file: string): void {
+  try {
+    writeFileSync(file, `${process.pid}\n`);
+  } catch {
+    rmSync(file, { force: true });
+  }
 }
 
 function readPid(file: string): number | null {

@@ -13,6 +13,9 @@ const MIGRATIONS: readonly Up[] = [
     await createEvents(db);
     await createTheRest(db);
   },
+  indexForgetting,
+  ownSandboxes,
+  keepMemory,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -51,8 +54,8 @@ async function createSandboxes(db: Kysely<Tables>): Promise<void> {
 
 /*
  * Execs and events are written twice for every exec, and what a commit costs is the pages that it touches: these two
- * tables have the fewest indexes that their readers can live with, and rowids without a table of sequences. Their
- * newest row is never removed, so a rowid never comes twice.
+ * tables have the fewest indexes that their readers can live with, and rowids without a table of sequences. A rowid
+ * may come again once its exec was forgotten; the order of a listing is all that it stands for.
  */
 async function createExecs(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -122,6 +125,45 @@ async function createTheRest(db: Kysely<Tables>): Promise<void> {
     .addColumn("last_four", "text", (column) => column.notNull())
     .addColumn("created_at", "integer", (column) => column.notNull())
     .execute();
+}
+
+/**
+ * What is forgotten is found by its end, and an idempotency key by what was made under it. What one sandbox keeps is
+ * asked for too seldom to make every exec pay for an index of it.
+ */
+async function indexForgetting(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createIndex("execs_ended")
+    .on("execs")
+    .column("ended_at")
+    .where(sql.ref("ended_at"), "is not", null)
+    .execute();
+  await db.schema.createIndex("idempotency_target").on("idempotency").column("target").execute();
+}
+
+/** Who made a sandbox, what it has used up, and what pruning looks for. */
+async function ownSandboxes(db: Kysely<Tables>): Promise<void> {
+  await db.schema.alterTable("sandboxes").addColumn("owner", "text").execute();
+  await db.schema
+    .alterTable("sandboxes")
+    .addColumn("execs_started", "integer", (column) => column.notNull().defaultTo(0))
+    .execute();
+  await db.schema.alterTable("sandboxes").addColumn("restarts", "text").execute();
+  await db.schema
+    .createIndex("sandboxes_gone")
+    .on("sandboxes")
+    .column("ended_at")
+    .where(sql.ref("phase"), "=", sql.lit("gone"))
+    .execute();
+}
+
+/** Until now every generation began with a launch. */
+async function keepMemory(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .alterTable("sandboxes")
+    .addColumn("memory_since", "integer", (column) => column.notNull().defaultTo(0))
+    .execute();
+  await sql`update sandboxes set memory_since = generation`.execute(db);
 }
 
 const VERSION_KEY = "schema_version";

@@ -17,6 +17,7 @@ import type {
 } from "@holdfast/engine";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
+import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
 import { readEvent, readExec, readSandbox } from "./rows.ts";
 import { prepare } from "./sqlite.ts";
 import type { ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
@@ -35,6 +36,7 @@ export function createReader(
   return {
     ...createFinders(database, db),
     ...createListings(db, onUnreadable),
+    ...createReports(db),
     async counters() {
       const rows = await db.selectFrom("counters").selectAll().execute();
       const values = new Map(rows.map(({ name, value }) => [name, value]));
@@ -154,9 +156,69 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return readable(rows, readExec);
     },
 
+    async endedExecs(filter: { endedBefore: number; exceptOf: readonly SandboxId[]; limit: number }) {
+      let query = db
+        .selectFrom("execs")
+        .select(["id", "sandbox_id", "output_end"])
+        .where("ended_at", "<", filter.endedBefore)
+        .orderBy("ended_at")
+        .limit(filter.limit);
+      if (filter.exceptOf.length > 0) query = query.where("sandbox_id", "not in", filter.exceptOf);
+      const rows = await query.execute();
+      return rows.map((row) => ({
+        id: row.id as ExecId,
+        sandboxId: row.sandbox_id as SandboxId,
+        outputEnd: row.output_end,
+      }));
+    },
+
+    async keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]> {
+      const kept: KeptRow[] = [];
+      for (let rows: KeptRow[] | undefined; rows === undefined || rows.length === KEPT_AT_ONCE; ) {
+        if (rows !== undefined) await new Promise(setImmediate);
+        rows = await keptPage(db, sandboxId, kept.at(-1)?.position ?? 0);
+        kept.push(...rows);
+      }
+      kept.sort((one, other) => Number(one.ended_at) - Number(other.ended_at));
+      return kept.map(({ id, output_end }) => ({ id: id as ExecId, outputEnd: output_end }));
+    },
+
     events: (filter: EventFilter): Promise<StoredEvent[]> =>
       page(filter.limit, (last, count) => eventPage(db, filter, last?.seq ?? filter.after, count), readEvent),
   };
+}
+
+/** What cleaning asks before it acts. */
+function createReports(db: Kysely<Tables>) {
+  return {
+    async prunable(order: PruneOrder) {
+      const [events, keys, gone] = await Promise.all([
+        oldEvents(db, order).execute(),
+        oldKeys(db, order).execute(),
+        oldGone(db, order).execute(),
+      ]);
+      return { events: events.length, keys: keys.length, gone: gone.length };
+    },
+
+    async unreadable(): Promise<SandboxId[]> {
+      const rows = await db
+        .selectFrom("sandboxes")
+        .selectAll()
+        .where("phase", "<>", sql.lit("gone"))
+        .execute();
+      return rows.filter((row) => !isReadable(row)).map(({ id }) => id as SandboxId);
+    },
+  };
+}
+
+function isReadable(row: Selectable<SandboxTable>): boolean {
+  try {
+    readSandbox(row);
+    return true;
+  } catch (error) {
+    if (error instanceof UnreadableRecord) return false;
+    throw error;
+  }
 }
 
 /** Where a record stands in its listing. A cursor that stands nowhere is an error: an empty page would say "the end". */
@@ -205,16 +267,34 @@ function execPage(
   return query.execute();
 }
 
+/** A sandbox may keep thousands: they are read in the order that has an index, some in each turn of the event loop. */
+const KEPT_AT_ONCE = 500;
+
+type KeptRow = Pick<Selectable<ExecTable>, "position" | "id" | "output_end" | "ended_at">;
+
+function keptPage(db: Kysely<Tables>, sandboxId: SandboxId, after: number): Promise<KeptRow[]> {
+  return db
+    .selectFrom("execs")
+    .select(["position", "id", "output_end", "ended_at"])
+    .where("sandbox_id", "=", sandboxId)
+    .where("position", ">", after)
+    .where("ended_at", "is not", null)
+    .orderBy("position")
+    .limit(KEPT_AT_ONCE)
+    .execute();
+}
+
 function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | undefined, count: number) {
   const { sandboxId, execId, types } = filter;
   let query = db.selectFrom("events").selectAll().orderBy("seq").limit(count);
   if (after !== undefined) query = query.where("seq", ">", after);
   if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
   // An exec's events are found among its sandbox's, which have an index.
-  if (execId !== undefined)
-    query = query
-      .where("exec_id", "=", execId)
-      .where("sandbox_id", "=", (of) => of.selectFrom("execs").select("sandbox_id").where("id", "=", execId));
+  if (execId !== undefined) query = query.where("exec_id", "=", execId);
+  if (execId !== undefined && sandboxId === undefined)
+    query = query.where("sandbox_id", "=", (of) =>
+      of.selectFrom("execs").select("sandbox_id").where("id", "=", execId),
+    );
   if (types !== undefined) query = query.where("type", "in", types);
   return query.execute();
 }

@@ -8,6 +8,7 @@ import type { EventTable, ExecTable, SandboxTable } from "./tables.ts";
 
 export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
 export type ExecRow = Omit<Insertable<ExecTable>, "position">;
+export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
 export type EventRow = Omit<Insertable<EventTable>, "seq">;
 
 const json = (value: unknown): string => JSON.stringify(value);
@@ -48,6 +49,7 @@ export function sandboxRow(record: SandboxRecord): SandboxRow {
     phase,
     phase_data: json(phaseData),
     generation: record.generation,
+    memory_since: record.memorySince,
     lease: writeLease(record.lease),
     instance: jsonOrNull(record.instance),
     spec: json(record.spec),
@@ -55,6 +57,9 @@ export function sandboxRow(record: SandboxRecord): SandboxRow {
     last_activity_at: record.lastActivityAt,
     transitioned_at: record.transitionedAt,
     ended_at: record.endedAt,
+    owner: record.owner,
+    execs_started: record.execsStarted,
+    restarts: jsonOrNull(record.restarts),
     revision: record.revision,
   };
 }
@@ -67,6 +72,7 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       nameHeld: row.name_held === 1,
       phase: { name: row.phase, ...JSON.parse(row.phase_data) },
       generation: row.generation,
+      memorySince: row.memory_since,
       lease: readLease(row.lease),
       instance: parseOrNull(row.instance),
       spec: JSON.parse(row.spec),
@@ -74,26 +80,36 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       lastActivityAt: row.last_activity_at,
       transitionedAt: row.transitioned_at,
       endedAt: row.ended_at,
+      owner: row.owner,
+      execsStarted: row.execs_started,
+      restarts: parseOrNull(row.restarts),
       revision: row.revision,
     }),
   );
 }
 
 export function execRow(record: ExecRecord): ExecRow {
+  return {
+    ...outcomeRow(record),
+    sandbox_id: record.sandboxId,
+    spec: json(record.spec),
+    digest: record.digest,
+    created_at: record.createdAt,
+  };
+}
+
+/** What an end writes. The spec may be large, and was written by the insert. */
+export function outcomeRow(record: ExecRecord): OutcomeRow {
   checkExec(record);
   return {
     id: record.id,
-    sandbox_id: record.sandboxId,
     generation: record.generation,
-    spec: json(record.spec),
-    digest: record.digest,
     status: record.status,
     exit_code: record.exitCode,
     signal: record.signal,
     cause: jsonOrNull(record.cause),
     dispatched: record.dispatched,
     output_end: record.outputEnd,
-    created_at: record.createdAt,
     started_at: record.startedAt,
     ended_at: record.endedAt,
   };
@@ -105,7 +121,8 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
       id: row.id,
       sandboxId: row.sandbox_id,
       generation: row.generation,
-      spec: JSON.parse(row.spec),
+      // A spec that was stored before there were terminals, or standby, says nothing of them.
+      spec: { tty: null, keepAwake: true, onWake: null, ...JSON.parse(row.spec) },
       digest: row.digest,
       status: row.status,
       exitCode: row.exit_code,

@@ -5,6 +5,8 @@
 import {
   type AttemptId,
   Cause,
+  CHECKPOINT_ID_PATTERN,
+  type CheckpointId,
   Dispatched,
   EVENT_TYPES,
   EXEC_ID_PATTERN,
@@ -16,6 +18,7 @@ import {
   OneOf,
   SANDBOX_ID_PATTERN,
   type SandboxId,
+  STANDBY_KINDS,
   STOP_REASONS,
 } from "@holdfast/contract";
 import type { Lease as EngineLease, ExecRecord, SandboxRecord, StoredEvent } from "@holdfast/engine";
@@ -27,12 +30,40 @@ const Time = Type.Integer();
 const Texts = Type.Record(Type.String(), Type.String());
 const Sandbox = Type.Unsafe<SandboxId>({ type: "string", pattern: SANDBOX_ID_PATTERN });
 const Exec = Type.Unsafe<ExecId>({ type: "string", pattern: EXEC_ID_PATTERN });
+const Checkpoint = Type.Unsafe<CheckpointId>({ type: "string", pattern: CHECKPOINT_ID_PATTERN });
 const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
 
+const CheckpointShape = Type.Object({
+  id: Checkpoint,
+  takenAt: Time,
+  generation: Count,
+  sizeBytes: Count,
+  keeperBootId: Nullable(Type.String()),
+});
+
 const Phase = Type.Union([
-  Type.Object({ name: Type.Literal("queued") }),
+  Type.Object({ name: Type.Literal("queued"), restart: Type.Optional(Cause) }),
   Type.Object({ name: Type.Literal("launching"), deadline: Time }),
   Type.Object({ name: Type.Literal("running") }),
+  Type.Object({ name: Type.Literal("paused") }),
+  Type.Object({
+    name: Type.Literal("suspending"),
+    checkpointId: Checkpoint,
+    kind: OneOf(STANDBY_KINDS),
+    deadline: Time,
+  }),
+  Type.Object({
+    name: Type.Literal("standby"),
+    checkpoint: Nullable(CheckpointShape),
+    failedWakes: Count,
+  }),
+  Type.Object({
+    name: Type.Literal("waking"),
+    checkpoint: CheckpointShape,
+    consumed: Type.Boolean(),
+    failedWakes: Count,
+    deadline: Time,
+  }),
   Type.Object({ name: Type.Literal("deleting"), cause: Nullable(Cause) }),
   Type.Object({ name: Type.Literal("gone"), cause: Nullable(Cause) }),
   Type.Object({ name: Type.Literal("failed"), cause: Cause, keptUntil: Time }),
@@ -62,6 +93,7 @@ const SandboxShape = Type.Object({
   nameHeld: Type.Boolean(),
   phase: Phase,
   generation: Count,
+  memorySince: Count,
   lease: Type.Union([Lease, Quarantined]),
   instance: Nullable(
     Type.Object({
@@ -78,14 +110,29 @@ const SandboxShape = Type.Object({
     image: Type.String({ minLength: 1 }),
     env: Texts,
     cwd: Nullable(Type.String()),
-    resources: Type.Object({ memoryMb: Type.Number(), cpus: Type.Number(), pids: Type.Number() }),
-    lifecycle: Type.Object({ maxExecMs: Type.Optional(Type.Number()) }),
+    resources: Type.Object({
+      memoryMb: Type.Number(),
+      cpus: Type.Number(),
+      pids: Type.Number(),
+      diskMb: Type.Optional(Type.Number()),
+    }),
+    lifecycle: Type.Object({
+      maxExecMs: Type.Optional(Type.Number()),
+      maxExecs: Type.Optional(Type.Number()),
+      ttlMs: Type.Optional(Type.Number()),
+      idleStandbyMs: Type.Optional(Type.Number()),
+      onMemoryLoss: Type.Optional(OneOf(["fail", "cold-start"])),
+      disposable: Type.Optional(Type.Boolean()),
+    }),
     labels: Texts,
   }),
   createdAt: Time,
   lastActivityAt: Time,
   transitionedAt: Time,
   endedAt: Nullable(Time),
+  owner: Nullable(Type.String()),
+  execsStarted: Count,
+  restarts: Nullable(Type.Object({ since: Time, count: Count })),
   revision: Count,
 });
 
@@ -100,6 +147,14 @@ const ExecShape = Type.Object({
     user: Type.String(),
     timeoutMs: Nullable(Type.Number()),
     stdin: Nullable(Type.Object({ text: Type.String(), end: Type.Boolean() })),
+    tty: Nullable(Type.Object({ cols: Count, rows: Count })),
+    keepAwake: Type.Boolean(),
+    onWake: Nullable(
+      Type.Union([
+        Type.Object({ signal: Type.String() }),
+        Type.Object({ argv: Type.Array(Type.String(), { minItems: 1 }) }),
+      ]),
+    ),
   }),
   digest: Type.String(),
   status: OneOf(EXEC_STATUSES),
@@ -154,9 +209,13 @@ export function checkSandbox(value: unknown): SandboxRecord {
       "no instance is of a later generation than its sandbox",
     );
   }
-  if (phase.name === "running") {
+  if (["running", "paused", "suspending"].includes(phase.name)) {
     invariant(instance !== null, "a running sandbox has an instance");
     invariant(lease.state !== "none", "a running sandbox has a lease");
+  }
+  if (phase.name === "waking") {
+    invariant(lease.state !== "none", "a waking sandbox has a lease");
+    invariant(!phase.consumed || instance !== null, "a checkpoint is spent on an instance");
   }
   if (phase.name === "gone") {
     invariant(lease.state === "none", "nothing is leased by a sandbox that is gone");

@@ -1,7 +1,7 @@
 import { statSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
-import { newExecId, newSandboxId } from "@holdfast/contract";
-import type { Change, SandboxRecord } from "@holdfast/engine";
+import { type ExecId, newExecId, newSandboxId, type SandboxId } from "@holdfast/contract";
+import type { Change, ExecRecord, SandboxRecord } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { NewerDatabase, UnreadableRecord } from "./errors.ts";
@@ -62,10 +62,35 @@ describe("records", () => {
     const { store } = await temporaryStore();
     const record = sampleSandbox();
     await store.commit({ changes: [insert(record)] });
-    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 5_000 }] });
-    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 4_000 }] });
+    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 5_000, execsStarted: 7 }] });
+    await store.commit({ changes: [{ kind: "sandbox.touch", id: record.id, at: 4_000, execsStarted: 3 }] });
     await store.commit({ changes: [update(record)] });
-    expect((await store.sandbox(record.id))?.lastActivityAt).toBe(5_000);
+    expect(await store.sandbox(record.id)).toMatchObject({ lastActivityAt: 5_000, execsStarted: 7 });
+  });
+
+  test("what is past its time is pruned oldest first, and nothing that is still referred to", async () => {
+    const { store } = await temporaryStore();
+    const gone = { phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 10 } as const;
+    const [live, empty, used] = [sampleSandbox(), sampleSandbox(gone), sampleSandbox(gone)];
+    const key = (name: string) => ({ scope: "sandbox", key: name, fingerprint: "f" });
+    await store.commit({
+      changes: [
+        { kind: "sandbox.insert", record: live, idempotency: key("live") },
+        { kind: "sandbox.insert", record: empty, idempotency: key("empty") },
+        { kind: "sandbox.insert", record: used, idempotency: key("used") },
+        { kind: "exec.insert", record: ended(sampleExec(used.id)) },
+      ],
+      events: [1, 2, 900].map((at) => ({ at, type: "sandbox.created", message: String(at) }) as const),
+    });
+    const order = { eventsBefore: 100, keysBefore: 5_000, goneBefore: 100, limit: 2 };
+    expect(await store.prunable(order)).toEqual({ events: 2, keys: 2, gone: 1 });
+    await store.commit({ changes: [{ kind: "prune", ...order }] });
+    expect((await store.events({ limit: 10 })).map(({ at }) => at)).toEqual([900]);
+    expect(await store.sandbox(empty.id)).toBeNull();
+    expect(await store.sandbox(used.id)).not.toBeNull();
+    expect(await store.idempotent("sandbox", "live")).not.toBeNull();
+    expect(await store.idempotent("sandbox", "empty")).toBeNull();
+    expect(await store.prunable(order)).toEqual({ events: 0, keys: 0, gone: 0 });
   });
 
   test.each<[string, Partial<SandboxRecord>]>([
@@ -172,6 +197,81 @@ describe("conflicts", () => {
     const events = await store.events({ limit: 10 });
     expect(events.map(({ sandboxId }) => sandboxId)).toEqual([before.id, after.id]);
     expect((await store.counters()).created).toBe(2);
+  });
+});
+
+describe("forgetting", () => {
+  test("ended execs are found by the time of their end, the oldest first, of some sandboxes not at all", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const open = sampleExec(sandbox.id);
+    const execs = [50, 10, 30, 10, 20].map((endedAt) => ended(sampleExec(sandbox.id), { endedAt }));
+    const changes = [...execs, open].map((record): Change => ({ kind: "exec.insert", record }));
+    await store.commit({ changes: [insert(sandbox), ...changes] });
+    const found = async (endedBefore: number, limit: number, exceptOf: SandboxId[] = []) =>
+      (await store.endedExecs({ endedBefore, exceptOf, limit })).map(({ id }) =>
+        execs.findIndex((exec) => exec.id === id),
+      );
+    expect(await found(50, 10)).toEqual([1, 3, 4, 2]);
+    expect(await found(50, 2)).toEqual([1, 3]);
+    expect(await found(10, 10)).toEqual([]);
+    expect(await found(1_000, 10, [sandbox.id])).toEqual([]);
+  });
+
+  test("what a sandbox keeps is its own ended execs, the oldest end first, however many", async () => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const ends = Array.from({ length: 1_201 }, (_, index) => 2_000 - index);
+    const execs = ends.map((endedAt) => ended(sampleExec(one.id), { endedAt, outputEnd: endedAt }));
+    const strangers = [sampleExec(one.id), ended(sampleExec(other.id))];
+    const changes = [...execs, ...strangers].map((record): Change => ({ kind: "exec.insert", record }));
+    await store.commit({ changes: [insert(one), insert(other), ...changes] });
+    const expected = execs.toReversed().map(({ id, outputEnd }) => ({ id, outputEnd }));
+    expect(await store.keptExecs(one.id)).toEqual(expected);
+    expect(await store.keptExecs(newSandboxId())).toEqual([]);
+  });
+
+  test("a forgotten exec is gone with its idempotency key, and both can be used again", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const [gone, kept] = [ended(sampleExec(sandbox.id)), ended(sampleExec(sandbox.id))];
+    const scope = `exec:${sandbox.id}`;
+    const start = (record: ExecRecord, key: string): Change => ({
+      kind: "exec.insert",
+      record,
+      idempotency: { scope, key, fingerprint: "f" },
+    });
+    await store.commit({ changes: [insert(sandbox), start(gone, "g"), start(kept, "k")] });
+    await store.commit({ changes: [{ kind: "exec.forget", ids: [gone.id, newExecId()] }] });
+    expect(await store.exec(gone.id)).toBeNull();
+    expect(await store.idempotent(scope, "g")).toBeNull();
+    expect(await store.exec(kept.id)).toEqual(kept);
+    expect(await store.idempotent(scope, "k")).toMatchObject({ target: kept.id });
+    await store.commit({ changes: [start(gone, "g")] });
+    expect(await store.exec(gone.id)).toEqual(gone);
+  });
+
+  test("an exec without an outcome is never forgotten, nor is the key of a sandbox that has an exec's id", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const [open, done] = [
+      sampleExec(sandbox.id),
+      ended(sampleExec(sandbox.id, { id: sandbox.id as string as ExecId })),
+    ];
+    const idempotency = { key: "k", fingerprint: "f" };
+    const scope = `exec:${sandbox.id}`;
+    await store.commit({
+      changes: [
+        { kind: "sandbox.insert", record: sandbox, idempotency: { ...idempotency, scope: "sandbox" } },
+        { kind: "exec.insert", record: open, idempotency: { ...idempotency, scope } },
+        { kind: "exec.insert", record: done },
+      ],
+    });
+    await store.commit({ changes: [{ kind: "exec.forget", ids: [open.id, done.id] }] });
+    expect(await store.exec(open.id)).toEqual(open);
+    expect(await store.idempotent(scope, "k")).not.toBeNull();
+    expect(await store.exec(done.id)).toBeNull();
+    expect(await store.idempotent("sandbox", "k")).not.toBeNull();
   });
 });
 
@@ -364,11 +464,32 @@ describe("the database", () => {
     await expect(openStore({ path })).rejects.toThrow("999");
   });
 
+  test("of the first version is brought up to date, and its execs had no terminal", async () => {
+    const { store, path } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = ended(sampleExec(sandbox.id));
+    await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
+    await store.close();
+    tamper(path, "DROP INDEX execs_ended");
+    tamper(path, "DROP INDEX idempotency_target");
+    tamper(path, "DROP INDEX sandboxes_gone");
+    for (const column of ["owner", "execs_started", "restarts", "memory_since"])
+      tamper(path, `ALTER TABLE sandboxes DROP COLUMN ${column}`);
+    tamper(path, "UPDATE execs SET spec = json_remove(spec, '$.tty', '$.keepAwake', '$.onWake')");
+    tamper(path, "UPDATE meta SET value = '1' WHERE key = 'schema_version'");
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.exec(record.id)).toEqual(record);
+    expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
+    const found = await reopened.endedExecs({ endedBefore: 9_999, exceptOf: [], limit: 2 });
+    expect(found).toEqual([{ id: record.id, sandboxId: sandbox.id, outputEnd: record.outputEnd }]);
+  });
+
   test("in memory works like one on disk", async () => {
     const { store } = await temporaryStore({ path: ":memory:" });
     const record = sampleSandbox();
-    await store.commit({ changes: [insert(record)] });
+    await store.commit({ changes: [insert(record)], outlives: "server" });
     expect(await store.sandboxByName(record.name)).toEqual(record);
+    await store.close();
   });
 
   test("takes no commit after it was closed, and none handed in before is lost", async () => {

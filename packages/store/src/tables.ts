@@ -11,6 +11,7 @@ export interface SandboxTable {
   /** JSON: what only this phase has. */
   phase_data: string;
   generation: number;
+  memory_since: number;
   /** JSON, or whatever was found there by a reader that could make nothing of it. */
   lease: string;
   /** JSON. */
@@ -21,6 +22,10 @@ export interface SandboxTable {
   last_activity_at: number;
   transitioned_at: number;
   ended_at: number | null;
+  owner: string | null;
+  execs_started: number;
+  /** JSON. */
+  restarts: string | null;
   revision: number;
 }
 

@@ -1,8 +1,18 @@
 import type { DatabaseSync } from "node:sqlite";
-import { COUNTERS, type Counter, invariant, isTerminal, unreachable } from "@holdfast/contract";
+import { COUNTERS, type Counter, type ExecId, invariant, isTerminal, unreachable } from "@holdfast/contract";
 import { type Change, type Commit, type Idempotency, StoreConflict } from "@holdfast/engine";
 import { type Kysely, sql } from "kysely";
-import { type EventRow, type ExecRow, eventRow, execRow, type SandboxRow, sandboxRow } from "./rows.ts";
+import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
+import {
+  type EventRow,
+  type ExecRow,
+  eventRow,
+  execRow,
+  type OutcomeRow,
+  outcomeRow,
+  type SandboxRow,
+  sandboxRow,
+} from "./rows.ts";
 import { prepare, uniqueViolation } from "./sqlite.ts";
 import type { CounterTable, IdempotencyTable, Tables } from "./tables.ts";
 
@@ -49,22 +59,39 @@ function apply(statements: Statements, change: Change): void {
     case "sandbox.touch":
       statements.touchSandbox.run(change);
       return;
+    case "sandbox.scrap":
+      statements.scrapSandbox.run(change);
+      return;
     case "exec.insert": {
-      const { record, idempotency } = change;
+      const { record, idempotency, execsStarted } = change;
       claimKey(statements, idempotency, record.id, record.createdAt);
       statements.insertExec.run(execRow(record));
+      if (execsStarted !== undefined) statements.countExecs.run({ id: record.sandboxId, execsStarted });
       return;
     }
     case "exec.end": {
       const { record } = change;
       invariant(isTerminal(record.status), `exec ${record.id} ends with an outcome, not ${record.status}`);
-      if (statements.endExec.run(execRow(record)) === 1) return;
+      if (statements.endExec.run(outcomeRow(record)) === 1) return;
       invariant(statements.findExec.get(record), `exec ${record.id} was inserted before its end`);
       throw new StoreConflict("already_terminal");
     }
+    case "exec.forget":
+      for (const id of change.ids) forgetExec(statements, id);
+      return;
+    case "prune":
+      statements.pruneEvents.run(change);
+      statements.pruneKeys.run(change);
+      statements.pruneGone.run(change);
+      return;
     default:
       unreachable(change);
   }
+}
+
+/** An exec without an outcome is nobody's to forget: it is left alone, and its key with it. */
+function forgetExec(statements: Statements, id: ExecId): void {
+  if (statements.deleteExec.run({ id }) === 1) statements.deleteExecKeys.run({ target: id });
 }
 
 /** Comes before the record itself: a repeated request must be told that it is one, not that its name is taken. */
@@ -88,6 +115,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ...sandboxStatements(database, db),
     ...execStatements(database, db),
     ...otherStatements(database, db),
+    ...pruneStatements(database, db),
   };
 }
 
@@ -100,14 +128,38 @@ function sandboxStatements(database: DatabaseSync, db: Kysely<Tables>) {
       db
         .updateTable("sandboxes")
         // A touch in between is not undone by a writer that did not see it.
-        .set({ ...mutable(slot), last_activity_at: latest(slot("last_activity_at")) })
+        .set({
+          ...mutable(slot),
+          last_activity_at: latest(slot("last_activity_at")),
+          execs_started: most(slot("execs_started")),
+        })
         .where("id", "=", slot("id"))
         .where("revision", "=", slot("expected_revision")),
     ),
-    touchSandbox: prepare<{ id: string; at: number }>(database, (slot) =>
+    touchSandbox: prepare<{ id: string; at: number; execsStarted: number }>(database, (slot) =>
       db
         .updateTable("sandboxes")
-        .set({ last_activity_at: latest(slot("at")) })
+        .set({ last_activity_at: latest(slot("at")), execs_started: most(slot("execsStarted")) })
+        .where("id", "=", slot("id")),
+    ),
+    countExecs: prepare<{ id: string; execsStarted: number }>(database, (slot) =>
+      db
+        .updateTable("sandboxes")
+        .set({ execs_started: most(slot("execsStarted")) })
+        .where("id", "=", slot("id")),
+    ),
+    scrapSandbox: prepare<{ id: string; at: number }>(database, (slot) =>
+      db
+        .updateTable("sandboxes")
+        .set({
+          phase: sql.lit("gone"),
+          phase_data: sql.lit('{"cause":null}'),
+          lease: sql.lit('{"state":"none"}'),
+          instance: null,
+          name_held: sql.lit(0),
+          ended_at: slot("at"),
+          revision: sql<number>`revision + 1`,
+        })
         .where("id", "=", slot("id")),
     ),
     findSandbox: prepare<{ id: string }, { id: string }>(database, (slot) =>
@@ -119,6 +171,9 @@ function sandboxStatements(database: DatabaseSync, db: Kysely<Tables>) {
 const latest = (at: number) =>
   sql<number>`case when last_activity_at > ${at} then last_activity_at else ${at} end`;
 
+const most = (count: number) =>
+  sql<number>`case when execs_started > ${count} then execs_started else ${count} end`;
+
 /** Everything of a sandbox that may change after it was made. */
 function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow[Name]) {
   return {
@@ -127,18 +182,22 @@ function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow
     phase: slot("phase"),
     phase_data: slot("phase_data"),
     generation: slot("generation"),
+    memory_since: slot("memory_since"),
     lease: slot("lease"),
     instance: slot("instance"),
     spec: slot("spec"),
     last_activity_at: slot("last_activity_at"),
     transitioned_at: slot("transitioned_at"),
     ended_at: slot("ended_at"),
+    owner: slot("owner"),
+    execs_started: slot("execs_started"),
+    restarts: slot("restarts"),
     revision: slot("revision"),
   };
 }
 
 function execStatements(database: DatabaseSync, db: Kysely<Tables>) {
-  type Slots = <Name extends keyof ExecRow>(name: Name) => ExecRow[Name];
+  type Slots = <Name extends keyof OutcomeRow>(name: Name) => OutcomeRow[Name];
   const outcome = (slot: Slots) => ({
     status: slot("status"),
     exit_code: slot("exit_code"),
@@ -161,14 +220,48 @@ function execStatements(database: DatabaseSync, db: Kysely<Tables>) {
         ...outcome(slot),
       }),
     ),
-    endExec: prepare<ExecRow>(database, (slot) =>
+    endExec: prepare<OutcomeRow>(database, (slot) =>
       db.updateTable("execs").set(outcome(slot)).where("id", "=", slot("id")).where("ended_at", "is", null),
+    ),
+    deleteExec: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("execs").where("id", "=", slot("id")).where("ended_at", "is not", null),
+    ),
+    deleteExecKeys: prepare<{ target: string }>(database, (slot) =>
+      db
+        .deleteFrom("idempotency")
+        .where("target", "=", slot("target"))
+        .where("scope", ">=", sql.lit("exec:"))
+        .where("scope", "<", sql.lit("exec;")),
     ),
     findExec: prepare<{ id: string }, { id: string }>(database, (slot) =>
       db.selectFrom("execs").select("id").where("id", "=", slot("id")),
     ),
   };
 }
+
+function pruneStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    pruneEvents: prepare<PruneOrder>(database, (slot) =>
+      db.deleteFrom("events").where("seq", "in", oldEvents(db, orderOf(slot))),
+    ),
+    pruneKeys: prepare<PruneOrder>(database, (slot) =>
+      db
+        .deleteFrom("idempotency")
+        .where("scope", "=", sql.lit("sandbox"))
+        .where("key", "in", oldKeys(db, orderOf(slot))),
+    ),
+    pruneGone: prepare<PruneOrder>(database, (slot) =>
+      db.deleteFrom("sandboxes").where("id", "in", oldGone(db, orderOf(slot))),
+    ),
+  };
+}
+
+const orderOf = (slot: <Name extends keyof PruneOrder>(name: Name) => PruneOrder[Name]): PruneOrder => ({
+  eventsBefore: slot("eventsBefore"),
+  keysBefore: slot("keysBefore"),
+  goneBefore: slot("goneBefore"),
+  limit: slot("limit"),
+});
 
 function otherStatements(database: DatabaseSync, db: Kysely<Tables>) {
   return {

@@ -1,7 +1,11 @@
-/** Commits until it is killed, sixteen at a time, and prints the id of each sandbox once its commit was acknowledged. */
+/**
+ * Commits what is to outlive the server or the host until it is killed, sixteen at a time, and prints the id of each
+ * sandbox once its commit was acknowledged.
+ */
 import { openStore } from "../store.ts";
 import { sampleSandbox } from "./samples.ts";
 
+const outlives = process.argv[3] === "server" ? "server" : "host";
 const store = await openStore({ path: process.argv[2] ?? "" });
 
 async function commitForEver(): Promise<never> {
@@ -11,6 +15,7 @@ async function commitForEver(): Promise<never> {
       changes: [{ kind: "sandbox.insert", record }],
       events: [{ at: 1, type: "sandbox.created", sandboxId: record.id, message: "made" }],
       counters: { created: 1 },
+      outlives,
     });
     await new Promise<void>((resolve) => process.stdout.write(`${record.id}\n`, () => resolve()));
   }

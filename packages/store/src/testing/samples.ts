@@ -1,6 +1,7 @@
 /** Records for tests: whole ones, to be changed where a test cares. */
 import {
   type AttemptId,
+  type CheckpointId,
   type ExecId,
   newExecId,
   newSandboxId,
@@ -19,6 +20,7 @@ export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxReco
     nameHeld: true,
     phase: { name: "queued" },
     generation: 0,
+    memorySince: 0,
     lease: { state: "none" },
     instance: null,
     spec: {
@@ -33,6 +35,9 @@ export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxReco
     lastActivityAt: 1_000,
     transitionedAt: 1_000,
     endedAt: null,
+    owner: null,
+    execsStarted: 0,
+    restarts: null,
     revision: 1,
     ...changes,
   };
@@ -43,7 +48,17 @@ export function sampleExec(sandboxId: SandboxId, changes: Partial<ExecRecord> = 
     id: newExecId(),
     sandboxId,
     generation: 1,
-    spec: { argv: ["true"], env: {}, cwd: "/", user: "", timeoutMs: null, stdin: null },
+    spec: {
+      argv: ["true"],
+      env: {},
+      cwd: "/",
+      user: "",
+      timeoutMs: null,
+      stdin: null,
+      tty: null,
+      keepAwake: true,
+      onWake: null,
+    },
     digest: "d",
     status: "running",
     exitCode: null,
@@ -100,11 +115,32 @@ const heldLeases: fc.Arbitrary<Lease> = fc.oneof(
 );
 const someLease: fc.Arbitrary<Lease> = fc.oneof(is({ state: "none" } as const), heldLeases);
 
+const checkpoint = record({
+  id: fc.constantFrom("ckp_0123456789abcdef", "ckp_zzzzzzzzzzzzzzzz") as fc.Arbitrary<CheckpointId>,
+  takenAt: time,
+  generation: count,
+  sizeBytes: count,
+  keeperBootId: orNull(text),
+});
+
 const restingPhase: fc.Arbitrary<PhaseState> = fc.oneof(
   record({ name: is("queued") }),
   record({ name: is("launching"), deadline: time }),
   record({ name: is("deleting"), cause: orNull(cause) }),
   record({ name: is("failed"), cause, keptUntil: time }),
+  record({ name: is("standby"), checkpoint: orNull(checkpoint), failedWakes: count }),
+);
+
+const livingPhase: fc.Arbitrary<PhaseState> = fc.oneof(
+  record({ name: is("running") }),
+  record({ name: is("paused") }),
+  record({
+    name: is("suspending"),
+    checkpointId: is("ckp_0123456789abcdef" as CheckpointId),
+    kind: fc.constantFrom("memory", "files"),
+    deadline: time,
+  }),
+  record({ name: is("waking"), checkpoint, consumed: fc.boolean(), failedWakes: count, deadline: time }),
 );
 
 const spec = record({
@@ -120,10 +156,19 @@ const spec = record({
 export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
   .tuple(
     record({ name: fc.uuid(), nameHeld: fc.boolean(), spec, createdAt: time, lastActivityAt: time }),
-    record({ transitionedAt: time, endedAt: orNull(time), revision: count, generation: count }),
+    record({
+      transitionedAt: time,
+      endedAt: orNull(time),
+      revision: count,
+      generation: count,
+      memorySince: count,
+      owner: orNull(text),
+      execsStarted: count,
+      restarts: orNull(record({ since: time, count })),
+    }),
     fc.oneof(
       record({ phase: restingPhase, lease: someLease, launched: fc.boolean() }),
-      record({ phase: is<PhaseState>({ name: "running" }), lease: heldLeases, launched: is(true) }),
+      record({ phase: livingPhase, lease: heldLeases, launched: is(true) }),
       record({
         phase: is<PhaseState>({ name: "gone", cause: null }),
         lease: is<Lease>({ state: "none" }),
@@ -152,6 +197,9 @@ export const anyExec = (sandboxId: SandboxId): fc.Arbitrary<ExecRecord> =>
         user: text,
         timeoutMs: orNull(count),
         stdin: orNull(record({ text, end: fc.boolean() })),
+        tty: orNull(record({ cols: count, rows: count })),
+        keepAwake: fc.boolean(),
+        onWake: orNull(record({ signal: text })),
       }),
       record({
         generation: count,
