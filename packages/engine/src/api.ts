@@ -1,5 +1,6 @@
 /** What the engine offers. The server, and nothing else, is written against this. */
 import type {
+  AuditReport,
   CreateSandbox,
   EventList,
   EventType,
@@ -9,13 +10,15 @@ import type {
   FileList,
   FileStat,
   Labels,
+  OutputStream,
   Proof,
   Sandbox,
   SandboxList,
   StartExec,
   Stats,
   Status,
-  StreamRecord,
+  SweepReport,
+  TerminalSize,
 } from "@holdfast/contract";
 import type { Images, ProcessInfo } from "./ports.ts";
 
@@ -23,7 +26,18 @@ export interface CreateOptions {
   /** False: answer as soon as the record is stored. */
   wait: boolean;
   idempotencyKey?: string | undefined;
+  /** The id of the key that asks; caps per key count by it. */
+  owner?: string | null;
+  /** Called at each step of a launch that is waited for. */
+  onProgress?: ((progress: Progress) => void) | undefined;
   signal: AbortSignal;
+}
+
+/** A step on the way to a proven sandbox. */
+export interface Progress {
+  /** `accepted`, `waiting`, `launching`, `files`, `root`, `runtime`, `keeper`, `proving`, `ready`. */
+  step: string;
+  at: number;
 }
 
 export interface SandboxApi {
@@ -41,44 +55,89 @@ export interface SandboxApi {
     ref: string,
     options: { graceMs: number; waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<Sandbox>;
+  /** Freezes it in memory. Resolves when that is so; one that is paused already is fine. */
+  pause(ref: string, signal: AbortSignal): Promise<Sandbox>;
+  /** Lets a paused one go on. Resolves when it is proven. */
+  resume(ref: string, signal: AbortSignal): Promise<Sandbox>;
+  /** Puts its memory on disk, or gives it up where that is not to be had. Resolves when nothing of it is in memory, or as `suspending` where that takes longer. */
+  standby(ref: string, signal: AbortSignal): Promise<Sandbox>;
+  /** Resolves when it is proven; what any call does by itself. */
+  wake(ref: string, signal: AbortSignal): Promise<Sandbox>;
   /** A fresh proof now. */
   verify(ref: string, signal: AbortSignal): Promise<Proof>;
   processes(ref: string, signal: AbortSignal): Promise<ProcessInfo[]>;
 }
+
+export interface OutputOptions {
+  cursor?: string | undefined;
+  follow: boolean;
+  /** Only this stream; cursors stay the same. */
+  stream?: OutputStream | undefined;
+  /** Asked between records: whether nothing of what was given so far is needed any more. Its memory is then used again. */
+  isTaken?: () => boolean;
+  signal: AbortSignal;
+}
+
+/** A record of a stream as the engine gives it: bytes are bytes, and become text where they leave the server. */
+export type OutputRecord =
+  | { type: "start" | "end"; cursor: string; exec: Exec }
+  | { type: OutputStream; cursor: string; at: number; data: Uint8Array }
+  | { type: "keepalive"; cursor: string; suspended?: boolean };
 
 export interface ExecApi {
   /** Resolves once the exec was started, or ended at once; `followed` when the id already existed. */
   start(
     ref: string,
     input: StartExec,
-    options: { idempotencyKey?: string | undefined; signal: AbortSignal },
+    options: {
+      idempotencyKey?: string | undefined;
+      /** The caller is told nothing of the exec before its end, or for a second at least. */
+      awaited?: boolean;
+      signal: AbortSignal;
+    },
   ): Promise<{ exec: Exec; followed: boolean }>;
   get(id: string): Promise<Exec>;
   /** The exec when it ended, or as it is after `waitMs`; with stdout and stderr. */
   wait(id: string, options: { waitMs: number; signal: AbortSignal }): Promise<Exec>;
   list(ref: string, page: { cursor?: string | undefined; limit: number }): Promise<ExecList>;
-  /** `start`, output from the cursor on, keepalives, and with `follow` an `end`; without it, an `end` only if it has ended. */
-  output(
-    id: string,
-    options: { cursor?: string | undefined; follow: boolean; signal: AbortSignal },
-  ): AsyncIterable<StreamRecord>;
+  /**
+   * `start`, output from the cursor on, keepalives, and with `follow` an `end`; without it, an `end` only if it has ended.
+   * One that follows is over without an `end` after `streamMaxMs`: the reader comes back with its last cursor.
+   */
+  output(id: string, options: OutputOptions): AsyncIterable<OutputRecord>;
+  /** To be told by who serves readers: one was cut off that took nothing, or answered nothing, for too long. */
+  readerWedged(id: string): void;
+  /** Exactly once by offset. Without one the data is put behind all that came before, once: never repeat such a call. */
   writeStdin(
     id: string,
-    chunk: { offset: number; data: Uint8Array; end: boolean },
+    chunk: { offset: number | null; data: Uint8Array; end: boolean },
     signal: AbortSignal,
   ): Promise<{ accepted: number }>;
+  /** Of an exec that has a terminal. */
+  resize(id: string, size: TerminalSize, signal: AbortSignal): Promise<Exec>;
   signal(id: string, signal: string, abort: AbortSignal): Promise<Exec>;
   /** Kills the tree and waits for the end. */
   cancel(id: string, signal: AbortSignal): Promise<Exec>;
 }
 
+export interface ReadOptions {
+  /** Whether a sleeping sandbox may be woken for it. */
+  wake: boolean;
+}
+
 export interface FileApi {
-  stat(ref: string, path: string, signal: AbortSignal): Promise<FileStat>;
-  list(ref: string, path: string, options: { limit: number }, signal: AbortSignal): Promise<FileList>;
+  /** These three don't wake a sleeping sandbox for what is on its disk; `wake: false` refuses the rest. */
+  stat(ref: string, path: string, options: ReadOptions, signal: AbortSignal): Promise<FileStat>;
+  list(
+    ref: string,
+    path: string,
+    options: ReadOptions & { limit: number },
+    signal: AbortSignal,
+  ): Promise<FileList>;
   read(
     ref: string,
     path: string,
-    range: { offset: number; length: number | null },
+    options: ReadOptions & { offset: number; length: number | null },
     signal: AbortSignal,
   ): Promise<{ stat: FileStat; body: AsyncIterable<Uint8Array> }>;
   write(
@@ -117,6 +176,12 @@ export interface EngineApi {
     limit: number;
   }): Promise<EventList>;
   stats(): Promise<Stats>;
+  /** Compares records and reality, both ways, now. Callers at the same time share one. */
+  audit(): Promise<AuditReport>;
+  /** The last one; null where none was made yet. */
+  lastAudit(): AuditReport | null;
+  /** All layers of cleaning that are due by their rules, now; `emergency` as well what may go when the host runs short. */
+  cleanup(options: { dryRun: boolean; emergency: boolean }): Promise<SweepReport>;
   /** Empty when the engine can take work; otherwise why not. */
   unreadiness(): string[];
   /** Recovers what an earlier server left, then takes work. */

@@ -1,7 +1,8 @@
 import { causeOf, HoldfastError, type SandboxId } from "@holdfast/contract";
-import type { OpenExec } from "./ledger.ts";
+import type { Progress } from "./api.ts";
 import type { LinkHolder } from "./link-holder.ts";
 import { type Decision, decide, type Input } from "./machine.ts";
+import type { OpenExec } from "./open-exec.ts";
 import type { SandboxRecord } from "./records.ts";
 import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
 import type { World } from "./world.ts";
@@ -26,10 +27,29 @@ export class Cell {
   /** When the kernel was last seen to have killed something here for memory. */
   oomSeenAt = Number.NEGATIVE_INFINITY;
   readonly openExecs = new Set<OpenExec>();
+  /** Those of them that wait for their turn, in the order they came. */
+  readonly queuedExecs = new Set<OpenExec>();
+  /** Calls that use its link right now, streams of output aside. */
+  calls = 0;
+  /** Calls that wait for it to wake. */
+  held = 0;
+  /** The way into standby, while it is under way, and what turns it back as long as that can be. */
+  suspension: Promise<void> | null = null;
+  turnBack: AbortController | null = null;
+  /** The way out of standby that all callers share. */
+  waking: Promise<void> | null = null;
+  /** Standbys that failed in a row, and when idleness may ask for the next. */
+  standbyFailures = 0;
+  standbyNotBefore = 0;
+  /** Told of each step of a launch. */
+  readonly onProgress = new Set<(progress: Progress) => void>();
   /** Ends the launch under way when a delete overtakes it. */
   readonly fence = new AbortController();
-  /** The driver's launch itself; whoever cleans up behind it waits for it to be over, or it might build what was just removed. */
+  /** What the driver makes or writes of it right now; whoever cleans up behind it waits for it to be over, or it might build what was just removed. */
   launching: Promise<unknown> = Promise.resolve();
+
+  /** Old checkpoints that are being removed: a new one is written only when that is over, or it might go with them. */
+  discarding: Promise<unknown> = Promise.resolve();
 
   constructor(world: World, record: SandboxRecord) {
     this.#world = world;
@@ -78,6 +98,11 @@ export class Cell {
     const change = { kind: "sandbox.update", record, expectedRevision: before.revision } as const;
     await store.commit({ changes: [change], events, counters });
     this.#record = record;
+    // The kernel counts from nothing for each.
+    if (record.generation !== before.generation) this.oomKills = 0;
+    // A proof counts for the phase in which, or for which, it was made. Clocks jump; this does not depend on them.
+    if (record.phase !== before.phase && !PROVEN_BEFORE.has(input.type))
+      this.health = { ...this.health, proof: null, provenAt: null };
     const { id: sandbox, generation } = record;
     log.info(
       { sandbox, generation, input: input.type, phase: record.phase.name, lease: record.lease.state },
@@ -85,6 +110,21 @@ export class Cell {
     );
     this.changed();
     return { ...decision, record };
+  }
+
+  /** Its processes exist and don't run: what waits for them waits. */
+  get isAsleep(): boolean {
+    return ASLEEP.has(this.#record.phase.name);
+  }
+
+  /** A call on its link begins, and ends with what is returned: while any is under way it is not put to sleep. */
+  enter(): () => void {
+    this.calls += 1;
+    return () => {
+      this.calls -= 1;
+      this.touch();
+      if (this.calls === 0) this.changed();
+    };
   }
 
   judge(): Judgement {
@@ -117,6 +157,16 @@ export class Cell {
     if (lastActivityAt <= this.#storedActivity) return null;
     this.#storedActivity = lastActivityAt;
     return lastActivityAt;
+  }
+
+  progress(step: string): void {
+    const at = this.#world.clock.now();
+    for (const tell of this.onProgress) tell({ step, at });
+  }
+
+  /** In memory; the store counts by itself with the exec that it stores. */
+  countExec(): void {
+    this.#record.execsStarted += 1;
   }
 
   changed(): void {
@@ -183,8 +233,18 @@ export class Cell {
           sandboxId,
           message: `The sandbox failed: ${phase.cause.message}`,
         });
+      case "paused":
+        return new HoldfastError("wrong_state", {
+          sandboxId,
+          message: "The sandbox is paused. Resume it first: POST …/resume, or 'holdfast resume'.",
+        });
       default:
         return null;
     }
   }
 }
+
+const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", "standby", "waking"]);
+
+/** Decisions that are preceded by the proof which counts after them. */
+const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "resume"]);

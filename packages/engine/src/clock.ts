@@ -1,29 +1,40 @@
-import { newAttemptId, newExecId, newSandboxId, randomText } from "@holdfast/contract";
+import { newAttemptId, newCheckpointId, newExecId, newSandboxId, randomText } from "@holdfast/contract";
 import type { Clock, Ids } from "./ports.ts";
 
+/** A clock from its two primitives: what time it is, and being called later. */
+export function clockOf({ now, after }: Pick<Clock, "now" | "after">): Clock {
+  return {
+    now,
+    after,
+    sleep: (ms, signal) =>
+      new Promise((resolve, reject) => {
+        if (signal?.aborted) return reject(signal.reason);
+        const cancel = after(ms, () => {
+          signal?.removeEventListener("abort", aborted);
+          resolve();
+        });
+        function aborted() {
+          cancel();
+          reject(signal?.reason);
+        }
+        signal?.addEventListener("abort", aborted, { once: true });
+      }),
+    deadline: (ms, why) => {
+      const controller = new AbortController();
+      const clear = after(ms, () => controller.abort(new DeadlinePassed(why, ms)));
+      return { signal: controller.signal, clear };
+    },
+  };
+}
+
 /** Real time. Sleeps do not hold the process open past its work: the loops that sleep are ended by signal. */
-export const systemClock: Clock = {
+export const systemClock: Clock = clockOf({
   now: () => Date.now(),
-  sleep: (ms, signal) =>
-    new Promise((resolve, reject) => {
-      if (signal?.aborted) return reject(signal.reason);
-      const timer = setTimeout(done, ms);
-      function done() {
-        signal?.removeEventListener("abort", aborted);
-        resolve();
-      }
-      function aborted() {
-        clearTimeout(timer);
-        reject(signal?.reason);
-      }
-      signal?.addEventListener("abort", aborted, { once: true });
-    }),
-  deadline: (ms, why) => {
-    const controller = new AbortController();
-    const timer = setTimeout(() => controller.abort(new DeadlinePassed(why, ms)), ms);
-    return { signal: controller.signal, clear: () => clearTimeout(timer) };
+  after: (ms, then) => {
+    const timer = setTimeout(then, ms);
+    return () => clearTimeout(timer);
   },
-};
+});
 
 /** The reason of a signal that a deadline aborted. */
 export class DeadlinePassed extends Error {
@@ -66,6 +77,7 @@ export const systemIds: Ids = {
   sandbox: newSandboxId,
   exec: newExecId,
   attempt: newAttemptId,
+  checkpoint: newCheckpointId,
   name: () => `${pick(FIRST)}-${pick(SECOND)}-${randomText(5)}`,
   random: Math.random,
 };
@@ -89,6 +101,18 @@ export async function within<Result>(
   }
 }
 
+/** Resolves when one of the signals aborts, or after `ms`. It leaves nothing behind on those that last longer. */
+export async function soonest(clock: Clock, ms: number, ...signals: readonly AbortSignal[]): Promise<void> {
+  if (ms <= 0 || signals.some(({ aborted }) => aborted)) return;
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const done = () => resolve();
+  const cancel = clock.after(ms, done);
+  for (const signal of signals) signal.addEventListener("abort", done, { once: true });
+  await promise;
+  cancel();
+  for (const signal of signals) signal.removeEventListener("abort", done);
+}
+
 /** Settles with the work or the signal, whichever is first: an effect that ignores its signal can't hold its caller. */
 export function raced<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
   if (signal.aborted) {
@@ -101,3 +125,10 @@ export function raced<Result>(work: Promise<Result>, signal: AbortSignal): Promi
     work.then(resolve, reject).finally(() => signal.removeEventListener("abort", aborted));
   });
 }
+
+/** Resolves when the signal aborts. */
+export const aborted = (signal: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener("abort", () => resolve(), { once: true });
+  });

@@ -1,79 +1,11 @@
-import {
-  type Exec,
-  type ExecId,
-  type HoldfastError,
-  isTerminal,
-  NUMBERS,
-  type Numbers,
-  type SandboxId,
-} from "@holdfast/contract";
-import { type OpenedStore, openStore } from "@holdfast/store";
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { type Exec, type ExecId, isTerminal, type SandboxId } from "@holdfast/contract";
+import type { OpenedStore } from "@holdfast/store";
+import { describe, expect, it } from "vitest";
 import type { EngineApi } from "./api.ts";
-import { systemClock, systemIds } from "./clock.ts";
-import { createEngine } from "./engine.ts";
-import type { Commit } from "./ports.ts";
-import { HostileDriver, oneImage } from "./testing/hostile-driver.ts";
-
-const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
-const QUICK: Numbers = {
-  ...NUMBERS,
-  observeEveryMs: 40,
-  linkRetryMinMs: 1,
-  linkRetryMaxMs: 20,
-  linkWaitMs: 300,
-  proofDeadlineMs: 500,
-  createDeadlineMs: 2_000,
-  stopBackoffMs: [20, 20],
-  exhaustedRecheckMs: 100,
-  stopAttemptMs: 500,
-  orphanGraceMs: 60,
-  orphanCheckEveryMs: 30,
-};
-/** Bounds far from noise: the machine may be busy with much else. */
-const eventually = <Result>(check: () => Result | Promise<Result>, options: { timeout?: number } = {}) =>
-  vi.waitFor(check, { timeout: 15_000, ...options });
-const signal = new AbortController().signal;
-const never = () => new Promise<void>(() => undefined);
-
-const engines: EngineApi[] = [];
-const stores: OpenedStore[] = [];
-afterEach(async () => {
-  for (const engine of engines.splice(0)) await engine.stop();
-  for (const store of stores.splice(0)) await store.close();
-});
-
-async function world(numbers: Partial<Numbers> = {}) {
-  const store = await openStore({ path: ":memory:" });
-  stores.push(store);
-  const driver = new HostileDriver();
-  const boot = async () => {
-    const ports = {
-      installation: store.installation,
-      clock: systemClock,
-      ids: systemIds,
-      log: quiet,
-      store,
-      driver,
-      images: oneImage,
-    };
-    const engine = createEngine(ports, { ...QUICK, ...numbers });
-    engines.push(engine);
-    await engine.start();
-    return engine;
-  };
-  const engine = await boot();
-  const create = (name?: string) => engine.sandboxes.create(name ? { name } : {}, { wait: true, signal });
-  return { store, driver, engine, create, restart: boot };
-}
-
-const codeOf = (work: Promise<unknown>): Promise<string> =>
-  work.then(
-    () => "fulfilled",
-    (error: HoldfastError) => error.code,
-  );
-const remove = (engine: EngineApi, ref: string, waitMs = 3_000) =>
-  engine.sandboxes.remove(ref, { graceMs: 0, waitMs, signal });
+import { systemIds } from "./clock.ts";
+import { type Commit, KeeperRefusal, type LaunchOrder } from "./ports.ts";
+import type { HostileDriver } from "./testing/hostile-driver.ts";
+import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
 
 describe("create", () => {
   it("answers with a proven sandbox", async () => {
@@ -101,7 +33,7 @@ describe("create", () => {
     driver.faults = faults;
     expect(await codeOf(create("one"))).toBe("launch_failed");
     driver.faults = {};
-    await eventually(() => expect(driver.files.size + driver.instances.size).toBe(0));
+    await eventually(() => expect(driver.directories.size + driver.instances.size).toBe(0));
     expect((await create("one")).sandbox.status).toBe("ready");
     const { totals } = await engine.stats();
     expect(totals).toMatchObject({ created: 2, failed: 1, terminated: 0 });
@@ -163,7 +95,7 @@ describe("a store that refuses now and then", () => {
       { timeout: 10_000 },
     );
     expect([...refused].sort()).toEqual(["deleting stop_needed", "deleting stopping", "gone none"]);
-    expect(driver.files.size).toBe(0);
+    expect(driver.directories.size).toBe(0);
   });
 
   it("delays the end of a failed launch, and does not lose it", async () => {
@@ -174,7 +106,7 @@ describe("a store that refuses now and then", () => {
     driver.faults.launch = () => Promise.reject(new Error("no"));
     expect(await codeOf(create("one"))).toBe("launch_failed");
     expect(refused.size).toBe(1);
-    await eventually(() => expect(driver.files.size + driver.instances.size).toBe(0));
+    await eventually(() => expect(driver.directories.size + driver.instances.size).toBe(0));
   });
 });
 
@@ -194,6 +126,36 @@ describe("a server that stops or starts", () => {
     }
   });
 
+  it("has what it was launching launched again by the next one, from the beginning, and once only", async () => {
+    const { driver, engine, restart } = await world();
+    const orders: LaunchOrder[] = [];
+    driver.faults.launch = (order, aborted) => {
+      orders.push(order);
+      return new Promise((_resolve, reject) =>
+        aborted.addEventListener("abort", () => reject(aborted.reason)),
+      );
+    };
+    for (const name of ["one", "two"]) await engine.sandboxes.create({ name }, { wait: false, signal });
+    await eventually(() => expect(orders).toHaveLength(2));
+    await engine.stop();
+    const next = await restart();
+    await eventually(() => expect(orders).toHaveLength(4));
+    expect(orders.slice(2)).toMatchObject([
+      { generation: 2, restart: false },
+      { generation: 2, restart: false },
+    ]);
+    await next.stop();
+    driver.faults = {};
+    const third = await restart();
+    const { items } = await third.sandboxes.list({ limit: 10 });
+    expect(items).toMatchObject([
+      { cause: { code: "server_restarted" } },
+      { cause: { code: "server_restarted" } },
+    ]);
+    await third.sandboxes.create({ name: "one" }, { wait: true, signal });
+    await eventually(() => expect(driver.directories.size).toBe(1));
+  });
+
   it("tries again where a sandbox could not be looked at, and its execs end", async () => {
     const { create, driver, engine, restart } = await world();
     const { sandbox } = await create("one");
@@ -206,6 +168,33 @@ describe("a server that stops or starts", () => {
     driver.faults = {};
     await eventually(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
     expect(await next.execs.wait("run", { waitMs: 3_000, signal })).toMatchObject({ exitCode: 4 });
+  });
+
+  it("does not wait for a sandbox that doesn't answer", async () => {
+    const { create, driver, engine, restart } = await world({
+      linkWaitMs: 600_000,
+      proofDeadlineMs: 600_000,
+    });
+    await create("one");
+    await engine.stop();
+    driver.faults.connect = never;
+    const next = await restart();
+    expect(await next.sandboxes.get("one")).toMatchObject({ status: "degraded" });
+    expect((await remove(next, "one")).status).toBe("terminated");
+  });
+
+  it("serves what there is though nothing can be stored", async () => {
+    const { create, driver, engine, restart, store } = await world();
+    await create("one");
+    await engine.stop();
+    driver.directories.add(systemIds.sandbox());
+    const commit = store.commit.bind(store);
+    store.commit = () => Promise.reject(new Error("database or disk is full"));
+    const next = await restart();
+    await eventually(async () => expect((await next.sandboxes.get("one")).status).toBe("ready"));
+    await eventually(() => expect(driver.directories.size).toBe(1));
+    store.commit = commit;
+    expect((await remove(next, "one")).status).toBe("terminated");
   });
 
   it("takes nobody but the keeper for the keeper", async () => {
@@ -230,7 +219,7 @@ describe("limits", () => {
     const codes = await Promise.all(["one", "two", "three"].map((name) => codeOf(create(name))));
     expect(codes).toEqual(["launch_failed", "launch_failed", "launch_failed"]);
     driver.faults = {};
-    await eventually(() => expect(driver.files.size).toBe(0));
+    await eventually(() => expect(driver.directories.size).toBe(0));
     expect((await engine.stats()).totals).toMatchObject({ created: 3, failed: 3 });
   });
 
@@ -250,7 +239,7 @@ describe("limits", () => {
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
     expect((await engine.sandboxes.get(sandbox.id)).keptUntil).not.toBeNull();
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated"));
-    expect(driver.files.size).toBe(0);
+    expect(driver.directories.size).toBe(0);
   });
 });
 
@@ -262,7 +251,7 @@ describe("delete", () => {
     const { sandbox } = await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
     await eventually(() => expect(driver.launches).toBe(1));
     expect((await remove(engine, "one")).status).toBe("terminated");
-    expect(driver.files.size + driver.instances.size).toBe(0);
+    expect(driver.directories.size + driver.instances.size).toBe(0);
     expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
   });
 
@@ -276,7 +265,7 @@ describe("delete", () => {
     await new Promise((resolve) => setTimeout(resolve, 30));
     gate.resolve();
     expect((await removed).status).toBe("terminated");
-    expect(driver.files.size + driver.instances.size).toBe(0);
+    expect(driver.directories.size + driver.instances.size).toBe(0);
   });
 
   it("is not reported while absence is not observed, and drives itself to the end", async () => {
@@ -301,7 +290,7 @@ describe("delete", () => {
     driver.faults = {};
     const next = await restart();
     await eventually(async () => expect((await next.sandboxes.get(sandbox.id)).status).toBe("terminated"));
-    expect(driver.files.size).toBe(0);
+    expect(driver.directories.size).toBe(0);
   });
 
   it("is idempotent, and counted once", async () => {
@@ -324,11 +313,42 @@ describe("a sandbox that breaks", () => {
     expect((await engine.sandboxes.get("one")).cause?.code).toBe("keeper_died");
     const lost = await engine.execs.wait(exec.id, { waitMs: 0, signal });
     expect(lost).toMatchObject({ status: "lost", dispatched: "yes", truncated: true });
-    expect(lost.stdout).toBeUndefined();
+    expect(lost.stdout).toBe("");
     expect(await codeOf(engine.execs.start("one", { argv: ["x"] }, { signal }))).toBe("sandbox_failed");
-    expect(driver.files.size).toBe(1);
+    expect(driver.directories.size).toBe(1);
     expect((await remove(engine, "one")).status).toBe("terminated");
-    expect(driver.files.size).toBe(0);
+    expect(driver.directories.size).toBe(0);
+  });
+
+  it.each(["blocks", "inodes"] as const)(
+    "serves on a disk without %s, so that it can be emptied: the calls that need room say so",
+    async (what) => {
+      const { create, driver, engine } = await world();
+      const { sandbox } = await create("one");
+      const instance = driver.instances.get(sandbox.id as SandboxId);
+      if (instance) instance.full = what;
+      const { checks } = await engine.sandboxes.verify("one", signal);
+      expect((await engine.sandboxes.get("one")).status).toBe("ready");
+      expect(checks.map(({ message }) => message ?? "")).toEqual([
+        "",
+        expect.stringMatching(/disk is full/),
+        expect.stringMatching(/disk is full/),
+        "",
+      ]);
+      const { exec } = await engine.execs.start("one", { argv: ["exit", "0"] }, { signal });
+      const ended = await engine.execs.wait(exec.id, { waitMs: 3_000, signal });
+      expect(ended).toMatchObject(
+        what === "inodes" ? { status: "refused", cause: { code: "ENOSPC" } } : { status: "exited" },
+      );
+    },
+  );
+
+  it("is not called ready when it has never served and its disk has no room", async () => {
+    const { create, driver } = await world();
+    driver.faults.connect = async () => {
+      for (const instance of driver.instances.values()) instance.full = "inodes";
+    };
+    expect(await codeOf(create("one"))).toBe("launch_failed");
   });
 
   it("is degraded while its root is gone, refuses calls with the cause, and recovers by itself", async () => {
@@ -344,10 +364,12 @@ describe("a sandbox that breaks", () => {
     );
     if (instance) instance.root = true;
     await eventually(async () => expect((await engine.sandboxes.get("one")).status).toBe("ready"));
-    const { items } = await engine.events({ ref: "one", limit: 100 });
-    expect(items.map(({ type }) => type)).toEqual(
-      expect.arrayContaining(["sandbox.degraded", "sandbox.recovered"]),
-    );
+    await eventually(async () => {
+      const { items } = await engine.events({ ref: "one", limit: 100 });
+      expect(items.map(({ type }) => type)).toEqual(
+        expect.arrayContaining(["sandbox.degraded", "sandbox.recovered"]),
+      );
+    });
   });
 
   it("is not taken for dead because it can't be observed", async () => {
@@ -411,6 +433,23 @@ describe("execs", () => {
     expect((instance?.starts ?? 0) - before - proofs).toBe(2);
   });
 
+  it("of a stopped server that reach the keeper after all are not called refused because the next start is", async () => {
+    const { create, driver, engine, restart } = await world({ execStartDeadlineMs: 100 });
+    await create("one");
+    driver.faults.start = never;
+    await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
+    await engine.stop();
+    // The keeper has it, as if the first one had arrived meanwhile, and refuses the second.
+    driver.faults = {
+      startAnswer: async () => {
+        driver.faults = {};
+        throw new KeeperRefusal("system", "resource temporarily unavailable", "EAGAIN");
+      },
+    };
+    const next = await restart();
+    await eventually(async () => expect((await next.execs.get("a")).status).toBe("running"));
+  });
+
   it("of a stopped server are found again: running ones followed, ended ones with their real code", async () => {
     const { create, driver, engine, restart } = await world();
     const { sandbox } = await create("one");
@@ -460,14 +499,6 @@ describe("execs", () => {
     expect(refusals).toBe(0);
   });
 
-  it("beyond the limit are refused", async () => {
-    const { create, engine } = await world({ execsPerSandbox: 2 });
-    await create("one");
-    const start = () => engine.execs.start("one", { argv: ["sleep"] }, { signal });
-    await Promise.all([start(), start()]);
-    expect(await codeOf(start())).toBe("too_many_execs");
-  });
-
   it("held by a caller who left are not dispatched", async () => {
     const { create, driver, engine } = await world();
     const { sandbox } = await create("one");
@@ -485,8 +516,8 @@ describe("what no record owns", () => {
   it("is removed after it was seen twice past the grace, and not before", async () => {
     const { driver, engine } = await world({ orphanGraceMs: 150 });
     const stray = systemIds.sandbox();
-    driver.files.add(stray);
-    await eventually(() => expect(driver.files.has(stray)).toBe(false), { timeout: 5_000 });
+    driver.directories.add(stray);
+    await eventually(() => expect(driver.directories.has(stray)).toBe(false), { timeout: 5_000 });
     const told = async () =>
       (await engine.events({ limit: 100, types: ["orphan.found", "orphan.removed"] })).items;
     await eventually(async () => expect(await told()).toHaveLength(2), { timeout: 5_000 });

@@ -8,9 +8,13 @@ import {
   STATUSES,
   type Stats,
 } from "@holdfast/contract";
+import { Admission } from "./admission.ts";
+import { AfterWake } from "./after-wake.ts";
 import type { EngineApi } from "./api.ts";
+import { Audit } from "./audit.ts";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { DiskGuard } from "./disk-guard.ts";
 import { SANDBOX_DELETED } from "./exec.ts";
 import { Execs } from "./execs.ts";
 import { fileApi } from "./files.ts";
@@ -19,12 +23,19 @@ import { Launcher } from "./launcher.ts";
 import { Ledger } from "./ledger.ts";
 import { LinkHolder } from "./link-holder.ts";
 import { Observer } from "./observer.ts";
+import { isAwaited } from "./open-exec.ts";
 import { Orphans } from "./orphans.ts";
+import { Pauses } from "./pauses.ts";
 import type { Change, Ports, StoredEvent } from "./ports.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
+import type { ExecRecord } from "./records.ts";
 import { Recovery } from "./recovery.ts";
+import { Retention } from "./retention.ts";
 import { Sandboxes } from "./sandboxes.ts";
+import { Standby } from "./standby.ts";
+import { Sweeps } from "./sweeps.ts";
+import { Wakes } from "./wakes.ts";
 import type { World } from "./world.ts";
 
 export const createEngine = (ports: Ports, numbers: Numbers): EngineApi => new Engine(ports, numbers);
@@ -36,6 +47,7 @@ export const createEngine = (ports: Ports, numbers: Numbers): EngineApi => new E
 class Engine implements EngineApi {
   readonly #world: World;
   readonly #stopping = new AbortController();
+  readonly #retention: Retention;
   readonly #ledger: Ledger;
   readonly #observer: Observer;
   readonly #orphans: Orphans;
@@ -43,8 +55,17 @@ class Engine implements EngineApi {
   readonly #reaper: Reaper;
   readonly #prover: Prover;
   readonly #recovery: Recovery;
+  readonly #admission: Admission;
+  readonly #audit: Audit;
+  readonly #sweeps: Sweeps;
+  readonly #diskGuard: DiskGuard;
+  readonly #pauses: Pauses;
+  readonly #standby: Standby;
+  readonly #wakes: Wakes;
   #state: "new" | "recovering" | "serving" | "stopped" = "new";
   #loops: Promise<unknown>[] = [];
+  #linksLost = 0;
+  readonly #afterWake: AfterWake;
   readonly sandboxes: Sandboxes;
   readonly execs: Execs;
   readonly files: EngineApi["files"];
@@ -55,35 +76,81 @@ class Engine implements EngineApi {
     this.#world = world;
     const sandboxes = new Sandboxes(world);
     const prover = new Prover(world);
-    const gate = new Gate(world, prover);
+    const gate = new Gate(world, prover, () => this.#wakes);
     this.#observer = new Observer(
       world,
       () => sandboxes.cells(),
       (cell, generation, cause) => this.#died(cell, generation, cause),
     );
-    this.#ledger = new Ledger(world, (cell) => this.#whyKilled(cell));
+    this.#retention = new Retention(world, (id) => sandboxes.cell(id));
+    this.#ledger = new Ledger(world, this.#retention, (cell) => this.#whyKilled(cell));
     this.#reaper = new Reaper(world, (cell) => this.#released(cell));
-    this.#launcher = new Launcher(
-      world,
+    const cells = () => sandboxes.cells();
+    this.#admission = new Admission(world, cells, () => this.#sweeps.conservative());
+    this.#launcher = new Launcher(world, {
       prover,
-      (cell) => this.#openLink(cell),
-      (cell) => this.#reaper.tend(cell),
-    );
-    this.#orphans = new Orphans(
-      world,
-      async (id) => sandboxes.cell(id) !== undefined || (await this.#isRecorded(id)),
-    );
+      admission: this.#admission,
+      openLink: (cell) => this.#openLink(cell),
+      onFailed: (cell) => this.#reaper.tend(cell),
+    });
+    this.#orphans = new Orphans(world, {
+      owned: async (id) => sandboxes.cell(id) !== undefined || (await this.#isRecorded(id)),
+      released: (id, signal) => this.#abandonAll(id, signal),
+    });
     this.#prover = prover;
+    const openLink = (cell: Cell) => this.#openLink(cell);
+    const pauses = new Pauses(world, { gate, prover, openLink });
+    this.#pauses = pauses;
+    this.#standby = new Standby(world, { prover, reaper: this.#reaper, openLink });
+    this.#wakes = new Wakes(world, {
+      prover,
+      reaper: this.#reaper,
+      launcher: this.#launcher,
+      openLink,
+      lost: (cell, cause) => this.#lost(cell, cause, { mayRun: cell.record.instance !== null }),
+      woke: (cell) => this.#woke(cell),
+    });
     this.#recovery = new Recovery(world, {
       launcher: this.#launcher,
       reaper: this.#reaper,
       prover,
       openLink: (cell) => this.#openLink(cell),
       died: (cell, generation, cause) => this.#died(cell, generation, cause),
+      restart: (cell) => this.#restart(cell),
+      pauses,
+      standby: this.#standby,
+      wakes: this.#wakes,
     });
-    sandboxes.join({ launcher: this.#launcher, reaper: this.#reaper, prover, gate });
+    const { observer, orphans, reaper, launcher, admission, retention } = {
+      observer: this.#observer,
+      orphans: this.#orphans,
+      reaper: this.#reaper,
+      launcher: this.#launcher,
+      admission: this.#admission,
+      retention: this.#retention,
+    };
+    this.#audit = new Audit(world, { cells, observer, orphans, reaper });
+    this.#sweeps = new Sweeps(world, {
+      cells,
+      remove: (cell) => sandboxes.removed(cell),
+      audit: () => this.#audit.run("hourly"),
+      retention,
+      admission,
+    });
+    this.#diskGuard = new DiskGuard(world, { cells, admission, clean: () => this.#sweeps.conservative() });
+    sandboxes.join({
+      admission,
+      launcher,
+      orphans,
+      reaper,
+      prover,
+      gate,
+      pauses,
+      standby: this.#standby,
+    });
     this.sandboxes = sandboxes;
     this.execs = new Execs(world, gate, this.#ledger, sandboxes);
+    this.#afterWake = new AfterWake(world, this.#ledger);
     this.files = fileApi(world, gate, (ref) => sandboxes.find(ref));
     this.images = ports.images;
   }
@@ -93,44 +160,70 @@ class Engine implements EngineApi {
     const { log, clock, store } = this.#world;
     const records = await store.liveSandboxes();
     const cells = records.map((record) => this.sandboxes.adopt(record));
-    for (const record of await store.openExecs()) await this.#adoptExec(record);
+    for (const cell of cells) await this.#retention.adopt(cell);
+    await this.#adoptExecs();
+    for (const cell of cells) if (cell.isAsleep) await this.#ledger.lookAsleep(cell);
     await this.#recovery.recover(cells);
-    await store.commit({
-      changes: [],
-      events: [
-        {
-          at: clock.now(),
-          type: "server.started",
-          message: `The server started with ${cells.length} sandboxes.`,
-        },
-      ],
-    });
-    this.#loops = [this.#observer.run(), this.#orphans.run(), this.#maintain()];
+    const message = `The server started with ${cells.length} sandboxes.`;
+    await store
+      .commit({ changes: [], events: [{ at: clock.now(), type: "server.started", message }] })
+      .catch((error: unknown) => log.error({ cause: causeOf(error) }, "the start could not be told of"));
+    await this.#audit.run("start");
+    this.#loops = [
+      this.#observer.run(),
+      this.#orphans.run(),
+      this.#retention.run(),
+      this.#sweeps.run(),
+      this.#diskGuard.run(),
+      this.#maintain(),
+    ];
     this.#state = "serving";
     log.info({ sandboxes: cells.length }, "recovered");
   }
 
-  async #adoptExec(record: Parameters<Ledger["adopt"]>[1]): Promise<void> {
-    const cell = this.sandboxes.cell(record.sandboxId);
-    if (cell !== undefined) this.#ledger.adopt(cell, record);
-    else await this.#ledger.abandon(record);
+  async #adoptExecs(): Promise<void> {
+    const { store } = this.#world;
+    const ownerless: ExecRecord[] = [];
+    for (const record of await store.openExecs()) {
+      const cell = this.sandboxes.cell(record.sandboxId);
+      if (cell === undefined) ownerless.push(record);
+      else this.#ledger.adopt(cell, record);
+    }
+    // Where the record can't be read, the sandbox may well run: nothing is known of its execs until it is deleted.
+    const unreadable = new Set(ownerless.length > 0 ? await store.unreadable() : []);
+    for (const record of ownerless) if (!unreadable.has(record.sandboxId)) await this.#ledger.abandon(record);
+  }
+
+  /** Of a sandbox without a readable record: nothing in it can report an outcome any more. */
+  async #abandonAll(id: SandboxId, signal: AbortSignal): Promise<void> {
+    const { store, journals, log } = this.#world;
+    for (const record of await store.openExecs())
+      if (record.sandboxId === id) await this.#ledger.abandon(record);
+    if ((await store.execs(id, { limit: 1 })).length === 0) return;
+    await journals.keep(id, signal).catch((error: unknown) => {
+      log.error({ sandbox: id, cause: causeOf(error) }, "journals could not be kept");
+    });
   }
 
   #openLink(cell: Cell): void {
     const { instance } = cell.record;
     if (instance === null || cell.links !== null) return;
-    const { numbers } = this.#world;
+    const { clock, numbers } = this.#world;
     let wasUp = false;
     cell.links = new LinkHolder(this.#world, instance, {
       onUp: async (link) => {
         link.onExecEnd((exec) => this.#ledger.exited(exec));
-        await this.#ledger.reconcile(cell, link, AbortSignal.timeout(numbers.keeperCallMs));
+        const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
+        await within(clock, limit, (signal) => this.#ledger.reconcile(cell, link, signal));
         if (wasUp) this.#sayLink(cell, "link.restored", "The link to the keeper is back.");
         wasUp = true;
         cell.learn({ linkDown: null, heardAt: link.lastHeardAt });
       },
       onDown: (why) => {
-        if (cell.health.linkDown === null && wasUp) this.#sayLink(cell, "link.lost", why);
+        if (cell.health.linkDown === null && wasUp) {
+          this.#linksLost += 1;
+          this.#sayLink(cell, "link.lost", why);
+        }
         cell.learn({ linkDown: why });
         // A lost link is a hint: look at once instead of at the next pass.
         void this.#observer.look([cell]).catch(() => undefined);
@@ -153,24 +246,69 @@ class Engine implements EngineApi {
   /** The instance is gone though nobody ended it. Files stay; what ran in it is lost, and says so. */
   async #died(cell: Cell, generation: number, cause: Cause): Promise<void> {
     const decision = await cell.decide({ type: "died", generation, cause });
-    if (decision === null) return;
+    if (decision !== null) await this.#lost(cell, cause, { mayRun: false });
+  }
+
+  /** Its memory is gone, as its record says by now: what ran in it is lost, and its policy is carried out. */
+  async #lost(cell: Cell, cause: Cause, { mayRun }: { mayRun: boolean }): Promise<void> {
     cell.links?.close();
-    await this.#ledger.endAll(cell, "lost", cause);
+    // What may still run may still end by itself: its outcome is known when it is seen to be gone.
+    if (!mayRun) await this.#ledger.endAll(cell, "lost", cause);
+    if (cell.record.phase.name === "queued") void this.#restart(cell);
+    else this.#reaper.tend(cell);
+  }
+
+  /** Awake and proven: its checkpoint is of no more use, and whoever asked for it learns that it was woken. */
+  #woke(cell: Cell): void {
+    void this.#standby.discard(cell);
+    void this.#afterWake.tell(cell);
+  }
+
+  /** Launches again what lost its memory, once nothing of the old instance is left. */
+  async #restart(cell: Cell): Promise<void> {
+    const { stopping } = this.#world;
+    const isReady = () => cell.record.lease.state === "none" || cell.record.phase.name !== "queued";
     this.#reaper.tend(cell);
+    await cell.until(isReady, stopping).catch(() => undefined);
+    if (stopping.aborted || cell.record.phase.name !== "queued") return;
+    cell.links = null;
+    await this.#launcher.launch(cell);
+    // Memory that was given up is of no more use when it serves without.
+    await this.#standby.discard(cell);
   }
 
   /** The instance's absence was observed: nothing in it can report an outcome any more. */
   async #released(cell: Cell): Promise<void> {
     const { phase } = cell.record;
     if (phase.name === "failed") await this.#ledger.endAll(cell, "lost", phase.cause);
+    else if (phase.name === "queued")
+      return phase.restart && this.#ledger.endAll(cell, "lost", phase.restart);
+    else if (phase.name === "standby") return this.#slept(cell, phase.checkpoint === null);
     else await this.#ledger.endAll(cell, "cancelled", SANDBOX_DELETED);
     // Dropped once the decision that follows makes it gone.
     void cell
       .until(() => cell.record.phase.name === "gone", this.#world.stopping)
       .then(
-        () => this.sandboxes.drop(cell),
+        () => {
+          this.sandboxes.drop(cell);
+          this.#retention.leave(cell.id);
+        },
         () => undefined,
       );
+  }
+
+  /** In memory standby execs sleep too. Where only files are kept they end; a start that is on its way wakes it again. */
+  async #slept(cell: Cell, filesOnly: boolean): Promise<void> {
+    if (filesOnly) await this.#ledger.endAll(cell, "lost", FILES_STANDBY);
+    this.#rouseAwaited(cell);
+  }
+
+  /** What was accepted is not left lying: a sandbox that sleeps wakes for execs that have not reached it. */
+  #rouseAwaited(cell: Cell): void {
+    if (![...cell.openExecs].some(isAwaited)) return;
+    this.#wakes.rouse(cell).catch((error: unknown) => {
+      this.#world.log.warn({ sandbox: cell.id, cause: causeOf(error) }, "a sandbox with work sleeps on");
+    });
   }
 
   async #whyKilled(cell: Cell): Promise<Cause | null> {
@@ -206,21 +344,41 @@ class Engine implements EngineApi {
   async #maintain(): Promise<void> {
     const { clock, numbers, stopping, log } = this.#world;
     while (!stopping.aborted) {
-      await clock.sleep(numbers.observeEveryMs, stopping).catch(() => undefined);
+      await clock.sleep(numbers.maintainEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
-      await this.sandboxes.expire();
       this.#reproveDegraded();
+      this.#pauses.tend(this.sandboxes.cells());
+      for (const cell of this.sandboxes.cells())
+        if (cell.record.phase.name === "standby") this.#rouseAwaited(cell);
+      this.#standby.idle(this.sandboxes.cells());
+      // The layers are what can be relied on; this only makes them prompt.
+      void this.#sweeps.conservative();
       await this.#recovery.retry();
       await this.#storeActivity();
-      for (const { record, cell } of this.#ledger.overdue(clock.now())) {
+      this.#ledger.expireQueued(clock.now());
+      this.#compareExecs();
+      for (const exec of this.#ledger.overdue()) {
+        const { record, cell } = exec;
         const link = cell.links?.current;
         if (!link) continue;
+        exec.overdue = true;
         log.warn(
           { sandbox: cell.id, exec: record.id },
           "an exec outlived its timeout; cancelling it from outside",
         );
-        link.cancelExec(record.id, AbortSignal.timeout(numbers.keeperCallMs)).catch(() => undefined);
+        const limit = { ms: numbers.keeperCallMs, what: "cancelling" };
+        within(clock, limit, (signal) => link.cancelExec(record.id, signal)).catch(() => undefined);
       }
+    }
+  }
+
+  #compareExecs(): void {
+    const { clock, numbers } = this.#world;
+    const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
+    for (const cell of this.sandboxes.cells()) {
+      const link = cell.links?.current;
+      if (!link || cell.openExecs.size === 0) continue;
+      within(clock, limit, (signal) => this.#ledger.compare(cell, link, signal)).catch(() => undefined);
     }
   }
 
@@ -229,7 +387,10 @@ class Engine implements EngineApi {
     const changes: Change[] = [];
     for (const cell of this.sandboxes.cells()) {
       const at = cell.unstoredActivity();
-      if (at !== null) changes.push({ kind: "sandbox.touch", id: cell.id, at });
+      if (at !== null) {
+        const { execsStarted } = cell.record;
+        changes.push({ kind: "sandbox.touch", id: cell.id, at, execsStarted });
+      }
     }
     if (changes.length === 0) return;
     await this.#world.store.commit({ changes }).catch((error: unknown) => {
@@ -262,7 +423,7 @@ class Engine implements EngineApi {
     const { clock, store } = this.#world;
     const totals = await store.counters();
     const counts = Object.fromEntries(STATUSES.map((status) => [status, 0])) as Stats["sandboxes"];
-    const links = { up: 0, down: 0 };
+    const links = { up: 0, down: 0, lost: this.#linksLost };
     for (const cell of this.sandboxes.cells()) {
       counts[cell.judge().status] += 1;
       if (cell.record.phase.name === "running") links[cell.links?.current ? "up" : "down"] += 1;
@@ -273,11 +434,34 @@ class Engine implements EngineApi {
       at: new Date(clock.now()).toISOString(),
       sandboxes: counts,
       totals,
-      execsRunning: this.#ledger.openCount,
+      execsRunning: this.#ledger.runningCount,
+      execsQueued: this.#ledger.queuedCount,
       links,
+      readers: this.execs.readers.count,
+      readersCut: this.execs.readers.cut,
       orphans: this.#orphans.count,
       lastObservationAt: lastPassAt === null ? null : new Date(lastPassAt).toISOString(),
+      lastAuditAt: this.#audit.last?.at ?? null,
+      sweeps: this.#sweeps.health(),
+      launches: {
+        state: this.#admission.launches.name,
+        waiting: this.#launcher.waiting,
+        failuresInARow: this.#admission.launches.failures,
+      },
+      capacity: this.#admission.capacity,
     };
+  }
+
+  audit() {
+    return this.#audit.run("request");
+  }
+
+  lastAudit() {
+    return this.#audit.last;
+  }
+
+  cleanup(options: { dryRun: boolean; emergency: boolean }) {
+    return this.#sweeps.now(options);
   }
 
   unreadiness(): string[] {
@@ -303,6 +487,11 @@ class Engine implements EngineApi {
 }
 
 /** A process killed this soon after an out-of-memory kill was seen is taken for its victim. */
+const FILES_STANDBY: Cause = {
+  code: "files_standby",
+  message: "The sandbox went to standby, which on this host keeps files only.",
+};
+
 const OOM_RECENT_MS = 2_000;
 
 function viewEvent(event: StoredEvent): Event {

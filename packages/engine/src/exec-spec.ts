@@ -1,5 +1,6 @@
-import { HoldfastError, normalisePath, type StartExec } from "@holdfast/contract";
+import { HoldfastError, normalisePath, type OnWake, type StartExec } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
+import { signalNumber } from "./exec.ts";
 import type { Idempotency } from "./ports.ts";
 import { PROOF_EXEC_PREFIX } from "./prover.ts";
 import type { ExecSpec } from "./records.ts";
@@ -41,16 +42,39 @@ export function specOf(input: StartExec, cell: Cell): ExecSpec {
     const message = `Arguments and environment, the sandbox's included, have ${size} bytes; the limit is ${STRINGS_MAX}.`;
     throw new HoldfastError("too_large", { sandboxId: cell.id, message });
   }
-  const stdin =
-    input.stdin === undefined && !input.openStdin ? null : { text: input.stdin ?? "", end: !input.openStdin };
+  const tty = input.tty ?? null;
   return {
     argv,
     env,
     cwd: path,
     user: input.user ?? "",
     timeoutMs: timeoutOf(input, spec.lifecycle.maxExecMs),
-    stdin,
+    stdin: stdinOf(input),
+    tty,
+    keepAwake: input.keepAwake ?? true,
+    onWake: onWakeOf(input, cell),
   };
+}
+
+function onWakeOf({ onWake }: StartExec, cell: Cell): OnWake | null {
+  if (onWake === undefined) return null;
+  if ("signal" in onWake && signalNumber(onWake.signal) === null) {
+    const message = `There is no signal ${onWake.signal}.`;
+    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
+  }
+  if ("argv" in onWake && onWake.argv.some((arg) => arg.includes("\0"))) {
+    throw new HoldfastError("invalid_request", {
+      sandboxId: cell.id,
+      message: "Arguments can't contain NUL.",
+    });
+  }
+  return onWake;
+}
+
+/** A terminal can always be typed on; what else is given ends with its text unless it is to be kept open. */
+function stdinOf({ stdin, openStdin, tty }: StartExec): ExecSpec["stdin"] {
+  if (stdin === undefined && !openStdin && tty === undefined) return null;
+  return { text: stdin ?? "", end: stdin !== undefined && !openStdin };
 }
 
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

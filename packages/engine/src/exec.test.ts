@@ -9,7 +9,17 @@ const record: ExecRecord = {
   id,
   sandboxId: newSandboxId(),
   generation: 1,
-  spec: { argv: ["true"], env: {}, cwd: "", user: "", timeoutMs: null, stdin: null },
+  spec: {
+    argv: ["true"],
+    env: {},
+    cwd: "",
+    user: "",
+    timeoutMs: null,
+    stdin: null,
+    tty: null,
+    keepAwake: true,
+    onWake: null,
+  },
   digest: "d",
   status: "starting",
   exitCode: null,
@@ -58,12 +68,28 @@ describe("an exec's outcome", () => {
     expect(unseenEnd("lost", record, cause, 5).dispatched).toBe("unknown");
     expect(unseenEnd("lost", { ...record, startedAt: 2 }, cause, 5).dispatched).toBe("yes");
     expect(unseenEnd("refused", record, cause, 5).dispatched).toBe("no");
+    expect(unseenEnd("lost", record, cause, 5, "no journal").dispatched).toBe("no");
+    expect(unseenEnd("lost", record, cause, 5, { exec: null, end: 0 }).dispatched).toBe("unknown");
+    expect(unseenEnd("lost", record, cause, 5, { exec: null, end: 9 })).toMatchObject({
+      dispatched: "yes",
+      outputEnd: 9,
+    });
+  });
+
+  it("is the journal's where that has one, and only if it is this exec's", () => {
+    const cause = { code: "x", message: "y" };
+    const end = (exec: KeeperExec) => unseenEnd("lost", record, cause, 5, { exec, end: 10 });
+    expect(end(known)).toMatchObject({ status: "exited", exitCode: 3, dispatched: "yes" });
+    expect(end({ ...known, digest: "other" })).toMatchObject({ status: "lost", cause });
+    expect(end({ ...known, id: newExecId() })).toMatchObject({ status: "lost", cause });
   });
 
   it("has cursors that only it accepts", () => {
-    expect(offsetIn(cursorOf(record, 42), id)).toBe(42);
-    for (const bad of [`${newExecId()}.42`, `${id}.-1`, `${id}.`, `${id}.1.2`, "42", ""])
-      expect(offsetIn(bad, id)).toBeNull();
+    expect(offsetIn(cursorOf(record, 42), record)).toBe(42);
+    const foreign = cursorOf({ ...record, id: newExecId() }, 42);
+    const stale = cursorOf({ ...record, createdAt: 2 }, 42);
+    for (const bad of [foreign, stale, `${id}.1.-1`, `${id}.1.`, `${id}.1.2.3`, `${id}.42`, "42", ""])
+      expect(offsetIn(bad, record)).toBeNull();
   });
 
   it("knows signals with and without their prefix", () => {

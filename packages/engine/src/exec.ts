@@ -1,13 +1,14 @@
 import { constants } from "node:os";
 import {
   type Cause,
+  type Dispatched,
   type Exec,
   type ExecStatus,
   invariant,
   isTerminal,
   type TerminalExecStatus,
 } from "@holdfast/contract";
-import type { KeeperExec } from "./ports.ts";
+import type { JournalEnd, KeeperExec } from "./ports.ts";
 import type { ExecRecord } from "./records.ts";
 
 /** The part of a record that an end decides. */
@@ -64,20 +65,56 @@ const CAUSES: Record<"exited" | "timed_out" | "cancelled", Cause | null> = {
   cancelled: { code: "cancelled", message: "The command was cancelled; its whole tree was killed." },
 };
 
-/** The end of an exec that no keeper can report any more. */
+/** What is left to learn about an exec that no keeper can report on any more. */
+export type Trace = JournalEnd | "no journal" | "not looked for";
+
+/**
+ * The end of an exec out of the keeper's reach. Its journal knows better than the reason it is asked for: where that has
+ * an exit record, the command had ended by itself and nobody had heard of it yet.
+ */
 export function unseenEnd(
   status: "lost" | "refused" | "cancelled",
   record: ExecRecord,
   cause: Cause,
   now: number,
+  trace: Trace = "not looked for",
 ): Outcome {
-  const { startedAt, outputEnd } = record;
-  const dispatched = status === "refused" ? "no" : startedAt === null ? "unknown" : "yes";
-  return { status, exitCode: null, signal: null, cause, dispatched, startedAt, endedAt: now, outputEnd };
+  if (typeof trace === "object" && trace.exec !== null && isEndOf(record, trace.exec))
+    return outcomeOf(trace.exec);
+  const { startedAt } = record;
+  const outputEnd = typeof trace === "object" ? trace.end : record.outputEnd;
+  const dispatched = status === "refused" ? "no" : dispatchedBy(record, trace);
+  const isNeverBegun = dispatched === "no" && cause.code === SANDBOX_DELETED.code;
+  const told = isNeverBegun ? { ...cause, message: DELETED_BEFORE } : cause;
+  return {
+    status,
+    exitCode: null,
+    signal: null,
+    cause: told,
+    dispatched,
+    startedAt,
+    endedAt: now,
+    outputEnd,
+  };
+}
+
+const isEndOf = ({ id, digest }: ExecRecord, exec: KeeperExec): boolean =>
+  exec.id === id && exec.digest === digest && exec.state !== "running";
+
+/** The journal is made before the fork: its absence proves that nothing ran, its presence alone proves nothing. */
+function dispatchedBy({ startedAt }: ExecRecord, trace: Trace): Dispatched {
+  if (startedAt !== null) return "yes";
+  if (trace === "no journal") return "no";
+  return typeof trace === "object" && trace.end > 0 ? "yes" : "unknown";
 }
 
 /** Whether all that the command wrote is known: not where it ended out of sight, with its sandbox. */
-export function isComplete({ status, cause }: Pick<ExecRecord, "status" | "cause">): boolean {
+export function isComplete({
+  status,
+  cause,
+  dispatched,
+}: Pick<ExecRecord, "status" | "cause" | "dispatched">): boolean {
+  if (dispatched === "no") return true;
   return status !== "lost" && cause?.code !== SANDBOX_DELETED.code;
 }
 
@@ -85,6 +122,7 @@ export const SANDBOX_DELETED: Cause = {
   code: "sandbox_deleted",
   message: "The sandbox was deleted while the command ran.",
 };
+const DELETED_BEFORE = "The sandbox was deleted before the command was begun; it was never run.";
 
 /** The one terminal transition. */
 export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
@@ -94,17 +132,30 @@ export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
 
 const iso = (time: number | null): string | null => (time === null ? null : new Date(time).toISOString());
 
-export const cursorOf = (record: Pick<ExecRecord, "id">, offset: number): string => `${record.id}.${offset}`;
+type Identity = Pick<ExecRecord, "id" | "createdAt">;
+
+/** A position in the output of this very exec: a later one may get the same id once this one is forgotten. */
+export const cursorOf = ({ id, createdAt }: Identity, offset: number): string =>
+  `${id}.${createdAt.toString(36)}.${offset}`;
 
 /** The offset in a cursor of this exec; null where the cursor is malformed or another exec's. */
-export function offsetIn(cursor: string, id: string): number | null {
-  const [of, offset, ...rest] = cursor.split(".");
-  if (of !== id || offset === undefined || rest.length > 0 || !/^\d{1,15}$/.test(offset)) return null;
-  return Number(offset);
+export function offsetIn(cursor: string, { id, createdAt }: Identity): number | null {
+  const [of, since, offset, ...rest] = cursor.split(".");
+  if (of !== id || since !== createdAt.toString(36) || offset === undefined || rest.length > 0) return null;
+  return /^\d{1,15}$/.test(offset) ? Number(offset) : null;
 }
 
-export function viewExec(record: ExecRecord, running: boolean): Exec {
-  const status: ExecStatus = record.status === "starting" && running ? "running" : record.status;
+/** How far an exec without an outcome has come. */
+export type Stage = "queued" | "starting" | "running";
+
+/** `stage` is null for one that has ended. */
+export function viewExec(
+  record: ExecRecord,
+  { stage, isSuspended }: { stage: Stage | null; isSuspended: boolean },
+  retentionMs: number,
+): Exec {
+  const status: ExecStatus = isTerminal(record.status) ? record.status : (stage ?? record.status);
+  const running = status === "running";
   return {
     id: record.id,
     sandboxId: record.sandboxId,
@@ -118,6 +169,10 @@ export function viewExec(record: ExecRecord, running: boolean): Exec {
     startedAt: iso(record.startedAt),
     endedAt: iso(record.endedAt),
     timeoutMs: record.spec.timeoutMs,
+    tty: record.spec.tty !== null,
+    keepAwake: record.spec.keepAwake,
+    suspended: isSuspended && !isTerminal(status),
+    keptUntil: iso(record.endedAt === null ? null : record.endedAt + retentionMs),
     truncated: isTerminal(status) && !isComplete(record),
     cursor: cursorOf(record, record.outputEnd),
   };

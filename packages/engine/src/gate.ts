@@ -1,24 +1,28 @@
 import { type Cause, causeOf, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { DeadlinePassed, within } from "./clock.ts";
+import { LinkUnwanted } from "./link-holder.ts";
 import { KeeperRefusal, type Link, LinkLost } from "./ports.ts";
 import type { Prover } from "./prover.ts";
+import type { Wakes } from "./wakes.ts";
 import type { World } from "./world.ts";
 
 const OUTCOME_MS = 5_000;
 
 /**
- * The way every call on a sandbox takes. A sandbox that is being made is waited for; one that has not been proven for
- * a while, or does not look well, is proven first, so that what fails is told as the sandbox's state and not as the
+ * The way every call on a sandbox takes. A sandbox that is being made is waited for, one that sleeps is woken; one that has
+ * not been proven for a while, or does not look well, is proven first, so that what fails is told as the sandbox's state and not as the
  * caller's command.
  */
 export class Gate {
   readonly #world: World;
   readonly #prover: Prover;
+  readonly #wakes: () => Pick<Wakes, "awake">;
 
-  constructor(world: World, prover: Prover) {
+  constructor(world: World, prover: Prover, wakes: () => Pick<Wakes, "awake">) {
     this.#world = world;
     this.#prover = prover;
+    this.#wakes = wakes;
   }
 
   /** The link of a sandbox that serves, or a typed error that says why it doesn't. Nothing has been dispatched yet. */
@@ -37,16 +41,24 @@ export class Gate {
   }
 
   async #wait(cell: Cell, signal: AbortSignal): Promise<Link> {
-    await this.#made(cell, signal);
-    const proof = await this.#prover.prove(cell);
-    const refusal = cell.refusal();
-    if (refusal !== null) throw refusal;
-    const { status, cause } = cell.judge();
-    const link = cell.links?.current;
-    if (status === "ready" && proof.ok && link) {
-      cell.touch();
-      return link;
-    }
+    do {
+      await this.#made(cell, signal);
+      await this.#wakes().awake(cell, signal);
+      // A wake that ended in a new launch is waited for like a first one.
+      await this.#made(cell, signal);
+      const served = this.passNow(cell);
+      if (served !== null) return served;
+      const proof = await this.#prover.prove(cell);
+      const refusal = cell.refusal();
+      if (refusal !== null) throw refusal;
+      const link = cell.links?.current;
+      if (cell.judge().status === "ready" && proof.ok && link) {
+        cell.touch();
+        return link;
+      }
+      // What fell asleep while it was proven is no worse for it.
+    } while (cell.isAsleep);
+    const { cause } = cell.judge();
     const message = `The sandbox does not serve: ${cause?.message ?? "it has no link"}`;
     throw new HoldfastError("sandbox_degraded", {
       sandboxId: cell.id,
@@ -55,12 +67,18 @@ export class Gate {
     });
   }
 
+  /** Resolves when it has been made, or refuses with why it never will be. */
+  settled(cell: Cell, signal: AbortSignal): Promise<void> {
+    return this.#made(cell, signal);
+  }
+
   async #made(cell: Cell, signal: AbortSignal): Promise<void> {
     const { clock, numbers } = this.#world;
     const settled = () => cell.record.phase.name !== "queued" && cell.record.phase.name !== "launching";
     if (!settled()) {
-      // Longer than the launch's own deadline, so that its outcome is what the caller hears.
-      const limit = { ms: numbers.createDeadlineMs + OUTCOME_MS, what: "waiting for the sandbox", signal };
+      // Longer than the launch's own deadlines, so that its outcome is what the caller hears.
+      const ms = numbers.launchQueueMs + numbers.createDeadlineMs + OUTCOME_MS;
+      const limit = { ms, what: "waiting for the sandbox", signal };
       await within(clock, limit, (inner) => cell.until(settled, inner)).catch((error: unknown) => {
         throw signal.aborted
           ? error
@@ -88,6 +106,10 @@ export function translate(
   about: { sandboxId?: string; execId?: string; path?: string },
 ): unknown {
   const { path, ...ids } = about;
+  if (error instanceof LinkUnwanted) {
+    const message = "The sandbox is being ended or put to sleep, and takes no more calls.";
+    return new HoldfastError("link_lost", { ...ids, dispatched: error.dispatched, message, cause: error });
+  }
   if (error instanceof LinkLost) {
     return new HoldfastError("link_lost", {
       ...ids,

@@ -1,5 +1,5 @@
 export * from "./api.ts";
-export { systemClock, systemIds } from "./clock.ts";
+export { clockOf, systemClock, systemIds } from "./clock.ts";
 export { createEngine } from "./engine.ts";
 export { decide } from "./machine.ts";
 export * from "./ports.ts";

@@ -1,6 +1,9 @@
 import { causeOf, HoldfastError } from "@holdfast/contract";
+import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
 import { DeadlinePassed, raced, within } from "./clock.ts";
+import { FairLine } from "./fair-line.ts";
+import { hasServed } from "./machine.ts";
 import type { Prover } from "./prover.ts";
 import { failedProof } from "./status.ts";
 import type { World } from "./world.ts";
@@ -15,28 +18,64 @@ export class Launcher {
   readonly #prover: Prover;
   readonly #openLink: (cell: Cell) => void;
   readonly #onFailed: (cell: Cell) => void;
-  readonly #line: Place[] = [];
+  readonly #admission: Admission;
+  readonly #line = new FairLine<Place>();
   #running = 0;
 
-  constructor(world: World, prover: Prover, openLink: (cell: Cell) => void, onFailed: (cell: Cell) => void) {
+  constructor(
+    world: World,
+    parts: {
+      prover: Prover;
+      admission: Admission;
+      openLink: (cell: Cell) => void;
+      onFailed: (cell: Cell) => void;
+    },
+  ) {
     this.#world = world;
-    this.#prover = prover;
-    this.#openLink = openLink;
-    this.#onFailed = onFailed;
+    this.#prover = parts.prover;
+    this.#admission = parts.admission;
+    this.#openLink = parts.openLink;
+    this.#onFailed = parts.onFailed;
   }
 
-  get lineIsFull(): boolean {
-    return this.#line.length >= this.#world.numbers.launchesWaiting;
+  get waiting(): number {
+    return this.#line.length;
+  }
+
+  /** Refuses where a launch would fail before it began. */
+  admit(): void {
+    if (this.#line.length >= this.#world.numbers.launchesWaiting)
+      throw new HoldfastError("capacity", { message: "The waiting line for launches is full." });
+    this.#admission.checkLaunches();
   }
 
   /** From now to proven ready, the waiting line included. Never rejects: the outcome is in the cell. */
   async launch(cell: Cell): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
-    const signal = AbortSignal.any([cell.fence.signal, stopping]);
+    const signal = AbortSignal.any([cell.fence.signal, this.#world.stopping]);
+    await this.#settle(cell, () => this.#inLine(cell, signal, () => this.#tried(cell, signal)));
+  }
+
+  /** What becomes of a launch decides whether others are tried. One that was overtaken says nothing about the host. */
+  async #tried(cell: Cell, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#world;
     const limit = { ms: numbers.createDeadlineMs, what: "the launch", signal };
-    await this.#settle(cell, () =>
-      within(clock, limit, (inner) => this.#inLine(inner, () => this.#steps(cell, inner))),
-    );
+    await this.#allowed(cell, signal);
+    try {
+      await within(clock, limit, (inner) => this.#steps(cell, inner));
+    } catch (error) {
+      const isOvertaken = cell.fence.signal.aborted || this.#world.stopping.aborted;
+      this.#admission.launchEnded(isOvertaken ? null : causeOf(asHoldfastError(error)));
+      throw error;
+    }
+    this.#admission.launched();
+  }
+
+  /** A new one is refused while launches keep failing. One that has served waits: others' failures are no end of its own. */
+  async #allowed(cell: Cell, signal: AbortSignal): Promise<void> {
+    while (!this.#admission.mayLaunch()) {
+      if (!hasServed(cell.record)) throw new HoldfastError("launches_suspended");
+      await this.#world.clock.sleep(ASK_AGAIN_MS, signal);
+    }
   }
 
   /** The last steps again, for an instance that an earlier server had launched but not proven. */
@@ -64,7 +103,16 @@ export class Launcher {
     const begun = await cell.decide({ type: "launch", deadline: clock.now() + numbers.createDeadlineMs });
     if (begun === null) throw new Error("the sandbox is no longer to be launched");
     const { id: sandboxId, name, generation, spec } = begun.record;
-    const order = { sandboxId, name, generation, image: spec.image, resources: spec.resources };
+    const order = {
+      sandboxId,
+      name,
+      generation,
+      image: spec.image,
+      resources: spec.resources,
+      restart: hasServed(begun.record),
+      onStep: (step: string) => cell.progress(step),
+    };
+    cell.progress("launching");
     signal.throwIfAborted();
     const launch = driver.launch(order, signal);
     cell.launching = launch.catch(() => undefined);
@@ -76,6 +124,7 @@ export class Launcher {
 
   async #prove(cell: Cell, signal: AbortSignal): Promise<void> {
     const { generation } = cell.record;
+    cell.progress("proving");
     this.#openLink(cell);
     const proof = await raced(this.#prover.prove(cell), signal);
     if (!proof.ok) throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
@@ -84,35 +133,47 @@ export class Launcher {
     const provenAt = Date.parse(proof.at);
     const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId });
     if (proven === null) throw new Error("the launch was overtaken");
+    cell.progress("ready");
   }
 
   /** Runs the work in one of the few places. Whoever gives up waiting leaves the line without having had one. */
-  async #inLine(signal: AbortSignal, work: () => Promise<void>): Promise<void> {
+  async #inLine(cell: Cell, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
     if (this.#running < this.#world.numbers.launchesAtOnce) this.#running += 1;
-    else await this.#waitInLine(signal);
+    else await this.#waitInLine(cell, signal);
     try {
       signal.throwIfAborted();
       await work();
     } finally {
-      // The place goes to the next in line; only an empty line gives it up.
-      const next = this.#line.shift();
-      if (next) next.take();
-      else this.#running -= 1;
+      this.#passOn();
     }
   }
 
-  async #waitInLine(signal: AbortSignal): Promise<void> {
+  async #waitInLine(cell: Cell, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#world;
     const { promise, resolve: take } = Promise.withResolvers<void>();
     const place = { take };
-    this.#line.push(place);
-    const left = () => {
-      const at = this.#line.indexOf(place);
-      if (at >= 0) this.#line.splice(at, 1);
-    };
-    signal.addEventListener("abort", left, { once: true });
-    await raced(promise, signal);
+    cell.progress("waiting");
+    this.#line.join(cell.record.owner, place);
+    const limit = { ms: numbers.launchQueueMs, what: "waiting for a turn to be launched", signal };
+    let taken = false;
+    try {
+      await within(clock, limit, () => promise.then(() => (taken = true)));
+    } catch (error) {
+      // A place that was given at the very moment of giving up goes on to the next.
+      if (!this.#line.leave(place) && !taken) this.#passOn();
+      throw error;
+    }
+  }
+
+  /** The place goes to the next in line; only an empty line gives it up. */
+  #passOn(): void {
+    const next = this.#line.next();
+    if (next) next.take();
+    else this.#running -= 1;
   }
 }
+
+const ASK_AGAIN_MS = 1_000;
 
 interface Place {
   take(): void;

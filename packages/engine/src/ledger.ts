@@ -1,15 +1,8 @@
-import {
-  type Cause,
-  causeOf,
-  type Exec,
-  type ExecId,
-  HoldfastError,
-  isTerminal,
-  type SandboxId,
-} from "@holdfast/contract";
+import { type Cause, causeOf, type Exec, type ExecId, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { ended, type Outcome, outcomeOf, unseenEnd, viewExec } from "./exec.ts";
+import { aborted, soonest, within } from "./clock.ts";
+import { ended, type Outcome, outcomeOf, type Trace, unseenEnd, viewExec } from "./exec.ts";
+import { isAwaited, type OpenExec, openExec, REACHED, stageOf } from "./open-exec.ts";
 import {
   type ExecOrder,
   type Idempotency,
@@ -21,41 +14,40 @@ import {
 } from "./ports.ts";
 import { PROOF_EXEC_PREFIX } from "./prover.ts";
 import type { ExecRecord } from "./records.ts";
+import type { Retention } from "./retention.ts";
 import type { World } from "./world.ts";
 
-/** An exec without an outcome. */
-export interface OpenExec {
-  record: ExecRecord;
-  readonly cell: Cell;
-  /** The keeper has said that it has it. */
-  acknowledged: boolean;
-  /** A start is being sent; only that loop decides whether to send again. */
-  dispatching: boolean;
-  finishing: boolean;
-  readonly settled: PromiseWithResolvers<ExecRecord>;
-  readonly started: PromiseWithResolvers<void>;
+export interface StartOptions {
+  idempotency: Idempotency | undefined;
+  link: Link;
+  /** The caller hears nothing of the exec before its end. */
+  awaited: boolean;
 }
 
 /**
  * The ledger of execs. Two commits per exec: one before the keeper hears of it, one with its outcome; what lies
- * between is asked of the keeper, whose journal is the truth. A start is sent again only to a keeper of the same
- * generation, which knows by id whether it has run it, so a lost answer never runs a command twice. Every exec ends
- * exactly once: here, in `#finish`.
+ * between is asked of the keeper, whose journal is the truth. A start is sent again only to a keeper with the
+ * same memory, which knows by id whether it has run it, so a lost answer never runs a command twice. So many run at a
+ * time in a sandbox; the rest wait in the order they came. Every exec ends exactly once: here, in `#finish`.
  */
 export class Ledger {
   readonly #world: World;
+  readonly #retention: Retention;
   readonly #open = new Map<ExecId, OpenExec>();
-  /** Ended execs whose journals the keeper still has, oldest first, per sandbox. */
-  readonly #kept = new Map<SandboxId, ExecId[]>();
   readonly #onKilled: (cell: Cell) => Promise<Cause | null>;
+  #queued = 0;
 
-  constructor(world: World, onKilled: (cell: Cell) => Promise<Cause | null>) {
+  constructor(world: World, retention: Retention, onKilled: (cell: Cell) => Promise<Cause | null>) {
     this.#world = world;
+    this.#retention = retention;
     this.#onKilled = onKilled;
   }
 
-  get openCount(): number {
-    return this.#open.size;
+  get runningCount(): number {
+    return this.#open.size - this.#queued;
+  }
+  get queuedCount(): number {
+    return this.#queued;
   }
 
   open(id: ExecId): OpenExec | undefined {
@@ -68,77 +60,153 @@ export class Ledger {
 
   view(record: ExecRecord): Exec {
     const open = this.#open.get(record.id);
-    return viewExec(open?.record ?? record, open?.acknowledged ?? false);
+    const stage = open === undefined ? null : stageOf(open);
+    const isSuspended = open?.cell.isAsleep ?? false;
+    return viewExec(open?.record ?? record, { stage, isSuspended }, this.#world.numbers.execRetentionMs);
   }
 
-  /** Stores the exec, sends it, and resolves when the keeper has it, when it has ended, or when that takes too long. */
-  async start(
-    cell: Cell,
-    record: ExecRecord,
-    idempotency: Idempotency | undefined,
-    link: Link,
-  ): Promise<OpenExec> {
-    const { store, clock, numbers } = this.#world;
-    if (this.#open.has(record.id)) throw new StoreConflict("exec_exists");
-    const exec = this.#enter(cell, record);
-    const { id: execId, sandboxId, generation, createdAt: at, spec } = record;
-    const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
-    try {
-      await store.commit({
-        changes: [{ kind: "exec.insert", record, idempotency }],
-        events: [{ at, type: "exec.started", sandboxId, execId, generation, message }],
-        counters: { execsStarted: 1 },
-      });
-    } catch (error) {
-      this.#open.delete(execId);
-      cell.openExecs.delete(exec);
-      exec.settled.promise.catch(() => undefined);
-      exec.settled.reject(error);
-      throw error instanceof StoreConflict ? error : storeFailure(error, record);
-    }
+  /** Whether an exec of this sandbox could run now; refuses where not even the waiting line has room. */
+  admit(cell: Cell): "now" | "queued" {
+    const { execsPerSandbox, execsQueuedPerSandbox } = this.#world.numbers;
+    if (hasRoom(cell, execsPerSandbox) && cell.queuedExecs.size === 0) return "now";
+    if (cell.queuedExecs.size < execsQueuedPerSandbox) return "queued";
+    const message = `The sandbox has ${execsPerSandbox} execs under way and ${execsQueuedPerSandbox} that wait for their turn.`;
+    throw new HoldfastError("too_many_execs", { sandboxId: cell.id, message });
+  }
+
+  /**
+   * Stores the exec, sends it, and resolves when the keeper has it, when it has ended, or when that takes too long; one
+   * that must wait for its turn resolves once it is stored.
+   *
+   * The start is stored before the keeper hears of it, so that a killed server is followed by one that knows of it. Where
+   * nobody is told of it before its end, that is all it has to survive: the end of the host ends the command as well,
+   * and the outcome's own commit is the first thing that anybody was promised.
+   */
+  async start(cell: Cell, order: ExecRecord, options: StartOptions): Promise<OpenExec> {
+    const { clock, numbers } = this.#world;
+    if (this.#open.has(order.id)) throw new StoreConflict("exec_exists");
+    const turn = this.admit(cell);
+    const exec = this.#enter(cell, { ...order, status: turn === "now" ? "starting" : "queued" });
+    if (turn === "queued") this.#enqueue(exec);
+    cell.countExec();
+    await this.#storeStart(exec, options);
     cell.touch();
-    void this.#dispatch(exec, link);
-    if (!exec.acknowledged) {
-      const limit = { ms: numbers.execStartDeadlineMs, what: "starting the exec" };
-      await within(clock, limit, () => exec.started.promise).catch(() => undefined);
+    if (exec.queued) {
+      this.#advance(cell);
+      return exec;
     }
+    void this.#dispatch(exec, options.link);
+    if (!exec.acknowledged) await soonest(clock, numbers.execStartDeadlineMs, exec.begun.signal);
     return exec;
   }
 
+  async #storeStart(exec: OpenExec, { idempotency, awaited }: StartOptions): Promise<void> {
+    const { record } = exec;
+    const { id: execId, sandboxId, generation, createdAt: at, spec } = record;
+    const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
+    try {
+      await this.#world.store.commit({
+        changes: [{ kind: "exec.insert", record, idempotency, execsStarted: limitedCount(exec.cell) }],
+        events: [{ at, type: "exec.started", sandboxId, execId, generation, message }],
+        counters: { execsStarted: 1 },
+        outlives: awaited && idempotency === undefined ? "server" : "host",
+      });
+      exec.stored = true;
+    } catch (error) {
+      this.#leave(exec);
+      exec.over.abort(REACHED);
+      throw error instanceof StoreConflict ? error : storeFailure(error, record);
+    } finally {
+      exec.storing.abort(REACHED);
+    }
+  }
+
   #enter(cell: Cell, record: ExecRecord): OpenExec {
-    const exec: OpenExec = {
-      record,
-      cell,
-      acknowledged: false,
-      dispatching: false,
-      finishing: false,
-      settled: Promise.withResolvers(),
-      started: Promise.withResolvers(),
-    };
+    const exec = openExec(this.#world, cell, record);
     this.#open.set(record.id, exec);
     cell.openExecs.add(exec);
     return exec;
   }
 
+  #enqueue(exec: OpenExec): void {
+    exec.queued = true;
+    exec.cell.queuedExecs.add(exec);
+    this.#queued += 1;
+  }
+
+  #leave(exec: OpenExec): void {
+    this.#dequeue(exec);
+    this.#open.delete(exec.record.id);
+    exec.cell.openExecs.delete(exec);
+  }
+
+  #dequeue(exec: OpenExec): void {
+    if (!exec.queued) return;
+    exec.queued = false;
+    exec.cell.queuedExecs.delete(exec);
+    this.#queued -= 1;
+  }
+
+  /** Gives those that waited longest their turn, as far as there is room. */
+  #advance(cell: Cell): void {
+    const { execsPerSandbox } = this.#world.numbers;
+    for (const exec of cell.queuedExecs) {
+      if (!hasRoom(cell, execsPerSandbox) || cell.refusal() !== null) return;
+      if (!exec.stored) continue;
+      this.#dequeue(exec);
+      void this.#dispatch(exec, null);
+    }
+  }
+
+  /** Ends those that waited too long for their turn: an exec that never started is better than one that never answers. */
+  expireQueued(now: number): void {
+    const { execQueueMs } = this.#world.numbers;
+    if (this.#queued === 0) return;
+    for (const exec of this.#open.values()) {
+      if (!exec.queued || !exec.stored || now < exec.record.createdAt + execQueueMs) continue;
+      const message = `No other exec of the sandbox ended within ${execQueueMs} ms, so this one was never started.`;
+      const cause = { code: "queue_timeout", message };
+      void this.#finish(exec, unseenEnd("refused", exec.record, cause, now, "no journal"));
+    }
+  }
+
+  /** Ends one that still waits; false where it has had its turn. */
+  cancelQueued(exec: OpenExec): boolean {
+    if (!exec.queued || !exec.stored) return false;
+    const cause = { code: "cancelled", message: "The command was cancelled before it was started." };
+    void this.#finish(
+      exec,
+      unseenEnd("cancelled", exec.record, cause, this.#world.clock.now(), "no journal"),
+    );
+    return true;
+  }
+
   /** Sends the start until a keeper of the exec's generation answers. Ends with an answer, or with the exec. */
   async #dispatch(exec: OpenExec, first: Link | null): Promise<void> {
-    const { numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#world;
     exec.dispatching = true;
     let link = first;
     try {
-      while (!stopping.aborted && !isTerminal(exec.record.status) && !exec.finishing) {
+      while (!stopping.aborted && !exec.finishing && !exec.acknowledged) {
         try {
           link ??= (await exec.cell.links?.get(numbers.createDeadlineMs, stopping)) ?? null;
-          if (link === null || exec.record.generation !== exec.cell.record.generation) return;
+          if (link === null || exec.finishing || exec.acknowledged) return;
+          if (isOfOtherMemory(exec.record, exec.cell)) return;
           const answer = await link.startExec(this.#order(exec.record), stopping);
           this.#acknowledge(exec, answer.exec);
           return;
         } catch (error) {
-          if (error instanceof KeeperRefusal) return await this.#refused(exec, error);
-          if (!(error instanceof LinkLost))
-            log.debug({ exec: exec.record.id, cause: causeOf(error) }, "a start is sent again");
+          const isRefusal = error instanceof KeeperRefusal;
+          if (isRefusal && !(exec.sent && link !== null && (await this.#mayBeThere(exec, link))))
+            return await this.#refused(exec, error);
+          exec.sent = true;
           if (exec.cell.refusal() !== null) return;
+          // Where not even a link came, the next one has to be waited for.
+          const wasLost = link !== null && error instanceof LinkLost;
           link = null;
+          if (wasLost) continue;
+          log.debug({ exec: exec.record.id, cause: causeOf(error) }, "a start is sent again");
+          await clock.sleep(START_PAUSE_MS, stopping).catch(() => undefined);
         }
       }
     } finally {
@@ -146,9 +214,23 @@ export class Ledger {
     }
   }
 
+  /**
+   * Whether a start of which no answer came has reached the keeper after all: a refusal of the next one says nothing
+   * about it. Not being able to ask counts as yes, and leads to another try.
+   */
+  async #mayBeThere(exec: OpenExec, link: Link): Promise<boolean> {
+    try {
+      const known = (await link.listExecs(this.#world.stopping)).find(({ id }) => id === exec.record.id);
+      if (known !== undefined) this.#acknowledge(exec, known);
+      return known !== undefined;
+    } catch {
+      return true;
+    }
+  }
+
   #order(record: ExecRecord): ExecOrder {
     const { id, spec, digest } = record;
-    const { argv, env, cwd, user } = spec;
+    const { argv, env, cwd, user, tty } = spec;
     const journalCapBytes = this.#world.numbers.journalCapBytes;
     return {
       id,
@@ -158,6 +240,7 @@ export class Ledger {
       user,
       timeoutMs: spec.timeoutMs ?? 0,
       stdin: spec.stdin !== null,
+      tty,
       journalCapBytes,
       digest,
     };
@@ -169,43 +252,27 @@ export class Ledger {
   }
 
   #acknowledge(exec: OpenExec, known: KeeperExec): void {
+    this.#dequeue(exec);
     if (!exec.acknowledged) {
       exec.acknowledged = true;
       exec.record = { ...exec.record, startedAt: known.startedAt };
-      exec.started.resolve();
-      if (exec.record.spec.stdin !== null) void this.#giveStdin(exec);
+      exec.begun.abort(REACHED);
+      exec.cell.changed();
+      if (known.state === "running") this.#giveStdin(exec);
     }
-    if (known.state !== "running") void this.#finish(exec, outcomeOf(known));
+    if (known.state === "running") return;
+    const state = exec.overdue && known.state === "cancelled" ? "timed_out" : known.state;
+    void this.#finish(exec, outcomeOf({ ...known, state }));
   }
 
-  /** Gives the stored stdin from the start; the keeper skips what it has, so repeating it after a lost link is safe. */
-  async #giveStdin(exec: OpenExec): Promise<void> {
+  #giveStdin(exec: OpenExec): void {
     const { stdin } = exec.record.spec;
-    if (stdin === null) return;
-    const { clock, numbers, stopping, log } = this.#world;
-    const bytes = Buffer.from(stdin.text, "utf8");
-    let offset = 0;
-    while (!stopping.aborted && !exec.finishing) {
-      try {
-        const link = await exec.cell.links?.get(numbers.createDeadlineMs, stopping);
-        if (!link) return;
-        const data = bytes.subarray(offset, offset + STDIN_CHUNK);
-        const last = offset + data.length === bytes.length;
-        const { accepted } = await link.writeStdin(
-          exec.record.id,
-          { offset, data, end: last && stdin.end },
-          stopping,
-        );
-        offset = Math.min(accepted, bytes.length);
-        if (last && accepted >= bytes.length) return;
-      } catch (error) {
-        const refused = error instanceof KeeperRefusal && error.reason !== "limit";
-        if (refused) log.warn({ exec: exec.record.id, cause: causeOf(error) }, "stdin could not be given");
-        if (refused || exec.cell.refusal() !== null) return;
-        // No link for long, or one that is full: the command still waits for its input.
-        if (!(error instanceof LinkLost)) await clock.sleep(STDIN_PAUSE_MS, stopping).catch(() => undefined);
-      }
-    }
+    if (stdin === null || (stdin.text === "" && !stdin.end)) return;
+    const { stopping, log } = this.#world;
+    exec.stdin.begin(stdin.text, stdin.end, stopping).catch((error: unknown) => {
+      if (stopping.aborted || exec.finishing) return;
+      log.warn({ exec: exec.record.id, cause: causeOf(error) }, "stdin could not be given");
+    });
   }
 
   /** Called by the link for every exec that ends while it is up. */
@@ -221,47 +288,95 @@ export class Ledger {
    */
   async reconcile(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
     const known = new Map((await link.listExecs(signal)).map((exec) => [exec.id, exec]));
-    for (const exec of this.openOf(cell)) {
+    for (const exec of this.openOf(cell).filter(({ stored }) => stored)) {
       const there = known.get(exec.record.id);
       if (there !== undefined) this.#acknowledge(exec, there);
-      else if (exec.record.generation !== cell.record.generation || exec.acknowledged)
+      else if (isOfOtherMemory(exec.record, cell) || exec.acknowledged || exec.arrived)
         void this.lose(exec, KEEPER_FORGOT);
-      else if (!exec.dispatching) void this.#dispatch(exec, null);
+      else if (exec.queued || exec.dispatching) continue;
+      else if (exec.record.status === "queued") this.#enqueue(exec);
+      else void this.#dispatch(exec, null);
     }
-    const kept = [...known.values()].filter((exec) => exec.state !== "running" && !this.#open.has(exec.id));
-    const proofs = kept.filter((exec) => exec.id.startsWith(PROOF_EXEC_PREFIX));
-    for (const { id } of proofs) link.forgetExec(id, signal).catch(() => undefined);
-    const ids = kept.filter((exec) => !proofs.includes(exec)).sort((a, b) => a.endedAt - b.endedAt);
-    this.#kept.set(
-      cell.id,
-      ids.map((exec) => exec.id),
+    this.#advance(cell);
+    const ended = [...known.values()].filter((exec) => exec.state !== "running" && !this.#open.has(exec.id));
+    const isProof = ({ id }: KeeperExec) => id.startsWith(PROOF_EXEC_PREFIX);
+    for (const { id } of ended.filter(isProof))
+      link.forgetExec(id, { keepJournal: false }, signal).catch(() => undefined);
+    const kept = ended.filter((exec) => !isProof(exec)).sort((a, b) => a.endedAt - b.endedAt);
+    this.#retention.inKeeper(
+      cell,
+      kept.map(({ id }) => id),
     );
   }
 
-  /** Execs of an earlier server that have no outcome yet; the next link tells what became of them. */
+  /**
+   * Asks a keeper after the execs that it is known to have. Ends are announced, but an announcement can be lost on a link
+   * that goes on: this asks for the truth, and the announcement only saves time.
+   */
+  async compare(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
+    const sure = this.openOf(cell).filter((exec) => exec.acknowledged && !exec.finishing);
+    if (sure.length === 0) return;
+    const known = new Map((await link.listExecs(signal)).map((exec) => [exec.id, exec]));
+    for (const exec of sure) {
+      const there = known.get(exec.record.id);
+      if (there !== undefined) this.#acknowledge(exec, there);
+      else if (cell.links?.current === link) void this.lose(exec, KEEPER_FORGOT);
+    }
+  }
+
+  /**
+   * Execs of an earlier server that have no outcome yet; the next link tells what became of them. Also of one that is
+   * stored as queued: its turn may have come without being stored.
+   */
   adopt(cell: Cell, record: ExecRecord): void {
     const exec = this.#enter(cell, record);
-    if (record.generation !== cell.record.generation) void this.lose(exec, KEEPER_FORGOT);
+    exec.stored = true;
+    exec.sent = true;
+    if (isOfOtherMemory(record, cell)) void this.lose(exec, KEEPER_FORGOT);
+  }
+
+  /** Of a sandbox that sleeps no link tells which of these execs its memory has; their journals do. */
+  async lookAsleep(cell: Cell): Promise<void> {
+    for (const exec of this.openOf(cell).filter(isAwaited)) {
+      const trace = await this.#trace(exec.record);
+      exec.arrived = trace !== "no journal" && trace !== "not looked for";
+    }
   }
 
   /** Ends an exec of an earlier server whose sandbox is not even on record any more. */
   async abandon(record: ExecRecord): Promise<void> {
     const cause = { code: "sandbox_gone", message: "The sandbox was gone before the outcome was known." };
-    await this.#store(ended(record, unseenEnd("lost", record, cause, this.#world.clock.now())));
+    const trace = await this.#trace(record);
+    await this.#store(ended(record, unseenEnd("lost", record, cause, this.#world.clock.now(), trace)));
   }
 
-  /** Ends the execs of a sandbox that is no more. */
+  /** Ends the execs of a sandbox that is no more. Its processes are gone: what its journals say now is final. */
   async endAll(cell: Cell, status: "lost" | "cancelled", cause: Cause): Promise<void> {
-    const { clock } = this.#world;
     const open = this.openOf(cell);
-    for (const exec of open) void this.#finish(exec, unseenEnd(status, exec.record, cause, clock.now()));
+    for (const exec of open) void this.#endUnseen(exec, status, cause);
     // Also those that were ending by themselves: after this, nothing of the sandbox is open.
-    await Promise.allSettled(open.map((exec) => exec.settled.promise));
-    this.#kept.delete(cell.id);
+    await Promise.all(open.map((exec) => aborted(exec.over.signal)));
   }
 
   lose(exec: OpenExec, cause: Cause): Promise<void> {
-    return this.#finish(exec, unseenEnd("lost", exec.record, cause, this.#world.clock.now()));
+    return this.#endUnseen(exec, "lost", cause);
+  }
+
+  async #endUnseen(exec: OpenExec, status: "lost" | "cancelled", cause: Cause): Promise<void> {
+    const trace = exec.queued ? "no journal" : await this.#trace(exec.record);
+    await this.#finish(exec, unseenEnd(status, exec.record, cause, this.#world.clock.now(), trace));
+  }
+
+  /** What the journal on disk tells. Not being able to look is no news about the exec. */
+  async #trace({ sandboxId, id }: ExecRecord): Promise<Trace> {
+    const { clock, journals, log } = this.#world;
+    try {
+      const limit = { ms: TRACE_MS, what: "reading the journal" };
+      return (await within(clock, limit, (signal) => journals.end(sandboxId, id, signal))) ?? "no journal";
+    } catch (error) {
+      log.warn({ sandbox: sandboxId, exec: id, cause: causeOf(error) }, "a journal could not be read");
+      return "not looked for";
+    }
   }
 
   async #finish(exec: OpenExec, outcome: Outcome): Promise<void> {
@@ -271,11 +386,13 @@ export class Ledger {
     const record = ended(exec.record, told);
     await this.#store(record);
     exec.record = record;
-    this.#open.delete(record.id);
-    exec.cell.openExecs.delete(exec);
-    exec.settled.resolve(record);
-    exec.started.resolve();
-    this.#keep(exec);
+    this.#leave(exec);
+    // What held the sandbox awake was use of it, up to now.
+    if (record.spec.keepAwake) exec.cell.touch();
+    exec.over.abort(REACHED);
+    exec.begun.abort(REACHED);
+    this.#retention.ended(exec.cell, record);
+    this.#advance(exec.cell);
   }
 
   /** A command that was killed from outside may have been killed for memory: then the outcome says so. */
@@ -301,7 +418,7 @@ export class Ledger {
       message,
       data: { status, exitCode, signal, cause },
     } as const;
-    log.debug({ sandbox: sandboxId, generation, exec: execId, status, exitCode, signal }, "exec ended");
+    log.info({ sandbox: sandboxId, generation, exec: execId, status, exitCode, signal, cause }, "exec ended");
     for (;;) {
       try {
         return await store.commit({
@@ -320,40 +437,39 @@ export class Ledger {
     }
   }
 
-  #keep(exec: OpenExec): void {
-    if (exec.cell.refusal() !== null) return;
-    const kept = this.#kept.get(exec.cell.id) ?? [];
-    if (kept.length === 0) this.#kept.set(exec.cell.id, kept);
-    kept.push(exec.record.id);
-    if (kept.length < this.#world.numbers.execsKept + FORGOTTEN_AT_ONCE) return;
-    const oldest = kept.splice(0, FORGOTTEN_AT_ONCE);
-    const link = exec.cell.links?.current;
-    for (const id of oldest) {
-      link?.forgetExec(id, this.#world.stopping).catch((error: unknown) => {
-        // What it left running is still being killed; its turn comes again. After a lost link the keeper is asked anew.
-        if (error instanceof KeeperRefusal && error.reason === "exec_running") kept.push(id);
-      });
-    }
-  }
-
-  /** The keeper enforces timeouts; this is the backstop for one that doesn't. */
-  overdue(now: number): OpenExec[] {
-    const { execTimeoutGraceMs } = this.#world.numbers;
-    return [...this.#open.values()].filter(({ record }) => {
-      const { timeoutMs } = record.spec;
-      return (
-        timeoutMs !== null &&
-        record.startedAt !== null &&
-        now > record.startedAt + timeoutMs + execTimeoutGraceMs
-      );
+  /**
+   * The keeper enforces timeouts; this is the backstop for one that doesn't, asked once in every round of maintenance. It
+   * counts rounds in which an exec was seen to run, not the time of day, which can be set. The keeper's own clock counts
+   * lived time only, so the count begins anew with each link: while there was none, it may not have lived.
+   */
+  overdue(): OpenExec[] {
+    const { execTimeoutGraceMs, maintainEveryMs } = this.#world.numbers;
+    return [...this.#open.values()].filter((exec) => {
+      const { timeoutMs } = exec.record.spec;
+      const link = exec.cell.links?.current ?? null;
+      if (timeoutMs === null || exec.record.startedAt === null) return false;
+      const isFirst = link === null || exec.seen?.link !== link;
+      const ms = isFirst ? 0 : (exec.seen?.ms ?? 0) + maintainEveryMs;
+      exec.seen = link === null ? null : { link, ms };
+      return ms > timeoutMs + execTimeoutGraceMs;
     });
   }
 }
 
-const STDIN_CHUNK = 262_144;
-const STDIN_PAUSE_MS = 200;
-/** Many at a time, so that an exec in a busy sandbox is not charged for the end of an old one. */
-const FORGOTTEN_AT_ONCE = 64;
+const TRACE_MS = 5_000;
+const START_PAUSE_MS = 200;
+
+/** Other sandboxes' counts are stored in batches: a commit's price is what it touches. */
+const limitedCount = ({ record }: Cell): number | undefined =>
+  record.spec.lifecycle.maxExecs === undefined ? undefined : record.execsStarted;
+
+/** Execs live as long as the memory that they began in, whatever generation it has come back as. */
+const isOfOtherMemory = ({ generation }: ExecRecord, { record }: Cell): boolean =>
+  generation < record.memorySince;
+
+const hasRoom = ({ openExecs, queuedExecs }: Cell, limit: number): boolean =>
+  openExecs.size - queuedExecs.size < limit;
+
 const KEEPER_FORGOT: Cause = {
   code: "keeper_restarted",
   message: "The keeper that ran the command is gone; its outcome is unknown.",

@@ -1,12 +1,20 @@
 import { causeOf } from "@holdfast/contract";
 import { raced, within } from "./clock.ts";
-import type { Instance, Link } from "./ports.ts";
+import { type Instance, type Link, LinkLost } from "./ports.ts";
 import type { World } from "./world.ts";
 
 export interface LinkHooks {
   /** Runs on every new link before anybody else gets it: re-subscribe, reconcile. A throw gives the link up. */
   onUp(link: Link): Promise<void>;
   onDown(why: string): void;
+}
+
+/** Why nobody gets a link any more: the instance that it led to is being ended, or put to sleep. */
+export class LinkUnwanted extends LinkLost {
+  constructor() {
+    super("the link is no longer wanted", "no");
+    this.name = "LinkUnwanted";
+  }
 }
 
 /**
@@ -35,13 +43,18 @@ export class LinkHolder {
     return this.#current;
   }
 
+  /** Whether no link will come any more. */
+  get isClosed(): boolean {
+    return this.#over.signal.aborted;
+  }
+
   /** Starts the loop; it ends with `close` or with the engine. */
   open(): void {
     void this.#keep();
   }
 
   close(): void {
-    this.#over.abort(new Error("the link is no longer wanted"));
+    this.#over.abort(new LinkUnwanted());
     this.#current?.close();
     this.#current = null;
   }

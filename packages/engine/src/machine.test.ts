@@ -1,7 +1,7 @@
 import { type AttemptId, type Cause, NUMBERS, newSandboxId } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { decide, destroysFiles, type Input } from "./machine.ts";
+import { decide, destroysFiles, hasServed, type Input } from "./machine.ts";
 import type { Instance } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
 import { queuedSandbox } from "./testing/samples.ts";
@@ -55,6 +55,45 @@ describe("the sandbox's machine", () => {
     expect(destroysFiles(record)).toBe(true);
   });
 
+  it("launches again what its server's end interrupted, without what was half made, and only once", () => {
+    const interrupted: Input = { type: "launch_interrupted", cause };
+    const record = after(launch, interrupted);
+    expect(record).toMatchObject({
+      nameHeld: true,
+      phase: { name: "queued" },
+      lease: { state: "stop_needed", reason: "launch_failed" },
+    });
+    expect(destroysFiles(record)).toBe(true);
+    expect(hasServed(after(launch, interrupted, begin, absent, launch))).toBe(false);
+    expect(after(launch, interrupted, begin, absent, launch, interrupted)).toMatchObject({
+      nameHeld: false,
+      phase: { name: "failed", cause },
+      generation: 2,
+    });
+    expect(decide(after(launch, launched, proven), interrupted, 9, NUMBERS)).toBeNull();
+  });
+
+  it("launches what has served again by its policy, on its files, however its server ended", () => {
+    const cold: SandboxRecord = {
+      ...queued,
+      spec: { ...queued.spec, lifecycle: { onMemoryLoss: "cold-start" } },
+    };
+    const died: Input = { type: "died", generation: 1, cause };
+    const inputs: Input[] = [launch, launched, proven, died, begin, absent, launch];
+    const relaunching = inputs.reduce(
+      (record, input, now) => decide(record, input, now, NUMBERS)?.record ?? record,
+      cold,
+    );
+    expect(relaunching).toMatchObject({ phase: { name: "launching" }, generation: 2 });
+    const again = decide(relaunching, { type: "launch_interrupted", cause }, 9, NUMBERS);
+    expect(again?.record).toMatchObject({
+      phase: { name: "queued", restart: cause },
+      lease: { reason: "replace" },
+      restarts: { count: 2 },
+    });
+    expect(again && destroysFiles(again.record)).toBe(false);
+  });
+
   it("keeps name and files of a sandbox that died, and owes a stop", () => {
     const record = after(launch, launched, proven, { type: "died", generation: 1, cause });
     expect(record).toMatchObject({ nameHeld: true, phase: { name: "failed" }, lease: { reason: "died" } });
@@ -98,6 +137,7 @@ describe("the sandbox's machine", () => {
   const anyInput: fc.Arbitrary<Input> = fc.oneof(
     fc.constantFrom<Input>(launch, launched, proven, begin, absent, { type: "delete", cause: null }),
     fc.constantFrom<Input>({ type: "launch_failed", cause }, { type: "died", generation: 1, cause }),
+    fc.constantFrom<Input>({ type: "launch_interrupted", cause }),
     fc.constantFrom<Input>({ type: "stop_failed", attemptId: attempt("a"), error: "no" }),
     fc.constantFrom<Input>(
       { type: "proven", generation: 2, provenAt: 1, keeperBootId: "k" },

@@ -1,13 +1,15 @@
 import {
   type AttemptId,
   type Cause,
+  type CheckpointId,
   type Counter,
   type Numbers,
+  type StandbyKind,
   type StopReason,
   unreachable,
 } from "@holdfast/contract";
 import { nextLease } from "./lease.ts";
-import type { Instance, NewEvent } from "./ports.ts";
+import type { Checkpoint, Instance, NewEvent } from "./ports.ts";
 import type { Lease, PhaseState, SandboxRecord } from "./records.ts";
 
 /** Everything that can happen to a sandbox. What carries a generation or attempt id is ignored when that is stale. */
@@ -17,11 +19,29 @@ export type Input =
   /** Running begins with its proof, so the time of the transition is the proof's. */
   | { type: "proven"; generation: number; provenAt: number; keeperBootId: string }
   | { type: "launch_failed"; cause: Cause }
+  /** Its server ended in the middle of it, and nothing that runs was found of it. */
+  | { type: "launch_interrupted"; cause: Cause }
+  | { type: "pause" }
+  | { type: "suspend"; checkpointId: CheckpointId; kind: StandbyKind; deadline: number; why: string }
+  /** It goes on as it was. */
+  | { type: "suspend_failed"; checkpointId: CheckpointId; cause: Cause }
+  /** Its memory is on disk, or is given up where only files are kept. */
+  | { type: "suspended"; checkpointId: CheckpointId; checkpoint: Checkpoint | null }
+  | { type: "wake"; deadline: number }
+  /** Restored and still frozen: from the moment this is stored the checkpoint is spent. */
+  | { type: "restored"; generation: number; instance: Instance }
+  | { type: "wake_failed"; generation: number; cause: Cause; blame: WakeBlame }
+  | { type: "resume" }
   | { type: "died"; generation: number; cause: Cause }
+  /** Processes were seen of a sandbox that has none by its record. */
+  | { type: "lingered" }
   | { type: "delete"; cause: Cause | null }
   | { type: "stop_attempt"; attemptId: AttemptId; deadline: number }
   | { type: "stop_failed"; attemptId: AttemptId; error: string }
   | { type: "absence_observed"; attemptId: AttemptId };
+
+/** What a failed wake says about the next: nothing, where a server ended; that one try is used up; that none can work. */
+export type WakeBlame = "nothing" | "try" | "checkpoint";
 
 /** What to store, in one commit. */
 export interface Decision {
@@ -30,7 +50,10 @@ export interface Decision {
   counters: Partial<Record<Counter, number>>;
 }
 
-type Settings = Pick<Numbers, "stopBackoffMs" | "exhaustedRecheckMs" | "failedKeptMs">;
+type Settings = Pick<
+  Numbers,
+  "stopBackoffMs" | "exhaustedRecheckMs" | "failedKeptMs" | "restartsMax" | "restartWindowMs"
+>;
 
 /**
  * The sandbox's machine: pure, total, and the only place where phase and lease change. Null means that the input does
@@ -53,19 +76,35 @@ export function decide(
         [["sandbox.launched", "The instance was started.", { pid: input.instance.pid }]],
       );
     case "proven":
-      if (record.phase.name !== "launching" || record.generation !== input.generation) return null;
-      if (record.instance === null) return null;
-      return outcome(
-        enter(known(record, record.instance, input.keeperBootId), { name: "running" }, input.provenAt),
-        now,
-        [["sandbox.ready", "The sandbox is proven and serves."]],
-      );
+      return proven(record, input, now);
     case "launch_failed":
       if (record.phase.name !== "launching" && record.phase.name !== "queued") return null;
-      return fail({ ...record, nameHeld: false }, "launch_failed", input.cause, now, settings);
+      return failLaunch(record, input.cause, now, settings);
+    case "launch_interrupted":
+      if (record.phase.name !== "launching") return null;
+      return launchAgain(record, input.cause, now, settings);
     case "died":
-      if (record.phase.name !== "running" || record.generation !== input.generation) return null;
-      return fail(record, "died", input.cause, now, settings);
+      if (!hasInstance(record) || record.generation !== input.generation) return null;
+      return loseMemory(record, input.cause, now, settings);
+    case "pause":
+      if (record.phase.name !== "running") return null;
+      return outcome(enter(record, { name: "paused" }, now), now, [
+        ["sandbox.paused", "The sandbox is frozen in memory."],
+      ]);
+    case "resume":
+      if (record.phase.name !== "paused") return null;
+      return outcome(enter(record, { name: "running" }, now), now, [
+        ["sandbox.resumed", "The sandbox goes on where it was paused."],
+      ]);
+    case "suspend":
+    case "suspend_failed":
+    case "suspended":
+    case "wake":
+    case "restored":
+    case "wake_failed":
+      return sleepStep(record, input, now, settings);
+    case "lingered":
+      return linger(record, now, settings);
     case "delete":
       return remove(record, input.cause, now, settings);
     case "stop_attempt":
@@ -76,6 +115,155 @@ export function decide(
       return unreachable(input);
   }
 }
+
+/** What a proof ends, and what the timeline says of it. */
+const PROVEN_OF: Partial<Record<PhaseState["name"], Said>> = {
+  launching: ["sandbox.ready", "The sandbox is proven and serves."],
+  waking: ["sandbox.woke", "The sandbox is awake, proven, and serves."],
+};
+
+function proven(
+  record: SandboxRecord,
+  { generation, keeperBootId, provenAt }: Extract<Input, { type: "proven" }>,
+  now: number,
+): Decision | null {
+  const news = PROVEN_OF[record.phase.name];
+  if (news === undefined || record.generation !== generation || record.instance === null) return null;
+  // A checkpoint that was not spent has no processes that could have been proven.
+  if (record.phase.name === "waking" && !record.phase.consumed) return null;
+  const next = enter(known(record, record.instance, keeperBootId), { name: "running" }, provenAt);
+  return outcome(next, now, [news]);
+}
+
+/** Whether it has processes by its record: those that are to serve, now or in a while. */
+export const hasInstance = ({ phase }: SandboxRecord): boolean =>
+  phase.name === "running" || phase.name === "paused" || phase.name === "suspending";
+
+type SleepInput = Extract<
+  Input,
+  { type: "suspend" | "suspend_failed" | "suspended" | "wake" | "restored" | "wake_failed" }
+>;
+
+function sleepStep(
+  record: SandboxRecord,
+  input: SleepInput,
+  now: number,
+  settings: Settings,
+): Decision | null {
+  const { phase } = record;
+  switch (input.type) {
+    case "suspend": {
+      if (phase.name !== "running") return null;
+      const { checkpointId, kind, deadline, why } = input;
+      const next = enter(record, { name: "suspending", checkpointId, kind, deadline }, now);
+      return outcome(next, now, [["sandbox.suspending", why, { kind }]]);
+    }
+    case "suspend_failed": {
+      if (phase.name !== "suspending" || phase.checkpointId !== input.checkpointId) return null;
+      const { cause } = input;
+      const message = `The sandbox stays awake: ${cause.message}`;
+      return outcome(enter(record, { name: "running" }, now), now, [
+        ["sandbox.standby_failed", message, { cause }],
+      ]);
+    }
+    case "suspended":
+      return suspended(record, input, now, settings);
+    case "wake":
+      return wake(record, input, now, settings);
+    case "restored": {
+      if (phase.name !== "waking" || phase.consumed || record.generation !== input.generation) return null;
+      const { keeperBootId } = phase.checkpoint;
+      const instance = { ...input.instance, ...(keeperBootId === null ? {} : { keeperBootId }) };
+      const lease = booted(record.lease, instance);
+      return outcome({ ...record, instance, lease, phase: { ...phase, consumed: true } }, now, []);
+    }
+    case "wake_failed":
+      return wakeFailed(record, input, now, settings);
+    default:
+      return unreachable(input);
+  }
+}
+
+function suspended(
+  record: SandboxRecord,
+  { checkpointId, checkpoint }: Extract<Input, { type: "suspended" }>,
+  now: number,
+  settings: Settings,
+): Decision | null {
+  const { phase, generation } = record;
+  if (phase.name !== "suspending" || phase.checkpointId !== checkpointId) return null;
+  const lease = nextLease(record.lease, { type: "need_stop", reason: "standby", generation }, now, settings);
+  if (lease === null) return null;
+  const keeperBootId = record.instance?.keeperBootId ?? null;
+  const kept = checkpoint === null ? null : { ...checkpoint, keeperBootId };
+  const next = { ...enter(record, { name: "standby", checkpoint: kept, failedWakes: 0 }, now), lease };
+  const message =
+    checkpoint === null
+      ? "The files are kept and the processes are ended; a call starts it anew."
+      : "The memory is on disk; a call wakes it.";
+  return outcome(next, now, [["sandbox.standby", message, { sizeBytes: checkpoint?.sizeBytes ?? 0 }]]);
+}
+
+/** Only where nothing of the last instance is left. What has no checkpoint is launched anew. */
+function wake(
+  record: SandboxRecord,
+  { deadline }: Extract<Input, { type: "wake" }>,
+  now: number,
+  settings: Settings,
+): Decision | null {
+  const { phase } = record;
+  if (phase.name !== "standby" || record.lease.state !== "none") return null;
+  const { checkpoint, failedWakes } = phase;
+  if (checkpoint === null) {
+    // It has served, and its files are what is kept of it: no launch of it is a first one.
+    const served = { ...record, restarts: record.restarts ?? { since: now, count: 0 } };
+    return outcome(enter(served, { name: "queued", restart: FILES_ONLY }, now), now, [
+      ["sandbox.waking", FILES_ONLY.message, { kind: "files" }],
+    ]);
+  }
+  const generation = record.generation + 1;
+  const hold = { type: "hold", generation, startupDeadline: deadline } as const;
+  const lease = nextLease(record.lease, hold, now, settings);
+  if (lease === null) return null;
+  const waking = { name: "waking", checkpoint, consumed: false, failedWakes, deadline } as const;
+  const next = { ...enter(record, waking, now), generation, lease, instance: null };
+  return outcome(next, now, [["sandbox.waking", "The memory is being restored.", { kind: "memory" }]]);
+}
+
+const FILES_ONLY: Cause = {
+  code: "files_standby",
+  message: "Only its files were kept in standby; it is started anew on them.",
+};
+
+/** A second try is safe only while nothing has run that came out of the checkpoint. */
+function wakeFailed(
+  record: SandboxRecord,
+  { generation, cause, blame }: Extract<Input, { type: "wake_failed" }>,
+  now: number,
+  settings: Settings,
+): Decision | null {
+  const { phase } = record;
+  if (phase.name !== "waking" || record.generation !== generation) return null;
+  const failedWakes = phase.failedWakes + (blame === "nothing" ? 0 : 1);
+  if (phase.consumed || blame === "checkpoint" || failedWakes >= WAKES_MAX) {
+    const decision = loseMemory(record, cause, now, settings);
+    const lost = said(record, now, ["sandbox.memory_lost", cause.message, { cause }]);
+    return { ...decision, events: [lost, ...decision.events] };
+  }
+  const order = { type: "need_stop", reason: "standby", generation } as const;
+  const lease = nextLease(record.lease, order, now, settings) ?? record.lease;
+  const back = { name: "standby", checkpoint: phase.checkpoint, failedWakes } as const;
+  const next = { ...enter(record, back, now), lease, instance: null };
+  return outcome(next, now, [["sandbox.wake_failed", cause.message, { cause, failedWakes }]]);
+}
+
+const WAKES_MAX = 2;
+
+/** Its processes are gone and won't come back; its policy decides what that means. */
+const loseMemory = (record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision =>
+  mayRestart(record, now, settings)
+    ? restart(record, cause, now, settings)
+    : fail(record, "died", cause, now, settings);
 
 function launch(
   record: SandboxRecord,
@@ -93,7 +281,8 @@ function launch(
     settings,
   );
   if (lease === null) return null;
-  const next = enter({ ...record, generation, lease, instance: null }, { name: "launching", deadline }, now);
+  const launched = { ...record, generation, memorySince: generation, lease, instance: null };
+  const next = enter(launched, { name: "launching", deadline }, now);
   return { record: next, events: [], counters: {} };
 }
 
@@ -105,6 +294,65 @@ const known = (record: SandboxRecord, instance: Instance, keeperBootId: string):
 /** A pid means something only within one boot of the host, so the lease carries it. */
 const booted = (lease: Lease, instance: Instance): Lease =>
   lease.state === "held" ? { ...lease, hostBootId: instance.hostBootId } : lease;
+
+/** One that died after it ran, or slept without its memory, is launched again; no other is launched on files that it has. */
+export const hasServed = ({ restarts }: SandboxRecord): boolean => restarts !== null;
+
+/** A sandbox that has served before has files that are worth keeping, and keeps its name with them. */
+const failLaunch = (record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision =>
+  hasServed(record)
+    ? fail(record, "died", cause, now, settings)
+    : fail({ ...record, nameHeld: false }, "launch_failed", cause, now, settings);
+
+/**
+ * A launch whose server ended has failed at nothing, and is made again. One that has served follows its policy. A first
+ * one begins anew, without what was half made, and only once: should it be what ends servers, it ends no third.
+ */
+function launchAgain(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
+  if (hasServed(record) && mayRestart(record, now, settings)) return restart(record, cause, now, settings);
+  const { generation } = record;
+  if (generation > 1) return failLaunch(record, cause, now, settings);
+  const order = { type: "need_stop", reason: "launch_failed", generation } as const;
+  const lease = nextLease(record.lease, order, now, settings);
+  const next = { ...enter(record, { name: "queued" }, now), lease: lease ?? record.lease };
+  const message = `${cause.message} It is launched again.`;
+  return outcome(next, now, [["sandbox.restarting", message, { cause, memoryLost: false }]]);
+}
+
+function mayRestart({ spec, restarts }: SandboxRecord, now: number, settings: Settings): boolean {
+  if (spec.lifecycle.onMemoryLoss !== "cold-start") return false;
+  return restarts === null || !isRecent(restarts, now, settings) || restarts.count < settings.restartsMax;
+}
+
+const isRecent = ({ since }: { since: number }, now: number, { restartWindowMs }: Settings): boolean =>
+  now - since < restartWindowMs;
+
+/** Memory is lost and files are not: what is left of the instance is stopped, then launched again on the same files. */
+function restart(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
+  const { generation, restarts } = record;
+  const lease = nextLease(record.lease, { type: "need_stop", reason: "replace", generation }, now, settings);
+  const next = {
+    ...enter(record, { name: "queued", restart: cause }, now),
+    lease: lease ?? record.lease,
+    restarts:
+      restarts !== null && isRecent(restarts, now, settings)
+        ? { ...restarts, count: restarts.count + 1 }
+        : { since: now, count: 1 },
+  };
+  const message = `${cause.message} Its memory is lost; it is started again on the same files.`;
+  return outcome(next, now, [["sandbox.restarting", message, { cause, memoryLost: true }]]);
+}
+
+function linger(record: SandboxRecord, now: number, settings: Settings): Decision | null {
+  const { phase, generation } = record;
+  if ((phase.name !== "failed" && phase.name !== "standby") || record.lease.state !== "none") return null;
+  const reason = phase.name === "failed" ? "died" : "standby";
+  const lease = nextLease(record.lease, { type: "need_stop", reason, generation }, now, settings);
+  if (lease === null) return null;
+  return outcome({ ...record, lease }, now, [
+    ["lease.stop_needed", "Processes were found of a sandbox that should have none."],
+  ]);
+}
 
 function fail(
   record: SandboxRecord,
@@ -130,7 +378,9 @@ function remove(
   now: number,
   settings: Settings,
 ): Decision | null {
-  if (record.phase.name === "deleting" || record.phase.name === "gone") return null;
+  if (record.phase.name === "gone") return null;
+  // One that is being deleted already is told again only where what it owes could no longer be read.
+  if (record.phase.name === "deleting" && record.lease.state !== "quarantined") return null;
   const order = { type: "need_stop", reason: "delete", generation: record.generation } as const;
   const lease = nextLease(record.lease, order, now, settings);
   const was = record.phase.name === "failed" ? record.phase.cause : cause;
@@ -195,18 +445,19 @@ const enter = (record: SandboxRecord, phase: PhaseState, now: number): SandboxRe
 
 type Said = [type: NewEvent["type"], message: string, data?: Record<string, unknown>];
 
-function outcome(record: SandboxRecord, now: number, said: Said[]): Decision {
-  const { id: sandboxId, generation } = record;
-  const events = said.map(([type, message, data]) => ({
-    at: now,
-    type,
-    sandboxId,
-    generation,
-    message,
-    data: data ?? {},
-  }));
-  return { record, events, counters: {} };
+function said(
+  { id: sandboxId, generation }: SandboxRecord,
+  at: number,
+  [type, message, data = {}]: Said,
+): NewEvent {
+  return { at, type, sandboxId, generation, message, data };
 }
+
+const outcome = (record: SandboxRecord, now: number, what: Said[]): Decision => ({
+  record,
+  events: what.map((each) => said(record, now, each)),
+  counters: {},
+});
 
 /** Whether ending this instance ends its files too: nothing is worth keeping of a launch that failed. */
 export function destroysFiles(record: SandboxRecord): boolean {

@@ -1,6 +1,7 @@
 import { type Cause, causeOf } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { hasInstance } from "./machine.ts";
 import type { Observation } from "./ports.ts";
 import type { World } from "./world.ts";
 
@@ -30,7 +31,7 @@ export class Observer {
     while (!stopping.aborted) {
       await clock.sleep(numbers.observeEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
-      const running = [...this.#cells()].filter((cell) => cell.record.phase.name === "running");
+      const running = [...this.#cells()].filter((cell) => hasInstance(cell.record));
       await this.look(running).catch((error: unknown) => {
         log.error({ cause: causeOf(error) }, "an observation pass failed");
       });
@@ -47,7 +48,7 @@ export class Observer {
     // Absence is acted upon, so it is looked at twice.
     const again = missing.length === 0 ? seen : await this.#observe(missing);
     for (const [cell, generation] of before) {
-      if (cell.record.generation !== generation || cell.record.phase.name !== "running") continue;
+      if (cell.record.generation !== generation || !hasInstance(cell.record)) continue;
       const observation = (missing.includes(cell) ? again : seen).get(cell.id);
       if (observation === undefined) continue;
       await this.#take(cell, generation, observation);

@@ -5,6 +5,7 @@
 import type {
   AttemptId,
   Cause,
+  CheckpointId,
   Counter,
   Dispatched,
   Environment,
@@ -16,12 +17,16 @@ import type {
   Labels,
   Resources,
   SandboxId,
+  StandbyKind,
+  TerminalSize,
 } from "@holdfast/contract";
 import type { ExecRecord, SandboxRecord } from "./records.ts";
 
 export interface Clock {
   /** Milliseconds since the epoch. */
   now(): number;
+  /** Calls `then` in `ms`, unless what it returned is called before. */
+  after(ms: number, then: () => void): () => void;
   /** Resolves after `ms`; rejects with the signal's reason when it is aborted first. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
   /** Aborts `ms` from now; `clear` lets the timer go. */
@@ -32,6 +37,7 @@ export interface Ids {
   sandbox(): SandboxId;
   exec(): ExecId;
   attempt(): AttemptId;
+  checkpoint(): CheckpointId;
   /** A made-up name for a sandbox whose creator gave none. */
   name(): string;
   /** Uniform in [0, 1), for jitter. */
@@ -82,15 +88,33 @@ export type Change =
   | { kind: "sandbox.insert"; record: SandboxRecord; idempotency?: Idempotency | undefined }
   /** Written only over `expectedRevision`; the stored revision becomes `record.revision`. */
   | { kind: "sandbox.update"; record: SandboxRecord; expectedRevision: number }
-  | { kind: "sandbox.touch"; id: SandboxId; at: number }
-  | { kind: "exec.insert"; record: ExecRecord; idempotency?: Idempotency | undefined }
+  /** Both only ever grow: a smaller figure changes nothing. */
+  | { kind: "sandbox.touch"; id: SandboxId; at: number; execsStarted: number }
+  /** Makes a record that can't be read a gone one, with its name given back; only after absence was observed. */
+  | { kind: "sandbox.scrap"; id: SandboxId; at: number }
+  | {
+      kind: "exec.insert";
+      record: ExecRecord;
+      idempotency?: Idempotency | undefined;
+      /** Where the sandbox's execs are limited: how many there are now, with this one. */
+      execsStarted?: number | undefined;
+    }
   /** Written only over a record that is not terminal yet. */
-  | { kind: "exec.end"; record: ExecRecord };
+  | { kind: "exec.end"; record: ExecRecord }
+  /** Ended execs whose time is over, with what was remembered under their idempotency keys. Unknown ids are fine. */
+  | { kind: "exec.forget"; ids: readonly ExecId[] }
+  /** Events, keys of sandboxes and records of gone sandboxes that are older; at most so many of each. */
+  | { kind: "prune"; eventsBefore: number; keysBefore: number; goneBefore: number; limit: number };
 
 export interface Commit {
   changes: readonly Change[];
   events?: readonly NewEvent[];
   counters?: Partial<Record<Counter, number>>;
+  /**
+   * What it must outlive when the commit resolves: the host (the default), or only this server, which a kill can't undo
+   * but a power cut within the next moments can. The next commit that outlives the host takes it along.
+   */
+  outlives?: "host" | "server";
 }
 
 /** The precondition of a change did not hold; nothing of its commit was written. */
@@ -127,7 +151,7 @@ export interface EventFilter {
 }
 
 export interface Store {
-  /** All of it or nothing, durable when it resolves. */
+  /** All of it or nothing, written when it resolves. */
   commit(commit: Commit): Promise<void>;
 
   sandbox(id: SandboxId): Promise<SandboxRecord | null>;
@@ -142,11 +166,27 @@ export interface Store {
   execs(sandboxId: SandboxId, page: { before?: ExecId | undefined; limit: number }): Promise<ExecRecord[]>;
   /** Every exec without an outcome. */
   openExecs(): Promise<ExecRecord[]>;
+  /** Those that ended before the given time, oldest end first, without those of some sandboxes. */
+  endedExecs(filter: {
+    endedBefore: number;
+    exceptOf: readonly SandboxId[];
+    limit: number;
+  }): Promise<{ id: ExecId; sandboxId: SandboxId; outputEnd: number }[]>;
+  /** What is kept of the ended execs of one sandbox, oldest end first. */
+  keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
 
   /** What was made under an idempotency key. */
   idempotent(scope: string, key: string): Promise<{ target: string; fingerprint: string } | null>;
 
   events(filter: EventFilter): Promise<StoredEvent[]>;
+  /** How much a `prune` with these limits would remove: of each kind at most `limit`, with more behind it then. */
+  prunable(order: Omit<Extract<Change, { kind: "prune" }>, "kind">): Promise<{
+    events: number;
+    keys: number;
+    gone: number;
+  }>;
+  /** Ids of live records that can't be read. What they own is left alone. */
+  unreadable(): Promise<SandboxId[]>;
   counters(): Promise<Record<Counter, number>>;
 }
 
@@ -171,6 +211,10 @@ export interface LaunchOrder {
   generation: number;
   image: string;
   resources: Resources;
+  /** The files of an earlier instance are there and are to be used again. */
+  restart: boolean;
+  /** Called at each step that is begun: `files`, `root`, `runtime`, `keeper`. */
+  onStep?: (step: string) => void;
 }
 
 export interface Capacity {
@@ -204,15 +248,58 @@ export type Observation =
   | { seen: "absent"; at: number; leftovers: string[] }
   | { seen: "unknown"; at: number; why: string };
 
+/** An instance's memory on disk: whole, verified, and made for this sandbox alone. */
+export interface Checkpoint {
+  id: CheckpointId;
+  takenAt: number;
+  /** Of the instance whose memory it is. */
+  generation: number;
+  sizeBytes: number;
+}
+
+export interface CheckpointOrder {
+  sandboxId: SandboxId;
+  generation: number;
+  id: CheckpointId;
+}
+
+export interface RestoreOrder {
+  sandboxId: SandboxId;
+  name: string;
+  /** Of the instance that comes out of it. */
+  generation: number;
+  checkpoint: Checkpoint;
+  image: string;
+  resources: Resources;
+  /** Called at each step that is begun: `checkpoint`, `root`, `restore`. */
+  onStep?: (step: string) => void;
+}
+
+/** The checkpoint can't be used, which was found out before anything was started from it. Trying again won't help. */
+export class CheckpointUnusable extends Error {
+  readonly code: "checkpoint_missing" | "checkpoint_damaged" | "checkpoint_foreign";
+  constructor(code: CheckpointUnusable["code"], message: string) {
+    super(message);
+    this.name = "CheckpointUnusable";
+    this.code = code;
+  }
+}
+
 /** Something physical that carries our marker. */
 export interface Found {
   sandboxId: SandboxId;
-  /** Names for people: "process 4711", "cgroup memory", "mount", "directory". */
+  /** Names for people: "process 4711", "cgroup memory", "mount", "loop device", "directory". */
   things: string[];
+  /** Whether processes are among them. */
+  alive: boolean;
 }
 
 export interface Driver {
   readonly name: string;
+  /** Of the host as it runs now: an instance of another boot is gone. */
+  readonly hostBootId: string;
+  /** Of the keepers that it launches. */
+  readonly keeperVersion: string;
   capacity(signal: AbortSignal): Promise<Capacity>;
   /** Starts an instance with its markers. On any failure the caller stops and destroys; launch itself may leave parts. */
   launch(order: LaunchOrder, signal: AbortSignal): Promise<Instance>;
@@ -222,13 +309,69 @@ export interface Driver {
   /** One cheap pass over all the given ones. Never wakes and never touches what runs inside. */
   observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>>;
   list(signal: AbortSignal): Promise<Found[]>;
+  /** Bytes that the processes of each have written to disk so far, as far as that can be told. */
+  written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>>;
+  /** What standby keeps of an instance on this host; why, where that is not its memory. */
+  readonly standby: { kind: StandbyKind; why: string | null };
   freeze(id: SandboxId, signal: AbortSignal): Promise<void>;
   thaw(id: SandboxId, signal: AbortSignal): Promise<void>;
+  /** Roughly what a checkpoint of it would take on disk now. */
+  memoryBytes(id: SandboxId, signal: AbortSignal): Promise<number>;
+  /**
+   * Writes the memory of an instance to disk. The caller has frozen it and closed its link; it stays frozen and unharmed
+   * whatever becomes of this. Resolves when the checkpoint is whole, durable and verified, with the files that it goes
+   * with. Where it fails or is broken off, nothing counts as a checkpoint.
+   */
+  checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint>;
+  /**
+   * Makes an instance of a checkpoint, and leaves it frozen: none of its processes has run when this resolves. The caller
+   * has observed that nothing of the sandbox runs. On any failure the caller stops; restore itself may leave parts.
+   */
+  restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance>;
+  /** Removes every checkpoint of the sandbox, whole or not, but the one to keep. Idempotent. */
+  discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void>;
+  /**
+   * Files of a sandbox that has no instance, as its own uid 0 would see them. Paths on what only an instance has (/proc,
+   * /dev, and what else is not on its disk) are refused as `not_on_disk`. To be closed after use.
+   */
+  files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }>;
   /** Ends every process of the instance, frozen or not, and says what it then saw. Idempotent. */
   stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation>;
   /** Removes all else: mounts, cgroups, runtime state, files. Resolves only when nothing is left. Idempotent. */
   destroy(id: SandboxId, signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
+}
+
+/** What a journal on disk tells of how its exec ended. */
+export interface JournalEnd {
+  /** From the exit record; null where none was written, because the keeper died first or the exec still runs. */
+  exec: KeeperExec | null;
+  /** Where the output ends: the exit record's offset or, without one, that of the end of the last whole record. */
+  end: number;
+}
+
+/**
+ * Journals as files, read from outside the sandbox: of execs that its keeper no longer has in memory, and of sandboxes that
+ * have no keeper any more. A sandbox's root could have written anything there: what is read is hostile.
+ */
+export interface Journals {
+  /** Whole records from a cursor on; null where there is no journal. Refuses like a keeper: below_floor, bad_cursor. */
+  read(
+    sandboxId: SandboxId,
+    id: ExecId,
+    from: { cursor: number; maxBytes: number },
+    signal: AbortSignal,
+  ): Promise<JournalSlice | null>;
+  /** Null where there is no journal. */
+  end(sandboxId: SandboxId, id: ExecId, signal: AbortSignal): Promise<JournalEnd | null>;
+  /** Takes the journals of a stopped sandbox out of what `destroy` removes. Idempotent. */
+  keep(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
+  /** Removes journals, kept or not. Those that aren't there are fine; a directory that was kept goes with its last one. */
+  remove(sandboxId: SandboxId, ids: readonly ExecId[], signal: AbortSignal): Promise<void>;
+  /** Sandboxes of which journals are kept. */
+  kept(signal: AbortSignal): Promise<SandboxId[]>;
+  /** Removes all that was kept of one sandbox. */
+  drop(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
 }
 
 export interface ImportSource {
@@ -263,7 +406,8 @@ export class KeeperRefusal extends Error {
     | "below_floor"
     | "bad_cursor"
     | "not_regular"
-    | "reserved_path";
+    | "reserved_path"
+    | "not_on_disk";
   readonly errno: string | null;
   /** The lowest readable cursor, with `below_floor`. */
   readonly floor: number | null;
@@ -302,6 +446,8 @@ export interface ExecOrder {
   timeoutMs: number;
   /** Whether stdin will be written to; otherwise it is /dev/null. */
   stdin: boolean;
+  /** Null: pipes. */
+  tty: TerminalSize | null;
   journalCapBytes: number;
   /** SHA-256 of everything above, hex: tells a repeated start from a conflicting one. */
   digest: string;
@@ -342,6 +488,8 @@ export interface JournalSlice {
   end: number;
   /** False once the exec has ended and `next` is the end of what it wrote. */
   more: boolean;
+  /** For who is done with all of the records' data, and only for them: its memory is used again. */
+  release?(): void;
 }
 
 export interface Probe {
@@ -436,8 +584,10 @@ export interface Link {
   /** Kills the whole tree; the exec then ends as cancelled. */
   cancelExec(id: ExecId, signal: AbortSignal): Promise<void>;
   listExecs(signal: AbortSignal): Promise<KeeperExec[]>;
-  /** Drops an ended exec and its journal. */
-  forgetExec(id: ExecId, signal: AbortSignal): Promise<void>;
+  /** Drops an ended exec; its journal too, unless that is to be kept for reading from outside. */
+  forgetExec(id: ExecId, options: { keepJournal: boolean }, signal: AbortSignal): Promise<void>;
+  /** Of an exec that has a terminal. */
+  resizeExec(id: ExecId, size: TerminalSize, signal: AbortSignal): Promise<void>;
   /** Called for every exec that ends while the link is up. */
   onExecEnd(listener: (exec: KeeperExec) => void): void;
   probe(signal: AbortSignal): Promise<Probe>;
@@ -453,4 +603,5 @@ export interface Ports {
   store: Store;
   driver: Driver;
   images: Images;
+  journals: Journals;
 }

@@ -1,6 +1,7 @@
 import { type Check, causeOf, type Proof, randomText } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { hasServed } from "./machine.ts";
 import { type ExecOrder, KeeperRefusal, type Link, type Observation } from "./ports.ts";
 import type { World } from "./world.ts";
 
@@ -11,23 +12,30 @@ import type { World } from "./world.ts";
  */
 export class Prover {
   readonly #world: World;
-  readonly #underWay = new Map<Cell, Promise<Proof>>();
+  readonly #underWay = new Map<Cell, { links: Cell["links"]; proof: Promise<Proof> }>();
 
   constructor(world: World) {
     this.#world = world;
   }
 
-  /** A fresh proof; callers at the same time share one. Never rejects: what went wrong is in the proof. */
+  /**
+   * A fresh proof; callers at the same time share one, unless it was begun before a sleep, or a life, that is over. Never
+   * rejects: what went wrong is in the proof.
+   */
   prove(cell: Cell): Promise<Proof> {
+    const { links } = cell;
     const running = this.#underWay.get(cell);
-    if (running !== undefined) return running;
-    const proof = this.#proveNow(cell).finally(() => this.#underWay.delete(cell));
-    this.#underWay.set(cell, proof);
+    if (running?.links === links) return running.proof;
+    const proof = this.#proveNow(cell).finally(() => {
+      if (this.#underWay.get(cell)?.proof === proof) this.#underWay.delete(cell);
+    });
+    this.#underWay.set(cell, { links, proof });
     return proof;
   }
 
   async #proveNow(cell: Cell): Promise<Proof> {
     const { clock, numbers, log } = this.#world;
+    const { links } = cell;
     const { generation, id: sandbox } = cell.record;
     const startedAt = clock.now();
     const checks = await within(clock, { ms: numbers.proofDeadlineMs, what: "the proof" }, (signal) =>
@@ -42,7 +50,8 @@ export class Prover {
       ok: checks.every((check) => check.ok),
       checks,
     };
-    cell.learn(proof.ok ? { proof, provenAt: at } : { proof });
+    // Of what has slept or ended meanwhile it says nothing any more.
+    if (cell.links === links) cell.learn(proof.ok ? { proof, provenAt: at } : { proof });
     if (!proof.ok) log.warn({ sandbox, generation, checks }, "the proof failed");
     return proof;
   }
@@ -58,8 +67,8 @@ export class Prover {
     });
     return Promise.all([
       this.#timed("link", () => link.ping(signal)),
-      this.#timed("exec", () => runsCommand(link, signal)),
-      this.#timed("files", () => keepsFiles(link, signal)),
+      this.#timed("exec", () => unlessFull(cell, () => runsCommand(link, signal))),
+      this.#timed("files", () => unlessFull(cell, () => keepsFiles(link, signal))),
       this.#timed("root", async () => sameRoot(await observed, await link.probe(signal))),
     ]);
   }
@@ -78,6 +87,29 @@ export class Prover {
 
 export const PROOF_EXEC_PREFIX = "proof-";
 
+class DiskFull extends Error {
+  override readonly name = "DiskFull";
+}
+
+/**
+ * A full disk is the tenant's to empty, and needs a sandbox that serves to do it: callers are told that it is full by the
+ * call that needs room. A sandbox that has never served is not called ready on a disk that has none to offer.
+ */
+async function unlessFull({ record }: Cell, check: () => Promise<void>): Promise<string | undefined> {
+  const mayBeFull = record.phase.name === "running" || hasServed(record);
+  try {
+    await check();
+    return undefined;
+  } catch (error) {
+    if (mayBeFull && isFull(error)) return "the disk is full: nothing can be written";
+    throw error;
+  }
+}
+
+const isFull = (error: unknown): boolean =>
+  error instanceof DiskFull ||
+  (error instanceof KeeperRefusal && (error.errno === "ENOSPC" || error.errno === "EDQUOT"));
+
 async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
   const token = randomText(16);
   const order: ExecOrder = {
@@ -88,6 +120,7 @@ async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
     user: "",
     timeoutMs: 5_000,
     stdin: false,
+    tty: null,
     journalCapBytes: 4096,
     digest: token,
   };
@@ -95,10 +128,18 @@ async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
   try {
     const { records } = await readToEnd(link, order.id, signal);
     const said = Buffer.concat(records.map((record) => record.data)).toString("utf8");
-    if (said.trim() !== token) throw new Error(`the command said ${JSON.stringify(said.slice(0, 200))}`);
+    if (said.trim() === token) return;
+    if (await lacksRoom(link, order.id, signal)) throw new DiskFull("there is no room for what it said");
+    throw new Error(`the command said ${JSON.stringify(said.slice(0, 200))}`);
   } finally {
-    link.forgetExec(order.id, signal).catch(() => undefined);
+    link.forgetExec(order.id, { keepJournal: false }, signal).catch(() => undefined);
   }
+}
+
+/** Whether the command ran well, and only its output had nowhere to go. */
+async function lacksRoom(link: Link, id: ExecOrder["id"], signal: AbortSignal): Promise<boolean> {
+  const known = (await link.listExecs(signal)).find((exec) => exec.id === id);
+  return known?.failure === "journal_full" && known.exitCode === 0;
 }
 
 async function readToEnd(link: Link, id: ExecOrder["id"], signal: AbortSignal) {
@@ -112,24 +153,16 @@ async function readToEnd(link: Link, id: ExecOrder["id"], signal: AbortSignal) {
   }
 }
 
-async function keepsFiles(link: Link, signal: AbortSignal): Promise<string | undefined> {
+async function keepsFiles(link: Link, signal: AbortSignal): Promise<void> {
   const token = randomText(16);
   const path = `/tmp/.holdfast-proof-${token}`;
-  try {
-    await link.files.write(path, once(Buffer.from(token)), { parents: true }, signal);
-  } catch (error) {
-    // A full disk is the tenant's to empty, and needs a sandbox that serves to do it.
-    const full = error instanceof KeeperRefusal && (error.errno === "ENOSPC" || error.errno === "EDQUOT");
-    if (full) return "the disk is full: nothing can be written";
-    throw error;
-  }
+  await link.files.write(path, once(Buffer.from(token)), { parents: true }, signal);
   try {
     const { body } = await link.files.read(path, { offset: 0, length: null }, signal);
     const parts: Uint8Array[] = [];
     for await (const part of body) parts.push(part);
     const read = Buffer.concat(parts).toString("utf8");
     if (read !== token) throw new Error("a file did not read back as it was written");
-    return undefined;
   } finally {
     await link.files.remove(path, { recursive: false }, signal);
   }

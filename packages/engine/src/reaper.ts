@@ -85,17 +85,23 @@ export class Reaper {
       await cell.decide({ type: "stop_failed", attemptId, error: message });
       return;
     }
-    await this.#onReleased(cell);
     await cell.decide({ type: "absence_observed", attemptId });
   }
 
   async #stopAndClean(cell: Cell, graceMs: number, signal: AbortSignal): Promise<void> {
-    const { driver } = this.#world;
+    const { driver, journals, log } = this.#world;
     cell.links?.close();
     await cell.launching;
     const seen = await driver.stop(cell.id, { graceMs }, signal);
     if (seen.seen === "unknown") throw new Error(`absence could not be observed: ${seen.why}`);
     if (seen.seen === "present") throw new Error(`process ${seen.pid} is still there`);
-    if (destroysFiles(cell.record)) await driver.destroy(cell.id, signal);
+    // Before the files go: what the journals tell of execs that were under way can't be learned afterwards.
+    await this.#onReleased(cell);
+    if (!destroysFiles(cell.record)) return;
+    // Execs can be asked for after their sandbox is gone. That they can't is no reason to keep the sandbox.
+    await journals.keep(cell.id, signal).catch((error: unknown) => {
+      log.error({ sandbox: cell.id, cause: causeOf(error) }, "journals could not be kept");
+    });
+    await driver.destroy(cell.id, signal);
   }
 }

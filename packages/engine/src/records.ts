@@ -2,17 +2,21 @@
 import type {
   AttemptId,
   Cause,
+  CheckpointId,
   Dispatched,
   Environment,
   ExecId,
   ExecStatus,
   Labels,
   Lifecycle,
+  OnWake,
   Resources,
   SandboxId,
+  StandbyKind,
   StopReason,
+  TerminalSize,
 } from "@holdfast/contract";
-import type { Instance } from "./ports.ts";
+import type { Checkpoint, Instance } from "./ports.ts";
 
 export interface SandboxSpec {
   image: string;
@@ -23,11 +27,32 @@ export interface SandboxSpec {
   labels: Labels;
 }
 
+/** A checkpoint, with what the record must remember of the instance whose memory it is. */
+export interface KeptMemory extends Checkpoint {
+  keeperBootId: string | null;
+}
+
 /** The phase with the data that only this phase has. */
 export type PhaseState =
-  | { name: "queued" }
+  /** To be launched; again, where its memory was lost and its policy says so. */
+  | { name: "queued"; restart?: Cause }
   | { name: "launching"; deadline: number }
   | { name: "running" }
+  /** Frozen in memory, at the user's wish. */
+  | { name: "paused" }
+  /** Its memory is being written to disk, under this id. Until that is done it is a running instance, frozen or not. */
+  | { name: "suspending"; checkpointId: CheckpointId; kind: StandbyKind; deadline: number }
+  /** What is left of the instance, if anything, owes a stop. The checkpoint is null where only files were kept. */
+  | { name: "standby"; checkpoint: KeptMemory | null; failedWakes: number }
+  /** `consumed` once processes may have run that came out of the checkpoint: from then on it is never used again. */
+  | {
+      name: "waking";
+      checkpoint: KeptMemory;
+      consumed: boolean;
+      /** Of this checkpoint, that were given up before anything ran. */
+      failedWakes: number;
+      deadline: number;
+    }
   | { name: "deleting"; cause: Cause | null }
   | { name: "gone"; cause: Cause | null }
   | { name: "failed"; cause: Cause; keptUntil: number };
@@ -73,6 +98,8 @@ export interface SandboxRecord {
   nameHeld: boolean;
   phase: PhaseState;
   generation: number;
+  /** The generation whose launch began the memory that it has now: a wake brings that back under a later one. */
+  memorySince: number;
   lease: Lease;
   instance: Instance | null;
   spec: SandboxSpec;
@@ -81,6 +108,12 @@ export interface SandboxRecord {
   /** Of the last change of phase; a proof counts only if it is newer. */
   transitionedAt: number;
   endedAt: number | null;
+  /** The key that it was created with; null where there was none. */
+  owner: string | null;
+  /** Counted with every exec that is stored. */
+  execsStarted: number;
+  /** Cold starts since `since`; null where there were none. */
+  restarts: { since: number; count: number } | null;
   /** Grows by one with every update. */
   revision: number;
 }
@@ -93,6 +126,10 @@ export interface ExecSpec {
   timeoutMs: number | null;
   /** Null: /dev/null. The text is kept so that a restart can give it to the command from where it had got. */
   stdin: { text: string; end: boolean } | null;
+  /** The terminal that it was started with; null: pipes. */
+  tty: TerminalSize | null;
+  keepAwake: boolean;
+  onWake: OnWake | null;
 }
 
 export interface ExecRecord {

@@ -1,9 +1,13 @@
 import { type Cause, causeOf } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { errorOf } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
+import type { Pauses } from "./pauses.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
+import type { Standby } from "./standby.ts";
+import type { Wakes } from "./wakes.ts";
 import type { World } from "./world.ts";
 
 export interface RecoveryParts {
@@ -12,9 +16,15 @@ export interface RecoveryParts {
   prover: Prover;
   openLink(cell: Cell): void;
   died(cell: Cell, generation: number, cause: Cause): Promise<void>;
+  pauses: Pauses;
+  standby: Standby;
+  wakes: Wakes;
+  /** Launches what lost its memory again, once the old instance is gone. */
+  restart(cell: Cell): Promise<void>;
 }
 
 const AT_ONCE = 16;
+const PROOF_WAIT_MS = 1_000;
 
 /**
  * Takes up sandboxes where the last server left them, and observes before it acts: what runs is linked and proven
@@ -51,12 +61,26 @@ export class Recovery {
     try {
       switch (cell.record.phase.name) {
         case "queued":
-          void this.#parts.launcher.launch(cell);
+          void this.#parts.restart(cell);
           return;
         case "launching":
           return await this.#recoverLaunching(cell);
         case "running":
           return await this.#recoverRunning(cell);
+        case "paused":
+          return await this.#recoverPaused(cell);
+        case "suspending":
+          return await this.#recoverSuspending(cell);
+        case "waking":
+          return await this.#recoverWaking(cell);
+        case "standby":
+          this.#parts.reaper.tend(cell);
+          return await this.#parts.standby.discard(cell);
+        case "deleting":
+          // The delete was accepted, whatever became of the lease's stored form.
+          await cell.decide({ type: "delete", cause: null });
+          this.#parts.reaper.tend(cell);
+          return;
         default:
           this.#parts.reaper.tend(cell);
       }
@@ -77,25 +101,86 @@ export class Recovery {
       code: "server_restarted",
       message: "The server restarted while the sandbox was being launched.",
     };
-    await cell.decide({ type: "launch_failed", cause });
-    this.#parts.reaper.tend(cell);
+    const decision = await cell.decide({ type: "launch_interrupted", cause });
+    if (decision?.record.phase.name === "queued") void this.#parts.restart(cell);
+    else this.#parts.reaper.tend(cell);
   }
 
   async #recoverRunning(cell: Cell): Promise<void> {
     const { generation } = cell.record;
     if ((await this.#recovered(cell)) === null) {
-      const message = "The sandbox's processes ended while no server was running.";
-      return this.#parts.died(cell, generation, { code: "keeper_died", message });
+      return this.#parts.died(cell, generation, this.#whyGone(cell));
     }
     this.#parts.openLink(cell);
+    // Its server may have ended before it could discard what this instance came from.
+    void this.#parts.standby.discard(cell);
+    await this.#countOomKills(cell);
+    const proven = this.#prove(cell);
+    // One that does not answer is no reason to keep the callers of all others waiting.
+    const { clock, stopping } = this.#world;
+    const over = new AbortController();
+    const signal = AbortSignal.any([stopping, over.signal]);
+    await Promise.race([proven, clock.sleep(PROOF_WAIT_MS, signal).catch(() => undefined)]);
+    over.abort();
+  }
+
+  async #prove(cell: Cell): Promise<void> {
+    const { generation } = cell.record;
     const proof = await this.#parts.prover.prove(cell);
-    // What was killed for memory before this server has been told by the one that saw it.
-    const { observation } = cell.health;
-    if (observation?.seen === "present") cell.oomKills = observation.oomKills;
     this.#world.log.info(
       { sandbox: cell.id, generation, proven: proof.ok },
       "a running sandbox was taken up again",
     );
+  }
+
+  async #recoverPaused(cell: Cell): Promise<void> {
+    const { generation } = cell.record;
+    if ((await this.#recovered(cell)) === null)
+      return this.#parts.died(cell, generation, this.#whyGone(cell));
+    await this.#parts.pauses.keep(cell);
+  }
+
+  /** The server ended before it was stored that the memory is on disk: so it isn't, and the instance goes on. */
+  async #recoverSuspending(cell: Cell): Promise<void> {
+    const { generation } = cell.record;
+    if ((await this.#recovered(cell)) === null)
+      return this.#parts.died(cell, generation, this.#whyGone(cell));
+    await this.#parts.standby.goOn(cell, RESTARTED_ASLEEP);
+  }
+
+  /** What was spent is followed; what was not goes back to sleep, once whatever was restored of it is gone. */
+  async #recoverWaking(cell: Cell): Promise<void> {
+    const { clock, numbers, stopping } = this.#world;
+    const { generation, phase } = cell.record;
+    if (phase.name !== "waking") return;
+    if (!phase.consumed) {
+      await cell.decide({ type: "wake_failed", generation, cause: RESTARTED_WAKING, blame: "nothing" });
+      this.#parts.reaper.tend(cell);
+      return;
+    }
+    const { wakes } = this.#parts;
+    if ((await this.#recovered(cell)) === null)
+      return wakes.failed(cell, generation, errorOf(this.#whyGone(cell)));
+    const limit = { ms: numbers.wakeDeadlineMs, what: "the wake", signal: stopping };
+    await within(clock, limit, (signal) => wakes.serve(cell, signal)).catch((error: unknown) =>
+      wakes.failed(cell, generation, error),
+    );
+  }
+
+  /** What was killed for memory before this server has been told by the one that saw it. */
+  async #countOomKills(cell: Cell): Promise<void> {
+    const { clock, driver, numbers } = this.#world;
+    const limit = { ms: numbers.observeEveryMs, what: "observing" };
+    const seen = await within(clock, limit, (signal) => driver.observe([cell.id], signal)).catch(() => null);
+    const observation = seen?.get(cell.id);
+    if (observation?.seen === "present") cell.oomKills = observation.oomKills;
+  }
+
+  #whyGone({ record: { instance } }: Cell): Cause {
+    const rebooted = instance !== null && instance.hostBootId !== this.#world.driver.hostBootId;
+    return rebooted
+      ? { code: "host_rebooted", message: "The host was restarted, and with it every process ended." }
+      : { code: "keeper_died", message: "The sandbox's processes ended while no server was running." };
   }
 
   /** The instance as the driver finds it, null where it is gone. Not knowing is an error, never absence. */
@@ -108,3 +193,13 @@ export class Recovery {
     );
   }
 }
+
+const RESTARTED_ASLEEP: Cause = {
+  code: "server_restarted",
+  message: "The server restarted before the memory was on disk.",
+};
+
+const RESTARTED_WAKING: Cause = {
+  code: "server_restarted",
+  message: "The server restarted while the sandbox was being woken.",
+};

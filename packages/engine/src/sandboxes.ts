@@ -5,6 +5,7 @@ import {
   DEFAULT_IMAGE,
   DEFAULT_RESOURCES,
   HoldfastError,
+  isHoldfastError,
   isName,
   isSandboxId,
   normalisePath,
@@ -14,23 +15,32 @@ import {
   type SandboxList,
   type Status,
 } from "@holdfast/contract";
+import type { Admission } from "./admission.ts";
 import type { CreateOptions, SandboxApi } from "./api.ts";
+import { pendingMessage } from "./audit.ts";
 import { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
+import { raced, within } from "./clock.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
+import type { Orphans } from "./orphans.ts";
+import type { Pauses } from "./pauses.ts";
 import { type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
 import type { SandboxRecord, SandboxSpec } from "./records.ts";
+import type { Standby } from "./standby.ts";
 import { viewSandbox } from "./view.ts";
 import type { World } from "./world.ts";
 
 export interface Parts {
+  admission: Admission;
   launcher: Launcher;
+  orphans: Orphans;
   reaper: Reaper;
   prover: Prover;
   gate: Gate;
+  pauses: Pauses;
+  standby: Standby;
 }
 
 /** The live sandboxes, by id and by name, and what callers can do with them. */
@@ -84,12 +94,16 @@ export class Sandboxes implements SandboxApi {
     throw new HoldfastError("sandbox_gone", { sandboxId: record.id });
   }
 
+  async idOf(ref: string): Promise<SandboxId> {
+    return this.#cells.get(ref as SandboxId)?.id ?? (await this.#stored(ref)).id;
+  }
+
   async #stored(ref: string): Promise<SandboxRecord> {
     const { store } = this.#world;
     const record = isSandboxId(ref)
-      ? await store.sandbox(ref)
+      ? await this.#byId(ref)
       : isName(ref)
-        ? await store.sandboxByName(ref)
+        ? await store.sandboxByName(ref).catch((error: unknown) => unreadable(ref, error))
         : null;
     if (record === null) {
       throw new HoldfastError("sandbox_not_found", {
@@ -99,10 +113,31 @@ export class Sandboxes implements SandboxApi {
     return record;
   }
 
+  /** Null where there is no record and nothing physical either; what is left without one says that it is being cleaned up. */
+  async #byId(id: SandboxId): Promise<SandboxRecord | null> {
+    const { store } = this.#world;
+    try {
+      const record = await store.sandbox(id);
+      if (record !== null) return record;
+    } catch (error) {
+      if (!(await store.unreadable()).includes(id))
+        throw new HoldfastError("sandbox_gone", { sandboxId: id, cause: error });
+      throw new HoldfastError("pending_cleanup", {
+        sandboxId: id,
+        message: pendingMessage(id, null),
+        cause: error,
+      });
+    }
+    const nextAttemptAt = this.#with.orphans.nextAttemptAt(id);
+    if (nextAttemptAt === null) return null;
+    throw new HoldfastError("pending_cleanup", { sandboxId: id, message: pendingMessage(id, nextAttemptAt) });
+  }
+
   view(record: SandboxRecord): Sandbox {
     const cell = this.#cells.get(record.id);
-    const { clock, numbers } = this.#world;
-    return viewSandbox(cell?.record ?? record, cell?.evidence ?? null, clock.now(), numbers);
+    const { clock, numbers, driver } = this.#world;
+    const standbyKind = driver.standby.kind;
+    return viewSandbox(cell?.record ?? record, cell?.evidence ?? null, clock.now(), { numbers, standbyKind });
   }
 
   async get(ref: string): Promise<Sandbox> {
@@ -141,8 +176,10 @@ export class Sandboxes implements SandboxApi {
     const idempotency = keyOf(input, options.idempotencyKey);
     const repeated = await this.#repeated(idempotency);
     if (repeated !== null) return this.#answer(repeated, true, options);
-    const record = this.#record(input.name ?? ids.name(), spec);
-    this.#admit();
+    const owner = options.owner ?? null;
+    await this.#with.admission.admit(owner);
+    this.#with.launcher.admit();
+    const record = this.#record(input.name ?? ids.name(), spec, owner);
     const cell = this.adopt(record);
     try {
       const { id: sandboxId, createdAt: at, name } = record;
@@ -164,7 +201,10 @@ export class Sandboxes implements SandboxApi {
       this.#cells.delete(record.id);
       return this.#lostRace(error, input, idempotency, options);
     }
-    void this.#with.launcher.launch(cell);
+    const { onProgress } = options;
+    if (onProgress) cell.onProgress.add(onProgress);
+    cell.progress("accepted");
+    void this.#with.launcher.launch(cell).finally(() => onProgress && cell.onProgress.delete(onProgress));
     return this.#answer(cell, false, options);
   }
 
@@ -200,7 +240,7 @@ export class Sandboxes implements SandboxApi {
     });
   }
 
-  #record(name: string, spec: SandboxSpec): SandboxRecord {
+  #record(name: string, spec: SandboxSpec, owner: string | null): SandboxRecord {
     const now = this.#world.clock.now();
     return {
       id: this.#world.ids.sandbox(),
@@ -208,6 +248,7 @@ export class Sandboxes implements SandboxApi {
       nameHeld: true,
       phase: { name: "queued" },
       generation: 0,
+      memorySince: 0,
       lease: { state: "none" },
       instance: null,
       spec,
@@ -215,22 +256,11 @@ export class Sandboxes implements SandboxApi {
       lastActivityAt: now,
       transitionedAt: now,
       endedAt: null,
+      owner,
+      execsStarted: 0,
+      restarts: null,
       revision: 0,
     };
-  }
-
-  #admit(): void {
-    const { maxSandboxes } = this.#world.numbers;
-    // One that failed and of which nothing runs any more takes no place.
-    const count = [...this.#cells.values()].filter(
-      ({ record }) => record.phase.name !== "failed" || record.lease.state !== "none",
-    ).length;
-    if (count >= maxSandboxes) {
-      const message = `There are ${count} sandboxes; the limit is ${maxSandboxes}.`;
-      throw new HoldfastError("too_many_sandboxes", { message });
-    }
-    if (this.#with.launcher.lineIsFull)
-      throw new HoldfastError("capacity", { message: "The waiting line for launches is full." });
   }
 
   async #repeated(idempotency: Idempotency | undefined): Promise<Cell | null> {
@@ -303,7 +333,8 @@ export class Sandboxes implements SandboxApi {
     options: { graceMs: number; waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<Sandbox> {
     const { clock, numbers } = this.#world;
-    const record = this.#cells.get(ref as SandboxId)?.record ?? (await this.#stored(ref));
+    const known = this.#cells.get(ref as SandboxId)?.record;
+    const record = known ?? (await this.#stored(ref).catch((error: unknown) => this.#scrap(ref, error)));
     const cell = this.#cells.get(record.id);
     if (cell === undefined) return this.view(record);
     await this.order(cell, options.graceMs);
@@ -314,15 +345,70 @@ export class Sandboxes implements SandboxApi {
     return this.view(cell.record);
   }
 
+  /** Someone asks for the end of what has no readable record: that is the evidence it takes to remove it now. */
+  async #scrap(ref: string, error: unknown): Promise<never> {
+    if (!isHoldfastError(error) || error.code !== "pending_cleanup" || !isSandboxId(ref)) throw error;
+    const { clock, store } = this.#world;
+    const id = ref;
+    await this.#with.orphans
+      .remove({ sandboxId: id, things: [], alive: true })
+      .catch((cause: unknown) => stillThere(id, cause));
+    if ((await store.unreadable()).includes(id)) {
+      const at = clock.now();
+      const message = "Nothing of the sandbox is left. Its record could not be read.";
+      const event = { at, type: "sandbox.terminated", sandboxId: id, message } as const;
+      const changes = [{ kind: "sandbox.scrap", id, at } as const];
+      await store
+        .commit({ changes, events: [event], counters: { terminated: 1 } })
+        .catch((cause: unknown) => stillThere(id, cause));
+    }
+    throw new HoldfastError("sandbox_gone", {
+      sandboxId: id,
+      message: "What was left of the sandbox was removed.",
+    });
+  }
+
   /** Records the delete and sets it going, overtaking whatever else is under way. */
   async order(cell: Cell, graceMs: number): Promise<void> {
-    await cell.decide({ type: "delete", cause: null });
+    await cell.decide({ type: "delete", cause: null }).catch((error: unknown) => {
+      const message = "The delete could not be recorded, so it was not begun.";
+      throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
+    });
     cell.fence.abort(new Error("the sandbox is being deleted"));
     this.#with.reaper.tend(cell, { graceMs });
   }
 
+  async pause(ref: string, signal: AbortSignal): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    await this.#with.pauses.pause(cell, signal);
+    return this.view(cell.record);
+  }
+
+  async resume(ref: string, signal: AbortSignal): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    await this.#with.pauses.resume(cell, signal);
+    return this.view(cell.record);
+  }
+
+  async standby(ref: string, signal: AbortSignal): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    await this.#with.gate.settled(cell, signal);
+    // What sleeps, or is on its way there, is left alone; what wakes has been asked for.
+    await cell.until(() => cell.record.phase.name !== "waking", signal);
+    if (cell.record.phase.name !== "standby" || cell.suspension !== null)
+      await raced(this.#with.standby.suspend(cell, "Standby was ordered."), signal);
+    return this.view(cell.record);
+  }
+
+  async wake(ref: string, signal: AbortSignal): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    await this.#with.gate.pass(cell, signal);
+    return this.view(cell.record);
+  }
+
   async verify(ref: string, signal: AbortSignal): Promise<Proof> {
     const cell = await this.find(ref);
+    if (cell.isAsleep) await this.#with.gate.pass(cell, signal);
     const refusal = cell.refusal();
     if (refusal !== null) throw refusal;
     signal.throwIfAborted();
@@ -333,22 +419,33 @@ export class Sandboxes implements SandboxApi {
     const cell = await this.find(ref);
     const link = await this.#with.gate.pass(cell, signal);
     const limit = { ms: this.#world.numbers.keeperCallMs, what: "listing processes", signal };
-    return within(this.#world.clock, limit, (inner) => link.processes(inner)).catch((error: unknown) => {
-      throw translate(error, { sandboxId: cell.id });
-    });
+    const leave = cell.enter();
+    return within(this.#world.clock, limit, (inner) => link.processes(inner))
+      .catch((error: unknown) => {
+        throw translate(error, { sandboxId: cell.id });
+      })
+      .finally(leave);
   }
 
-  /** Ends what has been kept for long enough. */
-  async expire(): Promise<void> {
-    const { clock, log } = this.#world;
-    for (const cell of [...this.#cells.values()]) {
-      const { phase, lease } = cell.record;
-      if (phase.name !== "failed" || phase.keptUntil > clock.now() || lease.state !== "none") continue;
-      await this.order(cell, 0).catch((error: unknown) =>
-        log.error({ sandbox: cell.id, cause: causeOf(error) }, "an expired sandbox could not be deleted"),
-      );
-    }
+  /** Orders the delete and waits a while for it: true once absence was observed. */
+  async removed(cell: Cell): Promise<boolean> {
+    const { clock, numbers, stopping } = this.#world;
+    await this.order(cell, 0);
+    const gone = () => cell.record.phase.name === "gone";
+    const limit = { ms: numbers.deleteWaitMs, what: "the delete", signal: stopping };
+    await within(clock, limit, (signal) => cell.until(gone, signal)).catch(() => undefined);
+    return gone();
   }
+}
+
+function unreadable(name: string, error: unknown): never {
+  const message = `The record of ${name} can't be read. 'holdfast audit' shows its id; it goes when it is deleted by that.`;
+  throw new HoldfastError("pending_cleanup", { message, cause: error });
+}
+
+function stillThere(sandboxId: SandboxId, error: unknown): never {
+  const message = `What is left of the sandbox could not be removed: ${causeOf(error).message}. Its record can't be read; delete it again.`;
+  throw new HoldfastError("pending_cleanup", { sandboxId, message, cause: error });
 }
 
 const PAGE = 500;

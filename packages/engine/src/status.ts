@@ -12,6 +12,8 @@ export interface Health {
   /** Why there is no link, where there is none. */
   linkDown: string | null;
   observation: Observation | null;
+  /** Why this engine has frozen it. */
+  frozenFor: Cause | null;
 }
 
 export const NO_HEALTH: Health = {
@@ -20,6 +22,7 @@ export const NO_HEALTH: Health = {
   heardAt: null,
   linkDown: null,
   observation: null,
+  frozenFor: null,
 };
 
 export interface Judgement {
@@ -44,6 +47,15 @@ export function judge(
       const cause = whyNotServing(record, health, now, numbers);
       return cause === null ? { status: "ready", cause: null } : { status: "degraded", cause };
     }
+    case "paused":
+      return { status: "paused", cause: null };
+    case "suspending":
+      return { status: "suspending", cause: null };
+    case "standby":
+      // Nothing of it is in memory any more only once its absence was observed.
+      return { status: record.lease.state === "none" ? "standby" : "suspending", cause: null };
+    case "waking":
+      return { status: "waking", cause: null };
     case "deleting":
       return { status: "stopping", cause: phase.cause };
     case "gone":
@@ -70,6 +82,7 @@ function whyNotServing(
   if (observation?.seen === "unknown") {
     return { code: "observation_unknown", message: `The instance could not be observed: ${observation.why}` };
   }
+  if (health.frozenFor !== null) return health.frozenFor;
   const problem = observation?.problems[0];
   if (problem !== undefined) return problem;
   if (health.linkDown !== null)
@@ -77,11 +90,7 @@ function whyNotServing(
   if (health.heardAt === null || now - health.heardAt > linkDeadMs) {
     return { code: "keeper_silent", message: "The keeper has missed its heartbeats." };
   }
-  if (
-    proof === null ||
-    proof.generation !== record.generation ||
-    Date.parse(proof.at) < record.transitionedAt
-  ) {
+  if (proof === null || proof.generation !== record.generation) {
     return { code: "unproven", message: "There is no proof yet that the instance serves." };
   }
   return proof.ok ? null : failedProof(proof);

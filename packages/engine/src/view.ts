@@ -1,7 +1,8 @@
-import type { Numbers, Sandbox } from "@holdfast/contract";
+import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
 import { viewLease } from "./lease.ts";
-import type { SandboxRecord } from "./records.ts";
+import type { PhaseState, SandboxRecord } from "./records.ts";
 import { type Health, judge, NO_HEALTH } from "./status.ts";
+import { expiryOf } from "./sweep-rules.ts";
 
 const iso = (time: number | null): string | null => (time === null ? null : new Date(time).toISOString());
 
@@ -10,7 +11,7 @@ export function viewSandbox(
   record: SandboxRecord,
   health: Health | null,
   now: number,
-  numbers: Numbers,
+  { numbers, standbyKind }: { numbers: Numbers; standbyKind: StandbyKind },
 ): Sandbox {
   const evidence = health ?? NO_HEALTH;
   const { status, cause } = judge(record, evidence, now, numbers);
@@ -25,12 +26,23 @@ export function viewSandbox(
     createdAt: new Date(record.createdAt).toISOString(),
     lastActivityAt: new Date(record.lastActivityAt).toISOString(),
     endedAt: iso(record.endedAt),
+    expiresAt: iso(expiryOf(record)),
+    execsStarted: record.execsStarted,
     keptUntil: phase.name === "failed" ? iso(phase.keptUntil) : null,
     provenAt: iso(evidence.provenAt),
     proof: evidence.proof,
     lease: viewLease(record.lease),
+    standbyKind,
+    checkpoint: viewCheckpoint(phase),
     resources: spec.resources,
     lifecycle: spec.lifecycle,
     labels: spec.labels,
   };
+}
+
+function viewCheckpoint(phase: PhaseState): Sandbox["checkpoint"] {
+  const checkpoint = "checkpoint" in phase ? phase.checkpoint : null;
+  if (checkpoint === null) return null;
+  const { id, takenAt, sizeBytes } = checkpoint;
+  return { id, takenAt: new Date(takenAt).toISOString(), sizeBytes };
 }

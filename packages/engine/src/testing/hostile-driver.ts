@@ -1,23 +1,30 @@
-import type { ExecId, Image, SandboxId } from "@holdfast/contract";
+import type { CheckpointId, ExecId, Image, SandboxId } from "@holdfast/contract";
 import {
+  type Checkpoint,
+  type CheckpointOrder,
+  CheckpointUnusable,
   type Driver,
   type ExecOrder,
+  type FileAccess,
   type Found,
   type Images,
   type Instance,
   type JournalRecord,
+  type Journals,
   type KeeperExec,
   KeeperRefusal,
   type LaunchOrder,
   type Link,
   LinkLost,
   type Observation,
+  type RestoreOrder,
   type Stat,
 } from "../ports.ts";
 
 /** What can be made to go wrong. Each is consulted at the moment it would matter. */
 export interface Faults {
   launch?: (order: LaunchOrder, signal: AbortSignal) => Promise<void>;
+  capacity?: () => Promise<void>;
   /** After the instance exists, before the caller hears of it. */
   launchAnswer?: () => Promise<void>;
   stop?: () => Promise<void>;
@@ -25,6 +32,17 @@ export interface Faults {
   observe?: () => Observation | null;
   connect?: () => Promise<void>;
   recover?: () => Promise<void>;
+  freeze?: () => Promise<void>;
+  thaw?: () => Promise<void>;
+  /** When the disk of one that sleeps is opened. */
+  files?: () => Promise<void>;
+  /** Before any checkpoint is removed. */
+  discard?: () => Promise<void>;
+  /** While the memory is written, and before the caller hears that it is. */
+  checkpoint?: (order: CheckpointOrder, signal: AbortSignal) => Promise<void>;
+  /** Before anything is restored, and when it is, before the caller hears of it. */
+  restore?: (order: RestoreOrder, signal: AbortSignal) => Promise<void>;
+  restoreAnswer?: () => Promise<void>;
   /** Who answers the hello, where it is not the keeper. */
   impostor?: () => string;
   /** Before the keeper takes a start, and after it has, before the answer. */
@@ -34,6 +52,7 @@ export interface Faults {
 
 interface FakeExec {
   order: ExecOrder;
+  stdin: Uint8Array;
   known: KeeperExec;
   records: JournalRecord[];
 }
@@ -42,16 +61,26 @@ interface FakeExec {
 class FakeInstance {
   readonly generation: number;
   readonly pid: number;
+  /** In the keeper's memory: comes back with that. */
+  readonly bootId: string;
   alive = true;
   root = true;
-  readonly execs = new Map<ExecId, FakeExec>();
-  readonly files = new Map<string, Uint8Array>();
+  /** Its disk: out of blocks, where output has nowhere to go, or out of inodes, where not even a journal can be made. */
+  full: "blocks" | "inodes" | null = null;
+  execs = new Map<ExecId, FakeExec>();
+  /** On disk: they outlive the processes. */
+  readonly journals: Map<ExecId, FakeExec>;
+  files = new Map<string, Uint8Array>();
   readonly links = new Set<FakeLink>();
   starts = 0;
+  /** Called whenever output is read. */
+  onRead: ((id: ExecId) => void) | null = null;
 
-  constructor(generation: number, pid: number) {
+  constructor(generation: number, pid: number, journals: Map<ExecId, FakeExec>, bootId = String(pid)) {
     this.generation = generation;
     this.pid = pid;
+    this.bootId = bootId;
+    this.journals = journals;
   }
 
   die(): void {
@@ -65,6 +94,7 @@ class FakeInstance {
       if (there.order.digest !== order.digest) throw new KeeperRefusal("exec_conflict", "another command");
       return { existed: true, exec: { ...there.known } };
     }
+    if (this.full === "inodes") throw noSpace();
     this.starts += 1;
     const known: KeeperExec = {
       id: order.id,
@@ -79,21 +109,59 @@ class FakeInstance {
       journalEnd: 0,
       digest: order.digest,
     };
-    this.execs.set(order.id, { order, known, records: [] });
+    const exec = { order, known, records: [], stdin: new Uint8Array() };
+    this.execs.set(order.id, exec);
+    this.journals.set(order.id, exec);
     const [command, , token] = order.argv;
     if (command === "/.holdfast/keeper") queueMicrotask(() => this.end(order.id, 0, `${token}\n`));
     if (command === "exit") queueMicrotask(() => this.end(order.id, Number(order.argv[1]), ""));
     return { existed: false, exec: { ...known } };
   }
 
-  end(id: ExecId, exitCode: number, output: string, state: KeeperExec["state"] = "exited"): void {
+  stdin(id: ExecId): string {
+    return Buffer.from(this.execs.get(id)?.stdin ?? []).toString();
+  }
+
+  print(id: ExecId, output: string): void {
+    const exec = this.execs.get(id);
+    if (exec === undefined || output === "") return;
+    if (this.full !== null) exec.known.failure = "journal_full";
+    if (exec.known.failure !== "") return;
+    const data = Buffer.from(output);
+    const cursor = endOf(exec) + data.length;
+    exec.records.push({ stream: "stdout", at: Date.now(), cursor, data });
+  }
+
+  end(
+    id: ExecId,
+    exitCode: number,
+    output: string,
+    state: KeeperExec["state"] = "exited",
+    { silently = false } = {},
+  ): void {
     const exec = this.execs.get(id);
     if (exec?.known.state !== "running") return;
-    const data = Buffer.from(output);
-    if (data.length > 0) exec.records.push({ stream: "stdout", at: Date.now(), cursor: data.length, data });
-    exec.known = { ...exec.known, state, exitCode, endedAt: Date.now(), journalEnd: data.length };
+    this.print(id, output);
+    exec.known = { ...exec.known, state, exitCode, endedAt: Date.now(), journalEnd: endOf(exec) };
+    if (silently) return;
     for (const link of this.links) link.tellEnd({ ...exec.known });
   }
+}
+
+interface FakeCheckpoint {
+  sandboxId: SandboxId;
+  bootId: string;
+  execs: Map<ExecId, FakeExec>;
+  files: Map<string, Uint8Array>;
+}
+const noSpace = () => new KeeperRefusal("system", "no space left on device", "ENOSPC");
+
+const endOf = ({ records }: FakeExec): number => records.at(-1)?.cursor ?? 0;
+
+function sliceOf(exec: FakeExec, cursor: number) {
+  const records = exec.records.filter((record) => record.cursor > cursor);
+  const end = endOf(exec);
+  return { records, next: end, floor: 0, end, more: exec.known.state === "running" };
 }
 
 class FakeLink implements Link {
@@ -107,7 +175,7 @@ class FakeLink implements Link {
   constructor(instance: FakeInstance, faults: Faults) {
     this.#instance = instance;
     this.#faults = faults;
-    this.keeper = { version: "fake", bootId: faults.impostor?.() ?? String(instance.pid), startedAt: 0 };
+    this.keeper = { version: "fake", bootId: faults.impostor?.() ?? instance.bootId, startedAt: 0 };
     instance.links.add(this);
   }
 
@@ -153,13 +221,20 @@ class FakeLink implements Link {
     const exec = this.#check().execs.get(id);
     if (!exec) throw new KeeperRefusal("no_such_exec", "unknown");
     await new Promise((resolve) => setImmediate(resolve));
-    const records = exec.records.filter((record) => record.cursor > cursor);
-    const end = exec.records.at(-1)?.cursor ?? 0;
-    return { records, next: end, floor: 0, end, more: exec.known.state === "running" };
+    const slice = sliceOf(exec, cursor);
+    this.#instance.onRead?.(id);
+    return { ...slice, more: slice.more || endOf(exec) > slice.end };
   }
-  async writeStdin(_id: ExecId, { offset, data }: { offset: number; data: Uint8Array }) {
+  /** As the keeper does it: what it has is skipped, and at most a few bytes are taken at once. */
+  async writeStdin(id: ExecId, { offset, data }: { offset: number; data: Uint8Array }) {
+    await new Promise((resolve) => setImmediate(resolve));
+    const exec = this.#check().execs.get(id);
+    if (!exec) throw new KeeperRefusal("no_such_exec", "unknown");
+    if (offset > exec.stdin.length) throw new KeeperRefusal("bad_cursor", "a gap");
+    const news = data.subarray(exec.stdin.length - offset).subarray(0, 3);
+    exec.stdin = Buffer.concat([exec.stdin, news]);
     this.#check();
-    return { accepted: offset + data.length };
+    return { accepted: exec.stdin.length };
   }
   async signalExec(): Promise<void> {
     this.#check();
@@ -170,8 +245,14 @@ class FakeLink implements Link {
   async listExecs() {
     return [...this.#check().execs.values()].map(({ known }) => ({ ...known }));
   }
-  async forgetExec(id: ExecId): Promise<void> {
-    this.#check().execs.delete(id);
+  async forgetExec(id: ExecId, { keepJournal }: { keepJournal: boolean }): Promise<void> {
+    const { execs, journals } = this.#check();
+    if (!execs.has(id) && !journals.has(id)) throw new KeeperRefusal("no_such_exec", "unknown");
+    execs.delete(id);
+    if (!keepJournal) journals.delete(id);
+  }
+  async resizeExec(): Promise<void> {
+    this.#check();
   }
   async probe() {
     this.#check();
@@ -193,6 +274,7 @@ class FakeLink implements Link {
     write: async (path, body) => {
       const parts: Uint8Array[] = [];
       for await (const part of body) parts.push(part);
+      if (this.#check().full !== null) throw noSpace();
       this.#check().files.set(path, Buffer.concat(parts));
       return this.#stat(path);
     },
@@ -227,37 +309,55 @@ async function* one(data: Uint8Array): AsyncIterable<Uint8Array> {
 /** A world of instances that obeys until a fault says otherwise. */
 export class HostileDriver implements Driver {
   readonly name = "hostile";
+  hostBootId = "boot";
+  keeperVersion = "fake";
+  diskFreeBytes = 1 << 30;
   readonly instances = new Map<SandboxId, FakeInstance>();
   /** Directories and the like, which outlive the processes. */
-  readonly files = new Set<SandboxId>();
+  readonly directories = new Set<SandboxId>();
+  readonly journalFiles = new Map<SandboxId, Map<ExecId, FakeExec>>();
+  readonly keptJournals = new Set<SandboxId>();
   faults: Faults = {};
   launches = 0;
   #pids = 10;
 
   async capacity() {
+    await this.faults.capacity?.();
     const gigabyte = 1 << 30;
     return {
       cpus: 2,
       memoryTotalBytes: gigabyte,
       memoryFreeBytes: gigabyte,
       diskTotalBytes: gigabyte,
-      diskFreeBytes: gigabyte,
+      diskFreeBytes: this.diskFreeBytes,
     };
   }
 
   async launch(order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
     this.launches += 1;
-    this.files.add(order.sandboxId);
+    if (!order.restart && this.directories.has(order.sandboxId))
+      throw new Error("files of an earlier instance are there");
+    this.directories.add(order.sandboxId);
     await this.faults.launch?.(order, signal);
+    if (order.restart && !this.directories.has(order.sandboxId)) throw new Error("its files are gone");
     this.#pids += 1;
-    const instance = new FakeInstance(order.generation, this.#pids);
+    const journals = this.journalFiles.get(order.sandboxId) ?? new Map<ExecId, FakeExec>();
+    this.journalFiles.set(order.sandboxId, journals);
+    const instance = new FakeInstance(order.generation, this.#pids, journals);
     this.instances.set(order.sandboxId, instance);
     await this.faults.launchAnswer?.();
     return this.#reference(order.sandboxId, instance);
   }
 
   #reference(sandboxId: SandboxId, { generation, pid }: FakeInstance): Instance {
-    return { sandboxId, generation, pid, startTime: String(pid), hostBootId: "boot", keeperVersion: "fake" };
+    return {
+      sandboxId,
+      generation,
+      pid,
+      startTime: String(pid),
+      hostBootId: this.hostBootId,
+      keeperVersion: "fake",
+    };
   }
 
   async recover(instance: Instance): Promise<Instance | null> {
@@ -269,7 +369,7 @@ export class HostileDriver implements Driver {
   async connect(instance: Instance): Promise<Link> {
     await this.faults.connect?.();
     const there = this.instances.get(instance.sandboxId);
-    if (!there?.alive) throw new Error("nobody listens");
+    if (!there?.alive || this.frozen.has(instance.sandboxId)) throw new Error("nobody listens");
     return new FakeLink(there, this.faults);
   }
 
@@ -280,14 +380,18 @@ export class HostileDriver implements Driver {
   #see(id: SandboxId): Observation {
     const there = this.instances.get(id);
     if (!there?.alive) return { seen: "absent", at: Date.now(), leftovers: [] };
-    const problems = there.root ? [] : [{ code: "root_unmounted", message: "the root is not mounted" }];
+    const isFrozen = this.frozen.has(id);
+    const problems = [
+      ...(isFrozen ? [{ code: "frozen", message: "all processes are frozen" }] : []),
+      ...(there.root ? [] : [{ code: "root_unmounted", message: "the root is not mounted" }]),
+    ];
     const root = there.root ? { dev: "1", ino: "2" } : null;
     return {
       seen: "present",
       at: Date.now(),
       pid: there.pid,
       startTime: String(there.pid),
-      state: "running",
+      state: isFrozen ? "frozen" : "running",
       root,
       oomKills: 0,
       problems,
@@ -295,24 +399,122 @@ export class HostileDriver implements Driver {
   }
 
   async list(): Promise<Found[]> {
-    const ids = new Set([...this.files, ...this.instances.keys()]);
-    return [...ids].map((sandboxId) => ({ sandboxId, things: ["directory"] }));
+    const ids = new Set([...this.directories, ...this.instances.keys()]);
+    return [...ids].map((sandboxId) => ({
+      sandboxId,
+      things: ["directory"],
+      alive: this.instances.get(sandboxId)?.alive ?? false,
+    }));
   }
 
-  async freeze(): Promise<void> {}
-  async thaw(): Promise<void> {}
+  readonly frozen = new Set<SandboxId>();
+  readonly writes = new Map<SandboxId, number>();
+
+  standby: Driver["standby"] = { kind: "memory", why: null };
+  readonly checkpoints = new Map<CheckpointId, FakeCheckpoint>();
+  restores = 0;
+
+  async freeze(id: SandboxId): Promise<void> {
+    await this.faults.freeze?.();
+    this.frozen.add(id);
+  }
+  async memoryBytes(): Promise<number> {
+    return 1;
+  }
+
+  async checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint> {
+    const { sandboxId, generation, id } = order;
+    const there = this.instances.get(sandboxId);
+    if (!there?.alive || !this.frozen.has(sandboxId)) throw new Error("it is not frozen");
+    if (there.links.size > 0) throw new Error("a link is open");
+    await this.faults.checkpoint?.(order, signal);
+    const execs = new Map([...there.execs].map(([key, exec]) => [key, { ...exec }]));
+    this.checkpoints.set(id, { sandboxId, bootId: there.bootId, execs, files: there.files });
+    return { id, takenAt: Date.now(), generation, sizeBytes: 1 };
+  }
+
+  async restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
+    const { sandboxId, generation, checkpoint } = order;
+    if (this.instances.get(sandboxId)?.alive) throw new Error("invariant broken: it has an instance");
+    this.restores += 1;
+    await this.faults.restore?.(order, signal);
+    const kept = this.checkpoints.get(checkpoint.id);
+    if (kept === undefined) throw new CheckpointUnusable("checkpoint_missing", "there is no such checkpoint");
+    this.#pids += 1;
+    const journals = this.journalFiles.get(sandboxId) ?? new Map<ExecId, FakeExec>();
+    const instance = new FakeInstance(generation, this.#pids, journals, kept.bootId);
+    instance.execs = new Map([...kept.execs].map(([key, exec]) => [key, { ...exec }]));
+    for (const [key, exec] of instance.execs) journals.set(key, exec);
+    instance.files = kept.files;
+    this.frozen.add(sandboxId);
+    this.instances.set(sandboxId, instance);
+    await this.faults.restoreAnswer?.();
+    return this.#reference(sandboxId, instance);
+  }
+
+  async discard(sandboxId: SandboxId, keep: CheckpointId | null): Promise<void> {
+    await this.faults.discard?.();
+    for (const [id, { sandboxId: owner }] of this.checkpoints)
+      if (owner === sandboxId && id !== keep) this.checkpoints.delete(id);
+  }
+
+  async files(id: SandboxId) {
+    await this.faults.files?.();
+    const disk = this.instances.get(id)?.files ?? new Map<string, Uint8Array>();
+    const reading = new FakeInstance(0, 0, new Map());
+    reading.files = disk;
+    const { files } = new FakeLink(reading, {});
+    const onDisk: FileAccess["read"] = async (path, range, signal) => {
+      if (path.startsWith("/proc/")) throw new KeeperRefusal("not_on_disk", "only while it is awake");
+      return files.read(path, range, signal);
+    };
+    return { files: { ...files, read: onDisk }, close: async () => undefined };
+  }
+
+  async thaw(id: SandboxId): Promise<void> {
+    await this.faults.thaw?.();
+    this.frozen.delete(id);
+  }
+  async written(ids: readonly SandboxId[]): Promise<Map<SandboxId, number>> {
+    return new Map(ids.map((id) => [id, (this.writes.get(id) ?? 0) * Date.now()]));
+  }
 
   async stop(id: SandboxId): Promise<Observation> {
     await this.faults.stop?.();
     this.instances.get(id)?.die();
+    this.frozen.delete(id);
     return this.#see(id);
   }
 
   async destroy(id: SandboxId): Promise<void> {
     await this.faults.destroy?.();
     this.instances.delete(id);
-    this.files.delete(id);
+    this.directories.delete(id);
+    if (!this.keptJournals.has(id)) this.journalFiles.delete(id);
   }
+
+  readonly journals: Journals = {
+    read: async (sandboxId, id, { cursor }) => {
+      const exec = this.journalFiles.get(sandboxId)?.get(id);
+      return exec ? { ...sliceOf(exec, cursor), more: false } : null;
+    },
+    end: async (sandboxId, id) => {
+      const exec = this.journalFiles.get(sandboxId)?.get(id);
+      if (exec === undefined) return null;
+      return { exec: exec.known.state === "running" ? null : exec.known, end: endOf(exec) };
+    },
+    keep: async (sandboxId) => {
+      this.keptJournals.add(sandboxId);
+    },
+    remove: async (sandboxId, ids) => {
+      for (const id of ids) this.journalFiles.get(sandboxId)?.delete(id);
+    },
+    kept: async () => [...this.keptJournals],
+    drop: async (sandboxId) => {
+      this.keptJournals.delete(sandboxId);
+      this.journalFiles.delete(sandboxId);
+    },
+  };
 
   async close(): Promise<void> {}
 }

@@ -8,6 +8,7 @@ export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxReco
   nameHeld: true,
   phase: { name: "queued" },
   generation: 0,
+  memorySince: 0,
   lease: { state: "none" },
   instance: null,
   spec: {
@@ -22,6 +23,9 @@ export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxReco
   lastActivityAt: 0,
   transitionedAt: 0,
   endedAt: null,
+  owner: null,
+  execsStarted: 0,
+  restarts: null,
   revision: 0,
   ...changes,
 });

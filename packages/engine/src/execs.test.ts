@@ -1,0 +1,405 @@
+import type { ExecId, SandboxId } from "@holdfast/contract";
+import { describe, expect, it, vi } from "vitest";
+import type { EngineApi, OutputOptions, OutputRecord } from "./api.ts";
+import { LinkLost } from "./ports.ts";
+import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+
+const sleep = (engine: EngineApi, id: string) =>
+  engine.execs.start("one", { id, argv: ["sleep"] }, { signal });
+const outcome = (engine: EngineApi, id: string) => engine.execs.wait(id, { waitMs: 10_000, signal });
+
+async function collect(engine: EngineApi, id: string, options: Partial<OutputOptions> = {}) {
+  const records: OutputRecord[] = [];
+  for await (const record of engine.execs.output(id, { follow: false, signal, ...options }))
+    records.push(record);
+  const text = records
+    .map((record) => ("data" in record ? Buffer.from(record.data).toString() : ""))
+    .join("");
+  return { records, text, last: records.at(-1) };
+}
+
+async function boxed(numbers: Parameters<typeof world>[0] = {}) {
+  const made = await world(numbers);
+  const { sandbox } = await made.create("one");
+  const instance = made.driver.instances.get(sandbox.id as SandboxId);
+  if (instance === undefined) throw new Error("there is no instance");
+  return { ...made, sandboxId: sandbox.id as SandboxId, instance };
+}
+
+describe("execs beyond what a sandbox may run at a time", () => {
+  const one = { execsPerSandbox: 1, execsQueuedPerSandbox: 2 };
+
+  it("wait for their turn in the order they came, and those beyond the line are refused", async () => {
+    const { engine, instance } = await boxed(one);
+    const states = [];
+    for (const id of ["a", "b", "c"]) states.push((await sleep(engine, id)).exec.status);
+    expect(states).toEqual(["running", "queued", "queued"]);
+    expect(await codeOf(sleep(engine, "d"))).toBe("too_many_execs");
+    expect(await engine.stats()).toMatchObject({ execsRunning: 1, execsQueued: 2 });
+    instance.end("a" as ExecId, 0, "");
+    await eventually(async () => expect((await engine.execs.get("b")).status).toBe("running"));
+    expect((await engine.execs.get("c")).status).toBe("queued");
+    instance.end("b" as ExecId, 0, "");
+    await eventually(async () => expect((await engine.execs.get("c")).status).toBe("running"));
+    instance.end("c" as ExecId, 3, "");
+    expect(await outcome(engine, "c")).toMatchObject({ exitCode: 3 });
+  });
+
+  it("are followed by id while they wait, and never run when cancelled before their turn", async () => {
+    const { engine, instance } = await boxed(one);
+    await sleep(engine, "a");
+    await sleep(engine, "b");
+    expect(await sleep(engine, "b")).toMatchObject({ followed: true, exec: { status: "queued" } });
+    expect(await engine.execs.cancel("b", signal)).toMatchObject({ status: "cancelled", dispatched: "no" });
+    instance.end("a" as ExecId, 0, "");
+    await outcome(engine, "a");
+    expect(instance.execs.has("b" as ExecId)).toBe(false);
+  });
+
+  it("end as refused when no turn comes in time", async () => {
+    const { engine } = await boxed({ ...one, execQueueMs: 50 });
+    await sleep(engine, "a");
+    await sleep(engine, "b");
+    expect(await outcome(engine, "b")).toMatchObject({
+      status: "refused",
+      dispatched: "no",
+      cause: { code: "queue_timeout" },
+    });
+  });
+
+  it("go on waiting across a restart of the server", async () => {
+    const { engine, instance, restart } = await boxed(one);
+    await sleep(engine, "a");
+    await sleep(engine, "b");
+    await engine.stop();
+    const next = await restart();
+    await eventually(async () => expect((await next.execs.get("a")).status).toBe("running"));
+    expect((await next.execs.get("b")).status).toBe("queued");
+    instance.end("a" as ExecId, 0, "");
+    await eventually(async () => expect((await next.execs.get("b")).status).toBe("running"));
+    instance.end("b" as ExecId, 5, "");
+    expect(await outcome(next, "b")).toMatchObject({ exitCode: 5 });
+  });
+
+  it("end with the sandbox, knowing that they never ran", async () => {
+    const { engine } = await boxed(one);
+    await sleep(engine, "a");
+    await sleep(engine, "b");
+    await remove(engine, "one");
+    expect(await engine.execs.get("b")).toMatchObject({ status: "cancelled", dispatched: "no" });
+  });
+});
+
+describe("an exec ends", () => {
+  it("though the announcement of its end was lost on a link that goes on", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    instance.end("a" as ExecId, 7, "", "exited", { silently: true });
+    expect(await outcome(engine, "a")).toMatchObject({ status: "exited", exitCode: 7 });
+    expect((await engine.stats()).links).toMatchObject({ up: 1, lost: 0 });
+  });
+
+  it("with the truth about whether it ran, though its journal could not be kept", async () => {
+    const { engine, driver } = await boxed();
+    await sleep(engine, "a");
+    driver.journals.keep = () => Promise.reject(new Error("no room"));
+    await remove(engine, "one");
+    expect(await engine.execs.get("a")).toMatchObject({ status: "cancelled", dispatched: "yes" });
+  });
+
+  it("as what it is, when it was cancelled by a server that doesn't know yet whether its turn had come", async () => {
+    const { engine, driver, instance, restart } = await boxed({ execsPerSandbox: 1, linkWaitMs: 50 });
+    await sleep(engine, "a");
+    await sleep(engine, "b");
+    instance.end("a" as ExecId, 0, "");
+    await eventually(async () => expect((await engine.execs.get("b")).status).toBe("running"));
+    await engine.stop();
+    driver.faults.connect = () => Promise.reject(new Error("no link"));
+    const next = await restart();
+    expect(await codeOf(next.execs.cancel("b", signal))).toBe("link_lost");
+    driver.faults = {};
+    await eventually(async () => expect((await next.execs.get("b")).status).toBe("running"));
+    expect(await next.execs.cancel("b", signal)).toMatchObject({ status: "cancelled", dispatched: "yes" });
+  });
+});
+
+describe("output", () => {
+  it("is read from the disk once the keeper is gone, up to where it came", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    instance.print("a" as ExecId, "so far\n");
+    instance.die();
+    const lost = await outcome(engine, "a");
+    expect(lost).toMatchObject({ status: "lost", dispatched: "yes", stdout: "so far\n", truncated: true });
+    const { text, last } = await collect(engine, "a");
+    expect(text).toBe("so far\n");
+    expect(last).toMatchObject({ type: "end", exec: { status: "lost", truncated: true } });
+  });
+
+  it("and outcome are the real ones where the command had ended before its keeper died, unheard", async () => {
+    const { engine, instance, driver } = await boxed();
+    await sleep(engine, "a");
+    driver.faults.connect = () => Promise.reject(new Error("no link"));
+    for (const link of [...instance.links]) link.drop("cut");
+    instance.end("a" as ExecId, 6, "all of it\n");
+    instance.die();
+    expect(await outcome(engine, "a")).toMatchObject({
+      status: "exited",
+      exitCode: 6,
+      stdout: "all of it\n",
+      truncated: false,
+    });
+  });
+
+  it("is said to be cut where its journal has lost what was there", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    instance.end("a" as ExecId, 0, "all of it\n");
+    expect(await outcome(engine, "a")).toMatchObject({ stdout: "all of it\n", truncated: false });
+    instance.die();
+    const journal = instance.journals.get("a" as ExecId);
+    if (journal) journal.records = [];
+    expect(await outcome(engine, "a")).toMatchObject({ exitCode: 0, stdout: "", truncated: true });
+  });
+
+  it("is read after the sandbox was deleted, until its time is over, and then nothing of it is left", async () => {
+    const { engine, instance, driver, sandboxId, store } = await boxed({
+      execRetentionMs: 1_500,
+      retentionEveryMs: 50,
+    });
+    await sleep(engine, "a");
+    instance.end("a" as ExecId, 0, "kept\n");
+    await outcome(engine, "a");
+    await remove(engine, "one");
+    expect(driver.directories.size).toBe(0);
+    expect((await collect(engine, "a")).text).toBe("kept\n");
+    expect((await engine.execs.list(sandboxId, { limit: 10 })).items.map(({ id }) => id)).toEqual(["a"]);
+    await eventually(async () => expect(await codeOf(engine.execs.get("a"))).toBe("exec_not_found"));
+    await eventually(() => expect([...driver.keptJournals]).toEqual([]));
+    expect(driver.journalFiles.has(sandboxId)).toBe(false);
+    expect(await store.keptExecs(sandboxId)).toEqual([]);
+  });
+
+  it("of execs that the keeper forgot is still there, and the oldest go when there are too many", async () => {
+    const { engine, instance, driver, sandboxId } = await boxed({
+      execsInKeeper: 2,
+      execsKeptPerSandbox: 100,
+    });
+    const ids = Array.from({ length: 180 }, (_, i) => `run-${i}`);
+    for (const id of ids) {
+      await sleep(engine, id);
+      instance.end(id as ExecId, 0, `${id}\n`);
+      await outcome(engine, id);
+    }
+    expect(instance.execs.size).toBeLessThan(70);
+    expect((await collect(engine, "run-90")).text).toBe("run-90\n");
+    await eventually(async () => expect(await codeOf(engine.execs.get("run-0"))).toBe("exec_not_found"));
+    await eventually(() => expect(driver.journalFiles.get(sandboxId)?.size).toBeLessThanOrEqual(164));
+    expect((await collect(engine, "run-179")).text).toBe("run-179\n");
+  });
+
+  it("of one stream can be asked for alone, and a cursor of another exec is refused", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    instance.end("a" as ExecId, 0, "out\n");
+    await outcome(engine, "a");
+    expect((await collect(engine, "a", { stream: "stderr" })).text).toBe("");
+    const { last } = await collect(engine, "a", { stream: "stdout" });
+    expect(last).toMatchObject({ type: "end", exec: { truncated: false } });
+    await sleep(engine, "b");
+    const { records } = await collect(engine, "b");
+    expect(await codeOf(collect(engine, "a", { cursor: records[0]?.cursor }))).toBe("bad_cursor");
+  });
+
+  it("is not awaited for ever behind the end of an exec that left something talking", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    const { records } = await collect(engine, "a");
+    instance.end("a" as ExecId, 3, "done\n");
+    await outcome(engine, "a");
+    instance.onRead = (id) => instance.print(id, "still here\n");
+    const { last, text } = await collect(engine, "a", { follow: true, cursor: records[0]?.cursor });
+    expect(text.startsWith("done\n")).toBe(true);
+    expect(last).toMatchObject({ type: "end", exec: { exitCode: 3, truncated: false } });
+  });
+
+  it("that is asked for by stream says that it is alive while only the other stream talks", async () => {
+    const { engine, instance } = await boxed({ streamKeepaliveMs: 30 });
+    await sleep(engine, "a");
+    const talking = setInterval(() => instance.print("a" as ExecId, "x"), 5);
+    const seen: string[] = [];
+    for await (const { type } of engine.execs.output("a", { follow: true, stream: "stderr", signal })) {
+      seen.push(type);
+      if (seen.length === 4) break;
+    }
+    clearInterval(talking);
+    expect(seen).toEqual(["start", "keepalive", "keepalive", "keepalive"]);
+  });
+
+  it("ends without an end when it has lasted for long enough, and goes on from its last cursor", async () => {
+    const { engine, instance } = await boxed({ streamKeepaliveMs: 20, streamMaxMs: 100 });
+    await sleep(engine, "a");
+    instance.print("a" as ExecId, "one ");
+    const first = await collect(engine, "a", { follow: true });
+    expect(first.last?.type).toBe("keepalive");
+    expect(await engine.stats()).toMatchObject({ readers: 0, readersCut: { wedged: 0, expired: 1 } });
+    instance.end("a" as ExecId, 0, "two");
+    const second = await collect(engine, "a", { follow: true, cursor: first.last?.cursor });
+    expect(first.text + second.text).toBe("one two");
+    expect(second.last?.type).toBe("end");
+  });
+
+  it("has so many readers at a time, and each gives its place back", async () => {
+    const { engine } = await boxed({ readersPerExec: 1, streamKeepaliveMs: 20 });
+    await sleep(engine, "a");
+    const reader = engine.execs.output("a", { follow: true, signal })[Symbol.asyncIterator]();
+    await reader.next();
+    expect((await engine.stats()).readers).toBe(1);
+    expect(await codeOf(collect(engine, "a"))).toBe("too_many_readers");
+    await reader.return?.();
+    expect((await engine.stats()).readers).toBe(0);
+    expect((await collect(engine, "a")).records[0]?.type).toBe("start");
+  });
+});
+
+describe("an exec that is being stored", () => {
+  it("is not sent before it is, whatever links come and go, and was never run where that fails", async () => {
+    const { engine, instance, store } = await boxed();
+    const commit = store.commit.bind(store);
+    const storing = Promise.withResolvers<void>();
+    store.commit = async (order) => {
+      if (!order.changes.some(({ kind }) => kind === "exec.insert")) return commit(order);
+      await storing.promise;
+      throw new Error("no space");
+    };
+    const start = codeOf(sleep(engine, "a"));
+    for (const link of [...instance.links]) link.drop("cut");
+    await eventually(() => expect(instance.links.size).toBe(1));
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const again = codeOf(sleep(engine, "a"));
+    storing.resolve();
+    expect(await start).toBe("internal");
+    expect(await again).toBe("internal");
+    expect(instance.execs.has("a" as ExecId)).toBe(false);
+  });
+});
+
+describe("a timeout that the keeper did not keep", () => {
+  it("ends as what it is, from outside", async () => {
+    const { engine } = await boxed({ execTimeoutGraceMs: 20 });
+    await engine.execs.start("one", { id: "a", argv: ["sleep"], timeoutMs: 30 }, { signal });
+    expect(await outcome(engine, "a")).toMatchObject({ status: "timed_out", cause: { code: "timeout" } });
+  });
+
+  it("is not enforced early because the time of day was set forward", async () => {
+    const { engine } = await boxed({ execTimeoutGraceMs: 20 });
+    const minute = 60_000;
+    await engine.execs.start("one", { id: "long", argv: ["sleep"], timeoutMs: minute }, { signal });
+    vi.useFakeTimers({ toFake: ["Date"], now: Date.now() + 10 * minute });
+    try {
+      await engine.execs.start("one", { id: "short", argv: ["sleep"], timeoutMs: 100 }, { signal });
+      expect(await outcome(engine, "short")).toMatchObject({ status: "timed_out" });
+      expect((await engine.execs.get("long")).status).toBe("running");
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+});
+
+describe("stdin without offsets", () => {
+  it("is put in order behind what came before, once, though links break", async () => {
+    const { engine, instance } = await boxed();
+    await engine.execs.start(
+      "one",
+      { id: "a", argv: ["sleep"], stdin: "first ", openStdin: true },
+      { signal },
+    );
+    const write = (text: string, end = false) =>
+      engine.execs.writeStdin("a", { offset: null, data: Buffer.from(text), end }, signal);
+    const writes = [write("second "), write("third "), write("last", true)];
+    for (const link of [...instance.links]) link.drop("cut");
+    await Promise.all(writes);
+    expect(instance.stdin("a" as ExecId)).toBe("first second third last");
+  });
+
+  it("comes before what is written by offset behind it", async () => {
+    const { engine, instance } = await boxed();
+    const text = "the text that came with it, ";
+    await engine.execs.start("one", { id: "a", argv: ["sleep"], stdin: text, openStdin: true }, { signal });
+    const data = Buffer.from("and more");
+    for (let offset = text.length; offset < text.length + data.length; ) {
+      const chunk = { offset, data: data.subarray(offset - text.length), end: false };
+      offset = (await engine.execs.writeStdin("a", chunk, signal)).accepted;
+    }
+    expect(instance.stdin("a" as ExecId)).toBe(`${text}and more`);
+  });
+
+  it("that waits for a link is refused in the registry's words when the sandbox is deleted", async () => {
+    const { engine, driver, instance } = await boxed();
+    const [link] = instance.links;
+    if (link === undefined) throw new Error("there is no link");
+    const lost = Promise.withResolvers<never>();
+    link.writeStdin = () => lost.promise;
+    await engine.execs.start("one", { id: "a", argv: ["sleep"], stdin: "text", openStdin: true }, { signal });
+    const typed = codeOf(
+      engine.execs.writeStdin("a", { offset: null, data: Buffer.from("x"), end: false }, signal),
+    );
+    driver.faults.connect = () => new Promise(() => undefined);
+    link.drop("lost");
+    lost.reject(new LinkLost("lost", "unknown"));
+    await remove(engine, "one");
+    expect(await typed).toBe("link_lost");
+  });
+
+  it("is refused where there is none, and where the exec has ended", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    const write = (id: string) =>
+      engine.execs.writeStdin(id, { offset: null, data: Buffer.from("x"), end: false }, signal);
+    expect(await codeOf(write("a"))).toBe("wrong_state");
+    await engine.execs.start("one", { id: "b", argv: ["sleep"], openStdin: true }, { signal });
+    instance.end("b" as ExecId, 0, "");
+    await outcome(engine, "b");
+    expect(await codeOf(write("b"))).toBe("wrong_state");
+    expect(await codeOf(engine.execs.resize("a", { cols: 1, rows: 1 }, signal))).toBe("wrong_state");
+  });
+});
+
+describe("a list of execs", () => {
+  it("has short pages where the commands are large, and leaves none out", async () => {
+    const made = await world();
+    await made.create("one");
+    const text = "x".repeat(500_000);
+    const ids = Array.from({ length: 30 }, (_, i) => `run-${String(i).padStart(2, "0")}`);
+    for (const id of ids) {
+      await made.engine.execs.start("one", { id, argv: ["sleep"], stdin: text }, { signal });
+    }
+    const found: string[] = [];
+    const sizes: number[] = [];
+    for (let cursor: string | null | undefined; cursor !== null; ) {
+      const page = await made.engine.execs.list("one", { cursor, limit: 1_000 });
+      found.push(...page.items.map(({ id }) => id));
+      sizes.push(page.items.length);
+      cursor = page.nextCursor;
+    }
+    expect(found).toEqual(ids.toReversed());
+    expect(Math.max(...sizes)).toBeLessThan(12);
+  });
+});
+
+describe("an exec that waits for its turn when its sandbox is deleted", () => {
+  it("is told that it was never begun, unlike the one that ran", async () => {
+    const made = await world({ execsPerSandbox: 1 });
+    await made.create("one");
+    for (const id of ["a", "b"]) await made.engine.execs.start("one", { id, argv: ["sleep"] }, { signal });
+    await remove(made.engine, "one");
+    expect(await made.engine.execs.get("a")).toMatchObject({
+      cause: { code: "sandbox_deleted", message: "The sandbox was deleted while the command ran." },
+    });
+    expect(await made.engine.execs.get("b")).toMatchObject({
+      dispatched: "no",
+      truncated: false,
+      cause: { code: "sandbox_deleted", message: expect.stringContaining("never run") },
+    });
+  });
+});

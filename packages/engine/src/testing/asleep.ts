@@ -1,0 +1,23 @@
+import type { SandboxId } from "@holdfast/contract";
+import type { EngineApi } from "../api.ts";
+import { signal, world } from "./world.ts";
+
+export const start = async (engine: EngineApi, ref: string, argv: string[], more: object = {}) =>
+  (await engine.execs.start(ref, { argv, ...more }, { signal })).exec;
+
+export const eventsOf = async (engine: EngineApi, ref: string) =>
+  (await engine.events({ ref, limit: 1000 })).items.map(({ type }) => type);
+
+/** A sandbox in standby, with a command that was under way. */
+export async function asleep(numbers = {}) {
+  const all = await world(numbers);
+  const { sandbox } = await all.create("box");
+  const id = sandbox.id as SandboxId;
+  const exec = await start(all.engine, "box", ["sleep"]);
+  const info = await all.engine.sandboxes.standby("box", signal);
+  return { ...all, id, exec, info };
+}
+
+/** Lasts until it is given up. */
+export const aborted = (inner: AbortSignal) =>
+  new Promise<void>((_, reject) => inner.addEventListener("abort", () => reject(inner.reason)));
