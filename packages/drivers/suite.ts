@@ -1,12 +1,13 @@
 import {
   DEFAULT_IMAGE,
   DEFAULT_RESOURCES,
+  newCheckpointId,
   newExecId,
   newSandboxId,
   type Resources,
   type SandboxId,
 } from "@holdfast/contract";
-import type { Driver, Instance, Link, Observation } from "@holdfast/engine";
+import type { Driver, ExecOrder, Instance, LaunchOrder, Link, Observation } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 
 /** One driver on a state of its own, and the few things about its world that only its maker knows. */
@@ -16,6 +17,8 @@ export interface DriverUnderTest {
   again(): Promise<Driver>;
   /** Kills the instance's first process, as an operator or the kernel might. */
   kill(instance: Instance): void;
+  /** Does to this driver's instances what a restart of the host does: what is in no file is gone, and the boot another. */
+  reboot(): Promise<void>;
   /** Paths of the host that must not exist inside. */
   hidden: readonly string[];
   /** Removes everything; fails where the driver left something. */
@@ -26,13 +29,29 @@ const CALL_MS = 20_000;
 const soon = (): AbortSignal => AbortSignal.timeout(CALL_MS);
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** The order for a first launch, but for what is said. */
+export const orderFor = (sandboxId: SandboxId, changes: Partial<LaunchOrder> = {}): LaunchOrder => ({
+  sandboxId,
+  name: `n${sandboxId.slice(4)}`,
+  generation: 1,
+  image: DEFAULT_IMAGE,
+  resources: DEFAULT_RESOURCES,
+  restart: false,
+  ...changes,
+});
+
 export interface Ran {
   exitCode: number;
   output: string;
 }
 
 /** Runs a shell command through the link to its end. */
-export async function run(link: Link, command: string, user = ""): Promise<Ran> {
+export async function run(
+  link: Link,
+  command: string,
+  user = "",
+  tty: ExecOrder["tty"] = null,
+): Promise<Ran> {
   const id = newExecId();
   const order = {
     id,
@@ -42,6 +61,7 @@ export async function run(link: Link, command: string, user = ""): Promise<Ran> 
     user,
     timeoutMs: CALL_MS,
     stdin: false,
+    tty,
     journalCapBytes: 4 * 1_048_576,
     digest: "0".repeat(64),
   };
@@ -83,9 +103,11 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     const launch = (resources: Partial<Resources> = {}, signal = soon()): Promise<Instance> => {
       const sandboxId = newSandboxId();
       ids.push(sandboxId);
-      const order = { sandboxId, name: `n${sandboxId.slice(4)}`, generation: 1, image: DEFAULT_IMAGE };
-      return world.driver.launch({ ...order, resources: { ...DEFAULT_RESOURCES, ...resources } }, signal);
+      const order = orderFor(sandboxId, { resources: { ...DEFAULT_RESOURCES, ...resources } });
+      return world.driver.launch(order, signal);
     };
+    const restart = ({ sandboxId, generation }: Instance, signal = soon()): Promise<Instance> =>
+      world.driver.launch(orderFor(sandboxId, { generation: generation + 1, restart: true }), signal);
     const connect = async (instance: Instance, driver = world.driver): Promise<Link> => {
       const link = await driver.connect(instance, soon());
       links.push(link);
@@ -122,12 +144,41 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         problems: [],
       });
       expect(await thingsOf(instance.sandboxId)).not.toEqual([]);
+      const { hostBootId, keeperVersion } = world.driver;
+      expect(instance).toMatchObject({ hostBootId, keeperVersion, generation: 1 });
+    });
+
+    test("a launch says which step it begins", async () => {
+      const steps: string[] = [];
+      const sandboxId = newSandboxId();
+      ids.push(sandboxId);
+      await world.driver.launch(orderFor(sandboxId, { onStep: (step) => steps.push(step) }), soon());
+      expect(steps.slice(0, 4)).toEqual(["files", "root", "runtime", "keeper"]);
+    });
+
+    test("what is found is alive as long as processes are among it", async () => {
+      const { sandboxId } = await launch();
+      const isAlive = async () =>
+        (await world.driver.list(soon())).find((found) => found.sandboxId === sandboxId)?.alive;
+      expect(await isAlive()).toBe(true);
+      await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      expect(await isAlive()).toBe(false);
     });
 
     test("the root seen from outside is the root seen from inside", async () => {
       const instance = await launch();
       const { root } = await (await connect(instance)).probe(soon());
       expect(await observe(instance.sandboxId)).toMatchObject({ root });
+    });
+
+    test.for(["", "root"])("a terminal of a sandbox's own, as '%s'", async (user) => {
+      const link = await connect(await launch());
+      const script = 'tty; stty size; stat -c "%U %a %G" "$(tty)"; echo typed > /dev/tty; [ -t 2 ] && exit 5';
+      const { exitCode, output } = await run(link, script, user, { cols: 100, rows: 30 });
+      const owner = user === "root" ? "root" : expect.stringMatching(/^(?!root$)/);
+      const [name, size, stat, typed] = output.trim().split("\r\n");
+      expect([name, size, stat?.split(" ")[0], typed]).toEqual(["/dev/pts/0", "30 100", owner, "typed"]);
+      expect(exitCode).toBe(5);
     });
 
     test("stop ends every process and says so", async () => {
@@ -203,6 +254,43 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       });
     });
 
+    test("memory goes to disk and comes back frozen, where the driver says so", async ({ skip }) => {
+      const { driver } = world;
+      if (driver.standby.kind !== "memory") return skip(driver.standby.why ?? "");
+      const first = await launch();
+      const { sandboxId } = first;
+      await run(await connect(first), "echo kept > /dev/shm/note");
+      for (const link of links.splice(0)) link.close();
+      await driver.freeze(sandboxId, soon());
+      const checkpoint = await driver.checkpoint({ sandboxId, generation: 1, id: newCheckpointId() }, soon());
+      expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: first.pid });
+      await driver.stop(sandboxId, { graceMs: 0 }, soon());
+      const { name, image, resources } = orderFor(sandboxId);
+      const order = { sandboxId, name, image, resources, checkpoint };
+      const second = await driver.restore({ ...order, generation: 2 }, soon());
+      expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: second.pid });
+      await driver.thaw(sandboxId, soon());
+      expect((await run(await connect(second), "cat /dev/shm/note")).output).toBe("kept\n");
+      await driver.discard(sandboxId, null, soon());
+      await driver.stop(sandboxId, { graceMs: 0 }, soon());
+      await expect(driver.restore({ ...order, generation: 3 }, soon())).rejects.toMatchObject({
+        code: "checkpoint_missing",
+      });
+    });
+
+    test("files of a sandbox without an instance can be read, and what only an instance has is refused", async () => {
+      const { sandboxId } = await launch();
+      const { driver } = world;
+      await driver.stop(sandboxId, { graceMs: 0 }, soon());
+      const { files, close } = await driver.files(sandboxId, soon());
+      const { entries } = await files.list("/home", { limit: 10 }, soon());
+      expect(entries).toMatchObject([{ name: "user", stat: { kind: "directory", uid: 1000 } }]);
+      await expect(files.stat("/proc/1/status", { follow: true }, soon())).rejects.toMatchObject({
+        reason: "not_on_disk",
+      });
+      await close();
+    });
+
     test("the next server's driver takes an instance over", async () => {
       const instance = await launch();
       const next = await world.again();
@@ -216,9 +304,141 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       await next.destroy(instance.sandboxId, soon());
     });
 
+    test("files are not made where some of an earlier instance are", async () => {
+      const { sandboxId } = await launch();
+      await expect(world.driver.launch(orderFor(sandboxId), soon())).rejects.toMatchObject({
+        code: "launch_failed",
+        cause: { code: "launch_files" },
+      });
+      expect(await observe(sandboxId)).toMatchObject({ seen: "present", problems: [] });
+    });
+
+    for (const resources of [{}, { diskMb: 64 }] as const) {
+      const kind = "diskMb" in resources ? "with a disk of its own" : "without a disk of its own";
+
+      test.for(["a stop", "a death", "a restart of the host"])(
+        `an instance is launched again on the files of the last, ${kind}, after %s`,
+        async (end) => {
+          const first = await launch(resources);
+          const command = "rm /etc/services; echo mine > /root/a; ln /root/a /root/b; chmod 4711 /root/a";
+          expect(await run(await connect(first), command, "root")).toMatchObject({ exitCode: 0 });
+          if (end === "a restart of the host") await world.reboot();
+          else if (end === "a death") world.kill(first);
+          else await world.driver.stop(first.sandboxId, { graceMs: 0 }, soon());
+          expect(await untilAbsent(first.sandboxId)).toMatchObject({ seen: "absent" });
+          const second = await restart(first);
+          expect(second).toMatchObject({ sandboxId: first.sandboxId, generation: 2 });
+          expect(await observe(first.sandboxId)).toMatchObject({
+            seen: "present",
+            pid: second.pid,
+            oomKills: 0,
+          });
+          const link = await connect(second);
+          const look = "ls /etc/services; cat /root/b; stat -c '%a %h' /root/a; hostname";
+          const name = orderFor(first.sandboxId).name;
+          expect((await run(link, look, "root")).output.split("\n").slice(1)).toEqual([
+            "mine",
+            "4711 2",
+            name,
+            "",
+          ]);
+          const { root } = await link.probe(soon());
+          expect(await observe(first.sandboxId)).toMatchObject({ root, problems: [] });
+        },
+      );
+
+      test(`a restart of the host leaves nothing that can't be removed, ${kind}`, async () => {
+        const first = await launch(resources);
+        await world.reboot();
+        const before = { ...first, hostBootId: "an earlier boot" };
+        expect(await world.driver.recover(before, soon())).toBeNull();
+        const seen = await observe(first.sandboxId);
+        expect(seen.seen === "absent" && seen.leftovers.length > 0).toBe(true);
+        await world.driver.destroy(first.sandboxId, soon());
+        expect(await thingsOf(first.sandboxId)).toEqual([]);
+      });
+
+      test.for([1, 10, 30])(`a restart aborted after %i ms can be tried again, ${kind}`, async (ms) => {
+        const first = await launch(resources);
+        await run(await connect(first), "echo mine > /root/a", "root");
+        await world.driver.stop(first.sandboxId, { graceMs: 0 }, soon());
+        const abort = new AbortController();
+        const broken = restart(first, abort.signal).catch((error: unknown) => error);
+        await pause(ms);
+        abort.abort(new Error("no longer wanted"));
+        await broken;
+        const { sandboxId } = first;
+        expect(await world.driver.stop(sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+        const third = await restart({ ...first, generation: 2 });
+        expect(await run(await connect(third), "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
+      });
+    }
+
+    test("the next instance does not answer for what the kernel killed in the last", async () => {
+      const first = await launch({ memoryMb: 64 });
+      await run(await connect(first), "head -c 300000000 /dev/zero | tail -c 200000000 | wc -c");
+      const seen = await observe(first.sandboxId);
+      expect(seen.seen === "present" && seen.oomKills > 0).toBe(true);
+      await world.driver.stop(first.sandboxId, { graceMs: 0 }, soon());
+      await restart(first);
+      expect(await observe(first.sandboxId)).toMatchObject({ seen: "present", oomKills: 0 });
+    });
+
+    test("a restart without the files of an earlier instance is refused, and makes none", async () => {
+      const sandboxId = newSandboxId();
+      const order = orderFor(sandboxId, { generation: 2, restart: true });
+      await expect(world.driver.launch(order, soon())).rejects.toMatchObject({
+        code: "launch_failed",
+        cause: { code: "launch_files" },
+      });
+      expect(await thingsOf(sandboxId)).toEqual([]);
+    });
+
+    test("a restart beside a living instance is refused, and leaves that alone", async () => {
+      const first = await launch();
+      await expect(restart(first)).rejects.toMatchObject({ cause: { code: "launch_files" } });
+      expect(await observe(first.sandboxId)).toMatchObject({ seen: "present", pid: first.pid, problems: [] });
+      expect(await run(await connect(first), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
+    });
+
+    test("a full disk of its own stops a sandbox's writing, and nothing else", async () => {
+      const [full, neighbour] = await Promise.all([
+        launch({ diskMb: 48, memoryMb: 64 }),
+        launch({ diskMb: 48 }),
+      ]);
+      const [link, other] = await Promise.all([connect(full), connect(neighbour)]);
+      const dd = "dd if=/dev/zero bs=4k conv=fsync";
+      const fill = `for i in 1 2 3; do ${dd} of=/root/fill$i 2>/dev/null; done; ${dd} count=1 of=/root/more 2>&1`;
+      expect((await run(link, fill, "root")).output).toMatch(/No space left/);
+      expect(await run(link, "echo said", "root")).toEqual({ exitCode: 0, output: "said\n" });
+      expect(await run(other, "echo fine > /tmp/a && cat /tmp/a")).toEqual({ exitCode: 0, output: "fine\n" });
+      expect(await run(link, "rm /root/fill* && echo x > /root/more", "root")).toMatchObject({ exitCode: 0 });
+      expect(await observe(full.sandboxId)).toMatchObject({ problems: [] });
+    });
+
+    test("what a sandbox writes is counted, whoever of it has ended since", async () => {
+      const instance = await launch();
+      const id = instance.sandboxId;
+      const written = async () => (await world.driver.written([id], soon())).get(id) ?? Number.NaN;
+      const link = await connect(instance);
+      const write =
+        "i=0; while [ $i -lt 500 ]; do printf %010000d 0; i=$((i+1)); done > /root/a; exec sleep 1000";
+      for (const round of [1, 2]) {
+        await run(link, `(${write}) >/dev/null 2>&1 & echo $! > /root/pid`, "root");
+        await expect.poll(written, { timeout: 15_000 }).toBeGreaterThanOrEqual(round * 5_000_000);
+        const before = await written();
+        await run(link, "kill -9 $(cat /root/pid); rm /root/a", "root");
+        expect(await written()).toBeGreaterThanOrEqual(before);
+      }
+      const unknown = newSandboxId();
+      expect(await world.driver.written([unknown], soon())).toEqual(new Map([[unknown, 0]]));
+    });
+
     test.for([1, 8, 15, 25, 40])("a launch aborted after %i ms leaves nothing", async (ms) => {
       const abort = new AbortController();
-      const launched = launch({}, abort.signal).catch((error: unknown) => error);
+      const launched = launch(ms % 2 === 0 ? { diskMb: 32 } : {}, abort.signal).catch(
+        (error: unknown) => error,
+      );
       const id = ids.at(-1) as SandboxId;
       await pause(ms);
       abort.abort(new Error("no longer wanted"));
@@ -239,13 +459,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     });
 
     test("an image that is not there is refused by name of the error", async () => {
-      const order = {
-        sandboxId: newSandboxId(),
-        name: "x",
-        generation: 1,
-        image: "nope",
-        resources: DEFAULT_RESOURCES,
-      };
+      const order = orderFor(newSandboxId(), { image: "nope" });
       await expect(world.driver.launch(order, soon())).rejects.toMatchObject({ code: "image_not_found" });
     });
 

@@ -16,5 +16,9 @@ export async function capacity(machine: Machine): Promise<Capacity> {
   };
 }
 
-const kilobytes = (meminfo: string, field: string): number =>
-  Number(new RegExp(`^${field}:\\s+(\\d+) kB`, "m").exec(meminfo)?.[1] ?? 0);
+/** Throws where it isn't told: a figure that is made up would let sandboxes in. */
+export function kilobytes(meminfo: string, field: string): number {
+  const figure = new RegExp(`^${field}:\\s+(\\d+) kB`, "m").exec(meminfo)?.[1];
+  if (figure === undefined) throw new Error(`the kernel does not tell ${field}`);
+  return Number(figure);
+}

@@ -47,6 +47,13 @@ export function hierarchyWith(hierarchies: readonly Hierarchy[], controller: str
   return having.find((hierarchy) => hierarchy.version === 1) ?? having[0];
 }
 
+/** Names of the hierarchies of version 1 in which a process is at this path, by its /proc/PID/cgroup. */
+export const controllersOf = (text: string, path: string): string[] =>
+  text.split("\n").flatMap((line) => {
+    const [, name, at] = /^\d+:([^:]+):(.*)$/.exec(line) ?? [];
+    return name === undefined || at !== path ? [] : [name];
+  });
+
 /** Whether swap can be counted into the memory limit. */
 export function limitsSwap(hierarchies: readonly Hierarchy[]): boolean {
   const memory = hierarchyWith(hierarchies, "memory");
@@ -88,6 +95,50 @@ export class Cgroups {
 
   path(id: SandboxId): string {
     return `/${this.#parent}/${id}`;
+  }
+
+  /** The sandbox's cgroup in the hierarchy that freezes. */
+  freezer(id: SandboxId): string {
+    return this.#dir(required(hierarchyWith(this.hierarchies, "freezer")), id);
+  }
+
+  /** The limits that are in force, as far as they can be read; null where one is missing. */
+  limits(id: SandboxId): { memoryBytes: number | null; pids: number | null } {
+    const read = (controller: string, first: string, second: string): number | null => {
+      const hierarchy = hierarchyWith(this.hierarchies, controller);
+      if (hierarchy === undefined) return null;
+      const file = hierarchy.version === 1 ? first : second;
+      const value = Number((readIfThere(join(this.#dir(hierarchy, id), file)) ?? "max").trim());
+      return Number.isSafeInteger(value) ? value : null;
+    };
+    return {
+      memoryBytes: read("memory", "memory.limit_in_bytes", "memory.max"),
+      pids: read("pids", "pids.max", "pids.max"),
+    };
+  }
+
+  /** Of memory that is in no file: what its processes have, and what lies in memory file systems. */
+  memoryBytes(id: SandboxId): number {
+    const memory = hierarchyWith(this.hierarchies, "memory");
+    if (memory === undefined) return 0;
+    const names = memory.version === 1 ? ["total_rss", "total_shmem"] : ["anon", "shmem"];
+    const file = join(this.#dir(memory, id), "memory.stat");
+    return names.reduce((sum, name) => sum + counter(file, name), 0);
+  }
+
+  /**
+   * Makes the installation's own cgroups where they are missing, as after a restart of the host. A runtime does that
+   * itself; CRIU leaves them without what version 1's cpuset and version 2 want to be told before anything can be in them.
+   */
+  makeParent(): void {
+    const used = this.hierarchies.filter(({ version }) => version === 1);
+    for (const hierarchy of used.length > 0 ? used : this.hierarchies) {
+      const dir = join(hierarchy.dir, this.#parent);
+      mkdirSync(dir, { recursive: true });
+      if (hierarchy.version === 1 && hierarchy.controllers.includes("cpuset"))
+        inheritCpuset(hierarchy.dir, dir);
+      if (hierarchy.version === 2) delegate(hierarchy, dir);
+    }
   }
 
   /** The processes in any hierarchy: a launch that broke off may have entered only some. */
@@ -204,6 +255,24 @@ export class Cgroups {
 function required(freezer: Hierarchy | undefined): Hierarchy {
   if (freezer === undefined) throw new Error("this host has no cgroup freezer");
   return freezer;
+}
+
+function inheritCpuset(above: string, dir: string): void {
+  for (const file of ["cpuset.cpus", "cpuset.mems"]) {
+    if ((readIfThere(join(dir, file)) ?? "").trim() !== "") continue;
+    writeFileSync(join(dir, file), readFileSync(join(above, file)), { flag: "r+" });
+  }
+}
+
+/** One that the kernel does not give away here is not in use. */
+function delegate({ controllers }: Hierarchy, dir: string): void {
+  for (const controller of controllers.filter((name) => name !== "freezer")) {
+    try {
+      writeFileSync(join(dir, "cgroup.subtree_control"), `+${controller}`, { flag: "r+" });
+    } catch (error) {
+      if (!["EBUSY", "EINVAL", "ENOENT", "EOPNOTSUPP"].includes(errnoOf(error))) throw error;
+    }
+  }
 }
 
 /** False where a cgroup is busy. Those below it are removed first: a runtime may have made some. */

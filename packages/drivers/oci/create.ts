@@ -9,23 +9,27 @@ import {
   type InstallationId,
   newSandboxId,
 } from "@holdfast/contract";
-import type { Clock, Driver, Images, Log } from "@holdfast/engine";
+import type { Clock, Driver, Images, Journals, Log } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import { installBinaries } from "./binaries.ts";
 import { bundleMaker } from "./bundle.ts";
 import { Cgroups } from "./cgroup.ts";
+import { MKFS } from "./disk.ts";
 import { OciDriver } from "./driver.ts";
 import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
 import { readHostFiles, shownDirs } from "./host-files.ts";
 import { settleIds } from "./ids.ts";
 import { OciImages } from "./images.ts";
+import { OciJournals } from "./journals.ts";
 import { IPC_SYSCTL, raiseInotify } from "./kernel.ts";
-import { LaunchStepError } from "./launch.ts";
+import { LaunchStepError } from "./launch-step.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
 import type { Machine } from "./machine.ts";
 import { type RuntimeRecord, readRecord, writeRecord } from "./record.ts";
 import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
+import { chooseStandby } from "./standby-trial.ts";
 import { openStateDir, requireUnseen } from "./state-dir.ts";
+import { endStrayPorters } from "./strays.ts";
 
 export interface OciOptions {
   stateDir: string;
@@ -36,6 +40,13 @@ export interface OciOptions {
   /** The first of the host's ids that sandboxes are mapped to, and how many; a range that nobody claims where absent. */
   idBase?: number;
   idCount?: number;
+  /** What writes memory to disk, by name or path; the one that works here where absent. */
+  criu?: string;
+  /** What makes the file systems of sandboxes' own disks, with the options of mke2fs; that of the host where absent. */
+  mkfs?: string;
+  /** How often a link asks for a sign of life, and after what silence it counts as lost. */
+  heartbeatMs?: number;
+  deadMs?: number;
   log: Log;
   clock: Clock;
 }
@@ -43,6 +54,7 @@ export interface OciOptions {
 export interface OciMachine {
   driver: Driver;
   images: Images;
+  journals: Journals;
   facts: HostFacts;
 }
 
@@ -59,9 +71,12 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   const layout = layoutOf(openStateDir(options.stateDir, shownDirs(readHostFiles())), installation);
   const { base: idBase, count: idCount } = settleIds(layout.ids, wantedIds(options));
   makeLayout(layout, idBase);
+  await endStrayPorters(layout, clock, log);
   const keeper = await installBinaries(layout);
   const porter = options.porter ?? new Porter({ binary: keeper.porter });
-  await porter.spread(layout.sandboxes);
+  await porter.spread(layout.sandboxes).catch((error: unknown) => {
+    log.warn({ detail: String(error) }, "sandboxes are not placed apart: launches may be slower");
+  });
   await makeNullDevice(layout);
   raiseInotify(log);
   const host = await readHostFacts();
@@ -79,21 +94,52 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   };
   const cgroups = new Cgroups(host.hierarchies, installation, clock);
   const alias = isPassable(dirname(layout.stateDir)) ? null : passableAlias();
-  const common = { installation, layout, cgroups, porter, images, keeper, idBase, alias, clock, log };
+  const liveness = livenessOf(options);
+  const common = {
+    installation,
+    layout,
+    cgroups,
+    porter,
+    images,
+    keeper,
+    idBase,
+    idCount,
+    alias,
+    liveness,
+    mkfs: options.mkfs ?? MKFS,
+    clock,
+    log,
+  };
   const machineWith = (runtime: RuntimeFacts): Machine => ({
     ...common,
+    criu: null,
     bundle: bundleMaker({ ...bundleHost, runtime: runtime.name }),
     facts: { ...host, runtime },
   });
   const runtime = await chooseRuntime(options.runtime ?? "auto", machineWith, layout, host);
-  const machine = machineWith(runtime);
-  log.info({ runtime: runtime.name, version: runtime.version, keeper: keeper.version }, "driver is up");
-  return { driver: new OciDriver(machine), images, facts: machine.facts };
+  const { machine, standby } = await chooseStandby(machineWith(runtime), { criu: options.criu });
+  log.info(
+    { runtime: runtime.name, version: runtime.version, keeper: keeper.version, standby },
+    "driver is up",
+  );
+  const journals = new OciJournals({ layout, porter, idBase });
+  await journals.open();
+  return {
+    driver: new OciDriver(machine, standby),
+    images,
+    journals,
+    facts: machine.facts,
+  };
 }
 
 const wantedIds = ({ idBase, idCount }: OciOptions) => ({
   ...(idBase === undefined ? {} : { base: idBase }),
   ...(idCount === undefined ? {} : { count: idCount }),
+});
+
+const livenessOf = ({ heartbeatMs, deadMs }: OciOptions) => ({
+  ...(heartbeatMs === undefined ? {} : { heartbeatMs }),
+  ...(deadMs === undefined ? {} : { deadMs }),
 });
 
 /**
@@ -137,7 +183,7 @@ async function chooseRuntime(
 
 /** Launches an instance, sees it run, and removes it. Null where all of that worked. */
 async function tryRuntime(machine: Machine): Promise<string | null> {
-  const driver = new OciDriver(machine);
+  const driver = new OciDriver(machine, { kind: "files", why: "it has not been tried yet" });
   const sandboxId = newSandboxId();
   const signal = AbortSignal.timeout(TRIAL_MS);
   const order = {
@@ -146,6 +192,7 @@ async function tryRuntime(machine: Machine): Promise<string | null> {
     generation: 1,
     image: DEFAULT_IMAGE,
     resources: DEFAULT_RESOURCES,
+    restart: false,
   };
   try {
     const instance = await driver.launch(order, signal);

@@ -2,6 +2,8 @@ import { existsSync, readFileSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { hierarchyWith, limitsSwap, NEEDED_CONTROLLERS, readHierarchies } from "./cgroup.ts";
+import { findCriu } from "./criu-binary.ts";
+import { missingForDisks } from "./disk.ts";
 import { describeClaim, freeRange, overlapping, readClaims, rememberedRange } from "./ids.ts";
 import { INOTIFY_WANTED, inotifyInstances } from "./kernel.ts";
 import { factsFile, idsFile } from "./layout.ts";
@@ -23,6 +25,8 @@ export interface HostCheck {
 interface Finding {
   ok: boolean;
   found: string;
+  /** Where what to do depends on what was found. */
+  fix?: string;
 }
 
 interface Question {
@@ -69,10 +73,10 @@ function controllers(): Finding {
   return finding(true, `${kind}: ${where.map(({ name, at }) => `${name} on v${at?.version}`).join(", ")}`);
 }
 
-async function criu(): Promise<Finding> {
-  const found = await program("criu");
-  const major = Number(/(\d+)\.\d/.exec(found.found)?.[1] ?? 0);
-  return finding(found.ok && major >= 4, found.found);
+async function memoryStandby(): Promise<Finding> {
+  const criu = await findCriu();
+  if ("missing" in criu) return { ok: false, found: `no, only files: ${criu.missing}`, fix: criu.fix };
+  return finding(true, `works, with criu ${criu.version} (${criu.path})`);
 }
 
 function userNamespaces(): Finding {
@@ -154,6 +158,15 @@ const questions = (stateDir: string): Question[] => [
     look: () => disk(stateDir),
   },
   {
+    name: "disk limits",
+    required: false,
+    fix: "Install e2fsprogs and load the module with 'modprobe loop': sandboxes that ask for diskMb are refused otherwise.",
+    look: () => {
+      const missing = missingForDisks();
+      return finding(missing === null, missing ?? "mke2fs and loop devices");
+    },
+  },
+  {
     name: "inotify instances",
     required: false,
     fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it. A server raises it when it starts, where it may.`,
@@ -162,7 +175,7 @@ const questions = (stateDir: string): Question[] => [
       return finding(max >= INOTIFY_WANTED, String(max));
     },
   },
-  { name: "criu", required: false, fix: "Install CRIU 4 or newer for standby with memory.", look: criu },
+  { name: "memory standby", required: false, fix: "Install CRIU 4 or newer.", look: memoryStandby },
   {
     name: "runsc",
     required: false,
@@ -178,10 +191,10 @@ const questions = (stateDir: string): Question[] => [
 export async function checkHost(stateDir = tmpdir()): Promise<HostCheck[]> {
   return Promise.all(
     questions(stateDir).map(async ({ name, required, fix, look }) => {
-      const { ok, found } = await Promise.resolve(look()).catch((error: unknown) =>
+      const seen = await Promise.resolve(look()).catch((error: unknown) =>
         finding(false, error instanceof Error ? error.message : String(error)),
       );
-      return { name, ok, required, found, fix: ok ? "" : fix };
+      return { name, ok: seen.ok, required, found: seen.found, fix: seen.ok ? "" : (seen.fix ?? fix) };
     }),
   );
 }

@@ -1,16 +1,23 @@
-import type { SandboxId } from "@holdfast/contract";
+import type { CheckpointId, SandboxId } from "@holdfast/contract";
 import {
   type Capacity,
+  type Checkpoint,
+  type CheckpointOrder,
   type Driver,
+  type FileAccess,
   type Found,
   type Instance,
   type LaunchOrder,
   type Link,
   LinkLost,
   type Observation,
+  type RestoreOrder,
 } from "@holdfast/engine";
 import { connectKeeper } from "@holdfast/keeper";
 import { capacity } from "./capacity.ts";
+import { checkpoint } from "./checkpoint.ts";
+import { discard } from "./checkpoints.ts";
+import { endCriu } from "./criu-run.ts";
 import { destroy } from "./destroy.ts";
 import { launch } from "./launch.ts";
 import { list } from "./list.ts";
@@ -18,17 +25,27 @@ import type { Machine } from "./machine.ts";
 import { readMounts } from "./mounts.ts";
 import { observeOne } from "./observe.ts";
 import { readCgroups, readLiving } from "./processes.ts";
+import { restore } from "./restore.ts";
+import { openFiles } from "./sleeping-files.ts";
 import { stop } from "./stop.ts";
 import { inTurns } from "./turns.ts";
+import { Written } from "./written.ts";
 
 /** A keeper listens within milliseconds of its launch; one that lives and doesn't listen by then has another problem. */
 const LISTEN_MS = 3_000;
 const LISTEN_POLL_MS = 2;
 
-interface Launching {
+/** Something that makes or needs processes of one sandbox. */
+interface Undertaking {
+  /** Ends it at once, for what is about to remove all that it works on. */
   abort: AbortController;
+  /** Ends it as soon as that does no harm. */
+  ease: AbortController;
   done: Promise<unknown>;
 }
+
+/** How long a dump that an earlier server began may go on. */
+const HELPERS_MS = 15_000;
 
 /**
  * Runs instances on this machine. The container runtime launches them and is not asked again: from then on a pid with its
@@ -37,11 +54,23 @@ interface Launching {
  */
 export class OciDriver implements Driver {
   readonly name = "oci";
+  readonly standby: Driver["standby"];
   readonly #machine: Machine;
-  readonly #launching = new Map<SandboxId, Launching>();
+  readonly #written: Written;
+  readonly #underway = new Map<SandboxId, Undertaking>();
 
-  constructor(machine: Machine) {
+  constructor(machine: Machine, standby: Driver["standby"]) {
     this.#machine = machine;
+    this.standby = standby;
+    this.#written = new Written(machine.cgroups);
+  }
+
+  get hostBootId(): string {
+    return this.#machine.facts.bootId;
+  }
+
+  get keeperVersion(): string {
+    return this.#machine.keeper.version;
   }
 
   capacity(_signal: AbortSignal): Promise<Capacity> {
@@ -49,20 +78,44 @@ export class OciDriver implements Driver {
   }
 
   async launch(order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
-    await this.#endLaunch(order.sandboxId, signal);
-    const abort = new AbortController();
-    const done = launch(this.#machine, order, AbortSignal.any([signal, abort.signal]));
-    const launching = { abort, done: done.catch(() => {}) };
-    this.#launching.set(order.sandboxId, launching);
-    try {
-      return await done;
-    } finally {
-      if (this.#launching.get(order.sandboxId) === launching) this.#launching.delete(order.sandboxId);
-    }
+    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
+      launch(this.#machine, order, AbortSignal.any([eased, overtaken])),
+    );
   }
 
-  async recover(instance: Instance, _signal: AbortSignal): Promise<Instance | null> {
-    const { facts, cgroups } = this.#machine;
+  checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint> {
+    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
+      checkpoint(this.#machine, order, eased, overtaken),
+    );
+  }
+
+  restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
+    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
+      restore(this.#machine, order, AbortSignal.any([eased, overtaken])),
+    );
+  }
+
+  discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    return discard(this.#machine, id, (name) => name !== keep);
+  }
+
+  async memoryBytes(id: SandboxId, _signal: AbortSignal): Promise<number> {
+    return this.#machine.cgroups.memoryBytes(id);
+  }
+
+  files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }> {
+    return openFiles(this.#machine, id, signal);
+  }
+
+  async recover(instance: Instance, signal: AbortSignal): Promise<Instance | null> {
+    const { facts, cgroups, clock } = this.#machine;
+    // A dump that an earlier server began would freeze the instance once more at its end.
+    const end = clock.now() + HELPERS_MS;
+    while (cgroups.helpers(instance.sandboxId).length > 0 && clock.now() < end) {
+      await clock.sleep(LISTEN_POLL_MS, signal);
+    }
+    await endCriu(this.#machine, instance.sandboxId);
     if (instance.hostBootId !== facts.bootId) return null;
     if (readLiving(instance.pid)?.startTime !== instance.startTime) return null;
     const path = cgroups.path(instance.sandboxId);
@@ -73,13 +126,13 @@ export class OciDriver implements Driver {
   }
 
   async connect(instance: Instance, signal: AbortSignal): Promise<Link> {
-    const { layout, installation, clock } = this.#machine;
+    const { layout, installation, liveness, clock } = this.#machine;
     const { sandboxId: sandbox, generation, pid, startTime } = instance;
     const options = { socketPath: layout.sandbox(sandbox).socket, installation, sandbox, generation };
     const end = clock.now() + LISTEN_MS;
     for (;;) {
       try {
-        return await connectKeeper({ ...options, now: () => clock.now() }, signal);
+        return await connectKeeper({ ...options, ...liveness, now: () => clock.now() }, signal);
       } catch (error) {
         const isEarly = error instanceof LinkLost && error.dispatched === "no" && clock.now() < end;
         if (!isEarly || readLiving(pid)?.startTime !== startTime) throw error;
@@ -99,6 +152,10 @@ export class OciDriver implements Driver {
     return list(this.#machine, signal);
   }
 
+  written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
+    return this.#written.read(ids, signal);
+  }
+
   freeze(id: SandboxId, signal: AbortSignal): Promise<void> {
     return this.#machine.cgroups.freeze(id, signal);
   }
@@ -108,31 +165,51 @@ export class OciDriver implements Driver {
   }
 
   async stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {
-    await this.#endLaunch(id, signal);
+    await this.#overtake(id, signal);
     return stop(this.#machine, id, options.graceMs, signal);
   }
 
   async destroy(id: SandboxId, signal: AbortSignal): Promise<void> {
-    await this.#endLaunch(id, signal);
+    await this.#overtake(id, signal);
     await destroy(this.#machine, id, signal);
+    this.#written.forget(id);
   }
 
-  /** Instances run on; launches under way are broken off. */
+  /** Instances run on; what is under way is broken off. */
   async close(): Promise<void> {
-    const launches = [...this.#launching.values()];
-    for (const { abort } of launches) abort.abort(new Error("the driver was closed"));
-    await Promise.all(launches.map(({ done }) => done));
+    const all = [...this.#underway.values()];
+    for (const { ease } of all) ease.abort(new Error("the driver was closed"));
+    await Promise.all(all.map(({ done }) => done));
     this.#machine.cgroups.removeParent();
   }
 
-  /** A launch of this sandbox that is under way must not go on making what is about to be removed. */
-  async #endLaunch(id: SandboxId, signal: AbortSignal): Promise<void> {
-    const launching = this.#launching.get(id);
-    if (launching === undefined) return;
-    launching.abort.abort(new Error("the launch was overtaken"));
+  /** One at a time for each sandbox: a new one overtakes that before it. */
+  async #undertake<Result>(
+    id: SandboxId,
+    signal: AbortSignal,
+    act: (eased: AbortSignal, overtaken: AbortSignal) => Promise<Result>,
+  ): Promise<Result> {
+    await this.#overtake(id, signal);
+    const abort = new AbortController();
+    const ease = new AbortController();
+    const result = act(AbortSignal.any([signal, ease.signal]), abort.signal);
+    const undertaking = { abort, ease, done: result.catch(() => {}) };
+    this.#underway.set(id, undertaking);
+    try {
+      return await result;
+    } finally {
+      if (this.#underway.get(id) === undertaking) this.#underway.delete(id);
+    }
+  }
+
+  /** What is under way for this sandbox must not go on making what is about to be removed. */
+  async #overtake(id: SandboxId, signal: AbortSignal): Promise<void> {
+    const undertaking = this.#underway.get(id);
+    if (undertaking === undefined) return;
+    undertaking.abort.abort(new Error("it was overtaken"));
     const { promise: aborted, reject } = Promise.withResolvers<never>();
     const abort = () => reject(signal.reason);
     signal.addEventListener("abort", abort, { once: true });
-    await Promise.race([launching.done, aborted]).finally(() => signal.removeEventListener("abort", abort));
+    await Promise.race([undertaking.done, aborted]).finally(() => signal.removeEventListener("abort", abort));
   }
 }

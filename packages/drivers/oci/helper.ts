@@ -6,6 +6,8 @@ export interface HelperOrder {
   env: Record<string, string>;
   /** A descriptor for stdin, stdout and stderr alike. */
   stdio: number | "ignore";
+  /** Is given what the helper says on stderr. Only for one that leaves nothing running: its silence is waited for. */
+  hear?: (text: string) => void;
 }
 
 const KILL_WAIT_MS = 2_000;
@@ -18,8 +20,10 @@ export async function runHelper(order: HelperOrder, signal: AbortSignal): Promis
   signal.throwIfAborted();
   const { promise, resolve, reject } = Promise.withResolvers<number>();
   const [file = "", ...args] = order.argv;
-  const { stdio, env } = order;
-  const child = spawn(file, args, { stdio: [stdio, stdio, stdio], env, detached: true });
+  const { stdio, env, hear } = order;
+  const stderr = hear === undefined ? stdio : "pipe";
+  const child = spawn(file, args, { stdio: [stdio, stdio, stderr], env, detached: true });
+  if (hear !== undefined) child.stderr?.setEncoding("utf8").on("data", hear);
   let giveUp: NodeJS.Timeout | undefined;
   const abort = () => {
     killSession(child.pid);
@@ -32,11 +36,15 @@ export async function runHelper(order: HelperOrder, signal: AbortSignal): Promis
   };
   signal.addEventListener("abort", abort, { once: true });
   child.once("error", (error) => settle(() => reject(error)));
-  child.once("exit", (code) => settle(() => (signal.aborted ? reject(signal.reason) : resolve(code ?? -1))));
+  const over = hear === undefined ? "exit" : "close";
+  child.once(over, (code: number | null) =>
+    settle(() => (signal.aborted ? reject(signal.reason) : resolve(code ?? -1))),
+  );
   return promise;
 }
 
-function killSession(pid: number | undefined): void {
+/** A process with all that it has started, as far as that stayed in its session. */
+export function killSession(pid: number | undefined): void {
   if (pid === undefined) return;
   try {
     process.kill(-pid, "SIGKILL");

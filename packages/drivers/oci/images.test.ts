@@ -3,11 +3,11 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
-import { DEFAULT_RESOURCES, newSandboxId } from "@holdfast/contract";
+import { newSandboxId } from "@holdfast/contract";
 import type { Link } from "@holdfast/engine";
 import { type Header, pack } from "tar-stream";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { run } from "../suite.ts";
+import { orderFor, run } from "../suite.ts";
 import { type TestMachine, testMachine } from "./testing.ts";
 
 type Entry = Partial<Header> & { name: string; body?: string | Buffer };
@@ -56,7 +56,7 @@ async function importOf(name: string, entries: readonly Entry[], encode = (tar: 
 
 async function inSandbox<Result>(image: string, act: (link: Link) => Promise<Result>): Promise<Result> {
   const sandboxId = newSandboxId();
-  const order = { sandboxId, name: "imported", generation: 1, image, resources: DEFAULT_RESOURCES };
+  const order = orderFor(sandboxId, { image });
   try {
     const link = await machine.driver.connect(await machine.driver.launch(order, soon()), soon());
     return await act(link).finally(() => link.close());

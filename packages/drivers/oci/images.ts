@@ -65,11 +65,16 @@ export class OciImages implements Images {
     return this.#images.get(name)?.image ?? null;
   }
 
-  /** What a launch is to be made of. Its order must be on disk before anything else happens: that keeps the image. */
-  resolve(name: string): ImageOnDisk {
+  /**
+   * What a launch is to be made of: what the name means now, or the version that an earlier launch was made of. Its order
+   * must be on disk before anything else happens: that keeps the image.
+   */
+  resolve(name: string, version?: string): ImageOnDisk {
     const record = this.#images.get(name);
     if (record === undefined) throw new HoldfastError("image_not_found");
-    return { ...record, rootfs: this.#rootfs(name, record.version) };
+    const rootfs = this.#rootfs(name, version ?? record.version);
+    if (version !== undefined && !existsSync(rootfs)) throw new HoldfastError("image_not_found");
+    return { ...record, version: version ?? record.version, rootfs };
   }
 
   async import(name: string, source: ImportSource, signal: AbortSignal): Promise<Image> {

@@ -1,14 +1,18 @@
 import { execFileSync, spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { newInstallationId } from "@holdfast/contract";
+import { systemClock } from "@holdfast/engine";
 import { keeperBinaries } from "@holdfast/keeper";
 import { afterEach, beforeEach, expect, onTestFinished, test } from "vitest";
 import { installBinaries } from "./binaries.ts";
 import { setIpcFromOutside } from "./kernel.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
+import { readExecutable, readLiving } from "./processes.ts";
 import { openStateDir } from "./state-dir.ts";
+import { endStrayPorters } from "./strays.ts";
+import { silent } from "./testing.ts";
 
 let dir: string;
 let layout: Layout;
@@ -37,6 +41,27 @@ test("versions that nothing refers to are removed", async () => {
   for (const kind of [layout.keepers, layout.porters]) mkdirSync(join(kind, "old"));
   const { version } = await installBinaries(layout);
   for (const kind of [layout.keepers, layout.porters]) expect(readdirSync(kind)).toEqual([version]);
+});
+
+test("porters that another process left are ended, and our own are not", async () => {
+  const { porter } = await installBinaries(layout);
+  const image = join(dir, "image");
+  writeFileSync(image, "");
+  const waiting = `: > ${dir}/locked; exec sleep 1000`;
+  const holder = spawn("flock", [image, "/bin/sh", "-c", waiting], { detached: true });
+  onTestFinished(() => void process.kill(-(holder.pid ?? 0), "SIGKILL"));
+  await expect.poll(() => existsSync(join(dir, "locked")), { timeout: 15_000 }).toBe(true);
+  const own = spawn(porter, ["disk", image, dir, "discard"], { stdio: "ignore" });
+  onTestFinished(() => void own.kill("SIGKILL"));
+  const script = `${porter} disk ${image} ${dir} discard & echo $!; wait`;
+  const other = spawn("/bin/sh", ["-c", script], { stdio: ["ignore", "pipe", "ignore"] });
+  onTestFinished(() => void other.kill("SIGKILL"));
+  const left = Number(await new Promise((resolve) => other.stdout.once("data", resolve)));
+  await expect.poll(() => readExecutable(left), { timeout: 15_000 }).toBe(porter);
+  process.kill(left, "SIGSTOP");
+  await endStrayPorters(layout, systemClock, silent);
+  expect(readLiving(left)).toBeNull();
+  expect(readLiving(own.pid ?? 0)).not.toBeNull();
 });
 
 test("a state directory that sandboxes would see is refused, also behind a link, and is not made", () => {

@@ -2,19 +2,32 @@ import { chmodSync, chownSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { InstallationId, SandboxId } from "@holdfast/contract";
 
-/** Where everything of one sandbox lies on the host. Only upper, work, root and control hold what a sandbox wrote. */
+/**
+ * Where everything of one sandbox lies on the host. Only upper, work, root, control and journals hold what it wrote. Of a
+ * sandbox with a disk of its own, upper, work and control are links into that disk: their names are the same either way.
+ */
 export interface SandboxPlaces {
   readonly dir: string;
+  /** The sandbox's own file system: the file that it is in, and where that is mounted. */
+  readonly diskImage: string;
+  readonly disk: string;
   readonly upper: string;
   readonly work: string;
   readonly root: string;
   readonly control: string;
   readonly socket: string;
+  /** Of its execs: where the keeper writes them, and where they lie once the sandbox is gone. */
+  readonly journals: string;
+  readonly keptJournals: string;
   readonly bundle: string;
   /** What was ordered; written before anything else is made. */
   readonly order: string;
   /** Pid and start time of PID 1; written once the runtime has answered. */
   readonly instance: string;
+  /** Its memory on disk: a directory for each checkpoint, by id; one that is being made has a suffix. */
+  readonly checkpoints: string;
+  /** Where CRIU keeps its papers while it works for this sandbox. */
+  readonly criu: string;
   readonly runtimeState: string;
   readonly marker: string;
 }
@@ -27,6 +40,10 @@ export interface Layout {
   readonly keepers: string;
   readonly porters: string;
   readonly runtime: string;
+  /** What CRIU found out about the kernel, by its version and the host's boot. */
+  readonly criu: string;
+  /** Of sandboxes that are gone, in directories by their ids: what sandboxes wrote, and none of them reaches any more. */
+  readonly journals: string;
   /** What was found out about the host, for the next start. */
   readonly facts: string;
   /** Which ids of the host sandboxes have; chosen at the first start. */
@@ -46,6 +63,7 @@ export const idsFile = (stateDir: string): string => join(stateDir, "ids.json");
 export function layoutOf(stateDir: string, installation: InstallationId): Layout {
   const sandboxes = join(stateDir, "sandboxes");
   const runtime = join(stateDir, "runtime");
+  const journals = join(stateDir, "journals");
   return {
     stateDir,
     installation,
@@ -54,6 +72,8 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
     keepers: join(stateDir, "keepers"),
     porters: join(stateDir, "porters"),
     runtime,
+    criu: join(stateDir, "criu"),
+    journals,
     facts: factsFile(stateDir),
     ids: idsFile(stateDir),
     nullDevice: join(stateDir, "null"),
@@ -61,14 +81,20 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
       const dir = join(sandboxes, id);
       return {
         dir,
+        diskImage: join(dir, "disk.img"),
+        disk: join(dir, "disk"),
         upper: join(dir, "upper"),
         work: join(dir, "work"),
         root: join(dir, "root"),
         control: join(dir, "control"),
         socket: join(dir, "control", "keeper.sock"),
+        journals: join(dir, "control", "journals"),
+        keptJournals: join(journals, id),
         bundle: join(dir, "bundle"),
         order: join(dir, "order.json"),
         instance: join(dir, "instance.json"),
+        checkpoints: join(dir, "checkpoints"),
+        criu: join(dir, "criu"),
         runtimeState: join(runtime, id),
         marker: markerOf(installation, id),
       };
@@ -87,7 +113,7 @@ export function makeLayout(layout: Layout, group: number): void {
     chownSync(dir, 0, group);
     chmodSync(dir, PASSABLE_BY_GROUP);
   }
-  for (const dir of [layout.images, layout.runtime, layout.porters]) {
+  for (const dir of [layout.images, layout.runtime, layout.porters, layout.journals, layout.criu]) {
     mkdirSync(dir, { recursive: true, mode: PRIVATE });
     chmodSync(dir, PRIVATE);
   }

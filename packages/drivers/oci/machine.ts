@@ -7,6 +7,13 @@ import type { HostFacts } from "./host.ts";
 import type { OciImages } from "./images.ts";
 import type { Layout } from "./layout.ts";
 
+export interface CriuOnHost {
+  readonly path: string;
+  readonly version: string;
+  /** What it found out about the kernel, to be given to it in /run; undefined where it keeps that there itself. */
+  readonly runFile: string | undefined;
+}
+
 /** Everything that the driver's verbs work with. Made once, by `createOciDriver`. */
 export interface Machine {
   readonly installation: InstallationId;
@@ -17,9 +24,16 @@ export interface Machine {
   readonly images: OciImages;
   readonly keeper: { readonly version: string; readonly dir: string };
   readonly idBase: number;
+  readonly idCount: number;
+  /** What writes memory to disk and brings it back; null where the host has none that works. */
+  readonly criu: CriuOnHost | null;
   readonly bundle: (order: BundleOrder) => string;
   /** Where the runtime sees the state directory, when a mapped root can't pass through to where it really is. */
   readonly alias: string | null;
+  /** Of links; the keeper package's defaults for what is absent. */
+  readonly liveness: { readonly heartbeatMs?: number; readonly deadMs?: number };
+  /** Makes the file systems of sandboxes' own disks: a name or a path. */
+  readonly mkfs: string;
   readonly clock: Clock;
   readonly log: Log;
 }

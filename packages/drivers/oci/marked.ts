@@ -24,7 +24,8 @@ export interface MarkedProcess {
  * What a marked process can be running. No other's environment is read: that waits for the process's memory, which one
  * that hangs in the kernel may never give.
  */
-const PROGRAMS = /(^|\/)(keeper|porter|[^/]*(runc|crun)[^/]*|sh|bash|dash|busybox)( \(deleted\))?$/;
+const PROGRAMS =
+  /(^|\/)(keeper|porter|[^/]*(runc|crun)[^/]*|criu|sh|bash|dash|busybox|mke2fs)( \(deleted\))?$/;
 
 /**
  * The processes that carry this installation's marker, wherever they are. A command in a sandbox can put any marker into

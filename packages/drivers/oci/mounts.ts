@@ -33,6 +33,27 @@ export function parseMounts(mountinfo: string): Mount[] {
 
 export const readMounts = (): Mount[] => parseMounts(readFileSync("/proc/self/mountinfo", "utf8"));
 
+/** Whether what is on top at the sandbox's root is its own overlay. */
+export function isRootMounted(
+  mounts: readonly Mount[],
+  { root, marker }: { root: string; marker: string },
+): boolean {
+  const top = mounts.findLast(({ mountPoint }) => mountPoint === root);
+  return top?.fsType === "overlay" && top.source === marker;
+}
+
+/** How the sandbox's own disk is mounted: "failed" where the kernel gave up writing to it. */
+export function diskMountOf(
+  mounts: readonly Mount[],
+  { disk }: { disk: string },
+): "mounted" | "failed" | "missing" {
+  const top = mounts.findLast(({ mountPoint }) => mountPoint === disk);
+  if (top?.fsType !== "ext4") return "missing";
+  return top.superOptions.some((option) => GIVEN_UP.includes(option)) ? "failed" : "mounted";
+}
+
+const GIVEN_UP = ["ro", "emergency_ro", "shutdown"];
+
 /** The mounts at or below a directory, and those with a marker wherever they are; the last made first. */
 export function mountsOf(mounts: readonly Mount[], dir: string, marker: string): Mount[] {
   const within = (path: string) => path === dir || path.startsWith(`${dir}/`);

@@ -1,9 +1,11 @@
 import { existsSync, statSync } from "node:fs";
 import type { Cause, SandboxId } from "@holdfast/contract";
 import type { Identity, Observation } from "@holdfast/engine";
+import { namesIn } from "./checkpoints.ts";
 import { errnoOf } from "./errno.ts";
+import { loopsIn } from "./loops.ts";
 import type { Machine } from "./machine.ts";
-import { type Mount, mountsOf } from "./mounts.ts";
+import { diskMountOf, isRootMounted, type Mount, mountsOf } from "./mounts.ts";
 import { type ProcessStat, readLiving, readNamespacePid } from "./processes.ts";
 import { readInstance } from "./record.ts";
 
@@ -31,6 +33,21 @@ export function findInit(machine: Machine, id: SandboxId): Living | null {
 /** Every living process in the sandbox's cgroups. */
 export const findMembers = (machine: Machine, id: SandboxId): Living[] => living(machine.cgroups.members(id));
 
+/** A process of a sandbox that is being put together, or was left half done: it has not come to its own cgroups yet. */
+const findHalfRestored = (machine: Machine, id: SandboxId): Living | null =>
+  living(machine.cgroups.helpers(id)).find(({ pid }) => (readNamespacePid(pid)?.depth ?? 1) > 1) ?? null;
+
+/** A cgroup that the instance was restored into counts on from the one before it. */
+function oomKillsBefore(machine: Machine, id: SandboxId): number {
+  const note = readInstance(machine.layout, id);
+  return note?.hostBootId === machine.facts.bootId ? (note.oomKillsBefore ?? 0) : 0;
+}
+
+/** Whether anything of it runs, helpers included. */
+export const hasProcesses = (machine: Machine, id: SandboxId): boolean =>
+  living([...machine.cgroups.helpers(id), ...machine.cgroups.members(id)]).length > 0 ||
+  findInit(machine, id) !== null;
+
 export function living(pids: readonly number[]): Living[] {
   return pids.flatMap((pid) => {
     const stat = readLiving(pid);
@@ -43,7 +60,7 @@ export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mou
   const at = machine.clock.now();
   try {
     const init = findInit(machine, id);
-    const living = init ?? findMembers(machine, id)[0] ?? null;
+    const living = init ?? findMembers(machine, id)[0] ?? findHalfRestored(machine, id);
     if (living === null) return { seen: "absent", at, leftovers: leftoversOf(machine, id, mounts) };
     const frozen = machine.cgroups.isFrozen(id);
     const stopped = living.state === "T" || living.state === "t";
@@ -55,8 +72,14 @@ export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mou
       startTime: living.startTime,
       state: frozen ? "frozen" : stopped ? "stopped" : "running",
       root,
-      oomKills: machine.cgroups.oomKills(id),
-      problems: problemsOf({ keeper: init !== null, mounted: root !== null, stopped, frozen }),
+      oomKills: machine.cgroups.oomKills(id) - oomKillsBefore(machine, id),
+      problems: problemsOf({
+        keeper: init !== null,
+        mounted: root !== null,
+        stopped,
+        frozen,
+        disk: diskOf(machine, id, mounts),
+      }),
     };
   } catch (error) {
     return {
@@ -67,7 +90,15 @@ export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mou
   }
 }
 
-function problemsOf(seen: { keeper: boolean; mounted: boolean; stopped: boolean; frozen: boolean }): Cause[] {
+interface Seen {
+  keeper: boolean;
+  mounted: boolean;
+  stopped: boolean;
+  frozen: boolean;
+  disk: ReturnType<typeof diskMountOf> | null;
+}
+
+function problemsOf(seen: Seen): Cause[] {
   const problems: Cause[] = [];
   if (!seen.keeper) {
     problems.push({ code: "keeper_missing", message: "processes are left, but not the keeper" });
@@ -77,25 +108,38 @@ function problemsOf(seen: { keeper: boolean; mounted: boolean; stopped: boolean;
   if (!seen.mounted) {
     problems.push({ code: "root_unmounted", message: "the root file system is not mounted on the host" });
   }
+  if (seen.disk === "missing") {
+    problems.push({ code: "disk_unmounted", message: "the sandbox's own disk is not mounted on the host" });
+  }
+  if (seen.disk === "failed") {
+    problems.push({ code: "disk_failed", message: "the sandbox's own disk can't be written to any more" });
+  }
   return problems;
+}
+
+/** Null where it has none of its own. */
+function diskOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Seen["disk"] {
+  const places = machine.layout.sandbox(id);
+  return existsSync(places.disk) ? diskMountOf(mounts, places) : null;
 }
 
 /** Of the root as the host sees it, if what is mounted there on top is ours. */
 function rootOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Identity | null {
-  const { root, marker } = machine.layout.sandbox(id);
-  const top = mounts.findLast((mount) => mount.mountPoint === root);
-  if (top?.fsType !== "overlay" || top.source !== marker) return null;
-  const { dev, ino } = statSync(root, { bigint: true });
+  const places = machine.layout.sandbox(id);
+  if (!isRootMounted(mounts, places)) return null;
+  const { dev, ino } = statSync(places.root, { bigint: true });
   return { dev: String(dev), ino: String(ino) };
 }
 
 /** What is there of a sandbox besides processes, in words for people. */
 export function leftoversOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): string[] {
-  const { dir, marker, runtimeState } = machine.layout.sandbox(id);
+  const { dir, marker, runtimeState, checkpoints } = machine.layout.sandbox(id);
   return [
     ...mountsOf(mounts, dir, marker).map(() => "mount"),
+    ...loopsIn(dir).map(() => "loop device"),
     ...machine.cgroups.existing(id).map((name) => `cgroup ${name}`),
     ...(existsSync(runtimeState) ? ["runtime state"] : []),
+    ...namesIn(checkpoints).map((name) => `checkpoint ${name}`),
     ...(existsSync(dir) ? ["directory"] : []),
   ];
 }

@@ -9,6 +9,7 @@ for (const runtime of ["crun", "runc"].filter((name) => findBinary(name) !== nul
       driver: machine.driver,
       again: async () => (await machine.again()).driver,
       kill: (instance) => process.kill(instance.pid, "SIGKILL"),
+      reboot: machine.reboot,
       hidden: [machine.stateDir, process.cwd()],
       dispose: machine.dispose,
     };

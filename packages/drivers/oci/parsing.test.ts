@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { kilobytes } from "./capacity.ts";
 import { openFilesHard } from "./host.ts";
 import { mountsOf, parseMounts } from "./mounts.ts";
 import { parseStat, readLiving } from "./processes.ts";
@@ -45,4 +46,10 @@ test("the hard limit on open files is read, also where there is none", () => {
   expect(openFilesHard("Max open files            1024                 unlimited            files")).toBe(
     65_536,
   );
+});
+
+test("memory that the kernel does not tell is not made up", () => {
+  const meminfo = "MemTotal:       2000 kB\nMemFree:        1000 kB\n";
+  expect(kilobytes(meminfo, "MemTotal")).toBe(2_000);
+  expect(() => kilobytes(meminfo, "MemAvailable")).toThrow("MemAvailable");
 });

@@ -1,4 +1,5 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { join } from "node:path";
 import { errnoOf, isGone } from "./errno.ts";
 
 export interface ProcessStat {
@@ -54,12 +55,41 @@ export function readEnvironment(pid: number): Map<string, string> | null {
 
 export const isRootOutside = (pid: number): boolean => /^Uid:\s*0\s/m.test(readProc(pid, "status") ?? "");
 
+/** Null where it is gone. */
+export function readParent(pid: number): number | null {
+  const parent = /^PPid:\s*(\d+)$/m.exec(readProc(pid, "status") ?? "")?.[1];
+  return parent === undefined ? null : Number(parent);
+}
+
 export const readCgroups = (pid: number): string | null => readProc(pid, "cgroup");
 
 export function allPids(): number[] {
   return readdirSync("/proc")
     .filter((name) => /^[0-9]+$/.test(name))
     .map(Number);
+}
+
+/** What it made the file system write so far, less what was thrown away again. Null where it is gone or hides it. */
+export function readWritten(pid: number): number | null {
+  const text = readProc(pid, "io", HIDDEN);
+  if (text === null) return null;
+  const field = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, "m").exec(text)?.[1] ?? 0);
+  return Math.max(0, field("write_bytes") - field("cancelled_write_bytes"));
+}
+
+/** How many sockets a process has open. */
+export function countSockets(pid: number): number {
+  const directory = `/proc/${pid}/fd`;
+  return readdirSync(directory).filter((fd) => readLink(join(directory, fd))?.startsWith("socket:")).length;
+}
+
+function readLink(path: string): string | null {
+  try {
+    return readlinkSync(path);
+  } catch (error) {
+    if (isGone(error)) return null;
+    throw error;
+  }
 }
 
 export const readBootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();

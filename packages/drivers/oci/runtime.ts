@@ -67,12 +67,43 @@ const ALIAS = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"';
 
 const script = (text: string, ...args: string[]): string[] => ["/bin/sh", "-c", text, "sh", ...args];
 
+/** What a helper sees differently from the rest of the host. */
+export interface HelperView {
+  /** Mounts that are not there. */
+  unmount?: readonly string[];
+  /** A file that is all there is in /run. */
+  runFile?: string | undefined;
+  /** Nothing of /tmp but the state directory, where that lies there. */
+  ownTmp?: boolean;
+}
+
+/** A command that enters the helper's cgroup, by the file given, and then runs in a mount namespace of its own. */
+export function helperArgv(
+  { layout, porter, alias }: Pick<Machine, "layout" | "porter" | "alias">,
+  helperCgroup: string,
+  argv: readonly string[],
+  { unmount = [], runFile, ownTmp = false }: HelperView,
+): string[] {
+  const isPlain = alias === null && unmount.length === 0 && runFile === undefined && !ownTmp;
+  const tmpDir = ownTmp ? layout.stateDir : undefined;
+  const aliased = alias === null ? argv : script(ALIAS, layout.stateDir, alias, ...argv);
+  return script(
+    ENTER,
+    helperCgroup,
+    ...(isPlain ? argv : porter.privateArgv(unmount, aliased, { runFile, tmpDir })),
+  );
+}
+
+/** A path in the state directory, as helpers and a mapped root can reach it. */
+export const seenPath = ({ layout, alias }: Pick<Machine, "layout" | "alias">, path: string): string =>
+  alias === null ? path : alias + path.slice(layout.stateDir.length);
+
 /**
- * The command that starts one instance and ends. It enters the helper's cgroup by the file given. No session keyring is
- * made: those count against a small quota that all sandboxes share, since they have the same ids.
+ * The command that starts one instance and ends. No session keyring is made: those count against a small quota that all
+ * sandboxes share, since they have the same ids.
  */
 export function runtimeArgv(machine: Machine, id: SandboxId, helperCgroup: string): string[] {
-  const { layout, facts, porter, alias } = machine;
+  const { layout, facts } = machine;
   const { bundle } = layout.sandbox(id);
   const { binary, unmount } = facts.runtime;
   const run = [
@@ -88,7 +119,5 @@ export function runtimeArgv(machine: Machine, id: SandboxId, helperCgroup: strin
     ],
     ...["--bundle", bundle, "--pid-file", join(bundle, "pid"), id],
   ];
-  const aliased = alias === null ? run : script(ALIAS, layout.stateDir, alias, ...run);
-  const isPlain = alias === null && unmount.length === 0;
-  return script(ENTER, helperCgroup, ...(isPlain ? run : porter.privateArgv(unmount, aliased)));
+  return helperArgv(machine, helperCgroup, run, { unmount });
 }

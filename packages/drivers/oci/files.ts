@@ -1,0 +1,172 @@
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import type { SandboxId } from "@holdfast/contract";
+import type { LaunchOrder } from "@holdfast/engine";
+import { makeDisk, mountDisk } from "./disk.ts";
+import { errnoOf, isGone } from "./errno.ts";
+import type { ImageOnDisk } from "./images.ts";
+import { LaunchRefusal } from "./launch-step.ts";
+import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
+import type { Machine } from "./machine.ts";
+import { diskMountOf, readMounts } from "./mounts.ts";
+import { hasProcesses } from "./observe.ts";
+import { readOrder, writeOrder } from "./record.ts";
+import { seenPath } from "./runtime.ts";
+import { unmountAll } from "./unmount.ts";
+
+/** Makes the files of a sandbox that has none yet. The order is on disk before anything else: it keeps the image. */
+export async function makeFiles(
+  machine: Machine,
+  order: LaunchOrder,
+  signal: AbortSignal,
+): Promise<ImageOnDisk> {
+  const image = machine.images.resolve(order.image);
+  const places = machine.layout.sandbox(order.sandboxId);
+  makeDirectory(places.dir);
+  noteOrder(machine, order, image);
+  chownSync(places.dir, 0, machine.idBase);
+  chmodSync(places.dir, PASSABLE_BY_GROUP);
+  mkdirSync(places.root, { mode: 0o700 });
+  await makeWritten(machine, order, signal);
+  makeBundle(machine, order, image);
+  return image;
+}
+
+function makeDirectory(dir: string): void {
+  try {
+    mkdirSync(dir);
+  } catch (error) {
+    if (errnoOf(error) === "EEXIST") throw new LaunchRefusal("files of an earlier instance are there");
+    throw error;
+  }
+}
+
+/** All that the sandbox writes, in its own directory or on its own disk. */
+async function makeWritten(machine: Machine, order: LaunchOrder, signal: AbortSignal): Promise<void> {
+  const { idBase } = machine;
+  const places = machine.layout.sandbox(order.sandboxId);
+  const { diskMb } = order.resources;
+  if (diskMb !== undefined) await makeDisk(machine, order.sandboxId, diskMb, signal);
+  const make = (name: string, mode: number, owner: number) => {
+    makeOwned(join(diskMb === undefined ? places.dir : places.disk, name), mode, owner);
+    if (diskMb !== undefined) symlinkSync(join("disk", name), join(places.dir, name));
+  };
+  make("work", 0o700, 0);
+  make("upper", 0o755, idBase);
+  make("control", 0o700, idBase);
+  nameHost(places, order.name, idBase);
+}
+
+/**
+ * Takes over what an earlier instance left: what it wrote stays as it is, its journals included; what spoke of its
+ * processes goes. Nothing that is missing is made anew: a sandbox must not come back empty and look well.
+ */
+export async function takeOverFiles(
+  machine: Machine,
+  order: LaunchOrder,
+  signal: AbortSignal,
+): Promise<ImageOnDisk> {
+  const { layout, cgroups, images, porter } = machine;
+  const places = layout.sandbox(order.sandboxId);
+  if (hasProcesses(machine, order.sandboxId)) {
+    throw new LaunchRefusal("processes of an earlier instance are still there");
+  }
+  const earlier = readOrder(layout, order.sandboxId);
+  if (earlier === null) throw new LaunchRefusal("the files of the earlier instance are missing");
+  const image = images.resolve(earlier.image, earlier.imageVersion);
+  await requireWritten(machine, order.sandboxId, signal);
+  await cgroups.remove(order.sandboxId, signal);
+  for (const note of [places.instance, places.runtimeState, places.bundle]) {
+    rmSync(note, { recursive: true, force: true });
+  }
+  await porter.removeTree(places.socket);
+  noteOrder(machine, order, image);
+  makeBundle(machine, order, image);
+  return image;
+}
+
+/** All that a sandbox wrote is where it was, its own disk mounted. Fails where something is missing. */
+export async function requireWritten(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
+  const places = machine.layout.sandbox(id);
+  if (existsSync(places.disk)) await takeOverDisk(machine, id, signal);
+  for (const dir of [places.root, places.upper, places.work, places.control]) requireDirectory(dir);
+}
+
+/** One that the kernel gave up is mounted anew, which repairs what its journal can. */
+async function takeOverDisk(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
+  const places = machine.layout.sandbox(id);
+  if (diskMountOf(readMounts(), places) === "failed") await unmountAll(machine, id, signal);
+  if (!(await mountDisk(machine, places))) {
+    throw new LaunchRefusal("the disk of the earlier instance is missing");
+  }
+}
+
+function requireDirectory(path: string): void {
+  try {
+    if (statSync(path).isDirectory()) return;
+  } catch (error) {
+    if (!isGone(error)) throw error;
+  }
+  throw new LaunchRefusal("some of the earlier instance's files are missing");
+}
+
+function noteOrder(machine: Machine, order: LaunchOrder, image: ImageOnDisk): void {
+  writeOrder(machine.layout, {
+    sandboxId: order.sandboxId,
+    generation: order.generation,
+    image: image.image.name,
+    imageVersion: image.version,
+    keeperVersion: machine.keeper.version,
+  });
+}
+
+function makeOwned(dir: string, mode: number, id: number): void {
+  mkdirSync(dir);
+  chownSync(dir, id, id);
+  chmodSync(dir, mode);
+}
+
+/** The sandbox's own name resolves inside. Only ever done in an upper layer that no sandbox has written to. */
+function nameHost(places: SandboxPlaces, name: string, id: number): void {
+  const etc = join(places.upper, "etc");
+  makeOwned(etc, 0o755, id);
+  const files: [string, string][] = [
+    ["hostname", `${name}\n`],
+    ["hosts", `127.0.0.1 localhost\n::1 localhost\n127.0.1.1 ${name}\n`],
+  ];
+  for (const [file, text] of files) {
+    writeFileSync(join(etc, file), text, { mode: 0o644 });
+    chownSync(join(etc, file), id, id);
+  }
+}
+
+function makeBundle(machine: Machine, order: LaunchOrder, image: ImageOnDisk): void {
+  const places = machine.layout.sandbox(order.sandboxId);
+  const seen = (path: string) => seenPath(machine, path);
+  const config = machine.bundle({
+    sandboxId: order.sandboxId,
+    hostname: order.name,
+    resources: order.resources,
+    cgroupsPath: machine.cgroups.path(order.sandboxId),
+    root: seen(places.root),
+    keeperDir: seen(machine.keeper.dir),
+    control: seen(places.control),
+    hostDirs: image.hostDirs.flatMap((dir) => [dir, ...mountPointsBelow(dir)]),
+  });
+  mkdirSync(places.bundle, { mode: 0o700 });
+  writeFileSync(join(places.bundle, "config.json"), config);
+}
+
+const mountPointsBelow = (dir: string): string[] =>
+  readMounts()
+    .map(({ mountPoint }) => mountPoint)
+    .filter((path) => path.startsWith(`${dir}/`));

@@ -1,0 +1,174 @@
+import { execFileSync, spawn } from "node:child_process";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { newSandboxId, type SandboxId } from "@holdfast/contract";
+import { type Instance, KeeperRefusal, type Link } from "@holdfast/engine";
+import { pack } from "tar-stream";
+import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
+import { orderFor, run } from "../suite.ts";
+import { type TestMachine, testMachine } from "./testing.ts";
+
+const soon = () => AbortSignal.timeout(20_000);
+let machine: TestMachine;
+let id: SandboxId;
+
+beforeAll(async () => {
+  machine = await testMachine();
+});
+afterEach(async () => {
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  await machine.driver.destroy(id, soon());
+});
+afterAll(() => machine.dispose());
+
+const place = (...names: string[]) => join(machine.stateDir, "sandboxes", id, ...names);
+const noted = (name: string) => JSON.parse(readFileSync(place(name), "utf8"));
+const restart = (generation = 2): Promise<Instance> =>
+  machine.driver.launch(orderFor(id, { generation, restart: true }), soon());
+
+async function linked(instance: Instance): Promise<Link> {
+  const link = await machine.driver.connect(instance, soon());
+  onTestFinished(() => link.close());
+  return link;
+}
+
+/** Launches, does something inside, and ends it. */
+async function launched(command: string, image = "host"): Promise<void> {
+  id = newSandboxId();
+  const link = await linked(await machine.driver.launch(orderFor(id, { image }), soon()));
+  await run(link, command, "root");
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+}
+
+test("the next instance has the journals of the last, and runs nothing a second time", async () => {
+  id = newSandboxId();
+  const link = await linked(await machine.driver.launch(orderFor(id), soon()));
+  await run(link, "echo once; exit 3");
+  const [exec] = await link.listExecs(soon());
+  if (exec === undefined) throw new Error("the exec is not known");
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  const next = await linked(await restart());
+  expect(await next.listExecs(soon())).toEqual([]);
+  expect(await machine.journals.end(id, exec.id, soon())).toMatchObject({ exec: { exitCode: 3 } });
+  const order = {
+    ...{ id: exec.id, argv: ["true"], env: {}, cwd: "/", user: "", timeoutMs: 0, stdin: false, tty: null },
+    ...{ journalCapBytes: 65_536, digest: "0".repeat(64) },
+  };
+  await expect(next.startExec(order, soon())).rejects.toBeInstanceOf(KeeperRefusal);
+  expect(await run(next, "echo new")).toEqual({ exitCode: 0, output: "new\n" });
+});
+
+test("what is noted of an instance is of its own generation", async () => {
+  await launched("true");
+  const instance = await restart(7);
+  expect(noted("instance.json")).toMatchObject({ generation: 7, pid: instance.pid });
+  expect(noted("order.json")).toMatchObject({ generation: 7, image: "host" });
+});
+
+test.for(["upper", "work", "control", "root", "order.json"])(
+  "a restart without %s is refused, and does not make it",
+  async (name) => {
+    await launched("true");
+    await machine.reboot();
+    rmSync(place(name), { recursive: true });
+    await expect(restart()).rejects.toMatchObject({ code: "launch_failed", cause: { code: "launch_files" } });
+    expect(existsSync(place(name))).toBe(false);
+    expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+  },
+);
+
+test("what a sandbox put in the place of its socket does not keep it from starting", async () => {
+  await launched("true");
+  rmSync(place("control", "keeper.sock"), { force: true });
+  mkdirSync(place("control", "keeper.sock", "deep"), { recursive: true });
+  expect(await run(await linked(await restart()), "echo up")).toEqual({ exitCode: 0, output: "up\n" });
+});
+
+test("what was mounted over a root, or below it, is out of the way of the next instance", async () => {
+  await launched("echo mine > /root/a");
+  execFileSync("mount", ["-t", "tmpfs", "cover", place("root")]);
+  expect(await run(await linked(await restart()), "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
+});
+
+test("a root that another mount namespace still holds is waited for", async () => {
+  await launched("echo mine > /root/a");
+  const script = `: > ${place("held")}; exec sleep 1000`;
+  const holder = spawn("unshare", ["-m", "/bin/sh", "-c", script], { stdio: "ignore" });
+  onTestFinished(() => void holder.kill("SIGKILL"));
+  await expect.poll(() => existsSync(place("held")), { timeout: 15_000 }).toBe(true);
+  execFileSync("umount", [place("root")]);
+  let up = false;
+  const second = restart().finally(() => {
+    up = true;
+  });
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(up).toBe(false);
+  holder.kill("SIGKILL");
+  expect(await run(await linked(await second), "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
+});
+
+/** An archive with the shell and one file that tells versions apart. */
+function tarOf(text: string) {
+  const archive = pack();
+  archive.entry({ name: "version" }, text);
+  for (const name of ["bin/sh", "bin/cat"]) {
+    archive.entry({ name, mode: 0o755 }, readFileSync(`/${name}`));
+  }
+  const libraries = execFileSync("ldd", ["/bin/cat"], { encoding: "utf8" }).match(/\/\S+/g) ?? [];
+  for (const name of libraries) archive.entry({ name: name.slice(1), mode: 0o755 }, readFileSync(name));
+  archive.finalize();
+  return archive as unknown as AsyncIterable<Uint8Array>;
+}
+
+test("a sandbox stays on the version of the image that it was made of", async () => {
+  await machine.images.import("versions", { tar: tarOf("one") }, soon());
+  await launched("true", "versions");
+  await machine.images.import("versions", { tar: tarOf("two") }, soon());
+  await machine.reboot();
+  const link = await linked(await restart());
+  expect(await run(link, "cat /version")).toEqual({ exitCode: 0, output: "one" });
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  await machine.driver.destroy(id, soon());
+  await machine.images.remove("versions", soon());
+});
+
+/** Everything that the first version of the records has, and nothing else. */
+function asFirstVersion(instance: Instance): void {
+  const { sandboxId, generation, pid, startTime, hostBootId, keeperVersion } = instance;
+  const { image, imageVersion } = noted("order.json");
+  const order = { sandboxId, generation, image, imageVersion, keeperVersion };
+  writeFileSync(place("order.json"), JSON.stringify(order));
+  const note = { sandboxId, generation, pid, startTime, hostBootId, keeperVersion };
+  writeFileSync(place("instance.json"), JSON.stringify(note));
+}
+
+test("an instance whose records an earlier version wrote is found, served, restarted and removed", async () => {
+  id = newSandboxId();
+  const instance = await machine.driver.launch(orderFor(id), soon());
+  asFirstVersion(instance);
+  const names = ["bundle", "control", "instance.json", "order.json", "root", "upper", "work"];
+  expect(readdirSync(place()).sort()).toEqual(names);
+  const { driver } = await machine.again();
+  expect(await driver.recover(instance, soon())).toEqual(instance);
+  expect((await driver.observe([id], soon())).get(id)).toMatchObject({ pid: instance.pid, problems: [] });
+  expect(await run(await linked(instance), "echo old > /root/a", "root")).toMatchObject({ exitCode: 0 });
+  expect(await driver.list(soon())).toMatchObject([{ sandboxId: id, alive: true }]);
+  await driver.stop(id, { graceMs: 0 }, soon());
+  asFirstVersion(instance);
+  expect(await run(await linked(await restart()), "cat /root/a", "root")).toMatchObject({ output: "old\n" });
+});
+
+test.for(["", "{}", "null", '{"sandboxId":7,"pid":"x"}', "[]"])(
+  "records that say nothing (%s) keep nothing from being found and removed",
+  async (text) => {
+    id = newSandboxId();
+    const { pid } = await machine.driver.launch(orderFor(id), soon());
+    for (const name of ["order.json", "instance.json"]) writeFileSync(place(name), text);
+    const { driver } = await machine.again();
+    expect((await driver.observe([id], soon())).get(id)).toMatchObject({ seen: "present", pid });
+    expect(await driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+    await expect(restart()).rejects.toMatchObject({ cause: { code: "launch_files" } });
+    await driver.destroy(id, soon());
+    expect(await driver.list(soon())).toEqual([]);
+  },
+);

@@ -1,0 +1,132 @@
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Instance, RestoreOrder } from "@holdfast/engine";
+import { externalsOf } from "./bound-mounts.ts";
+import { resourceLimits } from "./cgroup.ts";
+import { digestOf } from "./checkpoint.ts";
+import { checkpointPlaces, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
+import { restoreArgv } from "./criu.ts";
+import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
+import { requireWritten } from "./files.ts";
+import { LaunchRefusal } from "./launch-step.ts";
+import type { Machine } from "./machine.ts";
+import type { Manifest } from "./manifest.ts";
+import { isRootMounted, readMounts } from "./mounts.ts";
+import { hasProcesses } from "./observe.ts";
+import { readLiving, readNamespacePid } from "./processes.ts";
+import { writeInstance } from "./record.ts";
+import { mountRoot } from "./root.ts";
+import { seenPath } from "./runtime.ts";
+import { sourcePaths } from "./source-paths.ts";
+import { StandbyRefusal, standbySteps } from "./standby-step.ts";
+
+const RESTORE_MS = 60_000;
+
+/** The parts of a root that must be there, then the memory that goes with them; frozen when it resolves. */
+export async function restore(machine: Machine, order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
+  const step = standbySteps(machine, order, signal);
+  const manifest = await step(
+    { name: "checkpoint", code: "restore_checkpoint", complaint: "its checkpoint could not be read" },
+    () => verify(machine, order),
+  );
+  await step(
+    { name: "root", code: "restore_root", complaint: "its root file system could not be mounted" },
+    () => prepareRoot(machine, order, manifest, signal),
+  );
+  return step(
+    { name: "restore", code: "restore_memory", complaint: "its memory could not be brought back" },
+    async () => {
+      await bringBack(machine, order, manifest, signal);
+      return readBack(machine, order, manifest);
+    },
+  );
+}
+
+async function verify(machine: Machine, order: RestoreOrder): Promise<Manifest> {
+  const { sandboxId, checkpoint } = order;
+  const { id, generation } = checkpoint;
+  const manifest = verifyWhole(machine.layout, { sandboxId, id, generation });
+  const config = join(machine.layout.sandbox(sandboxId).bundle, "config.json");
+  verifyDependencies(machine, manifest, existsSync(config) ? digestOf(config) : null);
+  await verifySums(machine, manifest);
+  return manifest;
+}
+
+/** CRIU restores onto a directory that is not mounted without complaint, and every command fails then. */
+async function prepareRoot(
+  machine: Machine,
+  { sandboxId }: RestoreOrder,
+  { image, imageVersion }: Manifest,
+  signal: AbortSignal,
+): Promise<void> {
+  if (hasProcesses(machine, sandboxId)) {
+    throw new StandbyRefusal("processes of an earlier instance are still there");
+  }
+  const places = machine.layout.sandbox(sandboxId);
+  try {
+    await requireWritten(machine, sandboxId, signal);
+  } catch (error) {
+    throw error instanceof LaunchRefusal ? new StandbyRefusal(error.message) : error;
+  }
+  await mountRoot(machine, machine.images.resolve(image, imageVersion), places, signal);
+  if (!isRootMounted(readMounts(), places)) throw new Error("the root is not mounted");
+}
+
+async function bringBack(
+  machine: Machine,
+  { sandboxId }: RestoreOrder,
+  manifest: Manifest,
+  signal: AbortSignal,
+): Promise<void> {
+  const { layout, cgroups, porter } = machine;
+  const criu = requireCriu(machine);
+  const places = layout.sandbox(sandboxId);
+  const work = makeWorkDir(machine, sandboxId);
+  cgroups.makeParent();
+  // Processes of a frozen cgroup can't be built up: it is thawed now, and frozen by the script before they run.
+  cgroups.unfreeze(sandboxId);
+  const argv = restoreArgv({
+    binary: criu.path,
+    images: join(checkpointPlaces(layout, sandboxId, manifest.id).whole, "images"),
+    work,
+    root: seenPath(machine, places.root),
+    pidFile: join(work, "pid"),
+    script: porter.actionScript,
+    externals: externalsOf(manifest.mounts, sourcePaths(machine, sandboxId, manifest.keeperVersion)),
+  });
+  const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
+  await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS }, signal);
+}
+
+/** What came back is looked at from outside before anyone may let it run. */
+function readBack(machine: Machine, order: RestoreOrder, manifest: Manifest): Instance {
+  const { layout, cgroups, facts } = machine;
+  const { sandboxId, generation } = order;
+  const { criu } = layout.sandbox(sandboxId);
+  const pid = Number(readFileSync(join(criu, "pid"), "utf8"));
+  const stat = Number.isInteger(pid) && pid > 0 ? readLiving(pid) : null;
+  if (stat === null) throw new Error(`process ${pid} is not there`);
+  if (readNamespacePid(pid)?.pid !== 1) throw new Error(`process ${pid} is not the first of a sandbox`);
+  if (!cgroups.members(sandboxId).includes(pid)) throw new Error("what was restored is not in its cgroup");
+  if (!cgroups.isFrozen(sandboxId)) throw new Error("what was restored is not frozen");
+  requireLimits(machine, order);
+  const instance: Instance = {
+    sandboxId,
+    generation,
+    pid,
+    startTime: stat.startTime,
+    hostBootId: facts.bootId,
+    keeperVersion: manifest.keeperVersion,
+  };
+  writeInstance(layout, { ...instance, oomKillsBefore: cgroups.oomKills(sandboxId) });
+  removeWorkDir(machine, sandboxId);
+  return instance;
+}
+
+function requireLimits({ cgroups, facts }: Machine, { sandboxId, resources }: RestoreOrder): void {
+  const wanted = resourceLimits(resources, facts);
+  const found = cgroups.limits(sandboxId);
+  if (found.memoryBytes !== wanted.memory.limit || found.pids !== wanted.pids.limit) {
+    throw new Error(`its limits are not in force: ${JSON.stringify(found)}`);
+  }
+}

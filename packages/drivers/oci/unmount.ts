@@ -1,0 +1,22 @@
+import type { SandboxId } from "@holdfast/contract";
+import { loopsIn } from "./loops.ts";
+import type { Machine } from "./machine.ts";
+import { mountsOf, readMounts } from "./mounts.ts";
+
+/** A mount that was just taken off may be held for a moment, by a reader or by the helper of another launch. */
+const LOOP_GONE_MS = 10_000;
+const LOOP_POLL_MS = 5;
+
+/** Takes off every mount of a sandbox without processes. Resolves when no loop device has its disk any more. */
+export async function unmountAll(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
+  const { porter, clock, layout } = machine;
+  const { dir, marker } = layout.sandbox(id);
+  for (const { mountPoint } of mountsOf(readMounts(), dir, marker)) await porter.unmount(mountPoint);
+  const end = clock.now() + LOOP_GONE_MS;
+  for (;;) {
+    const [loop] = loopsIn(dir);
+    if (loop === undefined) return;
+    if (clock.now() > end) throw new Error(`its disk is still in use, through ${loop.name}`);
+    await clock.sleep(LOOP_POLL_MS, signal);
+  }
+}
