@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
@@ -28,6 +28,19 @@ test("clients and scripts find the server while it runs, and nothing afterwards"
   announcement.withdraw();
   expect(existsSync(join(dir, "server.json"))).toBe(false);
   expect(existsSync(scripts)).toBe(false);
+});
+
+test("the next server is told of in the room that the last one's had, withdrawn or not", async () => {
+  const file = join(dir, "server.json");
+  const inodes = new Set<number>();
+  for (const withdrawn of [true, false, true]) {
+    const announcement = announce({ stateDir: dir, repository: dir });
+    announcement.serving(withdrawn ? url : `${url}2345`);
+    inodes.add((await stat(file)).ino);
+    expect(await read(file)).toEqual({ url: withdrawn ? url : `${url}2345`, pid: process.pid });
+    if (withdrawn) announcement.withdraw();
+  }
+  expect(inodes.size).toBe(1);
 });
 
 test("a server that ends leaves the announcement of its successor alone", async () => {

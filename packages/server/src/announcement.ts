@@ -1,5 +1,20 @@
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  existsSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
 import { dirname, join } from "node:path";
+
+const AGAIN_MS = 1_000;
 
 export interface Announcement {
   /** Tells where the server is, now that it takes work. */
@@ -21,14 +36,25 @@ export function announce(options: { stateDir: string; repository: string }): Ann
   const self = { pid, startTime: startTimeOf(pid) };
   put(forScripts, self);
   forgetKilled(scriptsDir);
+  let again: NodeJS.Timeout | undefined;
+  const tellClients = (url: string): void => {
+    try {
+      putInPlace(forClients, { url, pid });
+    } catch (error) {
+      if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
+      // A server on a full disk is needed more than any other; whoever knows its address can free the disk with it.
+      again = setTimeout(() => tellClients(url), AGAIN_MS).unref();
+    }
+  };
   return {
     serving(url) {
       put(forScripts, { ...self, url });
-      put(forClients, { url, pid });
+      tellClients(url);
     },
     withdraw() {
+      clearTimeout(again);
       rmSync(forScripts, { force: true });
-      if (pidIn(forClients) === pid) rmSync(forClients, { force: true });
+      if (pidIn(forClients) === pid) renameSync(forClients, spareOf(forClients));
     },
   };
 }
@@ -36,8 +62,27 @@ export function announce(options: { stateDir: string; repository: string }): Ann
 function put(file: string, content: object): void {
   mkdirSync(dirname(file), { recursive: true });
   const fresh = `${file}.${process.pid}.tmp`;
-  writeFileSync(fresh, `${JSON.stringify(content)}\n`, { mode: 0o644 });
+  writeFileSync(fresh, textOf(content), { mode: 0o644 });
   renameSync(fresh, file);
+}
+
+const textOf = (content: object): string => `${JSON.stringify(content)}\n`;
+
+const spareOf = (file: string): string => `${file}.spare`;
+
+/** In the block that the last server's had, so that it takes no room on a full disk. */
+function putInPlace(file: string, content: object): void {
+  const spare = spareOf(file);
+  if (!existsSync(spare) && existsSync(file)) renameSync(file, spare);
+  const text = textOf(content);
+  const descriptor = openSync(spare, constants.O_WRONLY | constants.O_CREAT, 0o644);
+  try {
+    writeSync(descriptor, text, 0);
+    ftruncateSync(descriptor, Buffer.byteLength(text));
+  } finally {
+    closeSync(descriptor);
+  }
+  renameSync(spare, file);
 }
 
 /** Removes what servers left that had no time to withdraw it. */

@@ -1,7 +1,8 @@
 import { HoldfastError } from "@holdfast/contract";
+import type { CreateOptions } from "@holdfast/engine";
 import { expect, test, vi } from "vitest";
 import { Gate } from "./auth.ts";
-import { KEY, serve } from "./testing/double.ts";
+import { aSandbox, json, KEY, serve } from "./testing/double.ts";
 
 const engine = { unreadiness: () => [] };
 
@@ -29,10 +30,41 @@ test("a key is looked up again after a while, so that a revoked one stops workin
   let now = 0;
   const findKey = vi.fn(async (): Promise<object | null> => ({}));
   const gate = new Gate({ findKey }, () => now);
-  await gate.admit("Bearer a");
-  await gate.admit("Bearer a");
+  const owner = await gate.admit("Bearer a");
+  expect(gate.admit("Bearer a")).toBe(owner);
   expect(findKey).toHaveBeenCalledTimes(1);
   now = 60_000;
   findKey.mockResolvedValue(null);
   await expect(gate.admit("Bearer a")).rejects.toBeInstanceOf(HoldfastError);
+});
+
+test("a key has an id that stays, that no other key has, and that does not give the key away", async () => {
+  const secrets = Array.from({ length: 100 }, (_, index) => `hf_${index}`);
+  const idsOf = async (gate: Gate) =>
+    Promise.all(secrets.map(async (secret) => gate.admit(`Bearer ${secret}`)));
+  const keys = { findKey: async () => ({}) };
+  const ids = await idsOf(new Gate(keys));
+  expect(await idsOf(new Gate(keys))).toEqual(ids);
+  expect(new Set(ids).size).toBe(secrets.length);
+  for (const id of ids) expect(id).toMatch(/^key_[0-9a-f]{16}$/);
+});
+
+test("what is created belongs to the key that asked for it", async () => {
+  const owners: unknown[] = [];
+  const create = async (_input: unknown, { owner }: CreateOptions) => {
+    owners.push(owner);
+    return { sandbox: aSandbox(), existed: false };
+  };
+  await using server = await serve({ sandboxes: { create } }, { keys: ["hf_other"] });
+  const ask = (secret: string) =>
+    fetch(`${server.url}/v1/sandboxes`, {
+      ...json({}),
+      headers: { "content-type": "application/json", authorization: `Bearer ${secret}` },
+    });
+  for (const secret of [KEY, "hf_other", KEY]) expect((await ask(secret)).status).toBe(201);
+  const [first, second, third] = owners;
+  expect(first).toMatch(/^key_/);
+  expect(second).toMatch(/^key_/);
+  expect(second).not.toBe(first);
+  expect(third).toBe(first);
 });

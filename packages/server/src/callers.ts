@@ -1,4 +1,10 @@
 import type { ServerResponse } from "node:http";
+import { HoldfastError } from "@holdfast/contract";
+
+/** What tells that a caller has left. */
+interface Connection {
+  once(event: "close", listener: () => void): unknown;
+}
 
 /**
  * Who is still listening. Each request gets one signal, which aborts when its caller's socket closes before the answer
@@ -15,19 +21,24 @@ export class Callers {
 
   /** The signal of the caller that waits for this response. */
   signal(response: ServerResponse): AbortSignal {
-    const controller = new AbortController();
-    if (this.#closing) controller.abort(this.#closing);
-    else if (response.destroyed) controller.abort(new CallerLeft());
-    else this.#follow(response, controller);
-    return controller.signal;
+    if (response.destroyed) return AbortSignal.abort(new CallerLeft());
+    return this.#follow(response, () => response.writableFinished);
   }
 
-  #follow(response: ServerResponse, controller: AbortController): void {
+  /** The signal of the caller at the other end of a socket that is open. */
+  attached(socket: Connection): AbortSignal {
+    return this.#follow(socket, () => false);
+  }
+
+  #follow(connection: Connection, isAnswered: () => boolean): AbortSignal {
+    if (this.#closing) return AbortSignal.abort(this.#closing);
+    const controller = new AbortController();
     this.#present.add(controller);
-    response.once("close", () => {
+    connection.once("close", () => {
       this.#present.delete(controller);
-      if (!response.writableFinished) controller.abort(new CallerLeft());
+      if (!isAnswered()) controller.abort(new CallerLeft());
     });
+    return controller.signal;
   }
 
   /** Ends every wait and stream, those under way and those to come. */
@@ -35,6 +46,26 @@ export class Callers {
     this.#closing = reason;
     for (const controller of this.#present) controller.abort(reason);
     this.#present.clear();
+  }
+}
+
+/** Ends the wait with the caller, or the server; the work itself goes on. */
+export function whileHeard<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
+  return new Promise((resolve, reject) => {
+    const left = () => reject(signal.reason);
+    signal.addEventListener("abort", left, { once: true });
+    if (signal.aborted) left();
+    work.then(resolve, reject).finally(() => signal.removeEventListener("abort", left));
+  });
+}
+
+/** An order that the server's own shutdown cut short may have been recorded; the next server then goes on with it. */
+export async function orMaybeDispatched<Result>(callers: Callers, order: Promise<Result>): Promise<Result> {
+  try {
+    return await order;
+  } catch (error) {
+    if (error !== callers.closing) throw error;
+    throw new HoldfastError("shutting_down", { dispatched: "unknown" });
   }
 }
 

@@ -24,6 +24,21 @@ test("every number can be set", () => {
   const given = JSON.stringify({ maxSandboxes: 7, stopBackoffMs: [1, 2] });
   const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: given }, root);
   expect(numbers).toEqual({ ...NUMBERS, maxSandboxes: 7, stopBackoffMs: [1, 2] });
+  for (const [name, value] of Object.entries(NUMBERS)) {
+    const own = JSON.stringify({ [name]: value });
+    expect(readConfig({ HOLDFAST_NUMBERS_JSON: own }, root).numbers).toEqual(NUMBERS);
+  }
+});
+
+test("sizes may be large, shares are fractions, and what is kept may be kept for long", () => {
+  const given = {
+    diskReserveBytes: 2 ** 44,
+    sweepPressureShare: 0.95,
+    eventRetentionMs: 365 * 86_400_000,
+    failedKeptMs: 90 * 86_400_000,
+  };
+  const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: JSON.stringify(given) }, root);
+  expect(numbers).toEqual({ ...NUMBERS, ...given });
 });
 
 describe("what is wrong is named, with what it may be", () => {
@@ -37,6 +52,12 @@ describe("what is wrong is named, with what it may be", () => {
     [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxes":-1}' }, "maxSandboxes"],
     [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxes":"7"}' }, "maxSandboxes"],
     [{ HOLDFAST_NUMBERS_JSON: '{"stopBackoffMs":[]}' }, "stopBackoffMs"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"maxSandboxes":0.5}' }, "maxSandboxes"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"sweepPressureShare":80}' }, "sweepPressureShare"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"sweepPressureShare":-0.1}' }, "sweepPressureShare"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"auditEveryMs":2592000000}' }, "auditEveryMs"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"stopBackoffMs":[5000,2592000000]}' }, "stopBackoffMs"],
+    [{ HOLDFAST_NUMBERS_JSON: '{"diskReserveBytes":1e300}' }, "diskReserveBytes"],
     [{ HOLDFAST_NUMBERS_FILE: "/does/not/exist" }, "HOLDFAST_NUMBERS_FILE"],
   ])("%j", (env, name) => {
     const read = () => readConfig(env, root);

@@ -92,18 +92,34 @@ export function parseNumbers(text: string, source: string): Partial<Numbers> {
   return value;
 }
 
+/** A timer that is set further ahead goes off at once. */
+const LONGEST_TIMER_MS = 2_147_483_647;
+
 function checkNumber(name: string, given: unknown, source: string): void {
-  if (!Object.hasOwn(NUMBERS, name)) {
+  if (!isNumberName(name)) {
     throw new StartFailure(
       `${source} has an unknown number "${name}".`,
       `Known are: ${Object.keys(NUMBERS).join(", ")}.`,
     );
   }
-  const isCount = (item: unknown) => Number.isSafeInteger(item) && (item as number) >= 0;
-  const wantsList = Array.isArray(NUMBERS[name as keyof Numbers]);
-  if (wantsList ? Array.isArray(given) && given.length > 0 && given.every(isCount) : isCount(given)) return;
-  throw new StartFailure(
-    `"${name}" in ${source} is ${JSON.stringify(given)}.`,
-    wantsList ? "It must be a list of whole numbers." : "It must be a whole number, 0 or larger.",
-  );
+  const { isRight, rule } = ruleFor(name);
+  if (!isRight(given)) throw new StartFailure(`"${name}" in ${source} is ${JSON.stringify(given)}.`, rule);
+}
+
+const isNumberName = (name: string): name is keyof Numbers => Object.hasOwn(NUMBERS, name);
+
+/** What a number may be, from its name and its default: only shares are fractions, only what is kept outlasts a timer. */
+function ruleFor(name: keyof Numbers): { isRight: (given: unknown) => boolean; rule: string } {
+  const usual: unknown = NUMBERS[name];
+  if (typeof usual === "number" && !Number.isInteger(usual)) {
+    const isShare = (given: unknown) => typeof given === "number" && given >= 0 && given <= 1;
+    return { isRight: isShare, rule: "It must be a number from 0 to 1." };
+  }
+  const isTimer = name.endsWith("Ms") && !/(Retention|Kept)Ms$/.test(name);
+  const most = isTimer ? LONGEST_TIMER_MS : Number.MAX_SAFE_INTEGER;
+  const isWhole = (given: unknown) => Number.isInteger(given) && Number(given) >= 0 && Number(given) <= most;
+  if (!Array.isArray(usual))
+    return { isRight: isWhole, rule: `It must be a whole number from 0 to ${most}.` };
+  const isList = (given: unknown) => Array.isArray(given) && given.length > 0 && given.every(isWhole);
+  return { isRight: isList, rule: `It must be a list of whole numbers from 0 to ${most}.` };
 }

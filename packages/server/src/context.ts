@@ -2,10 +2,12 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
-import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
+import type { FastifyBaseLogger, FastifyInstance, FastifyRequest, RawServerDefault } from "fastify";
 import type { Keys } from "./auth.ts";
 import type { Callers } from "./callers.ts";
+import type { Scrub, WireError } from "./errors.ts";
 import type { Metrics } from "./metrics.ts";
+import type { PeerWatch } from "./peer-watch.ts";
 
 /** Fastify, with the types of a route's schema as the types of its handler. */
 export type App = FastifyInstance<
@@ -15,6 +17,13 @@ export type App = FastifyInstance<
   FastifyBaseLogger,
   TypeBoxTypeProvider
 >;
+
+declare module "fastify" {
+  interface FastifyRequest {
+    /** The id of the key that asks; null where none is needed. */
+    owner: string | null;
+  }
+}
 
 /** What the HTTP layer is given. */
 export interface HttpParts {
@@ -34,4 +43,9 @@ export interface HttpParts {
 /** What routes are given. */
 export interface RouteContext extends HttpParts {
   callers: Callers;
+  peers: PeerWatch;
+  /** What a caller is told of an error; counts it, and logs what is ours. `left`: nobody is there to be told. */
+  report(thrown: unknown, request: FastifyRequest, left: boolean): WireError;
+  /** Takes the host's paths out of a text. */
+  scrub: Scrub;
 }

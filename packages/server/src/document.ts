@@ -4,6 +4,7 @@
  */
 import { ERRORS, ErrorBody, type ErrorCode } from "@holdfast/contract";
 import type { FastifySchema, RouteOptions } from "fastify";
+import { isPassingStatus } from "./retry-after.ts";
 import type { RouteFacts } from "./route-config.ts";
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -81,7 +82,8 @@ function requestBodyOf(schema: FastifySchema, facts: RouteFacts, components: Jso
     return { required: true, description: facts.bytesIn, content };
   }
   if (!schema.body) return null;
-  return { required: true, content: { "application/json": { schema: asJson(schema.body, components) } } };
+  const content = { "application/json": { schema: asJson(schema.body, components) } };
+  return { required: !facts.optionalBody, content };
 }
 
 function parametersOf(part: unknown, where: string, components: JsonObject): JsonObject[] {
@@ -142,11 +144,16 @@ function failures(schema: FastifySchema, facts: RouteFacts, components: JsonObje
       status,
       {
         description: group.map((code) => `\`${code}\`: ${ERRORS[code].message}`).join(" "),
+        ...(isPassingStatus(status) ? { headers: RETRY_AFTER } : {}),
         content: { "application/json": { schema: body } },
       },
     ]),
   );
 }
+
+const RETRY_AFTER: JsonObject = {
+  "Retry-After": { description: "seconds until the same request has a chance", schema: { type: "integer" } },
+};
 
 const asJson = (schema: unknown, components: JsonObject): Json =>
   hoist(JSON.parse(JSON.stringify(schema)) as Json, components);

@@ -28,6 +28,7 @@ export interface WireError {
       sandboxId?: string;
       execId?: string;
       operation?: string;
+      floor?: string;
       cause?: Cause;
     };
   };
@@ -74,6 +75,7 @@ export function toWireError(thrown: unknown, context: ErrorContext): WireError {
   if (error.execId !== undefined) body.execId = error.execId;
   const operation = error.operation ?? context.operation;
   if (operation !== undefined) body.operation = operation;
+  if (error.floor !== undefined) body.floor = error.floor;
   if (error.cause !== undefined && error.cause !== null) body.cause = scrubCause(causeOf(error.cause), scrub);
   return { status: spec.status, unexpected: !known || error.code === "internal", body: { error: body } };
 }
@@ -90,7 +92,7 @@ const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> =
   FST_ERR_MAX_PARAM_LENGTH: { code: "invalid_request", message: "A part of the URL is too long." },
   HPE_HEADER_OVERFLOW: { code: "headers_too_large" },
   HPE_CHUNK_EXTENSIONS_OVERFLOW: { code: "too_large" },
-  ERR_HTTP_REQUEST_TIMEOUT: { code: "invalid_request", message: "The request did not arrive in time." },
+  ERR_HTTP_REQUEST_TIMEOUT: { code: "request_timeout" },
 };
 
 /** Errors of other parts that reach the wire as they are, by name. What they interrupted may have taken effect. */

@@ -15,6 +15,8 @@ interface Wanted {
   ref: string;
   path: string;
   range: Range;
+  /** Whether a sleeping sandbox may be woken for it. */
+  wake: boolean;
 }
 
 export async function sendFile(
@@ -24,7 +26,8 @@ export async function sendFile(
 ): Promise<FastifyReply> {
   const signal = context.callers.signal(reply.raw);
   const span = await locate(context, wanted, signal);
-  const { stat, body } = await context.engine.files.read(wanted.ref, wanted.path, span, signal);
+  const { ref, path, wake } = wanted;
+  const { stat, body } = await context.engine.files.read(ref, path, { ...span, wake }, signal);
   const chunks = body[Symbol.asyncIterator]();
   try {
     // Before anything is said of the file: what can't be read at all is an error response, not a broken body.
@@ -58,8 +61,12 @@ async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal
 }
 
 /** Of the file that a read opens. A stat would tell of the link where the path is one. */
-async function sizeOf({ engine }: RouteContext, { ref, path }: Wanted, signal: AbortSignal): Promise<number> {
-  const { stat, body } = await engine.files.read(ref, path, { offset: 0, length: 0 }, signal);
+async function sizeOf(
+  { engine }: RouteContext,
+  { ref, path, wake }: Wanted,
+  signal: AbortSignal,
+): Promise<number> {
+  const { stat, body } = await engine.files.read(ref, path, { offset: 0, length: 0, wake }, signal);
   await body[Symbol.asyncIterator]().return?.();
   return stat.sizeBytes;
 }
@@ -124,7 +131,7 @@ async function sendMany(
     ...headers,
   });
   try {
-    await sendAll(response, chunks, numbers.httpStallMs);
+    await sendAll(response, chunks, { stallMs: numbers.httpStallMs });
     response.end();
   } catch (error) {
     log.debug({ requestId: reply.request.id, err: error }, "file not sent to its end");

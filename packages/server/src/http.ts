@@ -1,37 +1,61 @@
-import { type Server, STATUS_CODES } from "node:http";
+import { type IncomingMessage, type Server, STATUS_CODES } from "node:http";
 import type { Socket } from "node:net";
-import { type ErrorCode, HoldfastError, randomText } from "@holdfast/contract";
+import { type ErrorCode, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
-import { Gate } from "./auth.ts";
+import { Gate, socketAuthorization } from "./auth.ts";
 import { readWhole } from "./body.ts";
 import { CallerLeft, Callers } from "./callers.ts";
 import type { App, HttpParts, RouteContext } from "./context.ts";
 import { registerDocs } from "./docs.ts";
 import { createScrub, type Scrub, toWireError } from "./errors.ts";
+import { PeerWatch } from "./peer-watch.ts";
+import { retryAfterSeconds } from "./retry-after.ts";
 import { RouteTable } from "./route-table.ts";
+import { attachRoutes } from "./routes/attach.ts";
+import { cleaningRoutes } from "./routes/cleaning.ts";
+import { execInputRoutes } from "./routes/exec-input.ts";
+import { execOutputRoutes } from "./routes/exec-output.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { imageRoutes } from "./routes/images.ts";
 import { operatorRoutes } from "./routes/operator.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
+import { standbyRoutes } from "./routes/standby.ts";
 import { StartGate } from "./start-gate.ts";
 import { validatorCompiler } from "./validation.ts";
 
 /** The longest part of a URL's path that can mean something: ids and names are shorter. */
 const MAX_PARAM_LENGTH = 256;
-/** When a caller that was told to come back should. */
-const RETRY_AFTER_S = "1";
 /** How long a connection is kept for its caller to read what was wrong with its request. */
 const LINGER_MS = 2_000;
 
+const ROUTES = [
+  sandboxRoutes,
+  standbyRoutes,
+  execRoutes,
+  execOutputRoutes,
+  execInputRoutes,
+  attachRoutes,
+  fileRoutes,
+  imageRoutes,
+  operatorRoutes,
+  cleaningRoutes,
+] as const;
+
 /** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
 export function buildHttp(parts: HttpParts): App {
-  const callers = new Callers();
-  const context: RouteContext = { ...parts, callers };
   const scrub = createScrub(parts.hostPaths ?? []);
+  const context: RouteContext = {
+    ...parts,
+    callers: new Callers(),
+    peers: new PeerWatch({ everyMs: parts.numbers.streamKeepaliveMs, stallMs: parts.numbers.httpStallMs }),
+    report: createReport(parts, scrub),
+    scrub,
+  };
   const nextId = requestIds();
-  const fail = createFailure(parts, scrub);
+  const fail = createFailure(context);
+  const table = new RouteTable();
   const app: App = Fastify({
     logger: false,
     genReqId: nextId,
@@ -40,7 +64,11 @@ export function buildHttp(parts: HttpParts): App {
     bodyLimit: parts.numbers.bodyLimitBytes,
     keepAliveTimeout: parts.numbers.httpKeepAliveMs,
     routerOptions: { maxParamLength: MAX_PARAM_LENGTH },
-    http: { maxHeaderSize: parts.numbers.headerLimitBytes, headersTimeout: parts.numbers.httpReceiveMs },
+    http: {
+      maxHeaderSize: parts.numbers.headerLimitBytes,
+      headersTimeout: parts.numbers.httpReceiveMs,
+      shouldUpgradeCallback: (request) => isForSocket(request, table),
+    },
     /** Files may take as long as they move; every body has a timer of its own. */
     requestTimeout: 0,
     frameworkErrors: fail,
@@ -53,12 +81,9 @@ export function buildHttp(parts: HttpParts): App {
   registerJson(app, parts);
   registerHooks(app, context);
 
-  const table = new RouteTable();
   app.addHook("onRoute", (route) => table.add(route));
   app.setNotFoundHandler((request, reply) => refuseRoute(table, request, reply));
-  for (const routes of [sandboxRoutes, execRoutes, fileRoutes, imageRoutes, operatorRoutes]) {
-    app.register(async (scope) => routes(scope as App, context));
-  }
+  for (const routes of ROUTES) app.register(async (scope) => routes(scope as App, context));
   registerDocs(app, table, parts.version);
   return app;
 }
@@ -74,6 +99,10 @@ function limitConnections(server: Server, connections: number): void {
   server.maxConnections = connections;
 }
 
+/** Asks to upgrade that are not for a socket of ours (curl offers HTTP/2 this way) are answered as if they had not. */
+const isForSocket = ({ headers, url = "" }: IncomingMessage, table: RouteTable): boolean =>
+  headers.upgrade?.toLowerCase() === "websocket" && table.isSocket(url);
+
 function registerJson(app: App, { numbers }: HttpParts): void {
   const parse = app.getDefaultJsonParser("error", "error");
   const limits = { limitBytes: numbers.bodyLimitBytes, withinMs: numbers.httpReceiveMs };
@@ -88,17 +117,25 @@ function registerJson(app: App, { numbers }: HttpParts): void {
 
 function registerHooks(app: App, context: RouteContext): void {
   const gate = new Gate(context.keys);
+  app.decorateRequest("owner", null);
   const start = new StartGate(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
   app.addHook("onRequest", async (request, reply) => {
     reply.header("x-request-id", request.id);
     const facts = request.routeOptions.config;
-    if (!facts.public) await gate.admit(request.headers.authorization);
+    const { headers } = request;
+    if (!facts.public) {
+      request.owner = await gate.admit(facts.socket ? socketAuthorization(headers) : headers.authorization);
+    }
     if (facts.early) return;
     if (context.callers.closing) {
       reply.header("connection", "close");
       throw context.callers.closing;
     }
     if (!start.open) await start.pass();
+  });
+  app.addHook("preValidation", (request, _reply, done) => {
+    if (request.routeOptions.config.optionalBody) request.body ??= {};
+    done();
   });
   app.addHook("onResponse", (request, reply, done) => {
     const route = request.routeOptions.url ?? "none";
@@ -118,20 +155,27 @@ function registerHooks(app: App, context: RouteContext): void {
   app.addHook("preClose", async () => context.callers.dismiss(new HoldfastError("shutting_down")));
 }
 
-function createFailure({ log, metrics }: HttpParts, scrub: Scrub) {
-  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
-    const operation = request.routeOptions?.schema?.operationId;
-    const { status, body, unexpected } = toWireError(thrown, { requestId: request.id, operation, scrub });
-    const left = thrown instanceof CallerLeft || reply.raw.destroyed;
-    if (unexpected && !left) {
-      log.error(
-        { requestId: request.id, method: request.method, url: request.url, err: thrown },
-        "request failed",
-      );
+function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["report"] {
+  return (thrown, { id, method, url, routeOptions }, left) => {
+    const operation = routeOptions?.schema?.operationId;
+    const wire = toWireError(thrown, { requestId: id, operation, scrub });
+    if (wire.unexpected && !left) {
+      log.error({ requestId: id, method, url, err: thrown }, "request failed");
     }
-    metrics.failure(left ? "caller_left" : body.error.code);
-    if (status === 429 || status === 503) reply.header("retry-after", RETRY_AFTER_S);
+    metrics.failure(left ? "caller_left" : wire.body.error.code);
+    return wire;
+  };
+}
+
+function createFailure({ report, numbers }: RouteContext) {
+  return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
+    const left = thrown instanceof CallerLeft || reply.raw.destroyed;
+    const { status, body } = report(thrown, request, left);
+    const known = isHoldfastError(thrown) ? thrown.retryAfterMs : undefined;
+    const seconds = retryAfterSeconds(body.error.code, numbers, known);
+    if (seconds !== null) reply.header("retry-after", String(seconds));
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
+    if (request.routeOptions?.config?.socket) reply.header("connection", "close");
     reply.code(status).header("content-type", "application/json; charset=utf-8").send(JSON.stringify(body));
   };
 }

@@ -7,10 +7,11 @@ import {
   checkHost,
   checkStateDir,
   createOciDriver,
+  haltSandboxes,
   type OciMachine,
   type OciOptions,
 } from "@holdfast/drivers/oci";
-import { createEngine, type Driver, type Log, systemClock, systemIds } from "@holdfast/engine";
+import { createEngine, type Driver, type Log, type Ports, systemClock, systemIds } from "@holdfast/engine";
 import { keeperBinaries } from "@holdfast/keeper";
 import { holdStateDirectory, openStore } from "@holdfast/store";
 import { ensureAdminKey } from "./admin-key.ts";
@@ -39,9 +40,14 @@ export interface RunningServer {
 
 /**
  * Starts a server, or fails having let go of everything it took. The port is taken before recovery, so that a second
- * server is told so before it touches a sandbox; until recovery is done calls are held.
+ * server is told so before it touches a sandbox; until recovery is done calls are held. Tests put faults between the
+ * engine and its ports with `wrap`.
  */
-export async function startServer(config: Config, log: Log): Promise<RunningServer> {
+export async function startServer(
+  config: Config,
+  log: Log,
+  wrap: (ports: Ports) => Ports = (ports) => ports,
+): Promise<RunningServer> {
   await using taken = new AsyncDisposableStack();
   checkRights();
   refuseSeenStateDir(config.stateDir);
@@ -54,21 +60,27 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
   const store = await openStore({
     path: join(config.stateDir, "holdfast.db"),
     onUnreadable: (error) => log.error({ err: error }, "a record can't be read; it is kept and left out"),
+    onFull: () => {
+      log.error({}, "the disk is full: sandboxes are halted until the database is open");
+      return haltSandboxes(config.stateDir, systemClock);
+    },
   });
   taken.defer(() => store.close());
   const { stateDir, numbers, runtime } = config;
   const { installation } = store;
-  const { driver, images } = await openDriver({
+  const { driver, images, journals } = await openDriver({
     stateDir,
     installation,
     clock: systemClock,
     log: log.child({ part: "oci" }),
+    heartbeatMs: numbers.heartbeatMs,
+    deadMs: numbers.linkDeadMs,
     ...(runtime === undefined ? {} : { runtime }),
   });
   taken.defer(() => driver.close());
 
   const metrics = new Metrics();
-  const ports = {
+  const ports = wrap({
     installation,
     clock: systemClock,
     ids: systemIds,
@@ -76,7 +88,8 @@ export async function startServer(config: Config, log: Log): Promise<RunningServ
     store: metrics.watchStore(store),
     driver: metrics.watchDriver(driver),
     images,
-  };
+    journals,
+  });
   const engine = createEngine(ports, numbers);
   taken.defer(() => engine.stop());
   const { file: keyFile, secret: key, isNew } = await ensureAdminKey(stateDir, store.keys);

@@ -1,3 +1,4 @@
+import type { Stats } from "@holdfast/contract";
 import type { Driver, EngineApi, Store } from "@holdfast/engine";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 
@@ -25,15 +26,34 @@ export class Metrics {
   readonly #sandboxes = this.#gauge("sandboxes", "sandboxes by status", ["status"]);
   readonly #links = this.#gauge("links", "links to keepers", ["state"]);
   readonly #orphans = this.#gauge("orphans", "things that carry our marker and have no record");
+  readonly #linksLost = this.#counter("links_lost_total", "links given up since the server started");
   readonly #running = this.#gauge("execs_running", "execs under way");
+  readonly #queued = this.#gauge("execs_queued", "execs that wait for their turn");
+  readonly #readers = this.#gauge("readers", "callers that read output right now");
+  readonly #readersCut = this.#counter(
+    "readers_cut_total",
+    "streams of output ended before their exec: wedged, or expired after streamMaxMs",
+    ["why"],
+  );
+  readonly #attached = this.#gauge("attached_sockets", "WebSockets attached to execs right now");
+  readonly #streamed = this.#counter("output_bytes_total", "bytes of output sent, by form", ["format"]);
   readonly #age = this.#gauge("observation_age_seconds", "time since the last pass over all instances");
+  readonly #auditAge = this.#gauge("audit_age_seconds", "time since the last audit");
+  readonly #sweepAge = this.#gauge("sweep_age_seconds", "time since a layer of cleaning last ran", ["layer"]);
+  readonly #sweepOverdue = this.#gauge("sweep_overdue", "1 where a layer of cleaning does not run", [
+    "layer",
+  ]);
+  readonly #sweepFailures = this.#counter("sweep_failures_total", "runs of a layer that failed", ["layer"]);
+  readonly #sweepRemoved = this.#counter("sweep_removed_total", "things a layer removed", ["layer"]);
+  readonly #suspended = this.#gauge(
+    "launches_suspended",
+    "1 while launches are refused, as they keep failing",
+  );
+  readonly #waiting = this.#gauge("launches_waiting", "creates that wait in line for their launch");
+  readonly #diskFree = this.#gauge("disk_free_bytes", "free disk, as last measured");
+  readonly #memoryFree = this.#gauge("memory_free_bytes", "free memory of the host, as last measured");
   readonly #totals = this.#gauge("total", "stored counters that never go down", ["what"]);
-  readonly #errors = new Counter({
-    name: "holdfast_http_errors_total",
-    help: "error responses by code",
-    labelNames: ["code"],
-    registers: [this.registry],
-  });
+  readonly #errors = this.#counter("http_errors_total", "error responses by code", ["code"]);
 
   constructor(options: { process: boolean } = { process: true }) {
     if (options.process) collectDefaultMetrics({ register: this.registry });
@@ -47,6 +67,10 @@ export class Metrics {
     return new Gauge({ name: `holdfast_${name}`, help, labelNames, registers: [this.registry] });
   }
 
+  #counter<Label extends string>(name: string, help: string, labelNames: Label[] = []) {
+    return new Counter({ name: `holdfast_${name}`, help, labelNames, registers: [this.registry] });
+  }
+
   request(method: string, route: string, status: number, ms: number): void {
     this.#http.observe({ method, route, status }, ms / 1000);
   }
@@ -55,17 +79,54 @@ export class Metrics {
     this.#errors.inc({ code });
   }
 
+  /** Output that was given to a caller's socket. */
+  streamed(format: string, bytes: number): void {
+    this.#streamed.inc({ format }, bytes);
+  }
+
+  /** One more attached socket; the answer is to be called when it is gone. */
+  attach(): () => void {
+    this.#attached.inc();
+    return () => this.#attached.dec();
+  }
+
   async render(engine: EngineApi): Promise<string> {
     const stats = await engine.stats();
     for (const [status, count] of Object.entries(stats.sandboxes)) this.#sandboxes.set({ status }, count);
     for (const [what, count] of Object.entries(stats.totals)) this.#totals.set({ what }, count);
     this.#links.set({ state: "up" }, stats.links.up);
     this.#links.set({ state: "down" }, stats.links.down);
+    this.#linksLost.reset();
+    this.#linksLost.inc(stats.links.lost);
     this.#orphans.set(stats.orphans);
     this.#running.set(stats.execsRunning);
-    const seen = stats.lastObservationAt === null ? Number.NaN : Date.parse(stats.lastObservationAt);
-    this.#age.set((Date.parse(stats.at) - seen) / 1000);
+    this.#queued.set(stats.execsQueued);
+    this.#readers.set(stats.readers);
+    this.#readersCut.reset();
+    for (const [why, count] of Object.entries(stats.readersCut)) this.#readersCut.inc({ why }, count);
+    this.#age.set(ageSeconds(stats, stats.lastObservationAt));
+    this.#showCleaning(stats);
+    this.#showRoom(stats);
     return this.registry.metrics();
+  }
+
+  #showCleaning(stats: Stats): void {
+    this.#auditAge.set(ageSeconds(stats, stats.lastAuditAt));
+    this.#sweepFailures.reset();
+    this.#sweepRemoved.reset();
+    for (const { layer, lastAt, overdue, failures, removed } of stats.sweeps) {
+      this.#sweepAge.set({ layer }, ageSeconds(stats, lastAt));
+      this.#sweepOverdue.set({ layer }, overdue ? 1 : 0);
+      this.#sweepFailures.inc({ layer }, failures);
+      this.#sweepRemoved.inc({ layer }, removed);
+    }
+  }
+
+  #showRoom({ launches, capacity }: Stats): void {
+    this.#suspended.set(launches.state === "open" ? 0 : 1);
+    this.#waiting.set(launches.waiting);
+    this.#diskFree.set(capacity?.diskFreeBytes ?? Number.NaN);
+    this.#memoryFree.set(capacity?.memoryFreeBytes ?? Number.NaN);
   }
 
   /** The store, with the duration of every exec taken from the commit that ends it. */
@@ -95,6 +156,10 @@ export class Metrics {
     });
   }
 }
+
+/** NaN where it has not happened yet. */
+const ageSeconds = ({ at }: Stats, then: string | null): number =>
+  then === null ? Number.NaN : (Date.parse(at) - Date.parse(then)) / 1000;
 
 /** The same object with one method replaced. The others stay bound to the object itself. */
 function withMethod<Target extends object, Name extends keyof Target>(

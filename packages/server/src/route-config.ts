@@ -7,8 +7,12 @@ export interface RouteFacts {
   public?: true;
   /** Served while the server still recovers. */
   early?: true;
+  /** A WebSocket: its key may come as a subprotocol. */
+  socket?: true;
   /** Errors beyond those that every route can answer with. */
   errors?: readonly ErrorCode[];
+  /** A request without a body means one with nothing in it. */
+  optionalBody?: true;
   /** The body is bytes; this says which. */
   bytesIn?: string;
   /** Answers in other forms than JSON, by status and media type. */

@@ -1,6 +1,14 @@
 /** Requests and answers that exist on the wire only, and the parts that many routes share. */
 import { type Static, type TSchema, Type } from "@fastify/type-provider-typebox";
-import { AbsolutePath, EXEC_ID_PATTERN, type StreamRecord } from "@holdfast/contract";
+import {
+  AbsolutePath,
+  ErrorBody,
+  EXEC_ID_PATTERN,
+  OneOf,
+  OUTPUT_STREAMS,
+  Sandbox,
+  Timestamp,
+} from "@holdfast/contract";
 
 export const MAX_LIMIT = 1_000;
 const DEFAULT_LIMIT = 100;
@@ -10,6 +18,7 @@ export const SandboxRef = Type.Object({
 });
 
 export const ExecRef = Type.Object({ id: Type.String({ pattern: EXEC_ID_PATTERN }) });
+export type ExecRef = Static<typeof ExecRef>;
 
 export const Page = {
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIMIT, default: DEFAULT_LIMIT })),
@@ -24,6 +33,14 @@ export const pageOf = (query: { limit?: number; cursor?: string }) => ({
 
 export const PathQuery = { path: AbsolutePath };
 
+export const ReadQuery = {
+  ...PathQuery,
+  wake: Type.Optional(
+    Type.Boolean({ default: true, description: "false: rather fail than wake a sleeping sandbox" }),
+  ),
+};
+export const readOptionsOf = (query: { wake?: boolean }) => ({ wake: query.wake ?? true });
+
 export const Mode = Type.String({ pattern: "^[0-7]{3,4}$", description: "permissions in octal" });
 export const parseMode = (mode: string | undefined): number | undefined =>
   mode === undefined ? undefined : Number.parseInt(mode, 8);
@@ -33,6 +50,13 @@ export const IdempotencyHeaders = Type.Object({
     Type.String({ minLength: 1, maxLength: 255, description: "the same key never makes a second one" }),
   ),
 });
+
+export const OutputQuery = {
+  cursor: Type.Optional(
+    Type.String({ minLength: 1, maxLength: 160, description: "read on from here; default: from the start" }),
+  ),
+  stream: Type.Optional(OneOf(OUTPUT_STREAMS, { description: "only this stream; cursors stay the same" })),
+};
 
 export const SignalExec = Type.Object(
   { signal: Type.String({ pattern: "^[A-Z][A-Z0-9]{1,12}$", description: "such as SIGINT, or INT" }) },
@@ -84,7 +108,43 @@ export const ProcessList = Type.Object(
 );
 export type ProcessList = Static<typeof ProcessList>;
 
+export const Cleanup = Type.Object(
+  {
+    dryRun: Type.Optional(
+      Type.Boolean({ default: false, description: "remove nothing, and say what would be removed" }),
+    ),
+  },
+  { $id: "Cleanup", title: "Cleanup", additionalProperties: false },
+);
+export type Cleanup = Static<typeof Cleanup>;
+
+/** One record of a create that is streamed. */
+export const CreateRecord = Type.Union(
+  [
+    Type.Object({
+      type: Type.Literal("progress"),
+      step: Type.String({
+        description:
+          "accepted, waiting (in line for a launch), launching, files, root, runtime, keeper, proving, ready; more may be added",
+      }),
+      at: Timestamp,
+    }),
+    Type.Object({ type: Type.Literal("keepalive") }),
+    Type.Object({
+      type: Type.Literal("sandbox"),
+      sandbox: Sandbox,
+      existed: Type.Boolean({ description: "it was there before this request" }),
+    }),
+    Type.Object({ type: Type.Literal("error"), error: ErrorBody.properties.error }),
+  ],
+  {
+    $id: "CreateRecord",
+    title: "CreateRecord",
+    description: "the last one is a `sandbox` or an `error`; the type decides, whatever the HTTP status says",
+  },
+);
+export type CreateRecord = Static<typeof CreateRecord>;
+
 /** Documents what a route answers with by hand: the handler writes to the socket itself. */
 export const bytes = (description: string): TSchema =>
   Type.Unsafe<unknown>({ type: "string", format: "binary", description });
-export type { StreamRecord };

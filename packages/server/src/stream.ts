@@ -1,69 +1,24 @@
 /** Writing to callers who may be slow, or gone. */
 import type { ServerResponse } from "node:http";
-import type { StreamRecord } from "@holdfast/contract";
+import { CallerLeft } from "./callers.ts";
 
-export type StreamFormat = "ndjson" | "sse";
-
-export const STREAM_TYPES: Readonly<Record<StreamFormat, string>> = {
-  ndjson: "application/x-ndjson",
-  sse: "text/event-stream",
-};
-
-/** What the Accept header asks for by name; null where it names neither. */
-export function acceptedStream(accept: string | undefined): StreamFormat | null {
-  if (accept === undefined || accept === "*/*") return null;
-  if (accept.includes(STREAM_TYPES.sse)) return "sse";
-  return accept.includes(STREAM_TYPES.ndjson) ? "ndjson" : null;
-}
-
-const ENCODE: Readonly<Record<StreamFormat, (record: StreamRecord) => string>> = {
-  ndjson: (record) => `${JSON.stringify(record)}\n`,
-  /** The cursor as event id, so that a browser's own reconnect carries on from there. */
-  sse: (record) => `id: ${record.cursor}\nevent: ${record.type}\ndata: ${JSON.stringify(record)}\n\n`,
-};
-
-async function* encode(
-  records: AsyncIterable<StreamRecord>,
-  format: StreamFormat,
-): AsyncGenerator<string, void, undefined> {
-  for await (const record of records) yield ENCODE[format](record);
-}
-
-/**
- * Streams an exec's records. The first one is awaited before the headers go out, so that an exec or cursor that isn't
- * there is still an error response. After that, whatever ends the records early ends the response without an `end`
- * record, which tells the caller to come back with its last cursor. Rejects with what ended it.
- */
-export async function sendRecords(
-  response: ServerResponse,
-  records: AsyncIterable<StreamRecord>,
-  options: { format: StreamFormat; stallMs: number; headers: Record<string, string>; onOpen: () => void },
-): Promise<void> {
-  const lines = encode(records, options.format);
-  const first = await lines.next();
-  options.onOpen();
-  response.writeHead(200, {
-    ...options.headers,
-    "content-type": `${STREAM_TYPES[options.format]}; charset=utf-8`,
-    "cache-control": "no-store",
-    "x-accel-buffering": "no",
-  });
-  try {
-    if (!first.done) await send(response, first.value, options.stallMs);
-    await sendAll(response, lines, options.stallMs);
-  } finally {
-    await lines.return();
-    response.end();
-  }
+export interface SendLimits {
+  /** A caller that takes nothing for this long is cut off. */
+  stallMs: number;
+  /** Ends the wait for a caller that takes nothing. */
+  signal?: AbortSignal;
 }
 
 /** Every chunk, at the reader's pace: nothing is asked of the source before the last chunk was taken. */
 export async function sendAll(
   response: ServerResponse,
-  chunks: AsyncIterable<string | Uint8Array>,
-  stallMs: number,
+  chunks: AsyncIterable<Uint8Array>,
+  limits: SendLimits,
 ): Promise<void> {
-  for await (const chunk of chunks) await send(response, chunk, stallMs);
+  for await (const chunk of chunks) {
+    response.write(chunk);
+    await taken(response, limits);
+  }
 }
 
 export class ReaderStalled extends Error {
@@ -73,27 +28,31 @@ export class ReaderStalled extends Error {
   }
 }
 
-function send(response: ServerResponse, chunk: string | Uint8Array, stallMs: number): Promise<void> | void {
-  if (response.destroyed) throw new Error("the caller has left");
-  if (response.write(chunk)) return;
-  return drained(response, stallMs);
+/** Returns, or resolves, when the response takes more. Rejects when its caller has left, or takes nothing for too long. */
+export function taken(response: ServerResponse, limits: SendLimits): Promise<void> | void {
+  if (response.destroyed) throw new CallerLeft();
+  if (response.writableNeedDrain) return drained(response, limits);
 }
 
-/** Resolves when the response takes more or is closed. A reader that takes nothing is cut off. */
-function drained(response: ServerResponse, stallMs: number): Promise<void> {
+/** Resolves when the response takes more or is closed. */
+function drained(response: ServerResponse, { stallMs, signal }: SendLimits): Promise<void> {
   return new Promise((resolve, reject) => {
-    const finish = (error?: Error) => {
+    const finish = (error?: unknown) => {
       clearTimeout(timer);
       response.off("drain", done);
       response.off("close", done);
-      error ? reject(error) : resolve();
+      signal?.removeEventListener("abort", aborted);
+      error === undefined ? resolve() : reject(error);
     };
     const done = () => finish();
+    const aborted = () => finish(signal?.reason);
     const timer = setTimeout(() => {
       response.destroy();
       finish(new ReaderStalled(stallMs));
     }, stallMs);
     response.once("drain", done);
     response.once("close", done);
+    signal?.addEventListener("abort", aborted);
+    if (signal?.aborted) aborted();
   });
 }

@@ -1,5 +1,4 @@
-import type { Exec, StreamRecord } from "@holdfast/contract";
-import { HoldfastError } from "@holdfast/contract";
+import type { Exec } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
 import { anExec, json, serve, until } from "../testing/double.ts";
 
@@ -68,6 +67,29 @@ describe("an exec that is waited for", () => {
     expect(keys).toEqual(["k1", undefined]);
   });
 
+  test("is awaited only where its caller hears nothing of it for a while", async () => {
+    const seen: unknown[] = [];
+    await using server = await serve({
+      execs: {
+        start: async (_ref, _input, { awaited }) => {
+          seen.push(awaited);
+          return { exec: running, followed: false };
+        },
+        wait: async () => anExec(),
+        output: async function* () {},
+      },
+    });
+    const call = (body: object, accept = "*/*") => {
+      const request = json({ command: "a", ...body });
+      return server.fetch(post, { ...request, headers: { ...request.headers, accept } as never });
+    };
+    await call({});
+    await call({ waitMs: 999 });
+    await call({ detach: true });
+    await (await call({}, "text/event-stream")).text();
+    expect(seen).toEqual([true, false, false, false]);
+  });
+
   test("a caller that leaves while held aborts the start", async () => {
     let held: AbortSignal | undefined;
     await using server = await serve({
@@ -88,6 +110,41 @@ describe("an exec that is waited for", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toEqual([]);
   });
 
+  test("says what becomes of it when its sandbox sleeps, and only what can be done", async () => {
+    const seen: unknown[] = [];
+    await using server = await serve({
+      execs: {
+        start: async (_ref, { keepAwake, onWake }) => {
+          seen.push({ keepAwake, onWake });
+          return { exec: anExec({ status: "running", keepAwake: false, suspended: true }), followed: false };
+        },
+      },
+    });
+    const ask = (how: object) => server.fetch(post, json({ command: "a", detach: true, ...how }));
+    const wishes = [
+      {},
+      { keepAwake: false, onWake: { signal: "SIGHUP" } },
+      { keepAwake: true, onWake: { argv: ["reconnect", "--now"] } },
+    ];
+    for (const wish of wishes) {
+      expect(await (await ask(wish)).json()).toMatchObject({ keepAwake: false, suspended: true });
+    }
+    expect(seen).toEqual(wishes);
+    for (const wrong of [
+      { keepAwake: "no" },
+      { onWake: {} },
+      { onWake: { signal: "HUP" } },
+      { onWake: { argv: [] } },
+      { onWake: { signal: "SIGHUP", argv: ["a"] } },
+      { onWake: "SIGHUP" },
+    ]) {
+      const response = await ask(wrong);
+      expect(response.status, JSON.stringify(wrong)).toBe(400);
+      expect(await response.json()).toMatchObject({ error: { code: "invalid_request" } });
+    }
+    expect(seen).toHaveLength(wishes.length);
+  });
+
   test("a shutdown answers a waiting caller with the exec, which goes on", async () => {
     let waiting = false;
     await using server = await serve({
@@ -106,150 +163,4 @@ describe("an exec that is waited for", () => {
     expect(response.status).toBe(202);
     expect(await response.json()).toMatchObject({ id: "exe_1", status: "running" });
   });
-});
-
-describe("an exec that is streamed", () => {
-  const records: StreamRecord[] = [
-    { type: "start", cursor: "0", exec: running },
-    { type: "stdout", cursor: "7", at: "2025-01-01T00:00:00.000Z", data: "aGkK" },
-    { type: "keepalive", cursor: "7" },
-    { type: "end", cursor: "7", exec: anExec() },
-  ];
-  async function* all() {
-    yield* records;
-  }
-
-  test("comes as one JSON record a line, and ends with the exec", async () => {
-    await using server = await serve({ execs: { start, output: all } });
-    const request = json({ command: "x" });
-    const headers = { ...request.headers, accept: "application/x-ndjson" } as never;
-    const response = await server.fetch(post, { ...request, headers });
-    expect(response.headers.get("content-type")).toContain("application/x-ndjson");
-    const lines = (await response.text()).trimEnd().split("\n");
-    expect(lines.map((line) => JSON.parse(line))).toEqual(records);
-  });
-
-  test("comes as server-sent events with the cursor as id", async () => {
-    const cursors: unknown[] = [];
-    const output = (_id: string, { cursor }: { cursor?: string | undefined }) => {
-      cursors.push(cursor);
-      return all();
-    };
-    await using server = await serve({ execs: { output } });
-    const headers = { accept: "text/event-stream", "last-event-id": "7" };
-    const response = await server.fetch("/v1/execs/exe_1/output?follow=true", { headers });
-    expect(response.headers.get("content-type")).toContain("text/event-stream");
-    expect(await response.text()).toContain(`id: 7\nevent: end\ndata: {"type":"end"`);
-    expect(cursors).toEqual(["7"]);
-  });
-
-  test("that can't begin is a typed error, not an empty stream", async () => {
-    await using server = await serve({
-      execs: {
-        // biome-ignore lint/correctness/useYield: it fails before it has anything to yield
-        output: async function* () {
-          throw new HoldfastError("output_dropped");
-        },
-      },
-    });
-    const response = await server.fetch("/v1/execs/exe_1/output");
-    expect(response.status).toBe(410);
-    expect(await response.json()).toMatchObject({ error: { code: "output_dropped" } });
-  });
-
-  test("that breaks off has no end record", async () => {
-    await using server = await serve({
-      execs: {
-        output: async function* () {
-          yield* records.slice(0, 2);
-          throw new Error("the link was lost");
-        },
-      },
-    });
-    const text = await (await server.fetch("/v1/execs/exe_1/output")).text();
-    expect(text).toContain('"stdout"');
-    expect(text).not.toContain('"end"');
-  });
-
-  test("is cut without an end record when the server shuts down", async () => {
-    await using server = await serve({
-      execs: {
-        output: async function* (_id, { signal }) {
-          yield* records.slice(0, 1);
-          await never(signal);
-        },
-      },
-    });
-    const response = await server.fetch("/v1/execs/exe_1/output?follow=true");
-    await server.app.close();
-    const text = await response.text();
-    expect(text).toContain('"start"');
-    expect(text).not.toContain('"end"');
-  });
-
-  test("goes at the pace of its reader, and a reader that stalls is cut off", async () => {
-    let produced = 0;
-    let finished = false;
-    await using server = await serve(
-      {
-        execs: {
-          output: async function* () {
-            try {
-              for (;;) {
-                produced += 1;
-                yield { type: "stdout", cursor: "1", at: "", data: "A".repeat(65_536) } as const;
-              }
-            } finally {
-              finished = true;
-            }
-          },
-        },
-      },
-      { numbers: { httpStallMs: 200 } },
-    );
-    const response = await server.fetch("/v1/execs/exe_1/output?follow=true");
-    await until(() => finished);
-    expect(produced).toBeLessThan(1_000);
-    await expect(response.text()).rejects.toThrow();
-  });
-
-  test("ends when its caller leaves", async () => {
-    let finished = false;
-    await using server = await serve({
-      execs: {
-        output: async function* (_id, { signal }) {
-          try {
-            yield* records.slice(0, 1);
-            await never(signal);
-          } finally {
-            finished = true;
-          }
-        },
-      },
-    });
-    const leaving = new AbortController();
-    await server.fetch("/v1/execs/exe_1/output?follow=true", { signal: leaving.signal });
-    leaving.abort();
-    await until(() => finished);
-  });
-});
-
-test("stdin is handed on byte for byte with its offset", async () => {
-  const chunks: unknown[] = [];
-  await using server = await serve({
-    execs: {
-      writeStdin: async (_id, { offset, data, end }) => {
-        chunks.push([offset, Buffer.from(data).toString("hex"), end]);
-        return { accepted: offset + data.length };
-      },
-    },
-  });
-  const body = Buffer.from([0, 255, 10]);
-  const response = await server.fetch("/v1/execs/exe_1/stdin?offset=4", { method: "POST", body });
-  expect(await response.json()).toEqual({ accepted: 7 });
-  await server.fetch("/v1/execs/exe_1/stdin?offset=7&end=true", { method: "POST" });
-  expect(chunks).toEqual([
-    [4, "00ff0a", false],
-    [7, "", true],
-  ]);
 });

@@ -102,6 +102,59 @@ describe("reading", () => {
   });
 });
 
+describe("reading from a sandbox that sleeps", () => {
+  const asked: unknown[] = [];
+  const files = {
+    ...filesWith(small),
+    stat: async (_ref: string, _path: string, options: object) => {
+      asked.push(options);
+      return aFile(1);
+    },
+    list: async (_ref: string, path: string, options: object) => {
+      asked.push(options);
+      return { path, items: [], truncated: false };
+    },
+    read: async (ref: string, path: string, options: { offset: number; length: number | null }) => {
+      asked.push(options);
+      return filesWith(small).read(ref, path, options);
+    },
+  };
+
+  test.each([
+    ["", true],
+    ["&wake=true", true],
+    ["&wake=false", false],
+  ])("may wake it, unless told not to: %j", async (query, wake) => {
+    asked.length = 0;
+    await using server = await serve({ files });
+    for (const what of ["files", "files/stat", "files/list"]) {
+      expect((await server.fetch(`/v1/sandboxes/a/${what}?path=/a${query}`)).status).toBe(200);
+    }
+    const range = { range: "bytes=-3" };
+    expect(await (await server.fetch(`${path}${query}`, { headers: range })).text()).toBe("789");
+    expect(asked).toEqual([
+      { offset: 0, length: null, wake },
+      { wake },
+      { limit: 10_000, wake },
+      { offset: 0, length: 0, wake },
+      { offset: 7, length: 3, wake },
+    ]);
+  });
+
+  test("is refused with a code of its own where that can't be without waking it", async () => {
+    const read = () => Promise.reject(new HoldfastError("not_on_disk"));
+    await using server = await serve({ files: { read } });
+    const response = await server.fetch(`${path}&wake=false`);
+    expect(response.status).toBe(409);
+    expect(await response.json()).toMatchObject({ error: { code: "not_on_disk", retryable: false } });
+  });
+
+  test.each(["wake=no", "wake=0", "wake="])("is not asked for with %s", async (query) => {
+    await using server = await serve({ files });
+    expect((await server.fetch(`${path}&${query}`)).status).toBe(400);
+  });
+});
+
 describe("writing", () => {
   async function digest(body: AsyncIterable<Uint8Array>): Promise<{ size: number; sha: string }> {
     const hash = createHash("sha256");

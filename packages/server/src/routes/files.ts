@@ -4,11 +4,21 @@ import { readChunks } from "../body.ts";
 import type { App, RouteContext } from "../context.ts";
 import { sendFile } from "../file-sender.ts";
 import { parseRange } from "../range.ts";
-import { bytes, MakeDirectory, Mode, MoveFile, PathQuery, parseMode, SandboxRef } from "../schemas.ts";
+import {
+  bytes,
+  MakeDirectory,
+  Mode,
+  MoveFile,
+  PathQuery,
+  parseMode,
+  ReadQuery,
+  readOptionsOf,
+  SandboxRef,
+} from "../schemas.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["files"];
-const READ_ERRORS = [
+const FILE_ERRORS = [
   ...SERVING_ERRORS,
   "invalid_path",
   "forbidden_path",
@@ -16,8 +26,11 @@ const READ_ERRORS = [
   "file_not_found",
   "not_a_file",
 ] as const;
-const WRITE_ERRORS = [...READ_ERRORS, "file_conflict", "disk_full"] as const;
+const READ_ERRORS = [...FILE_ERRORS, "not_on_disk"] as const;
+const WRITE_ERRORS = [...FILE_ERRORS, "file_conflict", "disk_full"] as const;
 const MAX_ENTRIES = 10_000;
+const READ_ASLEEP =
+  "A sandbox in standby is not woken for what lies on its disk. What is there only while it is awake (tmpfs, /proc, /dev) wakes it, or with `wake=false` is 409 `not_on_disk`.";
 
 export function fileRoutes(app: App, context: RouteContext): void {
   const { engine, callers } = context;
@@ -28,9 +41,10 @@ export function fileRoutes(app: App, context: RouteContext): void {
       schema: {
         operationId: "readFile",
         summary: "A file's bytes, whole or one range.",
+        description: READ_ASLEEP,
         tags,
         params: SandboxRef,
-        querystring: Type.Object(PathQuery),
+        querystring: Type.Object(ReadQuery),
         headers: Type.Object({ range: Type.Optional(Type.String({ description: "one range of bytes" })) }),
       },
       config: {
@@ -41,8 +55,10 @@ export function fileRoutes(app: App, context: RouteContext): void {
         errors: [...READ_ERRORS, "range_not_satisfiable"],
       },
     },
-    ({ params, query, headers }, reply) =>
-      sendFile(reply, context, { ref: params.ref, path: query.path, range: parseRange(headers.range) }),
+    ({ params, query, headers }, reply) => {
+      const range = parseRange(headers.range);
+      return sendFile(reply, context, { ref: params.ref, path: query.path, range, ...readOptionsOf(query) });
+    },
   );
 
   app.delete(
@@ -74,14 +90,16 @@ export function fileRoutes(app: App, context: RouteContext): void {
       schema: {
         operationId: "statFile",
         summary: "What lies at a path.",
+        description: READ_ASLEEP,
         tags,
         params: SandboxRef,
-        querystring: Type.Object(PathQuery),
+        querystring: Type.Object(ReadQuery),
         response: { 200: FileStat },
       },
       config: { errors: READ_ERRORS },
     },
-    ({ params, query }, reply) => engine.files.stat(params.ref, query.path, callers.signal(reply.raw)),
+    ({ params, query }, reply) =>
+      engine.files.stat(params.ref, query.path, readOptionsOf(query), callers.signal(reply.raw)),
   );
 
   app.get(
@@ -90,10 +108,11 @@ export function fileRoutes(app: App, context: RouteContext): void {
       schema: {
         operationId: "listFiles",
         summary: "The entries of a directory.",
+        description: READ_ASLEEP,
         tags,
         params: SandboxRef,
         querystring: Type.Object({
-          ...PathQuery,
+          ...ReadQuery,
           limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_ENTRIES, default: MAX_ENTRIES })),
         }),
         response: { 200: FileList },
@@ -104,7 +123,7 @@ export function fileRoutes(app: App, context: RouteContext): void {
       engine.files.list(
         params.ref,
         query.path,
-        { limit: query.limit ?? MAX_ENTRIES },
+        { limit: query.limit ?? MAX_ENTRIES, ...readOptionsOf(query) },
         callers.signal(reply.raw),
       ),
   );

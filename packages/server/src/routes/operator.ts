@@ -82,7 +82,7 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
         }),
         response: { 200: EventList },
       },
-      config: { errors: ["sandbox_not_found"] },
+      config: { errors: ["sandbox_not_found", "pending_cleanup"] },
     },
     ({ query }) =>
       engine.events({

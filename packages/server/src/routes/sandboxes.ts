@@ -8,21 +8,31 @@ import {
   STATUSES,
   type Status,
 } from "@holdfast/contract";
+import type { CreateOptions } from "@holdfast/engine";
+import { orMaybeDispatched } from "../callers.ts";
 import type { App, RouteContext } from "../context.ts";
 import { labelFilter, oneOfEach } from "../filters.ts";
+import { acceptedFormat } from "../output-format.ts";
+import { PROGRESS_CONTENT, PROGRESS_FORMATS, sendProgress } from "../progress-sender.ts";
 import { IdempotencyHeaders, Page, ProcessList, pageOf, SandboxRef } from "../schemas.ts";
 
 const tags = ["sandboxes"];
 const MAX_GRACE_MS = 60_000;
 const MAX_WAIT_MS = 240_000;
+/** On the way to serving. */
+const UNDER_WAY: readonly Status[] = ["queued", "creating", "waking"];
 
-export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void {
+export function sandboxRoutes(app: App, context: RouteContext): void {
+  const { engine, callers } = context;
+
   app.post(
     "/v1/sandboxes",
     {
       schema: {
         operationId: "createSandbox",
         summary: "Create a sandbox; answers when it is proven ready.",
+        description:
+          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams.",
         tags,
         headers: IdempotencyHeaders,
         querystring: Type.Object({
@@ -32,12 +42,15 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
         response: { 200: Sandbox, 201: Sandbox, 202: Sandbox },
       },
       config: {
+        content: { 200: PROGRESS_CONTENT },
         errors: [
           "image_not_found",
           "image_incapable",
           "name_taken",
           "idempotency_conflict",
           "too_many_sandboxes",
+          "low_memory",
+          "launches_suspended",
           "capacity",
           "launch_failed",
           "proof_failed",
@@ -46,17 +59,22 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
         ],
       },
     },
-    async ({ body, query, headers }, reply) => {
+    async ({ body, query, headers, owner }, reply) => {
       const wait = query.wait ?? true;
-      const { sandbox, existed } = await engine.sandboxes.create(body, {
-        wait,
-        idempotencyKey: headers["idempotency-key"],
-        signal: callers.signal(reply.raw),
-      });
-      const isUnderWay = sandbox.status === "queued" || sandbox.status === "creating";
+      const idempotencyKey = headers["idempotency-key"];
+      const options = { wait, idempotencyKey, owner, signal: callers.signal(reply.raw) };
+      const format = wait ? acceptedFormat(headers.accept, PROGRESS_FORMATS) : null;
+      if (format) {
+        return sendProgress(reply, context, format, (onProgress) => create(body, { ...options, onProgress }));
+      }
+      const { sandbox, existed } = await create(body, options);
+      const isUnderWay = UNDER_WAY.includes(sandbox.status);
       return reply.code(existed && !isUnderWay ? 200 : isUnderWay ? 202 : 201).send(sandbox);
     },
   );
+
+  const create = (input: CreateSandbox, options: CreateOptions) =>
+    orMaybeDispatched(callers, engine.sandboxes.create(input, options));
 
   app.get(
     "/v1/sandboxes",
@@ -100,7 +118,7 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
         params: SandboxRef,
         response: { 200: Sandbox },
       },
-      config: { errors: ["sandbox_not_found"] },
+      config: { errors: ["sandbox_not_found", "pending_cleanup"] },
     },
     ({ params }) => engine.sandboxes.get(params.ref),
   );
@@ -133,7 +151,7 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
         }),
         response: { 200: Sandbox, 202: Sandbox },
       },
-      config: { errors: ["sandbox_not_found", "wrong_state"] },
+      config: { errors: ["sandbox_not_found", "wrong_state", "sandbox_gone"] },
     },
     async ({ params, query }, reply) => {
       const sandbox = await engine.sandboxes.remove(params.ref, {
@@ -171,7 +189,7 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
         querystring: Type.Object(Page),
         response: { 200: EventList },
       },
-      config: { errors: ["sandbox_not_found"] },
+      config: { errors: ["sandbox_not_found", "pending_cleanup"] },
     },
     ({ params, query }) => engine.events({ ref: params.ref, ...pageOf(query) }),
   );
@@ -194,12 +212,18 @@ export function sandboxRoutes(app: App, { engine, callers }: RouteContext): void
   );
 }
 
-/** What any call into a sandbox can meet. */
+/** What any call into a sandbox can meet, that of waking it for the call included. */
 export const SERVING_ERRORS = [
   "sandbox_not_found",
+  "pending_cleanup",
   "sandbox_gone",
   "sandbox_failed",
   "wrong_state",
+  "too_many_held",
+  "low_memory",
+  "wake_timeout",
+  "capacity",
+  "launches_suspended",
   "sandbox_degraded",
   "link_lost",
   "deadline",

@@ -2,7 +2,16 @@
  * An engine that answers what a test tells it to: for what happens on the wire only (framing, errors, slow and leaving
  * callers), where the real one could not be made to stand still at the right moment.
  */
-import { type Exec, type FileStat, NUMBERS, type Numbers } from "@holdfast/contract";
+import {
+  DEFAULT_RESOURCES,
+  type Exec,
+  type FileStat,
+  NUMBERS,
+  type Numbers,
+  type Sandbox,
+  STATUSES,
+  type Stats,
+} from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
 import type { App } from "../context.ts";
 import { buildHttp } from "../http.ts";
@@ -15,6 +24,9 @@ export interface EngineDouble {
   files?: Loose<EngineApi["files"]>;
   images?: Loose<EngineApi["images"]>;
   stats?: EngineApi["stats"];
+  audit?: EngineApi["audit"];
+  lastAudit?: EngineApi["lastAudit"];
+  cleanup?: EngineApi["cleanup"];
   unreadiness?: EngineApi["unreadiness"];
 }
 
@@ -45,18 +57,31 @@ export interface TestServer extends AsyncDisposable {
   app: App;
   url: string;
   lines: LogLine[];
+  /** Execs whose readers were cut off as wedged. */
+  wedged: string[];
   fetch(path: string, init?: RequestInit): Promise<Response>;
 }
 
 /** A listening server over a double. */
 export async function serve(
   engine: EngineDouble,
-  options: { numbers?: Partial<Numbers>; started?: Promise<void>; hostPaths?: string[] } = {},
+  options: {
+    numbers?: Partial<Numbers>;
+    started?: Promise<void>;
+    hostPaths?: string[];
+    /** Further keys that are known. */
+    keys?: readonly string[];
+  } = {},
 ): Promise<TestServer> {
   const lines: LogLine[] = [];
+  const wedged: string[] = [];
+  const keys = [KEY, ...(options.keys ?? [])];
   const app = buildHttp({
-    engine: engine as EngineApi,
-    keys: { findKey: async (secret) => (secret === KEY ? { name: "test" } : null) },
+    engine: {
+      ...engine,
+      execs: { readerWedged: (id: string) => wedged.push(id), ...engine.execs },
+    } as EngineApi,
+    keys: { findKey: async (secret) => (keys.includes(secret) ? { name: "test" } : null) },
     log: recordingLog(lines),
     numbers: { ...NUMBERS, ...options.numbers },
     version: "0.0.0",
@@ -70,6 +95,7 @@ export async function serve(
     app,
     url,
     lines,
+    wedged,
     fetch: (path, init = {}) =>
       fetch(url + path, { ...init, headers: { ...authorized, ...(init.headers as Record<string, string>) } }),
     [Symbol.asyncDispose]: async () => {
@@ -85,6 +111,48 @@ export const json = (value: unknown): RequestInit => ({
   body: JSON.stringify(value),
 });
 
+export const aSandbox = (over: Partial<Sandbox> = {}): Sandbox => ({
+  id: "sbx_0123456789abcdef",
+  name: "demo",
+  status: "ready",
+  cause: null,
+  generation: 1,
+  image: "host",
+  createdAt: "2025-01-01T00:00:00.000Z",
+  lastActivityAt: "2025-01-01T00:00:00.000Z",
+  endedAt: null,
+  keptUntil: null,
+  expiresAt: null,
+  execsStarted: 0,
+  provenAt: "2025-01-01T00:00:00.000Z",
+  proof: null,
+  lease: { state: "held" },
+  standbyKind: "memory",
+  checkpoint: null,
+  resources: DEFAULT_RESOURCES,
+  lifecycle: {},
+  labels: {},
+  ...over,
+});
+
+export const aStats = (over: Partial<Stats> = {}): Stats => ({
+  at: "2025-01-01T00:00:00.000Z",
+  sandboxes: Object.fromEntries(STATUSES.map((status) => [status, 0])) as Stats["sandboxes"],
+  totals: { created: 0, terminated: 0, failed: 0, execsStarted: 0, execsEnded: 0 },
+  execsRunning: 0,
+  execsQueued: 0,
+  links: { up: 0, down: 0, lost: 0 },
+  readers: 0,
+  readersCut: { wedged: 0, expired: 0 },
+  orphans: 0,
+  lastObservationAt: null,
+  lastAuditAt: null,
+  sweeps: [],
+  launches: { state: "open", waiting: 0, failuresInARow: 0 },
+  capacity: null,
+  ...over,
+});
+
 export const anExec = (over: Partial<Exec> = {}): Exec => ({
   id: "exe_1",
   sandboxId: "sbx_0123456789abcdef",
@@ -98,6 +166,10 @@ export const anExec = (over: Partial<Exec> = {}): Exec => ({
   startedAt: "2025-01-01T00:00:00.000Z",
   endedAt: "2025-01-01T00:00:00.000Z",
   timeoutMs: null,
+  tty: false,
+  keepAwake: true,
+  suspended: false,
+  keptUntil: null,
   truncated: false,
   cursor: "0",
   ...over,
@@ -114,9 +186,9 @@ export const aFile = (sizeBytes: number): FileStat => ({
   modifiedAt: "2025-01-01T00:00:00.000Z",
 });
 
-/** Resolves when the condition holds; fails after two seconds, so that no test hangs. */
+/** Resolves when the condition holds; fails after a while, so that no test hangs. */
 export async function until(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 2_000;
+  const deadline = Date.now() + 15_000;
   while (!condition()) {
     if (Date.now() > deadline) throw new Error("the condition did not come true");
     await new Promise((resolve) => setTimeout(resolve, 5));

@@ -1,0 +1,192 @@
+/**
+ * A caller attached to an exec: output goes out as it is journaled, what comes in goes to the exec. Any number of callers
+ * may be attached to one exec, each with its own cursor. An attachment owns nothing: when it ends, for whatever reason, the
+ * exec goes on, and the caller comes back with its last cursor.
+ *
+ * Input is taken one message at a time, in order, and the socket isn't read while one is under way, so what waits here is
+ * at most what was read before: one message, or one read of the socket that held several small ones.
+ */
+import { HoldfastError, isHoldfastError, type OutputStream } from "@holdfast/contract";
+import type { OutputRecord } from "@holdfast/engine";
+import type { FastifyRequest } from "fastify";
+import { type ClientMessage, readMessage } from "./attach-messages.ts";
+import { type AttachedSocket, CLOSE } from "./attached-socket.ts";
+import { CallerLeft } from "./callers.ts";
+import type { RouteContext } from "./context.ts";
+import { frameOf } from "./frames.ts";
+
+export interface Attach {
+  id: string;
+  cursor?: string | undefined;
+  stream?: OutputStream | undefined;
+  request: FastifyRequest;
+  /** Aborts when the caller has left or the server shuts down. */
+  signal: AbortSignal;
+}
+
+interface Incoming {
+  data: Buffer;
+  isBinary: boolean;
+}
+
+type Input = Exclude<ClientMessage, { type: "stdin" }> | { type: "stdin"; chunk: Chunk };
+type Chunk = { offset: number | null; data: Buffer; end: boolean };
+
+export class Attachment {
+  readonly #socket: AttachedSocket;
+  readonly #context: RouteContext;
+  readonly #wanted: Attach;
+  readonly #incoming: Incoming[] = [];
+  #isTaking = false;
+  /** Nothing is taken from the caller any more. */
+  #isOver = false;
+
+  constructor(socket: AttachedSocket, context: RouteContext, wanted: Attach) {
+    this.#socket = socket;
+    this.#context = context;
+    this.#wanted = wanted;
+    socket.onMessage((data, isBinary) => {
+      this.#incoming.push({ data, isBinary });
+      if (!this.#isTaking) void this.#takeAll();
+    });
+  }
+
+  /** Shows the output until its end. Resolves when the socket was closed, or is gone; never rejects. */
+  async run(): Promise<void> {
+    const { signal } = this.#wanted;
+    const dismiss = () => this.#dismiss();
+    signal.addEventListener("abort", dismiss);
+    if (signal.aborted) dismiss();
+    try {
+      await this.#show();
+    } catch (error) {
+      await this.#fail(error);
+    }
+  }
+
+  async #show(): Promise<void> {
+    const { id, cursor, stream, signal } = this.#wanted;
+    const { engine, metrics } = this.#context;
+    for await (const record of engine.execs.output(id, { cursor, stream, follow: true, signal })) {
+      if ("data" in record) metrics.streamed("attach", record.data.length);
+      await this.#socket.send(messageOf(record));
+      if (record.type === "end") {
+        this.#close(CLOSE.over, "the exec has ended");
+        return;
+      }
+    }
+    this.#cut("the stream was cut; come back with the last cursor");
+  }
+
+  async #takeAll(): Promise<void> {
+    this.#isTaking = true;
+    this.#socket.pause();
+    try {
+      for (let next = this.#incoming.shift(); next && !this.#isOver; next = this.#incoming.shift()) {
+        await this.#take(next);
+      }
+    } catch (error) {
+      await this.#fail(error);
+    }
+    this.#isTaking = false;
+    this.#socket.resume();
+  }
+
+  async #take(incoming: Incoming): Promise<void> {
+    let input: Input;
+    try {
+      input = inputOf(incoming);
+    } catch (error) {
+      return this.#fail(error, CLOSE.malformed);
+    }
+    try {
+      await this.#give(input);
+    } catch (error) {
+      // The caller's own mistake did nothing and costs nothing: the exec has ended, or has no terminal. After any other
+      // error it is not known how far stdin has got, and what follows must not be written behind a gap.
+      if (!isCallers(error)) throw error;
+      const { body } = this.#context.report(error, this.#wanted.request, false);
+      await this.#socket.send(JSON.stringify({ type: "error", of: input.type, error: body.error }));
+    }
+  }
+
+  async #give(input: Input): Promise<void> {
+    const { id, signal } = this.#wanted;
+    const { execs } = this.#context.engine;
+    switch (input.type) {
+      case "resize":
+        await execs.resize(id, { cols: input.cols, rows: input.rows }, signal);
+        return;
+      case "signal":
+        await execs.signal(id, input.signal, signal);
+        return;
+      case "stdin":
+        await this.#socket.send(JSON.stringify({ type: "accepted", offset: await this.#write(input.chunk) }));
+        return;
+      case "detach":
+        this.#close(CLOSE.over, "detached");
+        return;
+      default:
+        input satisfies never;
+    }
+  }
+
+  /** All of it; a keeper whose buffer is full takes a part and, for a moment, nothing. Resolves to how far stdin has got. */
+  async #write({ offset, data, end }: Chunk): Promise<number> {
+    const { id, signal } = this.#wanted;
+    let rest = data;
+    let position = offset;
+    for (;;) {
+      const chunk = { offset: position, data: rest, end };
+      const { accepted } = await this.#context.engine.execs.writeStdin(id, chunk, signal);
+      if (offset === null || accepted >= offset + data.length) return accepted;
+      rest = data.subarray(Math.max(0, accepted - offset));
+      position = Math.max(offset, accepted);
+    }
+  }
+
+  /** Tells the caller what went wrong and closes, where it is still there. */
+  async #fail(error: unknown, code?: number): Promise<void> {
+    if (this.#isOver) return;
+    if (isHoldfastError(error) && error.code === "shutting_down") {
+      this.#cut("the server is shutting down");
+      return;
+    }
+    this.#isOver = true;
+    const left = error instanceof CallerLeft || !this.#socket.isOpen;
+    const { status, body } = this.#context.report(error, this.#wanted.request, left);
+    if (left) return;
+    await this.#socket.send(JSON.stringify({ type: "error", error: body.error })).catch(() => {});
+    this.#socket.close(code ?? CLOSE.error + status, body.error.code);
+  }
+
+  #close(code: number, reason: string): void {
+    this.#isOver = true;
+    this.#socket.close(code, reason);
+  }
+
+  #cut(reason: string): void {
+    this.#isOver = true;
+    this.#socket.cut(reason);
+  }
+
+  #dismiss(): void {
+    if (this.#wanted.signal.reason instanceof CallerLeft) this.#isOver = true;
+    else this.#cut("the server is shutting down");
+  }
+}
+
+/** Output as one frame; all else as text. */
+function messageOf(record: OutputRecord): string | Uint8Array {
+  return "data" in record ? Buffer.concat(frameOf(record)) : JSON.stringify(record);
+}
+
+function inputOf({ data, isBinary }: Incoming): Input {
+  if (isBinary) return { type: "stdin", chunk: { offset: null, data, end: false } };
+  const message = readMessage(data.toString("utf8"));
+  if (message.type !== "stdin") return message;
+  const { data: text = "", offset = null, end = false } = message;
+  return { type: "stdin", chunk: { offset, data: Buffer.from(text, "base64"), end } };
+}
+
+const isCallers = (error: unknown): boolean => error instanceof HoldfastError && error.status < 500;

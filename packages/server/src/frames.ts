@@ -1,0 +1,72 @@
+/**
+ * `application/vnd.holdfast.frames`: an exec's records as bytes, for readers that don't want to pay for base64. A frame is
+ *
+ *     u8 kind, u32le length, [kind 1 and 2: u64le offset, u64le time,] payload of `length` bytes
+ *
+ * | kind | payload |
+ * |---|---|
+ * | 0 | a record without output (`start`, `keepalive`, `end`) as JSON in UTF-8, as the other formats have it |
+ * | 1 | bytes of stdout |
+ * | 2 | bytes of stderr |
+ *
+ * `offset` is the position behind the chunk: the last part of a cursor, whose other parts are those of any cursor of the
+ * same exec. `time` is in microseconds since the epoch. Frames follow each other without padding, and where a transport
+ * cuts its chunks says nothing about where frames begin.
+ */
+import type { OutputRecord } from "@holdfast/engine";
+
+export const FRAME_KINDS = { json: 0, stdout: 1, stderr: 2 } as const;
+
+/** Of kind 0, and of the kinds that carry output. */
+export const JSON_HEADER_BYTES = 5;
+export const OUTPUT_HEADER_BYTES = 21;
+
+const TWO_TO_32 = 4_294_967_296;
+
+/** The frame, in pieces that are to be written one after the other. The payload is one of them as it is, uncopied. */
+export function frameOf(record: OutputRecord): Uint8Array[] {
+  switch (record.type) {
+    case "stdout":
+    case "stderr":
+      return [outputHeader(record), record.data];
+    case "start":
+    case "keepalive":
+    case "end":
+      return [jsonFrame(record)];
+    default:
+      return record satisfies never;
+  }
+}
+
+function outputHeader({ type, cursor, at, data }: Extract<OutputRecord, { data: Uint8Array }>): Buffer {
+  const header = Buffer.allocUnsafe(OUTPUT_HEADER_BYTES);
+  header.writeUInt8(FRAME_KINDS[type], 0);
+  header.writeUInt32LE(data.length, 1);
+  writeU64(header, offsetIn(cursor), 5);
+  writeU64(header, Math.round(timeWithin(at) * 1_000), 13);
+  return header;
+}
+
+function jsonFrame(record: OutputRecord): Buffer {
+  const text = JSON.stringify(record);
+  const length = Buffer.byteLength(text);
+  const frame = Buffer.allocUnsafe(JSON_HEADER_BYTES + length);
+  frame.writeUInt8(FRAME_KINDS.json, 0);
+  frame.writeUInt32LE(length, 1);
+  frame.write(text, JSON_HEADER_BYTES);
+  return frame;
+}
+
+/** Below 2^53, which is as far as numbers are exact: no journal is as long, and no clock as late. */
+function writeU64(target: Buffer, value: number, at: number): void {
+  target.writeUInt32LE(value % TWO_TO_32, at);
+  target.writeUInt32LE(Math.floor(value / TWO_TO_32), at + 4);
+}
+
+/** What stands behind the last dot. */
+export const offsetIn = (cursor: string): number => Number(cursor.slice(cursor.lastIndexOf(".") + 1));
+
+const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
+
+/** Journals come from inside: their times may be any number, and only some of those are times that can be written down. */
+export const timeWithin = (at: number): number => (at >= 0 ? Math.min(at, LATEST) : 0);
