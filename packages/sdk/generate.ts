@@ -1,12 +1,14 @@
 /**
- * Writes `src/types.generated.ts` from the contract's schemas, so that the SDK carries the wire's types without
- * depending on the contract. `node packages/sdk/generate.ts` writes the file; `npm run check` compares it.
+ * Writes `src/types.generated.ts` from the contract's schemas and its registry of errors, so that the SDK carries them
+ * without depending on the contract. `node packages/sdk/generate.ts` writes the file; `npm run check` compares it.
  */
 import { writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import {
+  AuditReport,
   Cause,
   CreateSandbox,
+  ERRORS,
   ErrorBody,
   EventList,
   ExecList,
@@ -17,12 +19,14 @@ import {
   StartExec,
   Stats,
   StreamRecord,
+  SweepReport,
 } from "@holdfast/contract";
 import { compile } from "json-schema-to-typescript";
 
 export const file = fileURLToPath(new URL("./src/types.generated.ts", import.meta.url));
 
 const ROOTS = [
+  AuditReport,
   Cause,
   CreateSandbox,
   ErrorBody,
@@ -35,6 +39,7 @@ const ROOTS = [
   StartExec,
   Stats,
   StreamRecord,
+  SweepReport,
 ];
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -84,6 +89,19 @@ export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
+export type AuditFinding = AuditReport["findings"][number];
+export type SweepItem = SweepReport["items"][number];
+export type LayerHealth = Stats["sweeps"][number];
+`;
+
+/** For errors that come within a stream, whose own status was sent before. */
+const STATUSES = `
+/** The HTTP status that belongs to each code. */
+export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
+${Object.entries(ERRORS)
+  .map(([code, { status }]) => `  ${code}: ${status},`)
+  .join("\n")}
+};
 `;
 
 /** What the generator says about its own doings, and comments that fit on a line but take three. */
@@ -106,7 +124,7 @@ export async function generate(): Promise<string> {
     unreachableDefinitions: true,
     style: { printWidth: 110 },
   });
-  return tidy(source) + ALIASES;
+  return tidy(source) + ALIASES + STATUSES;
 }
 
 if (import.meta.main) await writeFile(file, await generate());

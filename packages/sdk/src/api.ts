@@ -1,6 +1,7 @@
 /**
  * Everything a user of the SDK calls, in one place. Every method takes an `AbortSignal`; aborting ends the waiting
- * and throws the signal's reason, it does not undo what was asked for. Every failure is a `HoldfastError`.
+ * and throws the signal's reason, it does not undo what was asked for. Every failure is a `HoldfastError`; what is known
+ * of an exec that is no longer waited for is in an `ExecUnfinishedError` and in its handle.
  */
 import type {
   CreateSandbox,
@@ -18,6 +19,14 @@ import type {
 
 export interface CallOptions {
   signal?: AbortSignal | undefined;
+}
+
+export interface WaitOptions extends CallOptions {
+  /**
+   * How long this call waits at most, whatever for; then it throws `ExecUnfinishedError`, which has all that is known.
+   * The command is not affected: what ends that is `timeoutMs` of its start, or `cancel`. Default: no bound.
+   */
+  giveUpAfterMs?: number | undefined;
 }
 
 export interface PageOptions extends CallOptions {
@@ -40,26 +49,66 @@ export interface ClientOptions {
   apiKey?: string | undefined;
   /** How long one request may go unanswered, beyond what it asks the server to wait. Default 30 s. */
   timeoutMs?: number | undefined;
+  /**
+   * How long a server that has answered before may be away before a call gives up; a restart takes seconds. Whoever waits for
+   * an exec bears one that says "not now" as long, other calls do for at most 10 s. Default 30 s.
+   */
+  outageMs?: number | undefined;
   /** Sends requests through this instead of node:http. */
   fetch?: typeof globalThis.fetch | undefined;
 }
 
 export interface Sandboxes {
-  /** Resolves once the sandbox is proven to execute and to serve files. Safe against lost answers. */
-  create(options?: CreateSandbox & CallOptions): Promise<Sandbox>;
+  /**
+   * Resolves once the sandbox is proven to execute and to serve files, however long it waits for its turn. Safe against lost
+   * answers: one call makes one sandbox.
+   */
+  create(options?: CreateSandbox & CreateOptions): Promise<Sandbox>;
   /** The live sandbox of that name, made if there is none. */
-  getOrCreate(options: CreateSandbox & { name: string } & CallOptions): Promise<Sandbox>;
+  getOrCreate(options: CreateSandbox & { name: string } & CreateOptions): Promise<Sandbox>;
   /** By id or name. */
   get(ref: string, options?: CallOptions): Promise<Sandbox>;
   list(filter?: SandboxFilter): Promise<Page<SandboxInfo>>;
+  /**
+   * What a handle's `delete` does, by id alone. It also removes what is left of a sandbox whose record is gone or can't be
+   * read, to which there is no handle: `get` fails with `pending_cleanup`.
+   */
+  delete(id: string, options?: DeleteOptions): Promise<void>;
 }
+
+export interface CreateOptions extends CallOptions {
+  /** Told each step of a launch as it begins. A server that does not tell leaves it uncalled. */
+  onProgress?: ((progress: CreateProgress) => void) | undefined;
+}
+
+export interface CreateProgress {
+  step: CreateStep;
+  at: string;
+}
+
+/** `waiting`: in line behind other launches. More may be added. */
+export type CreateStep =
+  | "accepted"
+  | "waiting"
+  | "launching"
+  | "files"
+  | "root"
+  | "runtime"
+  | "keeper"
+  | "proving"
+  | "ready"
+  | (string & {});
 
 export interface SandboxFilter extends PageOptions {
   status?: readonly SandboxStatus[] | undefined;
   labels?: Record<string, string> | undefined;
 }
 
-/** A handle. `await using` deletes the sandbox, verified, if this handle created it; otherwise it only lets go. */
+/**
+ * A handle. `await using` deletes the sandbox, verified, if this handle created it; otherwise it only lets go. One to a
+ * sandbox in standby is as good as any: `info`, `refresh`, `events` and all that is known of execs leave it asleep, and
+ * every call that needs it awake waits for the one wake that it and others cause.
+ */
 export interface Sandbox extends AsyncDisposable {
   readonly id: string;
   readonly name: string;
@@ -68,13 +117,28 @@ export interface Sandbox extends AsyncDisposable {
   readonly execs: Execs;
   readonly files: Files;
   /**
-   * Runs a command and waits for its end, however long that takes: a string by `/bin/sh -c`, an array as it is.
-   * A non-zero exit, a timeout or a lost exec is data; it throws only where the command could not be run.
+   * Runs a command and waits for its end, however long that takes and however often the server restarts meanwhile: a
+   * string by `/bin/sh -c`, an array as it is. A non-zero exit, a timeout or a lost exec is data; it throws only where the
+   * command could not be run, or was not waited for (`ExecUnfinishedError`, or your signal's reason: with an `id` of your
+   * own `execs.get` finds it again).
    */
   exec(command: string | readonly string[], options?: ExecOptions): Promise<ExecResult>;
   refresh(options?: CallOptions): Promise<SandboxInfo>;
   /** A fresh proof now: every check, passed or not. */
   verify(options?: CallOptions): Promise<Proof>;
+  /** Freezes it, its memory stays where it is. Calls into it are refused until `resume`; a paused one is fine. */
+  pause(options?: CallOptions): Promise<SandboxInfo>;
+  /** Lets a paused one go on, and resolves once it is proven. */
+  resume(options?: CallOptions): Promise<SandboxInfo>;
+  /**
+   * Puts it to sleep, and resolves once nothing of it is in memory. The next call wakes it, and never notices:
+   * `info.standbyKind` says whether its processes then go on (`memory`) or only its files are there (`files`). Throws
+   * `standby_cancelled` where another call came first and `standby_failed` where it can't be done; it stays awake then.
+   * Connections to the outside don't survive it: see `onWake`.
+   */
+  standby(options?: CallOptions): Promise<SandboxInfo>;
+  /** Resolves once it is proven. Not needed before a call: every call that needs it awake does this by itself. */
+  wake(options?: CallOptions): Promise<SandboxInfo>;
   /** What happened to the sandbox, oldest first. */
   events(options?: EventFilter): Promise<Page<Event>>;
   /** Resolves once its absence was observed; throws `deadline` after two minutes, while the server goes on trying. */
@@ -90,7 +154,7 @@ export interface EventFilter extends PageOptions {
   types?: readonly EventType[] | undefined;
 }
 
-export interface ExecOptions extends CallOptions {
+export interface ExecOptions extends WaitOptions {
   /** Starting an id that exists follows it: the command never runs twice. Made up where absent. */
   id?: string | undefined;
   env?: Record<string, string> | undefined;
@@ -101,18 +165,36 @@ export interface ExecOptions extends CallOptions {
   timeoutMs?: number | undefined;
   /** Given to the command, then end of file. */
   stdin?: string | undefined;
+  /**
+   * Whether the sandbox stays awake while the command runs; default true. One that doesn't hold it awake sleeps with it and
+   * goes on after the wake: its `info` is `suspended` meanwhile, and waiting for it, or reading its output, wakes nothing.
+   */
+  keepAwake?: boolean | undefined;
+  /** Done once after every wake, when the sandbox is proven: how the command learns that its connections are gone. */
+  onWake?: OnWake | undefined;
 }
+
+/** A signal to the command's process group, such as `SIGHUP`; or a command to run beside it. */
+export type OnWake = { signal: string } | { argv: readonly string[] };
 
 export interface StartOptions extends ExecOptions {
   /** Leaves stdin open for `writeStdin`. */
   openStdin?: boolean | undefined;
+  /** Gives the command a terminal of this size: all its output is stdout, and `write` types. */
+  tty?: TerminalSize | undefined;
+}
+
+/** In characters. */
+export interface TerminalSize {
+  cols: number;
+  rows: number;
 }
 
 /** An exec that has ended, with what it wrote (at most 1 MiB of each; `output()` has all of it, byte-exact). */
 export type ExecResult = Exec & Required<Pick<Exec, "stdout" | "stderr">>;
 
 export interface Execs {
-  /** Resolves once the command runs. */
+  /** Resolves once the command runs or, where too many do, is `queued` for its turn. */
   start(command: string | readonly string[], options?: StartOptions): Promise<ExecRun>;
   /** A handle to any exec, running or ended, by its id. */
   get(id: string, options?: CallOptions): Promise<ExecRun>;
@@ -120,27 +202,54 @@ export interface Execs {
   list(options?: PageOptions): Promise<Page<Exec>>;
 }
 
-/** One command run. Losing the connection, or this handle, loses nothing of it. */
+/** One command run. Losing the connection, or this handle, loses nothing of it: `execs.get` makes a new one. */
 export interface ExecRun {
   readonly id: string;
   /** As of the last answer. */
   readonly info: Exec;
+  /** Behind the last chunk that `output` of this handle gave out; null before the first. */
+  readonly cursor: string | null;
   /** What it writes, from the beginning or a cursor on, to the end. Reconnects by itself, without gap or repetition. */
   output(options?: OutputOptions): AsyncIterable<OutputChunk>;
   /** Waits for the end, however long that takes. */
-  result(options?: CallOptions): Promise<ExecResult>;
+  result(options?: WaitOptions): Promise<ExecResult>;
   /** Kills the command and all it started, and waits for that. */
   cancel(options?: CallOptions): Promise<Exec>;
   /** Sends a signal, such as `SIGINT`. */
   signal(name: string, options?: CallOptions): Promise<Exec>;
-  /** Needs `openStdin`. Resolves once all of it was taken; every byte arrives exactly once. `end` closes stdin. */
-  writeStdin(data: string | Uint8Array, options?: CallOptions & { end?: boolean | undefined }): Promise<void>;
+  /**
+   * Needs `openStdin`. Resolves once all of it was taken; every byte arrives exactly once, also across reconnects, as long
+   * as one handle at a time writes. `end` closes stdin behind it.
+   */
+  writeStdin(content: Content, options?: StdinOptions): Promise<void>;
+  /**
+   * Types into a terminal, behind whatever other handles type. A piece that was under way when the connection broke is not
+   * sent again, since it may have arrived: the error's `dispatched` tells.
+   */
+  write(content: Content, options?: StdinOptions): Promise<void>;
+  /** Of its terminal. */
+  resize(size: TerminalSize, options?: CallOptions): Promise<Exec>;
 }
 
-export interface OutputOptions extends CallOptions {
+export interface StdinOptions extends WaitOptions {
+  /** Nothing follows: stdin is closed or, on a terminal, its end-of-file character typed. */
+  end?: boolean | undefined;
+}
+
+export interface OutputOptions extends WaitOptions {
+  /** Where to begin: `cursor` of the last chunk that was read. */
   cursor?: string | undefined;
   /** False: only what is there already. */
   follow?: boolean | undefined;
+  /** Only this stream. Cursors are the same for both. */
+  stream?: "stdout" | "stderr" | undefined;
+  /**
+   * What to do when output is gone before it was read, because the command wrote more than a journal holds: throw an
+   * `OutputDroppedError`, or go on with the first output that is kept. Default: throw.
+   */
+  onDropped?: "throw" | "skip" | undefined;
+  /** Told when the connection is lost, and when it is back; in between it is tried again for up to `outageMs`. */
+  onConnection?: ((state: "lost" | "back") => void) | undefined;
 }
 
 export interface OutputChunk {
@@ -151,21 +260,24 @@ export interface OutputChunk {
   /** The position after this chunk. */
   readonly cursor: string;
   readonly at: string;
+  /** Output before this chunk was skipped (`onDropped`). */
+  readonly dropped: boolean;
 }
 
-/** What can be written to a file or as an image: streams are sent as they come. */
+/** What can be written to a file or to stdin. Streams, a `ReadableStream` among them, are sent as they come. */
 export type Content = string | Uint8Array | AsyncIterable<string | Uint8Array>;
 
 /** Files inside the sandbox, by absolute path. */
 export interface Files {
+  /** Reading, listing and `stat` don't wake a sleeping sandbox for what is on its disk. */
   read(path: string, options?: RangeOptions): Promise<Uint8Array>;
   readText(path: string, options?: RangeOptions): Promise<string>;
   readStream(path: string, options?: RangeOptions): Promise<AsyncIterable<Uint8Array>>;
   /** Atomic: readers see the old content or the new one. Makes missing directories unless told not to. */
   write(path: string, content: Content, options?: WriteOptions): Promise<FileStat>;
-  list(path: string, options?: CallOptions & { limit?: number | undefined }): Promise<FileList>;
-  stat(path: string, options?: CallOptions): Promise<FileStat>;
-  exists(path: string, options?: CallOptions): Promise<boolean>;
+  list(path: string, options?: ReadOptions & { limit?: number | undefined }): Promise<FileList>;
+  stat(path: string, options?: ReadOptions): Promise<FileStat>;
+  exists(path: string, options?: ReadOptions): Promise<boolean>;
   /** With missing parents; an existing directory is fine. */
   mkdir(path: string, options?: CallOptions & { mode?: string | undefined }): Promise<FileStat>;
   remove(path: string, options?: CallOptions & { recursive?: boolean | undefined }): Promise<void>;
@@ -176,7 +288,15 @@ export interface Files {
   ): Promise<FileStat>;
 }
 
-export interface RangeOptions extends CallOptions {
+export interface ReadOptions extends CallOptions {
+  /**
+   * False: what is there only while the sandbox is awake (on tmpfs, in `/proc` and `/dev`) is `not_on_disk`, instead of
+   * waking it. Default true.
+   */
+  wake?: boolean | undefined;
+}
+
+export interface RangeOptions extends ReadOptions {
   offset?: number | undefined;
   length?: number | undefined;
 }
@@ -192,6 +312,13 @@ export interface Images {
   /** From a tar archive of a root file system, gzipped or not. */
   import(name: string, tar: Uint8Array | AsyncIterable<Uint8Array>, options?: CallOptions): Promise<Image>;
   remove(name: string, options?: CallOptions): Promise<void>;
+}
+
+export interface CleanupOptions extends CallOptions {
+  /** Removes nothing; says what would be removed. */
+  dryRun?: boolean | undefined;
+  /** Deletes every disposable sandbox that has no exec under way as well. */
+  emergency?: boolean | undefined;
 }
 
 export type { CreateSandbox, StartExec };

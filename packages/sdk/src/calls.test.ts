@@ -92,6 +92,32 @@ describe("a call", () => {
     hasty.close();
   });
 
+  it("that found one connection dead does not try the others that were kept", async () => {
+    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 1_000, outageMs: 9_000 });
+    const ports: (number | undefined)[] = [];
+    const note: typeof drop = (_, response) => void ports.push(response.socket?.remotePort);
+    let arrived: () => void = () => {};
+    const both = new Promise<void>((resolve) => {
+      arrived = resolve;
+    });
+    bench.server.answer(async (request, response) => {
+      note(request, response);
+      if (ports.length === 2) arrived();
+      await both;
+      return json(200, {})(request, response);
+    });
+    await Promise.all([hasty.stats(), hasty.stats()]);
+    const kept = ports.splice(0);
+    bench.server.answer(note, (request, response) => {
+      note(request, response);
+      return json(200, {})(request, response);
+    });
+    await hasty.stats();
+    expect(kept).toContain(ports[0]);
+    expect(kept).not.toContain(ports[1]);
+    hasty.close();
+  });
+
   it("carries everything the server said into its error", async () => {
     bench.server.answer(
       refuse(404, "sandbox_not_found", {

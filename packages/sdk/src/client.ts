@@ -1,7 +1,8 @@
-import { randomUUID } from "node:crypto";
 import type {
   CallOptions,
+  CleanupOptions,
   ClientOptions,
+  CreateOptions,
   EventFilter,
   ExecRun,
   Images,
@@ -11,11 +12,15 @@ import type {
   SandboxFilter,
 } from "./api.ts";
 import { Calls } from "./calls.ts";
+import { Creation } from "./creation.ts";
+import { GoneError, NotFoundError } from "./errors.ts";
 import { getRun } from "./execs.ts";
-import { SandboxHandle } from "./sandbox.ts";
+import { PATIENCE, type Patience } from "./retry.ts";
+import { SandboxHandle, untilGone } from "./sandbox.ts";
 import { FetchTransport } from "./transport-fetch.ts";
 import { HttpTransport } from "./transport-http.ts";
 import type {
+  AuditReport,
   CreateSandbox,
   Event,
   Health,
@@ -23,12 +28,15 @@ import type {
   ImageList,
   Sandbox as SandboxInfo,
   Stats,
+  SweepReport,
 } from "./types.generated.ts";
 
 const TIMEOUT_MS = 30_000;
-/** The server's own deadline for a sandbox to be proven, and for an image to be unpacked. */
-const CREATE_WAIT_MS = 60_000;
+/** The server's own deadline for an image to be unpacked. */
 const IMPORT_WAIT_MS = 600_000;
+/** An audit waits for the host to be listed, a cleanup for the deletes that it orders. */
+const AUDIT_WAIT_MS = 90_000;
+const CLEANUP_WAIT_MS = 300_000;
 
 /** A client of one Holdfast server. On the server's machine `new Holdfast()` finds it by itself. */
 export class Holdfast {
@@ -43,6 +51,7 @@ export class Holdfast {
       apiKey: options.apiKey,
       timeoutMs: options.timeoutMs ?? TIMEOUT_MS,
       transport: options.fetch === undefined ? new HttpTransport() : new FetchTransport(options.fetch),
+      patience: patienceOf(options),
     });
     this.#calls = calls;
     this.sandboxes = sandboxesOf(calls);
@@ -70,6 +79,34 @@ export class Holdfast {
     return this.#calls.json({ method: "GET", path: "/v1/stats", idempotent: true, signal });
   }
 
+  /** Compares records with reality now, both ways. What differs is dealt with, and said. */
+  audit({ signal }: CallOptions = {}): Promise<AuditReport> {
+    const waitMs = AUDIT_WAIT_MS;
+    return this.#calls.json({ method: "POST", path: "/v1/audit", idempotent: true, waitMs, signal });
+  }
+
+  /** The last audit; null where none was made yet. */
+  async lastAudit({ signal }: CallOptions = {}): Promise<AuditReport | null> {
+    try {
+      return await this.#calls.json({ method: "GET", path: "/v1/audit", idempotent: true, signal });
+    } catch (error) {
+      if (error instanceof NotFoundError) return null;
+      throw error;
+    }
+  }
+
+  /** Removes now what the sweeps would remove in time. It goes on when nobody waits for it any more. */
+  cleanup({ dryRun = false, emergency = false, signal }: CleanupOptions = {}): Promise<SweepReport> {
+    return this.#calls.json({
+      method: "POST",
+      path: emergency ? "/v1/cleanup/emergency" : "/v1/cleanup",
+      json: { dryRun },
+      idempotent: true,
+      waitMs: CLEANUP_WAIT_MS,
+      signal,
+    });
+  }
+
   /** Whether the server takes work, and if not, why; needs no key. */
   health({ signal }: CallOptions = {}): Promise<Health> {
     return this.#calls.json({ method: "GET", path: "/readyz", idempotent: true, accept: 503, signal });
@@ -81,20 +118,17 @@ export class Holdfast {
   }
 }
 
+function patienceOf({ outageMs = PATIENCE.outageMs }: ClientOptions): Patience {
+  const { strangerMs, busyMs } = PATIENCE;
+  return { outageMs, strangerMs: Math.min(strangerMs, outageMs), busyMs: Math.min(busyMs, outageMs) };
+}
+
 function sandboxesOf(calls: Calls): Sandboxes {
   const create = async (
-    { signal, ...body }: CreateSandbox & CallOptions,
+    { signal, onProgress, ...wanted }: CreateSandbox & CreateOptions,
     owned: boolean,
   ): Promise<Sandbox> => {
-    const info = await calls.json<SandboxInfo>({
-      method: "POST",
-      path: "/v1/sandboxes",
-      json: body,
-      headers: { "idempotency-key": randomUUID() },
-      idempotent: true,
-      waitMs: CREATE_WAIT_MS,
-      signal,
-    });
+    const info = await new Creation(calls, wanted, { signal, onProgress }).sandbox();
     return new SandboxHandle(calls, info, owned);
   };
   return {
@@ -109,6 +143,14 @@ function sandboxesOf(calls: Calls): Sandboxes {
       const label = Object.entries(labels ?? {}).map(([key, value]) => `${key}=${value}`);
       const query = { status, label, limit, cursor };
       return calls.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal });
+    },
+    async delete(id, options = {}) {
+      try {
+        await untilGone(calls, id, options, () => {});
+      } catch (error) {
+        // The answer for what had no record that could be shown.
+        if (!(error instanceof GoneError)) throw error;
+      }
     },
   };
 }
@@ -130,10 +172,7 @@ function imagesOf(calls: Calls): Images {
         method: "POST",
         path: "/v1/images",
         query: { name },
-        bytes:
-          tar instanceof Uint8Array
-            ? { kind: "bytes", bytes: tar }
-            : { kind: "pieces", pieces: tar, length: null },
+        bytes: tar instanceof Uint8Array ? tar : { pieces: tar, length: null },
         headers: { "content-type": "application/x-tar" },
         idempotent: false,
         waitMs: IMPORT_WAIT_MS,

@@ -1,7 +1,12 @@
-import type { Cause, Dispatched, ErrorBody, ErrorCode } from "./types.generated.ts";
+import type { Cause, Dispatched, ErrorBody, ErrorCode, Exec } from "./types.generated.ts";
 
-/** Codes that only a client can give: the server never answered, or not in its own words. */
-export type ClientErrorCode = "connection" | "timeout" | "unexpected_response" | "exec_refused";
+/** Codes that only a client can give: the server never answered, or not in its own words, or was not waited for. */
+export type ClientErrorCode =
+  | "connection"
+  | "timeout"
+  | "unexpected_response"
+  | "exec_refused"
+  | "exec_unfinished";
 
 /** Everything known about a call that failed. */
 export interface ErrorFacts {
@@ -73,10 +78,49 @@ export class NotFoundError extends HoldfastError {}
 export class ConflictError extends HoldfastError {}
 /** 410: the sandbox was deleted or failed, or the output is no longer kept. */
 export class GoneError extends HoldfastError {}
+/** Output was asked for that the journal no longer has: the reader was slower than the command, or came too late. */
+export class OutputDroppedError extends GoneError {
+  /** The first cursor that can be read; null where nothing is kept any more. */
+  readonly floor: string | null;
+
+  constructor(facts: ErrorFacts & { floor: string | null }) {
+    super(facts);
+    this.floor = facts.floor;
+  }
+}
 /** 429, 503, 507: not now. */
 export class UnavailableError extends HoldfastError {}
 /** All else: Holdfast's own fault, or a proxy's. */
 export class ServerError extends HoldfastError {}
+
+/** What a client knows of an exec that it has stopped waiting for. */
+export interface KnownOfExec {
+  id: string;
+  /** As of the last answer; null where none came. */
+  exec: Exec | null;
+  /** Behind the last output that was read; null where none was. */
+  cursor: string | null;
+}
+
+/**
+ * Waiting was given up, because `giveUpAfterMs` had passed or the server was away for longer than `outageMs`. The command
+ * is not affected: `holdfast.execs.get(error.execId)` finds it again, and `output({ cursor })` reads on. `dispatched` says
+ * whether it was run; where that is `unknown`, starting it again under the same id follows it and never runs it twice.
+ */
+export class ExecUnfinishedError extends HoldfastError {
+  override readonly execId: string;
+  /** As of the last answer; null where none came. */
+  readonly exec: Exec | null;
+  /** Behind the last output that was read; null where none was. */
+  readonly cursor: string | null;
+
+  constructor(facts: ErrorFacts, known: KnownOfExec) {
+    super(facts);
+    this.execId = known.id;
+    this.exec = known.exec;
+    this.cursor = known.cursor;
+  }
+}
 
 const CLASSES: Record<number, typeof HoldfastError> = {
   400: InvalidRequestError,
@@ -101,12 +145,17 @@ export interface Where {
   url: string;
 }
 
+export const whereOf = ({ method, base, path }: { method: string; base: string; path: string }): Where => ({
+  method,
+  url: base + path,
+});
+
 /** The error in an answer with a status of 400 or more. */
 export function errorOf(where: Where, status: number, body: string): HoldfastError {
   const Class = CLASSES[status] ?? ServerError;
   const said = parse(body);
   if (said === null) return new Class(unexpected(where, status, body));
-  return new Class({
+  const facts: ErrorFacts = {
     ...where,
     code: said.code,
     message: said.message,
@@ -120,7 +169,9 @@ export function errorOf(where: Where, status: number, body: string): HoldfastErr
     execId: said.execId,
     operation: said.operation,
     cause: said.cause ?? undefined,
-  });
+  };
+  if (said.code === "output_dropped") return new OutputDroppedError({ ...facts, floor: said.floor ?? null });
+  return new Class(facts);
 }
 
 function parse(body: string): ErrorBody["error"] | null {
@@ -167,7 +218,7 @@ export const silent = (where: Where, afterMs: number, dispatched: Dispatched): C
   new ConnectionError({
     ...where,
     code: "timeout",
-    message: `There was no answer to ${where.method} ${where.url} within ${afterMs} ms.`,
+    message: `Nothing came in answer to ${where.method} ${where.url} for ${afterMs} ms.`,
     hint: "The request may have taken effect; look before repeating it.",
     retryable: true,
     dispatched,
@@ -193,6 +244,14 @@ export const refused = (
     execId: exec.id,
     cause: exec.cause ?? undefined,
   });
+
+/** The same failure, of a request that was sent before: an earlier one may have arrived. */
+export function maybeDispatched(error: HoldfastError): HoldfastError {
+  const { message, cause } = error;
+  const Class = error.constructor as typeof HoldfastError;
+  const hint = `${error.hint} An earlier try of the same request may have taken effect.`;
+  return new Class({ ...error, message, cause, hint, dispatched: "unknown" });
+}
 
 function reasonOf(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);

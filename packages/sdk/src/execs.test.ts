@@ -1,8 +1,7 @@
-import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ConnectionError, Holdfast } from "./index.ts";
+import { ExecUnfinishedError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
-import { anExec, chunk, drop, json, lines, refuse, truncate } from "./testing/faulty-server.ts";
+import { type Answer, anExec, drop, FaultyServer, json, refuse, truncate } from "./testing/faulty-server.ts";
 
 const bench = useBench();
 const bodies = () =>
@@ -68,147 +67,150 @@ describe("an exec", () => {
     setTimeout(() => controller.abort(reason), 20);
     await expect(waiting).rejects.toBe(reason);
   });
-});
 
-describe("output", () => {
-  const end = { type: "end", cursor: "9", exec: anExec() };
-
-  it("is taken up behind the last chunk after a broken stream, without gap or repetition", async () => {
-    const run = await bench.run();
-    bench.server.answer(
-      lines(
-        [
-          { type: "start", cursor: "0", exec: anExec() },
-          chunk("stdout", "3", "one"),
-          chunk("stderr", "5", "e1"),
-        ],
-        "cut",
-      ),
-      drop,
-      refuse(503, "shutting_down"),
-      lines([{ type: "keepalive", cursor: "5" }]),
-      lines([chunk("stdout", "8", "two"), end]),
-    );
-    const got: string[] = [];
-    for await (const { stream, text, cursor } of run.output()) got.push(`${stream}:${text}@${cursor}`);
-    expect(got).toEqual(["stdout:one@3", "stderr:e1@5", "stdout:two@8"]);
-    expect(bench.server.seen.map(({ url }) => url.searchParams.get("cursor"))).toEqual([
-      null,
-      "5",
-      "5",
-      "5",
-      "5",
-    ]);
-    expect(run.info.status).toBe("exited");
-  });
-
-  it("is byte-exact, and its text never shows half a character", async () => {
-    const run = await bench.run();
-    const euro = Buffer.from("a€b𝄞c");
-    const records = [...euro].map((byte, at) => chunk("stdout", String(at + 1), Uint8Array.of(byte)));
-    const noise = randomBytes(200_000);
-    bench.server.answer(lines([...records, chunk("stderr", "99", noise), end]));
-    let text = "";
-    const stderr: Uint8Array[] = [];
-    for await (const piece of run.output()) {
-      if (piece.stream === "stdout") text += piece.text;
-      else stderr.push(piece.data);
-    }
-    expect(text).toBe("a€b𝄞c");
-    expect(Buffer.concat(stderr).equals(noise)).toBe(true);
-  });
-
-  it.each([
-    ["at once", []],
-    ["after its greeting", [{ type: "start", cursor: "0", exec: anExec({ status: "running" }) }]],
-  ])(
-    "of a server that only ever hangs up, %s, ends with an error",
-    async (_, records) => {
-      const run = await bench.run();
-      bench.server.answer(lines(records));
-      const reading = (async () => {
-        for await (const _ of run.output());
-      })();
-      expect(await failure(reading)).toBeInstanceOf(ConnectionError);
-    },
-    30_000,
-  );
-
-  it("of a stream that goes silent is asked for again", async () => {
-    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 100 });
-    bench.server.answer(
-      json(200, anExec({ status: "running" })),
-      (_, response) => {
-        response.writeHead(200).write(`${JSON.stringify(chunk("stdout", "3", "one"))}\n`);
-      },
-      lines([end]),
-    );
-    const run = await hasty.execs.get("exe_1");
-    const got: string[] = [];
-    for await (const { text } of run.output()) got.push(text);
-    expect(got).toEqual(["one"]);
-    expect(bench.server.seen.at(-1)?.url.searchParams.get("cursor")).toBe("3");
-    hasty.close();
-  });
-
-  it("that is not followed ends with what is there", async () => {
-    const run = await bench.run();
-    bench.server.answer(lines([chunk("stdout", "3", "one")]));
-    const got: string[] = [];
-    for await (const { text } of run.output({ follow: false })) got.push(text);
-    expect(got).toEqual(["one"]);
-    expect(bench.server.seen).toHaveLength(1);
-  });
-
-  it("ends its connection when the reader leaves early", async () => {
-    const run = await bench.run();
-    let closed: () => void = () => {};
-    const left = new Promise<void>((resolve) => {
-      closed = resolve;
-    });
-    bench.server.answer((_, response) => {
-      response.on("close", closed);
-      response.writeHead(200).write(`${JSON.stringify(chunk("stdout", "3", "one"))}\n`);
-    });
-    for await (const _ of run.output()) break;
-    await left;
-  });
-});
-
-describe("stdin", () => {
-  it("arrives once and in order when answers are lost and only parts are taken", async () => {
-    const run = await bench.run();
-    const data = randomBytes(600_000);
-    const taken: Buffer[] = [];
-    let accepted = 0;
-    let turn = 0;
-    bench.server.answer(({ url, body }, response) => {
-      const skip = accepted - Number(url.searchParams.get("offset"));
-      const fresh = body.subarray(skip, skip + 200_000);
-      taken.push(fresh);
-      accepted += fresh.length;
-      turn += 1;
-      if (turn % 2 === 0) response.socket?.destroy();
-      else response.end(JSON.stringify({ accepted }));
-    });
-    await Promise.all([run.writeStdin(data.subarray(0, 7)), run.writeStdin(data.subarray(7), { end: true })]);
-    expect(Buffer.concat(taken).equals(data)).toBe(true);
-    expect(bench.server.seen.at(-1)?.url.searchParams.get("end")).toBe("true");
-  });
-
-  it("goes on behind what the start brought along, and where another handle left off", async () => {
+  it("runs once, however often its start is sent", async () => {
     const box = await bench.box();
-    const started = json(202, anExec({ status: "running" }));
-    const take: typeof drop = ({ url, body }, response) => {
-      const offset = Number(url.searchParams.get("offset"));
-      response.end(JSON.stringify({ accepted: Math.max(7, offset + body.length) }));
+    const ran: string[] = [];
+    const server: Answer = ({ body }, response) => {
+      const { id } = JSON.parse(body.toString()) as { id: string };
+      if (!ran.includes(id)) ran.push(id);
+      if (bench.server.seen.length < 5) response.socket?.destroy();
+      else response.end(JSON.stringify(anExec({ id })));
     };
-    bench.server.answer(started, take, started, take);
-    const run = await box.execs.start("cat", { stdin: "zwölf", openStdin: true });
-    await run.writeStdin("x");
-    const found = await box.execs.start("cat", { id: "mine", openStdin: true });
-    await found.writeStdin("y");
-    const offsets = bench.server.seen.map(({ url }) => url.searchParams.get("offset"));
-    expect(offsets).toEqual([null, "6", null, "0", "7"]);
+    bench.server.answer(server);
+    const { id } = await box.exec("rm -rf /tmp/x");
+    expect(bench.server.seen).toHaveLength(5);
+    expect(ran).toEqual([id]);
+  });
+
+  it("sends only what was given", async () => {
+    const box = await bench.box();
+    bench.server.answer(json(202, anExec({ status: "running" })));
+    await box.execs.start(["top"], { id: "mine", cwd: undefined, tty: { cols: 80, rows: 24 } });
+    expect(bodies()).toEqual([{ id: "mine", argv: ["top"], tty: { cols: 80, rows: 24 }, detach: true }]);
+  });
+
+  it("says what becomes of it when its sandbox sleeps", async () => {
+    const box = await bench.box();
+    bench.server.answer(json(202, anExec({ status: "running", keepAwake: false, suspended: true })));
+    const run = await box.execs.start("serve", { keepAwake: false, onWake: { signal: "SIGHUP" } });
+    expect(run.info).toMatchObject({ keepAwake: false, suspended: true });
+    bench.server.answer(json(200, anExec()));
+    await box.exec("serve", { onWake: { argv: ["reconnect"] } });
+    expect(bodies()).toMatchObject([
+      { command: "serve", keepAwake: false, onWake: { signal: "SIGHUP" } },
+      { command: "serve", onWake: { argv: ["reconnect"] } },
+    ]);
+    expect(bodies()[1]).not.toHaveProperty("keepAwake");
+  });
+
+  it("that wakes its sandbox is sent again until that is awake, under the same id", async () => {
+    const box = await bench.box();
+    bench.server.answer(
+      refuse(503, "wake_timeout"),
+      refuse(429, "too_many_held", { retryable: true }),
+      json(200, anExec({ exitCode: 4 })),
+    );
+    expect((await box.exec("x")).exitCode).toBe(4);
+    expect(new Set(bodies().map(({ id }) => id)).size).toBe(1);
+    expect(bodies()).toHaveLength(3);
+  });
+});
+
+describe("an exec that is no longer waited for", () => {
+  const running = anExec({ status: "running", exitCode: null });
+  const never: Answer = () => {};
+
+  it("because its time is up is reported with its id and what was last heard of it", async () => {
+    const box = await bench.box();
+    bench.server.answer(json(202, running), never);
+    const error = await failure(box.exec("sleep 100", { id: "mine", giveUpAfterMs: 200 }));
+    expect(error).toBeInstanceOf(ExecUnfinishedError);
+    expect(error).toMatchObject({
+      code: "exec_unfinished",
+      execId: "mine",
+      exec: { status: "running" },
+      dispatched: "yes",
+      retryable: true,
+      cause: { name: "TimeoutError" },
+    });
+    expect(error.message).toMatch(/after 200 ms .* it was running/);
+  });
+
+  it("before anything was heard of it is one that may have been started", async () => {
+    const box = await bench.box();
+    bench.server.answer(never);
+    const error = await failure(box.exec("sleep 100", { giveUpAfterMs: 50 }));
+    const { id } = bodies()[0] ?? {};
+    expect(error).toMatchObject({ code: "exec_unfinished", execId: id, exec: null, dispatched: "unknown" });
+    expect(error.hint).toContain("never runs twice");
+    bench.server.answer(drop);
+    const lost = await failure(box.execs.start("sleep 100"));
+    expect(lost).toMatchObject({ code: "exec_unfinished", exec: null, cause: { code: "connection" } });
+  });
+
+  it("is none where no request arrived: nothing was started", async () => {
+    const box = await bench.box();
+    await bench.server.stop();
+    // Until the connection that was kept is seen closed, a request could have got through on it.
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(await failure(box.exec("true"))).toMatchObject({ code: "connection", dispatched: "no" });
+    bench.server = await FaultyServer.start();
+  });
+
+  it("may have been started where only the last of its tries is known not to have arrived", async () => {
+    const box = await bench.box();
+    const { port } = bench.server;
+    bench.server.answer((request, response) => {
+      drop(request, response);
+      void bench.server.stop();
+    });
+    expect(await failure(box.exec("true"))).toMatchObject({ code: "exec_unfinished", dispatched: "unknown" });
+    bench.server = await FaultyServer.start(port);
+  });
+
+  it("is not asked for all the time by who waits for it, where the server does not wait", async () => {
+    const run = await bench.run();
+    bench.server.answer(json(200, running));
+    expect(await failure(run.result({ giveUpAfterMs: 600 }))).toMatchObject({ code: "exec_unfinished" });
+    expect(bench.server.seen.length).toBeLessThan(12);
+  });
+
+  it("because the server stays away is reported with the outage as its cause", async () => {
+    const run = await bench.run();
+    bench.server.answer(drop);
+    const error = await failure(run.result());
+    expect(error).toMatchObject({ code: "exec_unfinished", execId: "exe_1", exec: { status: "running" } });
+    expect(error.cause).toMatchObject({ code: "connection" });
+    bench.server.answer(json(200, anExec({ exitCode: 4 })));
+    expect((await run.result()).exitCode).toBe(4);
+  });
+
+  it("is one that answers again in time: a busy server is borne like one that is away", async () => {
+    const run = await bench.run();
+    const back = performance.now() + 1_500;
+    bench.server.answer((request, response) =>
+      performance.now() < back
+        ? refuse(503, "link_lost", { dispatched: "unknown" })(request, response)
+        : json(200, anExec({ exitCode: 4 }))(request, response),
+    );
+    expect((await run.result()).exitCode).toBe(4);
+  });
+
+  it("for another reason is no such thing: what the server refuses, it refuses", async () => {
+    const run = await bench.run();
+    bench.server.answer(refuse(404, "exec_not_found"));
+    expect(await failure(run.result({ giveUpAfterMs: 5_000 }))).toMatchObject({ code: "exec_not_found" });
+  });
+
+  it("by the caller's signal throws its reason, and the handle has what is known", async () => {
+    const run = await bench.run();
+    bench.server.answer(json(200, anExec({ status: "running", exitCode: null, startedAt: "later" })), never);
+    const controller = new AbortController();
+    const waiting = run.result({ signal: controller.signal, giveUpAfterMs: 60_000 });
+    const reason = new Error("enough");
+    setTimeout(() => controller.abort(reason), 100);
+    await expect(waiting).rejects.toBe(reason);
+    expect(run.info).toMatchObject({ status: "running", startedAt: "later" });
   });
 });

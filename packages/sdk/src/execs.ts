@@ -1,6 +1,7 @@
-import { randomBytes } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import type {
   CallOptions,
+  Content,
   ExecOptions,
   ExecResult,
   ExecRun,
@@ -10,33 +11,58 @@ import type {
   Page,
   PageOptions,
   StartOptions,
+  StdinOptions,
+  TerminalSize,
+  WaitOptions,
 } from "./api.ts";
 import { type Calls, pause } from "./calls.ts";
-import { ConnectionError, refused, unreachable } from "./errors.ts";
-import { Chunker, recordsOf } from "./output.ts";
+import { hasEnded } from "./ended.ts";
+import { type KnownOfExec, refused } from "./errors.ts";
+import { OutputReader } from "./output.ts";
 import { backoff } from "./retry.ts";
-import type { Exec, ExecStatus, StartExec } from "./types.generated.ts";
+import { Stdin } from "./stdin.ts";
+import type { Exec } from "./types.generated.ts";
+import { Waiting } from "./waiting.ts";
 
 /** How long one request waits for the end. Short enough for any proxy; waiting goes on with the next request. */
 const FIRST_WAIT_MS = 10_000;
+/** What the server may take to see a whole tree dead. */
+const CANCEL_WAIT_MS = 60_000;
 const NEXT_WAIT_MS = 25_000;
-/** Reconnects of an output stream in a row that brought nothing behind their `start`, not even a keepalive. */
-const FRUITLESS_AT_MOST = 10;
-const STDIN_PIECE_BYTES = 262_144;
+/** A request that only waits is answered in time, or its connection is dead. */
+const WAIT_MARGIN_MS = 10_000;
 
-const ENDED: readonly ExecStatus[] = ["exited", "timed_out", "cancelled", "lost", "refused"];
-const hasEnded = (exec: Exec): boolean => ENDED.includes(exec.status);
+/** An answer that is no end and comes sooner is not one that was waited for. */
+const HASTY_MS = 100;
 
 /** Chosen here and not by the server, so that a start whose answer was lost can be sent again. */
-const newExecId = (): string => `exe_${randomBytes(12).toString("hex")}`;
+const newExecId = (): string => `exe_${randomUUID().replaceAll("-", "")}`;
 
-export function startOf(
-  command: string | readonly string[],
-  { signal: _, ...options }: StartOptions,
-): StartExec & { id: string } {
-  const what = typeof command === "string" ? { command } : { argv: [...command] };
-  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  return { id: newExecId(), ...what, ...given };
+const execPath = (id: string): string => `/v1/execs/${encodeURIComponent(id)}`;
+
+interface Start {
+  sandboxId: string;
+  id: string;
+  command: string | readonly string[];
+  options: StartOptions;
+  /** How long the answer may wait for the end; 0: it comes with the start. */
+  waitMs: number;
+  signal: AbortSignal | undefined;
+}
+
+/** What was not given leaves no trace in JSON. */
+function start(calls: Calls, { sandboxId, id, command, options, waitMs, signal }: Start): Promise<Exec> {
+  const { env, cwd, user, timeoutMs, stdin, openStdin, tty, keepAwake, onWake } = options;
+  const what = typeof command === "string" ? { id, command } : { id, argv: command };
+  const how = waitMs > 0 ? { waitMs } : { detach: true };
+  return calls.json<Exec>({
+    method: "POST",
+    path: `/v1/sandboxes/${sandboxId}/execs`,
+    json: { ...what, env, cwd, user, timeoutMs, stdin, openStdin, tty, keepAwake, onWake, ...how },
+    idempotent: true,
+    waitMs,
+    signal,
+  });
 }
 
 /** Start and wait in one request: a command that ends within it costs one round trip. */
@@ -46,38 +72,62 @@ export async function run(
   command: string | readonly string[],
   options: ExecOptions,
 ): Promise<ExecResult> {
-  const { signal } = options;
-  const exec = await calls.json<Exec>({
-    method: "POST",
-    path: `/v1/sandboxes/${sandboxId}/execs`,
-    json: { ...startOf(command, options), waitMs: FIRST_WAIT_MS },
+  const waiting = new Waiting(options);
+  const { signal } = waiting;
+  const id = options.id ?? newExecId();
+  let exec: Exec | null = null;
+  try {
+    exec = await start(calls, { sandboxId, id, command, options, waitMs: FIRST_WAIT_MS, signal });
+    if (!hasEnded(exec)) {
+      const learn = (news: Exec) => {
+        exec = news;
+      };
+      await untilEnded(calls, id, learn, signal);
+    }
+  } catch (error) {
+    throw waiting.explain(error, "waiting for its end", { id, exec, cursor: null }, whereIs(calls, id));
+  }
+  return resultOf(calls, exec);
+}
+
+const whereIs = (calls: Calls, id: string) => calls.where({ method: "GET", path: execPath(id) });
+
+function resultOf(calls: Calls, exec: Exec): ExecResult {
+  if (exec.status === "refused") throw refused(whereIs(calls, exec.id), exec);
+  const { stdout, stderr } = exec;
+  if (stdout !== undefined && stderr !== undefined) return exec as ExecResult;
+  return { ...exec, stdout: stdout ?? "", stderr: stderr ?? "" };
+}
+
+/** Asks until the exec has ended, and tells what it learns. One that answers before it has waited is asked less often. */
+async function untilEnded(
+  calls: Calls,
+  id: string,
+  learn: (exec: Exec) => void,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  for (let hasty = 0; ; ) {
+    const asked = performance.now();
+    const exec = await waitForEnd(calls, id, signal);
+    learn(exec);
+    if (hasEnded(exec)) return;
+    hasty = performance.now() - asked < HASTY_MS ? hasty + 1 : 0;
+    if (hasty > 0) await pause(backoff(hasty, Math.random()), signal);
+  }
+}
+
+/** The exec when it has ended, or as it is after a while. */
+const waitForEnd = (calls: Calls, id: string, signal: AbortSignal | undefined): Promise<Exec> =>
+  calls.json({
+    method: "GET",
+    path: execPath(id),
+    query: { waitMs: NEXT_WAIT_MS },
     idempotent: true,
-    waitMs: FIRST_WAIT_MS,
+    waiting: true,
+    waitMs: NEXT_WAIT_MS,
+    silenceMs: NEXT_WAIT_MS + WAIT_MARGIN_MS,
     signal,
   });
-  return ended(calls, exec, signal);
-}
-
-const execPath = (id: string): string => `/v1/execs/${encodeURIComponent(id)}`;
-
-/** Polls until the exec has ended. Every exec ends, so this is bounded by the exec's own timeout and the signal. */
-async function ended(calls: Calls, exec: Exec, signal: AbortSignal | undefined): Promise<ExecResult> {
-  let last = exec;
-  while (!hasEnded(last)) {
-    last = await calls.json<Exec>({
-      method: "GET",
-      path: execPath(exec.id),
-      query: { waitMs: NEXT_WAIT_MS },
-      idempotent: true,
-      waitMs: NEXT_WAIT_MS,
-      signal,
-    });
-  }
-  if (last.status === "refused") {
-    throw refused(calls.where({ method: "GET", path: execPath(exec.id) }), last);
-  }
-  return { ...last, stdout: last.stdout ?? "", stderr: last.stderr ?? "" };
-}
 
 export class ExecsOf implements Execs {
   readonly #calls: Calls;
@@ -89,16 +139,19 @@ export class ExecsOf implements Execs {
   }
 
   async start(command: string | readonly string[], options: StartOptions = {}): Promise<ExecRun> {
-    const exec = await this.#calls.json<Exec>({
-      method: "POST",
-      path: `/v1/sandboxes/${this.#sandboxId}/execs`,
-      json: { ...startOf(command, options), detach: true },
-      idempotent: true,
-      signal: options.signal,
-    });
-    // An id of the caller's may be that of an exec which has taken stdin already.
-    const written = options.id === undefined ? Buffer.byteLength(options.stdin ?? "") : null;
-    return new Run(this.#calls, exec, written);
+    const waiting = new Waiting(options);
+    const { signal } = waiting;
+    const id = options.id ?? newExecId();
+    const sandboxId = this.#sandboxId;
+    try {
+      const exec = await start(this.#calls, { sandboxId, id, command, options, waitMs: 0, signal });
+      // An id of the caller's may be that of an exec which has taken stdin already.
+      const written = options.id === undefined ? Buffer.byteLength(options.stdin ?? "") : null;
+      return new Run(this.#calls, exec, written);
+    } catch (error) {
+      const known = { id, exec: null, cursor: null };
+      throw waiting.explain(error, "starting it", known, whereIs(this.#calls, id));
+    }
   }
 
   get(id: string, options: CallOptions = {}): Promise<ExecRun> {
@@ -123,15 +176,14 @@ export async function getRun(calls: Calls, id: string, { signal }: CallOptions):
 
 class Run implements ExecRun {
   readonly #calls: Calls;
+  readonly #stdin: Stdin;
   #exec: Exec;
-  /** How much of stdin the sandbox has taken; null where that has to be asked first. */
-  #stdinOffset: number | null;
-  #stdinTurn: Promise<void> = Promise.resolve();
+  #cursor: string | null = null;
 
   constructor(calls: Calls, exec: Exec, stdinOffset: number | null) {
     this.#calls = calls;
     this.#exec = exec;
-    this.#stdinOffset = stdinOffset;
+    this.#stdin = new Stdin(calls, execPath(exec.id), stdinOffset);
   }
 
   get id(): string {
@@ -140,119 +192,89 @@ class Run implements ExecRun {
   get info(): Exec {
     return this.#exec;
   }
-
-  async result({ signal }: CallOptions = {}): Promise<ExecResult> {
-    // What the handle knows of an ended exec may be without its output, so the ledger is asked at least once.
-    const unfinished: Exec = { ...this.#exec, status: "running" };
-    const result = await ended(this.#calls, unfinished, signal);
-    this.#exec = result;
-    return result;
+  get cursor(): string | null {
+    return this.#cursor;
   }
 
-  /**
-   * A stream that breaks, or ends without an `end` record, is taken up again behind the last chunk that was handed
-   * out. Reconnects that bring nothing are counted, so that a server which only ever hangs up can't hold the caller.
-   */
-  async *output({ cursor, follow = true, signal }: OutputOptions = {}): AsyncGenerator<OutputChunk, void> {
-    const chunker = new Chunker();
-    let position = cursor;
-    let broken: unknown = null;
-    for (let fruitless = 0; fruitless < FRUITLESS_AT_MOST; fruitless++) {
-      if (fruitless > 0) await pause(backoff(fruitless, Math.random()), signal);
-      const pieces = await this.#open(position, follow, signal);
-      try {
-        for await (const record of recordsOf(pieces)) {
-          if (record.type !== "start") fruitless = 0;
-          if (record.type === "end") {
-            this.#exec = record.exec;
-            return;
-          }
-          if (record.type === "stdout" || record.type === "stderr") yield chunker.chunk(record);
-          if (record.type !== "start") position = record.cursor;
-        }
-        if (!follow) return;
-        broken = new Error("the stream ended before the exec did");
-      } catch (error) {
-        if (!(error instanceof ConnectionError)) throw error;
-        broken = error;
-      }
+  async result(options: WaitOptions = {}): Promise<ExecResult> {
+    const waiting = new Waiting(options);
+    try {
+      // What the handle knows of an ended exec may be without its output, so the ledger is asked at least once.
+      await untilEnded(this.#calls, this.id, this.#learn, waiting.signal);
+    } catch (error) {
+      throw waiting.explain(error, "waiting for its end", this.#known(), whereIs(this.#calls, this.id));
     }
-    throw unreachable(
-      this.#calls.where({ method: "GET", path: `${execPath(this.id)}/output` }),
-      "yes",
-      broken,
-    );
+    return resultOf(this.#calls, this.#exec);
   }
 
-  #open(cursor: string | undefined, follow: boolean, signal: AbortSignal | undefined) {
-    return this.#calls.stream({
-      method: "GET",
-      path: `${execPath(this.id)}/output`,
-      query: { cursor, follow },
-      headers: { accept: "application/x-ndjson" },
-      idempotent: true,
-      signal,
-    });
+  async *output(options: OutputOptions = {}): AsyncGenerator<OutputChunk, void, undefined> {
+    const waiting = new Waiting(options);
+    const learns = {
+      exec: this.#learn,
+      cursor: (cursor: string) => {
+        this.#cursor = cursor;
+      },
+      suspended: (suspended: boolean) => {
+        if (this.#exec.suspended !== suspended) this.#exec = { ...this.#exec, suspended };
+      },
+    };
+    const reader = new OutputReader(this.#calls, `${execPath(this.id)}/output`, options, learns);
+    try {
+      yield* reader.chunks(waiting.signal);
+    } catch (error) {
+      throw waiting.explain(error, "reading its output", this.#known(), whereIs(this.#calls, this.id));
+    }
   }
 
-  async cancel({ signal }: CallOptions = {}): Promise<Exec> {
-    this.#exec = await this.#calls.json<Exec>({
-      method: "DELETE",
-      path: execPath(this.id),
-      idempotent: true,
-      signal,
-    });
+  cancel({ signal }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("DELETE", "", undefined, { idempotent: true, waitMs: CANCEL_WAIT_MS, signal });
+  }
+
+  signal(name: string, { signal }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("POST", "/signal", { signal: name }, { idempotent: false, signal });
+  }
+
+  resize({ cols, rows }: TerminalSize, { signal }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("POST", "/resize", { cols, rows }, { idempotent: true, signal });
+  }
+
+  async #ask(
+    method: "POST" | "DELETE",
+    path: string,
+    json: unknown,
+    how: { idempotent: boolean; waitMs?: number; signal: AbortSignal | undefined },
+  ): Promise<Exec> {
+    this.#exec = await this.#calls.json<Exec>({ method, path: execPath(this.id) + path, json, ...how });
     return this.#exec;
   }
 
-  async signal(name: string, { signal }: CallOptions = {}): Promise<Exec> {
-    this.#exec = await this.#calls.json<Exec>({
-      method: "POST",
-      path: `${execPath(this.id)}/signal`,
-      json: { signal: name },
-      idempotent: false,
-      signal,
-    });
-    return this.#exec;
+  writeStdin(content: Content, options: StdinOptions = {}): Promise<void> {
+    return this.#feed(options, (how) => this.#stdin.write(content, how));
   }
 
-  /** One write at a time: the offsets of two can't interleave. A write that failed doesn't stop the next. */
-  writeStdin(
-    data: string | Uint8Array,
-    options: CallOptions & { end?: boolean | undefined } = {},
+  write(content: Content, options: StdinOptions = {}): Promise<void> {
+    return this.#feed(options, (how) => this.#stdin.append(content, how));
+  }
+
+  async #feed(
+    options: StdinOptions,
+    work: (how: { end: boolean; signal: AbortSignal | undefined }) => Promise<void>,
   ): Promise<void> {
-    const bytes = typeof data === "string" ? Buffer.from(data) : data;
-    const turn = this.#stdinTurn.then(() => this.#write(bytes, options.end ?? false, options.signal));
-    this.#stdinTurn = turn.catch(() => {});
-    return turn;
-  }
-
-  async #write(data: Uint8Array, end: boolean, signal: AbortSignal | undefined): Promise<void> {
-    const begin = this.#stdinOffset ?? (await this.#send(0, new Uint8Array(), false, signal));
-    const goal = begin + data.length;
-    for (let offset = begin, first = true; offset < goal || (first && end); first = false) {
-      const piece = data.subarray(offset - begin, offset - begin + STDIN_PIECE_BYTES);
-      offset = await this.#send(offset, piece, end && offset + piece.length === goal, signal);
-      this.#stdinOffset = offset;
+    const waiting = new Waiting(options);
+    try {
+      await work({ end: options.end ?? false, signal: waiting.signal });
+    } catch (error) {
+      // A write that failed otherwise says itself whether it arrived, which is more than is known of the exec.
+      if (!waiting.isOver(error)) throw error;
+      throw waiting.explain(error, "writing to it", this.#known(), whereIs(this.#calls, this.id));
     }
   }
 
-  /** Exactly once by offset, and therefore safe to repeat. Says how far stdin has got. */
-  async #send(
-    offset: number,
-    data: Uint8Array,
-    end: boolean,
-    signal: AbortSignal | undefined,
-  ): Promise<number> {
-    const { accepted } = await this.#calls.json<{ accepted: number }>({
-      method: "POST",
-      path: `${execPath(this.id)}/stdin`,
-      query: { offset, end },
-      bytes: { kind: "bytes", bytes: data },
-      headers: { "content-type": "application/octet-stream" },
-      idempotent: true,
-      signal,
-    });
-    return accepted;
+  readonly #learn = (exec: Exec): void => {
+    this.#exec = exec;
+  };
+
+  #known(): KnownOfExec {
+    return { id: this.id, exec: this.#exec, cursor: this.#cursor };
   }
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ConnectionError, Holdfast, InvalidRequestError } from "./index.ts";
+import { ConflictError, ConnectionError, Holdfast, InvalidRequestError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
 import { aSandbox, drop, json, refuse } from "./testing/faulty-server.ts";
 
@@ -60,14 +60,15 @@ describe("files", () => {
     ["node:http", {}],
     ["fetch", { fetch: globalThis.fetch }],
   ])("as streams wait for a reader that takes its time, through %s", async (_, transport) => {
-    bench.server.answer(json(200, aSandbox()), (_request, response) => {
+    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 1_000, ...transport });
+    bench.server.answer(json(200, aSandbox()));
+    const box = await hasty.sandboxes.get("box");
+    bench.server.answer((_request, response) => {
       response.writeHead(200).write("one");
       setTimeout(() => response.end("two"), 50);
     });
-    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 200, ...transport });
-    const box = await hasty.sandboxes.get("box");
     const stream = await box.files.readStream("/a");
-    const longer = () => new Promise((resolve) => setTimeout(resolve, 500));
+    const longer = () => new Promise((resolve) => setTimeout(resolve, 1_500));
     await longer();
     let text = "";
     for await (const piece of stream) {
@@ -106,6 +107,52 @@ describe("files", () => {
     const before = pulled;
     await new Promise((resolve) => setTimeout(resolve, 50));
     expect(pulled - before).toBeLessThan(3);
+  });
+
+  it("are read without waking their sandbox where that is asked for, and say so where it can't be", async () => {
+    const box = await bench.box();
+    const asked = () => bench.server.seen.map(({ url }) => `${url.pathname} ${url.searchParams.get("wake")}`);
+    bench.server.answer(json(200, {}));
+    const { files } = box;
+    const base = "/v1/sandboxes/sbx_0000000000000000/files";
+    for (const [options, wake] of [
+      [{ wake: false }, "false"],
+      [{ wake: true }, "true"],
+      [{}, null],
+    ] as const) {
+      bench.server.seen.length = 0;
+      await files.read("/a", options);
+      await files.readText("/a", options);
+      for await (const _ of await files.readStream("/a", options));
+      await files.list("/a", options);
+      await files.stat("/a", options);
+      await files.exists("/a", options);
+      expect(asked()).toEqual(
+        ["", "", "", "/list", "/stat", "/stat"].map((what) => `${base}${what} ${wake}`),
+      );
+    }
+    bench.server.answer(refuse(409, "not_on_disk"));
+    for (const what of ["read", "list", "stat", "exists"] as const) {
+      const error = await failure(files[what]("/proc/1/stat", { wake: false }));
+      expect(error).toBeInstanceOf(ConflictError);
+      expect(error).toMatchObject({ code: "not_on_disk", retryable: false });
+    }
+  });
+
+  it("that can't be sent twice wait for a sandbox that wakes, however short the timeout", async () => {
+    const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 });
+    bench.server.answer(json(200, aSandbox()));
+    const box = await hasty.sandboxes.get("box");
+    bench.server.seen.length = 0;
+    bench.server.answer((request, response) => {
+      setTimeout(() => json(200, {})(request, response), 500);
+    });
+    const stream = async function* () {
+      yield "once";
+    };
+    await Promise.all([box.files.move("/a", "/b"), box.files.remove("/c"), box.files.write("/d", stream())]);
+    expect(bench.server.seen).toHaveLength(3);
+    hasty.close();
   });
 
   it("that are not there do not exist, and other failures are not taken for that", async () => {

@@ -1,4 +1,4 @@
-import type { CallOptions, Content, Files, RangeOptions, WriteOptions } from "./api.ts";
+import type { CallOptions, Content, Files, RangeOptions, ReadOptions, WriteOptions } from "./api.ts";
 import type { Call, Calls } from "./calls.ts";
 import { HoldfastError, InvalidRequestError } from "./errors.ts";
 import type { Body } from "./transport.ts";
@@ -32,8 +32,8 @@ export class FilesOf implements Files {
   }
 
   /** Null where no bytes are asked for: HTTP has no range for that. */
-  #reading(path: string, { offset, length, signal }: RangeOptions): Call | null {
-    const call: Call = { method: "GET", path: this.#base, query: { path }, idempotent: true, signal };
+  #reading(path: string, { offset, length, wake, signal }: RangeOptions): Call | null {
+    const call: Call = { method: "GET", path: this.#base, query: { path, wake }, idempotent: true, signal };
     for (const [name, value] of Object.entries({ offset, length })) {
       if (value !== undefined && !isPosition(value)) throw this.#invalid(call, name, value);
     }
@@ -75,16 +75,16 @@ export class FilesOf implements Files {
 
   list(
     path: string,
-    { limit, signal }: CallOptions & { limit?: number | undefined } = {},
+    { limit, wake, signal }: ReadOptions & { limit?: number | undefined } = {},
   ): Promise<FileList> {
-    return this.#get("list", { path, limit }, signal);
+    return this.#get("list", { path, limit, wake }, signal);
   }
 
-  stat(path: string, { signal }: CallOptions = {}): Promise<FileStat> {
-    return this.#get("stat", { path }, signal);
+  stat(path: string, { wake, signal }: ReadOptions = {}): Promise<FileStat> {
+    return this.#get("stat", { path, wake }, signal);
   }
 
-  async exists(path: string, options: CallOptions = {}): Promise<boolean> {
+  async exists(path: string, options: ReadOptions = {}): Promise<boolean> {
     try {
       await this.stat(path, options);
       return true;
@@ -134,7 +134,7 @@ export class FilesOf implements Files {
 
   #get<Answer>(
     what: string,
-    query: Record<string, string | number | undefined>,
+    query: Record<string, string | number | boolean | undefined>,
     signal: AbortSignal | undefined,
   ): Promise<Answer> {
     return this.#calls.json({
@@ -161,9 +161,8 @@ async function* nothing(): AsyncGenerator<Uint8Array, void, undefined> {}
 /** Bytes at hand can be sent again; a stream can be read only once. */
 export function bodyOf(content: Content): Body {
   if (typeof content === "string") return bodyOf(Buffer.from(content));
-  if (!(content instanceof Uint8Array)) return { kind: "pieces", pieces: encoded(content), length: null };
-  if (content.length <= PIECE_BYTES) return { kind: "bytes", bytes: content };
-  return { kind: "pieces", pieces: slices(content), length: content.length };
+  if (!(content instanceof Uint8Array)) return { pieces: encoded(content), length: null };
+  return content.length <= PIECE_BYTES ? content : { pieces: slices(content), length: content.length };
 }
 
 function slices(bytes: Uint8Array): Uint8Array[] {

@@ -1,69 +1,204 @@
-import type { OutputChunk } from "./api.ts";
-import type { StreamRecord } from "./types.generated.ts";
+import type { OutputChunk, OutputOptions } from "./api.ts";
+import { type Calls, STREAM_SILENCE_MS } from "./calls.ts";
+import { hasEnded } from "./ended.ts";
+import { HoldfastError, OutputDroppedError, unexpected, unreachable } from "./errors.ts";
+import { FRAMES_TYPE, type Frame, FrameDecoder, type OutputFrame } from "./frames.ts";
+import type { Exec } from "./types.generated.ts";
 
-/** A record holds at most 64 KiB of output, the last one an exec with its inline output. */
-const LINE_LIMIT_BYTES = 32 * 1_048_576;
-const NEWLINE = 10;
+/** Who is told what a reader learns. */
+export interface Learns {
+  exec(exec: Exec): void;
+  cursor(cursor: string): void;
+  /** Whether the exec sleeps, with its sandbox. */
+  suspended(suspended: boolean): void;
+}
 
-/** The records of a stream of newline-separated JSON. */
-export async function* recordsOf(
-  pieces: AsyncIterable<Uint8Array>,
-): AsyncGenerator<StreamRecord, void, undefined> {
-  let rest: Buffer[] = [];
-  let restBytes = 0;
-  for await (const bytes of pieces) {
-    let piece = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
-    for (let end = piece.indexOf(NEWLINE); end !== -1; end = piece.indexOf(NEWLINE)) {
-      const line =
-        rest.length === 0 ? piece.subarray(0, end) : Buffer.concat([...rest, piece.subarray(0, end)]);
-      rest = [];
-      restBytes = 0;
-      piece = piece.subarray(end + 1);
-      if (line.length > 0) yield JSON.parse(line.toString()) as StreamRecord;
+/**
+ * Reads an exec's output to its end over as many connections as that takes. A stream that breaks, falls silent, or ends
+ * without an `end` record is taken up again behind the last chunk that was handed out: no gap, no repetition. Only what
+ * follows a `start` ends an outage, so that a server which greets and hangs up can't hold the reader for ever.
+ */
+export class OutputReader {
+  readonly #calls: Calls;
+  readonly #path: string;
+  readonly #options: OutputOptions;
+  readonly #learns: Learns;
+  readonly #follow: boolean;
+  #chunker = new Chunker();
+  /** Where the next connection goes on. */
+  #position: string | undefined;
+  /** What all cursors of the exec begin with. */
+  #prefix = "";
+  #endExpected = true;
+  #done = false;
+  #lost = false;
+  /** Output was skipped before the next chunk. */
+  #dropped = false;
+
+  constructor(calls: Calls, path: string, options: OutputOptions, learns: Learns) {
+    this.#calls = calls;
+    this.#path = path;
+    this.#options = options;
+    this.#learns = learns;
+    this.#follow = options.follow ?? true;
+    this.#position = options.cursor;
+  }
+
+  async *chunks(signal: AbortSignal | undefined): AsyncGenerator<OutputChunk, void, undefined> {
+    const outage = this.#calls.outage({ idempotent: true, waiting: true, signal });
+    while (!this.#done) {
+      try {
+        for await (const frames of this.#frames(signal)) {
+          for (const frame of frames) {
+            if (frame.type !== "start") outage.over();
+            const chunk = this.#take(frame);
+            if (chunk !== null) yield chunk;
+          }
+        }
+        if (!this.#done && this.#endExpected) throw this.#cutShort();
+        this.#done = true;
+      } catch (error) {
+        if (this.#skips(error)) continue;
+        this.#say("lost", isPassing(error));
+        await outage.failed(error);
+      }
     }
-    if (piece.length === 0) continue;
-    rest.push(piece);
-    restBytes += piece.length;
-    if (restBytes > LINE_LIMIT_BYTES) throw new RangeError("a record of the stream is too long");
+  }
+
+  async *#frames(signal: AbortSignal | undefined): AsyncGenerator<Frame[], void, undefined> {
+    this.#endExpected = true;
+    const reply = await this.#calls.open({
+      method: "GET",
+      path: this.#path,
+      query: { cursor: this.#position, follow: this.#follow, stream: this.#options.stream },
+      headers: { accept: FRAMES_TYPE },
+      type: FRAMES_TYPE,
+      idempotent: true,
+      silenceMs: STREAM_SILENCE_MS,
+      signal,
+    });
+    const decoder = new FrameDecoder();
+    for await (const piece of reply.stream()) yield this.#decoded(decoder, piece);
+  }
+
+  #decoded(decoder: FrameDecoder, piece: Uint8Array): Frame[] {
+    try {
+      return decoder.push(piece);
+    } catch (cause) {
+      throw new HoldfastError({ ...unexpected(this.#where(), 200, ""), cause });
+    }
+  }
+
+  #take(frame: Frame): OutputChunk | null {
+    switch (frame.type) {
+      case "start":
+        this.#prefix = frame.cursor.slice(0, frame.cursor.lastIndexOf(".") + 1);
+        // Without following, only an exec that has ended has an end.
+        this.#endExpected = this.#follow || hasEnded(frame.exec);
+        this.#learns.exec(frame.exec);
+        this.#say("back", true);
+        return null;
+      case "keepalive":
+        this.#moveTo(frame.cursor);
+        this.#learns.suspended(frame.suspended ?? false);
+        return null;
+      case "end":
+        this.#moveTo(frame.cursor);
+        this.#learns.exec(frame.exec);
+        this.#done = true;
+        return null;
+      case "stdout":
+      case "stderr":
+        return this.#chunk(frame);
+      default:
+        return frame satisfies never;
+    }
+  }
+
+  #chunk(frame: OutputFrame): OutputChunk {
+    const cursor = `${this.#prefix}${frame.offset}`;
+    this.#moveTo(cursor);
+    const dropped = this.#dropped;
+    this.#dropped = false;
+    return this.#chunker.chunk(frame, cursor, dropped);
+  }
+
+  #moveTo(cursor: string): void {
+    this.#position = cursor;
+    this.#learns.cursor(cursor);
+  }
+
+  /** Goes on from the first output that is kept, where that is what the caller wants. */
+  #skips(error: unknown): boolean {
+    if (!(error instanceof OutputDroppedError) || this.#options.onDropped !== "skip") return false;
+    if (error.floor === null || error.floor === this.#position) return false;
+    this.#position = error.floor;
+    this.#dropped = true;
+    this.#chunker = new Chunker();
+    return true;
+  }
+
+  #say(state: "lost" | "back", isNews: boolean): void {
+    if (!isNews || this.#lost === (state === "lost")) return;
+    this.#lost = state === "lost";
+    this.#options.onConnection?.(state);
+  }
+
+  #cutShort(): HoldfastError {
+    return unreachable(this.#where(), "yes", new Error("the stream ended before the exec did"));
+  }
+
+  #where() {
+    return this.#calls.where({ method: "GET", path: this.#path });
   }
 }
 
-type OutputRecord = Extract<StreamRecord, { data: string }>;
+const isPassing = (error: unknown): boolean => error instanceof HoldfastError && error.retryable;
 
-/** Makes chunks of records, carrying the beginning of a cut character over to the next chunk of its stream. */
-export class Chunker {
-  readonly #carried: Record<"stdout" | "stderr", Uint8Array> = {
-    stdout: new Uint8Array(),
-    stderr: new Uint8Array(),
-  };
+const NOTHING = new Uint8Array();
 
-  chunk(record: OutputRecord): OutputChunk {
-    const data = Buffer.from(record.data, "base64");
-    const before = this.#carried[record.type];
-    const cut = cutCharacter(data, before);
-    this.#carried[record.type] = cut;
-    return new Chunk(record, data, before, cut.length);
+/** Makes chunks of frames, carrying the beginning of a cut character over to the next chunk of its stream. */
+class Chunker {
+  readonly #carried: Record<"stdout" | "stderr", Uint8Array> = { stdout: NOTHING, stderr: NOTHING };
+
+  chunk(frame: OutputFrame, cursor: string, dropped: boolean): OutputChunk {
+    const before = this.#carried[frame.type];
+    const cut = cutCharacter(frame.data, before);
+    this.#carried[frame.type] = cut;
+    return new Chunk(frame, cursor, dropped, before, cut.length);
   }
 }
 
+/** Decoded when asked for: who copies bytes doesn't pay for text and times. */
 class Chunk implements OutputChunk {
   readonly stream: "stdout" | "stderr";
   readonly data: Uint8Array;
   readonly cursor: string;
-  readonly at: string;
+  readonly dropped: boolean;
+  readonly #timeUs: number;
   readonly #before: Uint8Array;
   readonly #cutBytes: number;
 
-  constructor(record: OutputRecord, data: Uint8Array, before: Uint8Array, cutBytes: number) {
-    this.stream = record.type;
+  constructor(
+    { type, data, timeUs }: OutputFrame,
+    cursor: string,
+    dropped: boolean,
+    before: Uint8Array,
+    cutBytes: number,
+  ) {
+    this.stream = type;
     this.data = data;
-    this.cursor = record.cursor;
-    this.at = record.at;
+    this.cursor = cursor;
+    this.dropped = dropped;
+    this.#timeUs = timeUs;
     this.#before = before;
     this.#cutBytes = cutBytes;
   }
 
-  /** Decoded when asked for: who copies bytes doesn't pay for it. */
+  get at(): string {
+    return new Date(this.#timeUs / 1000).toISOString();
+  }
+
   get text(): string {
     const whole = Buffer.concat([this.#before, this.data]);
     return whole.toString("utf8", 0, whole.length - this.#cutBytes);
@@ -71,14 +206,14 @@ class Chunk implements OutputChunk {
 }
 
 /** The bytes at the end, three at most, that begin a UTF-8 character but don't complete it. */
-export function cutCharacter(data: Uint8Array, before: Uint8Array = new Uint8Array()): Uint8Array {
+export function cutCharacter(data: Uint8Array, before: Uint8Array = NOTHING): Uint8Array {
   const tail = data.length >= 4 ? data.subarray(-4) : Buffer.concat([before, data]).subarray(-4);
   for (let back = 1; back <= Math.min(3, tail.length); back++) {
     const byte = tail[tail.length - back] ?? 0;
     if (byte < 0x80) break;
     if (byte < 0xc0) continue;
     const needed = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-    return needed > back ? Uint8Array.from(tail.subarray(tail.length - back)) : new Uint8Array();
+    return needed > back ? Uint8Array.from(tail.subarray(tail.length - back)) : NOTHING;
   }
-  return new Uint8Array();
+  return NOTHING;
 }

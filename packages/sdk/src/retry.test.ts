@@ -8,6 +8,7 @@ const failed = (facts: Partial<Failure>): Failure => ({
   tries: 1,
   failingMs: 0,
   idempotent: true,
+  waiting: false,
   acquainted: true,
   patience: PATIENCE,
   random: 0.5,
@@ -34,6 +35,10 @@ describe("a failed request", () => {
         true,
       ],
       ["429", { error: said(429) }, false],
+      ["429 of a reader", { error: said(429, { code: "too_many_readers" }) }, true],
+      ["429 of a call that a wake would have held", { error: said(429, { code: "too_many_held" }) }, true],
+      ["503 of a wake that takes long", { error: said(503, { code: "wake_timeout" }) }, true],
+      ["503 of a standby that failed", { error: said(503, { code: "standby_failed" }) }, false],
       ["502 of Holdfast", { error: said(502) }, false],
       ["502 of a proxy", { error: errorOf(where, 502, "Bad Gateway") }, true],
       ["500", { error: said(500, { retryable: false }) }, false],
@@ -49,6 +54,9 @@ describe("a failed request", () => {
     expect(retryDelay(failed({ tries: 9, failingMs: 31_000 }))).toBeNull();
     expect(retryDelay(failed({ tries: 4, failingMs: 2_000, acquainted: false }))).toBeNull();
     expect(retryDelay(failed({ tries: 9, failingMs: 11_000, error: said(503) }))).toBeNull();
+    expect(
+      retryDelay(failed({ tries: 9, failingMs: 11_000, error: said(503), waiting: true })),
+    ).not.toBeNull();
   });
 
   it("waits longer from try to try, within bounds and with jitter", () => {

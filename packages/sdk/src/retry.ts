@@ -14,7 +14,8 @@ export const PATIENCE: Patience = { outageMs: 30_000, strangerMs: 1_000, busyMs:
 
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
-const TRIES_AT_MOST = 100;
+/** Against a clock that stands still; the budgets end long before it. */
+const TRIES_AT_MOST = 10_000;
 
 export interface Failure {
   error: unknown;
@@ -24,6 +25,8 @@ export interface Failure {
   failingMs: number;
   /** Whether doing it twice is the same as doing it once. */
   idempotent: boolean;
+  /** Whether an exec under way is waited for: then a server that says "not now" is borne like one that is away. */
+  waiting: boolean;
   /** Whether this client ever had an answer. */
   acquainted: boolean;
   patience: Patience;
@@ -39,14 +42,26 @@ export function retryDelay(failure: Failure): number | null {
   return failure.failingMs + delayMs > budgetMs ? null : delayMs;
 }
 
-function budgetOf({ error, idempotent, acquainted, patience }: Failure): number | null {
+function budgetOf({ error, idempotent, waiting, acquainted, patience }: Failure): number | null {
   if (!(error instanceof HoldfastError) || !error.retryable) return null;
   if (!idempotent && error.dispatched !== "no") return null;
   if (error instanceof ConnectionError) return acquainted ? patience.outageMs : patience.strangerMs;
-  // Of what the server says itself only 503 means "send the same again"; a proxy's 502 and 504 are its words for an outage.
-  if (error.status === 503 || error.code === "unexpected_response") return patience.busyMs;
-  return null;
+  return meansNotNow(error) ? (waiting ? patience.outageMs : patience.busyMs) : null;
 }
+
+/**
+ * Of what the server says itself 503 means "send the same again", and 408 that it never had the whole of it; a proxy's 502 and 504 are its words for an outage.
+ * The place of a reader whose connection was lost may be taken by its own former self for a while, and those of calls that wait
+ * for a wake are free when that is over. A standby that failed cost the sandbox a freeze: another try is the caller's to order.
+ */
+const meansNotNow = ({ status, code }: HoldfastError): boolean =>
+  code !== "standby_failed" && (status === 503 || status === 408 || PASSING.has(code));
+
+const PASSING: ReadonlySet<HoldfastError["code"]> = new Set([
+  "unexpected_response",
+  "too_many_readers",
+  "too_many_held",
+]);
 
 /** Doubles from try to try, with jitter over its upper half so that many clients don't come back at once. */
 export function backoff(tries: number, random: number): number {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { useBench } from "./testing/bench.ts";
-import { aSandbox, json } from "./testing/faulty-server.ts";
+import { ConflictError, UnavailableError } from "./index.ts";
+import { failure, useBench } from "./testing/bench.ts";
+import { aSandbox, drop, json, refuse } from "./testing/faulty-server.ts";
 
 const bench = useBench();
 
@@ -35,5 +36,73 @@ describe("a handle", () => {
       expect(found.id).toBe(same.id);
     }
     expect(bench.server.seen.map(({ method }) => method)).toEqual(["GET", "POST"]);
+  });
+});
+
+describe.each(["pause", "resume", "standby", "wake"] as const)("%s", (verb) => {
+  const id = "sbx_0000000000000000";
+
+  it("resolves with the sandbox as it is then, which the handle knows from then on", async () => {
+    const box = await bench.box();
+    const checkpoint = { id: "ckp_1", takenAt: "2026-01-01T00:00:00.000Z", sizeBytes: 9 };
+    bench.server.answer(json(200, aSandbox({ status: "standby", standbyKind: "files", checkpoint })));
+    const info = await box[verb]();
+    expect(info).toMatchObject({ status: "standby", standbyKind: "files", checkpoint });
+    expect(box.info).toBe(info);
+    expect(bench.server.seen.map(({ method, url }) => `${method} ${url.pathname}`)).toEqual([
+      `POST /v1/sandboxes/${id}/${verb}`,
+    ]);
+  });
+
+  it("is asked for again where its answer was lost, and where the server says not now", async () => {
+    const box = await bench.box();
+    bench.server.answer(drop, refuse(503, "wake_timeout"), json(200, aSandbox({ generation: 2 })));
+    expect((await box[verb]()).generation).toBe(2);
+    expect(bench.server.seen).toHaveLength(3);
+  });
+
+  it("that can't be done is a typed error, and not ordered again", async () => {
+    const box = await bench.box();
+    for (const [status, code, Class] of [
+      [409, "standby_cancelled", ConflictError],
+      [409, "wrong_state", ConflictError],
+      [503, "standby_failed", UnavailableError],
+    ] as const) {
+      bench.server.seen.length = 0;
+      bench.server.answer(refuse(status, code, { retryable: true }), json(200, aSandbox()));
+      const error = await failure(box[verb]());
+      expect(error).toBeInstanceOf(Class);
+      expect(error).toMatchObject({ code, retryable: true });
+      expect(bench.server.seen).toHaveLength(1);
+    }
+  });
+
+  it("ends its waiting with the signal", async () => {
+    const box = await bench.box();
+    bench.server.answer(() => {});
+    await expect(box[verb]({ signal: AbortSignal.timeout(30) })).rejects.toMatchObject({
+      name: "TimeoutError",
+    });
+  });
+});
+
+describe("a sandbox without a handle", () => {
+  it("is deleted by its id, and waited for", async () => {
+    bench.server.answer(
+      json(202, aSandbox({ status: "stopping" })),
+      json(200, aSandbox({ status: "terminated" })),
+    );
+    await bench.holdfast.sandboxes.delete("sbx_0000000000000000");
+    expect(bench.server.seen.map(({ method, url }) => `${method} ${url.pathname}`)).toEqual([
+      "DELETE /v1/sandboxes/sbx_0000000000000000",
+      "DELETE /v1/sandboxes/sbx_0000000000000000",
+    ]);
+  });
+
+  it("is gone where the server says so of one that it has no record of", async () => {
+    bench.server.answer(refuse(410, "sandbox_gone"));
+    await bench.holdfast.sandboxes.delete("sbx_0000000000000000");
+    bench.server.answer(refuse(404, "sandbox_not_found"));
+    expect((await failure(bench.holdfast.sandboxes.delete("sbx_x"))).code).toBe("sandbox_not_found");
   });
 });

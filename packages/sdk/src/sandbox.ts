@@ -10,7 +10,7 @@ import type {
   Sandbox,
 } from "./api.ts";
 import { type Calls, pause } from "./calls.ts";
-import { HoldfastError } from "./errors.ts";
+import { HoldfastError, type Where } from "./errors.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
 import { backoff } from "./retry.ts";
@@ -19,6 +19,10 @@ import type { Event, Proof, Sandbox as SandboxInfo } from "./types.generated.ts"
 /** What one request of a delete may wait on the server, and how long they are repeated in all. */
 const DELETE_WAIT_MS = 30_000;
 const DELETE_PATIENCE_MS = 120_000;
+
+/** How long memory may take to get onto the disk, and to come back. */
+const STANDBY_WAIT_MS = 120_000;
+const WAKE_WAIT_MS = 30_000;
 
 export class SandboxHandle implements Sandbox {
   readonly #calls: Calls;
@@ -58,6 +62,28 @@ export class SandboxHandle implements Sandbox {
     return this.#calls.json({ method: "POST", path: this.#path("verify"), idempotent: true, signal });
   }
 
+  pause(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#turn("pause", 0, options);
+  }
+
+  resume(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#turn("resume", 0, options);
+  }
+
+  standby(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#turn("standby", STANDBY_WAIT_MS, options);
+  }
+
+  wake(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#turn("wake", WAKE_WAIT_MS, options);
+  }
+
+  async #turn(verb: string, waitMs: number, { signal }: CallOptions): Promise<SandboxInfo> {
+    const call = { method: "POST", path: this.#path(verb), idempotent: true, waitMs, signal } as const;
+    this.#info = await this.#calls.json(call);
+    return this.#info;
+  }
+
   events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {
     return this.#calls.json({
       method: "GET",
@@ -68,22 +94,11 @@ export class SandboxHandle implements Sandbox {
     });
   }
 
-  async delete({ graceMs, signal }: DeleteOptions = {}): Promise<SandboxInfo> {
-    const giveUpAt = performance.now() + DELETE_PATIENCE_MS;
-    for (let tries = 1; ; tries++) {
-      this.#info = await this.#calls.json({
-        method: "DELETE",
-        path: this.#path(),
-        query: { graceMs },
-        idempotent: true,
-        waitMs: DELETE_WAIT_MS + (graceMs ?? 0),
-        signal,
-      });
-      if (this.#info.status === "terminated") return this.#info;
-      const delayMs = backoff(tries, Math.random());
-      if (performance.now() + delayMs > giveUpAt) throw this.#notYetGone();
-      await pause(delayMs, signal);
-    }
+  async delete(options: DeleteOptions = {}): Promise<SandboxInfo> {
+    await untilGone(this.#calls, this.id, options, (info) => {
+      this.#info = info;
+    });
+    return this.#info;
   }
 
   /** A sandbox that someone else deleted is as gone as this wants it. */
@@ -99,19 +114,40 @@ export class SandboxHandle implements Sandbox {
   #path(rest = ""): string {
     return `/v1/sandboxes/${this.id}${rest === "" ? "" : `/${rest}`}`;
   }
+}
 
-  #notYetGone(): HoldfastError {
-    const { lease } = this.#info;
-    return new HoldfastError({
-      ...this.#calls.where({ method: "DELETE", path: this.#path() }),
-      code: "deadline",
-      message: `The absence of sandbox ${this.name} was not observed yet${lease.lastError ? `: ${lease.lastError}` : ""}.`,
-      hint: `The server goes on trying${lease.nextAttemptAt ? `, next at ${lease.nextAttemptAt}` : ""}.`,
-      retryable: true,
-      dispatched: "yes",
-      status: 202,
-      body: JSON.stringify(this.#info),
-      sandboxId: this.id,
-    });
+/** Asks until the absence was observed, and tells what it learns. */
+export async function untilGone(
+  calls: Calls,
+  id: string,
+  { graceMs, signal }: DeleteOptions,
+  learn: (info: SandboxInfo) => void,
+): Promise<void> {
+  const call = { method: "DELETE", path: `/v1/sandboxes/${encodeURIComponent(id)}` } as const;
+  const waitMs = DELETE_WAIT_MS + (graceMs ?? 0);
+  const giveUpAt = performance.now() + DELETE_PATIENCE_MS;
+  for (let tries = 1; ; tries++) {
+    const query = { graceMs };
+    const info = await calls.json<SandboxInfo>({ ...call, query, idempotent: true, waitMs, signal });
+    learn(info);
+    if (info.status === "terminated") return;
+    const delayMs = backoff(tries, Math.random());
+    if (performance.now() + delayMs > giveUpAt) throw notYetGone(calls.where(call), info);
+    await pause(delayMs, signal);
   }
 }
+
+const notYetGone = (where: Where, info: SandboxInfo): HoldfastError => {
+  const { lease, name } = info;
+  return new HoldfastError({
+    ...where,
+    code: "deadline",
+    message: `The absence of sandbox ${name} was not observed yet${lease.lastError ? `: ${lease.lastError}` : ""}.`,
+    hint: `The server goes on trying${lease.nextAttemptAt ? `, next at ${lease.nextAttemptAt}` : ""}.`,
+    retryable: true,
+    dispatched: "yes",
+    status: 202,
+    body: JSON.stringify(info),
+    sandboxId: info.id,
+  });
+};

@@ -1,5 +1,13 @@
-import { silent, unreachable } from "./errors.ts";
-import type { Body, Transport, WireReply, WireRequest } from "./transport.ts";
+import { silent, unreachable, whereOf } from "./errors.ts";
+import {
+  type Body,
+  gather,
+  isPieces,
+  type Transport,
+  type WireAnswer,
+  type WireReply,
+  type WireRequest,
+} from "./transport.ts";
 
 type Fetch = typeof globalThis.fetch;
 
@@ -14,11 +22,20 @@ export class FetchTransport implements Transport {
     this.#fetch = fetch;
   }
 
-  async send(request: WireRequest): Promise<WireReply> {
+  async ask(request: WireRequest, limit: number): Promise<WireAnswer> {
+    const reply = await this.#send(request, false);
+    return { status: reply.status, body: await gather(reply, limit) };
+  }
+
+  open(request: WireRequest): Promise<WireReply> {
+    return this.#send(request, true);
+  }
+
+  async #send(request: WireRequest, streaming: boolean): Promise<WireReply> {
     request.signal?.throwIfAborted();
-    const guard = new Guard(request);
+    const guard = new Guard(request, streaming);
     try {
-      const response = await this.#fetch(request.url, {
+      const response = await this.#fetch(request.base + request.path, {
         method: request.method,
         headers: request.headers,
         signal: guard.signal,
@@ -36,7 +53,7 @@ export class FetchTransport implements Transport {
 }
 
 function bodyOf(body: Body): RequestInit {
-  if (body.kind === "bytes") return { body: body.bytes as Uint8Array<ArrayBuffer> };
+  if (!isPieces(body)) return { body: body as string | Uint8Array<ArrayBuffer> };
   const iterator = toAsync(body.pieces);
   const stream = new ReadableStream<Uint8Array>({
     async pull(controller) {
@@ -58,15 +75,17 @@ async function* toAsync(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 /** The clock and the caller's signal as one signal, and the reason for which it fired. */
 class Guard {
   readonly #request: WireRequest;
+  readonly #streaming: boolean;
   readonly #controller = new AbortController();
   readonly #clock: NodeJS.Timeout;
   #resting = false;
   readonly #abort = () => this.#controller.abort(this.#request.signal?.reason);
 
-  constructor(request: WireRequest) {
+  constructor(request: WireRequest, streaming: boolean) {
     this.#request = request;
+    this.#streaming = streaming;
     this.#clock = setTimeout(() => {
-      if (!this.#resting) this.#controller.abort(silent(request, request.timeoutMs, "unknown"));
+      if (!this.#resting) this.#controller.abort(silent(whereOf(request), request.timeoutMs, "unknown"));
     }, request.timeoutMs);
     request.signal?.addEventListener("abort", this.#abort, { once: true });
   }
@@ -77,14 +96,14 @@ class Guard {
 
   /** The clock starts anew: from here on something is waited for. */
   progress(): void {
-    if (!this.#request.streaming) return;
+    if (!this.#streaming) return;
     this.#resting = false;
     this.#clock.refresh();
   }
 
   /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
   rest(): void {
-    this.#resting = this.#request.streaming;
+    this.#resting = this.#streaming;
   }
 
   done(): void {
@@ -97,7 +116,7 @@ class Guard {
     if (this.signal.aborted) return this.signal.reason;
     const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
     const code = String((cause as { code?: unknown }).code);
-    return unreachable(this.#request, NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
+    return unreachable(whereOf(this.#request), NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
   }
 }
 
@@ -114,17 +133,6 @@ class FetchReply implements WireReply {
 
   header(name: string): string | null {
     return this.#response.headers.get(name);
-  }
-
-  async bytes(limit: number): Promise<Uint8Array> {
-    const pieces: Uint8Array[] = [];
-    let size = 0;
-    for await (const piece of this.stream()) {
-      pieces.push(piece);
-      size += piece.length;
-      if (size > limit) throw new RangeError(`the answer is larger than ${limit} bytes`);
-    }
-    return Buffer.concat(pieces);
   }
 
   async *stream(): AsyncGenerator<Uint8Array, void, undefined> {

@@ -5,9 +5,28 @@ import {
   type IncomingMessage,
 } from "node:http";
 import { Agent as HttpsAgent, request as httpsRequest } from "node:https";
+import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import { silent, unreachable } from "./errors.ts";
-import type { Body, Transport, WireReply, WireRequest } from "./transport.ts";
+import { silent, unreachable, whereOf } from "./errors.ts";
+import {
+  type Body,
+  isPieces,
+  type Transport,
+  tooLarge,
+  type WireAnswer,
+  type WireReply,
+  type WireRequest,
+} from "./transport.ts";
+
+/** Where requests go, as node:http wants it. */
+interface Target {
+  base: string;
+  secure: boolean;
+  host: string;
+  port: string;
+  /** What precedes every path. */
+  prefix: string;
+}
 
 /**
  * node:http with connections kept alive: a round trip takes well under half the time that the built-in `fetch` takes,
@@ -16,23 +35,22 @@ import type { Body, Transport, WireReply, WireRequest } from "./transport.ts";
 export class HttpTransport implements Transport {
   readonly #plain = new HttpAgent({ keepAlive: true });
   readonly #secure = new HttpsAgent({ keepAlive: true });
-  /** Parsed origins; a client has one or two. */
-  readonly #bases = new Map<string, URL>();
+  #target: Target = targetOf("http://127.0.0.1");
 
-  send(request: WireRequest): Promise<WireReply> {
+  ask(request: WireRequest, limit: number): Promise<WireAnswer> {
     return new Promise((resolve, reject) => {
-      request.signal?.throwIfAborted();
-      const url = this.#parse(request.url);
-      const secure = url.protocol === "https:";
-      const sent = (secure ? httpsRequest : httpRequest)({
-        agent: secure ? this.#secure : this.#plain,
-        host: url.hostname.replace(/^\[|\]$/g, ""),
-        port: url.port,
-        method: request.method,
-        path: request.url.slice(url.origin.length),
-        headers: framed(request.headers, request.body),
+      const exchange = this.#begin(request, false, reject);
+      exchange.onReply((message) => take(exchange, message, limit, resolve, reject));
+    });
+  }
+
+  open(request: WireRequest): Promise<WireReply> {
+    return new Promise((resolve, reject) => {
+      const exchange = this.#begin(request, true, reject);
+      exchange.onReply((message) => {
+        exchange.rest();
+        resolve(new HttpReply(exchange, message));
       });
-      new Exchange(request, sent).begin(resolve, reject);
     });
   }
 
@@ -41,75 +59,117 @@ export class HttpTransport implements Transport {
     this.#secure.destroy();
   }
 
-  #parse(text: string): URL {
-    const origin = text.slice(0, text.indexOf("/", text.indexOf("//") + 2));
-    let base = this.#bases.get(origin);
-    if (base === undefined) {
-      base = new URL(origin);
-      this.#bases.set(origin, base);
-    }
-    return base;
+  #begin(request: WireRequest, streaming: boolean, reject: (error: unknown) => void): Exchange {
+    request.signal?.throwIfAborted();
+    if (request.base !== this.#target.base) this.#target = targetOf(request.base);
+    const { secure, host, port, prefix } = this.#target;
+    const agent = secure ? this.#secure : this.#plain;
+    const sent = (secure ? httpsRequest : httpRequest)({
+      agent,
+      host,
+      port,
+      method: request.method,
+      path: prefix + request.path,
+      headers: framed(request.headers, request.body),
+    });
+    const exchange = new Exchange(request, sent, streaming, () => dropIdle(agent));
+    sent.on("error", (error) => reject(exchange.explain(error)));
+    exchange.send(request.body);
+    return exchange;
+  }
+}
+
+function targetOf(base: string): Target {
+  const { protocol, hostname, port, pathname } = new URL(base);
+  return {
+    base,
+    secure: protocol === "https:",
+    host: hostname.replace(/^\[|\]$/g, ""),
+    port,
+    prefix: pathname.replace(/\/+$/, ""),
+  };
+}
+
+/** Where one connection turned out to be dead, the idle ones beside it may be as well: the next request gets a new one. */
+function dropIdle(agent: HttpAgent): void {
+  for (const sockets of Object.values(agent.freeSockets)) {
+    for (const socket of sockets ?? []) socket.destroy();
   }
 }
 
 function framed(headers: Record<string, string>, body: Body | null): Record<string, string | number> {
   if (body === null) return headers;
-  const length = body.kind === "bytes" ? body.bytes.length : body.length;
+  const length = lengthOf(body);
   return length === null
     ? { ...headers, "transfer-encoding": "chunked" }
     : { ...headers, "content-length": length };
 }
 
+const lengthOf = (body: Body): number | null =>
+  typeof body === "string" ? Buffer.byteLength(body) : body.length;
+
 /** One request on its way, its clock, and why it was given up, whichever way the socket then reports that. */
 class Exchange {
   readonly #request: WireRequest;
   readonly #sent: ClientRequest;
+  readonly #streaming: boolean;
+  readonly #onSilence: () => void;
   readonly #clock: NodeJS.Timeout;
-  readonly #abort = () => this.giveUp(this.#request.signal?.reason);
-  #connected = false;
+  readonly #abort: (() => void) | null = null;
+  #connected: boolean;
   #resting = false;
-  #closed = false;
+  #over = false;
   #why: { error: unknown } | null = null;
 
-  constructor(request: WireRequest, sent: ClientRequest) {
+  constructor(request: WireRequest, sent: ClientRequest, streaming: boolean, onSilence: () => void) {
     this.#request = request;
     this.#sent = sent;
-    this.#clock = setTimeout(() => {
-      if (!this.#resting) this.giveUp(silent(request, request.timeoutMs, this.#connected ? "unknown" : "no"));
-    }, request.timeoutMs);
-    request.signal?.addEventListener("abort", this.#abort, { once: true });
-    sent.once("close", () => {
-      this.#closed = true;
-      clearTimeout(this.#clock);
-      request.signal?.removeEventListener("abort", this.#abort);
-    });
-    sent.once("socket", (socket) => {
-      if (!socket.connecting) this.#connected = true;
-      else
-        socket.once(
-          (socket as TLSSocket).encrypted ? "secureConnect" : "connect",
-          () => (this.#connected = true),
-        );
+    this.#streaming = streaming;
+    this.#onSilence = onSilence;
+    this.#clock = setTimeout(() => this.#timeOut(), request.timeoutMs);
+    if (request.signal !== undefined) {
+      this.#abort = () => this.giveUp(request.signal?.reason);
+      request.signal.addEventListener("abort", this.#abort, { once: true });
+    }
+    this.#connected = sent.reusedSocket;
+    if (!sent.reusedSocket) sent.once("socket", (socket) => this.#watch(socket));
+  }
+
+  onReply(take: (message: IncomingMessage) => void): void {
+    this.#sent.on("response", (message) => {
+      message.on("close", () => this.done());
+      take(message);
     });
   }
 
-  begin(resolve: (reply: WireReply) => void, reject: (error: unknown) => void): void {
-    this.#sent.on("error", (error) => reject(this.explain(error)));
-    this.#sent.once("response", (message) => {
-      this.rest();
-      resolve(new HttpReply(this, message));
-    });
-    const { body } = this.#request;
+  /** Text leaves together with the head, in one write. */
+  send(body: Body | null): void {
     if (body === null) this.#sent.end();
-    else if (body.kind === "bytes") this.#sent.end(body.bytes);
-    else void this.#pump(body.pieces);
+    else if (isPieces(body)) void this.#pump(body.pieces);
+    else this.#sent.end(body);
+  }
+
+  #watch(socket: Socket): void {
+    if (!socket.connecting) this.#connected = true;
+    const event = (socket as TLSSocket).encrypted ? "secureConnect" : "connect";
+    socket.once(event, () => {
+      this.#connected = true;
+    });
+  }
+
+  #timeOut(): void {
+    if (this.#resting) return;
+    this.giveUp(silent(whereOf(this.#request), this.#request.timeoutMs, this.#connected ? "unknown" : "no"));
+    this.#onSilence();
   }
 
   /** Sends piece by piece at the speed of the other side. An answer that comes early, an error as a rule, ends it. */
   async #pump(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
     try {
       let answered = false;
-      this.#sent.once("response", () => (answered = true));
+      this.#sent.once("response", () => {
+        answered = true;
+      });
       for await (const piece of pieces) {
         if (answered || this.#sent.destroyed) return;
         if (!this.#sent.write(piece)) await this.#drained();
@@ -134,14 +194,14 @@ class Exchange {
 
   /** The clock starts anew: from here on something is waited for. */
   progress(): void {
-    if (!this.#request.streaming || this.#closed) return;
+    if (!this.#streaming || this.#over) return;
     this.#resting = false;
     this.#clock.refresh();
   }
 
   /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
   rest(): void {
-    this.#resting = this.#request.streaming;
+    this.#resting = this.#streaming;
   }
 
   giveUp(error: unknown): void {
@@ -150,14 +210,46 @@ class Exchange {
   }
 
   /** Also frees the connection where a request was answered before it was sent in full. */
-  end(): void {
+  done(): void {
+    if (this.#over) return;
+    this.#over = true;
+    clearTimeout(this.#clock);
+    if (this.#abort !== null) this.#request.signal?.removeEventListener("abort", this.#abort);
     if (!this.#sent.writableFinished) this.#sent.destroy();
   }
 
   explain(error: unknown): unknown {
+    this.done();
     if (this.#why !== null) return this.#why.error;
-    return unreachable(this.#request, this.#connected ? "unknown" : "no", error);
+    return unreachable(whereOf(this.#request), this.#connected ? "unknown" : "no", error);
   }
+}
+
+/** The whole body of an answer. */
+function take(
+  exchange: Exchange,
+  message: IncomingMessage,
+  limit: number,
+  resolve: (answer: WireAnswer) => void,
+  reject: (error: unknown) => void,
+): void {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  message.on("data", (piece: Buffer) => {
+    pieces.push(piece);
+    size += piece.length;
+    if (size > limit) exchange.giveUp(tooLarge(limit));
+  });
+  message.on("end", () => {
+    exchange.done();
+    const [first] = pieces;
+    const body = pieces.length === 1 && first !== undefined ? first : Buffer.concat(pieces);
+    resolve({ status: message.statusCode ?? 0, body });
+  });
+  message.on("error", (error) => reject(exchange.explain(error)));
+  message.on("close", () => {
+    if (!message.complete) reject(exchange.explain(new Error("closed early")));
+  });
 }
 
 class HttpReply implements WireReply {
@@ -176,37 +268,61 @@ class HttpReply implements WireReply {
     return Array.isArray(value) ? value.join(", ") : (value ?? null);
   }
 
-  bytes(limit: number): Promise<Uint8Array> {
-    this.#exchange.progress();
-    return new Promise((resolve, reject) => {
-      const pieces: Buffer[] = [];
-      let size = 0;
-      this.#message.on("data", (piece: Buffer) => {
-        this.#exchange.progress();
-        pieces.push(piece);
-        size += piece.length;
-        if (size > limit) this.#exchange.giveUp(new RangeError(`the answer is larger than ${limit} bytes`));
-      });
-      this.#message.once("end", () => {
-        this.#exchange.end();
-        resolve(pieces.length === 1 && pieces[0] !== undefined ? pieces[0] : Buffer.concat(pieces));
-      });
-      this.#message.once("error", (error) => reject(this.#exchange.explain(error)));
-      this.#message.once("close", () => reject(this.#exchange.explain(new Error("closed early"))));
-    });
-  }
-
   async *stream(): AsyncGenerator<Uint8Array, void, undefined> {
+    const arrivals = new Arrivals(this.#message);
     try {
       this.#exchange.progress();
-      for await (const piece of this.#message as AsyncIterable<Buffer>) {
+      for (let piece = await arrivals.next(); piece !== null; piece = await arrivals.next()) {
         this.#exchange.rest();
         yield piece;
         this.#exchange.progress();
       }
-      this.#exchange.end();
     } catch (error) {
       throw this.#exchange.explain(error);
+    } finally {
+      this.#message.destroy();
+    }
+  }
+}
+
+/** Read but not taken: beyond it nothing more is read. */
+const ARRIVED_AT_MOST = 4;
+
+/** The pieces of a body as they arrived. Node's own iterator copies those together that wait for their reader. */
+class Arrivals {
+  readonly #message: IncomingMessage;
+  #pieces: Buffer[] = [];
+  #end: { error: Error | null } | null = null;
+  #wake: () => void = () => {};
+
+  constructor(message: IncomingMessage) {
+    this.#message = message;
+    message.on("data", (piece: Buffer) => {
+      this.#pieces.push(piece);
+      if (this.#pieces.length >= ARRIVED_AT_MOST) message.pause();
+      this.#wake();
+    });
+    message.on("end", () => this.#finish(null));
+    message.on("error", (error) => this.#finish(error));
+    message.on("close", () => this.#finish(new Error("closed early")));
+  }
+
+  #finish(error: Error | null): void {
+    this.#end ??= { error };
+    this.#wake();
+  }
+
+  /** Null at the end. A failure comes behind all that arrived before it. */
+  async next(): Promise<Buffer | null> {
+    for (;;) {
+      const piece = this.#pieces.shift();
+      if (piece !== undefined) return piece;
+      if (this.#end?.error) throw this.#end.error;
+      if (this.#end) return null;
+      this.#message.resume();
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
     }
   }
 }

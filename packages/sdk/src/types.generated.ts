@@ -18,6 +18,8 @@ export type StreamRecord =
   | {
       type: "keepalive";
       cursor: string;
+      /** true while the sandbox sleeps, and the exec with it */
+      suspended?: boolean;
     }
   | {
       type: "end";
@@ -25,6 +27,37 @@ export type StreamRecord =
       exec: Exec;
     };
 
+export interface AuditReport {
+  /** ISO 8601, UTC */
+  at: string;
+  ms: number;
+  trigger: "start" | "hourly" | "request";
+  /** false where something could not be listed; then nothing was removed */
+  complete: boolean;
+  records: number;
+  /** physical things that carry our marker */
+  things: number;
+  findings: {
+    /** orphan: carries our marker and no record owns it; absent: recorded as running and not there; lingering: processes of a sandbox that has none by its record; stuck_launch: a launch that nobody works on; exhausted: stop attempts are used up; quarantined: a lease that can't be read; unreadable: a record that can't be read; unknown: could not be looked at; older_version: runs a keeper of another version */
+    kind:
+      | "orphan"
+      | "absent"
+      | "lingering"
+      | "stuck_launch"
+      | "exhausted"
+      | "quarantined"
+      | "unreadable"
+      | "unknown"
+      | "older_version";
+    sandboxId: string;
+    things: string[];
+    /** waits: acted upon at `nextAt` if it is still so; left: on purpose, the message says why */
+    action: "corrected" | "removed" | "waits" | "left" | "failed";
+    message: string;
+    /** ISO 8601, UTC */
+    nextAt?: string;
+  }[];
+}
 export interface Cause {
   code: string;
   message: string;
@@ -47,10 +80,22 @@ export interface CreateSandbox {
     cpus?: number;
     /** limit on processes and threads */
     pids?: number;
+    /** size of a file system of its own for all that it writes, journals included; default: no limit of its own */
+    diskMb?: number;
   };
   lifecycle?: {
     /** upper bound, and default, of every exec's timeout */
     maxExecMs?: number;
+    /** execs that may be started in all */
+    maxExecs?: number;
+    /** deleted when it is this old, whatever it is doing */
+    ttlMs?: number;
+    /** goes to standby after this long without a call, unless an exec holds it awake; default: never by itself */
+    idleStandbyMs?: number;
+    /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
+    onMemoryLoss?: "fail" | "cold-start";
+    /** may be deleted when the host runs short, unless an exec is under way in it */
+    disposable?: boolean;
   };
   /** the caller's own key-value pairs; listings filter by them */
   labels?: {
@@ -64,6 +109,7 @@ export interface ErrorBody {
     code:
       | "invalid_request"
       | "invalid_path"
+      | "bad_cursor"
       | "unauthorized"
       | "forbidden_path"
       | "permission_denied"
@@ -73,11 +119,16 @@ export interface ErrorBody {
       | "file_not_found"
       | "image_not_found"
       | "method_not_allowed"
+      | "request_timeout"
       | "name_taken"
       | "exec_conflict"
       | "idempotency_conflict"
       | "wrong_state"
       | "file_conflict"
+      | "exec_limit"
+      | "pending_cleanup"
+      | "standby_cancelled"
+      | "not_on_disk"
       | "image_in_use"
       | "sandbox_gone"
       | "sandbox_failed"
@@ -89,12 +140,18 @@ export interface ErrorBody {
       | "not_a_file"
       | "headers_too_large"
       | "too_many_sandboxes"
+      | "low_memory"
       | "too_many_execs"
+      | "too_many_held"
+      | "too_many_readers"
       | "internal"
       | "launch_failed"
       | "proof_failed"
       | "sandbox_degraded"
       | "link_lost"
+      | "standby_failed"
+      | "wake_timeout"
+      | "launches_suspended"
       | "starting"
       | "shutting_down"
       | "capacity"
@@ -109,6 +166,8 @@ export interface ErrorBody {
     sandboxId?: string;
     execId?: string;
     operation?: string;
+    /** with output_dropped: the first cursor that can be read */
+    floor?: string;
     cause?: Cause | null;
   };
 }
@@ -136,8 +195,27 @@ export interface Event {
     | "lease.quarantined"
     | "exec.started"
     | "exec.ended"
+    | "execs.forgotten"
     | "link.lost"
     | "link.restored"
+    | "sandbox.restarting"
+    | "sandbox.paused"
+    | "sandbox.resumed"
+    | "sandbox.suspending"
+    | "sandbox.standby"
+    | "sandbox.standby_failed"
+    | "sandbox.waking"
+    | "sandbox.woke"
+    | "sandbox.wake_failed"
+    | "sandbox.memory_lost"
+    | "exec.woken"
+    | "launches.suspended"
+    | "launches.resumed"
+    | "audit.done"
+    | "sweep.done"
+    | "disk.low"
+    | "disk.recovered"
+    | "sandbox.frozen"
     | "orphan.found"
     | "orphan.removed"
     | "image.imported"
@@ -172,6 +250,13 @@ export interface Exec {
   startedAt: string | null;
   endedAt: string | null;
   timeoutMs: number | null;
+  /** whether it runs on a terminal */
+  tty: boolean;
+  /** whether it holds its sandbox awake */
+  keepAwake: boolean;
+  /** its sandbox sleeps and this with it; it goes on after the wake */
+  suspended: boolean;
+  keptUntil: string | null;
   /** on waiting calls; UTF-8, the journal has the exact bytes */
   stdout?: string;
   stderr?: string;
@@ -263,6 +348,8 @@ export interface Sandbox {
   lastActivityAt: string;
   endedAt: string | null;
   keptUntil: string | null;
+  expiresAt: string | null;
+  execsStarted: number;
   provenAt: string | null;
   proof: Proof | null;
   /** the durable right to, and duty over, the processes of the instance */
@@ -274,6 +361,14 @@ export interface Sandbox {
     nextAttemptAt?: string;
     lastError?: string;
   };
+  /** memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files */
+  standbyKind: "memory" | "files";
+  checkpoint: {
+    id: string;
+    /** ISO 8601, UTC */
+    takenAt: string;
+    sizeBytes: number;
+  } | null;
   resources: {
     /** memory limit, swap included */
     memoryMb: number;
@@ -281,10 +376,22 @@ export interface Sandbox {
     cpus: number;
     /** limit on processes and threads */
     pids: number;
+    /** size of a file system of its own for all that it writes, journals included; default: no limit of its own */
+    diskMb?: number;
   };
   lifecycle: {
     /** upper bound, and default, of every exec's timeout */
     maxExecMs?: number;
+    /** execs that may be started in all */
+    maxExecs?: number;
+    /** deleted when it is this old, whatever it is doing */
+    ttlMs?: number;
+    /** goes to standby after this long without a call, unless an exec holds it awake; default: never by itself */
+    idleStandbyMs?: number;
+    /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
+    onMemoryLoss?: "fail" | "cold-start";
+    /** may be deleted when the host runs short, unless an exec is under way in it */
+    disposable?: boolean;
   };
   /** the caller's own key-value pairs; listings filter by them */
   labels: {
@@ -316,6 +423,21 @@ export interface StartExec {
   stdin?: string;
   /** keep stdin open behind the given text, for POST /v1/execs/:id/stdin */
   openStdin?: boolean;
+  /** give the command a terminal of this size; stdin stays open and all output is stdout */
+  tty?: {
+    cols: number;
+    rows: number;
+  };
+  /** whether the sandbox stays awake while this runs; default true. One that doesn't is frozen with it and goes on after the wake */
+  keepAwake?: boolean;
+  /** done once after every wake, when the sandbox is proven; the outcome is an event */
+  onWake?:
+    | {
+        signal: string;
+      }
+    | {
+        argv: string[];
+      };
   /** answer 202 as soon as the command runs */
   detach?: boolean;
 }
@@ -344,12 +466,65 @@ export interface Stats {
     execsEnded: number;
   };
   execsRunning: number;
+  execsQueued: number;
   links: {
     up: number;
     down: number;
+    /** links given up since the server started */
+    lost: number;
+  };
+  /** callers that read output right now */
+  readers: number;
+  /** streams of output that were ended before their exec, since the server started */
+  readersCut: {
+    /** took nothing, or answered nothing, for too long */
+    wedged: number;
+    /** had lasted as long as a stream may; a reader that is there comes back */
+    expired: number;
   };
   orphans: number;
   lastObservationAt: string | null;
+  lastAuditAt: string | null;
+  sweeps: {
+    layer: "stale" | "age" | "pressure" | "reconcile";
+    everyMs: number;
+    lastAt: string | null;
+    overdue: boolean;
+    runs: number;
+    failures: number;
+    removed: number;
+    lastError: string | null;
+  }[];
+  launches: {
+    state: "open" | "suspended" | "probing";
+    waiting: number;
+    failuresInARow: number;
+  };
+  capacity: {
+    diskFreeBytes: number;
+    diskTotalBytes: number;
+    memoryFreeBytes: number;
+    memoryTotalBytes: number;
+  } | null;
+}
+export interface SweepReport {
+  /** ISO 8601, UTC */
+  at: string;
+  ms: number;
+  layers: ("stale" | "age" | "pressure" | "reconcile")[];
+  emergency: boolean;
+  dryRun: boolean;
+  removed: number;
+  failed: number;
+  items: {
+    rule: "kept_long_enough" | "past_ttl" | "disposable" | "old_events" | "old_keys" | "ended_execs";
+    sandboxId: string | null;
+    /** how many things it stands for */
+    count: number;
+    /** ordered: being removed, absence not observed yet */
+    action: "removed" | "ordered" | "would_remove" | "failed";
+    message: string;
+  }[];
 }
 
 /** Every code an error from the server can carry. */
@@ -359,3 +534,60 @@ export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
+export type AuditFinding = AuditReport["findings"][number];
+export type SweepItem = SweepReport["items"][number];
+export type LayerHealth = Stats["sweeps"][number];
+
+/** The HTTP status that belongs to each code. */
+export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
+  invalid_request: 400,
+  invalid_path: 400,
+  bad_cursor: 400,
+  unauthorized: 401,
+  forbidden_path: 403,
+  permission_denied: 403,
+  not_found: 404,
+  sandbox_not_found: 404,
+  exec_not_found: 404,
+  file_not_found: 404,
+  image_not_found: 404,
+  method_not_allowed: 405,
+  request_timeout: 408,
+  name_taken: 409,
+  exec_conflict: 409,
+  idempotency_conflict: 409,
+  wrong_state: 409,
+  file_conflict: 409,
+  exec_limit: 409,
+  pending_cleanup: 409,
+  standby_cancelled: 409,
+  not_on_disk: 409,
+  image_in_use: 409,
+  sandbox_gone: 410,
+  sandbox_failed: 410,
+  output_dropped: 410,
+  too_large: 413,
+  unsupported_media_type: 415,
+  range_not_satisfiable: 416,
+  image_incapable: 422,
+  not_a_file: 422,
+  headers_too_large: 431,
+  too_many_sandboxes: 429,
+  low_memory: 429,
+  too_many_execs: 429,
+  too_many_held: 429,
+  too_many_readers: 429,
+  internal: 500,
+  launch_failed: 502,
+  proof_failed: 502,
+  sandbox_degraded: 503,
+  link_lost: 503,
+  standby_failed: 503,
+  wake_timeout: 503,
+  launches_suspended: 503,
+  starting: 503,
+  shutting_down: 503,
+  capacity: 503,
+  deadline: 504,
+  disk_full: 507,
+};

@@ -1,9 +1,9 @@
 import { readFile } from "node:fs/promises";
-import type * as contract from "@holdfast/contract";
+import * as contract from "@holdfast/contract";
 import type { Static } from "typebox";
 import { describe, expect, expectTypeOf, it } from "vitest";
 import { file, generate } from "../generate.ts";
-import type * as sdk from "./types.generated.ts";
+import * as sdk from "./types.generated.ts";
 
 /** Assignable in both directions: what one side may say, the other understands. */
 type Same<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
@@ -29,9 +29,17 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Image, contract.Image>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ImageList, contract.ImageList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Stats, contract.Stats>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.AuditReport, contract.AuditReport>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.SweepReport, contract.SweepReport>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.LayerHealth, contract.LayerHealth>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Health, contract.Health>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Cause, contract.Cause>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ErrorCode, contract.ErrorCode>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ErrorBody, Static<typeof contract.ErrorBody>>>().toEqualTypeOf<true>();
+  });
+
+  it("give every code of the registry its status", () => {
+    for (const code of contract.ERROR_CODES)
+      expect(sdk.ERROR_STATUSES[code]).toBe(contract.ERRORS[code].status);
   });
 });

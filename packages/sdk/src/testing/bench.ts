@@ -2,6 +2,9 @@ import { afterEach, beforeEach } from "vitest";
 import { type ExecRun, Holdfast, HoldfastError, type Sandbox } from "../index.ts";
 import { anExec, aSandbox, FaultyServer, json } from "./faulty-server.ts";
 
+/** Outages in tests are short. */
+const OUTAGE_MS = 3_000;
+
 /** A client and the server that fails it, fresh for every test. */
 export interface Bench {
   server: FaultyServer;
@@ -15,7 +18,7 @@ export function useBench(): Bench {
   const bench = { box, run } as Bench;
   beforeEach(async () => {
     bench.server = await FaultyServer.start();
-    bench.holdfast = new Holdfast({ url: bench.server.url, apiKey: "hf_test" });
+    bench.holdfast = new Holdfast({ url: bench.server.url, apiKey: "hf_test", outageMs: OUTAGE_MS });
   });
   afterEach(async () => {
     bench.holdfast.close();

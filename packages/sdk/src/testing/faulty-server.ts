@@ -10,7 +10,7 @@ export interface Seen {
   body: Buffer;
 }
 
-type Answer = (request: Seen, response: ServerResponse) => void | Promise<void>;
+export type Answer = (request: Seen, response: ServerResponse) => void | Promise<void>;
 
 export class FaultyServer {
   readonly #server: Server;
@@ -91,32 +91,92 @@ export const truncate =
   };
 
 export const refuse = (status: number, code: string, facts: object = {}): Answer =>
-  json(status, {
-    error: {
-      code,
-      message: `said ${code}`,
-      hint: "do better",
-      retryable: status === 503,
-      dispatched: "no",
-      requestId: "req_1",
-      ...facts,
-    },
-  });
+  json(status, { error: anError(status, code, facts) });
 
-/** Records as lines; then the stream is cut, or ends as streams do. */
-export const lines =
-  (records: object[], end: "cut" | "close" = "close"): Answer =>
+export const anError = (status: number, code: string, facts: object = {}) => ({
+  code,
+  message: `said ${code}`,
+  hint: "do better",
+  retryable: status === 503,
+  dispatched: "no",
+  requestId: "req_1",
+  ...facts,
+});
+
+/** A record of an output stream, as `frame` takes it. */
+export type Item =
+  | { type: "start" | "end"; cursor: string; exec: Exec }
+  | { type: "keepalive"; cursor: string; suspended?: boolean }
+  | { type: "stdout" | "stderr"; offset: number; data: Uint8Array };
+
+export const FRAMES = { "content-type": "application/vnd.holdfast.frames" };
+
+/** All output is dated to the first second of 2026. */
+const AT_US = Date.UTC(2026, 0, 1) * 1000;
+
+export function frame(item: Item): Buffer {
+  if (!("data" in item)) {
+    const json = Buffer.from(JSON.stringify(item));
+    const head = Buffer.alloc(5);
+    head.writeUInt32LE(json.length, 1);
+    return Buffer.concat([head, json]);
+  }
+  const head = Buffer.alloc(21);
+  head.writeUInt8(item.type === "stdout" ? 1 : 2, 0);
+  head.writeUInt32LE(item.data.length, 1);
+  head.writeBigUInt64LE(BigInt(item.offset), 5);
+  head.writeBigUInt64LE(BigInt(AT_US), 13);
+  return Buffer.concat([head, item.data]);
+}
+
+/** A stream of output; then it is cut, ends as streams do, or falls silent. */
+export const frames =
+  (items: readonly Item[], end: "cut" | "close" | "silence" = "close"): Answer =>
   (_, response) => {
-    response.writeHead(200, { "content-type": "application/x-ndjson" });
-    const text = records.map((record) => `${JSON.stringify(record)}\n`).join("");
-    response.write(text, () => (end === "cut" ? response.socket?.destroy() : response.end()));
+    response.writeHead(200, FRAMES);
+    response.write(Buffer.concat(items.map(frame)), () => {
+      if (end === "cut") response.socket?.destroy();
+      if (end === "close") response.end();
+    });
   };
 
-export const chunk = (stream: "stdout" | "stderr", cursor: string, data: string | Uint8Array) => ({
+/** A stream of records, one on each line; then it is cut, ends as streams do, or falls silent. */
+export const lines =
+  (records: readonly object[], end: "cut" | "close" | "silence" = "close"): Answer =>
+  (_, response) => {
+    response.writeHead(200, { "content-type": "application/x-ndjson; charset=utf-8" });
+    response.write(records.map((record) => `${JSON.stringify(record)}\n`).join(""), () => {
+      if (end === "cut") response.socket?.destroy();
+      if (end === "close") response.end();
+    });
+  };
+
+/** Records of a create that is streamed. */
+export const step = (name: string) => ({ type: "progress", step: name, at: "2026-01-01T00:00:00.000Z" });
+export const made = (facts: object = {}) => ({ type: "sandbox", sandbox: aSandbox(facts), existed: false });
+
+export const chunk = (stream: "stdout" | "stderr", offset: number, data: string | Uint8Array): Item => ({
   type: stream,
-  cursor,
-  at: "2026-01-01T00:00:00.000Z",
-  data: Buffer.from(data).toString("base64"),
+  offset,
+  data: Buffer.from(data),
+});
+
+export const greeting = (facts: Partial<Exec> = {}): Item => ({
+  type: "start",
+  cursor: "exe_1.0",
+  exec: anExec({ status: "running", exitCode: null, ...facts }),
+});
+
+export const keepalive = (offset: number, facts: { suspended?: boolean } = {}): Item => ({
+  type: "keepalive",
+  cursor: `exe_1.${offset}`,
+  ...facts,
+});
+
+export const ending = (offset: number, facts: Partial<Exec> = {}): Item => ({
+  type: "end",
+  cursor: `exe_1.${offset}`,
+  exec: anExec(facts),
 });
 
 export const anExec = (facts: Partial<Exec> = {}): Exec => ({
@@ -132,10 +192,14 @@ export const anExec = (facts: Partial<Exec> = {}): Exec => ({
   startedAt: "2026-01-01T00:00:00.000Z",
   endedAt: "2026-01-01T00:00:01.000Z",
   timeoutMs: null,
+  tty: false,
+  keepAwake: true,
+  suspended: false,
+  keptUntil: null,
   stdout: "",
   stderr: "",
   truncated: false,
-  cursor: "0",
+  cursor: "exe_1.0",
   ...facts,
 });
 
@@ -143,6 +207,22 @@ export const aSandbox = (facts: object = {}) => ({
   id: "sbx_0000000000000000",
   name: "box",
   status: "ready",
+  cause: null,
+  generation: 1,
+  image: "host",
+  createdAt: "2026-01-01T00:00:00.000Z",
+  lastActivityAt: "2026-01-01T00:00:00.000Z",
+  endedAt: null,
+  keptUntil: null,
+  expiresAt: null,
+  execsStarted: 0,
+  provenAt: null,
+  proof: null,
   lease: { state: "held" },
+  standbyKind: "memory",
+  checkpoint: null,
+  resources: { memoryMb: 512, cpus: 2, pids: 512 },
+  lifecycle: {},
+  labels: {},
   ...facts,
 });

@@ -1,0 +1,106 @@
+import type { Content } from "./api.ts";
+
+export interface Batch {
+  data: Uint8Array;
+  /** Nothing follows. Where that is not known yet, an end without a last batch follows. */
+  isLast: boolean;
+}
+
+/**
+ * The content in batches of at most `limit` bytes. A stream is read ahead, by at most about `limit` bytes, while a batch
+ * is being dealt with; whatever came in meanwhile is the next batch. That makes few requests of many small pieces, and
+ * none of them waits for more to come.
+ */
+export async function* batchesOf(
+  content: Content,
+  limit: number,
+  signal?: AbortSignal,
+): AsyncGenerator<Batch, void, undefined> {
+  if (typeof content === "string" || content instanceof Uint8Array) {
+    const bytes = bytesOf(content);
+    for (let at = 0; at < bytes.length; at += limit) {
+      yield { data: bytes.subarray(at, at + limit), isLast: at + limit >= bytes.length };
+    }
+    return;
+  }
+  const ahead = new ReadAhead(content, limit, signal);
+  try {
+    for (;;) {
+      const batch = await ahead.take();
+      if (batch === null) return;
+      yield batch;
+    }
+  } finally {
+    ahead.leave();
+  }
+}
+
+const bytesOf = (piece: string | Uint8Array): Uint8Array =>
+  typeof piece === "string" ? Buffer.from(piece) : piece;
+
+/** A reader and a taker. Never do both wait: one does for room, the other for anything at all. */
+class ReadAhead {
+  readonly #limit: number;
+  readonly #signal: AbortSignal | undefined;
+  readonly #abort = () => this.#wake();
+  #pieces: Uint8Array[] = [];
+  #bytes = 0;
+  #isOver = false;
+  #hasLeft = false;
+  #failure: { error: unknown } | null = null;
+  #wake: () => void = () => {};
+
+  constructor(source: AsyncIterable<string | Uint8Array>, limit: number, signal: AbortSignal | undefined) {
+    this.#limit = limit;
+    this.#signal = signal;
+    signal?.addEventListener("abort", this.#abort);
+    void this.#read(source);
+  }
+
+  async #read(source: AsyncIterable<string | Uint8Array>): Promise<void> {
+    try {
+      for await (const piece of source) {
+        const bytes = bytesOf(piece);
+        this.#pieces.push(bytes);
+        this.#bytes += bytes.length;
+        this.#wake();
+        while (this.#bytes >= this.#limit && !this.#hasLeft) await this.#change();
+        if (this.#hasLeft) break;
+      }
+    } catch (error) {
+      this.#failure = { error };
+    }
+    this.#isOver = true;
+    this.#wake();
+  }
+
+  #change(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#wake = resolve;
+    });
+  }
+
+  /** Null at the end. What the source failed with is thrown behind all that it gave. */
+  async take(): Promise<Batch | null> {
+    while (this.#bytes === 0 && !this.#isOver && !this.#signal?.aborted) await this.#change();
+    this.#signal?.throwIfAborted();
+    if (this.#bytes === 0) {
+      if (this.#failure !== null) throw this.#failure.error;
+      return null;
+    }
+    const [only] = this.#pieces;
+    const all = this.#pieces.length === 1 && only !== undefined ? only : Buffer.concat(this.#pieces);
+    const data = all.subarray(0, this.#limit);
+    this.#pieces = data.length === all.length ? [] : [all.subarray(data.length)];
+    this.#bytes = all.length - data.length;
+    this.#wake();
+    return { data, isLast: this.#bytes === 0 && this.#isOver && this.#failure === null };
+  }
+
+  /** Ends the reading, with the next piece at the latest. */
+  leave(): void {
+    this.#hasLeft = true;
+    this.#signal?.removeEventListener("abort", this.#abort);
+    this.#wake();
+  }
+}

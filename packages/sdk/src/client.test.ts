@@ -1,0 +1,59 @@
+import { describe, expect, it } from "vitest";
+import { ConflictError, UnavailableError } from "./index.ts";
+import { failure, useBench } from "./testing/bench.ts";
+import { drop, json, refuse } from "./testing/faulty-server.ts";
+
+const bench = useBench();
+
+const seen = () =>
+  bench.server.seen.map(({ method, url, body }) => `${method} ${url.pathname} ${body.toString()}`.trim());
+
+describe("an audit", () => {
+  const report = { trigger: "request", complete: true, findings: [] };
+
+  it("is made when asked for, also over a lost answer", async () => {
+    bench.server.answer(drop, json(200, report));
+    expect(await bench.holdfast.audit()).toEqual(report);
+    expect(seen()).toEqual(["POST /v1/audit", "POST /v1/audit"]);
+  });
+
+  it("can be read again; that there was none is no error", async () => {
+    bench.server.answer(json(200, report), refuse(404, "not_found"));
+    expect(await bench.holdfast.lastAudit()).toEqual(report);
+    expect(await bench.holdfast.lastAudit()).toBeNull();
+    bench.server.answer(refuse(401, "unauthorized"));
+    expect((await failure(bench.holdfast.lastAudit())).code).toBe("unauthorized");
+  });
+});
+
+describe("a cleanup", () => {
+  it("is what was asked for: nothing less than a dry run, nothing more than the rules", async () => {
+    bench.server.answer(json(200, { removed: 0 }));
+    await bench.holdfast.cleanup();
+    await bench.holdfast.cleanup({ dryRun: true });
+    await bench.holdfast.cleanup({ emergency: true });
+    await bench.holdfast.cleanup({ emergency: true, dryRun: true });
+    expect(seen()).toEqual([
+      'POST /v1/cleanup {"dryRun":false}',
+      'POST /v1/cleanup {"dryRun":true}',
+      'POST /v1/cleanup/emergency {"dryRun":false}',
+      'POST /v1/cleanup/emergency {"dryRun":true}',
+    ]);
+  });
+});
+
+describe("refusals", () => {
+  it("are grouped by what to do next", async () => {
+    for (const [code, status, Class] of [
+      ["exec_limit", 409, ConflictError],
+      ["pending_cleanup", 409, ConflictError],
+      ["low_memory", 429, UnavailableError],
+      ["launches_suspended", 503, UnavailableError],
+    ] as const) {
+      bench.server.answer(refuse(status, code, { retryable: false }));
+      const error = await failure(bench.holdfast.sandboxes.get("box"));
+      expect(error).toBeInstanceOf(Class);
+      expect(error.code).toBe(code);
+    }
+  });
+});

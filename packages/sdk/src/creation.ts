@@ -1,0 +1,110 @@
+import { randomUUID } from "node:crypto";
+import type { CreateOptions } from "./api.ts";
+import { type Call, type Calls, STREAM_SILENCE_MS } from "./calls.ts";
+import { errorOf, HoldfastError, unexpected, unreachable } from "./errors.ts";
+import { NDJSON_TYPE, recordsOf } from "./ndjson.ts";
+import { gather, type WireReply } from "./transport.ts";
+import { type CreateSandbox, ERROR_STATUSES, type ErrorBody, type Sandbox } from "./types.generated.ts";
+
+/** What comes while a sandbox is made; the last record is the sandbox, or why there is none. */
+type CreateRecord =
+  | { type: "progress"; step: string; at: string }
+  | { type: "keepalive" }
+  | { type: "sandbox"; sandbox: Sandbox }
+  | { type: "error"; error: ErrorBody["error"] };
+
+/** The longest that a server which is making a sandbox says nothing. */
+const KEEPALIVE_MS = 5_000;
+const ANSWER_LIMIT_BYTES = 1_048_576;
+
+/**
+ * Has a sandbox made, however long it waits for its turn, over as many connections as that takes. All requests carry one
+ * idempotency key: whichever arrives first makes the sandbox, the others follow it. The answer is asked for as a stream,
+ * so that a connection that went dead is told from a long wait; a server that answers without streaming is understood too.
+ */
+export class Creation {
+  readonly #calls: Calls;
+  readonly #call: Call;
+  readonly #onProgress: CreateOptions["onProgress"];
+
+  constructor(calls: Calls, wanted: CreateSandbox, { signal, onProgress }: CreateOptions) {
+    this.#calls = calls;
+    this.#onProgress = onProgress;
+    this.#call = {
+      method: "POST",
+      path: "/v1/sandboxes",
+      json: wanted,
+      headers: { accept: NDJSON_TYPE, "idempotency-key": randomUUID() },
+      idempotent: true,
+      waitMs: KEEPALIVE_MS,
+      silenceMs: STREAM_SILENCE_MS,
+      signal,
+    };
+  }
+
+  async sandbox(): Promise<Sandbox> {
+    const outage = this.#calls.outage(this.#call);
+    // Steps come at once; only a keepalive shows that a server has stayed for a while.
+    const onKeepalive = () => outage.over();
+    for (;;) {
+      try {
+        const reply = await this.#calls.open(this.#call);
+        const isStream = reply.header("content-type")?.startsWith(NDJSON_TYPE) === true;
+        return isStream ? await this.#follow(reply, onKeepalive) : await this.#whole(reply);
+      } catch (error) {
+        await outage.failed(error);
+      }
+    }
+  }
+
+  /** To the end of the stream, so that the connection can be used again; but nothing more is waited for than that. */
+  async #follow(reply: WireReply, onKeepalive: () => void): Promise<Sandbox> {
+    let made: Sandbox | null = null;
+    try {
+      for await (const record of this.#records(reply)) {
+        if (made !== null) break;
+        if (record.type === "keepalive") onKeepalive();
+        else if (record.type === "progress") this.#onProgress?.({ step: record.step, at: record.at });
+        else if (record.type === "sandbox") made = record.sandbox;
+        else if (record.type === "error") throw this.#failed(record.error);
+      }
+    } catch (error) {
+      if (made === null) throw error;
+    }
+    if (made === null) throw this.#cutShort();
+    return made;
+  }
+
+  async *#records(reply: WireReply): AsyncGenerator<CreateRecord, void, undefined> {
+    try {
+      for await (const record of recordsOf(reply.stream())) yield record as CreateRecord;
+    } catch (error) {
+      throw error instanceof SyntaxError || error instanceof RangeError ? this.#foreign(reply, error) : error;
+    }
+  }
+
+  async #whole(reply: WireReply): Promise<Sandbox> {
+    const body = Buffer.from(await gather(reply, ANSWER_LIMIT_BYTES)).toString();
+    try {
+      return JSON.parse(body) as Sandbox;
+    } catch (cause) {
+      throw this.#foreign(reply, cause, body);
+    }
+  }
+
+  #failed(error: ErrorBody["error"]): HoldfastError {
+    return errorOf(this.#where(), ERROR_STATUSES[error.code] ?? 500, JSON.stringify({ error }));
+  }
+
+  #foreign({ status }: WireReply, cause: unknown, body = ""): HoldfastError {
+    return new HoldfastError({ ...unexpected(this.#where(), status, body), cause });
+  }
+
+  #cutShort(): HoldfastError {
+    return unreachable(this.#where(), "unknown", new Error("the stream ended before the sandbox was there"));
+  }
+
+  #where() {
+    return this.#calls.where(this.#call);
+  }
+}
