@@ -1,97 +1,47 @@
-import { type ChildProcess, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { existsSync } from "node:fs";
-import { lstat, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
-import type { ServerResponse } from "node:http";
-import { tmpdir } from "node:os";
+import { lstat, mkdir, readdir, readFile, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import {
   anExec,
   aSandbox,
   chunk,
+  ending,
   FaultyServer,
+  FRAMES,
+  frame,
+  frames,
+  greeting,
+  type Item,
   json,
-  lines,
+  made,
   refuse,
-  type Seen,
+  step,
 } from "../../sdk/src/testing/faulty-server.ts";
+import { type Route, useBench } from "./testing/bench.ts";
 
-const bin = fileURLToPath(new URL("../bin/holdfast.mjs", import.meta.url));
-/** The launcher is meant for the system's Node, where there is one. */
-const node = existsSync("/usr/bin/node") ? "/usr/bin/node" : process.execPath;
+const bench = useBench();
+const { holdfast, start, serve, requests, atTerminal } = bench;
 
-let server: FaultyServer;
-let directory: string;
-
-beforeEach(async () => {
-  server = await FaultyServer.start();
-  directory = await mkdtemp(join(tmpdir(), "holdfast-cli-"));
-});
-afterEach(async () => {
-  await server.stop();
-  await rm(directory, { recursive: true, force: true });
-});
-
-interface Ended {
-  code: number | null;
-  stdout: Buffer;
-  stderr: string;
-}
-
-function start(...args: string[]): ChildProcess & { ended: Promise<Ended> } {
-  const child = spawn(node, [bin, ...args], {
-    cwd: directory,
-    env: { ...process.env, HOLDFAST_URL: server.url, HOLDFAST_API_KEY: "hf_test", HOLDFAST_DIR: directory },
-  });
-  const out: Buffer[] = [];
-  const err: Buffer[] = [];
-  child.stdout.on("data", (piece: Buffer) => out.push(piece));
-  child.stderr.on("data", (piece: Buffer) => err.push(piece));
-  const ended = once(child, "close").then(([code]) => ({
-    code: code as number | null,
-    stdout: Buffer.concat(out),
-    stderr: Buffer.concat(err).toString(),
-  }));
-  return Object.assign(child, { ended });
-}
-
-const holdfast = (...args: string[]): Promise<Ended> => start(...args).ended;
-
-type Route = (request: Seen, response: ServerResponse) => void | Promise<void>;
-
-/** A server that knows one sandbox, with answers for what matters to the test. */
-function serve(routes: Record<string, Route>): void {
-  const known: Record<string, Route> = {
-    "POST /v1/sandboxes": json(201, aSandbox()),
-    "GET /v1/sandboxes/box": json(200, aSandbox()),
-    "DELETE /v1/sandboxes/sbx_0000000000000000": json(200, aSandbox({ status: "terminated" })),
-    "POST /v1/sandboxes/sbx_0000000000000000/execs": json(202, anExec({ status: "running", exitCode: null })),
-    ...routes,
-  };
-  server.answer((request, response) =>
-    (known[`${request.method} ${request.url.pathname}`] ?? refuse(404, "not_found"))(request, response),
-  );
-}
-
-const requests = () => server.seen.map(({ method, url }) => `${method} ${url.pathname}`);
 const deleted = "DELETE /v1/sandboxes/sbx_0000000000000000";
 const output = "GET /v1/execs/exe_1/output";
-const end = (facts: Parameters<typeof anExec>[0]) => ({ type: "end", cursor: "9", exec: anExec(facts) });
+/** Output to the end, and output that goes on. */
+const ended = (facts: Parameters<typeof anExec>[0], ...items: Item[]) =>
+  frames([greeting(), ...items, ending(99, facts)]);
+const going = frames([greeting(), chunk("stdout", 8, "running\n")], "silence");
 
 describe("holdfast run", () => {
   it("writes both streams byte for byte, exits with the command's code and deletes the sandbox", async () => {
     const bytes = randomBytes(300_000);
     serve({
-      [output]: lines([chunk("stdout", "1", bytes), chunk("stderr", "2", "oops\n"), end({ exitCode: 3 })]),
+      [output]: ended({ exitCode: 3 }, chunk("stdout", 1, bytes), chunk("stderr", 2, "oops\n")),
     });
     const { code, stdout, stderr } = await holdfast("run", "--timeout", "5s", "--", "sh", "-c", "exit 3");
     expect({ code, stderr }).toEqual({ code: 3, stderr: "oops\n" });
     expect(stdout.equals(bytes)).toBe(true);
     expect(requests().at(-1)).toBe(deleted);
-    const started = server.seen.find(({ url }) => url.pathname.endsWith("/execs"));
+    const started = bench.server.seen.find(({ url }) => url.pathname.endsWith("/execs"));
     expect(JSON.parse(String(started?.body))).toMatchObject({
       argv: ["sh", "-c", "exit 3"],
       timeoutMs: 5000,
@@ -104,7 +54,7 @@ describe("holdfast run", () => {
       [{ exitCode: null, status: "timed_out" }, 124],
       [{ exitCode: null, status: "lost" }, 125],
     ] as const) {
-      serve({ [output]: lines([end(facts)]) });
+      serve({ [output]: ended(facts) });
       expect((await holdfast("run", "--", "x")).code).toBe(expected);
       expect(requests().at(-1)).toBe(deleted);
     }
@@ -120,13 +70,24 @@ describe("holdfast run", () => {
     expect((await holdfast("run")).code).toBe(2);
   });
 
+  it("leaves a sandbox that the server may delete itself, should nobody be left to do it; --keep leaves one that stays", async () => {
+    serve({ [output]: ended({}) });
+    const created = async (...options: string[]) => {
+      bench.server.seen.length = 0;
+      expect((await holdfast("run", ...options, "--", "true")).code).toBe(0);
+      return JSON.parse(String(bench.server.seen[0]?.body)).lifecycle;
+    };
+    expect(await created()).toEqual({ disposable: true });
+    const { ttlMs } = await created("--timeout", "30s");
+    expect(ttlMs).toBeGreaterThan(120_000);
+    expect(await created("--timeout", "30s", "--ttl", "5m")).toEqual({ disposable: true, ttlMs: 300_000 });
+    expect(await created("--keep", "--timeout", "30s")).toBeUndefined();
+    expect(await created("--keep", "--ttl", "5m")).toEqual({ ttlMs: 300_000 });
+  });
+
   for (const signal of ["SIGINT", "SIGTERM"] as const) {
     it(`deletes the sandbox when ${signal} comes while the command runs`, async () => {
-      serve({
-        [output]: (_, response) => {
-          response.writeHead(200).write(`${JSON.stringify(chunk("stdout", "1", "running\n"))}\n`);
-        },
-      });
+      serve({ [output]: going });
       const run = start("run", "--", "sleep", "1000");
       await once(run.stdout ?? run, "data");
       run.kill(signal);
@@ -164,7 +125,7 @@ describe("holdfast run", () => {
     serve({
       [output]: async (request, response) => {
         await all;
-        return lines([end({})])(request, response);
+        return ended({})(request, response);
       },
       "POST /v1/execs/exe_1/stdin": ({ url, body }, response) => {
         taken.push(body);
@@ -185,17 +146,21 @@ describe("holdfast", () => {
     expect(code).toBe(0);
     const commands = [...stdout.toString().matchAll(/^ {2}(\w+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
-    expect(named).toEqual("doctor run create ls get rm verify exec logs cp events stats image".split(" "));
+    expect(named).toEqual(
+      "doctor run create ls get rm verify pause resume standby wake exec shell attach execs kill logs cp events stats audit cleanup image".split(
+        " ",
+      ),
+    );
     const helps = await Promise.all(named.map((name) => holdfast(name, "--help")));
     for (const help of helps) expect(help.stdout.toString()).toContain("Examples:\n  ");
   }, 60_000);
 
   it("says in one line and a hint that there is no server", async () => {
-    const { url } = server;
+    const { url } = bench.server;
     const ls = start("ls");
-    await server.stop();
+    await bench.server.stop();
     const { code, stderr } = await ls.ended;
-    server = await FaultyServer.start();
+    bench.server = await FaultyServer.start();
     expect(code).toBe(1);
     expect(stderr.split("\n")[0]).toContain(`holdfast: The server at ${url} can't be reached`);
     expect(stderr.split("\n")[1]).toContain("npm start");
@@ -231,6 +196,22 @@ describe("holdfast", () => {
     expect((await holdfast("rm")).code).toBe(2);
   });
 
+  it("deletes by id what has no readable record", async () => {
+    serve({
+      "GET /v1/sandboxes/sbx_0000000000000000": refuse(409, "pending_cleanup", {
+        sandboxId: "sbx_0000000000000000",
+      }),
+      [deleted]: refuse(410, "sandbox_gone"),
+    });
+    expect(await holdfast("get", "sbx_0000000000000000")).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("'holdfast rm sbx_0000000000000000' removes it now"),
+    });
+    const { code, stdout } = await holdfast("rm", "sbx_0000000000000000");
+    expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "sbx_0000000000000000\n" });
+    expect(requests().at(-1)).toBe(deleted);
+  });
+
   it("finds a failed sandbox by the name it is listed under, unless several had it", async () => {
     const box = { createdAt: new Date().toISOString(), status: "failed", resources: {}, labels: {} };
     const [wreck, twin] = ["wreck", "twin"].map((name) => aSandbox({ ...box, name }));
@@ -246,7 +227,7 @@ describe("holdfast", () => {
     const { code, stdout } = await holdfast("rm", "wreck");
     expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "wreck\n" });
     expect(requests().at(-1)).toBe(deleted);
-    server.seen.length = 0;
+    bench.server.seen.length = 0;
     expect(await holdfast("rm", "twin")).toMatchObject({
       code: 1,
       stderr: expect.stringContaining("use the id shown by 'holdfast ls'"),
@@ -257,9 +238,7 @@ describe("holdfast", () => {
   it("kills the command of an exec that is interrupted, and leaves a detached one alone", async () => {
     const cancelled = "DELETE /v1/execs/exe_1";
     serve({
-      [output]: (_, response) => {
-        response.writeHead(200).write(`${JSON.stringify(chunk("stdout", "1", "running\n"))}\n`);
-      },
+      [output]: going,
       [cancelled]: json(200, anExec({ status: "cancelled" })),
     });
     const exec = start("exec", "box", "--", "sleep", "1000");
@@ -267,7 +246,7 @@ describe("holdfast", () => {
     exec.kill("SIGINT");
     expect((await exec.ended).code).toBe(130);
     expect(requests().at(-1)).toBe(cancelled);
-    server.seen.length = 0;
+    bench.server.seen.length = 0;
     const detached = await holdfast("exec", "-d", "box", "--", "sleep", "1000");
     expect({ code: detached.code, stdout: detached.stdout.toString() }).toEqual({
       code: 0,
@@ -276,11 +255,25 @@ describe("holdfast", () => {
     expect(requests()).not.toContain(cancelled);
   });
 
+  it("shows what is kept of output that was dropped, and says so", async () => {
+    let asked = 0;
+    serve({
+      "GET /v1/execs/exe_1": json(200, anExec()),
+      [output]: (request, response) =>
+        asked++ === 0
+          ? refuse(410, "output_dropped", { floor: "exe_1.9" })(request, response)
+          : ended({}, chunk("stdout", 12, "end"))(request, response),
+    });
+    const { code, stdout, stderr } = await holdfast("logs", "--since-cursor", "exe_1.1", "exe_1");
+    expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "end" });
+    expect(stderr).toBe("holdfast: output before this is no longer kept\n");
+  });
+
   it("ends like any program when its reader leaves", async () => {
     serve({
       [output]: (_, response) => {
-        const record = `${JSON.stringify(chunk("stdout", "1", "y".repeat(60_000)))}\n`;
-        response.writeHead(200);
+        const record = frame(chunk("stdout", 1, "y".repeat(60_000)));
+        response.writeHead(200, FRAMES);
         const timer = setInterval(() => response.write(record), 5);
         response.on("close", () => clearInterval(timer));
       },
@@ -313,18 +306,18 @@ describe("holdfast cp", () => {
       [`GET ${base}`]: (_, response) => void response.end("content"),
     });
     expect(await holdfast("cp", "box:/src", "here")).toMatchObject({ code: 0, stderr: "" });
-    expect(await readFile(join(directory, "here", "a"), "utf8")).toBe("content");
-    expect(await readFile(join(directory, "here", "to-a"), "utf8")).toBe("content");
-    expect(((await lstat(join(directory, "here", "a"))).mode & 0o777).toString(8)).toBe("640");
-    expect((await readdir(join(directory, "here"))).sort()).toEqual(["a", "to-a"]);
+    expect(await readFile(join(bench.directory, "here", "a"), "utf8")).toBe("content");
+    expect(await readFile(join(bench.directory, "here", "to-a"), "utf8")).toBe("content");
+    expect(((await lstat(join(bench.directory, "here", "a"))).mode & 0o777).toString(8)).toBe("640");
+    expect((await readdir(join(bench.directory, "here"))).sort()).toEqual(["a", "to-a"]);
   });
 
   it("writes nothing outside its target, whatever the sandbox says its files are", async () => {
-    await writeFile(join(directory, "precious"), "mine");
-    await mkdir(join(directory, "elsewhere"));
-    await mkdir(join(directory, "here"));
-    await symlink(join(directory, "precious"), join(directory, "here", "a"));
-    await symlink(join(directory, "elsewhere"), join(directory, "here", "sub"));
+    await writeFile(join(bench.directory, "precious"), "mine");
+    await mkdir(join(bench.directory, "elsewhere"));
+    await mkdir(join(bench.directory, "here"));
+    await symlink(join(bench.directory, "precious"), join(bench.directory, "here", "a"));
+    await symlink(join(bench.directory, "elsewhere"), join(bench.directory, "here", "sub"));
     const items = (list: object[]) => json(200, { truncated: false, items: list });
     const stat = { [`GET ${base}/stat`]: json(200, entry("/src", "directory")) };
     const content: Route = (_, response) => void response.end("theirs");
@@ -343,15 +336,15 @@ describe("holdfast cp", () => {
       expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(1);
     }
 
-    expect(await readFile(join(directory, "precious"), "utf8")).toBe("mine");
-    expect(await readFile(join(directory, "here", "a"), "utf8")).toBe("theirs");
-    expect(await readdir(join(directory, "elsewhere"))).toEqual([]);
+    expect(await readFile(join(bench.directory, "precious"), "utf8")).toBe("mine");
+    expect(await readFile(join(bench.directory, "here", "a"), "utf8")).toBe("theirs");
+    expect(await readdir(join(bench.directory, "elsewhere"))).toEqual([]);
   });
 
   it("takes a directory there, and goes between pipes and files", async () => {
-    await mkdir(join(directory, "src"));
-    await writeFile(join(directory, "src", "run.sh"), "#!/bin/sh\n", { mode: 0o755 });
-    await symlink("run.sh", join(directory, "src", "link"));
+    await mkdir(join(bench.directory, "src"));
+    await writeFile(join(bench.directory, "src", "run.sh"), "#!/bin/sh\n", { mode: 0o755 });
+    await symlink("run.sh", join(bench.directory, "src", "link"));
     serve({
       [`GET ${base}/stat`]: refuse(404, "file_not_found"),
       [`POST ${base}/mkdir`]: json(200, {}),
@@ -360,12 +353,12 @@ describe("holdfast cp", () => {
       "POST /v1/sandboxes/sbx_0000000000000000/execs": json(200, anExec()),
     });
     expect(await holdfast("cp", "src", "box:/home/user/src")).toMatchObject({ code: 0, stderr: "" });
-    const put = server.seen.find(({ method }) => method === "PUT");
+    const put = bench.server.seen.find(({ method }) => method === "PUT");
     expect(Object.fromEntries(put?.url.searchParams ?? [])).toMatchObject({
       path: "/home/user/src/run.sh",
       mode: "0755",
     });
-    const linked = server.seen.find(({ url }) => url.pathname.endsWith("/execs"));
+    const linked = bench.server.seen.find(({ url }) => url.pathname.endsWith("/execs"));
     expect(JSON.parse(String(linked?.body)).argv).toEqual([
       "ln",
       "-sfn",
@@ -374,11 +367,83 @@ describe("holdfast cp", () => {
       "/home/user/src/link",
     ]);
     expect((await holdfast("cp", "box:/etc/x", "-")).stdout.toString()).toBe("out of it");
-    server.seen.length = 0;
+    bench.server.seen.length = 0;
     const pipe = start("cp", "-", "box:/tmp/now");
     pipe.stdin?.end("into it");
     expect((await pipe.ended).code).toBe(0);
-    expect(server.seen.at(-1)?.body.toString()).toBe("into it");
+    expect(bench.server.seen.at(-1)?.body.toString()).toBe("into it");
     expect((await holdfast("cp", "a", "b")).code).toBe(2);
+  });
+});
+
+describe("holdfast create", () => {
+  it("asks for what its options say, and nothing else", async () => {
+    serve({});
+    const wanted = async (...options: string[]) => {
+      bench.server.seen.length = 0;
+      expect(await holdfast("create", ...options, "box")).toMatchObject({ code: 0, stderr: "" });
+      return JSON.parse(String(bench.server.seen[0]?.body));
+    };
+    expect(await wanted()).toEqual({ name: "box" });
+    expect(await wanted("--idle-standby", "15s")).toEqual({
+      name: "box",
+      lifecycle: { idleStandbyMs: 15_000 },
+    });
+    const lifecycle = ["--ttl", "2h", "--max-execs", "9", "--disposable", "--on-memory-loss", "cold-start"];
+    expect(await wanted("--disk", "2g", "--memory", "64m", ...lifecycle)).toEqual({
+      name: "box",
+      resources: { memoryMb: 64, diskMb: 2048 },
+      lifecycle: { ttlMs: 7_200_000, maxExecs: 9, disposable: true, onMemoryLoss: "cold-start" },
+    });
+    for (const wrong of [
+      ["--ttl", "soon"],
+      ["--idle-standby", "0"],
+      ["--max-execs", "0"],
+      ["--on-memory-loss", "x"],
+    ])
+      expect((await holdfast("create", ...wrong)).code).toBe(2);
+  }, 30_000);
+
+  const slowly: Route = async (_, response) => {
+    response.writeHead(200, { "content-type": "application/x-ndjson" });
+    for (const record of [step("waiting"), step("root"), step("unheard-of"), made()]) {
+      response.write(`${JSON.stringify(record)}\n`);
+      await new Promise((resolve) => setTimeout(resolve, 700));
+    }
+    response.end();
+  };
+
+  it("shows on a terminal what it is doing, and takes that away again", async () => {
+    serve({ "POST /v1/sandboxes": slowly });
+    await using typist = atTerminal("create box");
+    const shown = await typist.sees("creating: waiting for a turn");
+    expect(shown).not.toContain("mounting");
+    await typist.sees("creating: mounting its root");
+    expect(await typist.end()).toContain("\x1b[Kbox\r\nexit code 0");
+  });
+
+  it("is quiet where nobody looks", async () => {
+    serve({ "POST /v1/sandboxes": slowly });
+    const { code, stdout, stderr } = await holdfast("create", "box");
+    expect({ code, stdout: stdout.toString(), stderr }).toEqual({ code: 0, stdout: "box\n", stderr: "" });
+  });
+});
+
+describe("holdfast get", () => {
+  it("shows when a sandbox expires, and how many execs it has left", async () => {
+    const expiresAt = new Date(Date.now() + 3_630_000).toISOString();
+    const lifecycle = { ttlMs: 3_600_000, maxExecs: 5, disposable: true, onMemoryLoss: "cold-start" };
+    const resources = { memoryMb: 64, cpus: 1, pids: 9, diskMb: 128 };
+    serve({
+      "GET /v1/sandboxes/box": json(200, aSandbox({ expiresAt, execsStarted: 2, lifecycle, resources })),
+    });
+    const text = (await holdfast("get", "box")).stdout.toString();
+    expect(text).toContain(`${expiresAt} (in 1h)\n`);
+    expect(text).toMatch(/^execs started: +2 of 5\ndisposable: +yes\non memory loss: +cold-start$/m);
+    expect(text).toContain("128 MB of disk");
+    serve({});
+    const plain = (await holdfast("get", "box")).stdout.toString();
+    expect(plain).toMatch(/^execs started: +0$/m);
+    expect(plain).not.toMatch(/expires|disposable|disk/);
   });
 });

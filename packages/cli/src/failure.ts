@@ -1,4 +1,4 @@
-import { HoldfastError } from "@holdfast/sdk";
+import { ExecUnfinishedError, HoldfastError, OutputDroppedError } from "@holdfast/sdk";
 import { CommanderError } from "commander";
 import { Interrupted } from "./interrupt.ts";
 import { printable } from "./table.ts";
@@ -26,13 +26,25 @@ export function report(error: unknown): { text: string; exitCode: number } {
   }
   if (error instanceof Interrupted) return { text: "", exitCode: error.exitCode };
   const message = error instanceof Error ? error.message : String(error);
-  const hint = error instanceof HoldfastError || error instanceof Failure ? error.hint : "";
+  const hint = hintOf(error);
   const cause = error instanceof HoldfastError ? causeOf(error) : "";
   const lines = [`holdfast: ${message}${cause}`, hint].filter((line) => line !== "");
   return {
     text: lines.map((line) => `${printable(line)}\n`).join(""),
     exitCode: error instanceof Failure ? error.exitCode : EXIT.failed,
   };
+}
+
+/** What to do next, in words of the command line where there are such. */
+function hintOf(error: unknown): string {
+  if (error instanceof ExecUnfinishedError) return `'holdfast attach ${error.execId}' goes on with it.`;
+  if (error instanceof OutputDroppedError && error.floor !== null && error.execId !== undefined) {
+    return `'holdfast logs -f --since-cursor ${error.floor} ${error.execId}' shows what is kept.`;
+  }
+  if (error instanceof HoldfastError && error.code === "pending_cleanup" && error.sandboxId !== undefined) {
+    return `'holdfast audit' shows it; 'holdfast rm ${error.sandboxId}' removes it now.`;
+  }
+  return error instanceof HoldfastError || error instanceof Failure ? error.hint : "";
 }
 
 /** What the server says lay beneath, where that adds something. */

@@ -1,23 +1,41 @@
 import type { Exec, ExecRun } from "@holdfast/sdk";
+import type { DetachKeys } from "./detach-keys.ts";
 import { EXIT, Failure } from "./failure.ts";
 import { exitCodeOf } from "./interrupt.ts";
 import { pipeOutput, pumpStdin } from "./pipe.ts";
+import { ConnectionNotice, converse } from "./session.ts";
 
-/** Shows an exec live, to its end, and says with which code to exit. */
-export async function follow(
-  run: ExecRun,
-  options: { stdin: boolean; signal: AbortSignal },
-): Promise<number> {
+export interface Following {
+  /** Whether our stdin goes to the command. */
+  input: boolean;
+  /** For an exec with a terminal: what leaves it running. */
+  detachKeys: DetachKeys;
+  /** Where to go on, for an exec of which something was shown already. */
+  cursor?: string | undefined;
+  signal: AbortSignal;
+}
+
+/** Shows an exec live, to its end or until the user leaves it running, and says with which code to exit. */
+export async function follow(run: ExecRun, options: Following): Promise<number> {
+  if (!run.info.tty) await followPipes(run, options);
+  else if ((await converse(run, options)) === "detached") {
+    process.stderr.write(`\r\nholdfast: detached; 'holdfast attach ${run.id}' comes back\n`);
+    return 0;
+  }
+  return outcome(run.info);
+}
+
+async function followPipes(run: ExecRun, options: Following): Promise<void> {
   const over = new AbortController();
   const broken = new AbortController();
   const signal = AbortSignal.any([options.signal, broken.signal]);
-  if (options.stdin) pumpStdin(run, over.signal).catch((error) => broken.abort(error));
+  using notice = process.stderr.isTTY ? new ConnectionNotice() : null;
+  if (options.input) pumpStdin(run, over.signal).catch((error) => broken.abort(error));
   try {
-    await pipeOutput(run.output({ signal }), signal);
+    await pipeOutput(run.output({ onConnection: notice?.onConnection, signal }), signal);
   } finally {
     over.abort();
   }
-  return outcome(run.info);
 }
 
 /** As a shell would have it: the command's own code, 128 and the signal's number, 124 for a timeout. */

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import type { ExecRun, OutputChunk } from "@holdfast/sdk";
+import { ConflictError, type ExecRun, type OutputChunk } from "@holdfast/sdk";
 import { Interrupted } from "./interrupt.ts";
 
 /** Writes chunks byte for byte to the stream they belong to, no faster than it takes them. */
@@ -23,24 +23,24 @@ export async function writeTo(
   if (target.destroyed) throw new Interrupted("SIGPIPE");
 }
 
-/** A reader that left, as `head` does, ends us like any other program. */
+/** A reader that left, as `head` does, or a terminal that was closed ends us like any other program. */
 export function watchBrokenPipes(leave: (interrupted: Interrupted) => void): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
       if (error.code === "EPIPE") leave(new Interrupted("SIGPIPE"));
+      else if (error.code === "EIO") leave(new Interrupted("SIGHUP"));
       else throw error;
     });
   }
 }
 
-/** Our stdin into the command's, to its end. Ends when the signal fires: an ended command needs no more input. */
+/** Our stdin into the command's, exactly once and to its end. An ended command needs no more input: that is no failure. */
 export async function pumpStdin(run: ExecRun, signal: AbortSignal): Promise<void> {
-  const stop = () => process.stdin.destroy();
-  signal.addEventListener("abort", stop, { once: true });
   try {
-    for await (const piece of process.stdin) await run.writeStdin(piece as Buffer, { signal });
-    if (!signal.aborted) await run.writeStdin("", { end: true, signal });
+    await run.writeStdin(process.stdin as AsyncIterable<Uint8Array>, { end: true, signal });
   } catch (error) {
-    if (!signal.aborted) throw error;
+    if (!signal.aborted && !(error instanceof ConflictError)) throw error;
+  } finally {
+    process.stdin.destroy();
   }
 }

@@ -1,13 +1,20 @@
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
+import { registerAttach } from "./commands/attach.ts";
+import { registerAudit } from "./commands/audit.ts";
+import { registerCleanup } from "./commands/cleanup.ts";
 import { registerCp } from "./commands/cp.ts";
 import { registerDoctor } from "./commands/doctor.ts";
+import { registerEvents } from "./commands/events.ts";
 import { registerExec } from "./commands/exec.ts";
+import { registerExecs } from "./commands/execs.ts";
 import { registerImage } from "./commands/image.ts";
 import { registerLogs } from "./commands/logs.ts";
-import { registerOperator } from "./commands/operator.ts";
 import { registerRun } from "./commands/run.ts";
 import { registerSandboxes } from "./commands/sandboxes.ts";
+import { registerShell } from "./commands/shell.ts";
+import { registerStandby } from "./commands/standby.ts";
+import { registerStats } from "./commands/stats.ts";
 import type { Context } from "./context.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
@@ -34,15 +41,23 @@ HOLDFAST_DIR or its default.
 Examples:
   holdfast doctor
   holdfast run -- sh -c 'echo hi; exit 3'
-  holdfast create box && holdfast exec box -- uname -a && holdfast rm box`,
+  holdfast create box && holdfast exec box -- uname -a && holdfast rm box
+  holdfast shell box`,
     );
   registerDoctor(program, context);
   registerRun(program, context);
   registerSandboxes(program, context);
+  registerStandby(program, context);
   registerExec(program, context);
+  registerShell(program, context);
+  registerAttach(program, context);
+  registerExecs(program, context);
   registerLogs(program, context);
   registerCp(program, context);
-  registerOperator(program, context);
+  registerEvents(program, context);
+  registerStats(program, context);
+  registerAudit(program, context);
+  registerCleanup(program, context);
   registerImage(program, context);
   return program;
 }

@@ -17,6 +17,9 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
 export const printable = (text: string): string =>
   text.replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`);
 
+export const counted = (count: number, one: string, many = `${one}s`): string =>
+  `${count} ${count === 1 ? one : many}`;
+
 export const asJson = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
 
 const UNITS: readonly [string, number][] = [
@@ -25,11 +28,27 @@ const UNITS: readonly [string, number][] = [
   ["m", 60],
 ];
 
-/** "3m", "2h", "5d": how long ago, in its largest unit. */
-export function age(iso: string, now: number = Date.now()): string {
-  const seconds = Math.max(0, Math.round((now - Date.parse(iso)) / 1000));
+/** "3m", "2h", "5d": in its largest unit. */
+export function span(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000));
   const unit = UNITS.find(([, size]) => seconds >= size);
   return unit === undefined ? `${seconds}s` : `${Math.floor(seconds / unit[1])}${unit[0]}`;
+}
+
+/** How long ago. */
+export const age = (iso: string, now: number = Date.now()): string => span(now - Date.parse(iso));
+
+/** "in 3m", or "now" where that time has come. */
+export function ahead(iso: string, now: number = Date.now()): string {
+  const ms = Date.parse(iso) - now;
+  return ms > 0 ? `in ${span(ms)}` : "now";
+}
+
+/** "0.25s", "3m": from one time to another, or to now. */
+export function elapsed(from: string, to: string | null, now: number = Date.now()): string {
+  const until = to === null ? now : Date.parse(to);
+  const seconds = Math.max(0, until - Date.parse(from)) / 1000;
+  return seconds < 10 ? `${seconds.toFixed(2)}s` : age(from, until);
 }
 
 const SIZES = ["B", "kB", "MB", "GB", "TB"];

@@ -1,6 +1,9 @@
 import { describe, expect, it } from "vitest";
+import { signalName } from "./commands/execs.ts";
+import { DetachWatch, detachKeys } from "./detach-keys.ts";
 import { isPlainName, parsePlace, targetOf } from "./place.ts";
-import { age, printable, size, table } from "./table.ts";
+import { withoutQuestions } from "./scrollback.ts";
+import { age, ahead, elapsed, printable, size, table } from "./table.ts";
 import { commandOf, duration, megabytes, variable } from "./values.ts";
 
 describe("values on the command line", () => {
@@ -75,6 +78,63 @@ describe("listings", () => {
     const now = Date.parse("2026-01-02T00:00:00Z");
     expect(age("2026-01-01T23:59:30Z", now)).toBe("30s");
     expect(age("2026-01-01T22:00:00Z", now)).toBe("2h");
+    expect([ahead("2026-01-02T00:29:50Z", now), ahead("2026-01-01T23:59:59Z", now)]).toEqual([
+      "in 29m",
+      "now",
+    ]);
     expect([size(999), size(1_500_000)]).toEqual(["999 B", "1.5 MB"]);
+  });
+});
+
+describe("signals", () => {
+  it("have names, with and without SIG, and numbers", () => {
+    expect(["INT", "sigterm", "9", "SIGUSR1"].map(signalName)).toEqual([
+      "SIGINT",
+      "SIGTERM",
+      "SIGKILL",
+      "SIGUSR1",
+    ]);
+    for (const wrong of ["", "SIG", "nonsense", "99"]) expect(() => signalName(wrong)).toThrow();
+  });
+});
+
+describe("times", () => {
+  it("between two moments are exact where they are short", () => {
+    const at = (seconds: number) => new Date(seconds * 1000).toISOString();
+    expect(elapsed(at(0), at(0.25))).toBe("0.25s");
+    expect(elapsed(at(0), at(125))).toBe("2m");
+    expect(elapsed(at(0), null, 3_000)).toBe("3.00s");
+  });
+});
+
+describe("detach keys", () => {
+  it("are written as docker writes them", () => {
+    expect(detachKeys("ctrl-p,ctrl-q")).toEqual([16, 17]);
+    expect(detachKeys("ctrl-],x")).toEqual([29, 120]);
+    expect(detachKeys("none")).toEqual([]);
+    for (const wrong of ["", "ctrl-", "ctrl-pp", "ctrl-p,", "ab"]) expect(() => detachKeys(wrong)).toThrow();
+  });
+
+  it("are found wherever what is typed is cut, and nothing else is kept from the command", () => {
+    const watch = new DetachWatch(detachKeys("a,a,b"));
+    const feed = (text: string) => {
+      const { passed, isDetached } = watch.feed(Buffer.from(text));
+      return [passed.toString(), isDetached];
+    };
+    expect([feed("xa"), watch.isHolding]).toEqual([["x", false], true]);
+    expect(feed("x")).toEqual(["ax", false]);
+    expect(feed("aa")).toEqual(["", false]);
+    expect(watch.release().toString()).toBe("aa");
+    expect(feed("aaa")).toEqual(["a", false]);
+    expect(feed("bz")).toEqual(["", true]);
+    expect(new DetachWatch([]).feed(Buffer.from("a"))).toMatchObject({ isDetached: false });
+  });
+});
+
+describe("a scrollback", () => {
+  it("asks the terminal nothing again, and shows all else", () => {
+    const shown =
+      "a\x1b[6nb\x1b[c\x1b[>0c\x1b[?1;2cc\x1b]11;?\x07d\x1b]4;1;?\x1b\\e\x1b[31mred\x1b[0m\x1b[2J€";
+    expect(withoutQuestions(Buffer.from(shown)).toString()).toBe("abcde\x1b[31mred\x1b[0m\x1b[2J€");
   });
 });

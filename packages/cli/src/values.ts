@@ -52,9 +52,15 @@ export const commandOf = (words: readonly string[]): string[] => [
   ...(words[0] === "--" ? words.slice(1) : words),
 ];
 
+type Given<Options extends object> = { [Key in keyof Options]: Exclude<Options[Key], undefined> };
+
 /** Without the options that were not given. */
-export function given<Options extends object>(
-  options: Options,
-): { [Key in keyof Options]: Exclude<Options[Key], undefined> } {
+export function given<Options extends object>(options: Options): Given<Options> {
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as never;
+}
+
+/** The same; undefined where none was given. */
+export function givenAny<Options extends object>(options: Options): Given<Options> | undefined {
+  const those = given(options);
+  return Object.keys(those).length === 0 ? undefined : those;
 }

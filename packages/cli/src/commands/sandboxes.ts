@@ -1,13 +1,15 @@
 import type { Proof, SandboxInfo, SandboxStatus } from "@holdfast/sdk";
-import { NotFoundError } from "@holdfast/sdk";
+import { HoldfastError, NotFoundError } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
 import { type Context, everything } from "../context.ts";
-import { report, usage } from "../failure.ts";
+import { forEachOf } from "../each.ts";
+import { usage } from "../failure.ts";
 import { findSandbox } from "../lookup.ts";
 import { resourcesOf, type SandboxOptions, sandboxOptions } from "../options.ts";
 import { withSpinner } from "../spinner.ts";
-import { age, asJson, printable, table } from "../table.ts";
-import { given, label, variable } from "../values.ts";
+import { showSteps } from "../steps.ts";
+import { age, ahead, asJson, printable, size, span, table } from "../table.ts";
+import { count, duration, given, givenAny, label, variable } from "../values.ts";
 
 const STATUSES: readonly SandboxStatus[] = [
   "queued",
@@ -22,7 +24,6 @@ const STATUSES: readonly SandboxStatus[] = [
   "terminated",
   "failed",
 ];
-const DELETES_AT_ONCE = 8;
 
 export function registerSandboxes(program: Command, context: Context): void {
   registerCreate(program, context);
@@ -33,6 +34,10 @@ export function registerSandboxes(program: Command, context: Context): void {
 }
 
 interface CreateOptions extends SandboxOptions {
+  idleStandby?: number;
+  maxExecs?: number;
+  disposable?: boolean;
+  onMemoryLoss?: "fail" | "cold-start";
   env?: Record<string, string>;
   cwd?: string;
   ifExists?: "return" | "fail";
@@ -48,6 +53,19 @@ function registerCreate(program: Command, context: Context): void {
       variable,
     )
     .option("--cwd <path>", "directory that commands start in")
+    .option(
+      "--idle-standby <time>",
+      "put it to sleep after this long without a call, such as 15s or 10m, unless a command holds it awake",
+      duration,
+    )
+    .option("--max-execs <number>", "how many execs may be started in it, in all", count)
+    .option("--disposable", "it may be deleted when the host runs short, unless an exec is under way in it")
+    .addOption(
+      new Option(
+        "--on-memory-loss <what>",
+        "when its processes are gone though nobody ended them, as after a reboot: start again on its files, or fail and keep them",
+      ).choices(["cold-start", "fail"]),
+    )
     .addOption(
       new Option("--if-exists <what>", "what to do when the name is taken").choices(["return", "fail"]),
     )
@@ -58,14 +76,19 @@ function registerCreate(program: Command, context: Context): void {
       `
 Examples:
   holdfast create box
-  holdfast create --memory 2g --cpus 2 --label team=red --if-exists return box`,
+  holdfast create --memory 2g --cpus 2 --label team=red --if-exists return box
+  holdfast create --idle-standby 15s box
+  holdfast create --ttl 2h --max-execs 100 --disk 1g --disposable box`,
     )
     .action(async (name: string | undefined, options: CreateOptions) => {
       const { image, env, cwd, ifExists, label: labels } = options;
-      const wanted = given({ name, image, env, cwd, ifExists, labels, resources: resourcesOf(options) });
+      const { ttl: ttlMs, idleStandby: idleStandbyMs, maxExecs, disposable, onMemoryLoss } = options;
+      const lifecycle = givenAny({ ttlMs, idleStandbyMs, maxExecs, disposable, onMemoryLoss });
+      const resources = resourcesOf(options);
+      const wanted = given({ name, image, env, cwd, ifExists, labels, resources, lifecycle });
       const { signal } = context.interruption;
-      const box = await withSpinner("creating", () =>
-        context.client().sandboxes.create({ ...wanted, signal }),
+      const box = await withSpinner("creating", (progress) =>
+        context.client().sandboxes.create({ ...wanted, signal, onProgress: showSteps("creating", progress) }),
       );
       process.stdout.write(options.json ? asJson(box.info) : `${box.name}\n`);
     });
@@ -107,15 +130,29 @@ Examples:
 const listing = (found: readonly SandboxInfo[]): string =>
   table(
     ["NAME", "STATUS", "IMAGE", "AGE", "ID", "CAUSE"],
-    found.map(({ name, status, image, createdAt, id, cause }) => [
-      name,
-      status,
-      image,
-      age(createdAt),
-      id,
-      cause?.message ?? "",
+    found.map((info) => [
+      info.name,
+      statusOf(info),
+      info.image,
+      age(info.createdAt),
+      info.id,
+      info.cause?.message ?? "",
     ]),
   );
+
+/** Of one that sleeps, with what it takes on disk. */
+function statusOf({ status, checkpoint }: SandboxInfo): string {
+  if (status !== "standby") return status;
+  return `standby (${checkpoint === null ? "files only" : size(checkpoint.sizeBytes)})`;
+}
+
+function standbyOf({ standbyKind, lifecycle: { idleStandbyMs } }: SandboxInfo): string {
+  const kind = standbyKind === "memory" ? "keeps memory and files" : "keeps files only";
+  return idleStandbyMs === undefined ? kind : `${kind}; comes after ${span(idleStandbyMs)} without a call`;
+}
+
+const checkpointOf = ({ id, takenAt, sizeBytes }: NonNullable<SandboxInfo["checkpoint"]>): string =>
+  `${id}, ${size(sizeBytes)}, of ${takenAt}`;
 
 function registerGet(program: Command, context: Context): void {
   program
@@ -131,7 +168,7 @@ function registerGet(program: Command, context: Context): void {
 }
 
 function details(info: SandboxInfo): string {
-  const { lease, resources } = info;
+  const { lease, lifecycle } = info;
   const facts: [string, string | null | undefined][] = [
     ["name", info.name],
     ["id", info.id],
@@ -142,12 +179,21 @@ function details(info: SandboxInfo): string {
     ["last activity", info.lastActivityAt],
     ["ended", info.endedAt],
     ["kept until", info.keptUntil],
+    ["expires", info.expiresAt && `${info.expiresAt} (${ahead(info.expiresAt)})`],
+    [
+      "execs started",
+      [info.execsStarted, lifecycle.maxExecs].filter((count) => count !== undefined).join(" of "),
+    ],
+    ["disposable", lifecycle.disposable ? "yes" : null],
+    ["on memory loss", lifecycle.onMemoryLoss],
+    ["standby", standbyOf(info)],
+    ["checkpoint", info.checkpoint && checkpointOf(info.checkpoint)],
     ["proven", info.provenAt],
     ["proof", info.proof && summary(info.proof)],
     ["generation", String(info.generation)],
     ["lease", [lease.state, lease.reason, lease.lastError].filter(Boolean).join(", ")],
     ["next attempt", lease.nextAttemptAt],
-    ["limits", `${resources.memoryMb} MB, ${resources.cpus} CPUs, ${resources.pids} processes`],
+    ["limits", limitsOf(info)],
     [
       "labels",
       Object.entries(info.labels)
@@ -157,9 +203,12 @@ function details(info: SandboxInfo): string {
   ];
   return facts
     .filter(([, value]) => value)
-    .map(([key, value]) => `${`${key}:`.padEnd(15)}${printable(value ?? "")}\n`)
+    .map(([key, value]) => `${`${key}:`.padEnd(16)}${printable(value ?? "")}\n`)
     .join("");
 }
+
+const limitsOf = ({ resources: { memoryMb, cpus, pids, diskMb } }: SandboxInfo): string =>
+  `${memoryMb} MB, ${cpus} CPUs, ${pids} processes${diskMb === undefined ? "" : `, ${diskMb} MB of disk`}`;
 
 const summary = ({ checks }: Proof): string =>
   checks
@@ -191,38 +240,26 @@ function registerRm(program: Command, context: Context): void {
         ? (await everything((page) => sandboxes.list({ signal, ...page }))).map(({ id }) => id)
         : names;
       await withSpinner(`deleting ${targets.length}`, () =>
-        removeAll(context, targets, options.force ?? false),
+        forEachOf(context, targets, async (name) => {
+          const removed = await removeOne(context, name, options.force ?? false);
+          if (removed !== null) process.stdout.write(`${removed}\n`);
+        }),
       );
     });
 }
 
-/** One that can't be deleted doesn't keep the others. */
-async function removeAll(context: Context, targets: readonly string[], force: boolean): Promise<void> {
-  const waiting = [...targets];
-  const worker = async () => {
-    for (let name = waiting.shift(); name !== undefined; name = waiting.shift()) {
-      try {
-        const removed = await removeOne(context, name, force);
-        if (removed !== null) process.stdout.write(`${removed}\n`);
-      } catch (error) {
-        context.interruption.signal.throwIfAborted();
-        const { text, exitCode } = report(error);
-        process.stderr.write(text);
-        context.exitCode = exitCode;
-      }
-    }
-  };
-  await Promise.all(Array.from({ length: DELETES_AT_ONCE }, worker));
-}
-
 async function removeOne(context: Context, name: string, force: boolean): Promise<string | null> {
+  const { signal } = context.interruption;
   try {
     const box = await findSandbox(context, name);
-    await box.delete({ signal: context.interruption.signal });
+    await box.delete({ signal });
     return box.name;
   } catch (error) {
     if (force && error instanceof NotFoundError) return null;
-    throw error;
+    if (!(error instanceof HoldfastError) || error.code !== "pending_cleanup") throw error;
+    // There is nothing to show of it, but what is left of it can be removed.
+    await context.client().sandboxes.delete(name, { signal });
+    return name;
   }
 }
 

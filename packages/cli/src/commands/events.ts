@@ -2,18 +2,13 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Event, Page } from "@holdfast/sdk";
 import type { Command } from "commander";
 import { type Context, everything } from "../context.ts";
-import { asJson, printable, table } from "../table.ts";
+import { asJson, printable } from "../table.ts";
 
 const POLL_MS = 1_000;
 
-export function registerOperator(program: Command, context: Context): void {
-  registerEvents(program, context);
-  registerStats(program, context);
-}
-
 type ListEvents = (page: { limit: number; cursor: string | undefined }) => Promise<Page<Event>>;
 
-function registerEvents(program: Command, context: Context): void {
+export function registerEvents(program: Command, context: Context): void {
   program
     .command("events")
     .summary("show what happened, oldest first")
@@ -53,29 +48,4 @@ async function followEvents(list: ListEvents, json: boolean, signal: AbortSignal
 function line({ at, type, message, sandboxId, execId }: Event): string {
   const about = [sandboxId, execId].filter((id) => id !== null).join(" ");
   return `${at}  ${type.padEnd(20)}  ${printable(message)}${about === "" ? "" : `  [${printable(about)}]`}\n`;
-}
-
-function registerStats(program: Command, context: Context): void {
-  program
-    .command("stats")
-    .summary("show exact counts")
-    .option("--json", "print them as JSON")
-    .addHelpText("after", "\nExamples:\n  holdfast stats\n  holdfast stats --json")
-    .action(async ({ json }: { json?: boolean }) => {
-      const stats = await context.client().stats({ signal: context.interruption.signal });
-      const rows: [string, unknown][] = [
-        ...Object.entries(stats.sandboxes).filter(([status, count]) => count > 0 || status === "ready"),
-        ...Object.entries(stats.totals).map(([name, count]): [string, unknown] => [`total ${name}`, count]),
-        ["execs running", stats.execsRunning],
-        ["links up", stats.links.up],
-        ["links down", stats.links.down],
-        ["orphans", stats.orphans],
-        ["last observation", stats.lastObservationAt ?? "never"],
-      ];
-      const text = table(
-        ["WHAT", "COUNT"],
-        rows.map(([what, count]) => [what, String(count)]),
-      );
-      process.stdout.write(json ? asJson(stats) : text);
-    });
 }

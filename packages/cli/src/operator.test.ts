@@ -1,0 +1,185 @@
+import { describe, expect, it } from "vitest";
+import { json } from "../../sdk/src/testing/faulty-server.ts";
+import { type Route, useBench } from "./testing/bench.ts";
+
+const bench = useBench();
+const { holdfast, serve, requests, atTerminal } = bench;
+
+describe("holdfast audit", () => {
+  const report = {
+    at: "2026-01-01T00:00:00.000Z",
+    ms: 12.5,
+    trigger: "request",
+    complete: true,
+    records: 3,
+    things: 20,
+    findings: [] as object[],
+  };
+  const orphan = {
+    kind: "orphan",
+    sandboxId: "sbx_x",
+    things: ["process 1", "process 2", "mount", "cgroup memory", "directory"],
+    action: "waits",
+    message: "It is nobody's.\x1b[2J",
+    nextAt: new Date(Date.now() + 9_000_000).toISOString(),
+  };
+
+  it("says that records and reality agree, or lists what differs", async () => {
+    serve({ "POST /v1/audit": json(200, report) });
+    const fine = await holdfast("audit");
+    expect(fine).toMatchObject({ code: 0, stderr: "" });
+    expect(fine.stdout.toString()).toBe(
+      "Records and reality agree.\n3 records and 20 things compared at 2026-01-01T00:00:00.000Z, in 13 ms.\n",
+    );
+    serve({ "POST /v1/audit": json(200, { ...report, findings: [orphan] }) });
+    const found = await holdfast("audit");
+    expect(found.code).toBe(0);
+    expect(found.stdout.toString()).toMatch(/^KIND +SANDBOX +THINGS +ACTION +MESSAGE\norphan +sbx_x +/);
+    expect(found.stdout.toString()).toContain(
+      "process 1, process 2, mount and 2 more  waits, due in 2h  It is nobody's.\\x1b[2J\n",
+    );
+    const asJson = await holdfast("audit", "--json");
+    expect(JSON.parse(String(asJson.stdout)).findings).toEqual([orphan]);
+  });
+
+  it("fails where not everything could be listed or dealt with, and claims no agreement then", async () => {
+    serve({ "POST /v1/audit": json(200, { ...report, complete: false }) });
+    const { code, stdout, stderr } = await holdfast("audit");
+    expect(code).toBe(1);
+    expect(stdout.toString()).not.toContain("agree");
+    expect(stderr).toContain("incomplete");
+    serve({ "POST /v1/audit": json(200, { ...report, findings: [{ ...orphan, action: "failed" }] }) });
+    expect(await holdfast("audit")).toMatchObject({ code: 1, stderr: "" });
+  });
+
+  it("shows the last one without making another", async () => {
+    serve({ "GET /v1/audit": json(200, report) });
+    expect((await holdfast("audit", "--last")).stdout.toString()).toContain("agree");
+    serve({});
+    const { code, stderr } = await holdfast("audit", "--last");
+    expect({ code, stderr }).toEqual({
+      code: 1,
+      stderr: "holdfast: no audit was made yet\n'holdfast audit' makes one.\n",
+    });
+    expect(requests()).not.toContain("POST /v1/audit");
+  });
+});
+
+describe("holdfast cleanup", () => {
+  const swept = (action: string, facts: object = {}) => ({
+    at: "2026-01-01T00:00:00.000Z",
+    ms: 1,
+    layers: ["stale"],
+    emergency: false,
+    dryRun: action === "would_remove",
+    removed: 0,
+    failed: 0,
+    items: [
+      { rule: "disposable", sandboxId: "sbx_x", count: 1, action, message: "it was created disposable" },
+      { rule: "old_events", sandboxId: null, count: 7, action, message: "past their retention" },
+    ],
+    ...facts,
+  });
+  /** Answers a dry run as such, and any other as one that removed all. */
+  const cleans: Route = (request, response) => {
+    const { dryRun } = JSON.parse(request.body.toString());
+    const report = dryRun ? swept("would_remove") : swept("removed", { removed: 8 });
+    return json(200, report)(request, response);
+  };
+  const bodies = () => bench.server.seen.map(({ url, body }) => `${url.pathname} ${body.toString()}`);
+  const EMERGENCY = "/v1/cleanup/emergency";
+
+  it("says what it removed, or would remove, and fails where it could not", async () => {
+    serve({ "POST /v1/cleanup": cleans });
+    const dry = await holdfast("cleanup", "--dry-run");
+    expect(dry).toMatchObject({ code: 0, stderr: "" });
+    expect(dry.stdout.toString()).toMatch(
+      /^RULE +SANDBOX +COUNT +ACTION +MESSAGE\ndisposable +sbx_x +1 +would remove/,
+    );
+    expect(dry.stdout.toString()).toMatch(/\n8 would be removed\.\n$/);
+    const real = await holdfast("cleanup");
+    expect(real.stdout.toString()).toMatch(/\n8 removed, 0 still going, 0 failed\.\n$/);
+    expect(bodies()).toEqual(['/v1/cleanup {"dryRun":true}', '/v1/cleanup {"dryRun":false}']);
+
+    serve({ "POST /v1/cleanup": json(200, swept("removed", { items: [] })) });
+    expect((await holdfast("cleanup")).stdout.toString()).toBe("Nothing had to be removed.\n");
+    serve({ "POST /v1/cleanup": json(200, swept("failed", { failed: 8 })) });
+    const failed = await holdfast("cleanup", "--json");
+    expect(failed.code).toBe(1);
+    expect(JSON.parse(String(failed.stdout)).failed).toBe(8);
+  });
+
+  it("does not ask where nobody could answer", async () => {
+    serve({ [`POST ${EMERGENCY}`]: cleans });
+    expect((await holdfast("cleanup", "--emergency")).code).toBe(0);
+    expect(bodies()).toEqual([`${EMERGENCY} {"dryRun":false}`]);
+  });
+
+  it("asks on a terminal before an emergency, and takes no answer but yes for one", async () => {
+    serve({ [`POST ${EMERGENCY}`]: cleans });
+    for (const [keys, code] of [
+      ["\n", 1],
+      ["nope\n", 1],
+      ["\x04", 1],
+      ["\x03", 130],
+    ] as const) {
+      await using typist = atTerminal("cleanup --emergency");
+      expect(await typist.sees("Delete 1 sandbox? [y/N] ")).toContain("sbx_x");
+      typist.type(keys);
+      await typist.sees(`exit code ${code}`);
+    }
+    expect(new Set(bodies())).toEqual(new Set([`${EMERGENCY} {"dryRun":true}`]));
+    await using typist = atTerminal("cleanup --emergency");
+    await typist.sees("[y/N] ");
+    typist.type("y\n");
+    await typist.sees("8 removed");
+    await typist.sees("exit code 0");
+    expect(bodies().at(-1)).toBe(`${EMERGENCY} {"dryRun":false}`);
+  }, 60_000);
+
+  it("does not ask where the answer was given, or nothing is at stake", async () => {
+    serve({ [`POST ${EMERGENCY}`]: cleans });
+    await using yes = atTerminal("cleanup --emergency --yes");
+    await yes.sees("exit code 0");
+    expect(bodies()).toEqual([`${EMERGENCY} {"dryRun":false}`]);
+    await using dry = atTerminal("cleanup --emergency --dry-run");
+    await dry.sees("exit code 0");
+    serve({ [`POST ${EMERGENCY}`]: json(200, swept("removed", { items: [] })) });
+    await using nothing = atTerminal("cleanup --emergency");
+    await nothing.sees("exit code 0");
+  }, 30_000);
+});
+
+describe("holdfast stats", () => {
+  it("shows how the cleaning does, whether launches go through, and the host's room", async () => {
+    const layer = { everyMs: 300_000, overdue: false, runs: 4, failures: 0, removed: 2, lastError: null };
+    const stats = {
+      sandboxes: { ready: 2, failed: 1, queued: 0 },
+      totals: { created: 3 },
+      links: { up: 2, down: 0, lost: 0 },
+      readersCut: { wedged: 6, expired: 0 },
+      lastAuditAt: null,
+      launches: { state: "suspended", waiting: 3, failuresInARow: 5 },
+      capacity: { diskFreeBytes: 5e9, diskTotalBytes: 2e10, memoryFreeBytes: 1e9, memoryTotalBytes: 4e9 },
+      sweeps: [
+        { ...layer, layer: "stale", lastAt: new Date(Date.now() - 61_000).toISOString() },
+        { ...layer, layer: "age", lastAt: null, overdue: true, failures: 2, lastError: "no luck\n" },
+      ],
+    };
+    serve({ "GET /v1/stats": json(200, stats) });
+    const text = (await holdfast("stats")).stdout.toString();
+    for (const line of [
+      /^readers cut off, wedged +6$/m,
+      /^launches +suspended$/m,
+      /^launches failed in a row +5$/m,
+      /^disk free +5\.0 GB of 20\.0 GB$/m,
+      /^memory free +1\.0 GB of 4\.0 GB$/m,
+      /^last audit +never$/m,
+      /^stale +5m +1m ago +4 +2 +0 +ok$/m,
+      /^age +5m +never +4 +2 +2 +overdue: no luck\\x0a$/m,
+    ])
+      expect(text).toMatch(line);
+    serve({ "GET /v1/stats": json(200, { ...stats, capacity: null }) });
+    expect((await holdfast("stats")).stdout.toString()).toMatch(/^disk free +not measured yet$/m);
+  });
+});
