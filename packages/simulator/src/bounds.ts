@@ -1,0 +1,45 @@
+import type { Numbers } from "@holdfast/contract";
+import type { SandboxRecord } from "@holdfast/engine";
+
+/** How long the engine gives its own clean-up, a late outcome and the reading of a journal, beyond its numbers. */
+export const AFTERMATH_MS = 5_000;
+/** How long calls that are under way may hold a standby up. */
+const QUIET_MS = 5_000;
+const ASLEEP: ReadonlySet<string> = new Set(["suspending", "standby", "waking"]);
+
+/** Waiting for its turn, then being made. */
+const madeMs = ({ launchQueueMs, createDeadlineMs }: Numbers): number =>
+  launchQueueMs + createDeadlineMs + AFTERMATH_MS;
+
+/** Whether a wake may end in a launch: where only files are kept, or where its policy says so when memory is lost. */
+const mayBeLaunched = ({ phase, spec }: SandboxRecord): boolean =>
+  spec.lifecycle.onMemoryLoss === "cold-start" ||
+  (phase.name === "suspending" && phase.kind === "files") ||
+  (phase.name === "standby" && phase.checkpoint === null);
+
+/** How long a call may be held before it reaches a sandbox that serves, or is refused. */
+export function gateMs(record: SandboxRecord | undefined, numbers: Numbers): number {
+  const { wakeDeadlineMs, proofDeadlineMs } = numbers;
+  const isHeld = record !== undefined && ASLEEP.has(record.phase.name);
+  const woken = wakeDeadlineMs + proofDeadlineMs;
+  if (isHeld) return woken + (mayBeLaunched(record) ? madeMs(numbers) : 0);
+  return madeMs(numbers) + woken + madeMs(numbers);
+}
+
+/** Freezing, and where that fails, thawing and proving again. */
+export const pauseMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
+  2 * gateMs(record, numbers) + 2 * numbers.freezeMs + numbers.proofDeadlineMs;
+
+export const resumeMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
+  gateMs(record, numbers) + numbers.freezeMs + numbers.proofDeadlineMs;
+
+/** So many others may come before it, with the simulation's numbers. */
+const TURNS = 3;
+
+/** Until it is made, and awake where it wakes; the turns of others and its own; the end of the instance. */
+export function standbyMs(numbers: Numbers): number {
+  const { standbyDeadlineMs, wakeDeadlineMs, freezeMs, proofDeadlineMs, stopAttemptMs } = numbers;
+  const measured = numbers.keeperCallMs;
+  const tried = measured + QUIET_MS + standbyDeadlineMs + 2 * freezeMs + proofDeadlineMs + stopAttemptMs;
+  return madeMs(numbers) + wakeDeadlineMs + TURNS * tried + stopAttemptMs + AFTERMATH_MS;
+}

@@ -1,0 +1,221 @@
+import type { SandboxId } from "@holdfast/contract";
+import { checkpointsOn } from "./checkpoints.ts";
+import type { Clients } from "./clients.ts";
+import type { SimulatedDatabase } from "./database.ts";
+import type { FaultParams, Reach } from "./fault-table.ts";
+import type { History } from "./history.ts";
+import { GIGABYTE, type Host, type SimulatedInstance } from "./host.ts";
+import type { Mirror } from "./mirror.ts";
+import type { Servers } from "./servers.ts";
+import type { Durability } from "./store-gate.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** With the simulation's numbers: below the reserve, below where fillers are frozen, and how fast one fills. */
+const LOW_DISK_BYTES = 8 * GIGABYTE;
+const RUNNING_OUT_BYTES = 3 * GIGABYTE;
+const FILLS_PER_SECOND = 0.1 * GIGABYTE;
+const LOW_MEMORY_BYTES = 0.1 * GIGABYTE;
+/** What can't be read as anything. */
+const BENT = "{bent";
+
+interface Parts {
+  time: VirtualTime;
+  host: Host;
+  database: SimulatedDatabase;
+  durability: Durability;
+  mirror: Mirror;
+  history: History;
+  clients: Clients;
+  servers: Servers;
+}
+
+/** What faults do at once, to the server, the host and what runs on it; and how it is mended. */
+export class Damage implements Reach {
+  readonly #parts: Parts;
+  #strays = 0;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  crash(why: string, downMs: number): boolean {
+    const { living } = this.#parts.servers;
+    living?.process.die(why, downMs);
+    return living !== null;
+  }
+
+  /** Callers are sent away first, as a server does that shuts down. */
+  async restart(downMs: number): Promise<boolean> {
+    const { servers, clients, time } = this.#parts;
+    const { serving } = servers;
+    if (serving === null) return false;
+    clients.dismiss(serving.process);
+    await time.quiet();
+    servers.stop(serving, downMs);
+    return true;
+  }
+
+  async reboot({ powerCut, downMs }: { powerCut: boolean; downMs: number }): Promise<boolean> {
+    const { host } = this.#parts;
+    this.crash("the host went down", downMs);
+    host.reboot();
+    if (powerCut) {
+      host.tearJournals();
+      await this.#parts.durability.cut();
+    }
+    return true;
+  }
+
+  /** The state directory is held by the first, so the second one ends before it has touched anything. */
+  secondServer(): boolean {
+    const { servers } = this.#parts;
+    const { living } = servers;
+    if (living === null) return false;
+    servers.boot();
+    return servers.living === living;
+  }
+
+  jump(ms: number): boolean {
+    this.#parts.time.jump(ms);
+    return true;
+  }
+
+  fillDisk(ms: number): boolean {
+    const { host, database, time } = this.#parts;
+    if (host.diskIsFull) return false;
+    host.diskIsFull = true;
+    database.fill();
+    host.runShort({});
+    time.after(ms, () => this.#relieve());
+    return true;
+  }
+
+  #relieve(): void {
+    const { host, database } = this.#parts;
+    host.relieve();
+    database.free();
+  }
+
+  /** Below the reserve, or so far below it that whoever fills it has to be stopped. */
+  lowDisk({ flag, box, ms, n }: FaultParams): boolean {
+    const { host, time } = this.#parts;
+    const filler = this.#instance(box);
+    host.runShort({ disk: flag ? RUNNING_OUT_BYTES : LOW_DISK_BYTES });
+    if (filler !== null && n === 0) host.write(filler, FILLS_PER_SECOND);
+    time.after(ms, () => this.#relieve());
+    return true;
+  }
+
+  lowMemory(ms: number): boolean {
+    const { host, time } = this.#parts;
+    host.runShort({ memory: LOW_MEMORY_BYTES });
+    time.after(ms, () => this.#relieve());
+    return true;
+  }
+
+  #instance(box: number): SimulatedInstance | null {
+    const all = [...this.#parts.host.instances];
+    return all[box % Math.max(1, all.length)] ?? null;
+  }
+
+  killKeeper(box: number): boolean {
+    const instance = this.#instance(box);
+    if (instance !== null) this.#parts.host.kill(instance, "the keeper died");
+    return instance !== null;
+  }
+
+  stopKeeper(box: number, ms: number): boolean {
+    const { host, time } = this.#parts;
+    const instance = this.#instance(box);
+    if (instance === null || instance.holds.has("stopped")) return false;
+    host.hold(instance, "stopped");
+    time.after(ms, () => host.release(instance, "stopped"));
+    return true;
+  }
+
+  unmountRoot(box: number): boolean {
+    const instance = this.#instance(box);
+    if (instance !== null) this.#parts.host.unmount(instance);
+    return instance !== null;
+  }
+
+  killForMemory(box: number): boolean {
+    const victims = [...this.#parts.host.instances]
+      .filter(({ keeper }) => !keeper.isStopped)
+      .flatMap((instance) => [...instance.keeper.execs.values()].map((exec) => ({ instance, exec })))
+      .filter(({ exec }) => exec.state === "running");
+    const victim = victims[box % Math.max(1, victims.length)];
+    if (victim === undefined) return false;
+    victim.instance.oomKills += 1;
+    victim.instance.keeper.kill(victim.exec.order.id);
+    return true;
+  }
+
+  dropLinks(box: number): boolean {
+    const links = [...(this.#instance(box)?.links ?? [])];
+    for (const link of links) link.drop("the link broke");
+    return links.length > 0;
+  }
+
+  silenceLinks(box: number): boolean {
+    const links = [...(this.#instance(box)?.links ?? [])];
+    for (const link of links) link.goHalfOpen();
+    return links.length > 0;
+  }
+
+  /** A directory, a running instance or kept journals of a sandbox that nobody has ever heard of. */
+  stray({ box, flag }: FaultParams): boolean {
+    const { host, history } = this.#parts;
+    this.#strays += 1;
+    const id = `sbx_${String(this.#strays).padStart(16, "z")}` as SandboxId;
+    history.strays.add(id);
+    if (box === 0) host.kept.set(id, new Map());
+    else if (flag) host.spawn({ sandboxId: id, generation: 1 });
+    else host.directory(id);
+    return true;
+  }
+
+  /** While no server is there to write over it. */
+  bendLease(n: number, downMs: number): boolean {
+    const { mirror, database } = this.#parts;
+    const owed = mirror.readable().filter(({ lease }) => lease.state !== "none");
+    const record = owed[n % Math.max(1, owed.length)];
+    if (record === undefined) return false;
+    this.crash("its database is damaged", downMs);
+    database.bend(record.id, "lease", BENT);
+    mirror.sandboxes.set(record.id, { ...record, lease: { state: "quarantined", raw: BENT } });
+    return true;
+  }
+
+  /** The same for all that is known of it, but for its id and its name. */
+  bendRecord(n: number, downMs: number): boolean {
+    const { mirror, database } = this.#parts;
+    const live = mirror.readable();
+    const record = live[n % Math.max(1, live.length)];
+    if (record === undefined) return false;
+    this.crash("its database is damaged", downMs);
+    database.bend(record.id, "spec", BENT);
+    mirror.unreadable.add(record.id);
+    return true;
+  }
+
+  /** Of those that are whole. */
+  harmCheckpoint(n: number, how: "damaged" | "foreign" | "lost"): boolean {
+    const { host } = this.#parts;
+    const whole = checkpointsOn(host).filter(({ stored }) => stored.state === "whole");
+    const one = whole[n % Math.max(1, whole.length)];
+    if (one === undefined) return false;
+    host.tell({ type: "harmed", id: one.stored.id });
+    if (how === "lost") host.directories.get(one.sandboxId)?.checkpoints.delete(one.stored.id);
+    else one.stored.state = how;
+    return true;
+  }
+
+  /** The disk has room, what was stopped goes on, a server is there. What is broken for good stays so. */
+  mend(): void {
+    const { host } = this.#parts;
+    this.#relieve();
+    for (const instance of host.instances) host.release(instance, "stopped");
+    this.#parts.servers.boot();
+  }
+}

@@ -1,0 +1,343 @@
+import { type CheckpointId, HoldfastError, type Numbers, type SandboxId } from "@holdfast/contract";
+import {
+  type Capacity,
+  type Checkpoint,
+  type CheckpointOrder,
+  type Driver,
+  type FileAccess,
+  type Found,
+  type Instance,
+  KeeperRefusal,
+  type LaunchOrder,
+  type Link,
+  type Observation,
+  type RestoreOrder,
+} from "@holdfast/engine";
+import { dump, MEMORY_BYTES, restore } from "./checkpoints.ts";
+import type { Armed, Point } from "./faults.ts";
+import { filesOf } from "./files.ts";
+import type { Helper, Host, SimulatedInstance } from "./host.ts";
+import { SimulatedLink } from "./link.ts";
+import { never, type Process } from "./process.ts";
+
+/** How long what an earlier server had set going may go on, and how often it is looked for. */
+const HELPERS_MS = 3_000;
+const HELPERS_LOOK_MS = 500;
+
+/**
+ * The driver of one server over the one host. It keeps a driver's promises, which are few: absence is only said where
+ * it is seen, a stop also ends launches that are under way, a destroy refuses under a living process. All else can fail,
+ * take for ever, or succeed and be answered as if it had failed. What it does goes on when its server is dead.
+ */
+export class SimulatedDriver implements Driver {
+  readonly name = "simulated";
+  readonly keeperVersion = "simulated";
+  readonly #host: Host;
+  readonly #process: Process;
+  readonly #numbers: Numbers;
+
+  constructor(host: Host, process: Process, numbers: Numbers) {
+    this.#host = host;
+    this.#process = process;
+    this.#numbers = numbers;
+  }
+
+  get hostBootId(): string {
+    return this.#host.bootId;
+  }
+
+  /** One verb: refused to the dead, slow or not, possibly struck by a fault; the answer dies with the server. */
+  #verb<Answer>(
+    point: Point,
+    signal: AbortSignal,
+    act: (fault: Armed | null) => Promise<Answer>,
+  ): Promise<Answer> {
+    if (!this.#process.asks()) return never();
+    return this.#process.hears(
+      (async () => {
+        signal.throwIfAborted();
+        const fault = this.#host.faults.take(point);
+        await this.#pause(this.#host.latency(), signal);
+        return this.#process.alive ? await act(fault) : await never();
+      })(),
+    );
+  }
+
+  async #pause(ms: number, signal: AbortSignal): Promise<void> {
+    if (ms > 0) await this.#host.time.pause(ms, signal);
+  }
+
+  /** Until the asker gives up. */
+  #hang(signal: AbortSignal): Promise<never> {
+    return new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    });
+  }
+
+  capacity(signal: AbortSignal): Promise<Capacity> {
+    return this.#verb("capacity", signal, async (fault) => {
+      if (fault?.kind === "capacity-unknown") throw new Error("the host can't be measured");
+      if (fault?.kind === "capacity-hangs") return this.#hang(signal);
+      return this.#host.capacity();
+    });
+  }
+
+  launch(order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
+    return this.#verb("launch", signal, async (fault) => {
+      if (fault?.kind === "launch-refused") throw new HoldfastError("launch_failed");
+      const helper: Helper = { sandboxId: order.sandboxId, killed: false };
+      this.#host.helpers.add(helper);
+      const abort = () => {
+        helper.killed = true;
+      };
+      signal.addEventListener("abort", abort, { once: true });
+      try {
+        return await this.#build(order, helper, fault, signal);
+      } finally {
+        this.#host.helpers.delete(helper);
+        signal.removeEventListener("abort", abort);
+      }
+    });
+  }
+
+  /** A launch is a process of its own: it ends when it is killed, not when its server dies. */
+  async #build(
+    order: LaunchOrder,
+    helper: Helper,
+    fault: Armed | null,
+    signal: AbortSignal,
+  ): Promise<Instance> {
+    const host = this.#host;
+    const goesOn = () => {
+      if (helper.killed) throw signal.reason ?? new Error("the launch was broken off");
+    };
+    if (host.diskIsFull) throw new HoldfastError("disk_full");
+    this.#process.effect("makes a directory", () => host.directory(order.sandboxId));
+    await host.time.pause(fault?.kind === "launch-slow" ? fault.ms : host.latency());
+    goesOn();
+    if (fault?.kind === "launch-half") throw new HoldfastError("launch_failed");
+    const instance = this.#process.effect("starts an instance", () => host.spawn(order));
+    if (fault?.kind === "launch-stillborn") host.kill(instance, "the keeper ended at once");
+    await host.time.pause(host.latency());
+    if (fault?.kind === "launch-answer-lost") throw new Error("the runtime's answer was lost");
+    if (fault?.kind === "launch-hangs") return this.#hang(signal);
+    goesOn();
+    return host.reference(instance);
+  }
+
+  recover(instance: Instance, signal: AbortSignal): Promise<Instance | null> {
+    return this.#verb("recover", signal, async (fault) => {
+      if (fault?.kind === "recover-fails") throw new Error("the instance could not be looked at");
+      if (fault?.kind === "recover-hangs") return this.#hang(signal);
+      await this.#endHelpers(instance.sandboxId, signal);
+      return this.#same(instance) === null ? null : instance;
+    });
+  }
+
+  /** What an earlier server had set going is waited for, then ended. */
+  async #endHelpers(id: SandboxId, signal: AbortSignal): Promise<void> {
+    for (let waited = 0; this.#helpers(id).length > 0 && waited < HELPERS_MS; waited += HELPERS_LOOK_MS)
+      await this.#pause(HELPERS_LOOK_MS, signal);
+    const helpers = this.#helpers(id);
+    if (helpers.length === 0) return;
+    this.#process.effect("ends helpers", () => this.#killHelpers(id));
+    await this.#pause(HELPERS_LOOK_MS, signal);
+  }
+
+  /** A pid counts only with its start time and within its boot. */
+  #same({ sandboxId, pid, startTime, hostBootId }: Instance): SimulatedInstance | null {
+    const there = this.#host.instanceOf(sandboxId);
+    const isSame = there?.pid === pid && there.startTime === startTime && there.hostBootId === hostBootId;
+    return isSame ? there : null;
+  }
+
+  connect(instance: Instance, signal: AbortSignal): Promise<Link> {
+    return this.#verb("connect", signal, async (fault) => {
+      if (fault?.kind === "connect-refused") throw new Error("connection refused");
+      if (fault?.kind === "connect-hangs") return this.#hang(signal);
+      const there = this.#host.instanceOf(instance.sandboxId);
+      if (there === null) throw new Error("nobody listens");
+      if (there.keeper.isStopped) return this.#hang(signal);
+      if (instance.generation < there.greeted)
+        throw new KeeperRefusal("stale_generation", "a later generation was greeted");
+      there.greeted = instance.generation;
+      // Only a command that ran can have put itself in the keeper's place.
+      const isImpostor = fault?.kind === "connect-impostor" && there.hasRun;
+      const bootId = isImpostor ? "impostor" : there.keeper.bootId;
+      return new SimulatedLink(this.#host, there, {
+        server: this.#process,
+        liveness: this.#numbers,
+        bootId,
+      });
+    });
+  }
+
+  observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>> {
+    return this.#verb("observe", signal, async (fault) => {
+      if (fault?.kind === "observe-fails") throw new Error("the mount table could not be read");
+      if (fault?.kind === "observe-hangs") return this.#hang(signal);
+      const seen = new Map(ids.map((id) => [id, this.#host.see(id)] as const));
+      if (fault?.kind === "observe-late") await this.#pause(fault.ms, signal);
+      if (fault?.kind !== "observe-unknown") return seen;
+      const unknown: Observation = { seen: "unknown", at: this.#host.time.now(), why: "EIO" };
+      return new Map(ids.map((id) => [id, unknown]));
+    });
+  }
+
+  list(signal: AbortSignal): Promise<Found[]> {
+    return this.#verb("list", signal, async (fault) => {
+      if (fault?.kind === "list-fails") throw new Error("the cgroups could not be read");
+      const found = new Map<SandboxId, string[]>();
+      const note = (id: SandboxId, ...things: string[]) =>
+        found.set(id, [...(found.get(id) ?? []), ...things]);
+      for (const { sandboxId } of this.#host.helpers) note(sandboxId, "helper process");
+      for (const { sandboxId, pid } of this.#host.instances) note(sandboxId, `process ${pid}`);
+      for (const [id, { things }] of this.#host.directories) note(id, ...things);
+      const living = [...this.#host.helpers, ...this.#host.instances].map(({ sandboxId }) => sandboxId);
+      const alive = new Set(living);
+      return [...found].map(([sandboxId, things]) => ({ sandboxId, things, alive: alive.has(sandboxId) }));
+    });
+  }
+
+  written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
+    return this.#verb("freeze", signal, async (fault) => {
+      if (fault?.kind === "freeze-fails") throw new Error("the cgroup could not be read");
+      const all = ids.map((id) => [id, this.#host.instanceOf(id)] as const);
+      return new Map(all.map(([id, one]) => [id, one === null ? 0 : this.#host.writtenBy(one)]));
+    });
+  }
+
+  freeze(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#freezer("freeze", id, signal, (instance) => this.#host.hold(instance, "frozen"));
+  }
+
+  thaw(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#freezer("thaw", id, signal, (instance) => this.#host.release(instance, "frozen"));
+  }
+
+  #freezer(
+    what: "freeze" | "thaw",
+    id: SandboxId,
+    signal: AbortSignal,
+    act: (instance: SimulatedInstance) => void,
+  ): Promise<void> {
+    return this.#verb(what, signal, async (fault) => {
+      const instance = this.#host.instanceOf(id);
+      if (instance !== null && !(fault?.flag ?? false)) this.#process.effect(`${what}s`, () => act(instance));
+      if (fault?.kind === "freeze-hangs" || fault?.kind === "thaw-hangs") return this.#hang(signal);
+      if (fault !== null) throw new Error("the freezer did not answer");
+      if (instance === null) throw new Error("there is nothing to freeze or thaw");
+    });
+  }
+
+  get standby(): Driver["standby"] {
+    return this.#host.standby;
+  }
+
+  memoryBytes(id: SandboxId, signal: AbortSignal): Promise<number> {
+    return this.#verb("capacity", signal, async (fault) => {
+      if (fault?.kind === "capacity-unknown") throw new Error("its memory can't be measured");
+      if (fault?.kind === "capacity-hangs") return this.#hang(signal);
+      return this.#host.instanceOf(id) === null ? 0 : MEMORY_BYTES;
+    });
+  }
+
+  checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint> {
+    const parts = { host: this.#host, process: this.#process, signal };
+    return this.#verb("checkpoint", signal, (fault) => dump(parts, order, fault));
+  }
+
+  restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
+    const parts = { host: this.#host, process: this.#process, signal };
+    return this.#verb("restore", signal, (fault) => restore(parts, order, fault));
+  }
+
+  discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void> {
+    return this.#verb("discard", signal, async (fault) => {
+      const checkpoints = this.#host.directories.get(id)?.checkpoints;
+      const isDone = fault === null || fault.flag;
+      if (isDone && checkpoints !== undefined)
+        this.#process.effect("discards", () => {
+          for (const other of [...checkpoints.keys()]) if (other !== keep) checkpoints.delete(other);
+        });
+      if (fault !== null) throw new Error("a checkpoint could not be removed");
+    });
+  }
+
+  files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }> {
+    return this.#verb("files", signal, async (fault) => {
+      if (fault !== null) throw new Error("the disk of the sandbox could not be opened");
+      const ask: Parameters<typeof filesOf>[0] = async (work, inner) => {
+        inner.throwIfAborted();
+        return this.#process.asks() ? this.#process.hears((async () => work())()) : never();
+      };
+      const files = filesOf(ask, this.#host, { sandboxId: id }, null);
+      const read: FileAccess["read"] = async (path, range, inner) => {
+        if (path.startsWith("/proc/")) throw new KeeperRefusal("not_on_disk", "it is not on the disk");
+        return files.read(path, range, inner);
+      };
+      return { files: { ...files, read }, close: async () => undefined };
+    });
+  }
+
+  stop(id: SandboxId, _options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {
+    return this.#verb("stop", signal, async (struck) => {
+      const fault = struck ?? this.#sleeperSurvives(id);
+      const spares = fault !== null && fault.kind !== "stop-slow" && fault.flag;
+      if (fault?.kind === "stop-slow") await this.#pause(fault.ms, signal);
+      if (!spares && fault?.kind !== "stop-does-nothing" && fault?.kind !== "stop-asleep-does-nothing")
+        this.#kill(id);
+      if (fault?.kind === "stop-fails") throw new Error("the porter ended at once");
+      if (fault?.kind === "stop-hangs") return this.#hang(signal);
+      // A launch under way would still make what a look does not show yet.
+      const isUnclear = fault?.kind === "stop-unknown" || this.#helpers(id).length > 0;
+      if (isUnclear) return { seen: "unknown", at: this.#host.time.now(), why: "EIO" };
+      return this.#host.see(id);
+    });
+  }
+
+  /** What frozen is left of an instance whose memory is on disk. */
+  #sleeperSurvives(id: SandboxId): Armed | null {
+    const instance = this.#host.instanceOf(id);
+    const isAsleep = instance?.holds.has("frozen") && instance.dumps.length > 0;
+    return isAsleep ? this.#host.faults.take("stop.asleep") : null;
+  }
+
+  #helpers(id: SandboxId): Helper[] {
+    return [...this.#host.helpers].filter(({ sandboxId }) => sandboxId === id);
+  }
+
+  #kill(id: SandboxId): void {
+    this.#process.effect("kills", () => {
+      this.#killHelpers(id);
+      for (const instance of [...this.#host.instances])
+        if (instance.sandboxId === id) this.#host.kill(instance, "killed by the driver");
+    });
+  }
+
+  #killHelpers(id: SandboxId): void {
+    for (const helper of this.#helpers(id)) {
+      helper.killed = true;
+      this.#host.helpers.delete(helper);
+    }
+  }
+
+  destroy(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#verb("destroy", signal, async (fault) => {
+      if (fault?.kind === "destroy-fails") throw new Error("a mount is busy");
+      if (fault?.kind === "destroy-hangs") return this.#hang(signal);
+      const host = this.#host;
+      if (host.instanceOf(id) !== null) throw new Error("processes of the sandbox are still running");
+      if (fault?.kind === "destroy-half") {
+        host.directories.get(id)?.things.delete("mount");
+        throw new Error("the tree could not be removed");
+      }
+      this.#process.effect("removes a directory", () => {
+        if (host.directories.delete(id)) host.tell({ type: "destroyed", sandboxId: id });
+      });
+    });
+  }
+
+  async close(): Promise<void> {}
+}

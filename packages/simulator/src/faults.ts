@@ -1,0 +1,85 @@
+import type { FaultName } from "./fault-table.ts";
+
+/** Where something can go wrong: a port's verb, a request on a link, an event of a keeper, a write. */
+export type Point =
+  | "launch"
+  | "stop"
+  | "destroy"
+  | "observe"
+  | "recover"
+  | "connect"
+  | "list"
+  | "capacity"
+  | "freeze"
+  | "thaw"
+  | "checkpoint"
+  | "restore"
+  | "discard"
+  | "files"
+  | "stop.asleep"
+  | "journals.read"
+  | "journals.end"
+  | "journals.change"
+  | "link"
+  | "exec.end"
+  | "exec.timeout"
+  | "commit"
+  | "commit.asleep"
+  | "effect";
+
+/** A fault that waits for its moment. */
+export interface Armed {
+  readonly kind: FaultName;
+  readonly ms: number;
+  readonly flag: boolean;
+  /** So many chances are let pass before it strikes. */
+  skip: number;
+  /** Only requests, or writes, of this kind. */
+  readonly on: string | null;
+}
+
+/** The faults of one simulation: those that wait, and how often each kind has struck. */
+export class Faults {
+  readonly fired = new Map<FaultName, number>();
+  readonly #armed = new Map<Point, Armed[]>();
+  readonly #onFired: (kind: FaultName) => void;
+  #isOver = false;
+
+  constructor(onFired: (kind: FaultName) => void) {
+    this.#onFired = onFired;
+  }
+
+  arm(point: Point, armed: Armed): void {
+    if (this.#isOver) return;
+    const waiting = this.#armed.get(point);
+    if (waiting === undefined) this.#armed.set(point, [armed]);
+    else waiting.push(armed);
+  }
+
+  /** The fault that strikes here and now, if one does. It strikes once. */
+  take(point: Point, about: string | null = null): Armed | null {
+    const waiting = this.#armed.get(point);
+    if (waiting === undefined) return null;
+    const at = waiting.findIndex(({ on }) => on === null || on === about);
+    const fault = waiting[at];
+    if (fault === undefined) return null;
+    if (fault.skip > 0) {
+      fault.skip -= 1;
+      return null;
+    }
+    waiting.splice(at, 1);
+    this.count(fault.kind);
+    return fault;
+  }
+
+  count(kind: FaultName): void {
+    this.fired.set(kind, (this.fired.get(kind) ?? 0) + 1);
+    this.#onFired(kind);
+  }
+
+  /** From now on everything works. */
+  stop(): void {
+    this.#isOver = true;
+    this.#armed.clear();
+  }
+}

@@ -1,0 +1,82 @@
+import { type FileAccess, KeeperRefusal, type Stat } from "@holdfast/engine";
+import type { Directory, Host, SimulatedInstance } from "./host.ts";
+
+type Ask = <Answer>(work: () => Answer | Promise<Answer>, signal: AbortSignal) => Promise<Answer>;
+
+/** The files of one root, as far as proofs and a small workload need them. */
+export function filesOf(
+  ask: Ask,
+  host: Host,
+  { sandboxId }: Pick<SimulatedInstance, "sandboxId">,
+  instance: SimulatedInstance | null,
+): FileAccess {
+  /** A keeper that is stopped in the middle of something goes on with it later. */
+  const running = async (): Promise<void> => {
+    while (instance?.keeper.isStopped) await instance.resumed?.promise;
+    if (instance?.alive === false) throw new KeeperRefusal("system", "input/output error", "EIO");
+  };
+  const directory = (): Directory => {
+    const there = host.directories.get(sandboxId);
+    if (there === undefined) throw new KeeperRefusal("system", "input/output error", "EIO");
+    return there;
+  };
+  const find = (path: string): Uint8Array => {
+    const data = directory().files.get(path);
+    if (data === undefined) throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
+    return data;
+  };
+  return {
+    stat: (path, _options, signal) => ask(() => statOf(find(path)), signal),
+    list: (_path, { limit }, signal) =>
+      ask(() => {
+        const all = [...directory().files].map(([name, data]) => ({ name, stat: statOf(data) }));
+        return { entries: all.slice(0, limit), truncated: all.length > limit };
+      }, signal),
+    read: (path, _range, signal) =>
+      ask(() => {
+        const data = find(path);
+        return { stat: statOf(data), body: once(data) };
+      }, signal),
+    write: (path, body, _options, signal) =>
+      ask(async () => {
+        const parts: Uint8Array[] = [];
+        for await (const part of body) parts.push(part);
+        await running();
+        if (host.diskIsFull) throw new KeeperRefusal("system", "no space left on device", "ENOSPC");
+        const data = Buffer.concat(parts);
+        directory().files.set(path, data);
+        instance?.keeper.step();
+        return statOf(data);
+      }, signal),
+    mkdir: (_path, _options, signal) => ask(() => undefined, signal),
+    remove: (path, _options, signal) =>
+      ask(() => {
+        find(path);
+        directory().files.delete(path);
+        instance?.keeper.step();
+      }, signal),
+    rename: (from, to, _options, signal) =>
+      ask(() => {
+        directory().files.set(to, find(from));
+        directory().files.delete(from);
+        instance?.keeper.step();
+      }, signal),
+    chmod: (_path, _mode, signal) => ask(() => undefined, signal),
+  };
+}
+
+const statOf = (data: Uint8Array): Stat => ({
+  kind: "file",
+  sizeBytes: data.length,
+  mode: 0o644,
+  uid: 1000,
+  gid: 1000,
+  modifiedAt: 0,
+  dev: "1",
+  ino: "3",
+  target: "",
+});
+
+async function* once(data: Uint8Array): AsyncIterable<Uint8Array> {
+  yield data;
+}

@@ -1,0 +1,539 @@
+import {
+  COUNTERS,
+  type Exec,
+  type ExecId,
+  HoldfastError,
+  isTerminal,
+  type Numbers,
+  type Sandbox,
+  type SandboxId,
+} from "@holdfast/contract";
+import type { ExecRecord, SandboxRecord } from "@holdfast/engine";
+import type { OpenCall } from "./clients.ts";
+import type { SimulatedDatabase } from "./database.ts";
+import type { Fact } from "./facts.ts";
+import type { History } from "./history.ts";
+import type { Host } from "./host.ts";
+import type { Journal } from "./journal.ts";
+import type { Mirror } from "./mirror.ts";
+import { SLEEP_INVARIANTS } from "./sleep-invariants.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** All that can be looked at. */
+export interface Scene {
+  readonly time: VirtualTime;
+  readonly host: Host;
+  readonly mirror: Mirror;
+  readonly database: SimulatedDatabase;
+  readonly history: History;
+  readonly numbers: Numbers;
+  readonly openCalls: ReadonlySet<OpenCall>;
+}
+
+/** A promise, and how it shows that it is broken: what is wrong, or null. */
+export interface Invariant {
+  readonly name: string;
+  readonly promise: string;
+  /** Looked at whenever nothing is left to do at a moment. */
+  readonly standing?: (scene: Scene) => string | null;
+  /** Looked at when something happens. */
+  readonly witnessed?: (scene: Scene, fact: Fact) => string | null;
+  /** Looked at after every step, because it asks the database. */
+  readonly stored?: (scene: Scene) => string | null;
+}
+
+/** The first that is wrong with one of them. */
+function first<Item>(items: Iterable<Item>, wrong: (item: Item) => string | null): string | null {
+  for (const item of items) {
+    const found = wrong(item);
+    if (found !== null) return found;
+  }
+  return null;
+}
+
+const short = (id: string): string => id.slice(-3);
+
+// ── What runs, what lies on disk ─────────────────────────────────────────────────────────────────────────────────
+
+const oneInstance: Invariant = {
+  name: "one-instance",
+  promise: "A sandbox has at most one living instance.",
+  standing({ host }) {
+    const seen = new Set<SandboxId>();
+    return first(host.instances, ({ sandboxId }) => {
+      if (seen.has(sandboxId)) return `sandbox ${short(sandboxId)} has two living instances`;
+      seen.add(sandboxId);
+      return null;
+    });
+  },
+};
+
+function withoutLease(record: SandboxRecord | undefined, generation: number): string | null {
+  if (record === undefined) return "runs and no record knows of it";
+  const { lease } = record;
+  if (lease.state === "none") return `runs without a lease, in phase ${record.phase.name}`;
+  if ("generation" in lease && lease.generation !== generation)
+    return `runs in generation ${generation} under a lease of generation ${lease.generation}`;
+  return null;
+}
+
+const leased: Invariant = {
+  name: "leased",
+  promise: "Whatever runs is owned by a lease, which was stored before it was started.",
+  standing({ host, mirror, history }) {
+    return first(host.instances, ({ sandboxId, generation }) => {
+      if (history.strays.has(sandboxId)) return null;
+      const wrong = withoutLease(mirror.sandboxes.get(sandboxId), generation);
+      return wrong === null ? null : `sandbox ${short(sandboxId)} ${wrong}`;
+    });
+  },
+  witnessed({ mirror, history }, fact) {
+    if (fact.type !== "spawned" || history.strays.has(fact.sandboxId)) return null;
+    const wrong = withoutLease(mirror.sandboxes.get(fact.sandboxId), fact.generation);
+    return wrong === null ? null : `when it was started, sandbox ${short(fact.sandboxId)} ${wrong}`;
+  },
+};
+
+/** Causes that say that nothing of an instance is left. */
+const GONE: ReadonlySet<string> = new Set(["keeper_died", "host_rebooted"]);
+
+const goneMeansGone: Invariant = {
+  name: "gone-means-gone",
+  promise: "An instance is called gone only when it is: not being able to look is no absence.",
+  witnessed({ host }, fact) {
+    if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
+    const { id, phase, generation } = fact.change.record;
+    const cause = phase.name === "failed" ? phase.cause : phase.name === "queued" ? phase.restart : undefined;
+    if (cause === undefined || !GONE.has(cause.code)) return null;
+    return host.instanceOf(id)?.generation === generation ? `${short(id)} is called gone, and runs` : null;
+  },
+};
+
+const owned: Invariant = {
+  name: "owned",
+  promise: "Whatever lies on disk is owned by a record; a record is gone only when nothing is left.",
+  standing({ host, mirror, history }) {
+    return first(host.directories.keys(), (id) => {
+      if (history.strays.has(id)) return null;
+      const record = mirror.sandboxes.get(id);
+      if (record !== undefined && record.phase.name !== "gone") return null;
+      return `the directory of ${short(id)} is owned by ${record === undefined ? "no record" : "one that is gone"}`;
+    });
+  },
+};
+
+const terminatedMeansAbsent: Invariant = {
+  name: "terminated-means-absent",
+  promise: "A sandbox is called terminated only when nothing of it is left.",
+  witnessed({ host }, fact) {
+    if (fact.type !== "told-sandbox" || fact.sandbox.status !== "terminated") return null;
+    const id = fact.sandbox.id as SandboxId;
+    if (host.instanceOf(id) !== null) return `${short(id)} was called terminated and runs`;
+    return host.directories.has(id) ? `${short(id)} was called terminated and has files` : null;
+  },
+};
+
+// ── Execs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const ranOnce: Invariant = {
+  name: "ran-once",
+  promise: "A command runs at most once, and never without a record that is open.",
+  witnessed({ mirror, history }, fact) {
+    if (fact.type !== "command" || fact.isProof) return null;
+    const record = mirror.execs.get(fact.id);
+    if (record === undefined) return `${fact.id} runs and no record knows of it`;
+    if (record.endedAt !== null) return `${fact.id} runs after it was called ${record.status}`;
+    return history.ran(record) > 1 ? `${fact.id} ran twice` : null;
+  },
+};
+
+const endOf = ({ status, exitCode, signal }: Pick<Exec, "status" | "exitCode" | "signal">) => ({
+  status,
+  exitCode,
+  signal,
+});
+const text = (value: unknown): string => JSON.stringify(value);
+
+const oneOutcome: Invariant = {
+  name: "one-outcome",
+  promise: "An exec has one outcome, and everybody is told the same.",
+  witnessed({ history, mirror, time }, fact) {
+    if (fact.type === "told-exec") {
+      const life = { id: fact.exec.id as ExecId, createdAt: Date.parse(fact.exec.createdAt) };
+      const told = endOf(fact.exec);
+      if (!isTerminal(told.status))
+        return history.toldAt(life) >= fact.askedAt
+          ? null
+          : `${life.id} is called ${told.status} after its end`;
+      const before = history.firstTold(life, told, time.elapsed);
+      if (text(told) !== text(before)) return `${life.id} ended as ${text(before)} and as ${text(told)}`;
+      const stored = mirror.execs.get(life.id);
+      if (stored?.createdAt === life.createdAt && stored.endedAt === null)
+        return `${life.id} was told to have ended, and that is not stored`;
+    }
+    if (fact.type === "stored" && fact.change.kind === "exec.end") {
+      const { record } = fact.change;
+      const before = history.firstTold(record, endOf(record), time.elapsed);
+      if (text(before) !== text(endOf(record)))
+        return `${record.id} ended as ${text(before)} and as ${text(endOf(record))}`;
+    }
+    return null;
+  },
+};
+
+/** The journal of an exec, wherever it lies. */
+const journalOf = (host: Host, { sandboxId, id }: { sandboxId: string; id: string }): Journal | undefined =>
+  host.kept.get(sandboxId as SandboxId)?.get(id as ExecId) ??
+  host.directories.get(sandboxId as SandboxId)?.journals.get(id as ExecId);
+
+function untrue({ history, host }: Scene, record: ExecRecord): string | null {
+  const run = history.runOf(record);
+  const { id, status, dispatched } = record;
+  if (dispatched === "no" && run !== undefined) return `${id} ran, and was called never dispatched`;
+  const end = run?.end ?? null;
+  const wasSeen = status === "exited" || status === "timed_out";
+  // A timeout that the keeper forgot is enforced by cancelling.
+  const isBackstop = status === "timed_out" && end?.state === "cancelled" && record.spec.timeoutMs !== null;
+  if (wasSeen && end?.state !== status && !isBackstop) return `${id} was called ${status}, and was not`;
+  if (status === "exited" && end !== null && end.signal === 0 && end.exitCode !== record.exitCode)
+    return `${id} exited with ${end.exitCode}, and was said to with ${record.exitCode}`;
+  const exit = journalOf(host, record)?.exit ?? null;
+  const isUnseen = status === "lost" || (status === "cancelled" && exit?.state !== "cancelled");
+  if (isUnseen && exit !== null && !history.unread.has(id))
+    return `${id} was called ${status} though its journal says ${exit.state}`;
+  return null;
+}
+
+const trueOutcome: Invariant = {
+  name: "true-outcome",
+  promise: "An outcome is what happened: no exit is made up, and none that is on disk is called lost.",
+  witnessed(scene, fact) {
+    if (fact.type === "journal-unread") scene.history.unread.add(fact.id);
+    if (fact.type === "command-ended") {
+      const record = scene.mirror.execs.get(fact.exec.id);
+      if (record !== undefined) scene.history.reallyEnded(record, fact.exec);
+    }
+    if (fact.type !== "stored" || fact.change.kind !== "exec.end") return null;
+    return untrue(scene, fact.change.record);
+  },
+};
+
+const trueOutput: Invariant = {
+  name: "true-output",
+  promise: "Output is what the command printed, in order; where it is not all of it, that is said.",
+  witnessed({ host }, fact) {
+    if (fact.type !== "told-exec" || fact.exec.stdout === undefined) return null;
+    const { exec } = fact;
+    const journal = journalOf(host, exec);
+    if (journal === undefined || journal.torn) return null;
+    const said = exec.stdout ?? "";
+    if (!journal.text.startsWith(said))
+      return `${exec.id} printed ${text(journal.text)}, told as ${text(said)}`;
+    if (isTerminal(exec.status) && !exec.truncated && said !== journal.text)
+      return `${exec.id} was told as whole with ${text(said)}, and printed ${text(journal.text)}`;
+    return null;
+  },
+};
+
+const times = (whole: string, part: string): number => whole.split(part).length - 1;
+
+const stdinOnce: Invariant = {
+  name: "stdin-once",
+  promise: "What is typed arrives at most once, and for certain where the caller was told so.",
+  standing({ host }) {
+    return first(host.instances, ({ keeper }) =>
+      first(keeper.execs.values(), ({ order, stdin }) => {
+        const pieces = stdin.match(/<\d+>/g) ?? [];
+        return new Set(pieces).size === pieces.length ? null : `stdin of ${order.id} is ${text(stdin)}`;
+      }),
+    );
+  },
+  witnessed({ host, mirror }, fact) {
+    if (fact.type !== "typed") return null;
+    const record = mirror.execs.get(fact.id);
+    const exec = record && host.instanceOf(record.sandboxId)?.keeper.execs.get(fact.id);
+    // One that has ended takes everything, and reads nothing.
+    if (exec?.state !== "running" || exec.stdinOver || times(exec.stdin, fact.text) === 1) return null;
+    return `${fact.text} was accepted, and stdin of ${fact.id} is ${text(exec.stdin)}`;
+  },
+};
+
+const endedForAReason: Invariant = {
+  name: "ended-for-a-reason",
+  promise: "A command is ended only at somebody's wish, or when it has lived for longer than its timeout.",
+  witnessed({ history }, fact) {
+    if (fact.type === "unwanted") history.unwanted.add(fact.id);
+    if (fact.type !== "cancelled" || history.unwanted.has(fact.id)) return null;
+    if (fact.timeoutMs > 0 && fact.livedMs >= fact.timeoutMs) return null;
+    return `${fact.id} was ended after ${fact.livedMs} ms, with a timeout of ${fact.timeoutMs} ms`;
+  },
+};
+
+const keptLongEnough: Invariant = {
+  name: "kept-long-enough",
+  promise:
+    "What was told of can be found: an exec for as long after its end as was said, a sandbox for ever.",
+  witnessed({ mirror, time, numbers, history }, fact) {
+    if (fact.type === "refused" && fact.ref !== null && fact.error instanceof HoldfastError) {
+      const { code } = fact.error;
+      if (code === "exec_not_found" && mirror.execs.has(fact.ref as ExecId))
+        return `${fact.ref} was not found`;
+      if (code === "sandbox_not_found" && mirror.sandboxes.has(fact.ref as SandboxId))
+        return `${fact.ref} was not found`;
+    }
+    if (fact.type !== "forgotten" || history.isThrifty) return null;
+    const { id, endedAt } = fact.record;
+    const keptMs = time.now() - (endedAt ?? time.now());
+    return keptMs < numbers.execRetentionMs ? `${id} was forgotten ${keptMs} ms after its end` : null;
+  },
+};
+
+/** Whoever looks only now and then may act a little after a shortage. */
+const SHORT_MS = 30_000;
+
+const removedForAReason: Invariant = {
+  name: "removed-for-a-reason",
+  promise:
+    "A sandbox is deleted only at somebody's wish, past its TTL, past the time that a failure keeps it, or, if it was created disposable and nothing runs in it, when the host is short.",
+  witnessed({ mirror, history, host, time }, fact) {
+    if (fact.type === "emergency") history.emergencyAt = time.elapsed;
+    if (fact.type === "stored" && fact.change.kind === "sandbox.update") {
+      const { id, phase, spec } = fact.change.record;
+      const isNews = phase.name === "deleting" && !history.deleting.has(id);
+      if (phase.name === "failed") history.keptUntil.set(id, phase.keptUntil);
+      if (!isNews) return null;
+      history.deleting.add(id);
+      const { name, createdAt } = fact.change.record;
+      const { ttlMs, disposable } = spec.lifecycle;
+      const now = time.now();
+      const isShort = time.elapsed - Math.max(host.shortAt, history.emergencyAt) < SHORT_MS;
+      const isIdle = mirror.openExecs().every(({ sandboxId }) => sandboxId !== id);
+      const isAllowed =
+        history.unwanted.has(id) ||
+        history.unwanted.has(name) ||
+        (ttlMs !== undefined && createdAt + ttlMs <= now) ||
+        (history.keptUntil.get(id) ?? Number.POSITIVE_INFINITY) <= now ||
+        (disposable === true && isIdle && isShort);
+      return isAllowed ? null : `${short(id)} is deleted, and nobody wanted that`;
+    }
+    if (fact.type !== "pruned") return null;
+    const { id, phase, endedAt } = fact.record;
+    const isOld = phase.name === "gone" && endedAt !== null && endedAt < fact.goneBefore;
+    return isOld ? null : `the record of ${short(id)} was removed in phase ${phase.name}`;
+  },
+};
+
+const failsForItsOwn: Invariant = {
+  name: "fails-for-its-own",
+  promise: "A sandbox that has served does not fail because others could not be launched.",
+  witnessed({ history }, fact) {
+    if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
+    const { id, phase } = fact.change.record;
+    if (phase.name !== "failed" || !history.provenOnce.has(id)) return null;
+    return phase.cause.code === "launches_suspended" ? `${short(id)} failed: ${phase.cause.message}` : null;
+  },
+};
+
+const COUNTED: ReadonlySet<string> = new Set([
+  "queued",
+  "launching",
+  "running",
+  "paused",
+  "suspending",
+  "standby",
+  "waking",
+]);
+
+const limitsKept: Invariant = {
+  name: "limits-kept",
+  promise: "There are never more sandboxes, or commands at a time in one of them, than the limits allow.",
+  standing({ mirror, host, numbers }) {
+    const live = mirror.readable().filter(({ phase }) => COUNTED.has(phase.name));
+    if (live.length > numbers.maxSandboxes) return `there are ${live.length} sandboxes`;
+    for (const [owner, own] of Map.groupBy(live, (record) => record.owner))
+      if (owner !== null && own.length > numbers.maxSandboxesPerKey)
+        return `${owner} has ${own.length} sandboxes`;
+    return first(host.instances, ({ keeper, sandboxId }) => {
+      const running = [...keeper.execs.values()].filter(
+        ({ state, command }) => state === "running" && command.kind !== "prove",
+      );
+      return running.length > numbers.execsPerSandbox
+        ? `${running.length} commands run in ${short(sandboxId)}`
+        : null;
+    });
+  },
+};
+
+// ── What callers are told ────────────────────────────────────────────────────────────────────────────────────────
+
+/** A pass, two looks with their deadlines, and a little. */
+const noticedWithin = ({ observeEveryMs }: Numbers): number => observeEveryMs * 5 + 2_000;
+
+function unprovenReady({ host, time, numbers }: Scene, sandbox: Sandbox): string | null {
+  const { proof, generation, lease } = sandbox;
+  const what = `${short(sandbox.id)} is called ready`;
+  if (!proof?.ok || proof.generation !== generation) return `${what} without a proof of its generation`;
+  if (lease.state !== "held") return `${what} with a lease that is ${lease.state}`;
+  const instance = host.instanceOf(sandbox.id as SandboxId);
+  const since = instance === null ? host.absentSince(sandbox.id as SandboxId) : instance.brokenSince;
+  if (instance === null ? since === null : instance.provenAt === null) return `${what} and never ran a proof`;
+  if (since === null || time.elapsed - since <= noticedWithin(numbers)) return null;
+  return `${what} though it has not served for ${time.elapsed - since} ms`;
+}
+
+const readyMeansProven: Invariant = {
+  name: "ready-means-proven",
+  promise:
+    "A sandbox is called ready only with a valid proof, and no longer than seconds after it stops serving.",
+  witnessed(scene, fact) {
+    if (fact.type !== "told-sandbox" || fact.sandbox.status !== "ready") return null;
+    return unprovenReady(scene, fact.sandbox);
+  },
+};
+
+const answered: Invariant = {
+  name: "answered",
+  promise: "Every call is answered within its bound, with a result or a typed error.",
+  standing({ openCalls, time }) {
+    return first(openCalls, ({ what, since, boundMs }) =>
+      time.elapsed - since > boundMs ? `"${what}" has waited for ${time.elapsed - since} ms` : null,
+    );
+  },
+  witnessed({ history }, fact) {
+    if (fact.type !== "refused") return null;
+    const { error, call } = fact;
+    if (!(error instanceof HoldfastError))
+      return `"${call}" was refused with ${error instanceof Error ? error.stack : text(error)}`;
+    if (error.code === "internal" && !history.oursHasFailed)
+      return `"${call}" was refused as internal: ${error.message}: ${String(error.cause)}`;
+    return null;
+  },
+};
+
+const nothingUnhandled: Invariant = {
+  name: "nothing-unhandled",
+  promise: "No failure goes past everybody: a server would end itself.",
+  witnessed(_scene, fact) {
+    if (fact.type !== "unhandled") return null;
+    return fact.error instanceof Error ? (fact.error.stack ?? fact.error.message) : text(fact.error);
+  },
+};
+
+const nothingSpins: Invariant = {
+  name: "nothing-spins",
+  promise: "No loop goes round without waiting for something.",
+  witnessed: (_scene, fact) =>
+    fact.type === "spun" ? "the engine asks without end while time stands still" : null,
+};
+
+const keysKept: Invariant = {
+  name: "keys-kept",
+  promise: "Under one idempotency key there is one sandbox.",
+  witnessed({ history, time, numbers }, fact) {
+    if (fact.type !== "created" || fact.key === null) return null;
+    const before = history.madeUnderKey.get(fact.key);
+    // Keys of what is gone are forgotten after a while.
+    const isOld = before !== undefined && time.now() - before.at >= numbers.keyRetentionMs;
+    const made = isOld ? undefined : before;
+    if (!fact.existed) history.madeUnderKey.set(fact.key, { ...fact, at: time.now() });
+    // One that another request found by its name was not made under the key.
+    const isOther = fact.existed && made?.request !== fact.request;
+    if (made === undefined || isOther || made.sandbox.id === fact.sandbox.id) return null;
+    return `${fact.key} made ${short(made.sandbox.id)}, then gave ${short(fact.sandbox.id)}`;
+  },
+};
+
+/** Phases that are only reached by way of a proof. */
+const PROVEN: ReadonlySet<string> = new Set(["running", "paused", "suspending", "standby", "waking"]);
+
+const namesKept: Invariant = {
+  name: "names-kept",
+  promise: "A name belongs to one live sandbox, and to none that is gone or never was ready.",
+  standing({ mirror, history }) {
+    const holders = new Map<string, SandboxId>();
+    return first(mirror.sandboxes.values(), ({ id, name, nameHeld, phase }) => {
+      if (PROVEN.has(phase.name)) history.provenOnce.add(id);
+      if (!nameHeld) return null;
+      const other = holders.get(name);
+      if (other !== undefined) return `${name} belongs to ${short(id)} and ${short(other)}`;
+      holders.set(name, id);
+      if (phase.name === "gone") return `${name} belongs to ${short(id)}, which is gone`;
+      if (phase.name === "failed" && !history.provenOnce.has(id))
+        return `${name} belongs to ${short(id)}, whose launch failed`;
+      return null;
+    });
+  },
+};
+
+const createdIsReady: Invariant = {
+  name: "created-is-ready",
+  promise: "A create is answered with a sandbox that is stored and, where that is waited for, ready.",
+  witnessed({ mirror }, fact) {
+    if (fact.type !== "created") return null;
+    const { id, status } = fact.sandbox;
+    if (!mirror.sandboxes.has(id as SandboxId)) return `${short(id)} was answered and is not stored`;
+    return fact.waited && status !== "ready" ? `${short(id)} was waited for and is ${status}` : null;
+  },
+};
+
+const countersExact: Invariant = {
+  name: "counters-exact",
+  promise: "Totals are exact: each thing is counted once, in the commit that stores it.",
+  stored({ mirror, database }) {
+    const rows = database.ask("SELECT name, value FROM counters");
+    const stored = new Map(rows.map(({ name, value }) => [name, value]));
+    return first(COUNTERS, (name) =>
+      stored.get(name) === mirror.counts[name]
+        ? null
+        : `${name} is ${stored.get(name)}, and ${mirror.counts[name]} were seen`,
+    );
+  },
+};
+
+const storedAsSaid: Invariant = {
+  name: "stored-as-said",
+  promise: "The database has what it said that it took, and nothing else.",
+  stored({ mirror, database }) {
+    const rows = database.ask("SELECT id, phase, revision FROM sandboxes");
+    const execs = database.ask("SELECT id, status FROM execs");
+    if (rows.length !== mirror.sandboxes.size) return `there are ${rows.length} sandboxes`;
+    if (execs.length !== mirror.execs.size) return `there are ${execs.length} execs`;
+    const wrongSandbox = first(rows, ({ id, phase, revision }) => {
+      const record = mirror.sandboxes.get(id as SandboxId);
+      return record?.phase.name === phase && record?.revision === revision ? null : `${id} is ${phase}`;
+    });
+    const wrongExec = first(execs, ({ id, status }) =>
+      mirror.execs.get(id as ExecId)?.status === status ? null : `${id} is ${status}`,
+    );
+    return wrongSandbox ?? wrongExec;
+  },
+};
+
+/** All promises. To add one: say it, say how it shows that it is broken, and put it here. */
+export const INVARIANTS: readonly Invariant[] = [
+  oneInstance,
+  leased,
+  goneMeansGone,
+  owned,
+  terminatedMeansAbsent,
+  ranOnce,
+  oneOutcome,
+  trueOutcome,
+  trueOutput,
+  stdinOnce,
+  endedForAReason,
+  keptLongEnough,
+  limitsKept,
+  removedForAReason,
+  failsForItsOwn,
+  readyMeansProven,
+  answered,
+  nothingUnhandled,
+  nothingSpins,
+  keysKept,
+  namesKept,
+  createdIsReady,
+  countersExact,
+  storedAsSaid,
+  ...SLEEP_INVARIANTS,
+];

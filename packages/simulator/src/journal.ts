@@ -1,0 +1,57 @@
+import type { ExecId } from "@holdfast/contract";
+import {
+  type JournalEnd,
+  type JournalRecord,
+  type JournalSlice,
+  type KeeperExec,
+  KeeperRefusal,
+} from "@holdfast/engine";
+
+const HEADER_BYTES = 24;
+
+/** The journal of one exec, as a file: it outlives the process that wrote it, the keeper and the sandbox. */
+export class Journal {
+  readonly id: ExecId;
+  readonly records: JournalRecord[] = [];
+  exit: KeeperExec | null = null;
+  /** A power cut took what the disk did not have yet. */
+  torn = false;
+
+  constructor(id: ExecId) {
+    this.id = id;
+  }
+
+  get end(): number {
+    return this.records.at(-1)?.cursor ?? 0;
+  }
+
+  append(text: string, at: number): void {
+    const data = Buffer.from(text);
+    this.records.push({ stream: "stdout", at, cursor: this.end + HEADER_BYTES + data.length, data });
+  }
+
+  /** Whole records behind a cursor. */
+  slice(cursor: number, more: boolean): JournalSlice {
+    const end = this.end;
+    const begins = cursor === 0 || this.records.some((record) => record.cursor === cursor);
+    if (!begins) throw new KeeperRefusal("bad_cursor", "no record begins there");
+    const records = this.records.filter((record) => record.cursor > cursor);
+    return { records, next: end, floor: 0, end, more };
+  }
+
+  /** What it tells of how the exec ended. */
+  ending(): JournalEnd {
+    return { exec: this.exit === null ? null : { ...this.exit }, end: this.exit?.journalEnd ?? this.end };
+  }
+
+  /** Loses the exit record and, where `records` is less than there are, some output before it. */
+  tear(records: number): void {
+    this.exit = null;
+    this.torn = true;
+    this.records.splice(records);
+  }
+
+  get text(): string {
+    return Buffer.concat(this.records.map(({ data }) => data)).toString();
+  }
+}

@@ -1,0 +1,69 @@
+import type { ExecId, SandboxId } from "@holdfast/contract";
+import type { Journals } from "@holdfast/engine";
+import type { Armed, Point } from "./faults.ts";
+import type { Host } from "./host.ts";
+import type { Journal } from "./journal.ts";
+import { never, type Process } from "./process.ts";
+
+/** Journals as files of the one host, read and moved about on behalf of one server. */
+export function journalsOf(host: Host, process: Process): Journals {
+  const find = (sandboxId: SandboxId, id: ExecId): Journal | undefined =>
+    host.kept.get(sandboxId)?.get(id) ?? host.directories.get(sandboxId)?.journals.get(id);
+
+  const verb = <Answer>(
+    point: Point,
+    signal: AbortSignal,
+    act: () => Answer,
+    onFault: () => void = () => undefined,
+  ): Promise<Answer> => {
+    if (!process.asks()) return never();
+    return process.hears(
+      (async () => {
+        signal.throwIfAborted();
+        const fault = host.faults.take(point);
+        if (fault !== null) onFault();
+        await struck(fault, signal);
+        return process.alive ? act() : await never();
+      })(),
+    );
+  };
+
+  const struck = async (fault: Armed | null, signal: AbortSignal): Promise<void> => {
+    const ms = fault?.kind === "journals-slow" ? fault.ms : host.latency();
+    if (ms > 0) await host.time.pause(ms, signal);
+    if (fault !== null && fault.kind !== "journals-slow")
+      throw new Error("the journals could not be reached");
+  };
+
+  return {
+    read: (sandboxId, id, { cursor }, signal) =>
+      verb("journals.read", signal, () => find(sandboxId, id)?.slice(cursor, false) ?? null),
+    end: (sandboxId, id, signal) =>
+      verb(
+        "journals.end",
+        signal,
+        () => find(sandboxId, id)?.ending() ?? null,
+        () => host.tell({ type: "journal-unread", sandboxId, id }),
+      ),
+    keep: (sandboxId, signal) =>
+      verb("journals.change", signal, () => {
+        const journals = host.directories.get(sandboxId)?.journals;
+        if (journals === undefined) return;
+        process.effect("keeps journals", () => {
+          host.kept.set(sandboxId, new Map([...(host.kept.get(sandboxId) ?? []), ...journals]));
+          journals.clear();
+        });
+      }),
+    remove: (sandboxId, ids, signal) =>
+      verb("journals.change", signal, () => {
+        const kept = host.kept.get(sandboxId);
+        for (const id of ids) {
+          kept?.delete(id);
+          host.directories.get(sandboxId)?.journals.delete(id);
+        }
+        if (kept?.size === 0) host.kept.delete(sandboxId);
+      }),
+    kept: (signal) => verb("journals.change", signal, () => [...host.kept.keys()]),
+    drop: (sandboxId, signal) => verb("journals.change", signal, () => void host.kept.delete(sandboxId)),
+  };
+}

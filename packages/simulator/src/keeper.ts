@@ -1,0 +1,361 @@
+import type { ExecId } from "@holdfast/contract";
+import {
+  type ExecOrder,
+  type JournalSlice,
+  type KeeperExec,
+  KeeperRefusal,
+  type ProcessInfo,
+} from "@holdfast/engine";
+import { type Parsed, parse } from "./command.ts";
+import { Journal } from "./journal.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+const SIGKILL = 9;
+const STDIN_AT_ONCE = 5;
+
+/** What a keeper needs of the host that it runs on. */
+export interface Surroundings {
+  readonly time: VirtualTime;
+  readonly diskIsFull: boolean;
+  /** A command begins to run. */
+  begun(order: ExecOrder): void;
+  /** It was told to end one. */
+  cancelled(order: ExecOrder, livedMs: number): void;
+  /** To every link that is up. */
+  announce(exec: KeeperExec): void;
+  /** Whether the timeout of the exec that starts now will be forgotten. */
+  forgetsTimeout(): boolean;
+  /** It did something that both its memory and its disk know of; so much it has done by its memory. */
+  stepped(steps: number): void;
+}
+
+/** What will happen to an exec, and at which age of its keeper. */
+type Planned =
+  | { readonly at: number; readonly do: "print"; readonly n: number }
+  | { readonly at: number; readonly do: "exit"; readonly exitCode: number }
+  | { readonly at: number; readonly do: "time-out" };
+
+export interface SimulatedExec {
+  readonly order: ExecOrder;
+  readonly journal: Journal;
+  readonly command: Parsed;
+  readonly pid: number;
+  readonly startedAt: number;
+  /** The age of the keeper then. */
+  readonly startedLived: number;
+  /** What is still to come. */
+  readonly plan: Set<Planned>;
+  state: KeeperExec["state"];
+  exitCode: number;
+  signal: number;
+  failure: string;
+  endedAt: number;
+  stdin: string;
+  stdinOver: boolean;
+  readonly readers: Set<() => void>;
+}
+
+/** All that a keeper knows: what a checkpoint has of it, and what it lives on with when it comes back. */
+export interface KeeperMemory {
+  readonly bootId: string;
+  readonly livedMs: number;
+  readonly steps: number;
+  readonly pids: number;
+  readonly execs: readonly SimulatedExec[];
+}
+
+/** The keeper of one instance, as its protocol says that it is: execs by id, journals before forks, one end each. */
+export class SimulatedKeeper {
+  readonly bootId: string;
+  readonly execs = new Map<ExecId, SimulatedExec>();
+  readonly #journals: Map<ExecId, Journal>;
+  readonly #host: Surroundings;
+  #pids: number;
+  /** Of what is planned while the keeper runs. */
+  readonly #timers = new Map<Planned, () => void>();
+  /** How long it has lived: only running counts. */
+  #livedBefore: number;
+  #runsSince: number;
+  /** Things that it has done and that are on its disk too. */
+  #steps: number;
+  #isStopped: boolean;
+  #isDead = false;
+
+  /** One that comes back with its memory does not run yet. */
+  constructor(
+    born: { bootId: string; steps: number } | KeeperMemory,
+    journals: Map<ExecId, Journal>,
+    host: Surroundings,
+  ) {
+    const memory = "execs" in born ? born : null;
+    this.bootId = born.bootId;
+    this.#steps = born.steps;
+    this.#pids = memory?.pids ?? 100;
+    this.#livedBefore = memory?.livedMs ?? 0;
+    this.#runsSince = host.time.elapsed;
+    this.#isStopped = memory !== null;
+    this.#journals = journals;
+    this.#host = host;
+    for (const exec of memory?.execs ?? []) this.execs.set(exec.order.id, copyOf(exec));
+  }
+
+  /** As it is now, and untouched by what it does from now on. */
+  remember(): KeeperMemory {
+    const execs = [...this.execs.values()].map(copyOf);
+    return { bootId: this.bootId, livedMs: this.livedMs, steps: this.#steps, pids: this.#pids, execs };
+  }
+
+  get livedMs(): number {
+    return this.#livedBefore + (this.#isStopped ? 0 : this.#host.time.elapsed - this.#runsSince);
+  }
+
+  get steps(): number {
+    return this.#steps;
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped;
+  }
+
+  /** Something that memory and disk both know of. */
+  step(): void {
+    this.#steps += 1;
+    this.#host.stepped(this.#steps);
+  }
+
+  start(order: ExecOrder): { existed: boolean; exec: KeeperExec } {
+    const there = this.execs.get(order.id);
+    if (there !== undefined) {
+      if (there.order.digest !== order.digest) throw new KeeperRefusal("exec_conflict", "another command");
+      return { existed: true, exec: known(there) };
+    }
+    if (this.#journals.has(order.id)) throw new KeeperRefusal("exec_conflict", "a journal has that name");
+    const exec = this.#fork(order);
+    this.#run(exec);
+    return { existed: false, exec: known(exec) };
+  }
+
+  #fork(order: ExecOrder): SimulatedExec {
+    const { time } = this.#host;
+    const journal = new Journal(order.id);
+    this.#journals.set(order.id, journal);
+    this.#pids += 1;
+    const exec: SimulatedExec = {
+      order,
+      journal,
+      command: parse(order.argv),
+      pid: this.#pids,
+      startedAt: time.now(),
+      startedLived: this.livedMs,
+      plan: new Set(),
+      state: "running",
+      exitCode: -1,
+      signal: 0,
+      failure: "",
+      endedAt: 0,
+      stdin: "",
+      stdinOver: false,
+      readers: new Set(),
+    };
+    this.execs.set(order.id, exec);
+    this.step();
+    this.#host.begun(order);
+    return exec;
+  }
+
+  #run(exec: SimulatedExec): void {
+    const { command, order } = exec;
+    const now = this.livedMs;
+    if (order.timeoutMs > 0 && !this.#host.forgetsTimeout())
+      this.#plan(exec, { at: now + order.timeoutMs, do: "time-out" });
+    if (command.kind === "prove") {
+      this.#print(exec, `${command.token}\n`);
+      const exit: Planned = { at: now, do: "exit", exitCode: 0 };
+      exec.plan.add(exit);
+      queueMicrotask(() => this.#happens(exec, exit));
+    } else if (command.kind === "missing") {
+      exec.failure = "not_found";
+      this.#end(exec, "exited", 127, 0);
+    } else if (command.kind === "run") this.#perform(exec, command);
+  }
+
+  #perform(exec: SimulatedExec, { ms, exitCode, prints }: Extract<Parsed, { kind: "run" }>): void {
+    const now = this.livedMs;
+    for (let n = 1; n <= prints; n += 1)
+      this.#plan(exec, { at: now + Math.ceil(((ms ?? 1_000) * n) / (prints + 1)), do: "print", n });
+    if (ms !== null) this.#plan(exec, { at: now + ms, do: "exit", exitCode });
+  }
+
+  #plan(exec: SimulatedExec, planned: Planned): void {
+    exec.plan.add(planned);
+    this.#await(exec, planned);
+  }
+
+  #await(exec: SimulatedExec, planned: Planned): void {
+    const ms = Math.max(0, planned.at - this.livedMs);
+    this.#timers.set(
+      planned,
+      this.#host.time.after(ms, () => this.#happens(exec, planned)),
+    );
+  }
+
+  #happens(exec: SimulatedExec, planned: Planned): void {
+    // What comes due at the very moment of a stop happens when it goes on.
+    if (this.#isStopped || this.#isDead) return;
+    this.#timers.delete(planned);
+    exec.plan.delete(planned);
+    if (planned.do === "print") this.#print(exec, `${exec.order.id} says ${planned.n}\n`);
+    else if (planned.do === "exit") this.#end(exec, "exited", planned.exitCode, 0);
+    else this.#end(exec, "timed_out", -1, SIGKILL);
+  }
+
+  /** Neither it nor its commands go on, and no time passes for them. */
+  stop(): void {
+    if (this.#isStopped) return;
+    this.#livedBefore = this.livedMs;
+    this.#isStopped = true;
+    this.#still();
+  }
+
+  #still(): void {
+    for (const cancel of this.#timers.values()) cancel();
+    this.#timers.clear();
+  }
+
+  resume(): void {
+    if (!this.#isStopped) return;
+    this.#isStopped = false;
+    this.#runsSince = this.#host.time.elapsed;
+    for (const exec of this.execs.values()) for (const planned of exec.plan) this.#await(exec, planned);
+  }
+
+  /** Commands that ran are not there any more, and it does not know that they ever were. */
+  lose(): void {
+    for (const [id, { state }] of this.execs) if (state === "running") this.execs.delete(id);
+  }
+
+  #print(exec: SimulatedExec, text: string): void {
+    if (exec.state !== "running") return;
+    if (this.#host.diskIsFull) exec.failure = "journal_full";
+    if (exec.failure === "journal_full") return;
+    exec.journal.append(text, this.#host.time.now());
+    this.step();
+    this.#wake(exec);
+  }
+
+  #end(exec: SimulatedExec, state: KeeperExec["state"], exitCode: number, signal: number): void {
+    if (exec.state !== "running" || this.#isDead) return;
+    for (const planned of exec.plan) this.#timers.get(planned)?.();
+    exec.plan.clear();
+    Object.assign(exec, { state, exitCode, signal, endedAt: this.#host.time.now() });
+    exec.journal.exit = known(exec);
+    this.step();
+    this.#wake(exec);
+    this.#host.announce(known(exec));
+  }
+
+  #wake(exec: SimulatedExec): void {
+    for (const wake of [...exec.readers]) wake();
+  }
+
+  #find(id: ExecId): SimulatedExec {
+    const exec = this.execs.get(id);
+    if (exec === undefined) throw new KeeperRefusal("no_such_exec", "no exec has that id");
+    return exec;
+  }
+
+  /** What there is to read, and whether that is worth an answer to somebody who would wait for more. */
+  read(id: ExecId, cursor: number): { slice: JournalSlice; isNews: boolean } {
+    const exec = this.#find(id);
+    const slice = exec.journal.slice(cursor, exec.state === "running");
+    return { slice, isNews: slice.records.length > 0 || exec.state !== "running" };
+  }
+
+  /** Calls once something is printed or the exec ends. */
+  onNews(id: ExecId, then: () => void): () => void {
+    const { readers } = this.#find(id);
+    readers.add(then);
+    return () => readers.delete(then);
+  }
+
+  /** As the keeper does it: what it has is skipped, and no more than so much is taken at once. */
+  stdin(id: ExecId, { offset, data, end }: { offset: number; data: Uint8Array; end: boolean }): number {
+    const exec = this.#find(id);
+    if (exec.state !== "running") return offset + data.length;
+    const have = exec.stdin.length;
+    if (offset > have) throw new KeeperRefusal("bad_cursor", "a gap in stdin");
+    const news = Buffer.from(data.subarray(Math.min(data.length, have - offset)));
+    const taken = exec.stdinOver ? "" : news.toString("latin1").slice(0, STDIN_AT_ONCE);
+    exec.stdin += taken;
+    if (exec.command.kind === "cat" && taken !== "") this.#print(exec, taken);
+    if (end && offset + data.length <= exec.stdin.length) this.#closeStdin(exec);
+    return exec.stdin.length;
+  }
+
+  #closeStdin(exec: SimulatedExec): void {
+    exec.stdinOver = true;
+    if (exec.command.kind === "cat") this.#end(exec, "exited", 0, 0);
+  }
+
+  signal(id: ExecId, signal: number): void {
+    const exec = this.#find(id);
+    if (exec.state !== "running") throw new KeeperRefusal("system", "no such process", "ESRCH");
+    this.#end(exec, "exited", -1, signal);
+  }
+
+  /** Of the kernel's own will, as when memory runs out. */
+  kill(id: ExecId): void {
+    const exec = this.execs.get(id);
+    if (exec !== undefined) this.#end(exec, "exited", -1, SIGKILL);
+  }
+
+  cancel(id: ExecId): void {
+    const exec = this.#find(id);
+    if (exec.state === "running") this.#host.cancelled(exec.order, this.livedMs - exec.startedLived);
+    this.#end(exec, "cancelled", -1, SIGKILL);
+  }
+
+  list(): KeeperExec[] {
+    return [...this.execs.values()].map(known);
+  }
+
+  forget(id: ExecId, keepJournal: boolean): void {
+    const exec = this.execs.get(id);
+    if (exec?.state === "running") throw new KeeperRefusal("exec_running", "it still runs");
+    if (exec === undefined && (keepJournal || !this.#journals.has(id)))
+      throw new KeeperRefusal("no_such_exec", "no exec has that id");
+    this.execs.delete(id);
+    if (!keepJournal) this.#journals.delete(id);
+  }
+
+  processes(): ProcessInfo[] {
+    return [];
+  }
+
+  /** Its memory and its commands are gone; the journals stay as they are. */
+  die(): void {
+    this.#isDead = true;
+    this.#still();
+  }
+}
+
+/** Its journal is a file, and the same for all copies; its readers were on links, which are gone. */
+const copyOf = (exec: SimulatedExec): SimulatedExec => ({
+  ...exec,
+  plan: new Set(exec.plan),
+  readers: new Set(),
+});
+
+const known = (exec: SimulatedExec): KeeperExec => ({
+  id: exec.order.id,
+  state: exec.state,
+  pid: exec.pid,
+  exitCode: exec.exitCode,
+  signal: exec.state === "running" ? 0 : exec.signal,
+  failure: exec.failure,
+  startedAt: exec.startedAt,
+  endedAt: exec.endedAt,
+  journalFloor: 0,
+  journalEnd: exec.journal.end,
+  digest: exec.order.digest,
+});

@@ -1,0 +1,114 @@
+import { COUNTERS, type Counter, type ExecId, type SandboxId } from "@holdfast/contract";
+import type { Change, Commit, ExecRecord, SandboxRecord, Store } from "@holdfast/engine";
+
+const ALL = 10_000;
+
+/**
+ * What the database has taken, commit by commit: the promises are about what is stored, and this can be looked at any
+ * number of times within one moment. After every step it is compared with the database itself.
+ */
+export class Mirror {
+  readonly sandboxes = new Map<SandboxId, SandboxRecord>();
+  readonly execs = new Map<ExecId, ExecRecord>();
+  /** Those whose record is damaged; what it said is still known here. */
+  readonly unreadable = new Set<SandboxId>();
+  /** What the totals must be, counted from the changes themselves. */
+  counts = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Record<Counter, number>;
+
+  /** Commits seen so far. */
+  commits = 0;
+
+  /** Answers with the records that the commit removed. */
+  apply({ changes }: Commit): ExecRecord[] {
+    this.commits += 1;
+    const gone = changes.flatMap((change) => (change.kind === "exec.forget" ? this.#ended(change.ids) : []));
+    for (const change of changes) this.#apply(change);
+    return gone;
+  }
+
+  #ended(ids: readonly ExecId[]): ExecRecord[] {
+    return ids.flatMap((id) => {
+      const record = this.execs.get(id);
+      return record === undefined || record.endedAt === null ? [] : [record];
+    });
+  }
+
+  #apply(change: Change): void {
+    switch (change.kind) {
+      case "sandbox.insert":
+      case "sandbox.update":
+        this.#countPhase(change.record);
+        this.sandboxes.set(change.record.id, { ...change.record });
+        return;
+      case "exec.insert":
+      case "exec.end":
+        this.counts[change.kind === "exec.insert" ? "execsStarted" : "execsEnded"] += 1;
+        this.execs.set(change.record.id, { ...change.record });
+        return;
+      case "exec.forget":
+        for (const { id } of this.#ended(change.ids)) this.execs.delete(id);
+        return;
+      case "sandbox.scrap":
+        this.#scrap(change.id, change.at);
+        return;
+      case "sandbox.touch":
+      case "prune":
+        return;
+    }
+  }
+
+  /** A damaged record is a gone one from now on. */
+  #scrap(id: SandboxId, at: number): void {
+    const record = this.sandboxes.get(id);
+    this.unreadable.delete(id);
+    if (record === undefined) return;
+    const gone = { phase: { name: "gone", cause: null }, lease: { state: "none" }, instance: null } as const;
+    const next = { ...record, ...gone, nameHeld: false, endedAt: at, revision: record.revision + 1 };
+    this.#countPhase(next);
+    this.sandboxes.set(id, next);
+  }
+
+  /** After a prune: forgets those that the database does not have any more, and answers with them. */
+  prune(left: ReadonlySet<string>): SandboxRecord[] {
+    const pruned = [...this.sandboxes.values()].filter(({ id }) => !left.has(id));
+    for (const { id } of pruned) this.sandboxes.delete(id);
+    return pruned;
+  }
+
+  #countPhase({ id, phase }: SandboxRecord): void {
+    const before = this.sandboxes.get(id)?.phase.name;
+    if (before === undefined) this.counts.created += 1;
+    if (phase.name === "gone" && before !== "gone") this.counts.terminated += 1;
+    if (phase.name === "failed" && before !== "failed") this.counts.failed += 1;
+  }
+
+  /** After the database was put back to an earlier state. */
+  async reload(store: Store): Promise<void> {
+    const records = await store.sandboxes({ includeGone: true, limit: ALL });
+    const damaged = [...this.sandboxes.values()].filter(({ id }) => this.unreadable.has(id));
+    const all = [...damaged, ...records];
+    const execs = await Promise.all(all.map(({ id }) => store.execs(id, { limit: ALL })));
+    this.sandboxes.clear();
+    this.execs.clear();
+    for (const record of all) this.sandboxes.set(record.id, record);
+    for (const exec of execs.flat()) this.execs.set(exec.id, exec);
+  }
+
+  /** The one that an id means, or the live one that has a name. */
+  readonly recordOf = (ref: string): SandboxRecord | undefined =>
+    this.sandboxes.get(ref as SandboxId) ??
+    [...this.sandboxes.values()].find(({ name, nameHeld }) => nameHeld && name === ref);
+
+  live(): SandboxRecord[] {
+    return [...this.sandboxes.values()].filter(({ phase }) => phase.name !== "gone");
+  }
+
+  /** The live ones that a server can know of. */
+  readable(): SandboxRecord[] {
+    return this.live().filter(({ id }) => !this.unreadable.has(id));
+  }
+
+  openExecs(): ExecRecord[] {
+    return [...this.execs.values()].filter(({ endedAt }) => endedAt === null);
+  }
+}

@@ -1,0 +1,254 @@
+import type { StandbyKind } from "@holdfast/contract";
+import type { Command } from "./command.ts";
+import { drawParams, FAULTS, type FaultName, type FaultParams, isSleepFault } from "./fault-table.ts";
+import { Random } from "./random.ts";
+
+/** One thing that a caller does, or that goes wrong. Sandboxes and execs are called by the number of their first step. */
+export type Act =
+  | {
+      do: "create";
+      box: number;
+      name: number | null;
+      key: number | null;
+      ifExists: "return" | "fail";
+      wait: boolean;
+      image: "host" | "nothing";
+      /** Whose key it is created with. */
+      owner: number | null;
+      coldStart: boolean;
+      ttlMs: number | null;
+      disposable: boolean;
+      idleStandbyMs: number | null;
+    }
+  | {
+      do: "exec";
+      exec: number;
+      box: number;
+      command: Command;
+      timeoutMs: number | null;
+      hasId: boolean;
+      key: number | null;
+      stdin: string | null;
+      /** Whether more may be typed behind it. */
+      openStdin: boolean;
+      /** How long the caller waits for its end; null: it only wants it started. */
+      waitMs: number | null;
+      keepAwake: boolean;
+      /** How it wants to be told that it was woken. */
+      onWake: "argv" | "signal" | null;
+    }
+  /** The same request again, as a client does that lost its answer. */
+  | { do: "again"; of: number }
+  | { do: "wait"; exec: number; waitMs: number }
+  | { do: "cancel" | "signal" | "show-exec"; exec: number }
+  | { do: "output"; exec: number; follow: boolean }
+  /** More for stdin, wherever that has got. */
+  | { do: "type"; exec: number; text: string; end: boolean }
+  | { do: "delete"; box: number; waitMs: number }
+  | { do: "verify" | "show" | "write" | "execs"; box: number }
+  | { do: "pause" | "resume" | "standby" | "wake"; box: number }
+  /** From its disk where it sleeps; of what is only there while it is awake, by waking it, or not at all. */
+  | { do: "read"; box: number; path: "/tmp/a" | "/proc/a"; wake: boolean }
+  | { do: "list" | "stats" | "events" | "audit" }
+  | { do: "cleanup"; dryRun: boolean; emergency: boolean }
+  /** Whoever waits longest goes away. */
+  | { do: "leave" }
+  | { do: "fault"; fault: FaultName; params: FaultParams };
+
+export interface Step {
+  /** Milliseconds since the step before. */
+  after: number;
+  act: Act;
+}
+
+/** All of a simulation: what happens, in which order, to an engine with which limits. Replaying it gives the same trace. */
+export interface Schedule {
+  seed: number;
+  limits: {
+    launchesAtOnce: number;
+    execsPerSandbox: number;
+    thrifty: boolean;
+    /** What standby keeps on this host. */
+    standby: StandbyKind;
+  };
+  steps: Step[];
+}
+
+/** So many names are used. */
+export const NAMES = 3;
+const KEYS = 3;
+
+/** Where it is about sleep, most of what goes wrong is. */
+const SLEEPY_FAULTS = FAULTS.map((each) => ({
+  ...each,
+  weight: isSleepFault(each.name) ? each.weight * 4 : each.weight,
+}));
+
+/**
+ * The schedule of a seed. Each has a few favourite faults of its own and spares the rest: combinations that would drown
+ * in the noise of all faults at once are reached that way.
+ */
+export function scheduleOf(seed: number, steps: number): Schedule {
+  return new Composer(seed).compose(steps);
+}
+
+class Composer {
+  readonly #random: Random;
+  readonly #seed: number;
+  readonly #faults: [FaultName, ...FaultName[]];
+  readonly #faultRate: number;
+  /** Whether it is mostly about standby and waking. */
+  readonly #isSleepy: boolean;
+  #boxes: number[] = [];
+  #execs: number[] = [];
+  /** Those of them that read from an open stdin. */
+  #readers: number[] = [];
+
+  constructor(seed: number) {
+    this.#seed = seed;
+    const random = new Random(seed, 1);
+    this.#random = random;
+    this.#isSleepy = random.chance(0.5);
+    const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
+    const faults = this.#isSleepy ? SLEEPY_FAULTS : FAULTS;
+    const favourites = Array.from({ length: count }, () => random.weighted(faults).name);
+    this.#faults = [favourites[0] ?? "crash", ...favourites.slice(1)];
+    this.#faultRate = random.pick([0.1, 0.25, 0.4]);
+  }
+
+  compose(count: number): Schedule {
+    const random = this.#random;
+    const limits = {
+      launchesAtOnce: random.pick([1, 1, 2, 4]),
+      execsPerSandbox: random.pick([1, 2, 8]),
+      thrifty: random.chance(0.15),
+      standby: random.chance(0.9) ? ("memory" as const) : ("files" as const),
+    };
+    const steps: Step[] = [];
+    while (steps.length < count) steps.push({ after: this.#pause(), act: this.#act(steps.length) });
+    return { seed: this.#seed, limits, steps };
+  }
+
+  #pause(): number {
+    const random = this.#random;
+    const draw = random.unit();
+    if (draw < 0.4) return 0;
+    if (draw < 0.7) return random.between(1, 60);
+    if (draw < 0.92) return random.between(100, 3_000);
+    return random.between(3_000, 20_000);
+  }
+
+  #act(number: number): Act {
+    const random = this.#random;
+    if (random.chance(this.#faultRate)) return this.#fault();
+    if (this.#boxes.length === 0 || random.chance(0.18)) return this.#create(number);
+    if (this.#execs.length === 0 || random.chance(0.3)) return this.#exec(number);
+    if (random.chance(this.#isSleepy ? 0.6 : 0.1)) return this.#sleep();
+    const [box = 0] = this.#recent(this.#boxes);
+    const [exec = 0] = this.#recent(this.#execs);
+    const all: readonly { weight: number; act: Act }[] = [
+      { weight: 4, act: { do: "delete", box, waitMs: random.pick([0, 3_000, 30_000]) } },
+      { weight: 3, act: { do: "again", of: random.chance(0.4) ? box : exec } },
+      { weight: 4, act: { do: "wait", exec, waitMs: random.pick([0, 2_000, 30_000]) } },
+      { weight: 2, act: { do: "cancel", exec } },
+      { weight: 1, act: { do: "signal", exec } },
+      { weight: 1, act: { do: "show-exec", exec } },
+      { weight: 2, act: { do: "output", exec, follow: random.chance(0.6) } },
+      { weight: 4, act: this.#type(number) },
+      { weight: 1, act: { do: "verify", box } },
+      { weight: 1, act: { do: "show", box } },
+      { weight: 1, act: { do: "write", box } },
+      { weight: 1, act: { do: "execs", box } },
+      { weight: 1, act: { do: random.pick(["list", "stats", "events", "audit"]) } },
+      { weight: 1, act: { do: "cleanup", dryRun: random.chance(0.3), emergency: random.chance(0.5) } },
+      { weight: 2, act: { do: "leave" } },
+    ];
+    return random.weighted(all).act;
+  }
+
+  #sleep(): Act {
+    const random = this.#random;
+    const [box = 0] = this.#recent(this.#boxes);
+    const path = random.pick(["/tmp/a", "/proc/a"] as const);
+    const all: readonly { weight: number; act: Act }[] = [
+      { weight: 6, act: { do: "standby", box } },
+      { weight: 4, act: { do: "wake", box } },
+      { weight: 1, act: { do: "pause", box } },
+      { weight: 2, act: { do: "resume", box } },
+      { weight: 1, act: { do: "write", box } },
+      { weight: 3, act: { do: "read", box, path, wake: random.chance(0.5) } },
+    ];
+    return random.weighted(all).act;
+  }
+
+  /** Mostly one of the last few: things are talked about while they are new. */
+  #recent(all: readonly number[]): number[] {
+    const random = this.#random;
+    const some = random.chance(0.8) ? all.slice(-3) : all;
+    return [random.pick(some) ?? 0];
+  }
+
+  /** Every piece is another, so that it can be told which came twice. */
+  #type(number: number): Act {
+    const [exec] = this.#recent(this.#readers.length > 0 ? this.#readers : this.#execs);
+    return { do: "type", exec: exec ?? 0, text: `<${number}>`, end: this.#random.chance(0.2) };
+  }
+
+  #fault(): Act {
+    const fault = this.#random.pick(this.#faults);
+    return { do: "fault", fault, params: drawParams(fault, this.#random) };
+  }
+
+  #create(box: number): Act {
+    const random = this.#random;
+    this.#boxes.push(box);
+    return {
+      do: "create",
+      box,
+      name: random.chance(0.6) ? random.below(NAMES) : null,
+      key: random.chance(0.3) ? random.below(KEYS) : null,
+      ifExists: random.pick(["return", "fail"]),
+      wait: random.chance(0.75),
+      image: random.chance(0.97) ? "host" : "nothing",
+      owner: random.pick([null, 0, 1]),
+      coldStart: random.chance(0.35),
+      ttlMs: random.chance(0.08) ? random.pick([5_000, 25_000]) : null,
+      disposable: random.chance(0.25),
+      idleStandbyMs: random.chance(this.#isSleepy ? 0.3 : 0.1) ? random.pick([2_000, 8_000]) : null,
+    };
+  }
+
+  #exec(exec: number): Act {
+    const random = this.#random;
+    const [box = 0] = this.#recent(this.#boxes);
+    this.#execs.push(exec);
+    const command = this.#command();
+    const openStdin = command.kind === "cat" && random.chance(0.5);
+    if (openStdin) this.#readers.push(exec);
+    return {
+      do: "exec",
+      exec,
+      box,
+      command,
+      timeoutMs: random.chance(0.3) ? random.pick([500, 3_000, 10_000]) : null,
+      hasId: random.chance(0.7),
+      key: random.chance(0.15) ? random.below(KEYS) : null,
+      stdin: command.kind === "cat" ? "some words for stdin" : null,
+      openStdin,
+      waitMs: random.chance(0.5) ? random.pick([1_000, 30_000]) : null,
+      keepAwake: !random.chance(0.4),
+      onWake: random.chance(0.15) ? random.pick(["argv", "argv", "signal"]) : null,
+    };
+  }
+
+  #command(): Command {
+    const random = this.#random;
+    const draw = random.unit();
+    if (draw < 0.12) return { kind: "cat" };
+    if (draw < 0.16) return { kind: "missing" };
+    const exitCode = random.pick([0, 0, 1, 137]);
+    const prints = random.below(3);
+    if (draw < 0.28) return { kind: "run", ms: null, exitCode, prints };
+    return { kind: "run", ms: random.pick([0, 5, 300, 4_000, 20_000]), exitCode, prints };
+  }
+}

@@ -1,0 +1,150 @@
+import type { Commit, Store } from "@holdfast/engine";
+import type { SimulatedDatabase, Snapshot } from "./database.ts";
+import type { Fact } from "./facts.ts";
+import type { Faults } from "./faults.ts";
+import type { Mirror } from "./mirror.ts";
+import { never, type Process } from "./process.ts";
+import type { SleepStage } from "./requests.ts";
+import type { VirtualTime } from "./virtual-time.ts";
+
+/** The database flushes by itself what nobody waited for, after this long. */
+const LATE_FLUSH_MS = 200;
+
+/**
+ * The disk under the database: what of it a power cut would still undo. Nothing is kept unless the schedule has a power
+ * cut, because a copy of the database costs more than most commits.
+ */
+export class Durability {
+  readonly #database: SimulatedDatabase;
+  readonly #time: VirtualTime;
+  readonly #mirror: Mirror;
+  readonly #matters: boolean;
+  #before: { snapshot: Snapshot; counts: Mirror["counts"] } | null = null;
+  #flushes = 0;
+
+  constructor(parts: {
+    database: SimulatedDatabase;
+    time: VirtualTime;
+    mirror: Mirror;
+    matters: boolean;
+  }) {
+    this.#database = parts.database;
+    this.#time = parts.time;
+    this.#mirror = parts.mirror;
+    this.#matters = parts.matters;
+  }
+
+  /** A commit that only has to outlive the server is about to be written. */
+  relaxed(): void {
+    if (!this.#matters || this.#before !== null) return;
+    this.#before = { snapshot: this.#database.snapshot(), counts: { ...this.#mirror.counts } };
+    const flush = this.#flushes;
+    this.#time.after(LATE_FLUSH_MS, () => {
+      if (this.#flushes === flush) this.flushed();
+    });
+  }
+
+  flushed(): void {
+    this.#flushes += 1;
+    this.#before = null;
+  }
+
+  /** Puts the database back to what the disk has. */
+  async cut(): Promise<void> {
+    const before = this.#before;
+    this.flushed();
+    if (before === null) return;
+    this.#database.restore(before.snapshot);
+    await this.#mirror.reload(this.#database.store);
+    this.#mirror.counts = before.counts;
+  }
+}
+
+export interface GateParts {
+  database: SimulatedDatabase;
+  durability: Durability;
+  mirror: Mirror;
+  faults: Faults;
+  time: VirtualTime;
+  process: Process;
+  /** The host loses power. */
+  blackout(downMs: number, options?: { powerCut: boolean }): void;
+  tell(fact: Fact): void;
+  note(line: () => string): void;
+}
+
+/** The one store, as one server has it: closed to the dead, and the place where servers die between two writes. */
+export function gateOf(parts: GateParts): Store {
+  const { database, process } = parts;
+  const guard =
+    (ask: (...given: unknown[]) => Promise<unknown>) =>
+    (...given: unknown[]): Promise<unknown> =>
+      process.asks() ? process.hears(ask(...given)) : never();
+  const verbs = Object.entries(database.store).filter(([, verb]) => typeof verb === "function");
+  return {
+    ...(Object.fromEntries(verbs.map(([name, verb]) => [name, guard(verb)])) as unknown as Store),
+    commit: (commit) => (process.asks() ? process.hears(write(parts, commit)) : never()),
+  };
+}
+
+async function write(parts: GateParts, commit: Commit): Promise<void> {
+  const { database, durability, mirror, faults, time, process, tell, note } = parts;
+  const stage = stageOf(commit, mirror);
+  const asleep = stage === null ? null : faults.take("commit.asleep", stage);
+  const fault = asleep ?? faults.take("commit", commit.outlives ?? "host");
+  if (fault?.kind === "crash-before-write" || fault?.kind === "crash-asleep-before-write") {
+    process.die("right before a write", fault.ms);
+    return never();
+  }
+  if (fault?.kind === "store-refuses") throw new Error("disk I/O error");
+  if (fault?.kind === "store-slow") {
+    await time.pause(fault.ms);
+    // Whoever waited for it may have died meanwhile, with it still unwritten.
+    if (!process.alive) return never();
+  }
+  if (commit.outlives === "server") durability.relaxed();
+  time.underWay += 1;
+  try {
+    await database.store.commit(commit);
+    if (commit.outlives !== "server") durability.flushed();
+    for (const record of mirror.apply(commit)) tell({ type: "forgotten", record });
+    note(() => `stored ${describe(commit)}`);
+    for (const change of commit.changes) if (change.kind === "prune") pruned(parts, change);
+    for (const change of commit.changes) tell({ type: "stored", change });
+  } finally {
+    time.underWay -= 1;
+  }
+  if (fault?.kind === "crash-after-write" || fault?.kind === "crash-asleep-after-write")
+    process.die("right after a write", fault.ms);
+  if (fault?.kind === "power-cut-after-start") parts.blackout(fault.ms);
+  if (fault?.kind === "power-cut-asleep") parts.blackout(fault.ms);
+  if (fault?.kind === "reboot-asleep") parts.blackout(fault.ms, { powerCut: false });
+}
+
+/** How far into standby, or out of it, a commit takes a sandbox; null where it is about something else. */
+function stageOf({ changes }: Commit, mirror: Mirror): SleepStage | null {
+  for (const change of changes) {
+    if (change.kind !== "sandbox.update") continue;
+    const { phase, id } = change.record;
+    if (phase.name === "waking") return phase.consumed ? "spent" : "waking";
+    if (phase.name === "suspending" || phase.name === "standby") return phase.name;
+    const before = mirror.sandboxes.get(id)?.phase.name;
+    if (before === "waking" || before === "suspending") return "awake";
+  }
+  return null;
+}
+
+function pruned({ mirror, database, tell }: GateParts, { goneBefore }: { goneBefore: number }): void {
+  for (const record of mirror.prune(database.sandboxIds())) tell({ type: "pruned", record, goneBefore });
+}
+
+function describe({ changes, events = [] }: Commit): string {
+  const what = changes.map((change) => {
+    if (!("record" in change)) return change.kind;
+    const { record } = change;
+    if ("phase" in record)
+      return `${change.kind} ${record.id.slice(-3)} ${record.phase.name}/${record.lease.state}`;
+    return `${change.kind} ${record.id} ${record.status}`;
+  });
+  return [...what, ...events.map(({ type }) => type)].join(", ");
+}
