@@ -1,4 +1,5 @@
 import { existsSync } from "node:fs";
+import { aptInstall, canInstall } from "./apt.mjs";
 import { hasCommand, run } from "./command.mjs";
 import { SetupError, say } from "./say.mjs";
 
@@ -22,9 +23,14 @@ const RUNTIMES = ["runc", "crun"].map((name) => ({
   met: () => hasCommand(name),
 }));
 
-/** What the tests run inside sandboxes, which see the host's /usr. */
+/** What the tests run inside sandboxes, which see the host's /usr, and what serving can do without. */
 const TEST_NEEDS = [
   { package: "python3", why: "tests' programs", met: () => existsSync("/usr/bin/python3") },
+  {
+    package: "e2fsprogs",
+    why: "sandboxes' own disks",
+    met: () => hasCommand("mke2fs"),
+  },
 ];
 
 /** Serving takes one runtime; the tests go through both. */
@@ -43,24 +49,10 @@ export function installHostPackages(_root, purpose) {
   const packages = missing.map((need) => need.package);
   const named = missing.map((need) => `${need.package} (${need.why})`).join(", ");
   const byHand = `missing on this host: ${named}. Install them, on Debian and its kin with:\n  sudo apt-get install ${packages.join(" ")}`;
-  if (process.getuid() !== 0 || !hasCommand("apt-get")) throw new SetupError(byHand);
+  if (!canInstall()) throw new SetupError(byHand);
   say(`installing from the distribution: ${named}`);
   const failed = aptInstall(packages);
   if (failed !== null) throw new SetupError(`${failed}\n${byHand}`);
   const still = missingNeeds(purpose).map((need) => need.package);
   if (still.length > 0) throw new SetupError(`installed, but still not usable: ${still.join(", ")}`);
-}
-
-/** Null when all are installed, else what apt had to say. The package lists are fetched only if they turn out too old. */
-function aptInstall(packages) {
-  const apt = (...args) =>
-    run("apt-get", ["-o", "DPkg::Lock::Timeout=120", ...args], {
-      env: { DEBIAN_FRONTEND: "noninteractive" },
-    });
-  const install = () => apt("install", "-y", "--no-install-recommends", ...packages);
-  if (install().ok) return null;
-  const update = apt("update");
-  if (!update.ok) return update.output;
-  const second = install();
-  return second.ok ? null : second.output;
 }

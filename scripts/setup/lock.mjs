@@ -7,18 +7,22 @@ import { SetupError, say } from "./say.mjs";
 const WAIT_MS = 20 * 60_000;
 const POLL_MS = 200;
 
+/** One set-up of a checkout at a time. */
+export const holdSetup = (root) => hold("setup", root, "another set-up of this checkout");
+
 /**
- * One set-up of a checkout at a time. The lock is a name in the kernel's own space of socket addresses, which ends with
- * the process that took it, however that ends: nothing on disk has to be judged stale.
+ * Waits until nobody else does the same to this directory, and gives what lets go of it. The lock is a name in the
+ * kernel's own space of socket addresses, which ends with the process that took it, however that ends: nothing on disk
+ * has to be judged stale.
  */
-export async function holdSetup(root) {
-  const name = `holdfast-setup-${createHash("sha256").update(realpathSync(root)).digest("hex").slice(0, 32)}`;
+export async function hold(what, directory, holder) {
+  const key = createHash("sha256").update(realpathSync(directory)).digest("hex").slice(0, 32);
+  const name = `holdfast-${what}-${key}`;
   const deadline = Date.now() + WAIT_MS;
   let server = await take(name);
-  if (server === null) say("waiting for another set-up of this checkout");
+  if (server === null) say(`waiting for ${holder}`);
   while (server === null) {
-    if (Date.now() > deadline)
-      throw new SetupError("another set-up of this checkout has not ended in 20 minutes");
+    if (Date.now() > deadline) throw new SetupError(`${holder} has not ended in 20 minutes`);
     await sleep(POLL_MS);
     server = await take(name);
   }
