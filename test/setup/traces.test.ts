@@ -1,4 +1,5 @@
 import { execFileSync, spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { mkdtempSync, rmdirSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -46,9 +47,10 @@ test("a process of an installation that was there before is no trace of the run;
     await once(child, "spawn");
     return child.pid;
   };
-  await start("aaaaaaaa");
+  const [theirs, ours] = [randomBytes(4).toString("hex"), randomBytes(4).toString("hex")];
+  await start(theirs);
   const before = findTraces(new Set());
-  const [bystander, own] = [await start("aaaaaaaa"), await start("bbbbbbbb")];
+  const [bystander, own] = [await start(theirs), await start(ours)];
   const left = withoutThoseOf(installationsIn(before), newTraces(before, findTraces(new Set())));
   const lines = [...left.values()].join("\n");
   expect(lines).toContain(`process ${own}:`);

@@ -15,7 +15,7 @@ export type Traces = ReadonlyMap<string, string>;
 
 const MARKED_ENVIRONMENT = /(?:^|\0)HOLDFAST_(?:INSTALLATION|SANDBOX|EXEC)=/;
 const MARKED_COMMAND = new RegExp(
-  `/\\.holdfast/|packages/server/src/main\\.ts|${tmpdir().replaceAll(/[.+*?^$()[\]{}|\\]/g, "\\$&")}/holdfast`,
+  `/\\.holdfast/|packages/server/src/main\\.ts|test/support/crashing-server\\.ts|${tmpdir().replaceAll(/[.+*?^$()[\]{}|\\]/g, "\\$&")}/holdfast`,
 );
 const MARKED_NAME = /holdfast|sbx_/;
 const INSTALLATION = /(?:holdfast-|HOLDFAST_INSTALLATION=)([0-9a-z]{8})(?![0-9a-z])/g;

@@ -1,31 +1,42 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Holdfast } from "@holdfast/sdk";
+import { type ClientOptions, Holdfast } from "@holdfast/sdk";
 import { leftovers } from "./leftovers.ts";
 
 const REPO = fileURLToPath(new URL("../..", import.meta.url));
 export const MAIN = join(REPO, "packages/server/src/main.ts");
 export const CLI = join(REPO, "packages/cli/bin/holdfast.mjs");
 
+export interface ServerPlace {
+  /** The state directory, made where it is missing; a temporary one of its own where absent. */
+  dir?: string;
+  /** Is given all that the server prints. */
+  onOutput?: (text: string) => void;
+}
+
 /** A real server in a process of its own, over a state directory of its own, that can be killed and started again. */
 export class TestServer implements AsyncDisposable {
-  readonly dir = mkdtempSync(join(tmpdir(), "holdfast-e2e-"));
+  readonly dir: string;
   readonly #env: NodeJS.ProcessEnv;
+  readonly #onOutput: (text: string) => void;
   #process: ChildProcess | null = null;
   #output = "";
   url = "";
   installation = "";
 
-  constructor(env: NodeJS.ProcessEnv = {}) {
+  constructor(env: NodeJS.ProcessEnv = {}, { dir, onOutput = () => undefined }: ServerPlace = {}) {
     this.#env = env;
+    this.#onOutput = onOutput;
+    if (dir !== undefined) mkdirSync(dir, { recursive: true });
+    this.dir = dir ?? mkdtempSync(join(tmpdir(), "holdfast-e2e-"));
   }
 
-  static async start(env: NodeJS.ProcessEnv = {}): Promise<TestServer> {
-    const server = new TestServer(env);
+  static async start(env: NodeJS.ProcessEnv = {}, place: ServerPlace = {}): Promise<TestServer> {
+    const server = new TestServer(env, place);
     await server.start();
     return server;
   }
@@ -49,13 +60,15 @@ export class TestServer implements AsyncDisposable {
     return this.#output;
   }
 
-  async start(): Promise<void> {
-    rmSync(join(this.dir, "server.json"), { force: true });
-    const child = spawn(process.execPath, [MAIN], { env: this.env, stdio: ["ignore", "pipe", "pipe"] });
+  /** Another main program, or another environment, holds for this one start. */
+  async start(given: { main?: string; env?: NodeJS.ProcessEnv } = {}): Promise<void> {
+    const env = { ...this.env, ...given.env };
+    const child = spawn(process.execPath, [given.main ?? MAIN], { env, stdio: ["ignore", "pipe", "pipe"] });
     this.#process = child;
     for (const stream of [child.stdout, child.stderr]) {
       stream.setEncoding("utf8").on("data", (text: string) => {
         this.#output = (this.#output + text).slice(-20_000);
+        this.#onOutput(text);
       });
     }
     const deadline = Date.now() + 50_000;
@@ -69,7 +82,11 @@ export class TestServer implements AsyncDisposable {
 
   async #isReady(): Promise<boolean> {
     try {
-      this.url = (JSON.parse(readFileSync(join(this.dir, "server.json"), "utf8")) as { url: string }).url;
+      const told = readFileSync(join(this.dir, "server.json"), "utf8");
+      const { url, pid } = JSON.parse(told) as { url: string; pid: number };
+      // That of a killed server stays until the next one serves.
+      if (pid !== this.pid) return false;
+      this.url = url;
       const answer = await fetch(`${this.url}/readyz`);
       const health = (await answer.json()) as { installation: string };
       this.installation = health.installation;
@@ -83,8 +100,8 @@ export class TestServer implements AsyncDisposable {
     return readFileSync(join(this.dir, "admin.key"), "utf8").trim();
   }
 
-  client(): Holdfast {
-    return new Holdfast({ url: this.url, apiKey: this.key });
+  client(options: ClientOptions = {}): Holdfast {
+    return new Holdfast({ url: this.url, apiKey: this.key, ...options });
   }
 
   fetch(path: string, init: RequestInit = {}): Promise<Response> {
@@ -110,13 +127,22 @@ export class TestServer implements AsyncDisposable {
     return code;
   }
 
+  /** Waits for the end of a server that is going to be killed, or to kill itself; by which signal it was. */
+  async died(): Promise<NodeJS.Signals | null> {
+    const child = this.#process;
+    if (child === null) throw new Error("there is no server");
+    if (child.exitCode === null && child.signalCode === null) await once(child, "exit");
+    return child.signalCode;
+  }
+
   leftovers(): string[] {
     return leftovers(this.installation, this.dir);
   }
 
-  /** Deletes every sandbox, stops the server and fails where anything is left. */
+  /** Deletes every sandbox, stops the server and fails where anything is left. A dead server's sandboxes need a live one. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
+      if (this.#process?.signalCode && this.leftovers().length > 0) await this.start();
       if ((await this.#isReady()) && this.#process?.exitCode === null) {
         const client = this.client();
         const { items } = await client.sandboxes.list({ limit: 1000 });

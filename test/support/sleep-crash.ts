@@ -1,0 +1,33 @@
+/** The moments on the way into standby and out of it at which a server can be told to die. */
+export const INTO_STANDBY = [
+  "before the suspending is stored",
+  "when the suspending is stored",
+  "before the freeze",
+  "when it is frozen",
+  "while its memory is written",
+  "when its memory is written",
+  "before the standby is stored",
+  "when the standby is stored",
+  "before its processes are ended",
+  "when its processes are ended",
+  "when their absence is stored",
+] as const;
+
+export const OUT_OF_STANDBY = [
+  "before the waking is stored",
+  "when the waking is stored",
+  "while its memory is restored",
+  "when its memory is restored",
+  "before the spending is stored",
+  "when the spending is stored",
+  "before the thaw",
+  "when it is thawed",
+  "when its keeper is asked",
+  "before the waking up is stored",
+  "when the waking up is stored",
+  "before its checkpoint is discarded",
+] as const;
+
+export type SleepPoint = (typeof INTO_STANDBY)[number] | (typeof OUT_OF_STANDBY)[number];
+
+export const dieAt = (point: SleepPoint): NodeJS.ProcessEnv => ({ HOLDFAST_CRASH_AT: point });
