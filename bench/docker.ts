@@ -9,6 +9,11 @@ import { layRoot } from "./rootfs.ts";
 
 const run = promisify(execFile);
 
+interface DaemonOptions {
+  experimental?: boolean;
+  env?: NodeJS.ProcessEnv;
+}
+
 /** The distribution's Docker engine, started for this run alone, with its own directories and socket. */
 export class Docker implements AsyncDisposable {
   readonly #dir: string;
@@ -21,7 +26,10 @@ export class Docker implements AsyncDisposable {
   }
 
   /** Null where no engine is installed or it does not start here. */
-  static async start(): Promise<Docker | null> {
+  static async start({
+    experimental = false,
+    env = process.env,
+  }: DaemonOptions = {}): Promise<Docker | null> {
     const binary = ["/usr/sbin/dockerd", "/usr/bin/dockerd"].find(isExecutable);
     if (binary === undefined) return null;
     const dir = mkdtempSync(join(tmpdir(), "holdfast-bench-docker-"));
@@ -35,7 +43,9 @@ export class Docker implements AsyncDisposable {
     ];
     const socket = join(dir, "docker.sock");
     const network = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"];
-    const daemon = spawn(binary, [...options, ...network, "-H", `unix://${socket}`], { stdio: "ignore" });
+    const more = experimental ? ["--experimental"] : [];
+    const argv = [...options, ...network, ...more, "-H", `unix://${socket}`];
+    const daemon = spawn(binary, argv, { stdio: "ignore", env });
     const docker = new Docker(dir, daemon);
     for (let i = 0; i < 300; i += 1) {
       if (daemon.exitCode !== null) break;
@@ -80,11 +90,16 @@ export class Docker implements AsyncDisposable {
     ]);
   }
 
-  async create(): Promise<string> {
+  /** Where it listens, for its own command. */
+  get host(): string {
+    return `unix://${this.#socket}`;
+  }
+
+  async create(command: readonly string[] = ["/bin/sleep", "100000"]): Promise<string> {
     const HostConfig = { NetworkMode: "none", Binds: ["/usr:/usr:ro"] };
     const { Id } = await this.json<{ Id: string }>("POST", "/containers/create", {
       Image: "bench",
-      Cmd: ["/bin/sleep", "100000"],
+      Cmd: command,
       HostConfig,
     });
     await this.ask("POST", `/containers/${Id}/start`);
