@@ -1,7 +1,7 @@
 /**
  * The C programs under their sanitizers, at the level of bytes: what no well-behaved client ever sends.
  */
-import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
   chmodSync,
@@ -593,6 +593,51 @@ describe("a child that is kept from running its program", () => {
     wire.send(frame(4, 12, str("reader"), u64(0), u8(1), str("all")));
     expect(await wire.end("reader")).toBe(2);
     expect(readlinkSync(`/proc/${stuck}/exe`)).toBe(program("keeper"));
+  });
+});
+
+describe("a porter", () => {
+  const porter = (...args: string[]) => {
+    const { status, stdout, stderr } = spawnSync(program("porter"), args, { encoding: "utf8" });
+    return [status, stdout, stderr];
+  };
+  const tree = (name: string, script: string) => {
+    const path = join(directory, name);
+    execFileSync("sh", ["-ec", `mkdir -p "$0/from/top" "$0/to"; cd "$0/from/top"; ${script}`, path]);
+    return [join(path, "from"), join(path, "to")] as const;
+  };
+  const everything = `
+    for level in $(seq 70); do
+      mkdir a z down; echo $level > a/file; ln a/file z/linked; mkfifo z/pipe; ln -s a z/link; truncate -s 9M z/hole
+      cd down
+    done`;
+
+  test("copies a deep tree with links and holes", () => {
+    const [from, to] = tree("whole", everything);
+    const [status, stdout, stderr] = porter("copy", from, to, "100000000", "top");
+    expect([status, stderr]).toEqual([0, ""]);
+    expect(stdout).toMatch(/^\d{7}\n$/);
+    const outline = (cwd: string) =>
+      execFileSync("sh", ["-c", "find top -printf '%P %y %n %s %l\\n' | sort"], { cwd, encoding: "utf8" });
+    expect(outline(to)).toBe(outline(from));
+  });
+
+  test.each([
+    ["too much", ["200000", "top"], 4, /more than it may/],
+    ["a device", ["100000000", "top"], 1, /device/],
+    ["a missing name", ["100000000", "none"], 3, /^$/],
+  ])("gives back all that it had when %s ends a copy", (what, order, code, complaint) => {
+    const [from, to] = tree(what, `${everything}; mknod node b 7 0`);
+    const [status, stdout, stderr] = porter("copy", from, to, ...order);
+    expect([status, stdout]).toEqual([code, ""]);
+    expect(stderr).toMatch(complaint);
+  });
+
+  test("renames nothing that it was not told the start of", () => {
+    const self = ["rename-keeper", String(process.pid), "1", "old", "new", "host"];
+    expect(porter(...self)).toEqual([3, "", ""]);
+    expect(porter(...self.with(3, "older"))[0]).toBe(1);
+    expect(porter(...self.slice(0, -1))[0]).toBe(2);
   });
 });
 

@@ -25,10 +25,12 @@ static const struct {
     {"disk", porter_disk, "IMAGE TARGET OPTIONS", false},
     {"umount", porter_umount, "TARGET", false},
     {"rmtree", porter_rmtree, "PATH", false},
+    {"copy", porter_copy, "FROM TO MAXBYTES NAME...", false},
     {"spread", porter_spread, "DIRECTORY", false},
     {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT [HIDDEN...]", false},
     {"sums", porter_sums, "DIRECTORY", false},
     {"sync", porter_sync, "DIRECTORY...", false},
+    {"rename-keeper", porter_rename_keeper, "PID STARTTIME OLD NEW HOSTNAME", false},
     {"private", porter_private, "[--umount PATH]... [--run FILE] [--tmp DIRECTORY] -- COMMAND ARGUMENTS...", true},
 };
 
@@ -51,24 +53,34 @@ long long porter_number(const char *text, long long max) {
   return value;
 }
 
-/*
- * Field 22 of /proc/PID/stat. The name in field 2 may hold anything, parentheses and spaces included, so counting starts
- * behind the last ')'.
- */
-static long long start_time(pid_t pid) {
-  char path[64], text[1024];
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+int porter_process(pid_t pid) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d", (int)pid);
+  return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* The name in field 2 may hold anything, parentheses and spaces included, so counting starts behind the last ')'. */
+long long porter_field(int process, int field) {
+  char text[2048];
+  int fd = openat(process, "stat", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
   ssize_t size = read(fd, text, sizeof text - 1);
   close(fd);
   if (size <= 0) return -1;
   text[size] = 0;
   char *at = strrchr(text, ')');
-  for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+  for (int i = 2; at && i < field; i++) at = strchr(at + 1, ' ');
   if (!at) return -1;
   at[1 + strspn(at + 1, "0123456789")] = 0;
   return porter_number(at + 1, __LONG_LONG_MAX__ / 10);
+}
+
+static long long start_time(pid_t pid) {
+  int process = porter_process(pid);
+  if (process < 0) return -1;
+  long long started = porter_field(process, PORTER_STARTED);
+  close(process);
+  return started;
 }
 
 /*

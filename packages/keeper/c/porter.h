@@ -5,12 +5,16 @@
 #ifndef HOLDFAST_PORTER_H
 #define HOLDFAST_PORTER_H
 
+#include <sys/types.h>
+
 enum porter_exit {
   PORTER_DONE = 0,
   PORTER_FAILED = 1,
   PORTER_USAGE = 2,
   /* What was to be acted on is not there any more. */
   PORTER_GONE = 3,
+  /* It would take more room than it may. */
+  PORTER_TOO_MUCH = 4,
 };
 
 /* Each takes the arguments behind its name and returns the exit status. */
@@ -20,10 +24,12 @@ int porter_disk(int argc, char **argv);
 int porter_umount(int argc, char **argv);
 int porter_private(int argc, char **argv);
 int porter_rmtree(int argc, char **argv);
+int porter_copy(int argc, char **argv);
 int porter_spread(int argc, char **argv);
 int porter_jail(int argc, char **argv);
 int porter_sums(int argc, char **argv);
 int porter_sync(int argc, char **argv);
+int porter_rename_keeper(int argc, char **argv);
 
 /* Run by CRIU, which passes no arguments: the stage of the restore. */
 int porter_restoring(const char *stage);
@@ -32,5 +38,14 @@ int porter_restoring(const char *stage);
 int porter_failed(const char *what);
 /* A decimal number of at most `max` and nothing else; -1 where it isn't one. */
 long long porter_number(const char *text, long long max);
+
+/* The open directory of a process in /proc, which never becomes another's; -1 with errno. */
+int porter_process(pid_t pid);
+/* Fields of its stat, by their numbers in proc(5). */
+#define PORTER_STARTED 22
+#define PORTER_ENVIRONMENT_START 50
+#define PORTER_ENVIRONMENT_END 51
+/* A field that is a number; -1 where the process is gone. */
+long long porter_field(int process, int field);
 
 #endif

@@ -1,20 +1,36 @@
-import { spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import {
+  closeSync,
   existsSync,
   linkSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
   readlinkSync,
   statSync,
   symlinkSync,
   writeFileSync,
+  writeSync,
 } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { type Jail, Porter } from "./porter.ts";
-import { bodyOf, collect, isAlive, pause, removeAll, soon, stopChild, temporary, until } from "./testing.ts";
+import { keeperBinaries } from "./binaries.ts";
+import { connectKeeper } from "./link.ts";
+import { type Jail, type KeeperRename, Porter } from "./porter.ts";
+import {
+  bodyOf,
+  collect,
+  IDENTITY,
+  isAlive,
+  pause,
+  removeAll,
+  soon,
+  stopChild,
+  temporary,
+  until,
+} from "./testing.ts";
 
 const porter = new Porter();
 const NOBODY = { idBase: 100_000, idCount: 65_536 };
@@ -270,6 +286,122 @@ test("a private command sees some paths unmounted while the host keeps them", as
   expect([listed.status, listed.stdout]).toEqual([0, ""]);
   expect(existsSync(join(directory, "file"))).toBe(true);
   await porter.unmount(directory);
+});
+
+describe("renameKeeper", () => {
+  const [OLD, NEW] = [IDENTITY.sandbox, "sbx_fedcba9876543210"];
+  let outer: ChildProcess | null = null;
+  let pid: number;
+
+  /** In namespaces like a sandbox's. */
+  const started = async (argv: readonly string[], environment: Record<string, string>): Promise<void> => {
+    const namespaces = ["--user", "--map-root-user", "--uts", "--pid", "--fork", "--kill-child", "--"];
+    outer = spawn("unshare", [...namespaces, ...argv], { env: { ...environment, PATH: "/usr/bin:/bin" } });
+    const children = `/proc/${outer.pid}/task/${outer.pid}/children`;
+    await until("it runs", () => {
+      pid = Number(readFileSync(children, "utf8"));
+      return pid > 0 && readFileSync(`/proc/${pid}/cmdline`, "utf8") === `${argv.join("\0")}\0`;
+    });
+  };
+  const rename = (change: Partial<KeeperRename> = {}) =>
+    porter.renameKeeper({
+      pid,
+      startTime: startTimeOf(pid),
+      from: OLD,
+      to: NEW,
+      hostname: "fork",
+      ...change,
+    });
+  const environment = () => readFileSync(`/proc/${pid}/environ`, "utf8").split("\0");
+  const hostname = () =>
+    spawnSync("nsenter", ["-t", `${pid}`, "-u", "uname", "-n"], { encoding: "utf8" }).stdout.trim();
+
+  afterEach(async () => {
+    if (outer?.pid !== undefined && isAlive(pid)) process.kill(pid, "SIGKILL");
+    if (outer !== null) await stopChild(outer);
+    outer = null;
+  });
+
+  test("has a keeper that stands still answer to the new name alone when it goes on", async () => {
+    const control = join(directory, "control");
+    const installation = IDENTITY.installation;
+    const names = { HOLDFAST_INSTALLATION: installation, HOLDFAST_SANDBOX: OLD, HOLDFAST_CONTROL: control };
+    await started([keeperBinaries().keeper], names);
+    const socketPath = join(control, "keeper.sock");
+    const greeting = (sandbox: string) =>
+      connectKeeper({ socketPath, installation, sandbox, generation: 1 }, soon());
+    const answers = (link: { close(): void }) => {
+      link.close();
+      return true;
+    };
+    await until("it answers to the old one", () => greeting(OLD).then(answers, () => false));
+    process.kill(pid, "SIGSTOP");
+    const before = environment();
+    expect(await rename()).toBe("renamed");
+    expect(environment()).toEqual(before.map((entry) => entry.replace(OLD, NEW)));
+    expect(hostname()).toBe("fork");
+    process.kill(pid, "SIGCONT");
+    (await greeting(NEW)).close();
+    await expect(greeting(OLD)).rejects.toMatchObject({ reason: "wrong_identity" });
+  });
+
+  test("changes one whole entry, and nothing that looks like it", async () => {
+    const decoys = { A_HOLDFAST_SANDBOX: OLD, B: `HOLDFAST_SANDBOX=${OLD}`, HOLDFAST_SANDBOX_: OLD };
+    await started(["sleep", "60"], { ...decoys, HOLDFAST_SANDBOX: OLD });
+    const wanted = environment().map((entry) =>
+      entry === `HOLDFAST_SANDBOX=${OLD}` ? `HOLDFAST_SANDBOX=${NEW}` : entry,
+    );
+    expect(await rename()).toBe("renamed");
+    expect(environment()).toEqual(wanted);
+  });
+
+  test.each([
+    ["has another name", { HOLDFAST_SANDBOX: "sbx_0123456789abcdeX" }],
+    ["has a longer name", { HOLDFAST_SANDBOX: `${OLD}0` }],
+    ["has a shorter name", { HOLDFAST_SANDBOX: OLD.slice(0, -1) }],
+    ["has none", { HOLDFAST_SANDBOX_: OLD }],
+  ])("leaves a process alone that %s", async (_, names) => {
+    await started(["sleep", "60"], names);
+    const before = [environment(), hostname()];
+    await expect(rename()).rejects.toThrow(/does not have that name/);
+    expect([environment(), hostname()]).toEqual(before);
+  });
+
+  test("leaves a process alone that has the name twice", async () => {
+    await started(["sleep", "60"], { HOLDFAST_SANDBOX: OLD, HOLDFAST_SANDBOY: OLD });
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    const start = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[47]);
+    const at = readFileSync(`/proc/${pid}/environ`, "latin1").indexOf("BOY=");
+    const memory = openSync(`/proc/${pid}/mem`, "r+");
+    writeSync(memory, "BOX=", start + at);
+    closeSync(memory);
+    const before = environment();
+    expect(before.filter((entry) => entry === `HOLDFAST_SANDBOX=${OLD}`)).toHaveLength(2);
+    await expect(rename()).rejects.toThrow(/or not once/);
+    expect(environment()).toEqual(before);
+  });
+
+  test("spares another process with the same pid, and refuses what is no name for this one", async () => {
+    await started(["sleep", "60"], { HOLDFAST_SANDBOX: OLD });
+    const before = [environment(), hostname()];
+    expect(await rename({ startTime: String(Number(startTimeOf(pid)) + 1) })).toBe("gone");
+    expect(await rename({ pid: 0x7fffffff })).toBe("gone");
+    await expect(rename({ to: `${NEW}0` })).rejects.toThrow(/same length/);
+    await expect(rename({ hostname: "" })).rejects.toThrow(/usage/);
+    await expect(rename({ hostname: "n".repeat(65) })).rejects.toThrow(/usage/);
+    expect([environment(), hostname()]).toEqual(before);
+  });
+
+  test("never gives the host another name", async () => {
+    const host = spawnSync("uname", ["-n"], { encoding: "utf8" }).stdout;
+    const child = spawn("sleep", ["60"], { env: { PATH: "/usr/bin:/bin", HOLDFAST_SANDBOX: OLD } });
+    pid = child.pid ?? 0;
+    await until("it runs", () => readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("sleep"));
+    await expect(rename()).rejects.toThrow(/no host name of its own/);
+    expect(environment()).toContain(`HOLDFAST_SANDBOX=${OLD}`);
+    expect(spawnSync("uname", ["-n"], { encoding: "utf8" }).stdout).toBe(host);
+    await stopChild(child);
+  });
 });
 
 describe("jail", () => {

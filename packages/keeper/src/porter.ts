@@ -11,6 +11,7 @@ import { WireError } from "./wire.ts";
 export { PorterError } from "./helper.ts";
 
 const GONE = 3;
+const TOO_MUCH = 4;
 /** The jail's end of its socket. */
 const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
@@ -20,7 +21,7 @@ export interface PorterOptions {
   binary?: string;
   /** Signals and mounts. */
   deadlineMs?: number;
-  /** What takes the longer the more there is: removing trees, reading files, writing out file systems. */
+  /** What takes the longer the more there is: removing and copying trees, reading files, writing out file systems. */
   slowDeadlineMs?: number;
 }
 
@@ -46,6 +47,28 @@ export interface FileSum {
   size: number;
   /** 16 hex digits, for finding accidents. */
   sum: string;
+}
+
+export interface TreeCopy {
+  from: string;
+  /** A directory that is there and has none of the names. */
+  to: string;
+  /** Entries of `from`, each with all that is in it. What is linked between them is linked between the copies. */
+  names: readonly string[];
+  /** What the copies may have allocated; each inode counts 4 KiB at least. */
+  maxBytes: number;
+}
+
+/** Where it is no size, what was made until then is left for the caller to remove. */
+export type Copied = { bytes: number } | "gone" | "too_much";
+
+export interface KeeperRename {
+  pid: number;
+  startTime: string;
+  /** The sandbox whose name the keeper has; both names are of one length. */
+  from: string;
+  to: string;
+  hostname: string;
 }
 
 export interface IdMap {
@@ -99,6 +122,32 @@ export class Porter {
   /** Removes a file or tree without following links; refuses where a mount lies inside. Nothing there is fine. */
   async removeTree(path: string): Promise<void> {
     await this.#run(["rmtree", path], this.#slowDeadlineMs);
+  }
+
+  /**
+   * Copies trees that nobody writes to, with all that a file system knows about them: holes, links, owners, times,
+   * attributes. Follows no link, enters no mount, and changes nothing in `from` but when a symbolic link was last read;
+   * devices are refused, but not an overlay's whiteouts. An overlay's upper and work directories belong in one call; the
+   * copies can be mounted as an overlay of their own. "gone" where a name, or `from`, is missing. What was copied is on
+   * disk after a `sync`.
+   */
+  async copy({ from, to, names, maxBytes }: TreeCopy): Promise<Copied> {
+    const argv = [this.#binary, "copy", from, to, String(maxBytes), ...names] as const;
+    const { code, complaint, output } = await runHelper([...argv], this.#slowDeadlineMs, "pipe");
+    if (code === GONE) return "gone";
+    if (code === TOO_MUCH) return "too_much";
+    if (code !== 0) throw new PorterError(complaint === "" ? "porter copy failed" : complaint, code);
+    if (!/^\d+\n$/.test(output)) throw new PorterError("porter copy said something else", null);
+    return { bytes: Number(output) };
+  }
+
+  /**
+   * Has a keeper that does not run at the moment answer to another sandbox's name from now on, and gives its host name
+   * namespace, which must not be this host's, a new name. Where it fails, the keeper may have either name.
+   */
+  async renameKeeper({ pid, startTime, from, to, hostname }: KeeperRename): Promise<"renamed" | "gone"> {
+    const args = ["rename-keeper", String(pid), startTime, from, to, hostname];
+    return (await this.#run(args, this.#deadlineMs, [0, GONE])) === GONE ? "gone" : "renamed";
   }
 
   /** Has the file system place what is made in this directory far apart, where it knows how: a matter of speed. */

@@ -1,0 +1,441 @@
+/*
+ * Copies what a frozen sandbox has on its disk. Its names, depth and sizes were chosen by whatever ran in it, so nothing
+ * here builds a path: every step is relative to an open directory, no symbolic link is followed, no mount is entered, and
+ * what is made is counted. Directories far above the one being copied are closed, and opened again on the way back, so
+ * that neither the stack nor the number of open files depends on the tree.
+ */
+#include "porter.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <search.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/* No program makes such a tree but to break others. */
+#define LEVELS_MAX 16384
+/* Levels that are open at once, each with two descriptors. */
+#define LEVELS_OPEN 32
+/* What an inode counts at least: a sandbox can fill a disk with empty files too. */
+#define INODE_BYTES 4096
+#define BUFFER (1024 * 1024)
+/* Copied between two looks at the budget. */
+#define STEP (16 * BUFFER)
+
+struct place {
+  dev_t device;
+  ino_t inode;
+};
+
+/* A directory that is being copied. */
+struct level {
+  struct stat stat;
+  struct place made;
+  long long charged;
+  /* NULL and -1 while it is far above; `next` is where its reading goes on. */
+  DIR *from;
+  int to;
+  long next;
+};
+
+struct copy {
+  /* The directory that is copied to. */
+  int top;
+  struct level *levels;
+  size_t depth, room;
+  /* What has more names than one, in a tree by where it was found; there are at most as many as the budget has inodes. */
+  void *links;
+  long long bytes, max;
+  int status;
+};
+
+/* What was found, open but not for reading, and where its copy is to be. */
+struct item {
+  int from;
+  struct stat stat;
+  int parent;
+  const char *name;
+  long long charged;
+};
+
+/* The copy of something that has more names than one. */
+struct link {
+  struct place found;
+  struct file_handle made;
+};
+
+/* Says it once, where it happens. */
+static bool failed(struct copy *copy, const char *what) {
+  copy->status = porter_failed(what);
+  return false;
+}
+
+static bool refused(struct copy *copy, const char *what) {
+  errno = 0;
+  return failed(copy, what);
+}
+
+static struct place place_of(const struct stat *stat) {
+  return (struct place){stat->st_dev, stat->st_ino};
+}
+
+static bool is_at(int fd, struct place place) {
+  struct stat stat;
+  return fstat(fd, &stat) == 0 && stat.st_dev == place.device && stat.st_ino == place.inode;
+}
+
+static bool is_self_or_parent(const char *name) {
+  return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* ── The budget ────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* One inode counts `bytes` from now on instead of what it was charged before. */
+static bool charge(struct copy *copy, long long *charged, long long bytes) {
+  if (bytes < INODE_BYTES) bytes = INODE_BYTES;
+  copy->bytes += bytes - *charged;
+  *charged = bytes;
+  if (copy->bytes <= copy->max) return true;
+  refused(copy, "the copy would take more than it may");
+  copy->status = PORTER_TOO_MUCH;
+  return false;
+}
+
+static bool charge_made(struct copy *copy, long long *charged, int made) {
+  struct stat stat;
+  if (fstat(made, &stat) < 0) return failed(copy, "what was made can't be looked at");
+  return charge(copy, charged, (long long)stat.st_blocks * 512);
+}
+
+/* ── Properties ────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+struct fd_path {
+  char text[32];
+};
+
+/* For calls that take no descriptor, or none that is open for nothing. */
+static struct fd_path path_of(int fd) {
+  struct fd_path path;
+  snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
+  return path;
+}
+
+/* An overlay's index names directories of its upper by handle: in a copy these would be another sandbox's. */
+static bool is_kept(const char *attribute) {
+  return strcmp(attribute, "trusted.overlay.upper") != 0;
+}
+
+static bool keep_attributes(int from, int to) {
+  static char names[XATTR_LIST_MAX], value[XATTR_SIZE_MAX];
+  struct fd_path source = path_of(from), target = path_of(to);
+  ssize_t size = listxattr(source.text, names, sizeof names);
+  if (size < 0) return errno == EOPNOTSUPP;
+  for (const char *name = names; name < names + size; name += strlen(name) + 1) {
+    if (!is_kept(name)) continue;
+    ssize_t length = getxattr(source.text, name, value, sizeof value);
+    if (length < 0 || setxattr(target.text, name, value, (size_t)length, 0) < 0) return false;
+  }
+  return true;
+}
+
+/* In this order: a new owner takes away mode bits and capabilities, and everything changes the times. */
+static bool keep_properties(int from, int to, const struct stat *stat) {
+  struct fd_path target = path_of(to);
+  const struct timespec times[2] = {stat->st_atim, stat->st_mtim};
+  if (fchownat(to, "", stat->st_uid, stat->st_gid, AT_EMPTY_PATH) < 0) return false;
+  if (!S_ISLNK(stat->st_mode) && chmod(target.text, stat->st_mode & 07777) < 0) return false;
+  return keep_attributes(from, to) && utimensat(to, "", times, AT_EMPTY_PATH) == 0;
+}
+
+/* ── Content ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Part of a range at least; -1 with errno. */
+static ssize_t copy_some(int from, int to, off_t at, size_t size) {
+  static char buffer[BUFFER];
+  off_t source = at, target = at;
+  ssize_t done = copy_file_range(from, &source, to, &target, size, 0);
+  if (done > 0) return done;
+  ssize_t got = pread(from, buffer, size < BUFFER ? size : BUFFER, at);
+  if (got > 0) return pwrite(to, buffer, (size_t)got, at);
+  if (got == 0) errno = EBUSY;
+  return -1;
+}
+
+/* What has no data stays a hole. Data is charged before it is written. */
+static bool copy_data(struct copy *copy, struct item *item, int from, int to) {
+  const off_t size = item->stat.st_size;
+  long long written = 0;
+  for (off_t at = 0; at < size;) {
+    at = lseek(from, at, SEEK_DATA);
+    if (at < 0 && errno == ENXIO) return true;
+    off_t end = at < 0 ? -1 : lseek(from, at, SEEK_HOLE);
+    if (end < 0) return failed(copy, "a file's data can't be found");
+    while (at < end && at < size) {
+      size_t step = end - at < STEP ? (size_t)(end - at) : STEP;
+      if (!charge(copy, &item->charged, written + (long long)step)) return false;
+      ssize_t done = copy_some(from, to, at, step);
+      if (done <= 0) return failed(copy, "a file can't be copied");
+      at += done;
+      written += done;
+    }
+  }
+  return true;
+}
+
+/* A file system that can has both share their blocks. */
+static bool copy_content(struct copy *copy, struct item *item, int to) {
+  struct fd_path source = path_of(item->from);
+  int from = open(source.text, O_RDONLY | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
+  if (from < 0) return failed(copy, "a file can't be opened");
+  bool done = ioctl(to, FICLONE, from) == 0;
+  if (!done && ftruncate(to, item->stat.st_size) < 0) {
+    failed(copy, "a file can't be given its size");
+  } else if (!done) {
+    done = copy_data(copy, item, from, to);
+  }
+  close(from);
+  return done;
+}
+
+/* ── Names of the same thing ───────────────────────────────────────────────────────────────────────────────────── */
+
+static int compare_links(const void *left, const void *right) {
+  const struct place *one = &((const struct link *)left)->found, *other = &((const struct link *)right)->found;
+  if (one->device != other->device) return one->device < other->device ? -1 : 1;
+  return one->inode < other->inode ? -1 : one->inode > other->inode;
+}
+
+/* By handle, because neither a path to it nor a descriptor for each could be kept. */
+static bool remember(struct copy *copy, const struct item *item, int made) {
+  int mount;
+  struct file_handle unknown = {.handle_bytes = 0};
+  name_to_handle_at(made, "", &unknown, &mount, AT_EMPTY_PATH);
+  struct link *link = malloc(sizeof *link + unknown.handle_bytes);
+  if (!link) return failed(copy, "no memory for a link");
+  link->found = place_of(&item->stat);
+  link->made.handle_bytes = unknown.handle_bytes;
+  if (name_to_handle_at(made, "", &link->made, &mount, AT_EMPTY_PATH) == 0) {
+    if (tsearch(link, &copy->links, compare_links)) return true;
+    errno = ENOMEM;
+  }
+  failed(copy, "a link can't be remembered");
+  free(link);
+  return false;
+}
+
+static struct link *find_link(const struct copy *copy, const struct stat *stat) {
+  const struct link wanted = {.found = place_of(stat)};
+  struct link **node = stat->st_nlink > 1 ? tfind(&wanted, &copy->links, compare_links) : NULL;
+  return node ? *node : NULL;
+}
+
+static bool link_again(struct copy *copy, struct link *link, const struct item *item) {
+  int made = open_by_handle_at(copy->top, &link->made, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  bool linked = made >= 0 && linkat(made, "", item->parent, item->name, AT_EMPTY_PATH) == 0;
+  if (!linked) failed(copy, "a link can't be made");
+  if (made >= 0) close(made);
+  return linked;
+}
+
+/* ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* For looking at it only: nothing happens to a device or a pipe that is opened so. */
+static int open_inside(int parent, const char *name) {
+  struct open_how how = {
+      .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
+      .resolve = RESOLVE_NO_XDEV | RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+  };
+  return (int)syscall(SYS_openat2, parent, name, &how, sizeof how);
+}
+
+static int make_symlink(const struct item *item) {
+  char target[PATH_MAX + 1];
+  ssize_t size = readlinkat(item->from, "", target, sizeof target - 1);
+  if (size < 0) return -1;
+  target[size] = 0;
+  return symlinkat(target, item->parent, item->name);
+}
+
+/* Nobody else can open it before it has its owner and mode. */
+static int make(const struct item *item) {
+  const mode_t type = item->stat.st_mode & S_IFMT;
+  if (type == S_IFREG) {
+    return openat(item->parent, item->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  }
+  int made = type == S_IFLNK ? make_symlink(item) : mknodat(item->parent, item->name, type | 0600, 0);
+  return made < 0 ? -1 : open_inside(item->parent, item->name);
+}
+
+static bool complete(struct copy *copy, struct item *item, int made) {
+  if (S_ISREG(item->stat.st_mode) && !copy_content(copy, item, made)) return false;
+  if (!keep_properties(item->from, made, &item->stat)) return failed(copy, "what an entry is like can't be kept");
+  if (!charge_made(copy, &item->charged, made)) return false;
+  return item->stat.st_nlink == 1 || remember(copy, item, made);
+}
+
+/* A device of number zero is an overlay's mark for what was removed. */
+static bool is_device(const struct stat *stat) {
+  return S_ISBLK(stat->st_mode) || (S_ISCHR(stat->st_mode) && stat->st_rdev != 0);
+}
+
+static bool copy_leaf(struct copy *copy, struct item *item) {
+  if (is_device(&item->stat)) return refused(copy, "there is a device in the tree");
+  struct link *link = find_link(copy, &item->stat);
+  if (link) return link_again(copy, link, item);
+  if (!charge(copy, &item->charged, 0)) return false;
+  int made = make(item);
+  if (made < 0) return failed(copy, "an entry can't be made");
+  bool done = complete(copy, item, made);
+  close(made);
+  return done;
+}
+
+/* ── The tree ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static DIR *open_stream(int parent, const char *name) {
+  int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC);
+  DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+  if (!stream && fd >= 0) close(fd);
+  return stream;
+}
+
+static int open_made(int parent, const char *name) {
+  return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static void put_aside(struct level *level) {
+  if (level->from) {
+    level->next = telldir(level->from);
+    closedir(level->from);
+  }
+  if (level->to >= 0) close(level->to);
+  level->from = NULL;
+  level->to = -1;
+}
+
+/* Opens the level above this one again. Both trees are still: what lies there is what did before, or nothing goes on. */
+static bool take_up(struct copy *copy, const struct level *level) {
+  struct level *above = &copy->levels[copy->depth - 2];
+  above->from = open_stream(dirfd(level->from), "..");
+  above->to = open_made(level->to, "..");
+  if (!above->from || above->to < 0) return failed(copy, "a directory can't be opened again");
+  if (!is_at(dirfd(above->from), place_of(&above->stat)) || !is_at(above->to, above->made)) {
+    return refused(copy, "the tree is changed meanwhile");
+  }
+  seekdir(above->from, above->next);
+  return true;
+}
+
+static struct level *add_level(struct copy *copy) {
+  if (copy->depth == copy->room) {
+    size_t room = copy->room ? copy->room * 2 : LEVELS_OPEN;
+    struct level *levels = realloc(copy->levels, room * sizeof *levels);
+    if (!levels) return NULL;
+    copy->levels = levels;
+    copy->room = room;
+  }
+  if (copy->depth >= LEVELS_OPEN) put_aside(&copy->levels[copy->depth - LEVELS_OPEN]);
+  return &copy->levels[copy->depth++];
+}
+
+static bool enter(struct copy *copy, struct item *item) {
+  struct stat made;
+  if (copy->depth == LEVELS_MAX) return refused(copy, "the tree is too deep");
+  if (!charge(copy, &item->charged, 0)) return false;
+  if (mkdirat(item->parent, item->name, 0700) < 0) return failed(copy, "a directory can't be made");
+  struct level *level = add_level(copy);
+  if (!level) {
+    errno = ENOMEM;
+    return failed(copy, "a directory can't be entered");
+  }
+  *level = (struct level){.stat = item->stat, .charged = item->charged};
+  level->from = open_stream(item->from, ".");
+  level->to = open_made(item->parent, item->name);
+  if (!level->from || level->to < 0 || fstat(level->to, &made) < 0) return failed(copy, "a directory can't be opened");
+  level->made = place_of(&made);
+  return true;
+}
+
+/* A directory's own times and rights are set when nothing is added to it any more. */
+static bool leave(struct copy *copy) {
+  struct level *level = &copy->levels[copy->depth - 1];
+  if (!keep_properties(dirfd(level->from), level->to, &level->stat)) {
+    return failed(copy, "what a directory is like can't be kept");
+  }
+  if (!charge_made(copy, &level->charged, level->to)) return false;
+  if (copy->depth > 1 && !copy->levels[copy->depth - 2].from && !take_up(copy, level)) return false;
+  put_aside(level);
+  copy->depth--;
+  return true;
+}
+
+static bool copy_entry(struct copy *copy, int from, int to, const char *name) {
+  struct item item = {.from = open_inside(from, name), .parent = to, .name = name};
+  if (item.from < 0) {
+    if (errno == EXDEV) return refused(copy, "a mount lies inside the tree");
+    if (errno != ENOENT || copy->depth > 0) return failed(copy, "an entry can't be opened");
+    copy->status = PORTER_GONE;
+    return false;
+  }
+  bool done = fstat(item.from, &item.stat) == 0 || failed(copy, "an entry can't be looked at");
+  if (done) done = S_ISDIR(item.stat.st_mode) ? enter(copy, &item) : copy_leaf(copy, &item);
+  close(item.from);
+  return done;
+}
+
+static bool copy_named(struct copy *copy, int from, const char *name) {
+  if (!copy_entry(copy, from, copy->top, name)) return false;
+  while (copy->depth > 0) {
+    struct level *level = &copy->levels[copy->depth - 1];
+    errno = 0;
+    struct dirent *entry = readdir(level->from);
+    if (!entry && errno) return failed(copy, "a directory can't be read");
+    if (!entry) {
+      if (!leave(copy)) return false;
+    } else if (!is_self_or_parent(entry->d_name)) {
+      if (!copy_entry(copy, dirfd(level->from), level->to, entry->d_name)) return false;
+    }
+  }
+  return true;
+}
+
+static void copy_end(struct copy *copy) {
+  while (copy->depth > 0) put_aside(&copy->levels[--copy->depth]);
+  free(copy->levels);
+  tdestroy(copy->links, free);
+}
+
+static bool is_name(const char *text) {
+  return *text && !strchr(text, '/') && !is_self_or_parent(text);
+}
+
+/* What was made before a failure stays: it is the caller's to remove. */
+int porter_copy(int argc, char **argv) {
+  long long max = argc < 4 ? -1 : porter_number(argv[2], __LONG_LONG_MAX__ / 10);
+  if (max < 0) return PORTER_USAGE;
+  for (int i = 3; i < argc; i++) {
+    if (!is_name(argv[i])) return PORTER_USAGE;
+  }
+  /* It may be a directory that a sandbox could replace. */
+  int from = open(argv[0], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (from < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the directory to copy from can't be opened");
+  struct copy copy = {.top = open_made(AT_FDCWD, argv[1]), .max = max, .status = PORTER_DONE};
+  if (copy.top < 0) return porter_failed("the directory to copy to can't be opened");
+  for (int i = 3; i < argc && copy.status == PORTER_DONE; i++) copy_named(&copy, from, argv[i]);
+  copy_end(&copy);
+  if (copy.status != PORTER_DONE) return copy.status;
+  printf("%lld\n", copy.bytes);
+  return fflush(stdout) == 0 ? PORTER_DONE : porter_failed("the size can't be written");
+}
