@@ -99,6 +99,30 @@ export const ERRORS = {
     message: "The request did not arrive in full in time.",
     hint: "Nothing was done about it; send it again.",
   },
+  checkpoint_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such checkpoint.",
+    hint: "GET …/checkpoints lists those of a sandbox. They go when the sandbox is deleted.",
+  },
+  checkpoint_unusable: {
+    status: 409,
+    retryable: false,
+    message: "The checkpoint can't be used on this host.",
+    hint: "'holdfast doctor' says what the host lacks.",
+  },
+  checkpoint_exists: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has a checkpoint of that name.",
+    hint: "Choose another name, or delete that one first.",
+  },
+  too_many_checkpoints: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has as many checkpoints as it may have.",
+    hint: "Delete one first. The limit is the server's checkpointsPerSandbox.",
+  },
   name_taken: {
     status: 409,
     retryable: false,
@@ -272,6 +296,12 @@ export const ERRORS = {
     retryable: true,
     message: "The link to the sandbox was lost.",
     hint: "It is being re-established; 'dispatched' says whether the request may have taken effect.",
+  },
+  checkpoint_failed: {
+    status: 503,
+    retryable: true,
+    message: "The checkpoint could not be made, or not be removed; the sandbox goes on and serves.",
+    hint: "The cause says why. Of one that could not be made nothing is left.",
   },
   standby_failed: {
     status: 503,

@@ -9,7 +9,7 @@ export type InstallationId = Branded<"InstallationId">;
 /** One try at stopping an instance; answers that carry another one are stale. */
 export type AttemptId = Branded<"AttemptId">;
 
-/** One image of a sandbox's memory. */
+/** A sandbox at one moment: its memory, and its files where those are copied. */
 export type CheckpointId = Branded<"CheckpointId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";

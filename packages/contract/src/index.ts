@@ -1,3 +1,4 @@
+export * from "./checkpoint.ts";
 export * from "./errors.ts";
 export * from "./event.ts";
 export * from "./exec.ts";

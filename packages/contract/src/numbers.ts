@@ -94,6 +94,8 @@ export const NUMBERS = {
   /** Memory is written and restored for so many sandboxes at a time. */
   standbysAtOnce: 2,
   wakesAtOnce: 4,
+  /** Checkpoints by name that one sandbox may have at a time. */
+  checkpointsPerSandbox: 16,
   /** After a standby that failed, the next one by idleness waits this long, twice as long each time, up to the longest. */
   standbyRetryMs: 60_000,
   standbyRetryMaxMs: 3_600_000,

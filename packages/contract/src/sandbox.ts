@@ -1,6 +1,6 @@
 import { type Static, Type } from "typebox";
 import { Cause } from "./errors.ts";
-import { IMAGE_PATTERN, NAME_PATTERN, SANDBOX_ID_PATTERN } from "./ids.ts";
+import { CHECKPOINT_ID_PATTERN, IMAGE_PATTERN, NAME_PATTERN, SANDBOX_ID_PATTERN } from "./ids.ts";
 import { AbsolutePath, Environment, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
 /** What the engine is doing. Stored. */
@@ -120,6 +120,13 @@ export const CreateSandbox = Type.Object(
     resources: Type.Optional(Type.Partial(Resources, { additionalProperties: false })),
     lifecycle: Type.Optional(Lifecycle),
     labels: Type.Optional(Labels),
+    fromCheckpoint: Type.Optional(
+      Type.String({
+        pattern: CHECKPOINT_ID_PATTERN,
+        description:
+          "a checkpoint's id: the sandbox begins with the files, and the memory, that were kept there. Image and resources are those of the checkpoint; what else is not said here is too",
+      }),
+    ),
     ifExists: Type.Optional(
       OneOf(["return", "fail"], { description: "what to do when the name is taken; default fail" }),
     ),
@@ -185,6 +192,18 @@ export const Sandbox = Type.Object(
       Type.Object(
         { id: Type.String(), takenAt: Timestamp, sizeBytes: Type.Integer({ minimum: 0 }) },
         { description: "its memory on disk, where it is in standby or on the way from there" },
+      ),
+    ),
+    forkedFrom: Nullable(
+      Type.Object(
+        {
+          sandboxId: Type.String(),
+          checkpointId: Type.String(),
+          execs: Type.Record(Type.String(), Type.String(), {
+            description: "what its first execs are called here, and what they were called there",
+          }),
+        },
+        { description: "the checkpoint that it began with; null where it began from an image" },
       ),
     ),
     resources: Resources,
