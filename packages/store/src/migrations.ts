@@ -16,6 +16,7 @@ const MIGRATIONS: readonly Up[] = [
   indexForgetting,
   ownSandboxes,
   keepMemory,
+  keepCheckpoints,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -164,6 +165,21 @@ async function keepMemory(db: Kysely<Tables>): Promise<void> {
     .addColumn("memory_since", "integer", (column) => column.notNull().defaultTo(0))
     .execute();
   await sql`update sandboxes set memory_since = generation`.execute(db);
+}
+
+/** Checkpoints by name, and the sandboxes that began with one. */
+async function keepCheckpoints(db: Kysely<Tables>): Promise<void> {
+  await db.schema.alterTable("sandboxes").addColumn("forked_from", "text").execute();
+  await db.schema
+    .createTable("checkpoints")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("sandbox_id", "text", (column) => column.notNull().references("sandboxes.id"))
+    .addColumn("name", "text", (column) => column.notNull())
+    .addColumn("data", "text", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addUniqueConstraint("checkpoints_name", ["sandbox_id", "name"])
+    .execute();
 }
 
 const VERSION_KEY = "schema_version";

@@ -1,5 +1,6 @@
 import type { DatabaseSync } from "node:sqlite";
 import {
+  type CheckpointId,
   COUNTERS,
   type Counter,
   type ExecId,
@@ -12,15 +13,16 @@ import type {
   ExecRecord,
   SandboxFilter,
   SandboxRecord,
+  SavedCheckpoint,
   Store,
   StoredEvent,
 } from "@holdfast/engine";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
 import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
-import { readEvent, readExec, readSandbox } from "./rows.ts";
+import { readCheckpoint, readEvent, readExec, readSandbox } from "./rows.ts";
 import { prepare } from "./sqlite.ts";
-import type { ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
+import type { CheckpointTable, ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
 
 export type Reader = Omit<Store, "commit">;
 
@@ -70,7 +72,14 @@ function createFinders(database: DatabaseSync, db: Kysely<Tables>) {
       .where("scope", "=", slot("scope"))
       .where("key", "=", slot("key")),
   );
+  const checkpointById = prepare<{ id: string }, Selectable<CheckpointTable>>(database, (slot) =>
+    db.selectFrom("checkpoints").selectAll().where("id", "=", slot("id")),
+  );
   return {
+    async checkpoint(id: CheckpointId) {
+      const row = checkpointById.get({ id });
+      return row === undefined ? null : readCheckpoint(row);
+    },
     async sandbox(id: SandboxId) {
       const row = sandboxById.get({ id });
       return row === undefined ? null : readSandbox(row);
@@ -144,6 +153,25 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       const fetch = (last: Selectable<ExecTable> | undefined, count: number) =>
         execPage(db, { sandboxId, before: last?.position ?? before, count });
       return page(filter.limit, fetch, readExec);
+    },
+
+    async checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]> {
+      const rows = await db
+        .selectFrom("checkpoints")
+        .select("id")
+        .where("sandbox_id", "=", sandboxId)
+        .execute();
+      return rows.map(({ id }) => id as CheckpointId);
+    },
+
+    async checkpoints(sandboxId: SandboxId): Promise<SavedCheckpoint[]> {
+      const rows = await db
+        .selectFrom("checkpoints")
+        .selectAll()
+        .where("sandbox_id", "=", sandboxId)
+        .orderBy("position")
+        .execute();
+      return readable(rows, readCheckpoint);
     },
 
     async openExecs(): Promise<ExecRecord[]> {

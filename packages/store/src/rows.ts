@@ -1,14 +1,22 @@
 /** Records to rows and back. Both ways pass the same checks, so that neither a bug nor a bad disk goes unnoticed. */
 import { invariant } from "@holdfast/contract";
-import type { ExecRecord, Lease, NewEvent, SandboxRecord, StoredEvent } from "@holdfast/engine";
+import type {
+  ExecRecord,
+  Lease,
+  NewEvent,
+  SandboxRecord,
+  SavedCheckpoint,
+  StoredEvent,
+} from "@holdfast/engine";
 import type { Insertable, Selectable } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
-import { checkEvent, checkExec, checkSandbox, isReadableLease } from "./shapes.ts";
-import type { EventTable, ExecTable, SandboxTable } from "./tables.ts";
+import { checkEvent, checkExec, checkSandbox, checkSaved, isReadableLease } from "./shapes.ts";
+import type { CheckpointTable, EventTable, ExecTable, SandboxTable } from "./tables.ts";
 
 export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
 export type ExecRow = Omit<Insertable<ExecTable>, "position">;
 export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
+export type CheckpointRow = Omit<Insertable<CheckpointTable>, "position">;
 export type EventRow = Omit<Insertable<EventTable>, "seq">;
 
 const json = (value: unknown): string => JSON.stringify(value);
@@ -59,6 +67,7 @@ export function sandboxRow(record: SandboxRecord): SandboxRow {
     ended_at: record.endedAt,
     owner: record.owner,
     execs_started: record.execsStarted,
+    forked_from: jsonOrNull(record.forkedFrom),
     restarts: jsonOrNull(record.restarts),
     revision: record.revision,
   };
@@ -82,6 +91,7 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       endedAt: row.ended_at,
       owner: row.owner,
       execsStarted: row.execs_started,
+      forkedFrom: parseOrNull(row.forked_from),
       restarts: parseOrNull(row.restarts),
       revision: row.revision,
     }),
@@ -133,6 +143,23 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
       createdAt: row.created_at,
       startedAt: row.started_at,
       endedAt: row.ended_at,
+    }),
+  );
+}
+
+export function checkpointRow(record: SavedCheckpoint): CheckpointRow {
+  const { id, sandboxId, name, createdAt, ...rest } = checkSaved(record);
+  return { id, sandbox_id: sandboxId, name, data: json(rest), created_at: createdAt };
+}
+
+export function readCheckpoint(row: Selectable<CheckpointTable>): SavedCheckpoint {
+  return reading("checkpoint", row.id, () =>
+    checkSaved({
+      ...JSON.parse(row.data),
+      id: row.id,
+      sandboxId: row.sandbox_id,
+      name: row.name,
+      createdAt: row.created_at,
     }),
   );
 }

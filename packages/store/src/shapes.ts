@@ -21,7 +21,13 @@ import {
   STANDBY_KINDS,
   STOP_REASONS,
 } from "@holdfast/contract";
-import type { Lease as EngineLease, ExecRecord, SandboxRecord, StoredEvent } from "@holdfast/engine";
+import type {
+  Lease as EngineLease,
+  ExecRecord,
+  SandboxRecord,
+  SavedCheckpoint,
+  StoredEvent,
+} from "@holdfast/engine";
 import { type Static, type TSchema, Type } from "typebox";
 import { Compile } from "typebox/compile";
 
@@ -51,6 +57,7 @@ const Phase = Type.Union([
     checkpointId: Checkpoint,
     kind: OneOf(STANDBY_KINDS),
     deadline: Time,
+    saving: Type.Optional(Type.Literal(true)),
   }),
   Type.Object({
     name: Type.Literal("standby"),
@@ -87,6 +94,37 @@ const Lease = Type.Union([
 ]);
 const Quarantined = Type.Object({ state: Type.Literal("quarantined"), raw: Type.String() });
 
+const SpecShape = Type.Object({
+  image: Type.String({ minLength: 1 }),
+  env: Texts,
+  cwd: Nullable(Type.String()),
+  resources: Type.Object({
+    memoryMb: Type.Number(),
+    cpus: Type.Number(),
+    pids: Type.Number(),
+    diskMb: Type.Optional(Type.Number()),
+  }),
+  lifecycle: Type.Object({
+    maxExecMs: Type.Optional(Type.Number()),
+    maxExecs: Type.Optional(Type.Number()),
+    ttlMs: Type.Optional(Type.Number()),
+    idleStandbyMs: Type.Optional(Type.Number()),
+    onMemoryLoss: Type.Optional(OneOf(["fail", "cold-start"])),
+    disposable: Type.Optional(Type.Boolean()),
+  }),
+  labels: Texts,
+});
+
+const OriginShape = Type.Object({
+  sandboxId: Sandbox,
+  sandboxName: Type.String({ minLength: 1 }),
+  checkpointId: Checkpoint,
+  kind: OneOf(STANDBY_KINDS),
+  generation: Count,
+  keeperBootId: Nullable(Type.String()),
+  execs: Type.Array(Type.Object({ id: Exec, from: Exec, keeperId: Exec })),
+});
+
 const SandboxShape = Type.Object({
   id: Sandbox,
   name: Type.String({ minLength: 1 }),
@@ -106,56 +144,63 @@ const SandboxShape = Type.Object({
       keeperBootId: Type.Optional(Type.String()),
     }),
   ),
-  spec: Type.Object({
-    image: Type.String({ minLength: 1 }),
-    env: Texts,
-    cwd: Nullable(Type.String()),
-    resources: Type.Object({
-      memoryMb: Type.Number(),
-      cpus: Type.Number(),
-      pids: Type.Number(),
-      diskMb: Type.Optional(Type.Number()),
-    }),
-    lifecycle: Type.Object({
-      maxExecMs: Type.Optional(Type.Number()),
-      maxExecs: Type.Optional(Type.Number()),
-      ttlMs: Type.Optional(Type.Number()),
-      idleStandbyMs: Type.Optional(Type.Number()),
-      onMemoryLoss: Type.Optional(OneOf(["fail", "cold-start"])),
-      disposable: Type.Optional(Type.Boolean()),
-    }),
-    labels: Texts,
-  }),
+  spec: SpecShape,
   createdAt: Time,
   lastActivityAt: Time,
   transitionedAt: Time,
   endedAt: Nullable(Time),
   owner: Nullable(Type.String()),
   execsStarted: Count,
+  forkedFrom: Nullable(OriginShape),
   restarts: Nullable(Type.Object({ since: Time, count: Count })),
   revision: Count,
+});
+
+const ExecSpecShape = Type.Object({
+  argv: Type.Array(Type.String(), { minItems: 1 }),
+  env: Texts,
+  cwd: Type.String(),
+  user: Type.String(),
+  timeoutMs: Nullable(Type.Number()),
+  stdin: Nullable(Type.Object({ text: Type.String(), end: Type.Boolean() })),
+  tty: Nullable(Type.Object({ cols: Count, rows: Count })),
+  keepAwake: Type.Boolean(),
+  onWake: Nullable(
+    Type.Union([
+      Type.Object({ signal: Type.String() }),
+      Type.Object({ argv: Type.Array(Type.String(), { minItems: 1 }) }),
+    ]),
+  ),
+});
+
+const SavedShape = Type.Object({
+  id: Checkpoint,
+  sandboxId: Sandbox,
+  name: Type.String({ minLength: 1 }),
+  kind: OneOf(STANDBY_KINDS),
+  generation: Count,
+  keeperBootId: Nullable(Type.String()),
+  createdAt: Time,
+  sizeBytes: Count,
+  memoryBytes: Count,
+  spec: SpecShape,
+  sandboxName: Type.String({ minLength: 1 }),
+  execs: Type.Array(
+    Type.Object({
+      id: Exec,
+      keeperId: Exec,
+      spec: ExecSpecShape,
+      digest: Type.String(),
+      startedAt: Nullable(Time),
+    }),
+  ),
 });
 
 const ExecShape = Type.Object({
   id: Exec,
   sandboxId: Sandbox,
   generation: Count,
-  spec: Type.Object({
-    argv: Type.Array(Type.String(), { minItems: 1 }),
-    env: Texts,
-    cwd: Type.String(),
-    user: Type.String(),
-    timeoutMs: Nullable(Type.Number()),
-    stdin: Nullable(Type.Object({ text: Type.String(), end: Type.Boolean() })),
-    tty: Nullable(Type.Object({ cols: Count, rows: Count })),
-    keepAwake: Type.Boolean(),
-    onWake: Nullable(
-      Type.Union([
-        Type.Object({ signal: Type.String() }),
-        Type.Object({ argv: Type.Array(Type.String(), { minItems: 1 }) }),
-      ]),
-    ),
-  }),
+  spec: ExecSpecShape,
   digest: Type.String(),
   status: OneOf(EXEC_STATUSES),
   exitCode: Nullable(Type.Integer()),
@@ -192,6 +237,7 @@ function checker<Schema extends TSchema>(schema: Schema, what: string) {
 // These types are the proof that a value of the right shape is a whole record.
 const sandboxShape: (value: unknown) => SandboxRecord = checker(SandboxShape, "sandbox");
 const execShape: (value: unknown) => ExecRecord = checker(ExecShape, "exec");
+export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
 export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");
 
 const leaseShape = Compile(Lease);

@@ -25,6 +25,8 @@ export interface SandboxTable {
   owner: string | null;
   execs_started: number;
   /** JSON. */
+  forked_from: string | null;
+  /** JSON. */
   restarts: string | null;
   revision: number;
 }
@@ -48,6 +50,16 @@ export interface ExecTable {
   started_at: number | null;
   /** Null exactly as long as there is no outcome. */
   ended_at: number | null;
+}
+
+export interface CheckpointTable {
+  position: Generated<number>;
+  id: string;
+  sandbox_id: string;
+  name: string;
+  /** JSON: all else. */
+  data: string;
+  created_at: number;
 }
 
 export interface EventTable {
@@ -92,6 +104,7 @@ export interface MetaTable {
 export interface Tables {
   sandboxes: SandboxTable;
   execs: ExecTable;
+  checkpoints: CheckpointTable;
   events: EventTable;
   counters: CounterTable;
   idempotency: IdempotencyTable;

@@ -4,6 +4,8 @@ import { type Change, type Commit, type Idempotency, StoreConflict } from "@hold
 import { type Kysely, sql } from "kysely";
 import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
 import {
+  type CheckpointRow,
+  checkpointRow,
   type EventRow,
   type ExecRow,
   eventRow,
@@ -20,6 +22,7 @@ import type { CounterTable, IdempotencyTable, Tables } from "./tables.ts";
 const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
   "sandboxes.name": "name_taken",
   "execs.id": "exec_exists",
+  "checkpoints.sandbox_id, checkpoints.name": "checkpoint_exists",
   "idempotency.scope, idempotency.key": "idempotency_key_used",
 };
 
@@ -52,7 +55,10 @@ function apply(statements: Statements, change: Change): void {
       const { record, expectedRevision } = change;
       invariant(record.revision === expectedRevision + 1, "a revision grows by one");
       const row = { ...sandboxRow(record), expected_revision: expectedRevision };
-      if (statements.updateSandbox.run(row) === 1) return;
+      if (statements.updateSandbox.run(row) === 1) {
+        if (record.phase.name === "gone") statements.deleteCheckpointsOf.run(record);
+        return;
+      }
       invariant(statements.findSandbox.get(record), `sandbox ${record.id} was inserted before its update`);
       throw new StoreConflict("stale_revision");
     }
@@ -61,6 +67,7 @@ function apply(statements: Statements, change: Change): void {
       return;
     case "sandbox.scrap":
       statements.scrapSandbox.run(change);
+      statements.deleteCheckpointsOf.run(change);
       return;
     case "exec.insert": {
       const { record, idempotency, execsStarted } = change;
@@ -78,6 +85,12 @@ function apply(statements: Statements, change: Change): void {
     }
     case "exec.forget":
       for (const id of change.ids) forgetExec(statements, id);
+      return;
+    case "checkpoint.insert":
+      statements.insertCheckpoint.run(checkpointRow(change.record));
+      return;
+    case "checkpoint.remove":
+      statements.deleteCheckpoint.run(change);
       return;
     case "prune":
       statements.pruneEvents.run(change);
@@ -114,6 +127,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
   return {
     ...sandboxStatements(database, db),
     ...execStatements(database, db),
+    ...checkpointStatements(database, db),
     ...otherStatements(database, db),
     ...pruneStatements(database, db),
   };
@@ -190,6 +204,7 @@ function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow
     transitioned_at: slot("transitioned_at"),
     ended_at: slot("ended_at"),
     owner: slot("owner"),
+    forked_from: slot("forked_from"),
     execs_started: slot("execs_started"),
     restarts: slot("restarts"),
     revision: slot("revision"),
@@ -235,6 +250,27 @@ function execStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ),
     findExec: prepare<{ id: string }, { id: string }>(database, (slot) =>
       db.selectFrom("execs").select("id").where("id", "=", slot("id")),
+    ),
+  };
+}
+
+function checkpointStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    insertCheckpoint: prepare<CheckpointRow>(database, (slot) =>
+      db.insertInto("checkpoints").values({
+        id: slot("id"),
+        sandbox_id: slot("sandbox_id"),
+        name: slot("name"),
+        data: slot("data"),
+        created_at: slot("created_at"),
+      }),
+    ),
+    deleteCheckpoint: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("checkpoints").where("id", "=", slot("id")),
+    ),
+    /** A sandbox that is gone has none. */
+    deleteCheckpointsOf: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("checkpoints").where("sandbox_id", "=", slot("id")),
     ),
   };
 }
