@@ -1,6 +1,9 @@
 /** What the engine offers. The server, and nothing else, is written against this. */
 import type {
   AuditReport,
+  Checkpoint,
+  CheckpointList,
+  CreateCheckpoint,
   CreateSandbox,
   EventList,
   EventType,
@@ -66,6 +69,15 @@ export interface SandboxApi {
   /** A fresh proof now. */
   verify(ref: string, signal: AbortSignal): Promise<Proof>;
   processes(ref: string, signal: AbortSignal): Promise<ProcessInfo[]>;
+}
+
+export interface CheckpointApi {
+  /** Copies its files, and its memory where that can be had, at one moment. Resolves when the sandbox is proven again. */
+  create(ref: string, input: CreateCheckpoint, signal: AbortSignal): Promise<Checkpoint>;
+  /** Oldest first. Wakes nobody. */
+  list(ref: string): Promise<CheckpointList>;
+  /** By id or name. */
+  remove(ref: string, which: string, signal: AbortSignal): Promise<void>;
 }
 
 export interface OutputOptions {
@@ -165,6 +177,7 @@ export interface FileApi {
 
 export interface EngineApi {
   readonly sandboxes: SandboxApi;
+  readonly checkpoints: CheckpointApi;
   readonly execs: ExecApi;
   readonly files: FileApi;
   readonly images: Images;

@@ -3,6 +3,7 @@ import type { Progress } from "./api.ts";
 import type { LinkHolder } from "./link-holder.ts";
 import { type Decision, decide, type Input } from "./machine.ts";
 import type { OpenExec } from "./open-exec.ts";
+import type { Change } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
 import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
 import type { World } from "./world.ts";
@@ -36,6 +37,8 @@ export class Cell {
   /** The way into standby, while it is under way, and what turns it back as long as that can be. */
   suspension: Promise<void> | null = null;
   turnBack: AbortController | null = null;
+  /** A checkpoint is being made of it, and it goes on afterwards. */
+  saving = false;
   /** The way out of standby that all callers share. */
   waking: Promise<void> | null = null;
   /** Standbys that failed in a row, and when idleness may ask for the next. */
@@ -64,9 +67,12 @@ export class Cell {
     return this.#record.id;
   }
 
-  /** Decides and stores. Null: the input no longer applies. The record changes only when the commit is durable. */
-  decide(input: Input): Promise<Decision | null> {
-    const turn = this.#tail.then(() => this.#decideNow(input));
+  /**
+   * Decides and stores, with what else belongs into the same commit. Null: the input no longer applies, and nothing was
+   * stored. The record changes only when the commit is durable.
+   */
+  decide(input: Input, also: readonly Change[] = []): Promise<Decision | null> {
+    const turn = this.#tail.then(() => this.#decideNow(input, also));
     this.#tail = turn.catch(() => undefined);
     return turn;
   }
@@ -88,7 +94,7 @@ export class Cell {
     }
   }
 
-  async #decideNow(input: Input): Promise<Decision | null> {
+  async #decideNow(input: Input, also: readonly Change[]): Promise<Decision | null> {
     const { clock, numbers, store, log } = this.#world;
     const before = this.#record;
     const decision = decide(before, input, clock.now(), numbers);
@@ -96,7 +102,7 @@ export class Cell {
     const record = { ...decision.record, revision: before.revision + 1 };
     const { events, counters } = decision;
     const change = { kind: "sandbox.update", record, expectedRevision: before.revision } as const;
-    await store.commit({ changes: [change], events, counters });
+    await store.commit({ changes: [change, ...also], events, counters });
     this.#record = record;
     // The kernel counts from nothing for each.
     if (record.generation !== before.generation) this.oomKills = 0;
@@ -247,4 +253,4 @@ export class Cell {
 const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", "standby", "waking"]);
 
 /** Decisions that are preceded by the proof which counts after them. */
-const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "resume"]);
+const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "saved", "resume"]);

@@ -13,15 +13,19 @@ import { AfterWake } from "./after-wake.ts";
 import type { EngineApi } from "./api.ts";
 import { Audit } from "./audit.ts";
 import type { Cell } from "./cell.ts";
+import { Checkpoints } from "./checkpoints.ts";
 import { within } from "./clock.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import { SANDBOX_DELETED } from "./exec.ts";
+import { type ExecNames, execNames, renamedJournals } from "./exec-names.ts";
 import { Execs } from "./execs.ts";
 import { fileApi } from "./files.ts";
+import { renameHost } from "./forks.ts";
 import { Gate } from "./gate.ts";
 import { Launcher } from "./launcher.ts";
 import { Ledger } from "./ledger.ts";
 import { LinkHolder } from "./link-holder.ts";
+import { forkSource } from "./machine.ts";
 import { Observer } from "./observer.ts";
 import { isAwaited } from "./open-exec.ts";
 import { Orphans } from "./orphans.ts";
@@ -67,12 +71,14 @@ class Engine implements EngineApi {
   #linksLost = 0;
   readonly #afterWake: AfterWake;
   readonly sandboxes: Sandboxes;
+  readonly checkpoints: Checkpoints;
   readonly execs: Execs;
   readonly files: EngineApi["files"];
   readonly images: EngineApi["images"];
 
   constructor(ports: Ports, numbers: Numbers) {
-    const world: World = { ...ports, numbers, stopping: this.#stopping.signal };
+    const journals = renamedJournals(ports.journals, (id) => this.#execNames(id));
+    const world: World = { ...ports, journals, numbers, stopping: this.#stopping.signal };
     this.#world = world;
     const sandboxes = new Sandboxes(world);
     const prover = new Prover(world);
@@ -92,6 +98,7 @@ class Engine implements EngineApi {
       admission: this.#admission,
       openLink: (cell) => this.#openLink(cell),
       onFailed: (cell) => this.#reaper.tend(cell),
+      onServing: (cell) => this.#forked(cell),
     });
     this.#orphans = new Orphans(world, {
       owned: async (id) => sandboxes.cell(id) !== undefined || (await this.#isRecorded(id)),
@@ -138,6 +145,11 @@ class Engine implements EngineApi {
       admission,
     });
     this.#diskGuard = new DiskGuard(world, { cells, admission, clean: () => this.#sweeps.conservative() });
+    this.checkpoints = new Checkpoints(world, {
+      gate,
+      standby: this.#standby,
+      find: (ref) => sandboxes.find(ref),
+    });
     sandboxes.join({
       admission,
       launcher,
@@ -147,6 +159,8 @@ class Engine implements EngineApi {
       gate,
       pauses,
       standby: this.#standby,
+      source: (id) => this.checkpoints.source(id),
+      adoptExec: (cell, record) => this.#ledger.adopt(cell, record),
     });
     this.sandboxes = sandboxes;
     this.execs = new Execs(world, gate, this.#ledger, sandboxes);
@@ -164,6 +178,7 @@ class Engine implements EngineApi {
     await this.#adoptExecs();
     for (const cell of cells) if (cell.isAsleep) await this.#ledger.lookAsleep(cell);
     await this.#recovery.recover(cells);
+    for (const cell of cells) void this.checkpoints.tidy(cell);
     const message = `The server started with ${cells.length} sandboxes.`;
     await store
       .commit({ changes: [], events: [{ at: clock.now(), type: "server.started", message }] })
@@ -210,26 +225,37 @@ class Engine implements EngineApi {
     if (instance === null || cell.links !== null) return;
     const { clock, numbers } = this.#world;
     let wasUp = false;
-    cell.links = new LinkHolder(this.#world, instance, {
-      onUp: async (link) => {
-        link.onExecEnd((exec) => this.#ledger.exited(exec));
-        const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
-        await within(clock, limit, (signal) => this.#ledger.reconcile(cell, link, signal));
-        if (wasUp) this.#sayLink(cell, "link.restored", "The link to the keeper is back.");
-        wasUp = true;
-        cell.learn({ linkDown: null, heardAt: link.lastHeardAt });
+    cell.links = new LinkHolder(
+      this.#world,
+      instance,
+      {
+        onUp: async (link) => {
+          link.onExecEnd((exec) => this.#ledger.exited(cell, exec));
+          const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
+          await within(clock, limit, (signal) => this.#ledger.reconcile(cell, link, signal));
+          if (wasUp) this.#sayLink(cell, "link.restored", "The link to the keeper is back.");
+          wasUp = true;
+          cell.learn({ linkDown: null, heardAt: link.lastHeardAt });
+        },
+        onDown: (why) => {
+          if (cell.health.linkDown === null && wasUp) {
+            this.#linksLost += 1;
+            this.#sayLink(cell, "link.lost", why);
+          }
+          cell.learn({ linkDown: why });
+          // A lost link is a hint: look at once instead of at the next pass.
+          void this.#observer.look([cell]).catch(() => undefined);
+        },
       },
-      onDown: (why) => {
-        if (cell.health.linkDown === null && wasUp) {
-          this.#linksLost += 1;
-          this.#sayLink(cell, "link.lost", why);
-        }
-        cell.learn({ linkDown: why });
-        // A lost link is a hint: look at once instead of at the next pass.
-        void this.#observer.look([cell]).catch(() => undefined);
-      },
-    });
+      execNames(cell.record),
+    );
     cell.links.open();
+  }
+
+  /** Also of a sandbox that is gone: its execs can be asked for as long as its record is there. */
+  async #execNames(id: SandboxId): Promise<ExecNames | null> {
+    const record = this.sandboxes.cell(id)?.record ?? (await this.#world.store.sandbox(id).catch(() => null));
+    return record === null ? null : execNames(record);
   }
 
   #sayLink(cell: Cell, type: "link.lost" | "link.restored", message: string): void {
@@ -261,6 +287,20 @@ class Engine implements EngineApi {
   /** Awake and proven: its checkpoint is of no more use, and whoever asked for it learns that it was woken. */
   #woke(cell: Cell): void {
     void this.#standby.discard(cell);
+    void this.#afterWake.tell(cell);
+  }
+
+  /** A fork serves for the first time: it is called by its own name, and what came with its memory learns that it was woken. */
+  async #forked(cell: Cell): Promise<void> {
+    const origin = forkSource(cell.record);
+    const link = cell.links?.current;
+    if (origin === null || !link) return;
+    const { clock, numbers, log } = this.#world;
+    const names = { from: origin.sandboxName, to: cell.record.name };
+    const limit = { ms: numbers.keeperCallMs, what: "naming the host", signal: cell.fence.signal };
+    await within(clock, limit, (signal) => renameHost(link, names, signal)).catch((error: unknown) => {
+      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "the files of a fork keep the old host's name");
+    });
     void this.#afterWake.tell(cell);
   }
 
@@ -354,6 +394,7 @@ class Engine implements EngineApi {
       // The layers are what can be relied on; this only makes them prompt.
       void this.#sweeps.conservative();
       await this.#recovery.retry();
+      this.checkpoints.tidyAgain();
       await this.#storeActivity();
       this.#ledger.expireQueued(clock.now());
       this.#compareExecs();

@@ -1,6 +1,7 @@
 import { type Cause, causeOf, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { DeadlinePassed, within } from "./clock.ts";
+import { launchDeadlineMs } from "./launcher.ts";
 import { LinkUnwanted } from "./link-holder.ts";
 import { KeeperRefusal, type Link, LinkLost } from "./ports.ts";
 import type { Prover } from "./prover.ts";
@@ -77,7 +78,7 @@ export class Gate {
     const settled = () => cell.record.phase.name !== "queued" && cell.record.phase.name !== "launching";
     if (!settled()) {
       // Longer than the launch's own deadlines, so that its outcome is what the caller hears.
-      const ms = numbers.launchQueueMs + numbers.createDeadlineMs + OUTCOME_MS;
+      const ms = numbers.launchQueueMs + launchDeadlineMs(cell.record, numbers) + OUTCOME_MS;
       const limit = { ms, what: "waiting for the sandbox", signal };
       await within(clock, limit, (inner) => cell.until(settled, inner)).catch((error: unknown) => {
         throw signal.aborted

@@ -1,10 +1,12 @@
-import { causeOf, HoldfastError } from "@holdfast/contract";
+import { causeOf, HoldfastError, type Numbers } from "@holdfast/contract";
 import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
 import { DeadlinePassed, raced, within } from "./clock.ts";
 import { FairLine } from "./fair-line.ts";
-import { hasServed } from "./machine.ts";
+import { forkSource, hasServed } from "./machine.ts";
+import { CheckpointUnusable } from "./ports.ts";
 import type { Prover } from "./prover.ts";
+import type { SandboxRecord } from "./records.ts";
 import { failedProof } from "./status.ts";
 import type { World } from "./world.ts";
 
@@ -18,6 +20,7 @@ export class Launcher {
   readonly #prover: Prover;
   readonly #openLink: (cell: Cell) => void;
   readonly #onFailed: (cell: Cell) => void;
+  readonly #onServing: (cell: Cell) => Promise<void>;
   readonly #admission: Admission;
   readonly #line = new FairLine<Place>();
   #running = 0;
@@ -29,6 +32,8 @@ export class Launcher {
       admission: Admission;
       openLink: (cell: Cell) => void;
       onFailed: (cell: Cell) => void;
+      /** It is proven, and nobody has been told so yet. */
+      onServing: (cell: Cell) => Promise<void>;
     },
   ) {
     this.#world = world;
@@ -36,6 +41,7 @@ export class Launcher {
     this.#admission = parts.admission;
     this.#openLink = parts.openLink;
     this.#onFailed = parts.onFailed;
+    this.#onServing = parts.onServing;
   }
 
   get waiting(): number {
@@ -58,13 +64,15 @@ export class Launcher {
   /** What becomes of a launch decides whether others are tried. One that was overtaken says nothing about the host. */
   async #tried(cell: Cell, signal: AbortSignal): Promise<void> {
     const { clock, numbers } = this.#world;
-    const limit = { ms: numbers.createDeadlineMs, what: "the launch", signal };
+    const limit = { ms: launchDeadlineMs(cell.record, numbers), what: "the launch", signal };
     await this.#allowed(cell, signal);
     try {
       await within(clock, limit, (inner) => this.#steps(cell, inner));
     } catch (error) {
-      const isOvertaken = cell.fence.signal.aborted || this.#world.stopping.aborted;
-      this.#admission.launchEnded(isOvertaken ? null : causeOf(asHoldfastError(error)));
+      // Nor does a checkpoint that can't be used.
+      const isItsOwn =
+        cell.fence.signal.aborted || this.#world.stopping.aborted || error instanceof CheckpointUnusable;
+      this.#admission.launchEnded(isItsOwn ? null : causeOf(asHoldfastError(error)));
       throw error;
     }
     this.#admission.launched();
@@ -100,9 +108,11 @@ export class Launcher {
 
   async #steps(cell: Cell, signal: AbortSignal): Promise<void> {
     const { clock, driver, numbers } = this.#world;
-    const begun = await cell.decide({ type: "launch", deadline: clock.now() + numbers.createDeadlineMs });
+    const deadline = clock.now() + launchDeadlineMs(cell.record, numbers);
+    const begun = await cell.decide({ type: "launch", deadline });
     if (begun === null) throw new Error("the sandbox is no longer to be launched");
     const { id: sandboxId, name, generation, spec } = begun.record;
+    const origin = forkSource(begun.record);
     const order = {
       sandboxId,
       name,
@@ -110,6 +120,7 @@ export class Launcher {
       image: spec.image,
       resources: spec.resources,
       restart: hasServed(begun.record),
+      fork: origin === null ? undefined : { ...origin, id: origin.checkpointId },
       onStep: (step: string) => cell.progress(step),
     };
     cell.progress("launching");
@@ -130,6 +141,7 @@ export class Launcher {
     if (!proof.ok) throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
     const keeperBootId = cell.links?.current?.keeper.bootId;
     if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
+    await raced(this.#onServing(cell), signal);
     const provenAt = Date.parse(proof.at);
     const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId });
     if (proven === null) throw new Error("the launch was overtaken");
@@ -172,6 +184,12 @@ export class Launcher {
     else this.#running -= 1;
   }
 }
+
+/** A fork has to be copied first, which may take as long as the checkpoint took. */
+export const launchDeadlineMs = (
+  record: SandboxRecord,
+  { createDeadlineMs, standbyDeadlineMs }: Numbers,
+): number => createDeadlineMs + (forkSource(record) === null ? 0 : standbyDeadlineMs);
 
 const ASK_AGAIN_MS = 1_000;
 

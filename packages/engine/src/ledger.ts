@@ -275,10 +275,10 @@ export class Ledger {
     });
   }
 
-  /** Called by the link for every exec that ends while it is up. */
-  exited(known: KeeperExec): void {
+  /** Called by the link for every exec that ends while it is up. A fork's keeper may know ids that are another sandbox's. */
+  exited(cell: Cell, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
-    if (exec === undefined) return;
+    if (exec?.cell !== cell) return;
     this.#acknowledge(exec, known);
   }
 
@@ -298,11 +298,26 @@ export class Ledger {
       else void this.#dispatch(exec, null);
     }
     this.#advance(cell);
-    const ended = [...known.values()].filter((exec) => exec.state !== "running" && !this.#open.has(exec.id));
+    const others = [...known.values()].filter(({ id }) => this.#open.get(id)?.cell !== cell);
+    await this.#sort(cell, others, link, signal);
+  }
+
+  /** What a keeper has beyond the open execs of its sandbox: proofs and what is nobody's go, the rest is kept there. */
+  async #sort(cell: Cell, execs: readonly KeeperExec[], link: Link, signal: AbortSignal): Promise<void> {
     const isProof = ({ id }: KeeperExec) => id.startsWith(PROOF_EXEC_PREFIX);
-    for (const { id } of ended.filter(isProof))
-      link.forgetExec(id, { keepJournal: false }, signal).catch(() => undefined);
-    const kept = ended.filter((exec) => !isProof(exec)).sort((a, b) => a.endedAt - b.endedAt);
+    const named = execs.filter((exec) => !isProof(exec));
+    const strangers = await this.#retention.strangers(
+      cell,
+      named.map(({ id }) => id),
+    );
+    for (const exec of execs.filter((each) => isProof(each) || strangers.has(each.id))) {
+      if (exec.state !== "running")
+        link.forgetExec(exec.id, { keepJournal: false }, signal).catch(() => undefined);
+      else if (!isProof(exec)) link.cancelExec(exec.id, signal).catch(() => undefined);
+    }
+    const kept = named
+      .filter(({ id, state }) => state !== "running" && !strangers.has(id))
+      .sort((a, b) => a.endedAt - b.endedAt);
     this.#retention.inKeeper(
       cell,
       kept.map(({ id }) => id),
@@ -332,6 +347,7 @@ export class Ledger {
     const exec = this.#enter(cell, record);
     exec.stored = true;
     exec.sent = true;
+    exec.arrived = isForked(record, cell);
     if (isOfOtherMemory(record, cell)) void this.lose(exec, KEEPER_FORGOT);
   }
 
@@ -466,6 +482,10 @@ const limitedCount = ({ record }: Cell): number | undefined =>
 /** Execs live as long as the memory that they began in, whatever generation it has come back as. */
 const isOfOtherMemory = ({ generation }: ExecRecord, { record }: Cell): boolean =>
   generation < record.memorySince;
+
+/** It was begun elsewhere, and came with the memory: no keeper is ever asked to start it. */
+const isForked = ({ id }: ExecRecord, { record }: Cell): boolean =>
+  record.forkedFrom?.execs.some((exec) => exec.id === id) ?? false;
 
 const hasRoom = ({ openExecs, queuedExecs }: Cell, limit: number): boolean =>
   openExecs.size - queuedExecs.size < limit;

@@ -1,5 +1,6 @@
 import { causeOf } from "@holdfast/contract";
 import { raced, within } from "./clock.ts";
+import { type ExecNames, renamedLink } from "./exec-names.ts";
 import { type Instance, type Link, LinkLost } from "./ports.ts";
 import type { World } from "./world.ts";
 
@@ -26,17 +27,19 @@ export class LinkHolder {
   readonly #world: World;
   readonly #instance: Instance;
   readonly #hooks: LinkHooks;
+  readonly #names: ExecNames | null;
   readonly #over = new AbortController();
   #current: Link | null = null;
   #waiters = new Set<(link: Link) => void>();
   #down = "not connected yet";
   #bootId: string | undefined;
 
-  constructor(world: World, instance: Instance, hooks: LinkHooks) {
+  constructor(world: World, instance: Instance, hooks: LinkHooks, names: ExecNames | null = null) {
     this.#world = world;
     this.#instance = instance;
     this.#bootId = instance.keeperBootId;
     this.#hooks = hooks;
+    this.#names = names;
   }
 
   get current(): Link | null {
@@ -107,7 +110,8 @@ export class LinkHolder {
     const { clock, driver, numbers } = this.#world;
     const limit = { ms: numbers.linkDeadMs, what: "connecting to the keeper", signal: over };
     return within(clock, limit, async (signal) => {
-      const link = await driver.connect(this.#instance, signal);
+      const bare = await driver.connect(this.#instance, signal);
+      const link = this.#names === null ? bare : renamedLink(bare, this.#names);
       try {
         this.#recognise(link);
         await raced(this.#hooks.onUp(link), signal);

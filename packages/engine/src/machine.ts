@@ -10,7 +10,7 @@ import {
 } from "@holdfast/contract";
 import { nextLease } from "./lease.ts";
 import type { Checkpoint, Instance, NewEvent } from "./ports.ts";
-import type { Lease, PhaseState, SandboxRecord } from "./records.ts";
+import type { Lease, Origin, PhaseState, SandboxRecord } from "./records.ts";
 
 /** Everything that can happen to a sandbox. What carries a generation or attempt id is ignored when that is stale. */
 export type Input =
@@ -22,11 +22,20 @@ export type Input =
   /** Its server ended in the middle of it, and nothing that runs was found of it. */
   | { type: "launch_interrupted"; cause: Cause }
   | { type: "pause" }
-  | { type: "suspend"; checkpointId: CheckpointId; kind: StandbyKind; deadline: number; why: string }
+  | {
+      type: "suspend";
+      checkpointId: CheckpointId;
+      kind: StandbyKind;
+      deadline: number;
+      why: string;
+      saving?: true;
+    }
   /** It goes on as it was. */
   | { type: "suspend_failed"; checkpointId: CheckpointId; cause: Cause }
   /** Its memory is on disk, or is given up where only files are kept. */
   | { type: "suspended"; checkpointId: CheckpointId; checkpoint: Checkpoint | null }
+  /** A copy of it is kept on disk, and it goes on. */
+  | { type: "saved"; checkpointId: CheckpointId; name: string; sizeBytes: number }
   | { type: "wake"; deadline: number }
   /** Restored and still frozen: from the moment this is stored the checkpoint is spent. */
   | { type: "restored"; generation: number; instance: Instance }
@@ -70,11 +79,7 @@ export function decide(
       return launch(record, input, now, settings);
     case "launched":
       if (record.phase.name !== "launching" || record.generation !== input.generation) return null;
-      return outcome(
-        { ...record, instance: input.instance, lease: booted(record.lease, input.instance) },
-        now,
-        [["sandbox.launched", "The instance was started.", { pid: input.instance.pid }]],
-      );
+      return launched(record, input.instance, now);
     case "proven":
       return proven(record, input, now);
     case "launch_failed":
@@ -99,6 +104,7 @@ export function decide(
     case "suspend":
     case "suspend_failed":
     case "suspended":
+    case "saved":
     case "wake":
     case "restored":
     case "wake_failed":
@@ -141,7 +147,7 @@ export const hasInstance = ({ phase }: SandboxRecord): boolean =>
 
 type SleepInput = Extract<
   Input,
-  { type: "suspend" | "suspend_failed" | "suspended" | "wake" | "restored" | "wake_failed" }
+  { type: "suspend" | "suspend_failed" | "suspended" | "saved" | "wake" | "restored" | "wake_failed" }
 >;
 
 function sleepStep(
@@ -154,16 +160,26 @@ function sleepStep(
   switch (input.type) {
     case "suspend": {
       if (phase.name !== "running") return null;
-      const { checkpointId, kind, deadline, why } = input;
-      const next = enter(record, { name: "suspending", checkpointId, kind, deadline }, now);
-      return outcome(next, now, [["sandbox.suspending", why, { kind }]]);
+      const { checkpointId, kind, deadline, why, saving } = input;
+      const asked = { name: "suspending", checkpointId, kind, deadline, ...(saving && { saving }) } as const;
+      const type = saving ? "sandbox.saving" : "sandbox.suspending";
+      return outcome(enter(record, asked, now), now, [[type, why, { kind }]]);
     }
     case "suspend_failed": {
       if (phase.name !== "suspending" || phase.checkpointId !== input.checkpointId) return null;
       const { cause } = input;
-      const message = `The sandbox stays awake: ${cause.message}`;
+      const [type, left] = phase.saving
+        ? (["sandbox.checkpoint_failed", "The sandbox goes on, and no checkpoint was kept"] as const)
+        : (["sandbox.standby_failed", "The sandbox stays awake"] as const);
       return outcome(enter(record, { name: "running" }, now), now, [
-        ["sandbox.standby_failed", message, { cause }],
+        [type, `${left}: ${cause.message}`, { cause }],
+      ]);
+    }
+    case "saved": {
+      const { checkpointId, name, sizeBytes } = input;
+      if (phase.name !== "suspending" || !phase.saving || phase.checkpointId !== checkpointId) return null;
+      return outcome(enter(record, { name: "running" }, now), now, [
+        ["sandbox.checkpointed", `Checkpoint ${name} is kept.`, { checkpointId, name, sizeBytes }],
       ]);
     }
     case "suspended":
@@ -191,7 +207,7 @@ function suspended(
   settings: Settings,
 ): Decision | null {
   const { phase, generation } = record;
-  if (phase.name !== "suspending" || phase.checkpointId !== checkpointId) return null;
+  if (phase.name !== "suspending" || phase.saving || phase.checkpointId !== checkpointId) return null;
   const lease = nextLease(record.lease, { type: "need_stop", reason: "standby", generation }, now, settings);
   if (lease === null) return null;
   const keeperBootId = record.instance?.keeperBootId ?? null;
@@ -281,10 +297,30 @@ function launch(
     settings,
   );
   if (lease === null) return null;
-  const launched = { ...record, generation, memorySince: generation, lease, instance: null };
-  const next = enter(launched, { name: "launching", deadline }, now);
+  const memorySince = beginsWithMemory(record) ? record.memorySince : generation;
+  const next = enter(
+    { ...record, generation, memorySince, lease, instance: null },
+    { name: "launching", deadline },
+    now,
+  );
   return { record: next, events: [], counters: {} };
 }
+
+function launched(record: SandboxRecord, made: Instance, now: number): Decision {
+  const { forkedFrom } = record;
+  const keeperBootId = beginsWithMemory(record) ? forkedFrom?.keeperBootId : null;
+  const instance = { ...made, ...(keeperBootId && { keeperBootId }) };
+  return outcome({ ...record, instance, lease: booted(record.lease, instance) }, now, [
+    ["sandbox.launched", "The instance was started.", { pid: instance.pid }],
+  ]);
+}
+
+/** Whether what it is launched from is a checkpoint: then the keeper, its execs and their memory are not new. */
+const beginsWithMemory = (record: SandboxRecord): boolean => forkSource(record)?.kind === "memory";
+
+/** What its launch copies. Once it has served, its own files are what it is launched on. */
+export const forkSource = (record: SandboxRecord): Origin | null =>
+  hasServed(record) ? null : record.forkedFrom;
 
 const known = (record: SandboxRecord, instance: Instance, keeperBootId: string): SandboxRecord => ({
   ...record,
@@ -311,7 +347,10 @@ const failLaunch = (record: SandboxRecord, cause: Cause, now: number, settings: 
 function launchAgain(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
   if (hasServed(record) && mayRestart(record, now, settings)) return restart(record, cause, now, settings);
   const { generation } = record;
-  if (generation > 1) return failLaunch(record, cause, now, settings);
+  const isFirst = generation === (record.forkedFrom?.generation ?? 0) + 1;
+  // Execs that it began with may have ended in it, and somebody may have been told: they must not run again.
+  const hasRun = beginsWithMemory(record) && record.instance !== null;
+  if (!isFirst || hasRun) return failLaunch(record, cause, now, settings);
   const order = { type: "need_stop", reason: "launch_failed", generation } as const;
   const lease = nextLease(record.lease, order, now, settings);
   const next = { ...enter(record, { name: "queued" }, now), lease: lease ?? record.lease };

@@ -20,7 +20,7 @@ import type {
   StandbyKind,
   TerminalSize,
 } from "@holdfast/contract";
-import type { ExecRecord, SandboxRecord } from "./records.ts";
+import type { ExecRecord, SandboxRecord, SavedCheckpoint } from "./records.ts";
 
 export interface Clock {
   /** Milliseconds since the epoch. */
@@ -103,6 +103,9 @@ export type Change =
   | { kind: "exec.end"; record: ExecRecord }
   /** Ended execs whose time is over, with what was remembered under their idempotency keys. Unknown ids are fine. */
   | { kind: "exec.forget"; ids: readonly ExecId[] }
+  | { kind: "checkpoint.insert"; record: SavedCheckpoint }
+  /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
+  | { kind: "checkpoint.remove"; id: CheckpointId }
   /** Events, keys of sandboxes and records of gone sandboxes that are older; at most so many of each. */
   | { kind: "prune"; eventsBefore: number; keysBefore: number; goneBefore: number; limit: number };
 
@@ -122,6 +125,7 @@ export class StoreConflict extends Error {
   readonly reason:
     | "name_taken"
     | "exec_exists"
+    | "checkpoint_exists"
     | "stale_revision"
     | "already_terminal"
     | "idempotency_key_used";
@@ -175,6 +179,12 @@ export interface Store {
   /** What is kept of the ended execs of one sandbox, oldest end first. */
   keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
 
+  checkpoint(id: CheckpointId): Promise<SavedCheckpoint | null>;
+  /** Oldest first. */
+  checkpoints(sandboxId: SandboxId): Promise<SavedCheckpoint[]>;
+  /** Also of those that can't be read: what they own is left alone. */
+  checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]>;
+
   /** What was made under an idempotency key. */
   idempotent(scope: string, key: string): Promise<{ target: string; fingerprint: string } | null>;
 
@@ -213,8 +223,19 @@ export interface LaunchOrder {
   resources: Resources;
   /** The files of an earlier instance are there and are to be used again. */
   restart: boolean;
-  /** Called at each step that is begun: `files`, `root`, `runtime`, `keeper`. */
+  /** It begins with a copy of what was kept there, and not from its image. */
+  fork?: ForkSource | undefined;
+  /** Called at each step that is begun: `files`, `root`, `runtime`, `keeper`; of a fork `checkpoint`, `files`, `root`, `memory`. */
   onStep?: (step: string) => void;
+}
+
+/** What a fork is made of. The instance has the memory that was kept, under its own name and generation. */
+export interface ForkSource {
+  sandboxId: SandboxId;
+  id: CheckpointId;
+  kind: StandbyKind;
+  /** Of the instance that was kept. */
+  generation: number;
 }
 
 export interface Capacity {
@@ -261,6 +282,14 @@ export interface CheckpointOrder {
   sandboxId: SandboxId;
   generation: number;
   id: CheckpointId;
+}
+
+export interface SaveOrder extends CheckpointOrder {
+  kind: StandbyKind;
+  /** No other journals are kept. */
+  journals: readonly ExecId[];
+  /** It must not take more than this on disk. */
+  maxBytes: number;
 }
 
 export interface RestoreOrder {
@@ -330,6 +359,14 @@ export interface Driver {
   restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance>;
   /** Removes every checkpoint of the sandbox, whole or not, but the one to keep. Idempotent. */
   discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void>;
+  /**
+   * Copies the files of an instance, and its memory where that is asked for, into a checkpoint that `discard` leaves alone.
+   * The caller has frozen it and closed its link; it stays frozen and unharmed whatever becomes of this. Resolves when all
+   * of it is whole and durable. Where it fails or is broken off, nothing counts as a checkpoint.
+   */
+  save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }>;
+  /** Removes every saved checkpoint of the sandbox, whole or not, but those to keep. Idempotent. */
+  unsave(id: SandboxId, keep: readonly CheckpointId[], signal: AbortSignal): Promise<void>;
   /**
    * Files of a sandbox that has no instance, as its own uid 0 would see them. Paths on what only an instance has (/proc,
    * /dev, and what else is not on its disk) are refused as `not_on_disk`. To be closed after use.

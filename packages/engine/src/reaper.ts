@@ -98,7 +98,9 @@ export class Reaper {
     // Before the files go: what the journals tell of execs that were under way can't be learned afterwards.
     await this.#onReleased(cell);
     if (!destroysFiles(cell.record)) return;
-    // Execs can be asked for after their sandbox is gone. That they can't is no reason to keep the sandbox.
+    // Execs can be asked for after their sandbox is gone. That they can't is no reason to keep the sandbox. What is to be
+    // launched once more makes them anew.
+    if (cell.record.phase.name === "queued") return driver.destroy(cell.id, signal);
     await journals.keep(cell.id, signal).catch((error: unknown) => {
       log.error({ sandbox: cell.id, cause: causeOf(error) }, "journals could not be kept");
     });

@@ -41,7 +41,14 @@ export type PhaseState =
   /** Frozen in memory, at the user's wish. */
   | { name: "paused" }
   /** Its memory is being written to disk, under this id. Until that is done it is a running instance, frozen or not. */
-  | { name: "suspending"; checkpointId: CheckpointId; kind: StandbyKind; deadline: number }
+  | {
+      name: "suspending";
+      checkpointId: CheckpointId;
+      kind: StandbyKind;
+      deadline: number;
+      /** A copy is kept and it goes on: it is not on its way to sleep. */
+      saving?: true;
+    }
   /** What is left of the instance, if anything, owes a stop. The checkpoint is null where only files were kept. */
   | { name: "standby"; checkpoint: KeptMemory | null; failedWakes: number }
   /** `consumed` once processes may have run that came out of the checkpoint: from then on it is never used again. */
@@ -91,6 +98,53 @@ export type Lease =
   /** Its stored form could not be read. It is kept as it was, blocks launch and delete, and is shown. */
   | { state: "quarantined"; raw: string };
 
+/** What a fork began with. */
+export interface Origin {
+  sandboxId: SandboxId;
+  /** What it was called then. */
+  sandboxName: string;
+  checkpointId: CheckpointId;
+  kind: StandbyKind;
+  /** Of the instance that the checkpoint is of. A fork counts on from it: its keeper takes no smaller one. */
+  generation: number;
+  keeperBootId: string | null;
+  execs: readonly ForkedExec[];
+}
+
+/** One exec under three names: its own, the one it has where it was forked from, and what its keeper calls it. */
+export interface ForkedExec {
+  id: ExecId;
+  from: ExecId;
+  keeperId: ExecId;
+}
+
+/** A checkpoint that stays until it is removed, and that any number of sandboxes may begin with. */
+export interface SavedCheckpoint {
+  id: CheckpointId;
+  sandboxId: SandboxId;
+  name: string;
+  kind: StandbyKind;
+  generation: number;
+  keeperBootId: string | null;
+  createdAt: number;
+  /** All of it, and the memory's part of that. */
+  sizeBytes: number;
+  memoryBytes: number;
+  /** Of the sandbox, as it was. */
+  spec: SandboxSpec;
+  sandboxName: string;
+  /** Those that its memory has. */
+  execs: readonly SavedExec[];
+}
+
+export interface SavedExec {
+  id: ExecId;
+  keeperId: ExecId;
+  spec: ExecSpec;
+  digest: string;
+  startedAt: number | null;
+}
+
 export interface SandboxRecord {
   id: SandboxId;
   name: string;
@@ -112,6 +166,8 @@ export interface SandboxRecord {
   owner: string | null;
   /** Counted with every exec that is stored. */
   execsStarted: number;
+  /** Null where it began from an image. */
+  forkedFrom: Origin | null;
   /** Cold starts since `since`; null where there were none. */
   restarts: { since: number; count: number } | null;
   /** Grows by one with every update. */

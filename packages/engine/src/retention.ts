@@ -64,6 +64,24 @@ export class Retention {
       this.#put(shelf, id, outputEnd);
   }
 
+  /** Those that came with the memory of a fork, and are on record where that was taken, if anywhere. */
+  async strangers(cell: Cell, ids: readonly ExecId[]): Promise<Set<ExecId>> {
+    if (cell.record.forkedFrom === null) return new Set();
+    const kept = new Set(this.#shelf(cell.id).kept.map(({ id }) => id));
+    const unsure = ids.filter((id) => !kept.has(id));
+    const found = await Promise.all(unsure.map((id) => this.#isOf(cell, id)));
+    return new Set(unsure.filter((_, index) => !found[index]));
+  }
+
+  /** Not being able to tell counts as yes. */
+  async #isOf(cell: Cell, id: ExecId): Promise<boolean> {
+    try {
+      return (await this.#world.store.exec(id))?.sandboxId === cell.id;
+    } catch {
+      return true;
+    }
+  }
+
   /** What the keeper turns out to have of ended execs, oldest first. */
   inKeeper(cell: Cell, ids: readonly ExecId[]): void {
     this.#shelf(cell.id).inKeeper = [...ids];

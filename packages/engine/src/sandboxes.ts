@@ -20,6 +20,7 @@ import type { CreateOptions, SandboxApi } from "./api.ts";
 import { pendingMessage } from "./audit.ts";
 import { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
+import { forkedExecs, forkedSpec, originOf } from "./forks.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
 import type { Orphans } from "./orphans.ts";
@@ -27,7 +28,7 @@ import type { Pauses } from "./pauses.ts";
 import { type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
-import type { SandboxRecord, SandboxSpec } from "./records.ts";
+import type { ExecRecord, Origin, SandboxRecord, SandboxSpec, SavedCheckpoint } from "./records.ts";
 import type { Standby } from "./standby.ts";
 import { viewSandbox } from "./view.ts";
 import type { World } from "./world.ts";
@@ -41,6 +42,10 @@ export interface Parts {
   gate: Gate;
   pauses: Pauses;
   standby: Standby;
+  /** The checkpoint that a new sandbox is to begin with. */
+  source(id: string): Promise<SavedCheckpoint>;
+  /** An exec that a sandbox has from its beginning. */
+  adoptExec(cell: Cell, record: ExecRecord): void;
 }
 
 /** The live sandboxes, by id and by name, and what callers can do with them. */
@@ -172,19 +177,26 @@ export class Sandboxes implements SandboxApi {
     options: CreateOptions,
   ): Promise<{ sandbox: Sandbox; existed: boolean }> {
     const { store, ids } = this.#world;
-    const spec = await this.#spec(input);
     const idempotency = keyOf(input, options.idempotencyKey);
-    const repeated = await this.#repeated(idempotency);
-    if (repeated !== null) return this.#answer(repeated, true, options);
+    const made = (await this.#repeated(idempotency)) ?? (await this.#sameFork(input));
+    if (made !== null) return this.#answer(made, true, options);
+    const { fromCheckpoint } = input;
+    const saved = fromCheckpoint === undefined ? null : await this.#with.source(fromCheckpoint);
+    const spec = saved === null ? await this.#spec(input) : forkedSpec(saved, this.#named(input));
     const owner = options.owner ?? null;
     await this.#with.admission.admit(owner);
     this.#with.launcher.admit();
-    const record = this.#record(input.name ?? ids.name(), spec, owner);
+    const origin = saved === null ? null : originOf(saved, ids);
+    const record = this.#record(input.name ?? ids.name(), spec, owner, origin);
+    const execs = saved === null ? [] : forkedExecs(record, saved, record.createdAt);
     const cell = this.adopt(record);
     try {
       const { id: sandboxId, createdAt: at, name } = record;
       await store.commit({
-        changes: [{ kind: "sandbox.insert", record, idempotency }],
+        changes: [
+          { kind: "sandbox.insert", record, idempotency },
+          ...execs.map((exec) => ({ kind: "exec.insert", record: exec }) as const),
+        ],
         events: [
           {
             at,
@@ -192,15 +204,20 @@ export class Sandboxes implements SandboxApi {
             sandboxId,
             generation: 0,
             message: `Sandbox ${name} was accepted.`,
-            data: { name, image: spec.image },
+            data: { name, image: spec.image, ...(saved && { fromCheckpoint: saved.id }) },
           },
+          ...execs.map(({ id: execId, generation }) => ({
+            ...{ at, type: "exec.started" as const, sandboxId, execId, generation },
+            message: "An exec goes on in a fork.",
+          })),
         ],
-        counters: { created: 1 },
+        counters: { created: 1, execsStarted: execs.length },
       });
     } catch (error) {
       this.#cells.delete(record.id);
       return this.#lostRace(error, input, idempotency, options);
     }
+    for (const exec of execs) this.#with.adoptExec(cell, exec);
     const { onProgress } = options;
     if (onProgress) cell.onProgress.add(onProgress);
     cell.progress("accepted");
@@ -208,9 +225,14 @@ export class Sandboxes implements SandboxApi {
     return this.#answer(cell, false, options);
   }
 
-  async #spec(input: CreateSandbox): Promise<SandboxSpec> {
+  #named(input: CreateSandbox): CreateSandbox {
     if (input.name !== undefined && !isName(input.name))
       throw new HoldfastError("invalid_request", { message: "The name must be a DNS label." });
+    return input;
+  }
+
+  async #spec(asked: CreateSandbox): Promise<SandboxSpec> {
+    const input = this.#named(asked);
     const image = input.image ?? DEFAULT_IMAGE;
     if ((await this.#world.images.get(image)) === null) {
       throw new HoldfastError("image_not_found", { message: `There is no image ${JSON.stringify(image)}.` });
@@ -240,15 +262,16 @@ export class Sandboxes implements SandboxApi {
     });
   }
 
-  #record(name: string, spec: SandboxSpec, owner: string | null): SandboxRecord {
+  #record(name: string, spec: SandboxSpec, owner: string | null, forkedFrom: Origin | null): SandboxRecord {
+    const generation = forkedFrom?.generation ?? 0;
     const now = this.#world.clock.now();
     return {
       id: this.#world.ids.sandbox(),
       name,
       nameHeld: true,
       phase: { name: "queued" },
-      generation: 0,
-      memorySince: 0,
+      generation,
+      memorySince: generation,
       lease: { state: "none" },
       instance: null,
       spec,
@@ -257,10 +280,18 @@ export class Sandboxes implements SandboxApi {
       transitionedAt: now,
       endedAt: null,
       owner,
-      execsStarted: 0,
+      execsStarted: forkedFrom?.execs.length ?? 0,
+      forkedFrom,
       restarts: null,
       revision: 0,
     };
+  }
+
+  /** A fork that exists is returned whatever became of its checkpoint, and though there may be no room for a second. */
+  async #sameFork({ name, ifExists, fromCheckpoint }: CreateSandbox): Promise<Cell | null> {
+    if (fromCheckpoint === undefined || ifExists !== "return" || name === undefined) return null;
+    const holder = await this.#world.store.sandboxByName(name).catch(() => null);
+    return holder === null ? null : (this.#cells.get(holder.id) ?? null);
   }
 
   async #repeated(idempotency: Idempotency | undefined): Promise<Cell | null> {

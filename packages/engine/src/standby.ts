@@ -15,7 +15,7 @@ export interface StandbyParts {
   openLink(cell: Cell): void;
 }
 
-/** How long calls that are under way may hold an ordered standby up. */
+/** How long calls that are under way may hold an ordered standby, or a checkpoint, up. */
 const QUIET_MS = 5_000;
 
 /**
@@ -36,7 +36,9 @@ export class Standby {
   }
 
   /** Callers at the same time share one. Resolves when nothing of it is in memory. */
-  suspend(cell: Cell, why: string): Promise<void> {
+  async suspend(cell: Cell, why: string): Promise<void> {
+    const signal = AbortSignal.any([this.#world.stopping, cell.fence.signal]);
+    while (cell.saving) await cell.until(() => !cell.saving, signal);
     this.#ordered.add(cell);
     return this.#shared(cell, why);
   }
@@ -83,7 +85,7 @@ export class Standby {
     try {
       // What was begun until a moment ago was let in; nothing is from here on.
       this.#checkUnused(cell);
-      await this.#quiet(cell, signal);
+      await untilQuiet(this.#world, cell, signal);
       const limit = { ms: numbers.standbyDeadlineMs, what: "writing the memory", signal };
       if (kind === "memory")
         checkpoint = await within(clock, limit, (inner) => this.#write(cell, checkpointId, inner));
@@ -123,12 +125,6 @@ export class Standby {
     return checkpoint;
   }
 
-  /** Nothing is on its way to the keeper, or from it. */
-  async #quiet(cell: Cell, signal: AbortSignal): Promise<void> {
-    const limit = { ms: QUIET_MS, what: "waiting for the calls that are under way", signal };
-    await within(this.#world.clock, limit, (inner) => cell.until(() => isQuiet(cell), inner));
-  }
-
   async #admit(cell: Cell, signal: AbortSignal): Promise<void> {
     const { clock, driver, numbers } = this.#world;
     if (driver.standby.kind === "files") return;
@@ -148,9 +144,20 @@ export class Standby {
 
   /** Back to serving, after whatever came in between: thawed, linked, proven, and then said. Never rejects. */
   async goOn(cell: Cell, cause: Cause): Promise<void> {
-    const { clock, driver, numbers, log } = this.#world;
     const { phase } = cell.record;
     if (phase.name !== "suspending") return;
+    await this.serveAgain(cell);
+    await cell.decideSurely({ type: "suspend_failed", checkpointId: phase.checkpointId, cause });
+    this.#world.log.warn(
+      { sandbox: cell.id, cause },
+      phase.saving ? "a checkpoint failed; the sandbox goes on" : "a standby failed; the sandbox goes on",
+    );
+    await this.discard(cell);
+  }
+
+  /** Thawed, linked and proven, whatever of that it still lacks, unless its end overtakes it. Never rejects. */
+  async serveAgain(cell: Cell): Promise<void> {
+    const { clock, driver, numbers, log } = this.#world;
     // Whatever is still being written of it is given up before it runs on.
     await within(clock, { ms: numbers.freezeMs, what: "the driver" }, () => cell.launching).catch(
       () => undefined,
@@ -158,11 +165,9 @@ export class Standby {
     await within(clock, { ms: numbers.freezeMs, what: "thawing" }, (signal) =>
       driver.thaw(cell.id, signal),
     ).catch((error: unknown) => log.error({ sandbox: cell.id, cause: causeOf(error) }, "thawing failed"));
+    if (cell.record.phase.name !== "suspending") return;
     this.#parts.openLink(cell);
     await this.#parts.prover.prove(cell);
-    await cell.decideSurely({ type: "suspend_failed", checkpointId: phase.checkpointId, cause });
-    log.warn({ sandbox: cell.id, cause }, "a standby failed; the sandbox goes on");
-    await this.discard(cell);
   }
 
   #noteFailure(cell: Cell): void {
@@ -205,6 +210,7 @@ export class Standby {
 /** Whether its lifecycle says that it sleeps by now. */
 const isIdle = (cell: Cell, now: number): boolean =>
   cell.suspension === null &&
+  !cell.saving &&
   now >= cell.standbyNotBefore &&
   isUnused(cell, now) &&
   cell.judge().status === "ready";
@@ -219,8 +225,14 @@ function isUnused(cell: Cell, now: number): boolean {
 
 const isAsleep = ({ record }: Cell): boolean => record.phase.name === "standby";
 
+/** Resolves when nothing is on its way to the keeper, or from it. */
+export async function untilQuiet({ clock }: World, cell: Cell, signal: AbortSignal): Promise<void> {
+  const limit = { ms: QUIET_MS, what: "waiting for the calls that are under way", signal };
+  await within(clock, limit, (inner) => cell.until(() => isQuiet(cell), inner));
+}
+
 /** Starts that the keeper has not confirmed are on their way to it. */
-const isQuiet = (cell: Cell): boolean =>
+export const isQuiet = (cell: Cell): boolean =>
   cell.calls === 0 && [...cell.openExecs].every(({ queued, acknowledged }) => queued || acknowledged);
 
 function told(cell: Cell, error: unknown): unknown {

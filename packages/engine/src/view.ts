@@ -1,6 +1,6 @@
 import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
 import { viewLease } from "./lease.ts";
-import type { PhaseState, SandboxRecord } from "./records.ts";
+import type { Origin, PhaseState, SandboxRecord } from "./records.ts";
 import { type Health, judge, NO_HEALTH } from "./status.ts";
 import { expiryOf } from "./sweep-rules.ts";
 
@@ -34,10 +34,17 @@ export function viewSandbox(
     lease: viewLease(record.lease),
     standbyKind,
     checkpoint: viewCheckpoint(phase),
+    forkedFrom: viewOrigin(record.forkedFrom),
     resources: spec.resources,
     lifecycle: spec.lifecycle,
     labels: spec.labels,
   };
+}
+
+function viewOrigin(origin: Origin | null): Sandbox["forkedFrom"] {
+  if (origin === null) return null;
+  const { sandboxId, checkpointId, execs } = origin;
+  return { sandboxId, checkpointId, execs: Object.fromEntries(execs.map(({ id, from }) => [id, from])) };
 }
 
 function viewCheckpoint(phase: PhaseState): Sandbox["checkpoint"] {

@@ -48,7 +48,12 @@ export class Wakes {
       await within(clock, limit, (inner) => this.#roused(cell, inner));
     } catch (error) {
       if (signal.aborted || error instanceof HoldfastError) throw error;
-      const message = `The sandbox has not woken in time: ${causeOf(error).message}`;
+      const { phase } = cell.record;
+      const what =
+        phase.name === "suspending" && phase.saving
+          ? "A checkpoint of the sandbox is still being made"
+          : "The sandbox has not woken in time";
+      const message = `${what}: ${causeOf(error).message}`;
       throw cell.refusal() ?? new HoldfastError("wake_timeout", { sandboxId: cell.id, message });
     } finally {
       cell.held -= 1;
