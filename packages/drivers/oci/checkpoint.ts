@@ -6,7 +6,7 @@ import type { SandboxId } from "@holdfast/contract";
 import type { Checkpoint, CheckpointOrder } from "@holdfast/engine";
 import { boundMounts, externalsOf } from "./bound-mounts.ts";
 import { controllersOf } from "./cgroup.ts";
-import { checkpointPlaces, discard, verifyWhole } from "./checkpoints.ts";
+import { type CheckpointPlaces, checkpointPlaces, discard, imagesIn, verifyWhole } from "./checkpoints.ts";
 import { dumpArgv } from "./criu.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
 import type { Machine } from "./machine.ts";
@@ -18,7 +18,8 @@ import { countSockets, readCgroups, readExecutable } from "./processes.ts";
 import { readInstance, readOrder } from "./record.ts";
 import { seenPath } from "./runtime.ts";
 import { sourcePaths } from "./source-paths.ts";
-import { StandbyRefusal, standbySteps } from "./standby-step.ts";
+import { StandbyRefusal } from "./standby-refusal.ts";
+import { standbySteps } from "./standby-step.ts";
 
 const DUMP_MS = 110_000;
 /** A dump that is no longer wanted may finish for so long: one that is killed can leave a process with its foot in the door. */
@@ -43,37 +44,45 @@ export async function checkpoint(
   const places = checkpointPlaces(machine.layout, order.sandboxId, order.id);
   const complaint = "its memory could not be written";
   try {
-    const draft = await step({ name: "dump", code: "checkpoint_dump", complaint }, () =>
-      dump(machine, order, signal, overtaken),
-    );
-    return await step({ name: "seal", code: "checkpoint_seal", complaint }, () =>
-      seal(machine, order, draft),
-    );
-  } catch (error) {
-    await machine.porter.removeTree(places.part).catch((failure: unknown) => {
-      machine.log.warn(
-        { sandboxId: order.sandboxId, error: String(failure) },
-        "a broken-off checkpoint stays",
-      );
+    const draft = await step({ name: "dump", code: "checkpoint_dump", complaint }, async () => {
+      await makePart(machine, places);
+      return dump(machine, order, places, signal, overtaken);
     });
+    const { takenAt, sizeBytes } = await step({ name: "seal", code: "checkpoint_seal", complaint }, () =>
+      seal(machine, order, places, draft),
+    );
+    return { id: order.id, generation: order.generation, takenAt, sizeBytes };
+  } catch (error) {
+    await removePart(machine, order.sandboxId, places);
     throw error;
   }
 }
 
-/** All of the manifest but what is known only of the finished images. */
-type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
+/** Only one checkpoint of a kind is made at a time: what has the suffix was broken off. */
+export async function makePart(machine: Machine, { among, whole, part }: CheckpointPlaces): Promise<void> {
+  if (existsSync(whole)) throw new StandbyRefusal("there is a checkpoint of that id");
+  await discard(machine, among, (name) => name.endsWith(".part"));
+  mkdirSync(among, { recursive: true, mode: 0o700 });
+  mkdirSync(part, { mode: 0o700 });
+  mkdirSync(imagesIn(part), { mode: 0o700 });
+}
 
-async function dump(
-  machine: Machine,
-  order: CheckpointOrder,
-  signal: AbortSignal,
-  overtaken: AbortSignal,
-): Promise<Draft> {
-  const { cgroups, layout, installation } = machine;
-  const { sandboxId, generation, id } = order;
-  const criu = requireCriu(machine);
-  const places = layout.sandbox(sandboxId);
-  const { part, images } = checkpointPlaces(layout, sandboxId, id);
+export async function removePart(
+  { porter, log }: Machine,
+  sandboxId: SandboxId,
+  { part }: CheckpointPlaces,
+): Promise<void> {
+  await porter.removeTree(part).catch((failure: unknown) => {
+    log.warn({ sandboxId, error: String(failure) }, "a broken-off checkpoint stays");
+  });
+}
+
+/** All of the manifest but what is known only of the finished images. */
+export type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
+
+/** The frozen instance that is meant, and what the driver knows of it. */
+function requireFrozen(machine: Machine, { sandboxId, generation }: CheckpointOrder) {
+  const { cgroups, layout } = machine;
   const note = readInstance(layout, sandboxId);
   const made = readOrder(layout, sandboxId);
   const init = findInit(machine, sandboxId);
@@ -82,11 +91,44 @@ async function dump(
   }
   if (note.generation !== generation) throw new StandbyRefusal("the instance is another");
   if (!cgroups.isFrozen(sandboxId)) throw new StandbyRefusal("the instance is not frozen");
+  return { note, made, init };
+}
+
+/** What is known of a checkpoint before anything of it is written. */
+export function draftOf(machine: Machine, order: CheckpointOrder): Draft {
+  const { note, made } = requireFrozen(machine, order);
+  return {
+    version: MANIFEST_VERSION,
+    id: order.id,
+    installation: machine.installation,
+    sandboxId: order.sandboxId,
+    generation: order.generation,
+    arch: process.arch,
+    criuVersion: machine.criu?.version ?? "none",
+    keeperVersion: note.keeperVersion,
+    image: made.image,
+    imageVersion: made.imageVersion,
+    config: digestOf(join(machine.layout.sandbox(order.sandboxId).bundle, "config.json")),
+    mounts: [],
+    mapped: [],
+  };
+}
+
+/** Writes the memory into the images of a part that was made for it. */
+export async function dump(
+  machine: Machine,
+  order: CheckpointOrder,
+  { part }: CheckpointPlaces,
+  signal: AbortSignal,
+  overtaken: AbortSignal,
+): Promise<Draft> {
+  const { cgroups, layout } = machine;
+  const { sandboxId } = order;
+  const criu = requireCriu(machine);
+  const places = layout.sandbox(sandboxId);
+  const images = imagesIn(part);
+  const { note, made, init } = requireFrozen(machine, order);
   await letLinksGo(machine, sandboxId, init.pid, signal);
-  await discardDrafts(machine, order);
-  mkdirSync(places.checkpoints, { recursive: true, mode: 0o700 });
-  mkdirSync(part, { mode: 0o700 });
-  mkdirSync(images, { mode: 0o700 });
   // A restore reads some of them with the rights of the sandbox's root, through a descriptor of this directory. Nothing in
   // a sandbox comes by the path, which leads through directories that are root's alone.
   chownSync(images, 0, machine.idBase);
@@ -117,21 +159,7 @@ async function dump(
     if (!overtaken.aborted) await cgroups.freeze(sandboxId, AbortSignal.timeout(REFREEZE_MS));
     removeWorkDir(machine, sandboxId);
   }
-  return {
-    version: MANIFEST_VERSION,
-    id,
-    installation,
-    sandboxId,
-    generation,
-    arch: process.arch,
-    criuVersion: criu.version,
-    keeperVersion: note.keeperVersion,
-    image: made.image,
-    imageVersion: made.imageVersion,
-    config: digestOf(join(places.bundle, "config.json")),
-    mounts,
-    mapped,
-  };
+  return { ...draftOf(machine, order), mounts, mapped };
 }
 
 /**
@@ -160,29 +188,26 @@ async function letLinksGo(
   }
 }
 
-/** Only one checkpoint is made at a time: what has the suffix was broken off. */
-async function discardDrafts(machine: Machine, { sandboxId, id }: CheckpointOrder): Promise<void> {
-  const { whole } = checkpointPlaces(machine.layout, sandboxId, id);
-  if (existsSync(whole)) throw new StandbyRefusal("there is a checkpoint of that id");
-  await discard(machine, sandboxId, (name) => name.endsWith(".part"));
-}
-
-async function seal(machine: Machine, order: CheckpointOrder, draft: Draft): Promise<Checkpoint> {
+/** All of it is on disk before it has its name. */
+export async function seal(
+  machine: Machine,
+  order: CheckpointOrder,
+  { among, whole, part }: CheckpointPlaces,
+  draft: Draft,
+): Promise<Manifest> {
   const { layout, porter, clock } = machine;
-  const { part, images, whole } = checkpointPlaces(layout, order.sandboxId, order.id);
-  const { disk, checkpoints } = layout.sandbox(order.sandboxId);
-  const written = existsSync(disk) ? [checkpoints, disk] : [checkpoints];
-  const [sums] = await Promise.all([porter.sums(images), porter.sync(written)]);
-  if (sums === null || sums.size === 0) throw new Error("CRIU left no images");
+  const { disk } = layout.sandbox(order.sandboxId);
+  const written = existsSync(disk) ? [among, disk] : [among];
+  const [sums] = await Promise.all([porter.sums(imagesIn(part)), porter.sync(written)]);
+  if (sums === null || (sums.size === 0 && draft.mounts.length > 0)) throw new Error("CRIU left no images");
   const files = [...sums].map(([name, { size, sum }]) => ({ name, size, sum }));
   const sizeBytes = files.reduce((total, { size }) => total + size, 0);
   const manifest: Manifest = { ...draft, takenAt: clock.now(), sizeBytes, images: files };
   await writeDurably(join(part, "manifest.json"), JSON.stringify(manifest));
   await syncDirectory(part);
   renameSync(part, whole);
-  await syncDirectory(checkpoints);
-  const { id, takenAt, generation } = verifyWhole(machine.layout, order);
-  return { id, takenAt, generation, sizeBytes };
+  await syncDirectory(among);
+  return verifyWhole(layout, whole, order);
 }
 
 async function writeDurably(path: string, text: string): Promise<void> {

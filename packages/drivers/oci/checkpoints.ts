@@ -10,17 +10,29 @@ import { changedOf } from "./mapped-files.ts";
 import { readRecord } from "./record.ts";
 
 export interface CheckpointPlaces {
+  /** Where it lies with others of its kind. */
+  among: string;
   whole: string;
   part: string;
-  /** In the part that is being made. */
-  images: string;
 }
 
-export function checkpointPlaces(layout: Layout, id: SandboxId, checkpoint: CheckpointId): CheckpointPlaces {
-  const whole = join(layout.sandbox(id).checkpoints, checkpoint);
-  const part = `${whole}.part`;
-  return { whole, part, images: join(part, "images") };
+/** Of the memory that a sandbox sleeps with. */
+export const checkpointPlaces = (layout: Layout, id: SandboxId, checkpoint: CheckpointId): CheckpointPlaces =>
+  placesIn(layout.sandbox(id).checkpoints, checkpoint);
+
+/** Of what was kept by order. */
+export const savedPlaces = (layout: Layout, id: SandboxId, checkpoint: CheckpointId): CheckpointPlaces =>
+  placesIn(layout.sandbox(id).saved, checkpoint);
+
+function placesIn(among: string, checkpoint: CheckpointId): CheckpointPlaces {
+  const whole = join(among, checkpoint);
+  return { among, whole, part: `${whole}.part` };
 }
+
+/** In a checkpoint, whole or not: CRIU's images and nothing else. */
+export const imagesIn = (checkpoint: string): string => join(checkpoint, "images");
+/** In one that was kept by order: what the sandbox had written, and its journals. */
+export const filesIn = (checkpoint: string): string => join(checkpoint, "files");
 
 export function namesIn(directory: string): string[] {
   try {
@@ -31,33 +43,34 @@ export function namesIn(directory: string): string[] {
   }
 }
 
-/** Removes those checkpoints of a sandbox, whole or not, whose names are said. */
+/** Removes those checkpoints of a directory, whole or not, whose names are said. */
 export async function discard(
-  { layout, porter }: Pick<Machine, "layout" | "porter">,
-  id: SandboxId,
+  { porter }: Pick<Machine, "porter">,
+  among: string,
   isUnwanted: (name: string) => boolean,
 ): Promise<void> {
-  const { checkpoints } = layout.sandbox(id);
-  for (const name of namesIn(checkpoints).filter(isUnwanted))
-    await porter.removeTree(join(checkpoints, name));
+  for (const name of namesIn(among).filter(isUnwanted)) await porter.removeTree(join(among, name));
 }
 
 const damaged = (why: string) => new CheckpointUnusable("checkpoint_damaged", `The checkpoint ${why}.`);
 const foreign = (why: string) => new CheckpointUnusable("checkpoint_foreign", `The checkpoint ${why}.`);
 
 /** Its manifest, where that can be read, is of what was asked for, and every image is there in its full size. */
-export function verifyWhole(layout: Layout, { sandboxId, id, generation }: CheckpointOrder): Manifest {
-  const { whole } = checkpointPlaces(layout, sandboxId, id);
+export function verifyWhole(
+  { installation }: Pick<Layout, "installation">,
+  whole: string,
+  { sandboxId, id, generation }: CheckpointOrder,
+): Manifest {
   const record = readRecord(join(whole, "manifest.json"));
   if (record === null && !existsSync(whole)) {
     throw new CheckpointUnusable("checkpoint_missing", "The checkpoint is not there.");
   }
   const manifest = record === null ? null : readManifest(record);
   if (manifest === null) throw damaged("has no manifest that can be read");
-  if (manifest.id !== id || manifest.sandboxId !== sandboxId || manifest.installation !== layout.installation)
+  if (manifest.id !== id || manifest.sandboxId !== sandboxId || manifest.installation !== installation)
     throw foreign("belongs to another sandbox");
   if (manifest.generation !== generation) throw foreign("is of another instance");
-  const images = join(whole, "images");
+  const images = imagesIn(whole);
   for (const { name, size } of manifest.images) {
     const found = statSync(join(images, name), { throwIfNoEntry: false });
     if (found === undefined) throw damaged("lacks some of its images");
@@ -71,10 +84,11 @@ export function verifyWhole(layout: Layout, { sandboxId, id, generation }: Check
 
 /** Every byte of the images is what was written. */
 export async function verifySums(
-  { layout, porter }: Pick<Machine, "layout" | "porter">,
-  { id, sandboxId, images }: Manifest,
+  { porter }: Pick<Machine, "porter">,
+  whole: string,
+  { images }: Manifest,
 ): Promise<void> {
-  const sums = await porter.sums(join(checkpointPlaces(layout, sandboxId, id).whole, "images"));
+  const sums = await porter.sums(imagesIn(whole));
   const isSame = images.every(({ name, size, sum }) => {
     const found = sums?.get(name);
     return found?.size === size && found.sum === sum;

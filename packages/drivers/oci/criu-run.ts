@@ -9,7 +9,7 @@ import type { CriuOnHost, Machine } from "./machine.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
 import { living } from "./observe.ts";
 import { helperArgv } from "./runtime.ts";
-import { StandbyRefusal } from "./standby-step.ts";
+import { StandbyRefusal } from "./standby-refusal.ts";
 
 /** What was killed is buried within this. */
 const GONE_MS = 5_000;

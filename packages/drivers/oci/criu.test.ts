@@ -32,17 +32,23 @@ describe("CRIU's arguments", () => {
   });
 
   test("a restore lets go of the tree and knows the same mounts by the same keys", () => {
-    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter" });
+    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: null });
     expect(argv.slice(0, 2)).toEqual(["/criu", "restore"]);
     expect(argv).toContain("--restore-detached");
     expect(valueBehind(argv, "--action-script")).toBe("/porter");
     expect(valueBehind(argv, "--external")).toBe("mnt[k0]:/elsewhere/usr");
+    expect(argv).not.toContain("--cgroup-root");
+  });
+
+  test("a restore of another sandbox's memory makes its cgroups elsewhere", () => {
+    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: "/a/b" });
+    expect(valueBehind(argv, "--cgroup-root")).toBe("/a/b");
   });
 
   test("both treat cgroups, locks, connections and the network alike, and read no file of the host's", () => {
     const both = [
       dumpArgv({ ...common, externals, pid: 42, freezer: "/cgroup", controllers: ["cpu", "memory"] }),
-      restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter" }),
+      restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: null }),
     ];
     for (const argv of both) {
       const wanted = ["--manage-cgroups=soft", "--tcp-close", "--file-locks", "--no-default-config", "-v1"];

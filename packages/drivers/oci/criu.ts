@@ -31,6 +31,8 @@ export interface RestoreCall extends Common {
   pidFile: string;
   /** Run at every stage. */
   script: string;
+  /** Where the cgroups of the images are made, where that is not where they were. */
+  cgroup: string | null;
 }
 
 export const LOG_FILE = "log";
@@ -66,6 +68,7 @@ export const dumpArgv = (order: DumpOrder): string[] => [
 export const restoreArgv = (order: RestoreCall): string[] => [
   ...[order.binary, "restore", ...common(order)],
   ...["--restore-detached", "--pidfile", order.pidFile, "--action-script", order.script],
+  ...(order.cgroup === null ? [] : ["--cgroup-root", order.cgroup]),
   ...order.externals.flatMap(({ key, from }) => ["--external", `mnt[${key}]:${from}`]),
 ];
 

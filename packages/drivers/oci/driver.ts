@@ -12,6 +12,7 @@ import {
   LinkLost,
   type Observation,
   type RestoreOrder,
+  type SaveOrder,
 } from "@holdfast/engine";
 import { connectKeeper } from "@holdfast/keeper";
 import { capacity } from "./capacity.ts";
@@ -26,6 +27,7 @@ import { readMounts } from "./mounts.ts";
 import { observeOne } from "./observe.ts";
 import { readCgroups, readLiving } from "./processes.ts";
 import { restore } from "./restore.ts";
+import { save } from "./save.ts";
 import { openFiles } from "./sleeping-files.ts";
 import { stop } from "./stop.ts";
 import { inTurns } from "./turns.ts";
@@ -97,7 +99,19 @@ export class OciDriver implements Driver {
 
   discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
-    return discard(this.#machine, id, (name) => name !== keep);
+    return discard(this.#machine, this.#machine.layout.sandbox(id).checkpoints, (name) => name !== keep);
+  }
+
+  save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }> {
+    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
+      save(this.#machine, order, eased, overtaken),
+    );
+  }
+
+  unsave(id: SandboxId, keep: readonly CheckpointId[], signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted();
+    const kept = new Set<string>(keep);
+    return discard(this.#machine, this.#machine.layout.sandbox(id).saved, (name) => !kept.has(name));
   }
 
   async memoryBytes(id: SandboxId, _signal: AbortSignal): Promise<number> {

@@ -8,11 +8,12 @@ import {
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import type { LaunchOrder } from "@holdfast/engine";
 import { makeDisk, mountDisk } from "./disk.ts";
 import { errnoOf, isGone } from "./errno.ts";
+import type { Template } from "./fork.ts";
 import type { ImageOnDisk } from "./images.ts";
 import { LaunchRefusal } from "./launch-step.ts";
 import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
@@ -21,6 +22,7 @@ import { diskMountOf, readMounts } from "./mounts.ts";
 import { hasProcesses } from "./observe.ts";
 import { readOrder, writeOrder } from "./record.ts";
 import { seenPath } from "./runtime.ts";
+import { copyTree, WRITTEN } from "./save.ts";
 import { unmountAll } from "./unmount.ts";
 
 /** Makes the files of a sandbox that has none yet. The order is on disk before anything else: it keeps the image. */
@@ -30,15 +32,51 @@ export async function makeFiles(
   signal: AbortSignal,
 ): Promise<ImageOnDisk> {
   const image = machine.images.resolve(order.image);
+  const places = beginFiles(machine, order, image, machine.keeper.version);
+  const { idBase } = machine;
+  const make = await makePlace(machine, order, signal);
+  makeOwned(make("work"), 0o700, 0);
+  makeOwned(make("upper"), 0o755, idBase);
+  makeOwned(make("control"), 0o700, idBase);
+  nameHost(places, order.name, idBase);
+  makeBundle(machine, order, image);
+  return image;
+}
+
+/** Makes the files of a sandbox that begins with what another one had written. */
+export async function copyFiles(
+  machine: Machine,
+  order: LaunchOrder,
+  { manifest, files }: Template,
+  signal: AbortSignal,
+): Promise<ImageOnDisk> {
+  const image = machine.images.resolve(manifest.image, manifest.imageVersion);
+  beginFiles(machine, order, image, manifest.keeperVersion);
+  const make = await makePlace(machine, order, signal);
+  const to = dirname(make("work"));
+  make("upper");
+  const maxBytes = Number.MAX_SAFE_INTEGER;
+  await copyTree(machine, { from: files, to, names: WRITTEN, maxBytes }, signal);
+  const control = make("control");
+  makeOwned(control, 0o700, machine.idBase);
+  await copyTree(machine, { from: files, to: control, names: ["journals"], maxBytes }, signal);
+  makeBundle(machine, order, image);
+  return image;
+}
+
+function beginFiles(
+  machine: Machine,
+  order: LaunchOrder,
+  image: ImageOnDisk,
+  keeperVersion: string,
+): SandboxPlaces {
   const places = machine.layout.sandbox(order.sandboxId);
   makeDirectory(places.dir);
-  noteOrder(machine, order, image);
+  noteOrder(machine, order, image, keeperVersion);
   chownSync(places.dir, 0, machine.idBase);
   chmodSync(places.dir, PASSABLE_BY_GROUP);
   mkdirSync(places.root, { mode: 0o700 });
-  await makeWritten(machine, order, signal);
-  makeBundle(machine, order, image);
-  return image;
+  return places;
 }
 
 function makeDirectory(dir: string): void {
@@ -50,20 +88,20 @@ function makeDirectory(dir: string): void {
   }
 }
 
-/** All that the sandbox writes, in its own directory or on its own disk. */
-async function makeWritten(machine: Machine, order: LaunchOrder, signal: AbortSignal): Promise<void> {
-  const { idBase } = machine;
-  const places = machine.layout.sandbox(order.sandboxId);
+/** Gives where each of what the sandbox writes is to be made: in its own directory, or on its own disk with a link there. */
+async function makePlace(
+  machine: Machine,
+  order: LaunchOrder,
+  signal: AbortSignal,
+): Promise<(name: string) => string> {
+  const { dir, disk } = machine.layout.sandbox(order.sandboxId);
   const { diskMb } = order.resources;
-  if (diskMb !== undefined) await makeDisk(machine, order.sandboxId, diskMb, signal);
-  const make = (name: string, mode: number, owner: number) => {
-    makeOwned(join(diskMb === undefined ? places.dir : places.disk, name), mode, owner);
-    if (diskMb !== undefined) symlinkSync(join("disk", name), join(places.dir, name));
+  if (diskMb === undefined) return (name) => join(dir, name);
+  await makeDisk(machine, order.sandboxId, diskMb, signal);
+  return (name) => {
+    symlinkSync(join("disk", name), join(dir, name));
+    return join(disk, name);
   };
-  make("work", 0o700, 0);
-  make("upper", 0o755, idBase);
-  make("control", 0o700, idBase);
-  nameHost(places, order.name, idBase);
 }
 
 /**
@@ -89,7 +127,7 @@ export async function takeOverFiles(
     rmSync(note, { recursive: true, force: true });
   }
   await porter.removeTree(places.socket);
-  noteOrder(machine, order, image);
+  noteOrder(machine, order, image, machine.keeper.version);
   makeBundle(machine, order, image);
   return image;
 }
@@ -119,17 +157,17 @@ function requireDirectory(path: string): void {
   throw new LaunchRefusal("some of the earlier instance's files are missing");
 }
 
-function noteOrder(machine: Machine, order: LaunchOrder, image: ImageOnDisk): void {
+function noteOrder(machine: Machine, order: LaunchOrder, image: ImageOnDisk, keeperVersion: string): void {
   writeOrder(machine.layout, {
     sandboxId: order.sandboxId,
     generation: order.generation,
     image: image.image.name,
     imageVersion: image.version,
-    keeperVersion: machine.keeper.version,
+    keeperVersion,
   });
 }
 
-function makeOwned(dir: string, mode: number, id: number): void {
+export function makeOwned(dir: string, mode: number, id: number): void {
   mkdirSync(dir);
   chownSync(dir, id, id);
   chmodSync(dir, mode);

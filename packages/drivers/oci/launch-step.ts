@@ -1,8 +1,9 @@
 import { HoldfastError } from "@holdfast/contract";
-import type { LaunchOrder } from "@holdfast/engine";
+import { CheckpointUnusable, type LaunchOrder } from "@holdfast/engine";
 import { PorterError } from "@holdfast/keeper";
 import { errnoOf } from "./errno.ts";
 import type { Machine } from "./machine.ts";
+import { StandbyRefusal } from "./standby-refusal.ts";
 
 /** Why a step can't be done, in words for callers: names no path. */
 export class LaunchRefusal extends Error {
@@ -17,12 +18,14 @@ export class LaunchStepError extends Error {
     super([complaint, ...reasonFor(error)].join(": "), error instanceof PorterError ? { cause: error } : {});
     this.name = "LaunchStepError";
     this.code = `launch_${step}`;
-    this.detail = error instanceof Error ? error.message : String(error);
+    this.detail =
+      error instanceof StandbyRefusal ? error.detail : error instanceof Error ? error.message : String(error);
   }
 }
 
 function reasonFor(error: unknown): string[] {
-  if (error instanceof LaunchRefusal) return [error.message];
+  if (error instanceof LaunchRefusal || error instanceof StandbyRefusal) return [error.message];
+  if (error instanceof CheckpointUnusable) return [error.message];
   return isDiskFull(error) ? ["the host's disk is full"] : [];
 }
 

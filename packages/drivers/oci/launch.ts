@@ -1,7 +1,8 @@
 import { closeSync, existsSync, openSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Instance, LaunchOrder } from "@holdfast/engine";
-import { makeFiles, takeOverFiles } from "./files.ts";
+import { copyFiles, makeFiles, takeOverFiles } from "./files.ts";
+import { bringBackAs, openTemplate } from "./fork.ts";
 import { runHelper } from "./helper.ts";
 import { setIpcFromOutside } from "./kernel.ts";
 import { stepper } from "./launch-step.ts";
@@ -23,12 +24,25 @@ const LOG_BYTES = 2_000;
 export async function launch(machine: Machine, order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
   const places = machine.layout.sandbox(order.sandboxId);
   const step = stepper(machine, order, signal);
-  const image = await (order.restart
-    ? step("files", "its files could not be taken over", () => takeOverFiles(machine, order, signal))
-    : step("files", "its files could not be made", () => makeFiles(machine, order, signal)));
+  const { fork } = order;
+  const template =
+    fork === undefined
+      ? null
+      : await step("checkpoint", "its checkpoint can't be used", () => openTemplate(machine, fork));
+  const image = await step("files", "its files could not be made", () => {
+    if (order.restart) return takeOverFiles(machine, order, signal);
+    return template === null
+      ? makeFiles(machine, order, signal)
+      : copyFiles(machine, order, template, signal);
+  });
   await step("root", "its root file system could not be mounted", () =>
     mountRoot(machine, image, places, signal),
   );
+  if (template?.source.kind === "memory") {
+    return step("memory", "its memory could not be brought back", () =>
+      bringBackAs(machine, order, template, signal),
+    );
+  }
   await step("runtime", "the container runtime did not start it", () => startRuntime(machine, order, signal));
   const instance = await step("keeper", "its first process ended at once", () => readBack(machine, order));
   if (!machine.facts.ipcSetInside) {

@@ -26,6 +26,8 @@ export interface SandboxPlaces {
   readonly instance: string;
   /** Its memory on disk: a directory for each checkpoint, by id; one that is being made has a suffix. */
   readonly checkpoints: string;
+  /** Copies of its files and memory that were kept by order, likewise. */
+  readonly saved: string;
   /** Where CRIU keeps its papers while it works for this sandbox. */
   readonly criu: string;
   readonly runtimeState: string;
@@ -94,6 +96,7 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
         order: join(dir, "order.json"),
         instance: join(dir, "instance.json"),
         checkpoints: join(dir, "checkpoints"),
+        saved: join(dir, "saved"),
         criu: join(dir, "criu"),
         runtimeState: join(runtime, id),
         marker: markerOf(installation, id),

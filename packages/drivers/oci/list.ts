@@ -44,8 +44,8 @@ export async function list(machine: Machine, signal: AbortSignal): Promise<Found
   for (const name of readdirSync(layout.sandboxes)) {
     note(name, "directory");
     if (!isSandboxId(name)) continue;
-    for (const checkpoint of namesIn(layout.sandbox(name).checkpoints))
-      note(name, `checkpoint ${checkpoint}`);
+    const { checkpoints, saved } = layout.sandbox(name);
+    for (const checkpoint of [checkpoints, saved].flatMap(namesIn)) note(name, `checkpoint ${checkpoint}`);
   }
   return [...found.values()];
 }

@@ -2,6 +2,7 @@ import { type InstallationId, isSandboxId, type SandboxId } from "@holdfast/cont
 import {
   allPids,
   isRootOutside,
+  readCgroups,
   readEnvironment,
   readExecutable,
   readLiving,
@@ -49,9 +50,15 @@ function markOf(pid: number, installation: InstallationId) {
   if (environment === null) return null;
   const [owner, helped = ""] = environment.get(HELPER_MARK)?.split("/") ?? [];
   if (outside) return owner === installation && isSandboxId(helped) ? mark(helped, "helper") : null;
-  const sandbox = environment.get("HOLDFAST_SANDBOX") ?? "";
+  const sandbox = placeOf(pid, installation) ?? environment.get("HOLDFAST_SANDBOX") ?? "";
   const ours = environment.get("HOLDFAST_INSTALLATION") === installation && isSandboxId(sandbox);
   return ours ? mark(sandbox, "keeper") : null;
+}
+
+/** By the cgroup that it is in, its own or its helper's: one that is just being restored as a fork has its name to come. */
+function placeOf(pid: number, installation: InstallationId): string | null {
+  const place = new RegExp(`:/holdfast-${installation}/(?:helper-)?(sbx_[a-z0-9]+)$`, "m");
+  return place.exec(readCgroups(pid) ?? "")?.[1] ?? null;
 }
 
 const mark = (sandboxId: SandboxId, role: MarkedProcess["role"]) => ({ sandboxId, role });

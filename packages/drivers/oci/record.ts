@@ -101,11 +101,12 @@ export function readReferences(layout: Layout): References {
 
 /** Of the checkpoints that can be used: what the others were made of doesn't matter any more. */
 function readManifests(layout: Layout, id: SandboxId): (Manifest | null)[] {
-  const { checkpoints } = layout.sandbox(id);
-  if (!existsSync(checkpoints)) return [];
-  return readdirSync(checkpoints).map((name) =>
-    readManifest(readRecord(join(checkpoints, name, "manifest.json"))),
-  );
+  const { checkpoints, saved } = layout.sandbox(id);
+  return [checkpoints, saved]
+    .filter((among) => existsSync(among))
+    .flatMap((among) =>
+      readdirSync(among).map((name) => readManifest(readRecord(join(among, name, "manifest.json")))),
+    );
 }
 
 /** Whole or not at all, so that a reader never sees half of it. */

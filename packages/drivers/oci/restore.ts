@@ -4,7 +4,7 @@ import type { Instance, RestoreOrder } from "@holdfast/engine";
 import { externalsOf } from "./bound-mounts.ts";
 import { resourceLimits } from "./cgroup.ts";
 import { digestOf } from "./checkpoint.ts";
-import { checkpointPlaces, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
+import { checkpointPlaces, imagesIn, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
 import { restoreArgv } from "./criu.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
 import { requireWritten } from "./files.ts";
@@ -18,16 +18,18 @@ import { writeInstance } from "./record.ts";
 import { mountRoot } from "./root.ts";
 import { seenPath } from "./runtime.ts";
 import { sourcePaths } from "./source-paths.ts";
-import { StandbyRefusal, standbySteps } from "./standby-step.ts";
+import { StandbyRefusal } from "./standby-refusal.ts";
+import { standbySteps } from "./standby-step.ts";
 
 const RESTORE_MS = 60_000;
 
 /** The parts of a root that must be there, then the memory that goes with them; frozen when it resolves. */
 export async function restore(machine: Machine, order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
   const step = standbySteps(machine, order, signal);
+  const { whole } = checkpointPlaces(machine.layout, order.sandboxId, order.checkpoint.id);
   const manifest = await step(
     { name: "checkpoint", code: "restore_checkpoint", complaint: "its checkpoint could not be read" },
-    () => verify(machine, order),
+    () => verify(machine, whole, order),
   );
   await step(
     { name: "root", code: "restore_root", complaint: "its root file system could not be mounted" },
@@ -36,19 +38,23 @@ export async function restore(machine: Machine, order: RestoreOrder, signal: Abo
   return step(
     { name: "restore", code: "restore_memory", complaint: "its memory could not be brought back" },
     async () => {
-      await bringBack(machine, order, manifest, signal);
-      return readBack(machine, order, manifest);
+      await bringBack(machine, order, { images: imagesIn(whole), manifest }, signal);
+      const instance = readBack(machine, order, manifest);
+      removeWorkDir(machine, order.sandboxId);
+      return instance;
     },
   );
 }
 
-async function verify(machine: Machine, order: RestoreOrder): Promise<Manifest> {
-  const { sandboxId, checkpoint } = order;
-  const { id, generation } = checkpoint;
-  const manifest = verifyWhole(machine.layout, { sandboxId, id, generation });
+async function verify(
+  machine: Machine,
+  whole: string,
+  { sandboxId, checkpoint: { id, generation } }: RestoreOrder,
+): Promise<Manifest> {
+  const manifest = verifyWhole(machine.layout, whole, { sandboxId, id, generation });
   const config = join(machine.layout.sandbox(sandboxId).bundle, "config.json");
   verifyDependencies(machine, manifest, existsSync(config) ? digestOf(config) : null);
-  await verifySums(machine, manifest);
+  await verifySums(machine, whole, manifest);
   return manifest;
 }
 
@@ -72,10 +78,11 @@ async function prepareRoot(
   if (!isRootMounted(readMounts(), places)) throw new Error("the root is not mounted");
 }
 
-async function bringBack(
+/** Builds up the processes of a checkpoint, of this sandbox or of another, in this sandbox's cgroups, and leaves them frozen. */
+export async function bringBack(
   machine: Machine,
-  { sandboxId }: RestoreOrder,
-  manifest: Manifest,
+  { sandboxId }: Pick<RestoreOrder, "sandboxId">,
+  { images, manifest }: { images: string; manifest: Manifest },
   signal: AbortSignal,
 ): Promise<void> {
   const { layout, cgroups, porter } = machine;
@@ -87,11 +94,12 @@ async function bringBack(
   cgroups.unfreeze(sandboxId);
   const argv = restoreArgv({
     binary: criu.path,
-    images: join(checkpointPlaces(layout, sandboxId, manifest.id).whole, "images"),
+    images,
     work,
     root: seenPath(machine, places.root),
     pidFile: join(work, "pid"),
     script: porter.actionScript,
+    cgroup: manifest.sandboxId === sandboxId ? null : cgroups.path(sandboxId),
     externals: externalsOf(manifest.mounts, sourcePaths(machine, sandboxId, manifest.keeperVersion)),
   });
   const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
@@ -99,7 +107,11 @@ async function bringBack(
 }
 
 /** What came back is looked at from outside before anyone may let it run. */
-function readBack(machine: Machine, order: RestoreOrder, manifest: Manifest): Instance {
+export function readBack(
+  machine: Machine,
+  order: Pick<RestoreOrder, "sandboxId" | "generation" | "resources">,
+  manifest: Manifest,
+): Instance {
   const { layout, cgroups, facts } = machine;
   const { sandboxId, generation } = order;
   const { criu } = layout.sandbox(sandboxId);
@@ -119,11 +131,13 @@ function readBack(machine: Machine, order: RestoreOrder, manifest: Manifest): In
     keeperVersion: manifest.keeperVersion,
   };
   writeInstance(layout, { ...instance, oomKillsBefore: cgroups.oomKills(sandboxId) });
-  removeWorkDir(machine, sandboxId);
   return instance;
 }
 
-function requireLimits({ cgroups, facts }: Machine, { sandboxId, resources }: RestoreOrder): void {
+function requireLimits(
+  { cgroups, facts }: Machine,
+  { sandboxId, resources }: Pick<RestoreOrder, "sandboxId" | "resources">,
+): void {
   const wanted = resourceLimits(resources, facts);
   const found = cgroups.limits(sandboxId);
   if (found.memoryBytes !== wanted.memory.limit || found.pids !== wanted.pids.limit) {

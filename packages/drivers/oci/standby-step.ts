@@ -2,16 +2,7 @@ import { HoldfastError, type SandboxId } from "@holdfast/contract";
 import { CheckpointUnusable } from "@holdfast/engine";
 import { isDiskFull } from "./launch-step.ts";
 import type { Machine } from "./machine.ts";
-
-/** A reason that may be told to callers: names no path. The detail is for the operator. */
-export class StandbyRefusal extends Error {
-  override readonly name = "StandbyRefusal";
-  readonly detail: string;
-  constructor(message: string, detail = message) {
-    super(message);
-    this.detail = detail;
-  }
-}
+import { StandbyRefusal } from "./standby-refusal.ts";
 
 /** One step of a checkpoint or restore failed. The message is for callers and names no path; the detail is for the operator. */
 export class StandbyStepError extends Error {

@@ -1,0 +1,61 @@
+import type { ForkSource, Instance, LaunchOrder } from "@holdfast/engine";
+import {
+  filesIn,
+  imagesIn,
+  savedPlaces,
+  verifyDependencies,
+  verifySums,
+  verifyWhole,
+} from "./checkpoints.ts";
+import { removeWorkDir } from "./criu-run.ts";
+import type { Machine } from "./machine.ts";
+import type { Manifest } from "./manifest.ts";
+import { bringBack, readBack } from "./restore.ts";
+
+/** What a new sandbox is made of that does not begin from an image. */
+export interface Template {
+  source: ForkSource;
+  manifest: Manifest;
+  files: string;
+  images: string;
+}
+
+/** The checkpoint that is meant, whole and unchanged. Nothing is written to it: any number may be made of one. */
+export async function openTemplate(machine: Machine, source: ForkSource): Promise<Template> {
+  const { whole } = savedPlaces(machine.layout, source.sandboxId, source.id);
+  const manifest = verifyWhole(machine.layout, whole, source);
+  if (source.kind === "memory") {
+    // It gets a bundle of its own, made for it and by nobody else.
+    verifyDependencies(machine, manifest, manifest.config);
+    await verifySums(machine, whole, manifest);
+  }
+  return { source, manifest, files: filesIn(whole), images: imagesIn(whole) };
+}
+
+/**
+ * The memory of the checkpoint as this sandbox: in its cgroups, on its files, with its control directory. It is called by
+ * its own name, inside and to us, before any of it runs.
+ */
+export async function bringBackAs(
+  machine: Machine,
+  order: LaunchOrder,
+  { source, manifest, images }: Template,
+  signal: AbortSignal,
+): Promise<Instance> {
+  const { porter, cgroups } = machine;
+  const { sandboxId, name: hostname } = order;
+  await bringBack(machine, order, { images, manifest }, signal);
+  const instance = readBack(machine, order, manifest);
+  const { pid, startTime } = instance;
+  const renamed = await porter.renameKeeper({
+    pid,
+    startTime,
+    from: source.sandboxId,
+    to: sandboxId,
+    hostname,
+  });
+  if (renamed === "gone") throw new Error(`process ${pid} is not there`);
+  removeWorkDir(machine, sandboxId);
+  await cgroups.thaw(sandboxId, signal);
+  return instance;
+}
