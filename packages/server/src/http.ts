@@ -13,6 +13,7 @@ import { PeerWatch } from "./peer-watch.ts";
 import { retryAfterSeconds } from "./retry-after.ts";
 import { RouteTable } from "./route-table.ts";
 import { attachRoutes } from "./routes/attach.ts";
+import { checkpointRoutes } from "./routes/checkpoints.ts";
 import { cleaningRoutes } from "./routes/cleaning.ts";
 import { execInputRoutes } from "./routes/exec-input.ts";
 import { execOutputRoutes } from "./routes/exec-output.ts";
@@ -33,6 +34,7 @@ const LINGER_MS = 2_000;
 const ROUTES = [
   sandboxRoutes,
   standbyRoutes,
+  checkpointRoutes,
   execRoutes,
   execOutputRoutes,
   execInputRoutes,

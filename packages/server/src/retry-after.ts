@@ -27,6 +27,8 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   link_lost: ({ linkRetryMaxMs }) => linkRetryMaxMs,
   /** When it is tried again by itself, where idleness asks for it. */
   standby_failed: ({ standbyRetryMs }) => standbyRetryMs,
+  /** Nothing tries it again by itself; by then the calls that it found under way are over. */
+  checkpoint_failed: () => 10_000,
   /** The wake goes on, and the next request is held for it as well. */
   wake_timeout: () => 1_000,
   starting: () => 1_000,

@@ -125,7 +125,7 @@ export const CreateRecord = Type.Union(
       type: Type.Literal("progress"),
       step: Type.String({
         description:
-          "accepted, waiting (in line for a launch), launching, files, root, runtime, keeper, proving, ready; more may be added",
+          "accepted, waiting (in line for a launch), launching, checkpoint (of a fork), files, root, memory (of a fork), runtime, keeper, proving, ready; more may be added",
       }),
       at: Timestamp,
     }),

@@ -32,7 +32,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
         operationId: "createSandbox",
         summary: "Create a sandbox; answers when it is proven ready.",
         description:
-          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams.",
+          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams. With `fromCheckpoint` it begins with what a checkpoint keeps, and `forkedFrom` says so.",
         tags,
         headers: IdempotencyHeaders,
         querystring: Type.Object({
@@ -46,6 +46,8 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
         errors: [
           "image_not_found",
           "image_incapable",
+          "checkpoint_not_found",
+          "checkpoint_unusable",
           "name_taken",
           "idempotency_conflict",
           "too_many_sandboxes",

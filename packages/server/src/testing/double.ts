@@ -3,6 +3,7 @@
  * callers), where the real one could not be made to stand still at the right moment.
  */
 import {
+  type Checkpoint,
   DEFAULT_RESOURCES,
   type Exec,
   type FileStat,
@@ -20,6 +21,7 @@ import { Metrics } from "../metrics.ts";
 type Loose<Part> = { [Name in keyof Part]?: Part[Name] };
 export interface EngineDouble {
   sandboxes?: Loose<EngineApi["sandboxes"]>;
+  checkpoints?: Loose<EngineApi["checkpoints"]>;
   execs?: Loose<EngineApi["execs"]>;
   files?: Loose<EngineApi["files"]>;
   images?: Loose<EngineApi["images"]>;
@@ -129,9 +131,23 @@ export const aSandbox = (over: Partial<Sandbox> = {}): Sandbox => ({
   lease: { state: "held" },
   standbyKind: "memory",
   checkpoint: null,
+  forkedFrom: null,
   resources: DEFAULT_RESOURCES,
   lifecycle: {},
   labels: {},
+  ...over,
+});
+
+export const aCheckpoint = (over: Partial<Checkpoint> = {}): Checkpoint => ({
+  id: "ckp_0123456789abcdef",
+  name: "before",
+  sandboxId: "sbx_0123456789abcdef",
+  kind: "memory",
+  createdAt: "2025-01-01T00:00:00.000Z",
+  generation: 1,
+  sizeBytes: 8_192,
+  memoryBytes: 4_096,
+  execs: ["exe_1"],
   ...over,
 });
 
