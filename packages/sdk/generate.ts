@@ -7,6 +7,8 @@ import { fileURLToPath } from "node:url";
 import {
   AuditReport,
   Cause,
+  CheckpointList,
+  CreateCheckpoint,
   CreateSandbox,
   ERRORS,
   ErrorBody,
@@ -28,6 +30,8 @@ export const file = fileURLToPath(new URL("./src/types.generated.ts", import.met
 const ROOTS = [
   AuditReport,
   Cause,
+  CheckpointList,
+  CreateCheckpoint,
   CreateSandbox,
   ErrorBody,
   EventList,

@@ -4,6 +4,7 @@
  * of an exec that is no longer waited for is in an `ExecUnfinishedError` and in its handle.
  */
 import type {
+  Checkpoint,
   CreateSandbox,
   Event,
   EventType,
@@ -61,7 +62,8 @@ export interface ClientOptions {
 export interface Sandboxes {
   /**
    * Resolves once the sandbox is proven to execute and to serve files, however long it waits for its turn. Safe against lost
-   * answers: one call makes one sandbox.
+   * answers: one call makes one sandbox. With `fromCheckpoint` it is a fork: it begins with the files of that checkpoint, and
+   * its memory where it has any, and `info.forkedFrom` says so. `image` and `resources` are then not its to choose.
    */
   create(options?: CreateSandbox & CreateOptions): Promise<Sandbox>;
   /** The live sandbox of that name, made if there is none. */
@@ -86,13 +88,15 @@ export interface CreateProgress {
   at: string;
 }
 
-/** `waiting`: in line behind other launches. More may be added. */
+/** `waiting`: in line behind other launches; `checkpoint` and `memory`: of forks only. More may be added. */
 export type CreateStep =
   | "accepted"
   | "waiting"
   | "launching"
+  | "checkpoint"
   | "files"
   | "root"
+  | "memory"
   | "runtime"
   | "keeper"
   | "proving"
@@ -116,6 +120,7 @@ export interface Sandbox extends AsyncDisposable {
   readonly info: SandboxInfo;
   readonly execs: Execs;
   readonly files: Files;
+  readonly checkpoints: Checkpoints;
   /**
    * Runs a command and waits for its end, however long that takes and however often the server restarts meanwhile: a
    * string by `/bin/sh -c`, an array as it is. A non-zero exit, a timeout or a lost exec is data; it throws only where the
@@ -143,6 +148,26 @@ export interface Sandbox extends AsyncDisposable {
   events(options?: EventFilter): Promise<Page<Event>>;
   /** Resolves once its absence was observed; throws `deadline` after two minutes, while the server goes on trying. */
   delete(options?: DeleteOptions): Promise<SandboxInfo>;
+}
+
+/** Copies of a sandbox, each of one moment, kept beside it. They belong to it, and go with it. */
+export interface Checkpoints {
+  /**
+   * Copies its files, and its memory where `info.standbyKind` is `memory`; resolves once that is kept and the sandbox, which
+   * is frozen for the copy, is proven again. Calls into it are held meanwhile. Throws `checkpoint_failed` where it can't be
+   * done, and the sandbox goes on. Where the answer is lost it is asked for again only if it has a `name`, since a second of
+   * that name is never made: a `checkpoint_exists` that says `dispatched: "unknown"` may be about the one of this call.
+   */
+  create(options?: CheckpointOptions): Promise<Checkpoint>;
+  /** Oldest first. Leaves a sandbox in standby asleep. */
+  list(options?: CallOptions): Promise<Checkpoint[]>;
+  /** Sandboxes that began with it have a copy of their own. */
+  delete(idOrName: string, options?: CallOptions): Promise<void>;
+}
+
+export interface CheckpointOptions extends CallOptions {
+  /** A DNS label that no other checkpoint of the sandbox has; made up where absent. */
+  name?: string | undefined;
 }
 
 export interface DeleteOptions extends CallOptions {

@@ -1,5 +1,7 @@
 export type {
   CallOptions,
+  CheckpointOptions,
+  Checkpoints,
   CleanupOptions,
   ClientOptions,
   Content,
@@ -51,6 +53,7 @@ export type {
   AuditFinding,
   AuditReport,
   Cause,
+  Checkpoint,
   CreateSandbox,
   Dispatched,
   ErrorCode,

@@ -39,6 +39,11 @@ describe("a failed request", () => {
       ["429 of a call that a wake would have held", { error: said(429, { code: "too_many_held" }) }, true],
       ["503 of a wake that takes long", { error: said(503, { code: "wake_timeout" }) }, true],
       ["503 of a standby that failed", { error: said(503, { code: "standby_failed" }) }, false],
+      [
+        "503 of a checkpoint that failed",
+        { error: said(503, { code: "checkpoint_failed", dispatched: "no" }), idempotent: false },
+        false,
+      ],
       ["502 of Holdfast", { error: said(502) }, false],
       ["502 of a proxy", { error: errorOf(where, 502, "Bad Gateway") }, true],
       ["500", { error: said(500, { retryable: false }) }, false],

@@ -52,10 +52,12 @@ function budgetOf({ error, idempotent, waiting, acquainted, patience }: Failure)
 /**
  * Of what the server says itself 503 means "send the same again", and 408 that it never had the whole of it; a proxy's 502 and 504 are its words for an outage.
  * The place of a reader whose connection was lost may be taken by its own former self for a while, and those of calls that wait
- * for a wake are free when that is over. A standby that failed cost the sandbox a freeze: another try is the caller's to order.
+ * for a wake are free when that is over. A standby or a checkpoint that failed cost the sandbox a freeze: another try is the caller's to order.
  */
 const meansNotNow = ({ status, code }: HoldfastError): boolean =>
-  code !== "standby_failed" && (status === 503 || status === 408 || PASSING.has(code));
+  !COSTLY.has(code) && (status === 503 || status === 408 || PASSING.has(code));
+
+const COSTLY: ReadonlySet<HoldfastError["code"]> = new Set(["standby_failed", "checkpoint_failed"]);
 
 const PASSING: ReadonlySet<HoldfastError["code"]> = new Set([
   "unexpected_response",

@@ -1,5 +1,6 @@
 import type {
   CallOptions,
+  Checkpoints,
   DeleteOptions,
   EventFilter,
   ExecOptions,
@@ -10,6 +11,7 @@ import type {
   Sandbox,
 } from "./api.ts";
 import { type Calls, pause } from "./calls.ts";
+import { CheckpointsOf } from "./checkpoints.ts";
 import { HoldfastError, type Where } from "./errors.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
@@ -30,6 +32,7 @@ export class SandboxHandle implements Sandbox {
   #info: SandboxInfo;
   readonly execs: Execs;
   readonly files: Files;
+  readonly checkpoints: Checkpoints;
 
   constructor(calls: Calls, info: SandboxInfo, owned: boolean) {
     this.#calls = calls;
@@ -37,6 +40,7 @@ export class SandboxHandle implements Sandbox {
     this.#owned = owned;
     this.execs = new ExecsOf(calls, info.id);
     this.files = new FilesOf(calls, info.id);
+    this.checkpoints = new CheckpointsOf(calls, info.id);
   }
 
   get id(): string {

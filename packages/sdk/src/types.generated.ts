@@ -63,6 +63,31 @@ export interface Cause {
   message: string;
   cause?: Cause;
 }
+/** a sandbox's files, and its memory where that can be had, as they were at one moment */
+export interface Checkpoint {
+  id: string;
+  name: string;
+  sandboxId: string;
+  /** memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files */
+  kind: "memory" | "files";
+  /** ISO 8601, UTC */
+  createdAt: string;
+  /** of the instance that it was taken of */
+  generation: number;
+  /** what it takes on disk, files and memory */
+  sizeBytes: number;
+  memoryBytes: number;
+  /** execs that were under way, and are under way again in each fork, under ids of their own */
+  execs: string[];
+}
+export interface CheckpointList {
+  items: Checkpoint[];
+  nextCursor: string | null;
+}
+export interface CreateCheckpoint {
+  /** a DNS label that no other checkpoint of the sandbox has; made up where absent */
+  name?: string;
+}
 export interface CreateSandbox {
   /** a DNS label; made up where absent */
   name?: string;
@@ -101,6 +126,8 @@ export interface CreateSandbox {
   labels?: {
     [k: string]: string;
   };
+  /** a checkpoint's id: the sandbox begins with the files, and the memory, that were kept there. Image and resources are those of the checkpoint; what else is not said here is too */
+  fromCheckpoint?: string;
   /** what to do when the name is taken; default fail */
   ifExists?: "return" | "fail";
 }
@@ -120,6 +147,10 @@ export interface ErrorBody {
       | "image_not_found"
       | "method_not_allowed"
       | "request_timeout"
+      | "checkpoint_not_found"
+      | "checkpoint_unusable"
+      | "checkpoint_exists"
+      | "too_many_checkpoints"
       | "name_taken"
       | "exec_conflict"
       | "idempotency_conflict"
@@ -149,6 +180,7 @@ export interface ErrorBody {
       | "proof_failed"
       | "sandbox_degraded"
       | "link_lost"
+      | "checkpoint_failed"
       | "standby_failed"
       | "wake_timeout"
       | "launches_suspended"
@@ -208,6 +240,10 @@ export interface Event {
     | "sandbox.woke"
     | "sandbox.wake_failed"
     | "sandbox.memory_lost"
+    | "sandbox.saving"
+    | "sandbox.checkpointed"
+    | "sandbox.checkpoint_failed"
+    | "checkpoint.removed"
     | "exec.woken"
     | "launches.suspended"
     | "launches.resumed"
@@ -368,6 +404,14 @@ export interface Sandbox {
     /** ISO 8601, UTC */
     takenAt: string;
     sizeBytes: number;
+  } | null;
+  forkedFrom: {
+    sandboxId: string;
+    checkpointId: string;
+    /** what its first execs are called here, and what they were called there */
+    execs: {
+      [k: string]: string;
+    };
   } | null;
   resources: {
     /** memory limit, swap included */
@@ -553,6 +597,10 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   image_not_found: 404,
   method_not_allowed: 405,
   request_timeout: 408,
+  checkpoint_not_found: 404,
+  checkpoint_unusable: 409,
+  checkpoint_exists: 409,
+  too_many_checkpoints: 409,
   name_taken: 409,
   exec_conflict: 409,
   idempotency_conflict: 409,
@@ -582,6 +630,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   proof_failed: 502,
   sandbox_degraded: 503,
   link_lost: 503,
+  checkpoint_failed: 503,
   standby_failed: 503,
   wake_timeout: 503,
   launches_suspended: 503,

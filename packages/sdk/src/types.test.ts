@@ -17,6 +17,9 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Sandbox, contract.Sandbox>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.SandboxList, contract.SandboxList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CreateSandbox, contract.CreateSandbox>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Checkpoint, contract.Checkpoint>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CheckpointList, contract.CheckpointList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CreateCheckpoint, contract.CreateCheckpoint>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Proof, contract.Proof>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Exec, contract.Exec>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ExecList, contract.ExecList>>().toEqualTypeOf<true>();

@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Exec } from "../types.generated.ts";
+import type { Checkpoint, Exec } from "../types.generated.ts";
 
 /** A test double of the server that fails on command: each answer is written by the test, by hand. */
 export interface Seen {
@@ -203,6 +203,19 @@ export const anExec = (facts: Partial<Exec> = {}): Exec => ({
   ...facts,
 });
 
+export const aCheckpoint = (facts: Partial<Checkpoint> = {}): Checkpoint => ({
+  id: "ckp_0000000000000000",
+  name: "before",
+  sandboxId: "sbx_0000000000000000",
+  kind: "memory",
+  createdAt: "2026-01-01T00:00:00.000Z",
+  generation: 1,
+  sizeBytes: 23_456_789,
+  memoryBytes: 12_345_678,
+  execs: [],
+  ...facts,
+});
+
 export const aSandbox = (facts: object = {}) => ({
   id: "sbx_0000000000000000",
   name: "box",
@@ -221,6 +234,7 @@ export const aSandbox = (facts: object = {}) => ({
   lease: { state: "held" },
   standbyKind: "memory",
   checkpoint: null,
+  forkedFrom: null,
   resources: { memoryMb: 512, cpus: 2, pids: 512 },
   lifecycle: {},
   labels: {},
