@@ -147,7 +147,7 @@ describe("holdfast", () => {
     const commands = [...stdout.toString().matchAll(/^ {2}(\w+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
     expect(named).toEqual(
-      "doctor run create ls get rm verify pause resume standby wake exec shell attach execs kill logs cp events stats audit cleanup image".split(
+      "doctor run create ls get rm verify pause resume standby wake checkpoint exec shell attach execs kill logs cp events stats audit cleanup image".split(
         " ",
       ),
     );

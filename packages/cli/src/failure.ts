@@ -44,6 +44,9 @@ function hintOf(error: unknown): string {
   if (error instanceof HoldfastError && error.code === "pending_cleanup" && error.sandboxId !== undefined) {
     return `'holdfast audit' shows it; 'holdfast rm ${error.sandboxId}' removes it now.`;
   }
+  if (error instanceof HoldfastError && error.code === "checkpoint_not_found") {
+    return `'holdfast checkpoint ls' lists those of a sandbox. They go when the sandbox is deleted.`;
+  }
   return error instanceof HoldfastError || error instanceof Failure ? error.hint : "";
 }
 

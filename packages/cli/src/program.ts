@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { Command } from "commander";
 import { registerAttach } from "./commands/attach.ts";
 import { registerAudit } from "./commands/audit.ts";
+import { registerCheckpoint } from "./commands/checkpoint.ts";
 import { registerCleanup } from "./commands/cleanup.ts";
 import { registerCp } from "./commands/cp.ts";
 import { registerDoctor } from "./commands/doctor.ts";
@@ -48,6 +49,7 @@ Examples:
   registerRun(program, context);
   registerSandboxes(program, context);
   registerStandby(program, context);
+  registerCheckpoint(program, context);
   registerExec(program, context);
   registerShell(program, context);
   registerAttach(program, context);

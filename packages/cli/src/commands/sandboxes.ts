@@ -34,6 +34,7 @@ export function registerSandboxes(program: Command, context: Context): void {
 }
 
 interface CreateOptions extends SandboxOptions {
+  fromCheckpoint?: string;
   idleStandby?: number;
   maxExecs?: number;
   disposable?: boolean;
@@ -47,6 +48,12 @@ interface CreateOptions extends SandboxOptions {
 function registerCreate(program: Command, context: Context): void {
   sandboxOptions(program.command("create").summary("create a sandbox"))
     .argument("[name]", "its name (default: made up)")
+    .addOption(
+      new Option(
+        "--from-checkpoint <id>",
+        "begin with the files, and the memory, of a checkpoint; image and limits are those of its sandbox",
+      ).conflicts(["image", "memory", "cpus", "pids", "disk"]),
+    )
     .option(
       "-e, --env <key=value>",
       "environment variable of all its commands, any number of times",
@@ -78,14 +85,17 @@ Examples:
   holdfast create box
   holdfast create --memory 2g --cpus 2 --label team=red --if-exists return box
   holdfast create --idle-standby 15s box
+  holdfast create --from-checkpoint "$(holdfast checkpoint create box)" other
   holdfast create --ttl 2h --max-execs 100 --disk 1g --disposable box`,
     )
     .action(async (name: string | undefined, options: CreateOptions) => {
-      const { image, env, cwd, ifExists, label: labels } = options;
+      const { image, fromCheckpoint, env, cwd, ifExists, label: labels } = options;
       const { ttl: ttlMs, idleStandby: idleStandbyMs, maxExecs, disposable, onMemoryLoss } = options;
       const lifecycle = givenAny({ ttlMs, idleStandbyMs, maxExecs, disposable, onMemoryLoss });
       const resources = resourcesOf(options);
-      const wanted = given({ name, image, env, cwd, ifExists, labels, resources, lifecycle });
+      const wanted = given({
+        ...{ name, image, fromCheckpoint, env, cwd, ifExists, labels, resources, lifecycle },
+      });
       const { signal } = context.interruption;
       const box = await withSpinner("creating", (progress) =>
         context.client().sandboxes.create({ ...wanted, signal, onProgress: showSteps("creating", progress) }),
@@ -154,6 +164,9 @@ function standbyOf({ standbyKind, lifecycle: { idleStandbyMs } }: SandboxInfo): 
 const checkpointOf = ({ id, takenAt, sizeBytes }: NonNullable<SandboxInfo["checkpoint"]>): string =>
   `${id}, ${size(sizeBytes)}, of ${takenAt}`;
 
+const originOf = ({ checkpointId, sandboxId }: NonNullable<SandboxInfo["forkedFrom"]>): string =>
+  `${checkpointId} of ${sandboxId}`;
+
 function registerGet(program: Command, context: Context): void {
   program
     .command("get")
@@ -175,6 +188,7 @@ function details(info: SandboxInfo): string {
     ["status", info.status],
     ["cause", info.cause && `${info.cause.code}: ${info.cause.message}`],
     ["image", info.image],
+    ["forked from", info.forkedFrom && originOf(info.forkedFrom)],
     ["created", info.createdAt],
     ["last activity", info.lastActivityAt],
     ["ended", info.endedAt],
