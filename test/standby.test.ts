@@ -118,6 +118,26 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     LONG_MS,
   );
 
+  it(
+    "answers rounds of commands, reads and listings on several sandboxes that come out of it",
+    async () => {
+      const boxes = await Promise.all([1, 2, 3].map((i) => client.sandboxes.create({ name: `rounds-${i}` })));
+      const work = async (box: Sandbox, mark: string) => {
+        const path = `/home/user/${mark}`;
+        expect((await box.exec(`echo ${mark} > ${path}; cat ${path}`)).stdout).toBe(`${mark}\n`);
+        expect(await box.files.readText(path)).toBe(`${mark}\n`);
+        expect((await box.files.list("/home/user")).items.map(({ name }) => name)).toContain(mark);
+      };
+      for (let again = 0; again < rounds; again += 1) {
+        await Promise.all(boxes.map((box) => box.standby()));
+        for (let round = 0; round < 5; round += 1)
+          await Promise.all(boxes.map((box) => work(box, `${again}-${round}`)));
+      }
+      await Promise.all(boxes.map((box) => box.delete()));
+    },
+    LONG_MS,
+  );
+
   it("takes no memory while it sleeps, and says what it takes of the disk", async () => {
     const box = await client.sandboxes.create({ name: "hog" });
     const hog = "/usr/bin/python3 -c 'x = bytearray(64 << 20); print(len(x), flush=True); input()'";

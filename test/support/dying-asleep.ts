@@ -1,4 +1,4 @@
-/** The server that kills itself with SIGKILL at one moment of a sandbox's way into standby or out of it. */
+/** The server that kills itself with SIGKILL at one moment of a standby, a wake, a checkpoint or a fork. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Driver, Ports, SandboxRecord, Store } from "@holdfast/engine";
 import { replacing } from "./replacing.ts";
@@ -14,7 +14,16 @@ function at(point: SleepPoint): void {
 }
 
 /** Before and after the commit that makes a record say this. */
-function pointsOf({ phase, lease }: SandboxRecord, before: SandboxRecord | undefined): SleepPoint[] {
+function pointsOf(record: SandboxRecord, before: SandboxRecord | undefined): (SleepPoint | null)[] {
+  const { phase, lease, instance, forkedFrom } = record;
+  if (phase.name === "queued" && forkedFrom !== null)
+    return ["before the fork is stored", "when the fork is stored"];
+  if (phase.name === "launching" && forkedFrom !== null)
+    return [null, instance === null ? "when its lease is stored" : "when its launch is stored"];
+  if (phase.name === "running" && before?.phase.name === "launching" && forkedFrom !== null)
+    return ["before its proof is stored", "when its proof is stored"];
+  if (phase.name === "running" && before?.phase.name === "suspending")
+    return ["before the checkpoint is stored", "when the checkpoint is stored"];
   if (phase.name === "suspending")
     return ["before the suspending is stored", "when the suspending is stored"];
   if (phase.name === "standby" && before?.phase.name === "suspending")
@@ -34,7 +43,7 @@ function dyingStore<S extends Store>(store: S): S {
   return replacing(store, {
     commit: async (commit) => {
       const records = commit.changes.flatMap((change) =>
-        change.kind === "sandbox.update" ? [change.record] : [],
+        change.kind === "sandbox.update" || change.kind === "sandbox.insert" ? [change.record] : [],
       );
       const points = records.map((record) => pointsOf(record, last.get(record.id)));
       for (const [before] of points) if (before) at(before);
@@ -65,6 +74,17 @@ const dyingDriver = (driver: Driver): Driver =>
       const made = await during("while its memory is written", driver.checkpoint(...given));
       at("when its memory is written");
       return made;
+    },
+    save: async (...given) => {
+      const made = await during("while it is copied", driver.save(...given));
+      at("when it is copied");
+      return made;
+    },
+    launch: async (...given) => {
+      if (given[0].fork === undefined) return driver.launch(...given);
+      const instance = await during("while it is launched", driver.launch(...given));
+      at("when it is launched");
+      return instance;
     },
     stop: async (...given) => {
       at("before its processes are ended");

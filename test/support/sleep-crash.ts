@@ -28,6 +28,36 @@ export const OUT_OF_STANDBY = [
   "before its checkpoint is discarded",
 ] as const;
 
-export type SleepPoint = (typeof INTO_STANDBY)[number] | (typeof OUT_OF_STANDBY)[number];
+/** The same for a checkpoint that is kept, of a sandbox that goes on. */
+export const INTO_CHECKPOINT = [
+  "before the suspending is stored",
+  "when the suspending is stored",
+  "before the freeze",
+  "when it is frozen",
+  "while it is copied",
+  "when it is copied",
+  "before the thaw",
+  "when it is thawed",
+  "before the checkpoint is stored",
+  "when the checkpoint is stored",
+] as const;
+
+/** And for a sandbox that begins with one. */
+export const INTO_FORK = [
+  "before the fork is stored",
+  "when the fork is stored",
+  "when its lease is stored",
+  "while it is launched",
+  "when it is launched",
+  "when its launch is stored",
+  "before its proof is stored",
+  "when its proof is stored",
+] as const;
+
+export type SleepPoint =
+  | (typeof INTO_STANDBY)[number]
+  | (typeof OUT_OF_STANDBY)[number]
+  | (typeof INTO_CHECKPOINT)[number]
+  | (typeof INTO_FORK)[number];
 
 export const dieAt = (point: SleepPoint): NodeJS.ProcessEnv => ({ HOLDFAST_CRASH_AT: point });
