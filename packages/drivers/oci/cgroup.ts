@@ -214,7 +214,12 @@ export class Cgroups {
   async #settle(id: SandboxId, frozen: boolean, signal: AbortSignal): Promise<void> {
     for (;;) {
       signal.throwIfAborted();
-      this.#write(id, frozen);
+      try {
+        this.#write(id, frozen);
+      } catch (error) {
+        // Told to callers, who have no use for the path.
+        throw new Error(`its cgroup can't be ${frozen ? "frozen" : "thawed"} (${errnoOf(error)})`);
+      }
       if (this.isFrozen(id) === frozen) return;
       await this.#clock.sleep(POLL_MS, signal);
     }

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, statSync } from "node:fs";
+import { existsSync, readdirSync, renameSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { CheckpointId, SandboxId } from "@holdfast/contract";
 import { type CheckpointOrder, CheckpointUnusable } from "@holdfast/engine";
@@ -26,7 +26,7 @@ export const savedPlaces = (layout: Layout, id: SandboxId, checkpoint: Checkpoin
 
 function placesIn(among: string, checkpoint: CheckpointId): CheckpointPlaces {
   const whole = join(among, checkpoint);
-  return { among, whole, part: `${whole}.part` };
+  return { among, whole, part: `${whole}${PART}` };
 }
 
 /** In a checkpoint, whole or not: CRIU's images and nothing else. */
@@ -43,13 +43,40 @@ export function namesIn(directory: string): string[] {
   }
 }
 
-/** Removes those checkpoints of a directory, whole or not, whose names are said. */
+const PART = ".part";
+
+/** Removes those checkpoints of a directory, whole or not, whose names are said. None of them can be used from its beginning on. */
 export async function discard(
   { porter }: Pick<Machine, "porter">,
   among: string,
   isUnwanted: (name: string) => boolean,
 ): Promise<void> {
-  for (const name of namesIn(among).filter(isUnwanted)) await porter.removeTree(join(among, name));
+  for (const part of unmake(among, isUnwanted)) await porter.removeTree(part);
+}
+
+/**
+ * Takes their names away from checkpoints that are about to be removed, file by file: whoever copies one meanwhile finds
+ * that out at the end, and one whose removal is broken off is none any more. Gives where they are then.
+ */
+export function unmake(among: string, isUnwanted: (name: string) => boolean): string[] {
+  return namesIn(among)
+    .filter(isUnwanted)
+    .map((name) => {
+      const part = join(among, name.endsWith(PART) ? name : `${name}${PART}`);
+      if (!name.endsWith(PART)) renameSync(join(among, name), part);
+      return part;
+    });
+}
+
+const manifestIn = (whole: string): string => join(whole, "manifest.json");
+
+/** Uses a checkpoint that anybody may remove meanwhile: what comes of that counts only if nobody did. */
+export async function whileThere<Result>(whole: string, use: () => Promise<Result>): Promise<Result> {
+  const [used] = await Promise.allSettled([use()]);
+  if (!existsSync(manifestIn(whole)))
+    throw new CheckpointUnusable("checkpoint_missing", "The checkpoint was removed meanwhile.");
+  if (used.status === "rejected") throw used.reason;
+  return used.value;
 }
 
 const damaged = (why: string) => new CheckpointUnusable("checkpoint_damaged", `The checkpoint ${why}.`);
@@ -61,7 +88,7 @@ export function verifyWhole(
   whole: string,
   { sandboxId, id, generation }: CheckpointOrder,
 ): Manifest {
-  const record = readRecord(join(whole, "manifest.json"));
+  const record = readRecord(manifestIn(whole));
   if (record === null && !existsSync(whole)) {
     throw new CheckpointUnusable("checkpoint_missing", "The checkpoint is not there.");
   }

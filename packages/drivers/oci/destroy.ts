@@ -1,5 +1,6 @@
 import { rmSync } from "node:fs";
 import type { SandboxId } from "@holdfast/contract";
+import { unmake } from "./checkpoints.ts";
 import type { Machine } from "./machine.ts";
 import { readMounts } from "./mounts.ts";
 import { hasProcesses, leftoversOf } from "./observe.ts";
@@ -14,6 +15,7 @@ export async function destroy(machine: Machine, id: SandboxId, signal: AbortSign
   signal.throwIfAborted();
   if (hasProcesses(machine, id)) throw new Error("processes of the sandbox are still running");
   const places = machine.layout.sandbox(id);
+  unmake(places.saved, () => true);
   // Before its mount: whoever wants to read from the disk can't mount it again.
   rmSync(places.diskImage, { force: true });
   await unmountAll(machine, id, signal);

@@ -11,6 +11,7 @@ import {
 import { dirname, join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import type { LaunchOrder } from "@holdfast/engine";
+import { filesIn, whileThere } from "./checkpoints.ts";
 import { makeDisk, mountDisk } from "./disk.ts";
 import { errnoOf, isGone } from "./errno.ts";
 import type { Template } from "./fork.ts";
@@ -47,19 +48,22 @@ export async function makeFiles(
 export async function copyFiles(
   machine: Machine,
   order: LaunchOrder,
-  { manifest, files }: Template,
+  { manifest, whole }: Template,
   signal: AbortSignal,
 ): Promise<ImageOnDisk> {
   const image = machine.images.resolve(manifest.image, manifest.imageVersion);
+  const files = filesIn(whole);
   beginFiles(machine, order, image, manifest.keeperVersion);
   const make = await makePlace(machine, order, signal);
   const to = dirname(make("work"));
   make("upper");
   const maxBytes = Number.MAX_SAFE_INTEGER;
-  await copyTree(machine, { from: files, to, names: WRITTEN, maxBytes }, signal);
   const control = make("control");
   makeOwned(control, 0o700, machine.idBase);
-  await copyTree(machine, { from: files, to: control, names: ["journals"], maxBytes }, signal);
+  await whileThere(whole, async () => {
+    await copyTree(machine, { from: files, to, names: WRITTEN, maxBytes }, signal);
+    await copyTree(machine, { from: files, to: control, names: ["journals"], maxBytes }, signal);
+  });
   makeBundle(machine, order, image);
   return image;
 }

@@ -288,14 +288,9 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
     const images = placeOf(instance.sandboxId, "saved", kept.id, "images");
     const [pages = ""] = readdirSync(images).filter((name) => name.startsWith("pages-"));
     truncateSync(join(images, pages), 4096);
-    const failure = (promise: Promise<unknown>) =>
-      promise.then(
-        () => "none",
-        (error: Error) => `${error.message}: ${(error.cause as Error | undefined)?.message}`,
-      );
-    expect(await failure(fork(kept))).toContain("image of another size");
+    await expect(fork(kept)).rejects.toMatchObject({ code: "checkpoint_damaged" });
     rmSync(placeOf(instance.sandboxId, "saved", kept.id), { recursive: true });
-    expect(await failure(fork(kept))).toContain("The checkpoint is not there");
+    await expect(fork(kept)).rejects.toMatchObject({ code: "checkpoint_missing" });
     for (const id of ids.slice(1)) expect(existsSync(placeOf(id))).toBe(false);
   });
 
@@ -333,6 +328,32 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
       expect((await machine.driver.list(soon())).map((each) => each.sandboxId)).toEqual([instance.sandboxId]);
       const [, link] = await fork(kept);
       expect((await run(link, "echo here")).output).toBe("here\n");
+    },
+  );
+
+  test.each(["by itself", "with its sandbox"])(
+    "removed %s while it is copied makes no fork with half of its files",
+    async (how) => {
+      for (const ms of [0, 5, 10, 20, 30]) {
+        const [instance, link] = await launch();
+        const { sandboxId } = instance;
+        await run(
+          link,
+          "cd /home/user; for i in $(seq 300); do echo $i > $i; done; head -c 64M /dev/zero > big",
+        );
+        const kept = await save(instance, { kind: "files" });
+        await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
+        const copying = fork(kept).then(
+          async ([, forkLink]) => (await run(forkLink, "ls /home/user | wc -l")).output.trim(),
+          (error: { code?: string }) => error.code,
+        );
+        await new Promise((resolve) => setTimeout(resolve, ms));
+        await (how === "by itself"
+          ? machine.driver.unsave(sandboxId, [], soon())
+          : machine.driver.destroy(sandboxId, soon()));
+        expect(["301", "checkpoint_missing"]).toContain(await copying);
+        await expect(fork(kept)).rejects.toMatchObject({ code: "checkpoint_missing" });
+      }
     },
   );
 

@@ -1,11 +1,11 @@
 import type { ForkSource, Instance, LaunchOrder } from "@holdfast/engine";
 import {
-  filesIn,
   imagesIn,
   savedPlaces,
   verifyDependencies,
   verifySums,
   verifyWhole,
+  whileThere,
 } from "./checkpoints.ts";
 import { removeWorkDir } from "./criu-run.ts";
 import type { Machine } from "./machine.ts";
@@ -16,8 +16,7 @@ import { bringBack, readBack } from "./restore.ts";
 export interface Template {
   source: ForkSource;
   manifest: Manifest;
-  files: string;
-  images: string;
+  whole: string;
 }
 
 /** The checkpoint that is meant, whole and unchanged. Nothing is written to it: any number may be made of one. */
@@ -29,7 +28,7 @@ export async function openTemplate(machine: Machine, source: ForkSource): Promis
     verifyDependencies(machine, manifest, manifest.config);
     await verifySums(machine, whole, manifest);
   }
-  return { source, manifest, files: filesIn(whole), images: imagesIn(whole) };
+  return { source, manifest, whole };
 }
 
 /**
@@ -39,12 +38,12 @@ export async function openTemplate(machine: Machine, source: ForkSource): Promis
 export async function bringBackAs(
   machine: Machine,
   order: LaunchOrder,
-  { source, manifest, images }: Template,
+  { source, manifest, whole }: Template,
   signal: AbortSignal,
 ): Promise<Instance> {
   const { porter, cgroups } = machine;
   const { sandboxId, name: hostname } = order;
-  await bringBack(machine, order, { images, manifest }, signal);
+  await whileThere(whole, () => bringBack(machine, order, { images: imagesIn(whole), manifest }, signal));
   const instance = readBack(machine, order, manifest);
   const { pid, startTime } = instance;
   const renamed = await porter.renameKeeper({

@@ -25,7 +25,6 @@ export class LaunchStepError extends Error {
 
 function reasonFor(error: unknown): string[] {
   if (error instanceof LaunchRefusal || error instanceof StandbyRefusal) return [error.message];
-  if (error instanceof CheckpointUnusable) return [error.message];
   return isDiskFull(error) ? ["the host's disk is full"] : [];
 }
 
@@ -47,7 +46,8 @@ export function stepper(machine: Machine, order: LaunchOrder, signal: AbortSigna
     try {
       return await act();
     } catch (error) {
-      if (error instanceof HoldfastError) throw error;
+      // That nothing can be made of its checkpoint is no failure of this host.
+      if (error instanceof HoldfastError || error instanceof CheckpointUnusable) throw error;
       const { sandboxId, generation } = order;
       const cause = new LaunchStepError(name, complaint, error);
       machine.log.warn({ sandboxId, generation, step: name, detail: cause.detail }, "launch failed");
