@@ -102,7 +102,8 @@ export class Cell {
     const record = { ...decision.record, revision: before.revision + 1 };
     const { events, counters } = decision;
     const change = { kind: "sandbox.update", record, expectedRevision: before.revision } as const;
-    await store.commit({ changes: [change, ...also], events, counters });
+    const outlives = ABOUT_PROCESSES.has(input.type) ? "server" : "host";
+    await store.commit({ changes: [change, ...also], events, counters, outlives });
     this.#record = record;
     // The kernel counts from nothing for each.
     if (record.generation !== before.generation) this.oomKills = 0;
@@ -251,6 +252,12 @@ export class Cell {
 }
 
 const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", "standby", "waking"]);
+
+/**
+ * What these say is of processes alone, and a host that ends takes those with it: without them the record says what was so
+ * before, which is what is so again. A server that is killed leaves processes behind, so that they must outlive.
+ */
+const ABOUT_PROCESSES = new Set<Input["type"]>(["launched", "wake", "stop_attempt"]);
 
 /** Decisions that are preceded by the proof which counts after them. */
 const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "saved", "resume"]);

@@ -73,7 +73,12 @@ function unlessFull(act: () => void): void {
 export async function syncLog(database: DatabaseSync): Promise<void> {
   const path = database.isOpen ? database.location() : null;
   if (path === null) return;
-  const log = await open(`${path}-wal`);
+  const log = await open(`${path}-wal`).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") return null;
+    throw error;
+  });
+  // Whoever removed it had put all of it into the database before, durably.
+  if (log === null) return;
   try {
     await log.datasync();
   } finally {
