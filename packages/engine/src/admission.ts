@@ -61,19 +61,18 @@ export class Admission {
   }
 
   async admit(owner: string | null): Promise<void> {
-    this.#checkCaps(owner);
+    this.checkCaps(owner);
     this.checkLaunches();
     let shortage = shortageOf(await this.#measureOrRefuse(), this.#world.numbers);
     if (shortage !== null) {
       await this.#cleanOnce();
       shortage = shortageOf(await this.#measureOrRefuse(), this.#world.numbers);
     }
-    // Others were admitted while the host was measured.
-    this.#checkCaps(owner);
     if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
   }
 
-  #checkCaps(owner: string | null): void {
+  /** Asked again at the moment at which a sandbox takes its place: others may have, while the host was measured. */
+  checkCaps(owner: string | null): void {
     const { maxSandboxes, maxSandboxesPerKey } = this.#world.numbers;
     let all = 0;
     let own = 0;

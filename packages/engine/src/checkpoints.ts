@@ -7,6 +7,7 @@ import {
   HoldfastError,
   isCheckpointId,
   isHoldfastError,
+  type SandboxId,
 } from "@holdfast/contract";
 import type { CheckpointApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
@@ -15,15 +16,28 @@ import { execNames } from "./exec-names.ts";
 import { errorOf, type Gate } from "./gate.ts";
 import type { OpenExec } from "./open-exec.ts";
 import { type Link, StoreConflict } from "./ports.ts";
-import type { SavedCheckpoint } from "./records.ts";
+import type { CheckpointSummary, SavedCheckpoint } from "./records.ts";
 import { isQuiet, type Standby, untilQuiet } from "./standby.ts";
+import { Turnstile } from "./turnstile.ts";
 import type { World } from "./world.ts";
 
 export interface CheckpointParts {
   gate: Gate;
   standby: Standby;
   find(ref: string): Promise<Cell>;
+  cell(id: SandboxId): Cell | undefined;
 }
+
+/** A checkpoint that a sandbox is about to begin with, and the room that is set aside for the copy until it is let go. */
+export interface Source {
+  saved: SavedCheckpoint;
+  release(): void;
+}
+
+/** Orders of one sandbox that wait for those before them. */
+const WAITING_MAX = 16;
+/** What execs may take that are kept with a checkpoint: their commands, environments and input. */
+const EXECS_BYTES_MAX = 16 * 1_048_576;
 
 /**
  * Checkpoints that callers ask for by name: a copy of files and memory at one moment, of a sandbox that goes on. On the way
@@ -34,7 +48,11 @@ export class Checkpoints implements CheckpointApi {
   readonly #world: World;
   readonly #parts: CheckpointParts;
   /** What makes and removes the checkpoints of one sandbox, one at a time: neither may take what the other is making. */
-  readonly #lines = new WeakMap<Cell, Promise<unknown>>();
+  readonly #lines = new WeakMap<Cell, { tail: Promise<unknown>; length: number }>();
+  /** Of all sandboxes one is copied at a time: each copy may take all the room that there is. */
+  readonly #turn = new Turnstile(1);
+  /** What sandboxes take that are being made of checkpoints. */
+  readonly #promised = { disk: 0, memory: 0 };
   /** How many copies the driver is making, those that were given up among them. */
   readonly #copies = new WeakMap<Cell, number>();
   /** Those of which something may lie there that no row speaks of. */
@@ -52,17 +70,21 @@ export class Checkpoints implements CheckpointApi {
     const wanted = { id, name: name ?? ids.name() };
     const saved = await this.#inLine(cell, signal, async () => {
       await this.#admitName(cell, wanted.name);
-      const link = await this.#claim(cell, signal);
-      return this.#save(cell, link, wanted)
-        .catch((error: unknown) => {
-          throw told(cell, error, wanted);
-        })
-        .finally(() => {
-          cell.saving = false;
-          cell.changed();
-        });
+      return this.#turn.pass(signal, () => this.#made(cell, wanted, signal));
     });
     return viewSaved(saved);
+  }
+
+  async #made(cell: Cell, wanted: Wanted, signal: AbortSignal): Promise<SavedCheckpoint> {
+    const link = await this.#claim(cell, signal);
+    try {
+      return await this.#save(cell, link, wanted);
+    } catch (error) {
+      throw told(cell, error, wanted);
+    } finally {
+      cell.saving = false;
+      cell.changed();
+    }
   }
 
   async list(ref: string): Promise<CheckpointList> {
@@ -75,22 +97,34 @@ export class Checkpoints implements CheckpointApi {
     const { clock, store } = this.#world;
     const cell = await this.#parts.find(ref);
     await this.#inLine(cell, signal, async () => {
-      const found = (await store.checkpoints(cell.id)).find(({ id, name }) => id === which || name === which);
-      if (found === undefined) throw new HoldfastError("checkpoint_not_found", { sandboxId: cell.id });
-      const { id, name, sandboxId } = found;
-      const others = (await store.checkpointIds(cell.id)).filter((each) => each !== id);
-      await this.#unsave(cell, others).catch((error: unknown) => {
-        const text = `The checkpoint could not be removed: ${causeOf(error).message}`;
-        throw new HoldfastError("checkpoint_failed", { sandboxId, message: text, cause: error });
-      });
-      const message = `Checkpoint ${name} was removed.`;
-      await store.commit({
-        changes: [{ kind: "checkpoint.remove", id }],
-        events: [
-          { at: clock.now(), type: "checkpoint.removed", sandboxId, message, data: { checkpointId: id } },
-        ],
-      });
+      const sandboxId = cell.id;
+      const id = await this.#idOf(cell, which);
+      const message = `Checkpoint ${which} was removed.`;
+      const event = { at: clock.now(), type: "checkpoint.removed", sandboxId, message } as const;
+      await store
+        .commit({
+          changes: [{ kind: "checkpoint.remove", id }],
+          events: [{ ...event, data: { checkpointId: id } }],
+        })
+        .catch((cause: unknown) => {
+          const text = "The removal could not be recorded, so it was not begun.";
+          throw new HoldfastError("internal", { sandboxId, message: text, cause });
+        });
+      if (await this.#clear(cell)) return;
+      const text =
+        "The checkpoint is no more, but some of its files could not be removed yet; that is tried again.";
+      throw new HoldfastError("checkpoint_failed", { sandboxId, message: text });
     });
+  }
+
+  /** Also of one whose row can't be read, by its id. */
+  async #idOf(cell: Cell, which: string): Promise<CheckpointId> {
+    const { store } = this.#world;
+    const ids = await store.checkpointIds(cell.id);
+    const named = (await store.checkpoints(cell.id)).find(({ name }) => name === which);
+    const id = named?.id ?? ids.find((each) => each === which);
+    if (id === undefined) throw new HoldfastError("checkpoint_not_found", { sandboxId: cell.id });
+    return id;
   }
 
   /** Removes what no row speaks of, of a sandbox that an earlier server left. */
@@ -98,7 +132,9 @@ export class Checkpoints implements CheckpointApi {
     this.#untidy.add(cell);
     // An earlier server's copy may still be written, until its recovery has seen to that.
     if (cell.record.phase.name === "suspending") return;
-    await this.#inLine(cell, this.#world.stopping, () => this.#clear(cell)).catch(() => undefined);
+    await this.#inLine(cell, this.#world.stopping, async () => {
+      await this.#clear(cell);
+    }).catch(() => undefined);
   }
 
   /** The same where it could not be done so far. Those of a sandbox that is deleted go with its files. */
@@ -111,10 +147,12 @@ export class Checkpoints implements CheckpointApi {
   }
 
   /** The one that a new sandbox is to begin with, where the host has room for a copy of it. */
-  async source(id: string): Promise<SavedCheckpoint> {
+  async source(id: string): Promise<Source> {
     const { clock, driver, numbers, store } = this.#world;
     const saved = isCheckpointId(id) ? await store.checkpoint(id) : null;
-    if (saved === null) throw new HoldfastError("checkpoint_not_found");
+    const owner = saved === null ? undefined : this.#parts.cell(saved.sandboxId)?.record.phase.name;
+    if (saved === null || owner === undefined || owner === "deleting" || owner === "gone")
+      throw new HoldfastError("checkpoint_not_found");
     if (saved.kind === "memory" && driver.standby.kind === "files")
       throw new HoldfastError("checkpoint_unusable", {
         message: `The checkpoint has memory, which can't be restored on this host: ${driver.standby.why}.`,
@@ -127,27 +165,38 @@ export class Checkpoints implements CheckpointApi {
       throw new HoldfastError("capacity", { message, cause: error });
     });
     const { sizeBytes, memoryBytes } = saved;
-    if (diskFreeBytes - sizeBytes < numbers.diskReserveBytes)
+    const promised = this.#promised;
+    if (diskFreeBytes - promised.disk - sizeBytes < numbers.diskReserveBytes)
       throw new HoldfastError("disk_full", {
         message: `A copy of the checkpoint takes ${mb(sizeBytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`,
       });
-    if (memoryFreeBytes - memoryBytes < numbers.memoryReserveBytes)
+    if (memoryFreeBytes - promised.memory - memoryBytes < numbers.memoryReserveBytes)
       throw new HoldfastError("low_memory", {
         message: `The checkpoint has ${mb(memoryBytes)} MB of memory, and the host has ${mb(memoryFreeBytes)} MB free.`,
       });
-    return saved;
+    promised.disk += sizeBytes;
+    promised.memory += memoryBytes;
+    const release = () => {
+      promised.disk -= sizeBytes;
+      promised.memory -= memoryBytes;
+    };
+    return { saved, release };
   }
 
   async #inLine<Result>(cell: Cell, signal: AbortSignal, act: () => Promise<Result>): Promise<Result> {
-    const before = this.#lines.get(cell) ?? Promise.resolve();
-    const turn = before.then(() => {
-      signal.throwIfAborted();
-      return act();
-    });
-    this.#lines.set(
-      cell,
-      turn.catch(() => undefined),
-    );
+    const line = this.#lines.get(cell) ?? { tail: Promise.resolve(), length: 0 };
+    if (line.length >= WAITING_MAX) throw new HoldfastError("too_many_held", { sandboxId: cell.id });
+    line.length += 1;
+    const turn = line.tail
+      .then(() => {
+        signal.throwIfAborted();
+        return act();
+      })
+      .finally(() => {
+        line.length -= 1;
+      });
+    line.tail = turn.catch(() => undefined);
+    this.#lines.set(cell, line);
     return raced(turn, signal);
   }
 
@@ -186,8 +235,12 @@ export class Checkpoints implements CheckpointApi {
       if (done === null) throw wrongState(cell);
       return saved;
     } catch (error) {
-      // The next server finds it as it is, or the delete takes all of it.
-      if (stopping.aborted || cell.fence.signal.aborted) throw error;
+      // The delete takes all of it. The next server finds it as it is; until then it runs.
+      if (cell.fence.signal.aborted) throw error;
+      if (stopping.aborted) {
+        await this.#parts.standby.letGo(cell);
+        throw error;
+      }
       await this.#parts.standby.goOn(cell, causeOf(error));
       await this.#clear(cell);
       throw error;
@@ -227,7 +280,8 @@ export class Checkpoints implements CheckpointApi {
       const keeperBootId = instance?.keeperBootId ?? null;
       const made = { id, sandboxId: cell.id, name, kind, generation, keeperBootId, createdAt: clock.now() };
       const kept = kind === "memory" ? execs : [];
-      return { ...made, sizeBytes, memoryBytes, spec, sandboxName, execs: kept };
+      const execIds = kept.map((exec) => exec.id);
+      return { ...made, sizeBytes, memoryBytes, spec, sandboxName, execs: kept, execIds };
     });
   }
 
@@ -243,15 +297,18 @@ export class Checkpoints implements CheckpointApi {
       cell.links?.close();
       cell.links = null;
       const inside = execNames(cell.record)?.inside ?? ((id) => id);
-      const execs = [...cell.openExecs]
-        .filter(isUnderWay)
-        .map(({ record: { id, spec, digest, startedAt } }) => ({
-          id,
-          keeperId: inside(id),
-          spec,
-          digest,
-          startedAt,
-        }));
+      const underWay = [...cell.openExecs].filter(isUnderWay);
+      if (sizeOf(underWay) > EXECS_BYTES_MAX)
+        throw new Error(
+          `what its execs were started with takes more than ${mb(EXECS_BYTES_MAX)} MB, which is too much to keep`,
+        );
+      const execs = underWay.map(({ record: { id, spec, digest, startedAt } }) => ({
+        id,
+        keeperId: inside(id),
+        spec,
+        digest,
+        startedAt,
+      }));
       const journals = new Set([
         ...known.map(({ id }) => inside(id)),
         ...execs.map(({ keeperId }) => keeperId),
@@ -271,22 +328,24 @@ export class Checkpoints implements CheckpointApi {
     const [bytes, { diskFreeBytes }] = await within(clock, limit, (inner) =>
       Promise.all([driver.memoryBytes(cell.id, inner), driver.capacity(inner)]),
     );
-    const room = diskFreeBytes - numbers.diskReserveBytes;
+    const room = diskFreeBytes - numbers.diskReserveBytes - this.#promised.disk;
     if (room > bytes) return room;
     const message = `Its memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
     throw new HoldfastError("disk_full", { sandboxId: cell.id, message });
   }
 
-  /** That files stay for a while which no row speaks of is no harm: it is tried again, and when a late copy is over. */
-  async #clear(cell: Cell): Promise<void> {
+  /** Whether that could be done. That files stay for a while which no row speaks of is no harm: it is tried again, and when a late copy is over. */
+  async #clear(cell: Cell): Promise<boolean> {
     const { store, log } = this.#world;
     const isLate = this.#copiesOf(cell) > 0;
     this.#untidy.add(cell);
     try {
       await this.#unsave(cell, await store.checkpointIds(cell.id));
       if (!isLate) this.#untidy.delete(cell);
+      return true;
     } catch (error) {
       log.warn({ sandbox: cell.id, cause: causeOf(error) }, "checkpoints could not be removed");
+      return false;
     }
   }
 
@@ -301,6 +360,10 @@ interface Wanted {
   id: CheckpointId;
   name: string;
 }
+
+/** Roughly, and not less than it is. */
+const sizeOf = (execs: readonly OpenExec[]): number =>
+  execs.reduce((sum, { record: { spec } }) => sum + JSON.stringify(spec).length, 0);
 
 const isUnderWay = ({ acknowledged, finishing }: OpenExec): boolean => acknowledged && !finishing;
 
@@ -326,7 +389,7 @@ const wrongState = (cell: Cell): HoldfastError => {
   return cell.refusal() ?? new HoldfastError("wrong_state", { sandboxId: cell.id, message });
 };
 
-const viewSaved = (saved: SavedCheckpoint): Checkpoint => ({
+const viewSaved = (saved: CheckpointSummary): Checkpoint => ({
   id: saved.id,
   name: saved.name,
   sandboxId: saved.sandboxId,
@@ -335,7 +398,7 @@ const viewSaved = (saved: SavedCheckpoint): Checkpoint => ({
   generation: saved.generation,
   sizeBytes: saved.sizeBytes,
   memoryBytes: saved.memoryBytes,
-  execs: saved.execs.map(({ id }) => id),
+  execs: [...saved.execIds],
 });
 
 const mb = (bytes: number): number => Math.ceil(bytes / 1_048_576);

@@ -149,6 +149,7 @@ class Engine implements EngineApi {
       gate,
       standby: this.#standby,
       find: (ref) => sandboxes.find(ref),
+      cell: (id) => sandboxes.cell(id),
     });
     sandboxes.join({
       admission,

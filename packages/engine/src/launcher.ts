@@ -4,7 +4,6 @@ import type { Cell } from "./cell.ts";
 import { DeadlinePassed, raced, within } from "./clock.ts";
 import { FairLine } from "./fair-line.ts";
 import { forkSource, hasServed } from "./machine.ts";
-import { CheckpointUnusable } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { SandboxRecord } from "./records.ts";
 import { failedProof } from "./status.ts";
@@ -69,9 +68,9 @@ export class Launcher {
     try {
       await within(clock, limit, (inner) => this.#steps(cell, inner));
     } catch (error) {
-      // Nor does a checkpoint that can't be used.
+      // Nor does one that was made of what another sandbox had in its memory and wrote.
       const isItsOwn =
-        cell.fence.signal.aborted || this.#world.stopping.aborted || error instanceof CheckpointUnusable;
+        cell.fence.signal.aborted || this.#world.stopping.aborted || forkSource(cell.record) !== null;
       this.#admission.launchEnded(isItsOwn ? null : causeOf(asHoldfastError(error)));
       throw error;
     }

@@ -1,9 +1,9 @@
-import { type AttemptId, type Cause, NUMBERS, newSandboxId } from "@holdfast/contract";
+import { type AttemptId, type Cause, type CheckpointId, NUMBERS, newSandboxId } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { decide, destroysFiles, hasServed, type Input } from "./machine.ts";
+import { decide, destroysFiles, forkSource, hasServed, type Input } from "./machine.ts";
 import type { Instance } from "./ports.ts";
-import type { SandboxRecord } from "./records.ts";
+import type { Origin, SandboxRecord } from "./records.ts";
 import { queuedSandbox } from "./testing/samples.ts";
 
 const id = newSandboxId();
@@ -53,6 +53,84 @@ describe("the sandbox's machine", () => {
       lease: { reason: "launch_failed" },
     });
     expect(destroysFiles(record)).toBe(true);
+  });
+
+  const checkpointId = "ckp_0123456789abcdef" as CheckpointId;
+  const suspend = { type: "suspend", checkpointId, kind: "memory", deadline: 9, why: "" } as const;
+  const saved: Input = { type: "saved", checkpointId, name: "one", sizeBytes: 1 };
+  const suspended: Input = { type: "suspended", checkpointId, checkpoint: null };
+
+  it("goes on after a checkpoint, and sleeps after a standby; neither ends as the other", () => {
+    const running = [launch, launched, proven];
+    expect(after(...running, { ...suspend, saving: true }, saved).phase.name).toBe("running");
+    expect(after(...running, { ...suspend, saving: true }, suspended).phase.name).toBe("suspending");
+    expect(after(...running, suspend, saved).phase.name).toBe("suspending");
+    expect(after(...running, suspend, suspended).phase.name).toBe("standby");
+    const other: Input = { ...saved, checkpointId: "ckp_zzzzzzzzzzzzzzzz" as CheckpointId };
+    expect(after(...running, { ...suspend, saving: true }, other).phase.name).toBe("suspending");
+    const failed = decide(
+      after(...running, { ...suspend, saving: true }),
+      { type: "suspend_failed", checkpointId, cause },
+      9,
+      NUMBERS,
+    );
+    expect(failed).toMatchObject({
+      record: { phase: { name: "running" } },
+      events: [{ type: "sandbox.checkpoint_failed" }],
+    });
+  });
+
+  describe("of a fork", () => {
+    const forkedFrom: Origin = {
+      sandboxId: newSandboxId(),
+      sandboxName: "one",
+      checkpointId,
+      kind: "memory",
+      generation: 4,
+      keeperBootId: "k",
+      execs: [],
+    };
+    const from = (origin: Origin, ...inputs: Input[]): SandboxRecord =>
+      inputs.reduce(
+        (record, input, now) => decide(record, input, now, NUMBERS)?.record ?? record,
+        queuedSandbox({ id, generation: 4, memorySince: 4, forkedFrom: origin }),
+      );
+    const forked: Input = { type: "launched", generation: 5, instance: instance(5) };
+    const interrupted: Input = { type: "launch_interrupted", cause };
+
+    it("counts on from what it was forked from, with its memory and its keeper", () => {
+      const record = from(forkedFrom, launch, forked);
+      expect(record).toMatchObject({ generation: 5, memorySince: 4, instance: { keeperBootId: "k" } });
+      const files = from({ ...forkedFrom, kind: "files" }, launch, forked);
+      expect(files).toMatchObject({ generation: 5, memorySince: 5 });
+      expect(files.instance?.keeperBootId).toBeUndefined();
+    });
+
+    it("is launched again once, and not where its commands may have ended", () => {
+      const again = from(forkedFrom, launch, interrupted);
+      expect(again).toMatchObject({ phase: { name: "queued" }, lease: { reason: "launch_failed" } });
+      expect(forkSource(again)).toBe(forkedFrom);
+      const twice = from(forkedFrom, launch, interrupted, begin, absent, launch, interrupted);
+      expect(twice).toMatchObject({ generation: 6, phase: { name: "failed" }, nameHeld: false });
+      expect(from(forkedFrom, launch, forked, interrupted).phase.name).toBe("failed");
+      // Where only files were copied nothing can have.
+      expect(from({ ...forkedFrom, kind: "files" }, launch, forked, interrupted).phase.name).toBe("queued");
+    });
+
+    it("is launched on its own files once it has served", () => {
+      const lifecycle = { onMemoryLoss: "cold-start" } as const;
+      const { spec } = queued;
+      const served = from(forkedFrom, launch, forked, {
+        type: "proven",
+        generation: 5,
+        provenAt: 3,
+        keeperBootId: "k",
+      });
+      const died = { type: "died", generation: 5, cause } as const;
+      const lost = decide({ ...served, spec: { ...spec, lifecycle } }, died, 9, NUMBERS)?.record;
+      expect(lost?.phase.name).toBe("queued");
+      expect(lost && forkSource(lost)).toBeNull();
+    });
   });
 
   it("launches again what its server's end interrupted, without what was half made, and only once", () => {

@@ -42,13 +42,15 @@ export class Observer {
   /** One pass over these cells. What can't be observed is unknown, and said to be. */
   async look(cells: readonly Cell[]): Promise<void> {
     if (cells.length === 0) return;
-    const before = new Map(cells.map((cell) => [cell, cell.record.generation]));
+    const before = new Map(cells.map((cell) => [cell, cell.record]));
     const seen = await this.#observe(cells);
     const missing = cells.filter((cell) => seen.get(cell.id)?.seen === "absent");
     // Absence is acted upon, so it is looked at twice.
     const again = missing.length === 0 ? seen : await this.#observe(missing);
-    for (const [cell, generation] of before) {
-      if (cell.record.generation !== generation || !hasInstance(cell.record)) continue;
+    for (const [cell, { generation, phase }] of before) {
+      // What was seen in another phase says nothing of this one: it may have been frozen for it.
+      if (cell.record.generation !== generation || cell.record.phase !== phase) continue;
+      if (!hasInstance(cell.record)) continue;
       const observation = (missing.includes(cell) ? again : seen).get(cell.id);
       if (observation === undefined) continue;
       await this.#take(cell, generation, observation);

@@ -20,7 +20,7 @@ import type {
   StandbyKind,
   TerminalSize,
 } from "@holdfast/contract";
-import type { ExecRecord, SandboxRecord, SavedCheckpoint } from "./records.ts";
+import type { CheckpointSummary, ExecRecord, SandboxRecord, SavedCheckpoint } from "./records.ts";
 
 export interface Clock {
   /** Milliseconds since the epoch. */
@@ -181,7 +181,7 @@ export interface Store {
 
   checkpoint(id: CheckpointId): Promise<SavedCheckpoint | null>;
   /** Oldest first. */
-  checkpoints(sandboxId: SandboxId): Promise<SavedCheckpoint[]>;
+  checkpoints(sandboxId: SandboxId): Promise<CheckpointSummary[]>;
   /** Also of those that can't be read: what they own is left alone. */
   checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]>;
 

@@ -93,10 +93,10 @@ class DiskFull extends Error {
 
 /**
  * A full disk is the tenant's to empty, and needs a sandbox that serves to do it: callers are told that it is full by the
- * call that needs room. A sandbox that has never served is not called ready on a disk that has none to offer.
+ * call that needs room. A sandbox that has never served, nor begun with what another wrote, is not called ready on a disk that has none to offer.
  */
 async function unlessFull({ record }: Cell, check: () => Promise<void>): Promise<string | undefined> {
-  const mayBeFull = record.phase.name === "running" || hasServed(record);
+  const mayBeFull = record.phase.name === "running" || hasServed(record) || record.forkedFrom !== null;
   try {
     await check();
     return undefined;

@@ -118,22 +118,27 @@ export interface ForkedExec {
   keeperId: ExecId;
 }
 
-/** A checkpoint that stays until it is removed, and that any number of sandboxes may begin with. */
-export interface SavedCheckpoint {
+/** What is told of a checkpoint that stays until it is removed. */
+export interface CheckpointSummary {
   id: CheckpointId;
   sandboxId: SandboxId;
   name: string;
   kind: StandbyKind;
   generation: number;
-  keeperBootId: string | null;
   createdAt: number;
   /** All of it, and the memory's part of that. */
   sizeBytes: number;
   memoryBytes: number;
+  /** Those that its memory has. */
+  execIds: readonly ExecId[];
+}
+
+/** All of it: any number of sandboxes may begin with one. It can be large, and is read one at a time. */
+export interface SavedCheckpoint extends CheckpointSummary {
+  keeperBootId: string | null;
   /** Of the sandbox, as it was. */
   spec: SandboxSpec;
   sandboxName: string;
-  /** Those that its memory has. */
   execs: readonly SavedExec[];
 }
 

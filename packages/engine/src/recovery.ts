@@ -143,6 +143,8 @@ export class Recovery {
   /** The server ended before it was stored that the memory is on disk: so it isn't, and the instance goes on. */
   async #recoverSuspending(cell: Cell): Promise<void> {
     const { generation } = cell.record;
+    // Ordered of this server, before the sandbox could be looked at: whatever comes of that leaves it linked, or asleep.
+    if (cell.suspension !== null || cell.saving) return;
     if ((await this.#recovered(cell)) === null)
       return this.#parts.died(cell, generation, this.#whyGone(cell));
     await this.#parts.standby.goOn(cell, RESTARTED_ASLEEP);

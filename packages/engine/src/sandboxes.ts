@@ -19,13 +19,14 @@ import type { Admission } from "./admission.ts";
 import type { CreateOptions, SandboxApi } from "./api.ts";
 import { pendingMessage } from "./audit.ts";
 import { Cell } from "./cell.ts";
+import type { Source } from "./checkpoints.ts";
 import { raced, within } from "./clock.ts";
 import { forkedExecs, forkedSpec, originOf } from "./forks.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
 import type { Orphans } from "./orphans.ts";
 import type { Pauses } from "./pauses.ts";
-import { type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
+import { type Commit, type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
 import type { ExecRecord, Origin, SandboxRecord, SandboxSpec, SavedCheckpoint } from "./records.ts";
@@ -43,7 +44,7 @@ export interface Parts {
   pauses: Pauses;
   standby: Standby;
   /** The checkpoint that a new sandbox is to begin with. */
-  source(id: string): Promise<SavedCheckpoint>;
+  source(id: string): Promise<Source>;
   /** An exec that a sandbox has from its beginning. */
   adoptExec(cell: Cell, record: ExecRecord): void;
 }
@@ -176,53 +177,53 @@ export class Sandboxes implements SandboxApi {
     input: CreateSandbox,
     options: CreateOptions,
   ): Promise<{ sandbox: Sandbox; existed: boolean }> {
-    const { store, ids } = this.#world;
     const idempotency = keyOf(input, options.idempotencyKey);
     const made = (await this.#repeated(idempotency)) ?? (await this.#sameFork(input));
     if (made !== null) return this.#answer(made, true, options);
     const { fromCheckpoint } = input;
-    const saved = fromCheckpoint === undefined ? null : await this.#with.source(fromCheckpoint);
+    const source = fromCheckpoint === undefined ? null : await this.#with.source(fromCheckpoint);
+    const { onProgress, owner = null } = options;
+    let cell: Cell;
+    try {
+      cell = await this.#accept(input, source?.saved ?? null, owner, idempotency);
+    } catch (error) {
+      source?.release();
+      if (isHoldfastError(error)) throw error;
+      return this.#lostRace(error, input, idempotency, options);
+    }
+    if (onProgress) cell.onProgress.add(onProgress);
+    cell.progress("accepted");
+    void this.#with.launcher.launch(cell).finally(() => {
+      source?.release();
+      if (onProgress) cell.onProgress.delete(onProgress);
+    });
+    return this.#answer(cell, false, options);
+  }
+
+  /** Stores the sandbox, with the execs that it begins with. Refuses with an error of the registry; what the store says is passed on. */
+  async #accept(
+    input: CreateSandbox,
+    saved: SavedCheckpoint | null,
+    owner: string | null,
+    idempotency: Idempotency | undefined,
+  ): Promise<Cell> {
+    const { store, ids } = this.#world;
     const spec = saved === null ? await this.#spec(input) : forkedSpec(saved, this.#named(input));
-    const owner = options.owner ?? null;
     await this.#with.admission.admit(owner);
+    this.#with.admission.checkCaps(owner);
     this.#with.launcher.admit();
     const origin = saved === null ? null : originOf(saved, ids);
     const record = this.#record(input.name ?? ids.name(), spec, owner, origin);
     const execs = saved === null ? [] : forkedExecs(record, saved, record.createdAt);
     const cell = this.adopt(record);
     try {
-      const { id: sandboxId, createdAt: at, name } = record;
-      await store.commit({
-        changes: [
-          { kind: "sandbox.insert", record, idempotency },
-          ...execs.map((exec) => ({ kind: "exec.insert", record: exec }) as const),
-        ],
-        events: [
-          {
-            at,
-            type: "sandbox.created",
-            sandboxId,
-            generation: 0,
-            message: `Sandbox ${name} was accepted.`,
-            data: { name, image: spec.image, ...(saved && { fromCheckpoint: saved.id }) },
-          },
-          ...execs.map(({ id: execId, generation }) => ({
-            ...{ at, type: "exec.started" as const, sandboxId, execId, generation },
-            message: "An exec goes on in a fork.",
-          })),
-        ],
-        counters: { created: 1, execsStarted: execs.length },
-      });
+      await store.commit(acceptance(record, execs, idempotency));
     } catch (error) {
       this.#cells.delete(record.id);
-      return this.#lostRace(error, input, idempotency, options);
+      throw error;
     }
     for (const exec of execs) this.#with.adoptExec(cell, exec);
-    const { onProgress } = options;
-    if (onProgress) cell.onProgress.add(onProgress);
-    cell.progress("accepted");
-    void this.#with.launcher.launch(cell).finally(() => onProgress && cell.onProgress.delete(onProgress));
-    return this.#answer(cell, false, options);
+    return cell;
   }
 
   #named(input: CreateSandbox): CreateSandbox {
@@ -467,6 +468,31 @@ export class Sandboxes implements SandboxApi {
     await within(clock, limit, (signal) => cell.until(gone, signal)).catch(() => undefined);
     return gone();
   }
+}
+
+/** What is written when a sandbox is accepted. */
+function acceptance(
+  record: SandboxRecord,
+  execs: readonly ExecRecord[],
+  idempotency: Idempotency | undefined,
+): Commit {
+  const { id: sandboxId, createdAt: at, name, generation, spec, forkedFrom } = record;
+  const data = { name, image: spec.image, ...(forkedFrom && { fromCheckpoint: forkedFrom.checkpointId }) };
+  const message = `Sandbox ${name} was accepted.`;
+  return {
+    changes: [
+      { kind: "sandbox.insert", record, idempotency },
+      ...execs.map((exec) => ({ kind: "exec.insert", record: exec }) as const),
+    ],
+    events: [
+      { at, type: "sandbox.created", sandboxId, generation, message, data },
+      ...execs.map(({ id: execId }) => ({
+        ...{ at, type: "exec.started" as const, sandboxId, execId, generation },
+        message: "An exec goes on in a fork.",
+      })),
+    ],
+    counters: { created: 1, execsStarted: execs.length },
+  };
 }
 
 function unreadable(name: string, error: unknown): never {

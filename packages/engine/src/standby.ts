@@ -38,7 +38,11 @@ export class Standby {
   /** Callers at the same time share one. Resolves when nothing of it is in memory. */
   async suspend(cell: Cell, why: string): Promise<void> {
     const signal = AbortSignal.any([this.#world.stopping, cell.fence.signal]);
-    while (cell.saving) await cell.until(() => !cell.saving, signal);
+    const isFree = () => !cell.saving;
+    while (cell.saving)
+      await cell.until(isFree, signal).catch((error: unknown) => {
+        throw told(cell, error);
+      });
     this.#ordered.add(cell);
     return this.#shared(cell, why);
   }
@@ -157,17 +161,21 @@ export class Standby {
 
   /** Thawed, linked and proven, whatever of that it still lacks, unless its end overtakes it. Never rejects. */
   async serveAgain(cell: Cell): Promise<void> {
+    await this.letGo(cell);
+    if (cell.record.phase.name !== "suspending") return;
+    this.#parts.openLink(cell);
+    await this.#parts.prover.prove(cell);
+  }
+
+  /** Thawed, once whatever is still being written of it is given up. Never rejects. */
+  async letGo(cell: Cell): Promise<void> {
     const { clock, driver, numbers, log } = this.#world;
-    // Whatever is still being written of it is given up before it runs on.
     await within(clock, { ms: numbers.freezeMs, what: "the driver" }, () => cell.launching).catch(
       () => undefined,
     );
     await within(clock, { ms: numbers.freezeMs, what: "thawing" }, (signal) =>
       driver.thaw(cell.id, signal),
     ).catch((error: unknown) => log.error({ sandbox: cell.id, cause: causeOf(error) }, "thawing failed"));
-    if (cell.record.phase.name !== "suspending") return;
-    this.#parts.openLink(cell);
-    await this.#parts.prover.prove(cell);
   }
 
   #noteFailure(cell: Cell): void {

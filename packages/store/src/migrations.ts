@@ -176,7 +176,8 @@ async function keepCheckpoints(db: Kysely<Tables>): Promise<void> {
     .addColumn("id", "text", (column) => column.notNull().unique())
     .addColumn("sandbox_id", "text", (column) => column.notNull().references("sandboxes.id"))
     .addColumn("name", "text", (column) => column.notNull())
-    .addColumn("data", "text", (column) => column.notNull())
+    .addColumn("summary", "text", (column) => column.notNull())
+    .addColumn("content", "text", (column) => column.notNull())
     .addColumn("created_at", "integer", (column) => column.notNull())
     .addUniqueConstraint("checkpoints_name", ["sandbox_id", "name"])
     .execute();

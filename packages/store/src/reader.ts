@@ -9,18 +9,18 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import type {
+  CheckpointSummary,
   EventFilter,
   ExecRecord,
   SandboxFilter,
   SandboxRecord,
-  SavedCheckpoint,
   Store,
   StoredEvent,
 } from "@holdfast/engine";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
 import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
-import { readCheckpoint, readEvent, readExec, readSandbox } from "./rows.ts";
+import { readCheckpoint, readEvent, readExec, readSandbox, readSummary } from "./rows.ts";
 import { prepare } from "./sqlite.ts";
 import type { CheckpointTable, ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
 
@@ -164,14 +164,14 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return rows.map(({ id }) => id as CheckpointId);
     },
 
-    async checkpoints(sandboxId: SandboxId): Promise<SavedCheckpoint[]> {
+    async checkpoints(sandboxId: SandboxId): Promise<CheckpointSummary[]> {
       const rows = await db
         .selectFrom("checkpoints")
-        .selectAll()
+        .select(["position", "id", "sandbox_id", "name", "summary", "created_at"])
         .where("sandbox_id", "=", sandboxId)
         .orderBy("position")
         .execute();
-      return readable(rows, readCheckpoint);
+      return readable(rows, readSummary);
     },
 
     async openExecs(): Promise<ExecRecord[]> {

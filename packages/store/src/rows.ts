@@ -1,6 +1,7 @@
 /** Records to rows and back. Both ways pass the same checks, so that neither a bug nor a bad disk goes unnoticed. */
 import { invariant } from "@holdfast/contract";
 import type {
+  CheckpointSummary,
   ExecRecord,
   Lease,
   NewEvent,
@@ -10,7 +11,7 @@ import type {
 } from "@holdfast/engine";
 import type { Insertable, Selectable } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
-import { checkEvent, checkExec, checkSandbox, checkSaved, isReadableLease } from "./shapes.ts";
+import { checkEvent, checkExec, checkSandbox, checkSaved, checkSummary, isReadableLease } from "./shapes.ts";
 import type { CheckpointTable, EventTable, ExecTable, SandboxTable } from "./tables.ts";
 
 export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
@@ -149,20 +150,26 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
 
 export function checkpointRow(record: SavedCheckpoint): CheckpointRow {
   const { id, sandboxId, name, createdAt, ...rest } = checkSaved(record);
-  return { id, sandbox_id: sandboxId, name, data: json(rest), created_at: createdAt };
+  const { keeperBootId, spec, sandboxName, execs, ...summary } = rest;
+  const content = json({ keeperBootId, spec, sandboxName, execs });
+  return { id, sandbox_id: sandboxId, name, summary: json(summary), content, created_at: createdAt };
 }
 
-export function readCheckpoint(row: Selectable<CheckpointTable>): SavedCheckpoint {
-  return reading("checkpoint", row.id, () =>
-    checkSaved({
-      ...JSON.parse(row.data),
-      id: row.id,
-      sandboxId: row.sandbox_id,
-      name: row.name,
-      createdAt: row.created_at,
-    }),
-  );
-}
+type SummaryRow = Omit<Selectable<CheckpointTable>, "content">;
+
+const summaryOf = (row: SummaryRow) => ({
+  ...JSON.parse(row.summary),
+  id: row.id,
+  sandboxId: row.sandbox_id,
+  name: row.name,
+  createdAt: row.created_at,
+});
+
+export const readSummary = (row: SummaryRow): CheckpointSummary =>
+  reading("checkpoint", row.id, () => checkSummary(summaryOf(row)));
+
+export const readCheckpoint = (row: Selectable<CheckpointTable>): SavedCheckpoint =>
+  reading("checkpoint", row.id, () => checkSaved({ ...summaryOf(row), ...JSON.parse(row.content) }));
 
 export function eventRow(event: NewEvent): EventRow {
   const { sandboxId = null, execId = null, generation = null, data = {} } = event;

@@ -22,6 +22,7 @@ import {
   STOP_REASONS,
 } from "@holdfast/contract";
 import type {
+  CheckpointSummary,
   Lease as EngineLease,
   ExecRecord,
   SandboxRecord,
@@ -173,16 +174,21 @@ const ExecSpecShape = Type.Object({
   ),
 });
 
-const SavedShape = Type.Object({
+const summaryFields = {
   id: Checkpoint,
   sandboxId: Sandbox,
   name: Type.String({ minLength: 1 }),
   kind: OneOf(STANDBY_KINDS),
   generation: Count,
-  keeperBootId: Nullable(Type.String()),
   createdAt: Time,
   sizeBytes: Count,
   memoryBytes: Count,
+  execIds: Type.Array(Exec),
+};
+
+const SavedShape = Type.Object({
+  ...summaryFields,
+  keeperBootId: Nullable(Type.String()),
   spec: SpecShape,
   sandboxName: Type.String({ minLength: 1 }),
   execs: Type.Array(
@@ -237,6 +243,10 @@ function checker<Schema extends TSchema>(schema: Schema, what: string) {
 // These types are the proof that a value of the right shape is a whole record.
 const sandboxShape: (value: unknown) => SandboxRecord = checker(SandboxShape, "sandbox");
 const execShape: (value: unknown) => ExecRecord = checker(ExecShape, "exec");
+export const checkSummary: (value: unknown) => CheckpointSummary = checker(
+  Type.Object(summaryFields),
+  "checkpoint",
+);
 export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
 export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");
 

@@ -1,12 +1,21 @@
 import { statSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
-import { type ExecId, newExecId, newSandboxId, type SandboxId } from "@holdfast/contract";
-import type { Change, ExecRecord, SandboxRecord } from "@holdfast/engine";
+import { type ExecId, newCheckpointId, newExecId, newSandboxId, type SandboxId } from "@holdfast/contract";
+import type { Change, ExecRecord, SandboxRecord, SavedCheckpoint } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { NewerDatabase, UnreadableRecord } from "./errors.ts";
 import { openStore } from "./store.ts";
-import { anyExec, anySandbox, ended, sampleExec, sampleSandbox } from "./testing/samples.ts";
+import {
+  anyCheckpoint,
+  anyExec,
+  anySandbox,
+  ended,
+  sampleCheckpoint,
+  sampleExec,
+  sampleSandbox,
+  summaryOf,
+} from "./testing/samples.ts";
 import { temporaryStore } from "./testing/store.ts";
 
 const insert = (record: SandboxRecord): Change => ({ kind: "sandbox.insert", record });
@@ -197,6 +206,106 @@ describe("conflicts", () => {
     const events = await store.events({ limit: 10 });
     expect(events.map(({ sandboxId }) => sandboxId)).toEqual([before.id, after.id]);
     expect((await store.counters()).created).toBe(2);
+  });
+});
+
+describe("checkpoints", () => {
+  const keep = (...records: SavedCheckpoint[]): Change[] =>
+    records.map((record) => ({ kind: "checkpoint.insert", record }));
+
+  test("any is read as it was written, by its id and among those of its sandbox", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await fc.assert(
+      fc.asyncProperty(anyCheckpoint(sandbox.id), async (record) => {
+        await store.commit({ changes: keep(record) });
+        expect(await store.checkpoint(record.id)).toEqual(record);
+        expect((await store.checkpoints(sandbox.id)).at(-1)).toEqual(summaryOf(record));
+        expect(await store.checkpointIds(sandbox.id)).toContain(record.id);
+        // So that names can come again.
+        await store.commit({ changes: [{ kind: "checkpoint.remove", id: record.id }] });
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test("one that was removed, or never was, is not there, and removing it is fine", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = sampleCheckpoint(sandbox);
+    const remove: Change = { kind: "checkpoint.remove", id: record.id };
+    expect(await store.checkpoint(newCheckpointId())).toBeNull();
+    await store.commit({ changes: [insert(sandbox), ...keep(record)] });
+    for (let times = 0; times < 2; times += 1) {
+      await store.commit({ changes: [remove] });
+      expect(await store.checkpoint(record.id)).toBeNull();
+      expect(await store.checkpoints(sandbox.id)).toEqual([]);
+    }
+    await store.commit({ changes: keep(record) });
+    expect(await store.checkpoint(record.id)).toEqual(record);
+  });
+
+  test("are listed oldest first, and a sandbox has its own only", async () => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const mine = ["c", "a", "b"].map((name) => sampleCheckpoint(one, { name, createdAt: 5 }));
+    await store.commit({ changes: [insert(one), insert(other), ...keep(...mine, sampleCheckpoint(other))] });
+    expect((await store.checkpoints(one.id)).map(({ name }) => name)).toEqual(["c", "a", "b"]);
+    expect(await store.checkpointIds(other.id)).toHaveLength(1);
+  });
+
+  test("a name is one checkpoint's in its sandbox; the same name elsewhere is another's", async () => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const first = sampleCheckpoint(one);
+    await store.commit({ changes: [insert(one), insert(other), ...keep(first, sampleCheckpoint(other))] });
+    // With the step that it belongs to: neither is stored.
+    const both = store.commit({ changes: [update(one), ...keep(sampleCheckpoint(one))] });
+    await expect(both).rejects.toMatchObject({ reason: "checkpoint_exists" });
+    expect(await store.sandbox(one.id)).toEqual(one);
+    expect(await store.checkpointIds(one.id)).toEqual([first.id]);
+  });
+
+  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const theirs = sampleCheckpoint(other);
+    await store.commit({ changes: [insert(one), insert(other), ...keep(sampleCheckpoint(one), theirs)] });
+    await store.commit({ changes: [update({ ...one, phase: { name: "deleting", cause: null } })] });
+    expect(await store.checkpointIds(one.id)).toHaveLength(1);
+    const phase = { name: "gone", cause: null } as const;
+    const gone = { ...one, revision: one.revision + 1, phase, nameHeld: false, endedAt: 9 };
+    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
+    expect(await store.checkpointIds(one.id)).toEqual([]);
+    expect(await store.checkpointIds(other.id)).toEqual([theirs.id]);
+    // Nothing refers to it any more.
+    await store.commit({
+      changes: [{ kind: "prune", eventsBefore: 100, keysBefore: 100, goneBefore: 100, limit: 9 }],
+    });
+    expect(await store.sandbox(one.id)).toBeNull();
+  });
+
+  test("one that can't be read is not listed, and is known by its id all the same", async () => {
+    const reports: string[] = [];
+    const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
+    const sandbox = sampleSandbox();
+    const [bent, fine] = [sampleCheckpoint(sandbox), sampleCheckpoint(sandbox, { name: "after" })];
+    await store.commit({ changes: [insert(sandbox), ...keep(bent, fine)] });
+    tamper(path, "UPDATE checkpoints SET summary = '{}' WHERE id = ?", bent.id);
+    await expect(store.checkpoint(bent.id)).rejects.toThrow(UnreadableRecord);
+    expect(await store.checkpoints(sandbox.id)).toEqual([summaryOf(fine)]);
+    expect((await store.checkpointIds(sandbox.id)).sort()).toEqual([bent.id, fine.id].sort());
+    expect(reports).toEqual(["checkpoint"]);
+  });
+
+  test("none is kept of a sandbox that isn't there, nor one that is no checkpoint", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await expect(store.commit({ changes: keep(sampleCheckpoint(sandbox)) })).rejects.toThrow();
+    await store.commit({ changes: [insert(sandbox)] });
+    const odd = sampleCheckpoint(sandbox, { sizeBytes: 0.5 });
+    await expect(store.commit({ changes: keep(odd) })).rejects.toThrow(/invariant|checkpoint/);
   });
 });
 
@@ -473,7 +582,8 @@ describe("the database", () => {
     tamper(path, "DROP INDEX execs_ended");
     tamper(path, "DROP INDEX idempotency_target");
     tamper(path, "DROP INDEX sandboxes_gone");
-    for (const column of ["owner", "execs_started", "restarts", "memory_since"])
+    tamper(path, "DROP TABLE checkpoints");
+    for (const column of ["owner", "execs_started", "restarts", "memory_since", "forked_from"])
       tamper(path, `ALTER TABLE sandboxes DROP COLUMN ${column}`);
     tamper(path, "UPDATE execs SET spec = json_remove(spec, '$.tty', '$.keepAwake', '$.onWake')");
     tamper(path, "UPDATE meta SET value = '1' WHERE key = 'schema_version'");
@@ -482,6 +592,23 @@ describe("the database", () => {
     expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
     const found = await reopened.endedExecs({ endedBefore: 9_999, exceptOf: [], limit: 2 });
     expect(found).toEqual([{ id: record.id, sandboxId: sandbox.id, outputEnd: record.outputEnd }]);
+  });
+
+  test("of the version before checkpoints had names is brought up to date, and can keep them", async () => {
+    const { store, path } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = sampleExec(sandbox.id);
+    await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
+    await store.close();
+    tamper(path, "DROP TABLE checkpoints");
+    tamper(path, "ALTER TABLE sandboxes DROP COLUMN forked_from");
+    tamper(path, "UPDATE meta SET value = value - 1 WHERE key = 'schema_version'");
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
+    expect(await reopened.openExecs()).toEqual([record]);
+    const saved = sampleCheckpoint(sandbox);
+    await reopened.commit({ changes: [{ kind: "checkpoint.insert", record: saved }] });
+    expect(await reopened.checkpoints(sandbox.id)).toEqual([summaryOf(saved)]);
   });
 
   test("in memory works like one on disk", async () => {

@@ -57,8 +57,10 @@ export interface CheckpointTable {
   id: string;
   sandbox_id: string;
   name: string;
-  /** JSON: all else. */
-  data: string;
+  /** JSON: what is told of it. */
+  summary: string;
+  /** JSON: what only a fork needs; may be large. */
+  content: string;
   created_at: number;
 }
 

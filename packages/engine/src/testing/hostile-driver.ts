@@ -1,4 +1,4 @@
-import type { CheckpointId, ExecId, Image, SandboxId } from "@holdfast/contract";
+import type { CheckpointId, ExecId, Image, SandboxId, StandbyKind } from "@holdfast/contract";
 import {
   type Checkpoint,
   type CheckpointOrder,
@@ -6,6 +6,7 @@ import {
   type Driver,
   type ExecOrder,
   type FileAccess,
+  type ForkSource,
   type Found,
   type Images,
   type Instance,
@@ -18,6 +19,7 @@ import {
   LinkLost,
   type Observation,
   type RestoreOrder,
+  type SaveOrder,
   type Stat,
 } from "../ports.ts";
 
@@ -43,6 +45,11 @@ export interface Faults {
   /** Before anything is restored, and when it is, before the caller hears of it. */
   restore?: (order: RestoreOrder, signal: AbortSignal) => Promise<void>;
   restoreAnswer?: () => Promise<void>;
+  /** While files and memory are copied, and when they are, before the caller hears of it. */
+  save?: (order: SaveOrder, signal: AbortSignal) => Promise<void>;
+  saveAnswer?: () => Promise<void>;
+  /** Before any saved checkpoint is removed. */
+  unsave?: () => Promise<void>;
   /** Who answers the hello, where it is not the keeper. */
   impostor?: () => string;
   /** Before the keeper takes a start, and after it has, before the answer. */
@@ -61,8 +68,9 @@ interface FakeExec {
 class FakeInstance {
   readonly generation: number;
   readonly pid: number;
-  /** In the keeper's memory: comes back with that. */
+  /** In the keeper's memory, as is the largest generation that a link came with: they come back with that. */
   readonly bootId: string;
+  greeted = 0;
   alive = true;
   root = true;
   /** Its disk: out of blocks, where output has nowhere to go, or out of inodes, where not even a journal can be made. */
@@ -151,9 +159,26 @@ class FakeInstance {
 interface FakeCheckpoint {
   sandboxId: SandboxId;
   bootId: string;
+  greeted: number;
   execs: Map<ExecId, FakeExec>;
   files: Map<string, Uint8Array>;
 }
+
+/** A copy of everything, journals too: what the sandbox does later does not show in it. */
+interface FakeSaved extends FakeCheckpoint {
+  kind: StandbyKind;
+  journals: Map<ExecId, FakeExec>;
+}
+
+/** Execs are files and memory: two copies have nothing in common. */
+const copied = (execs: Iterable<[ExecId, FakeExec]>): Map<ExecId, FakeExec> =>
+  new Map([...execs].map(([id, exec]) => [id, { ...exec, records: [...exec.records] }]));
+
+const etc = (name: string): [string, Uint8Array][] => [
+  ["/etc/hostname", Buffer.from(`${name}\n`)],
+  ["/etc/hosts", Buffer.from(`127.0.0.1 localhost\n127.0.1.1 ${name}\n`)],
+];
+
 const noSpace = () => new KeeperRefusal("system", "no space left on device", "ENOSPC");
 
 const endOf = ({ records }: FakeExec): number => records.at(-1)?.cursor ?? 0;
@@ -306,6 +331,9 @@ async function* one(data: Uint8Array): AsyncIterable<Uint8Array> {
   yield data;
 }
 
+/** What every saved checkpoint takes. */
+export const SAVED_BYTES = 1_000;
+
 /** A world of instances that obeys until a fault says otherwise. */
 export class HostileDriver implements Driver {
   readonly name = "hostile";
@@ -341,12 +369,40 @@ export class HostileDriver implements Driver {
     await this.faults.launch?.(order, signal);
     if (order.restart && !this.directories.has(order.sandboxId)) throw new Error("its files are gone");
     this.#pids += 1;
-    const journals = this.journalFiles.get(order.sandboxId) ?? new Map<ExecId, FakeExec>();
-    this.journalFiles.set(order.sandboxId, journals);
-    const instance = new FakeInstance(order.generation, this.#pids, journals);
+    const instance = order.fork === undefined ? this.#fresh(order) : this.#forked(order, order.fork);
     this.instances.set(order.sandboxId, instance);
     await this.faults.launchAnswer?.();
     return this.#reference(order.sandboxId, instance);
+  }
+
+  #fresh({ sandboxId, generation, name, restart }: LaunchOrder): FakeInstance {
+    const journals = this.journalFiles.get(sandboxId) ?? new Map<ExecId, FakeExec>();
+    this.journalFiles.set(sandboxId, journals);
+    const instance = new FakeInstance(generation, this.#pids, journals);
+    const files = restart ? this.instances.get(sandboxId)?.files : undefined;
+    instance.files = files ?? new Map(etc(name));
+    return instance;
+  }
+
+  #forked({ sandboxId, generation }: LaunchOrder, { id, kind, generation: from }: ForkSource): FakeInstance {
+    const kept = this.saved.get(id);
+    if (kept === undefined) throw new CheckpointUnusable("checkpoint_missing", "there is no such checkpoint");
+    if (kept.kind !== kind) throw new Error("the checkpoint is of another kind");
+    if (generation <= from) throw new Error("a fork counts on from what it was forked from");
+    const journals = copied(kept.journals);
+    this.journalFiles.set(sandboxId, journals);
+    const hasMemory = kind === "memory";
+    const bootId = hasMemory ? kept.bootId : String(this.#pids);
+    const instance = new FakeInstance(generation, this.#pids, journals, bootId);
+    instance.files = new Map(kept.files);
+    if (!hasMemory) return instance;
+    instance.greeted = kept.greeted;
+    instance.execs = copied(kept.execs);
+    for (const key of journals.keys()) {
+      const exec = instance.execs.get(key);
+      if (exec !== undefined) journals.set(key, exec);
+    }
+    return instance;
   }
 
   #reference(sandboxId: SandboxId, { generation, pid }: FakeInstance): Instance {
@@ -370,6 +426,9 @@ export class HostileDriver implements Driver {
     await this.faults.connect?.();
     const there = this.instances.get(instance.sandboxId);
     if (!there?.alive || this.frozen.has(instance.sandboxId)) throw new Error("nobody listens");
+    if (instance.generation < there.greeted)
+      throw new KeeperRefusal("stale_generation", "a later generation was greeted");
+    there.greeted = instance.generation;
     return new FakeLink(there, this.faults);
   }
 
@@ -412,7 +471,10 @@ export class HostileDriver implements Driver {
 
   standby: Driver["standby"] = { kind: "memory", why: null };
   readonly checkpoints = new Map<CheckpointId, FakeCheckpoint>();
+  readonly saved = new Map<CheckpointId, FakeSaved>();
+  readonly halfSaved = new Map<CheckpointId, SandboxId>();
   restores = 0;
+  saves = 0;
 
   async freeze(id: SandboxId): Promise<void> {
     await this.faults.freeze?.();
@@ -429,7 +491,8 @@ export class HostileDriver implements Driver {
     if (there.links.size > 0) throw new Error("a link is open");
     await this.faults.checkpoint?.(order, signal);
     const execs = new Map([...there.execs].map(([key, exec]) => [key, { ...exec }]));
-    this.checkpoints.set(id, { sandboxId, bootId: there.bootId, execs, files: there.files });
+    const { bootId, greeted, files } = there;
+    this.checkpoints.set(id, { sandboxId, bootId, greeted, execs, files });
     return { id, takenAt: Date.now(), generation, sizeBytes: 1 };
   }
 
@@ -446,6 +509,7 @@ export class HostileDriver implements Driver {
     instance.execs = new Map([...kept.execs].map(([key, exec]) => [key, { ...exec }]));
     for (const [key, exec] of instance.execs) journals.set(key, exec);
     instance.files = kept.files;
+    instance.greeted = kept.greeted;
     this.frozen.add(sandboxId);
     this.instances.set(sandboxId, instance);
     await this.faults.restoreAnswer?.();
@@ -456,6 +520,37 @@ export class HostileDriver implements Driver {
     await this.faults.discard?.();
     for (const [id, { sandboxId: owner }] of this.checkpoints)
       if (owner === sandboxId && id !== keep) this.checkpoints.delete(id);
+  }
+
+  async save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }> {
+    const { sandboxId, id, kind, maxBytes } = order;
+    const there = this.instances.get(sandboxId);
+    if (!there?.alive || !this.frozen.has(sandboxId)) throw new Error("it is not frozen");
+    if (there.links.size > 0) throw new Error("a link is open");
+    this.saves += 1;
+    const { bootId, greeted } = there;
+    const execs = copied(kind === "memory" ? there.execs : []);
+    const journals = copied([...there.journals].filter(([key]) => order.journals.includes(key)));
+    const files = new Map(there.files);
+    // Half of it lies there until all of it does.
+    this.halfSaved.set(id, sandboxId);
+    await this.faults.save?.(order, signal);
+    if (SAVED_BYTES > maxBytes) throw new Error("no space left on device");
+    this.halfSaved.delete(id);
+    this.saved.set(id, { sandboxId, kind, bootId, greeted, execs, journals, files });
+    await this.faults.saveAnswer?.();
+    return { sizeBytes: SAVED_BYTES, memoryBytes: kind === "memory" ? 1 : 0 };
+  }
+
+  async unsave(sandboxId: SandboxId, keep: readonly CheckpointId[]): Promise<void> {
+    await this.faults.unsave?.();
+    this.#removeSaved(sandboxId, keep);
+  }
+
+  #removeSaved(sandboxId: SandboxId, keep: readonly CheckpointId[]): void {
+    for (const [id, { sandboxId: owner }] of this.saved)
+      if (owner === sandboxId && !keep.includes(id)) this.saved.delete(id);
+    for (const [id, owner] of this.halfSaved) if (owner === sandboxId) this.halfSaved.delete(id);
   }
 
   async files(id: SandboxId) {
@@ -490,6 +585,7 @@ export class HostileDriver implements Driver {
     await this.faults.destroy?.();
     this.instances.delete(id);
     this.directories.delete(id);
+    this.#removeSaved(id, []);
     if (!this.keptJournals.has(id)) this.journalFiles.delete(id);
   }
 

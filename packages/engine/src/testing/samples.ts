@@ -25,6 +25,7 @@ export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxReco
   endedAt: null,
   owner: null,
   execsStarted: 0,
+  forkedFrom: null,
   restarts: null,
   revision: 0,
   ...changes,

@@ -3,13 +3,22 @@ import {
   type AttemptId,
   type CheckpointId,
   type ExecId,
+  newCheckpointId,
   newExecId,
   newSandboxId,
   type SandboxId,
   STOP_REASONS,
   TERMINAL_EXEC_STATUSES,
 } from "@holdfast/contract";
-import type { ExecRecord, Instance, Lease, PhaseState, SandboxRecord } from "@holdfast/engine";
+import type {
+  ExecRecord,
+  Instance,
+  Lease,
+  Origin,
+  PhaseState,
+  SandboxRecord,
+  SavedCheckpoint,
+} from "@holdfast/engine";
 import fc from "fast-check";
 
 export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
@@ -37,6 +46,7 @@ export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxReco
     endedAt: null,
     owner: null,
     execsStarted: 0,
+    forkedFrom: null,
     restarts: null,
     revision: 1,
     ...changes,
@@ -69,6 +79,30 @@ export function sampleExec(sandboxId: SandboxId, changes: Partial<ExecRecord> = 
     createdAt: 1_000,
     startedAt: 1_000,
     endedAt: null,
+    ...changes,
+  };
+}
+
+/** Of a sandbox with one command under way. */
+export function sampleCheckpoint(
+  { id: sandboxId, name: sandboxName, spec }: SandboxRecord,
+  changes: Partial<SavedCheckpoint> = {},
+): SavedCheckpoint {
+  const { id, spec: execSpec, digest, startedAt } = sampleExec(sandboxId);
+  return {
+    id: newCheckpointId(),
+    sandboxId,
+    name: "before",
+    kind: "memory",
+    generation: 1,
+    keeperBootId: "boot",
+    createdAt: 1_000,
+    sizeBytes: 2_000,
+    memoryBytes: 1_000,
+    spec,
+    sandboxName,
+    execs: [{ id, keeperId: id, spec: execSpec, digest, startedAt }],
+    execIds: [id],
     ...changes,
   };
 }
@@ -140,6 +174,13 @@ const livingPhase: fc.Arbitrary<PhaseState> = fc.oneof(
     kind: fc.constantFrom("memory", "files"),
     deadline: time,
   }),
+  record({
+    name: is("suspending"),
+    checkpointId: is("ckp_0123456789abcdef" as CheckpointId),
+    kind: fc.constantFrom("memory", "files"),
+    deadline: time,
+    saving: is(true),
+  }),
   record({ name: is("waking"), checkpoint, consumed: fc.boolean(), failedWakes: count, deadline: time }),
 );
 
@@ -150,6 +191,18 @@ const spec = record({
   resources: record({ memoryMb: count, cpus: fc.double({ min: 0.01, max: 1024, noNaN: true }), pids: count }),
   lifecycle: fc.record({ maxExecMs: count }, { requiredKeys: [], noNullPrototype: true }),
   labels: texts,
+});
+
+const execId = fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,20}$/) as fc.Arbitrary<ExecId>;
+
+const origin: fc.Arbitrary<Origin> = record({
+  sandboxId: fc.constantFrom("sbx_0123456789abcdef", "sbx_zzzzzzzzzzzzzzzz") as fc.Arbitrary<SandboxId>,
+  sandboxName: fc.string({ minLength: 1 }),
+  checkpointId: is("ckp_0123456789abcdef" as CheckpointId),
+  kind: fc.constantFrom("memory", "files"),
+  generation: count,
+  keeperBootId: orNull(text),
+  execs: fc.array(record({ id: execId, from: execId, keeperId: execId }), { maxLength: 3 }),
 });
 
 /** Any sandbox that may be written. */
@@ -164,6 +217,7 @@ export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
       memorySince: count,
       owner: orNull(text),
       execsStarted: count,
+      forkedFrom: orNull(origin),
       restarts: orNull(record({ since: time, count })),
     }),
     fc.oneof(
@@ -186,24 +240,60 @@ export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
     return { id, ...base, ...times, phase, lease, instance, ...gone };
   });
 
+const anyExecSpec: fc.Arbitrary<ExecRecord["spec"]> = record({
+  argv: fc.array(text, { minLength: 1, maxLength: 4 }),
+  env: texts,
+  cwd: text,
+  user: text,
+  timeoutMs: orNull(count),
+  stdin: orNull(record({ text, end: fc.boolean() })),
+  tty: orNull(record({ cols: count, rows: count })),
+  keepAwake: fc.boolean(),
+  onWake: orNull(
+    fc.oneof(record({ signal: text }), record({ argv: fc.array(text, { minLength: 1, maxLength: 2 }) })),
+  ),
+});
+
+const digest = fc.stringMatching(/^[0-9a-f]{0,64}$/);
+
+/** Any checkpoint that may be inserted. */
+export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoint> =>
+  record({
+    name: fc.uuid(),
+    kind: fc.constantFrom("memory", "files"),
+    generation: count,
+    keeperBootId: orNull(text),
+    createdAt: time,
+    sizeBytes: count,
+    memoryBytes: count,
+    spec,
+    sandboxName: fc.string({ minLength: 1 }),
+    execs: fc.array(
+      record({ id: execId, keeperId: execId, spec: anyExecSpec, digest, startedAt: orNull(time) }),
+      { maxLength: 3 },
+    ),
+  }).map(
+    (rest): SavedCheckpoint => ({
+      id: newCheckpointId(),
+      sandboxId,
+      ...rest,
+      execIds: rest.execs.map(({ id }) => id),
+    }),
+  );
+
+/** What a listing has of it. */
+export function summaryOf({ keeperBootId, spec, sandboxName, execs, ...summary }: SavedCheckpoint) {
+  return summary;
+}
+
 /** Any exec that may be inserted, terminal ones included. */
 export const anyExec = (sandboxId: SandboxId): fc.Arbitrary<ExecRecord> =>
   fc
     .tuple(
-      record({
-        argv: fc.array(text, { minLength: 1, maxLength: 4 }),
-        env: texts,
-        cwd: text,
-        user: text,
-        timeoutMs: orNull(count),
-        stdin: orNull(record({ text, end: fc.boolean() })),
-        tty: orNull(record({ cols: count, rows: count })),
-        keepAwake: fc.boolean(),
-        onWake: orNull(record({ signal: text })),
-      }),
+      anyExecSpec,
       record({
         generation: count,
-        digest: fc.stringMatching(/^[0-9a-f]{0,64}$/),
+        digest,
         exitCode: fc.integer({ min: 0, max: 255 }),
         signal: orNull(fc.constantFrom("SIGKILL", "SIGTERM")),
         cause: orNull(cause),

@@ -1,0 +1,39 @@
+import type { CheckpointId, CreateSandbox, ExecId, SandboxId } from "@holdfast/contract";
+import type { EngineApi } from "../api.ts";
+import { start } from "./asleep.ts";
+import { signal, world } from "./world.ts";
+
+export const save = (engine: EngineApi, ref: string, name?: string) =>
+  engine.checkpoints.create(ref, name === undefined ? {} : { name }, signal);
+
+export const fork = (engine: EngineApi, fromCheckpoint: string, input: CreateSandbox = {}) =>
+  engine.sandboxes
+    .create({ fromCheckpoint, ...input }, { wait: true, signal })
+    .then(({ sandbox }) => sandbox);
+
+/** What an exec of the source is called in a fork. */
+export function nameIn({ forkedFrom }: Awaited<ReturnType<typeof fork>>, from: string): ExecId {
+  const [id] = Object.entries(forkedFrom?.execs ?? {}).find(([, there]) => there === from) ?? [];
+  if (id === undefined) throw new Error(`there is no ${from} in the fork`);
+  return id as ExecId;
+}
+
+/** A sandbox with a command under way, and a checkpoint of it. */
+export async function saved(numbers = {}) {
+  const all = await world(numbers);
+  const { sandbox } = await all.create("box");
+  const id = sandbox.id as SandboxId;
+  const exec = await start(all.engine, "box", ["sleep"]);
+  all.driver.instances.get(id)?.print(exec.id as ExecId, "before ");
+  const checkpoint = await save(all.engine, "box", "one");
+  return { ...all, id, exec, checkpoint, checkpointId: checkpoint.id as CheckpointId };
+}
+
+export const waited = (engine: EngineApi, id: string) => engine.execs.wait(id, { waitMs: 5_000, signal });
+
+export async function textOf(engine: EngineApi, id: string): Promise<string> {
+  let text = "";
+  for await (const record of engine.execs.output(id, { follow: false, signal }))
+    if (record.type === "stdout") text += Buffer.from(record.data).toString();
+  return text;
+}
