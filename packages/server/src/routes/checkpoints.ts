@@ -20,7 +20,7 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
       schema: {
         operationId: "createCheckpoint",
         summary:
-          "Keep a copy of a sandbox as it is now; answers when the copy is kept and the sandbox proven.",
+          "Keep a copy of a sandbox as it is now; answers when the copy is kept and the sandbox has been asked for a new proof.",
         description:
           "Its files, and its memory where `standbyKind` is `memory`. The sandbox is frozen for the copy, calls into it are held meanwhile, and it goes on whatever becomes of the copy. One that sleeps is woken for it. What is begun goes on when its caller leaves: the list tells whether it is kept.",
         tags,
@@ -70,7 +70,7 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
         params: CheckpointRef,
         response: { 204: Type.Null() },
       },
-      config: { errors: [...FINDING_ERRORS, "checkpoint_not_found"] },
+      config: { errors: [...FINDING_ERRORS, "checkpoint_not_found", "too_many_held", "checkpoint_failed"] },
     },
     async ({ params }, reply) => {
       const { ref, checkpoint } = params;
