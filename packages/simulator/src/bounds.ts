@@ -11,6 +11,10 @@ const ASLEEP: ReadonlySet<string> = new Set(["suspending", "standby", "waking"])
 const madeMs = ({ launchQueueMs, createDeadlineMs }: Numbers): number =>
   launchQueueMs + createDeadlineMs + AFTERMATH_MS;
 
+/** What is a fork is copied first. */
+const copiedMs = (record: SandboxRecord | undefined, { standbyDeadlineMs }: Numbers): number =>
+  record?.forkedFrom == null ? 0 : standbyDeadlineMs;
+
 /** Whether a wake may end in a launch: where only files are kept, or where its policy says so when memory is lost. */
 const mayBeLaunched = ({ phase, spec }: SandboxRecord): boolean =>
   spec.lifecycle.onMemoryLoss === "cold-start" ||
@@ -23,7 +27,7 @@ export function gateMs(record: SandboxRecord | undefined, numbers: Numbers): num
   const isHeld = record !== undefined && ASLEEP.has(record.phase.name);
   const woken = wakeDeadlineMs + proofDeadlineMs;
   if (isHeld) return woken + (mayBeLaunched(record) ? madeMs(numbers) : 0);
-  return madeMs(numbers) + woken + madeMs(numbers);
+  return madeMs(numbers) + copiedMs(record, numbers) + woken + madeMs(numbers);
 }
 
 /** Freezing, and where that fails, thawing and proving again. */
@@ -36,10 +40,19 @@ export const resumeMs = (record: SandboxRecord | undefined, numbers: Numbers): n
 /** So many others may come before it, with the simulation's numbers. */
 const TURNS = 3;
 
-/** Until it is made, and awake where it wakes; the turns of others and its own; the end of the instance. */
+/** Until it is made, and awake where it wakes; the turns of others, checkpoints too, and its own; the end of the instance. */
 export function standbyMs(numbers: Numbers): number {
-  const { standbyDeadlineMs, wakeDeadlineMs, freezeMs, proofDeadlineMs, stopAttemptMs } = numbers;
-  const measured = numbers.keeperCallMs;
-  const tried = measured + QUIET_MS + standbyDeadlineMs + 2 * freezeMs + proofDeadlineMs + stopAttemptMs;
-  return madeMs(numbers) + wakeDeadlineMs + TURNS * tried + stopAttemptMs + AFTERMATH_MS;
+  const { standbyDeadlineMs, wakeDeadlineMs, stopAttemptMs } = numbers;
+  const made = madeMs(numbers) + standbyDeadlineMs;
+  return made + wakeDeadlineMs + 2 * TURNS * triedMs(numbers) + stopAttemptMs + AFTERMATH_MS;
 }
+
+/** One way into standby, or one copy, with all that it can wait for, and the way back. */
+function triedMs(numbers: Numbers): number {
+  const { keeperCallMs, standbyDeadlineMs, freezeMs, proofDeadlineMs, stopAttemptMs } = numbers;
+  return keeperCallMs + QUIET_MS + standbyDeadlineMs + 2 * freezeMs + proofDeadlineMs + stopAttemptMs;
+}
+
+/** Behind others that are made or removed, and behind a standby. */
+export const saveMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
+  2 * gateMs(record, numbers) + standbyMs(numbers) + 2 * TURNS * triedMs(numbers);

@@ -27,7 +27,7 @@ export interface StoredCheckpoint {
   state: "half" | "whole" | "damaged" | "foreign";
 }
 
-interface Parts {
+export interface Parts {
   host: Host;
   process: Process;
   signal: AbortSignal;
@@ -111,7 +111,7 @@ function hollow(host: Host, instance: SimulatedInstance, { ms }: Armed): void {
   if (missing === "exec") instance.keeper.lose();
 }
 
-async function asHelper<Result>(
+export async function asHelper<Result>(
   { host, signal }: Parts,
   sandboxId: SandboxId,
   work: (goesOn: () => void) => Promise<Result>,
@@ -133,7 +133,7 @@ async function asHelper<Result>(
 }
 
 /** So long, unless it is ended meanwhile. */
-async function lasts({ time }: Host, ms: number, goesOn: () => void): Promise<void> {
+export async function lasts({ time }: Host, ms: number, goesOn: () => void): Promise<void> {
   for (let left = ms; left > 0; left -= LOOK_MS) {
     await time.pause(Math.min(left, LOOK_MS));
     goesOn();
@@ -141,7 +141,7 @@ async function lasts({ time }: Host, ms: number, goesOn: () => void): Promise<vo
   goesOn();
 }
 
-const hangs = (signal: AbortSignal): Promise<never> =>
+export const hangs = (signal: AbortSignal): Promise<never> =>
   new Promise((_, reject) => {
     if (signal.aborted) reject(signal.reason);
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });

@@ -148,6 +148,7 @@ function recordOf(host: Host, index: number): SandboxRecord {
     endedAt: null,
     owner: null,
     execsStarted: 0,
+    forkedFrom: null,
     restarts: null,
     revision: 0,
   };

@@ -6,6 +6,7 @@ import type { FaultParams, Reach } from "./fault-table.ts";
 import type { History } from "./history.ts";
 import { GIGABYTE, type Host, type SimulatedInstance } from "./host.ts";
 import type { Mirror } from "./mirror.ts";
+import { copiesOn } from "./saved.ts";
 import type { Servers } from "./servers.ts";
 import type { Durability } from "./store-gate.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -207,6 +208,18 @@ export class Damage implements Reach {
     if (one === undefined) return false;
     host.tell({ type: "harmed", id: one.stored.id });
     if (how === "lost") host.directories.get(one.sandboxId)?.checkpoints.delete(one.stored.id);
+    else one.stored.state = how;
+    return true;
+  }
+
+  /** The same for those that are kept. */
+  harmSaved(n: number, how: "damaged" | "lost"): boolean {
+    const { host } = this.#parts;
+    const whole = copiesOn(host).filter(({ stored }) => stored.state === "whole");
+    const one = whole[n % Math.max(1, whole.length)];
+    if (one === undefined) return false;
+    host.tell({ type: "harmed", id: one.stored.id });
+    if (how === "lost") host.directories.get(one.sandboxId)?.saved.delete(one.stored.id);
     else one.stored.state = how;
     return true;
   }

@@ -5,6 +5,7 @@ import {
   type CheckpointOrder,
   type Driver,
   type FileAccess,
+  type ForkSource,
   type Found,
   type Instance,
   KeeperRefusal,
@@ -12,17 +13,27 @@ import {
   type Link,
   type Observation,
   type RestoreOrder,
+  type SaveOrder,
 } from "@holdfast/engine";
-import { dump, MEMORY_BYTES, restore } from "./checkpoints.ts";
+import { dump, lasts, MEMORY_BYTES, restore } from "./checkpoints.ts";
 import type { Armed, Point } from "./faults.ts";
 import { filesOf } from "./files.ts";
-import type { Helper, Host, SimulatedInstance } from "./host.ts";
+import type { Directory, Helper, Host, SimulatedInstance } from "./host.ts";
 import { SimulatedLink } from "./link.ts";
 import { never, type Process } from "./process.ts";
+import { layOut, save, usableCopy } from "./saved.ts";
 
 /** How long what an earlier server had set going may go on, and how often it is looked for. */
 const HELPERS_MS = 3_000;
 const HELPERS_LOOK_MS = 500;
+
+/** A launch under way. */
+interface Building {
+  directory: Directory;
+  fault: Armed | null;
+  goesOn(): void;
+  signal: AbortSignal;
+}
 
 /**
  * The driver of one server over the one host. It keeps a driver's promises, which are few: absence is only said where
@@ -93,7 +104,13 @@ export class SimulatedDriver implements Driver {
       };
       signal.addEventListener("abort", abort, { once: true });
       try {
-        return await this.#build(order, helper, fault, signal);
+        const isFork = order.fork !== undefined;
+        return await this.#build(
+          order,
+          helper,
+          fault ?? (isFork ? this.#host.faults.take("fork") : null),
+          signal,
+        );
       } finally {
         this.#host.helpers.delete(helper);
         signal.removeEventListener("abort", abort);
@@ -113,17 +130,44 @@ export class SimulatedDriver implements Driver {
       if (helper.killed) throw signal.reason ?? new Error("the launch was broken off");
     };
     if (host.diskIsFull) throw new HoldfastError("disk_full");
-    this.#process.effect("makes a directory", () => host.directory(order.sandboxId));
+    if (!order.restart && host.directories.has(order.sandboxId))
+      host.tell({ type: "begun-on-files", sandboxId: order.sandboxId });
+    const directory = this.#process.effect("makes a directory", () => host.directory(order.sandboxId));
     await host.time.pause(fault?.kind === "launch-slow" ? fault.ms : host.latency());
     goesOn();
     if (fault?.kind === "launch-half") throw new HoldfastError("launch_failed");
-    const instance = this.#process.effect("starts an instance", () => host.spawn(order));
+    const instance =
+      order.fork === undefined
+        ? this.#process.effect("starts an instance", () => host.spawn(order))
+        : await this.#fork(order, order.fork, { directory, fault, goesOn, signal });
     if (fault?.kind === "launch-stillborn") host.kill(instance, "the keeper ended at once");
     await host.time.pause(host.latency());
-    if (fault?.kind === "launch-answer-lost") throw new Error("the runtime's answer was lost");
-    if (fault?.kind === "launch-hangs") return this.#hang(signal);
+    if (fault?.kind === "launch-answer-lost" || fault?.kind === "fork-answer-lost")
+      throw new Error("the runtime's answer was lost");
+    if (fault?.kind === "launch-hangs" || fault?.kind === "fork-hangs") return this.#hang(signal);
     goesOn();
     return host.reference(instance);
+  }
+
+  /** From a copy of what was kept, which may be removed meanwhile. */
+  async #fork(
+    order: LaunchOrder,
+    source: ForkSource,
+    { directory, fault, goesOn, signal }: Building,
+  ): Promise<SimulatedInstance> {
+    const host = this.#host;
+    const stored = usableCopy(host, source);
+    await lasts(host, fault?.kind === "fork-slow" ? fault.ms : host.latency(), goesOn);
+    if (fault?.kind === "fork-hangs" && fault.flag) return this.#hang(signal);
+    if (usableCopy(host, source) !== stored) throw new Error("the checkpoint was exchanged");
+    const memory = this.#process.effect("copies a checkpoint", () => layOut(directory, stored));
+    if (fault?.kind === "fork-fails") throw new Error("the copy can't be used");
+    await lasts(host, host.latency(), goesOn);
+    const instance = this.#process.effect("forks", () =>
+      memory === null ? host.spawn(order) : host.fork(order, memory, stored.greeted),
+    );
+    if (fault?.kind === "fork-hollow") instance.keeper.lose();
+    return instance;
   }
 
   recover(instance: Instance, signal: AbortSignal): Promise<Instance | null> {
@@ -261,6 +305,24 @@ export class SimulatedDriver implements Driver {
         this.#process.effect("discards", () => {
           for (const other of [...checkpoints.keys()]) if (other !== keep) checkpoints.delete(other);
         });
+      if (fault !== null) throw new Error("a checkpoint could not be removed");
+    });
+  }
+
+  save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }> {
+    const parts = { host: this.#host, process: this.#process, signal };
+    return this.#verb("save", signal, (fault) => save(parts, order, fault));
+  }
+
+  unsave(id: SandboxId, keep: readonly CheckpointId[], signal: AbortSignal): Promise<void> {
+    return this.#verb("unsave", signal, async (fault) => {
+      const saved = this.#host.directories.get(id)?.saved;
+      const isDone = fault === null || fault.flag;
+      if (isDone && saved !== undefined)
+        this.#process.effect("unsaves", () => {
+          for (const other of [...saved.keys()]) if (!keep.includes(other)) saved.delete(other);
+        });
+      if (fault?.kind === "unsave-hangs") return this.#hang(signal);
       if (fault !== null) throw new Error("a checkpoint could not be removed");
     });
   }

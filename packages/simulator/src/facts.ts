@@ -6,13 +6,17 @@ import type { SimulatedInstance } from "./host.ts";
 export type Fact =
   /** A process of a sandbox came into being. */
   | { type: "spawned"; sandboxId: SandboxId; generation: number }
+  /** A sandbox is launched for the first time, and files of it are there. */
+  | { type: "begun-on-files"; sandboxId: SandboxId }
+  /** One came into being with a copy of another's memory. */
+  | { type: "forked"; sandboxId: SandboxId; instance: SimulatedInstance }
   /** The files of a sandbox were removed. */
   | { type: "destroyed"; sandboxId: SandboxId }
   /** An instance that was held runs, or runs on. */
   | { type: "goes-on"; sandboxId: SandboxId; instance: SimulatedInstance; memory: number; disk: number }
   /** A sandbox did something that its files know more before than its memory. */
   | { type: "behind"; sandboxId: SandboxId; memory: number; disk: number }
-  /** A checkpoint was cut short, lost or exchanged. */
+  /** A checkpoint, or a copy that is kept, was cut short, lost or exchanged. */
   | { type: "harmed"; id: CheckpointId }
   /** A caller's pause was answered with this sandbox. */
   | { type: "paused"; sandbox: Sandbox }
@@ -25,14 +29,14 @@ export type Fact =
   | { type: "pruned"; record: SandboxRecord; goneBefore: number }
   /** The record of an exec was removed. */
   | { type: "forgotten"; record: ExecRecord }
-  /** A caller wants an exec to be ended, or a sandbox to be deleted. */
+  /** A caller wants an exec to be ended, or a sandbox or a checkpoint to be deleted. */
   | { type: "unwanted"; id: string }
   /** An operator says that there is an emergency. */
   | { type: "emergency" }
   /** A caller was told that stdin has all of this. */
   | { type: "typed"; id: ExecId; text: string }
   /** A keeper was told to end one. */
-  | { type: "cancelled"; id: ExecId; livedMs: number; timeoutMs: number }
+  | { type: "cancelled"; sandboxId: SandboxId; id: ExecId; livedMs: number; timeoutMs: number }
   /** Somebody wanted to know from a journal how its exec ended, and could not. */
   | { type: "journal-unread"; sandboxId: SandboxId; id: ExecId }
   /** A caller's create was answered with this sandbox. */

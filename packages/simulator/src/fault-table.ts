@@ -1,6 +1,6 @@
 import type { Point } from "./faults.ts";
 import type { Random } from "./random.ts";
-import { REQUESTS, SLEEP_EFFECTS, SLEEP_STAGES } from "./requests.ts";
+import { FORK_EFFECTS, FORK_STAGES, REQUESTS, SLEEP_EFFECTS, SLEEP_STAGES } from "./requests.ts";
 
 /** What a fault is given, so that a schedule is data: how long, how many, which of two ways, whom it is about. */
 export interface FaultParams {
@@ -34,6 +34,7 @@ export interface Reach {
   bendLease(n: number, downMs: number): boolean;
   bendRecord(n: number, downMs: number): boolean;
   harmCheckpoint(n: number, how: "damaged" | "foreign" | "lost"): boolean;
+  harmSaved(n: number, how: "damaged" | "lost"): boolean;
 }
 
 interface Kind {
@@ -149,6 +150,89 @@ const SLEEP_FAULTS = [
     draw: anyStage,
   },
 ] as const satisfies readonly Kind[];
+
+const anyForkStage = (random: Random) => ({
+  ...soon(random),
+  on: random.pick([null, ...FORK_STAGES]),
+  n: random.chance(0.7) ? 0 : 1,
+});
+
+/** What can go wrong with checkpoints that are kept, and with what begins with them. */
+const FORK_FAULTS = [
+  { name: "save-fails", weight: 2, about: "a checkpoint is half copied", point: "save" },
+  { name: "save-hangs", weight: 2, about: "copying a checkpoint never ends", point: "save" },
+  {
+    name: "save-answer-lost",
+    weight: 2,
+    about: "a checkpoint is copied and that is answered as if it had failed",
+    point: "save",
+  },
+  { name: "save-slow", weight: 2, about: "copying a checkpoint takes long", point: "save", draw: seconds },
+  {
+    name: "unsave-fails",
+    weight: 2,
+    about: "kept checkpoints can't be removed, done or not",
+    point: "unsave",
+  },
+  {
+    name: "unsave-hangs",
+    weight: 1,
+    about: "removing kept checkpoints is never answered, done or not",
+    point: "unsave",
+  },
+  { name: "fork-fails", weight: 2, about: "a fork fails when its files are copied", point: "fork" },
+  { name: "fork-hangs", weight: 2, about: "a fork is never answered, done or not", point: "fork" },
+  {
+    name: "fork-answer-lost",
+    weight: 2,
+    about: "a fork succeeds and is answered as if it had failed",
+    point: "fork",
+  },
+  { name: "fork-slow", weight: 2, about: "a fork takes long", point: "fork", draw: seconds },
+  { name: "fork-hollow", weight: 2, about: "a fork lacks the commands that it should have", point: "fork" },
+  {
+    name: "saved-truncated",
+    weight: 2,
+    about: "a kept checkpoint on disk is cut short",
+    strike: (reach, { box }) => reach.harmSaved(box, "damaged"),
+  },
+  {
+    name: "saved-lost",
+    weight: 2,
+    about: "a kept checkpoint is gone from the disk",
+    strike: (reach, { box }) => reach.harmSaved(box, "lost"),
+  },
+  {
+    name: "crash-forking-before-write",
+    weight: 3,
+    about: "the server is killed before a write on the way to a kept checkpoint or a fork",
+    point: "commit.fork",
+    draw: anyForkStage,
+  },
+  {
+    name: "crash-forking-after-write",
+    weight: 3,
+    about: "the server is killed after a write on that way",
+    point: "commit.fork",
+    draw: anyForkStage,
+  },
+  {
+    name: "crash-after-fork-effect",
+    weight: 3,
+    about: "the server is killed right after it copied, forked or removed a checkpoint",
+    point: "effect",
+    draw: (random) => ({ ...soon(random), on: random.pick(FORK_EFFECTS) }),
+  },
+  {
+    name: "reboot-forking",
+    weight: 2,
+    about: "the host reboots on the way to a kept checkpoint or a fork",
+    point: "commit.fork",
+    draw: anyForkStage,
+  },
+] as const satisfies readonly Kind[];
+
+export const isForkFault = (name: FaultName): boolean => FORK_FAULTS.some((each) => each.name === name);
 
 export const isSleepFault = (name: FaultName): boolean => SLEEP_FAULTS.some((each) => each.name === name);
 
@@ -340,6 +424,7 @@ export const FAULTS = [
     point: "freeze",
   },
   ...SLEEP_FAULTS,
+  ...FORK_FAULTS,
   // Journals.
   { name: "journal-unreadable", weight: 5, about: "output on disk can't be read", point: "journals.read" },
   {

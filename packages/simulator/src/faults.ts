@@ -15,6 +15,9 @@ export type Point =
   | "checkpoint"
   | "restore"
   | "discard"
+  | "save"
+  | "unsave"
+  | "fork"
   | "files"
   | "stop.asleep"
   | "journals.read"
@@ -25,6 +28,7 @@ export type Point =
   | "exec.timeout"
   | "commit"
   | "commit.asleep"
+  | "commit.fork"
   | "effect";
 
 /** A fault that waits for its moment. */

@@ -52,6 +52,11 @@ export class History {
     return run.count;
   }
 
+  /** It goes on in a fork, for the first time or anew: how it ends is open, unless it had ended unheard of. */
+  goesOn(record: ExecRecord, end: KeeperExec | null): void {
+    this.#runs.set(lifeOf(record), { count: 1, end });
+  }
+
   runOf(record: ExecRecord): { count: number; end: KeeperExec | null } | undefined {
     return this.#runs.get(lifeOf(record));
   }

@@ -12,9 +12,10 @@ import type { StoredCheckpoint } from "./checkpoints.ts";
 import type { Fact } from "./facts.ts";
 import type { Faults } from "./faults.ts";
 import type { Journal } from "./journal.ts";
-import { SimulatedKeeper } from "./keeper.ts";
+import { type KeeperMemory, SimulatedKeeper } from "./keeper.ts";
 import type { SimulatedLink } from "./link.ts";
 import type { Random } from "./random.ts";
+import type { StoredCopy } from "./saved.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 export const GIGABYTE = 2 ** 30;
@@ -28,6 +29,7 @@ export interface Directory {
   readonly journals: Map<ExecId, Journal>;
   readonly files: Map<string, Uint8Array>;
   readonly checkpoints: Map<CheckpointId, StoredCheckpoint>;
+  readonly saved: Map<CheckpointId, StoredCopy>;
   /** How much was done in the sandbox, by its files. */
   steps: number;
 }
@@ -58,7 +60,7 @@ export interface SimulatedInstance {
   resumed: PromiseWithResolvers<void> | null;
   /** What it has written to disk, and how fast it goes on. */
   written: { bytes: number; since: number; perSecond: number };
-  /** The checkpoint that it came out of; null where it was launched. */
+  /** The checkpoint that it came out of; null where it was launched, as a fork or not. */
   readonly origin: CheckpointId | null;
   /** A part of the processes that it should have. */
   readonly isHalf: boolean;
@@ -163,6 +165,7 @@ export class Host {
       journals: new Map(),
       files: new Map(),
       checkpoints: new Map(),
+      saved: new Map(),
       steps: 0,
     };
     this.directories.set(id, made);
@@ -185,14 +188,23 @@ export class Host {
   }
 
   /** One comes back with its memory. None of its processes runs yet. */
-  revive(order: Birth, checkpoint: StoredCheckpoint, { isHalf }: { isHalf: boolean }): SimulatedInstance {
-    return this.#bear(order, { checkpoint, isHalf });
+  revive(
+    order: Birth,
+    { id, memory, greeted }: StoredCheckpoint,
+    { isHalf }: { isHalf: boolean },
+  ): SimulatedInstance {
+    return this.#bear(order, { memory, greeted, origin: id, isHalf });
   }
 
-  #bear(
-    { sandboxId, generation }: Birth,
-    back: { checkpoint: StoredCheckpoint; isHalf: boolean } | null,
-  ): SimulatedInstance {
+  /** One begins with a copy of another's memory, and runs. */
+  fork(order: Birth, memory: KeeperMemory, greeted: number): SimulatedInstance {
+    const instance = this.#bear(order, { memory, greeted, origin: null, isHalf: false });
+    this.tell({ type: "forked", sandboxId: order.sandboxId, instance });
+    this.release(instance, "frozen");
+    return instance;
+  }
+
+  #bear({ sandboxId, generation }: Birth, back: Back | null): SimulatedInstance {
     const directory = this.directory(sandboxId);
     const { journals, things } = directory;
     things.add("mount").add("cgroup");
@@ -202,13 +214,13 @@ export class Host {
       time: this.time,
       begun: (order: ExecOrder) => this.#begun(instance, order),
       cancelled: ({ id, timeoutMs }: ExecOrder, livedMs: number) =>
-        this.tell({ type: "cancelled", id, livedMs, timeoutMs }),
+        this.tell({ type: "cancelled", sandboxId, id, livedMs, timeoutMs }),
       announce: (exec: KeeperExec) => this.#announce(instance, exec),
       forgetsTimeout: () => this.faults.take("exec.timeout") !== null,
       stepped: (memory: number) => this.#stepped(sandboxId, directory, memory),
     };
     const host = this;
-    const born = back?.checkpoint.memory ?? { bootId: `keeper-${pid}`, steps: directory.steps };
+    const born = back?.memory ?? { bootId: `keeper-${pid}`, steps: directory.steps };
     const keeper = new SimulatedKeeper(born, journals, {
       ...surroundings,
       get diskIsFull() {
@@ -227,13 +239,13 @@ export class Host {
       isMounted: true,
       oomKills: 0,
       hasRun: back !== null,
-      greeted: back?.checkpoint.greeted ?? 0,
+      greeted: back?.greeted ?? 0,
       brokenSince: back === null ? null : this.time.elapsed,
       provenAt: null,
       holds: new Set(back === null ? [] : ["frozen"]),
       resumed: back === null ? null : Promise.withResolvers(),
       written: { bytes: 0, since: this.time.elapsed, perSecond: 0 },
-      origin: back?.checkpoint.id ?? null,
+      origin: back?.origin ?? null,
       isHalf: back?.isHalf ?? false,
       dumps: [],
     };
@@ -361,6 +373,15 @@ export class Host {
     for (const journal of all)
       if (this.random.chance(0.3)) journal.tear(this.random.below(journal.records.length + 1));
   }
+}
+
+/** Memory that an instance comes into being with. */
+interface Back {
+  memory: KeeperMemory;
+  greeted: number;
+  /** The checkpoint that is spent with it; null where any number may have it. */
+  origin: CheckpointId | null;
+  isHalf: boolean;
 }
 
 type Birth = Pick<LaunchOrder, "sandboxId" | "generation">;

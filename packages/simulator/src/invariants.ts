@@ -1,4 +1,5 @@
 import {
+  type CheckpointId,
   COUNTERS,
   type Exec,
   type ExecId,
@@ -12,10 +13,12 @@ import type { ExecRecord, SandboxRecord } from "@holdfast/engine";
 import type { OpenCall } from "./clients.ts";
 import type { SimulatedDatabase } from "./database.ts";
 import type { Fact } from "./facts.ts";
+import { FORK_INVARIANTS } from "./fork-invariants.ts";
 import type { History } from "./history.ts";
 import type { Host } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import type { Mirror } from "./mirror.ts";
+import { otherName } from "./names.ts";
 import { SLEEP_INVARIANTS } from "./sleep-invariants.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
@@ -140,10 +143,11 @@ const ranOnce: Invariant = {
   promise: "A command runs at most once, and never without a record that is open.",
   witnessed({ mirror, history }, fact) {
     if (fact.type !== "command" || fact.isProof) return null;
-    const record = mirror.execs.get(fact.id);
-    if (record === undefined) return `${fact.id} runs and no record knows of it`;
-    if (record.endedAt !== null) return `${fact.id} runs after it was called ${record.status}`;
-    return history.ran(record) > 1 ? `${fact.id} ran twice` : null;
+    const id = otherName(mirror, fact.sandboxId, fact.id);
+    const record = mirror.execs.get(id);
+    if (record === undefined) return `${id} runs and no record knows of it`;
+    if (record.endedAt !== null) return `${id} runs after it was called ${record.status}`;
+    return history.ran(record) > 1 ? `${id} ran twice` : null;
   },
 };
 
@@ -182,11 +186,18 @@ const oneOutcome: Invariant = {
 };
 
 /** The journal of an exec, wherever it lies. */
-const journalOf = (host: Host, { sandboxId, id }: { sandboxId: string; id: string }): Journal | undefined =>
-  host.kept.get(sandboxId as SandboxId)?.get(id as ExecId) ??
-  host.directories.get(sandboxId as SandboxId)?.journals.get(id as ExecId);
+function journalOf({ host, mirror }: Scene, exec: { sandboxId: string; id: string }): Journal | undefined {
+  const sandboxId = exec.sandboxId as SandboxId;
+  const id = otherName(mirror, sandboxId, exec.id as ExecId);
+  return host.kept.get(sandboxId)?.get(id) ?? host.directories.get(sandboxId)?.journals.get(id);
+}
 
-function untrue({ history, host }: Scene, record: ExecRecord): string | null {
+/** What an exec of a fork is called inside is told by a record that can't be read. */
+const isNameless = ({ mirror }: Scene, { sandboxId, id }: ExecRecord): boolean =>
+  mirror.unreadable.has(sandboxId) && otherName(mirror, sandboxId, id) !== id;
+
+function untrue(scene: Scene, record: ExecRecord): string | null {
+  const { history } = scene;
   const run = history.runOf(record);
   const { id, status, dispatched } = record;
   if (dispatched === "no" && run !== undefined) return `${id} ran, and was called never dispatched`;
@@ -197,9 +208,9 @@ function untrue({ history, host }: Scene, record: ExecRecord): string | null {
   if (wasSeen && end?.state !== status && !isBackstop) return `${id} was called ${status}, and was not`;
   if (status === "exited" && end !== null && end.signal === 0 && end.exitCode !== record.exitCode)
     return `${id} exited with ${end.exitCode}, and was said to with ${record.exitCode}`;
-  const exit = journalOf(host, record)?.exit ?? null;
+  const exit = journalOf(scene, record)?.exit ?? null;
   const isUnseen = status === "lost" || (status === "cancelled" && exit?.state !== "cancelled");
-  if (isUnseen && exit !== null && !history.unread.has(id))
+  if (isUnseen && exit !== null && !history.unread.has(id) && !isNameless(scene, record))
     return `${id} was called ${status} though its journal says ${exit.state}`;
   return null;
 }
@@ -208,10 +219,11 @@ const trueOutcome: Invariant = {
   name: "true-outcome",
   promise: "An outcome is what happened: no exit is made up, and none that is on disk is called lost.",
   witnessed(scene, fact) {
-    if (fact.type === "journal-unread") scene.history.unread.add(fact.id);
+    if (fact.type === "journal-unread")
+      scene.history.unread.add(otherName(scene.mirror, fact.sandboxId, fact.id));
     if (fact.type === "command-ended") {
-      const record = scene.mirror.execs.get(fact.exec.id);
-      if (record !== undefined) scene.history.reallyEnded(record, fact.exec);
+      const record = scene.mirror.execs.get(otherName(scene.mirror, fact.sandboxId, fact.exec.id));
+      if (record?.sandboxId === fact.sandboxId) scene.history.reallyEnded(record, fact.exec);
     }
     if (fact.type !== "stored" || fact.change.kind !== "exec.end") return null;
     return untrue(scene, fact.change.record);
@@ -221,10 +233,10 @@ const trueOutcome: Invariant = {
 const trueOutput: Invariant = {
   name: "true-output",
   promise: "Output is what the command printed, in order; where it is not all of it, that is said.",
-  witnessed({ host }, fact) {
+  witnessed(scene, fact) {
     if (fact.type !== "told-exec" || fact.exec.stdout === undefined) return null;
     const { exec } = fact;
-    const journal = journalOf(host, exec);
+    const journal = journalOf(scene, exec);
     if (journal === undefined || journal.torn) return null;
     const said = exec.stdout ?? "";
     if (!journal.text.startsWith(said))
@@ -251,7 +263,8 @@ const stdinOnce: Invariant = {
   witnessed({ host, mirror }, fact) {
     if (fact.type !== "typed") return null;
     const record = mirror.execs.get(fact.id);
-    const exec = record && host.instanceOf(record.sandboxId)?.keeper.execs.get(fact.id);
+    const inside = record && otherName(mirror, record.sandboxId, fact.id);
+    const exec = inside && host.instanceOf(record.sandboxId)?.keeper.execs.get(inside);
     // One that has ended takes everything, and reads nothing.
     if (exec?.state !== "running" || exec.stdinOver || times(exec.stdin, fact.text) === 1) return null;
     return `${fact.text} was accepted, and stdin of ${fact.id} is ${text(exec.stdin)}`;
@@ -261,11 +274,13 @@ const stdinOnce: Invariant = {
 const endedForAReason: Invariant = {
   name: "ended-for-a-reason",
   promise: "A command is ended only at somebody's wish, or when it has lived for longer than its timeout.",
-  witnessed({ history }, fact) {
+  witnessed({ history, mirror }, fact) {
     if (fact.type === "unwanted") history.unwanted.add(fact.id);
-    if (fact.type !== "cancelled" || history.unwanted.has(fact.id)) return null;
+    if (fact.type !== "cancelled") return null;
+    const id = otherName(mirror, fact.sandboxId, fact.id);
+    if (history.unwanted.has(id)) return null;
     if (fact.timeoutMs > 0 && fact.livedMs >= fact.timeoutMs) return null;
-    return `${fact.id} was ended after ${fact.livedMs} ms, with a timeout of ${fact.timeoutMs} ms`;
+    return `${id} was ended after ${fact.livedMs} ms, with a timeout of ${fact.timeoutMs} ms`;
   },
 };
 
@@ -496,8 +511,11 @@ const storedAsSaid: Invariant = {
   stored({ mirror, database }) {
     const rows = database.ask("SELECT id, phase, revision FROM sandboxes");
     const execs = database.ask("SELECT id, status FROM execs");
+    const saved = database.ask("SELECT id FROM checkpoints");
     if (rows.length !== mirror.sandboxes.size) return `there are ${rows.length} sandboxes`;
     if (execs.length !== mirror.execs.size) return `there are ${execs.length} execs`;
+    if (saved.length !== mirror.checkpoints.size) return `there are ${saved.length} checkpoints`;
+    if (saved.some(({ id }) => !mirror.checkpoints.has(id as CheckpointId))) return "a checkpoint is another";
     const wrongSandbox = first(rows, ({ id, phase, revision }) => {
       const record = mirror.sandboxes.get(id as SandboxId);
       return record?.phase.name === phase && record?.revision === revision ? null : `${id} is ${phase}`;
@@ -536,4 +554,5 @@ export const INVARIANTS: readonly Invariant[] = [
   countersExact,
   storedAsSaid,
   ...SLEEP_INVARIANTS,
+  ...FORK_INVARIANTS,
 ];

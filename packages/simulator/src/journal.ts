@@ -44,6 +44,15 @@ export class Journal {
     return { exec: this.exit === null ? null : { ...this.exit }, end: this.exit?.journalEnd ?? this.end };
   }
 
+  /** Another file with the same in it. */
+  copy(): Journal {
+    const copy = new Journal(this.id);
+    copy.records.push(...this.records);
+    copy.exit = this.exit === null ? null : { ...this.exit };
+    copy.torn = this.torn;
+    return copy;
+  }
+
   /** Loses the exit record and, where `records` is less than there are, some output before it. */
   tear(records: number): void {
     this.exit = null;

@@ -30,6 +30,8 @@ const BREAKS: Readonly<Record<string, string>> = {
   "spent-after-thaw": "woken-once",
   "spent-is-tried-again": "woken-once",
   "discarded-too-soon": "standby-is-whole",
+  "fork-keeps-names": "ended-for-a-reason|lost-means-lost|names-apart",
+  "saved-before-it-is-kept": "kept-is-whole",
 };
 
 describe("a mistake in the engine", () => {

@@ -1,5 +1,5 @@
-import { COUNTERS, type Counter, type ExecId, type SandboxId } from "@holdfast/contract";
-import type { Change, Commit, ExecRecord, SandboxRecord, Store } from "@holdfast/engine";
+import { type CheckpointId, COUNTERS, type Counter, type ExecId, type SandboxId } from "@holdfast/contract";
+import type { Change, CheckpointSummary, Commit, ExecRecord, SandboxRecord, Store } from "@holdfast/engine";
 
 const ALL = 10_000;
 
@@ -10,8 +10,11 @@ const ALL = 10_000;
 export class Mirror {
   readonly sandboxes = new Map<SandboxId, SandboxRecord>();
   readonly execs = new Map<ExecId, ExecRecord>();
+  readonly checkpoints = new Map<CheckpointId, CheckpointSummary>();
   /** Those whose record is damaged; what it said is still known here. */
   readonly unreadable = new Set<SandboxId>();
+  /** Those that are gone, and whose record no reader of the database can read any more. */
+  readonly #scrapped = new Set<SandboxId>();
   /** What the totals must be, counted from the changes themselves. */
   counts = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Record<Counter, number>;
 
@@ -39,6 +42,13 @@ export class Mirror {
       case "sandbox.update":
         this.#countPhase(change.record);
         this.sandboxes.set(change.record.id, { ...change.record });
+        if (change.record.phase.name === "gone") this.#removeCheckpointsOf(change.record.id);
+        return;
+      case "checkpoint.insert":
+        this.checkpoints.set(change.record.id, change.record);
+        return;
+      case "checkpoint.remove":
+        this.checkpoints.delete(change.id);
         return;
       case "exec.insert":
       case "exec.end":
@@ -61,11 +71,18 @@ export class Mirror {
   #scrap(id: SandboxId, at: number): void {
     const record = this.sandboxes.get(id);
     this.unreadable.delete(id);
+    this.#scrapped.add(id);
+    this.#removeCheckpointsOf(id);
     if (record === undefined) return;
     const gone = { phase: { name: "gone", cause: null }, lease: { state: "none" }, instance: null } as const;
     const next = { ...record, ...gone, nameHeld: false, endedAt: at, revision: record.revision + 1 };
     this.#countPhase(next);
     this.sandboxes.set(id, next);
+  }
+
+  #removeCheckpointsOf(id: SandboxId): void {
+    for (const { id: checkpointId, sandboxId } of this.checkpoints.values())
+      if (sandboxId === id) this.checkpoints.delete(checkpointId);
   }
 
   /** After a prune: forgets those that the database does not have any more, and answers with them. */
@@ -85,11 +102,15 @@ export class Mirror {
   /** After the database was put back to an earlier state. */
   async reload(store: Store): Promise<void> {
     const records = await store.sandboxes({ includeGone: true, limit: ALL });
-    const damaged = [...this.sandboxes.values()].filter(({ id }) => this.unreadable.has(id));
+    const isDamaged = ({ id }: SandboxRecord) => this.unreadable.has(id) || this.#scrapped.has(id);
+    const damaged = [...this.sandboxes.values()].filter(isDamaged);
     const all = [...damaged, ...records];
     const execs = await Promise.all(all.map(({ id }) => store.execs(id, { limit: ALL })));
+    const checkpoints = await Promise.all(all.map(({ id }) => store.checkpoints(id)));
     this.sandboxes.clear();
     this.execs.clear();
+    this.checkpoints.clear();
+    for (const checkpoint of checkpoints.flat()) this.checkpoints.set(checkpoint.id, checkpoint);
     for (const record of all) this.sandboxes.set(record.id, record);
     for (const exec of execs.flat()) this.execs.set(exec.id, exec);
   }

@@ -25,13 +25,13 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       {
         file: "machine.ts",
-        from: "{ ...record, generation, memorySince: generation, lease, instance: null }",
-        to: "{ ...record, generation, memorySince: generation, instance: null }",
+        from: "{ ...record, generation, memorySince, lease, instance: null }",
+        to: "{ ...record, generation, memorySince, instance: null }",
       },
       {
         file: "machine.ts",
-        from: "lease: booted(record.lease, input.instance)",
-        to: 'lease: { state: "held", generation: input.generation, startupDeadline: now, hostBootId: null }',
+        from: "lease: booted(record.lease, instance)",
+        to: 'lease: { state: "held", generation: record.generation, startupDeadline: now, hostBootId: null }',
       },
     ],
   },
@@ -92,6 +92,28 @@ export const MUTATIONS: readonly Mutation[] = [
         file: "standby.ts",
         from: "const done = await cell.decideSurely({",
         to: "await driver.discard(cell.id, null, signal).catch(() => undefined);\n    const done = await cell.decideSurely({",
+      },
+    ],
+  },
+  {
+    name: "fork-keeps-names",
+    about: "a fork's keeper is asked for its commands by names that only the outside knows",
+    edits: [
+      {
+        file: "link-holder.ts",
+        from: "renamedLink(bare, this.#names)",
+        to: "bare",
+      },
+    ],
+  },
+  {
+    name: "saved-before-it-is-kept",
+    about: "what no row speaks of is removed while a checkpoint has its files and not yet its row",
+    edits: [
+      {
+        file: "checkpoints.ts",
+        from: "const done = await cell.decide(input, [",
+        to: "await this.#clear(cell);\n      const done = await cell.decide(input, [",
       },
     ],
   },

@@ -55,6 +55,7 @@ export const numbersOf = ({ limits }: Schedule): Numbers => ({
   freezeMs: 2_000,
   heldPerSandbox: 6,
   standbysAtOnce: 2,
+  checkpointsPerSandbox: 3,
   wakesAtOnce: 2,
   standbyRetryMs: 3_000,
   standbyRetryMaxMs: 20_000,

@@ -1,4 +1,5 @@
 import {
+  type CreateCheckpoint,
   type CreateSandbox,
   type Exec,
   type ExecId,
@@ -7,7 +8,7 @@ import {
   type StartExec,
 } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
-import { AFTERMATH_MS, gateMs, pauseMs, resumeMs, standbyMs } from "./bounds.ts";
+import { AFTERMATH_MS, gateMs, pauseMs, resumeMs, saveMs, standbyMs } from "./bounds.ts";
 import { argvOf } from "./command.ts";
 import type { Fact } from "./facts.ts";
 import type { Act } from "./schedule.ts";
@@ -61,7 +62,10 @@ function question<Answer>(
 export class Questions {
   readonly #parts: Parts;
   readonly #boxes = new Map<number, { act: Create; id: string | null }>();
-  readonly #execs = new Map<number, { act: Start; id: string | null }>();
+  /** Those that a fork began with have no act of their own. */
+  readonly #execs = new Map<number, { act: Start | null; id: string | null }>();
+  /** With the sandbox that each was asked of. */
+  readonly #saves = new Map<number, { ref: string; name: string | null; id: string | null }>();
 
   constructor(parts: Parts) {
     this.#parts = parts;
@@ -73,6 +77,10 @@ export class Questions {
       case "create":
         this.#boxes.set(act.box, { act, id: null });
         return this.#create(act);
+      case "save":
+        return this.#save(act);
+      case "unsave":
+        return this.#unsave(act.save);
       case "exec":
         this.#execs.set(act.exec, { act, id: act.hasId ? `x${act.exec}` : null });
         return this.#start(act);
@@ -92,6 +100,7 @@ export class Questions {
       case "write":
       case "read":
       case "execs":
+      case "saves":
       case "pause":
       case "resume":
       case "standby":
@@ -110,7 +119,7 @@ export class Questions {
     const box = this.#boxes.get(of);
     if (box !== undefined) return this.#create(box.act);
     const exec = this.#execs.get(of);
-    return exec === undefined ? null : this.#start(exec.act);
+    return exec?.act ? this.#start(exec.act) : null;
   }
 
   /** By id where it is known, else by name, else not at all. */
@@ -136,13 +145,17 @@ export class Questions {
     return 2 * this.#parts.numbers.linkDeadMs + AFTERMATH_MS;
   }
 
-  #create(act: Create): Question {
+  /** Null where the checkpoint that it is to begin with was never heard of. */
+  #create(act: Create): Question | null {
     const { numbers, tell, note } = this.#parts;
+    const from = act.from == null ? null : this.#savedAs(act.from);
+    if (act.from != null && from === null) return null;
     const key = act.key === null ? null : `key-${act.key}`;
     const input: CreateSandbox = {
       ...(act.name === null ? {} : { name: `name-${act.name}` }),
       ifExists: act.ifExists,
       ...(act.image === "host" ? {} : { image: act.image }),
+      ...(from === null ? {} : { fromCheckpoint: from }),
       lifecycle: {
         ...(act.coldStart ? { onMemoryLoss: "cold-start" } : {}),
         ...(act.ttlMs === null ? {} : { ttlMs: act.ttlMs }),
@@ -155,15 +168,61 @@ export class Questions {
     return question(
       [`create ${act.box}${input.name === undefined ? "" : ` as ${input.name}`}`],
       // The host is measured first, and cleaned; what failed is cleaned up before its caller hears of it.
-      numbers.keeperCallMs + 2 * AFTERMATH_MS + 2 * numbers.deleteWaitMs + this.#gateMs(null) + AFTERMATH_MS,
+      numbers.keeperCallMs +
+        (from === null ? 0 : numbers.keeperCallMs + numbers.standbyDeadlineMs) +
+        2 * AFTERMATH_MS +
+        2 * numbers.deleteWaitMs +
+        this.#gateMs(null) +
+        AFTERMATH_MS,
       ({ sandboxes }, signal) => sandboxes.create(input, { ...options, signal }),
       ({ sandbox, existed }) => {
         const box = this.#boxes.get(act.box);
         if (box !== undefined) box.id = sandbox.id;
+        const [exec] = Object.keys(sandbox.forkedFrom?.execs ?? {});
+        if (from !== null && exec !== undefined) this.#execs.set(act.box, { act: null, id: exec });
         note(() => `create ${act.box} is ${sandbox.id.slice(-3)} ${sandbox.status}`);
         const request = JSON.stringify(input);
         tell({ type: "created", sandbox, request, key, existed, waited: act.wait });
         tell({ type: "told-sandbox", sandbox });
+      },
+    );
+  }
+
+  #save({ save, box, name }: Extract<Act, { do: "save" }>): Question | null {
+    const ref = this.#refOf(box);
+    if (ref === null) return null;
+    const { numbers, note, recordOf } = this.#parts;
+    const input: CreateCheckpoint = name === null ? {} : { name: `saved-${name}` };
+    this.#saves.set(save, { ref, name: input.name ?? null, id: null });
+    return question(
+      [`save ${save} of ${ref.slice(-6)}`, ref],
+      saveMs(recordOf(ref), numbers),
+      ({ checkpoints }, signal) => checkpoints.create(ref, input, signal),
+      ({ id, sandboxId }) => {
+        note(() => `save ${save} is ${id.slice(-3)}`);
+        this.#saves.set(save, { ref: sandboxId, name: input.name ?? null, id });
+      },
+    );
+  }
+
+  /** Its id, or that of another one: whoever wants a fork takes what there is. */
+  #savedAs(save: number): string | null {
+    const known = [...this.#saves.values()].flatMap(({ id }) => id ?? []);
+    return this.#saves.get(save)?.id ?? known.at(-1) ?? null;
+  }
+
+  #unsave(save: number): Question | null {
+    const known = this.#saves.get(save);
+    const which = known?.id ?? known?.name;
+    if (known === undefined || which == null) return null;
+    const { numbers, recordOf, tell } = this.#parts;
+    const { ref } = known;
+    return question(
+      [`unsave ${which.slice(-6)} of ${ref.slice(-6)}`, ref],
+      saveMs(recordOf(ref), numbers),
+      ({ checkpoints }, signal) => {
+        tell({ type: "unwanted", id: which });
+        return checkpoints.remove(ref, which, signal);
       },
     );
   }
@@ -313,6 +372,8 @@ export class Questions {
         return question(what, this.#gateMs(ref) + numbers.keeperCallMs + numbers.linkDeadMs, (to, signal) =>
           to.files.write(ref, "/tmp/a", once("some text"), { parents: true }, signal),
         );
+      case "saves":
+        return question(what, 0, (to) => to.checkpoints.list(ref));
       case "execs":
         return question(
           what,
@@ -398,6 +459,7 @@ type BoxDeed =
   | "write"
   | "read"
   | "execs"
+  | "saves"
   | "pause"
   | "resume"
   | "standby"

@@ -16,7 +16,22 @@ export type RequestKind = (typeof REQUESTS)[number];
 export const SLEEP_STAGES = ["suspending", "standby", "waking", "spent", "awake"] as const;
 export type SleepStage = (typeof SLEEP_STAGES)[number];
 
-/** Physical acts on that way. */
+/** Writes on the way to a checkpoint that is kept, to its end, and to a fork of it. */
+export const FORK_STAGES = [
+  "saving",
+  "saved",
+  "removed",
+  "forked",
+  "launching",
+  "launched",
+  "serving",
+] as const;
+export type ForkStage = (typeof FORK_STAGES)[number];
+
+/** Physical acts on those ways. */
+export const FORK_EFFECTS = ["begins to save", "saves", "unsaves", "copies a checkpoint", "forks"] as const;
+
+/** Physical acts on the way into standby and out of it. */
 export const SLEEP_EFFECTS = [
   "freezes",
   "thaws",

@@ -1,9 +1,19 @@
 import type { StandbyKind } from "@holdfast/contract";
 import type { Command } from "./command.ts";
-import { drawParams, FAULTS, type FaultName, type FaultParams, isSleepFault } from "./fault-table.ts";
+import {
+  drawParams,
+  FAULTS,
+  type FaultName,
+  type FaultParams,
+  isForkFault,
+  isSleepFault,
+} from "./fault-table.ts";
 import { Random } from "./random.ts";
 
-/** One thing that a caller does, or that goes wrong. Sandboxes and execs are called by the number of their first step. */
+/**
+ * One thing that a caller does, or that goes wrong. Sandboxes, execs and checkpoints are called by the number of their
+ * first step; the first exec that a fork begins with, by that of the fork's.
+ */
 export type Act =
   | {
       do: "create";
@@ -19,7 +29,13 @@ export type Act =
       ttlMs: number | null;
       disposable: boolean;
       idleStandbyMs: number | null;
+      /** The checkpoint that it begins with, and not with an image. */
+      from: number | null;
     }
+  /** Under a name, or under one that is made up. */
+  | { do: "save"; save: number; box: number; name: number | null }
+  | { do: "unsave"; save: number }
+  | { do: "saves"; box: number }
   | {
       do: "exec";
       exec: number;
@@ -78,11 +94,14 @@ export interface Schedule {
 export const NAMES = 3;
 const KEYS = 3;
 
-/** Where it is about sleep, most of what goes wrong is. */
-const SLEEPY_FAULTS = FAULTS.map((each) => ({
-  ...each,
-  weight: isSleepFault(each.name) ? each.weight * 4 : each.weight,
-}));
+/** Where it is about something, most of what goes wrong is. */
+const faultsAbout = ({ isSleepy, isForking }: { isSleepy: boolean; isForking: boolean }) =>
+  FAULTS.map((each) => {
+    const isAbout = (isSleepy && isSleepFault(each.name)) || (isForking && isForkFault(each.name));
+    // What nobody asks for can't fail.
+    const isMoot = !isForking && isForkFault(each.name);
+    return { ...each, weight: isMoot ? 0 : isAbout ? each.weight * 5 : each.weight };
+  });
 
 /**
  * The schedule of a seed. Each has a few favourite faults of its own and spares the rest: combinations that would drown
@@ -99,8 +118,13 @@ class Composer {
   readonly #faultRate: number;
   /** Whether it is mostly about standby and waking. */
   readonly #isSleepy: boolean;
+  /** Whether checkpoints are kept, and sandboxes made of them. */
+  readonly #isForking: boolean;
+  #saves: number[] = [];
   #boxes: number[] = [];
   #execs: number[] = [];
+  /** Where something was started. */
+  #busy: number[] = [];
   /** Those of them that read from an open stdin. */
   #readers: number[] = [];
 
@@ -109,8 +133,9 @@ class Composer {
     const random = new Random(seed, 1);
     this.#random = random;
     this.#isSleepy = random.chance(0.5);
+    this.#isForking = random.chance(0.4);
     const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
-    const faults = this.#isSleepy ? SLEEPY_FAULTS : FAULTS;
+    const faults = faultsAbout({ isSleepy: this.#isSleepy, isForking: this.#isForking });
     const favourites = Array.from({ length: count }, () => random.weighted(faults).name);
     this.#faults = [favourites[0] ?? "crash", ...favourites.slice(1)];
     this.#faultRate = random.pick([0.1, 0.25, 0.4]);
@@ -143,11 +168,15 @@ class Composer {
     if (random.chance(this.#faultRate)) return this.#fault();
     if (this.#boxes.length === 0 || random.chance(0.18)) return this.#create(number);
     if (this.#execs.length === 0 || random.chance(0.3)) return this.#exec(number);
+    if (this.#isForking && random.chance(0.4)) return this.#keep(number);
     if (random.chance(this.#isSleepy ? 0.6 : 0.1)) return this.#sleep();
     const [box = 0] = this.#recent(this.#boxes);
     const [exec = 0] = this.#recent(this.#execs);
     const all: readonly { weight: number; act: Act }[] = [
-      { weight: 4, act: { do: "delete", box, waitMs: random.pick([0, 3_000, 30_000]) } },
+      {
+        weight: this.#isForking ? 2 : 4,
+        act: { do: "delete", box, waitMs: random.pick([0, 3_000, 30_000]) },
+      },
       { weight: 3, act: { do: "again", of: random.chance(0.4) ? box : exec } },
       { weight: 4, act: { do: "wait", exec, waitMs: random.pick([0, 2_000, 30_000]) } },
       { weight: 2, act: { do: "cancel", exec } },
@@ -181,6 +210,30 @@ class Composer {
     return random.weighted(all).act;
   }
 
+  /** A checkpoint is made, used or removed. */
+  #keep(number: number): Act {
+    const random = this.#random;
+    const [box = 0] = this.#recent(this.#boxes);
+    const [save = 0] = this.#recent(this.#saves);
+    const draw = random.unit();
+    if (this.#saves.length === 0 || draw < 0.35) {
+      this.#saves.push(number);
+      const [busy = box] = this.#busy.slice(-1);
+      return {
+        do: "save",
+        save: number,
+        box: random.chance(0.6) ? busy : box,
+        name: random.chance(0.5) ? random.below(NAMES) : null,
+      };
+    }
+    if (draw < 0.43) return { do: "unsave", save };
+    if (draw < 0.47) return { do: "saves", box };
+    this.#execs.push(number);
+    const { name, key, ...rest } = this.#create(number);
+    const isPlain = random.chance(0.6);
+    return { ...rest, name: isPlain ? null : name, key: isPlain ? null : key, from: save };
+  }
+
   /** Mostly one of the last few: things are talked about while they are new. */
   #recent(all: readonly number[]): number[] {
     const random = this.#random;
@@ -199,7 +252,7 @@ class Composer {
     return { do: "fault", fault, params: drawParams(fault, this.#random) };
   }
 
-  #create(box: number): Act {
+  #create(box: number): Extract<Act, { do: "create" }> {
     const random = this.#random;
     this.#boxes.push(box);
     return {
@@ -215,6 +268,7 @@ class Composer {
       ttlMs: random.chance(0.08) ? random.pick([5_000, 25_000]) : null,
       disposable: random.chance(0.25),
       idleStandbyMs: random.chance(this.#isSleepy ? 0.3 : 0.1) ? random.pick([2_000, 8_000]) : null,
+      from: null,
     };
   }
 
@@ -222,6 +276,7 @@ class Composer {
     const random = this.#random;
     const [box = 0] = this.#recent(this.#boxes);
     this.#execs.push(exec);
+    this.#busy.push(box);
     const command = this.#command();
     const openStdin = command.kind === "cat" && random.chance(0.5);
     if (openStdin) this.#readers.push(exec);
@@ -248,7 +303,7 @@ class Composer {
     if (draw < 0.16) return { kind: "missing" };
     const exitCode = random.pick([0, 0, 1, 137]);
     const prints = random.below(3);
-    if (draw < 0.28) return { kind: "run", ms: null, exitCode, prints };
+    if (draw < (this.#isForking ? 0.45 : 0.28)) return { kind: "run", ms: null, exitCode, prints };
     return { kind: "run", ms: random.pick([0, 5, 300, 4_000, 20_000]), exitCode, prints };
   }
 }

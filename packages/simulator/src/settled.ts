@@ -3,11 +3,19 @@ import type { EngineApi, SandboxRecord } from "@holdfast/engine";
 import type { Host } from "./host.ts";
 import type { Scene } from "./invariants.ts";
 import type { SimulatedExec } from "./keeper.ts";
+import { otherName } from "./names.ts";
+import { copiesOn } from "./saved.ts";
 
 /** What has not come to rest yet. Empty: every sandbox and exec is where it stays unless somebody asks for something. */
 export async function unsettled(scene: Scene, engine: EngineApi | null): Promise<string[]> {
   if (engine === null) return ["no server serves"];
-  return [...strays(scene), ...(await sandboxes(scene, engine)), ...execs(scene), ...calls(scene)];
+  return [
+    ...strays(scene),
+    ...copies(scene),
+    ...(await sandboxes(scene, engine)),
+    ...execs(scene),
+    ...calls(scene),
+  ];
 }
 
 function strays({ host, mirror, history, time }: Scene): string[] {
@@ -26,6 +34,17 @@ function strays({ host, mirror, history, time }: Scene): string[] {
     ...forgotten.map((id) => `journals of ${id} are kept and no exec owns them`),
   ];
 }
+
+/** Kept checkpoints of which no record speaks. Those of a sandbox whose record can't be read go with it. */
+const copies = ({ host, mirror }: Scene): string[] =>
+  copiesOn(host)
+    .filter(
+      ({ sandboxId, stored }) => !mirror.checkpoints.has(stored.id) && !mirror.unreadable.has(sandboxId),
+    )
+    .map(
+      ({ sandboxId, stored }) =>
+        `${stored.id} of ${sandboxId} is ${stored.state}, and no record speaks of it`,
+    );
 
 async function sandboxes({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
   const found: string[] = [];
@@ -54,7 +73,9 @@ function execs({ host, mirror, time, history }: Scene): string[] {
   return mirror.openExecs().flatMap(({ id, sandboxId, status, spec }) => {
     const { lease, phase } = mirror.sandboxes.get(sandboxId) ?? {};
     const isAsleep = phase?.name === "paused" || phase?.name === "standby";
-    const exec = host.instanceOf(sandboxId)?.keeper.execs.get(id) ?? rememberedOf(host, phase, sandboxId, id);
+    const inside = otherName(mirror, sandboxId, id);
+    const exec =
+      host.instanceOf(sandboxId)?.keeper.execs.get(inside) ?? rememberedOf(host, phase, sandboxId, inside);
     // So is the end of its place in the line.
     if (time.setBackMs > 0 && status === "queued") return [];
     // Whoever deletes a sandbox whose record or lease can't be read ends its execs with it.
@@ -88,14 +109,11 @@ function rememberedOf(
 }
 
 /** What still sleeps though it was asked for, and has no reason of its own to sleep again. */
-export function sleepers({ mirror }: Scene): string[] {
-  return mirror
-    .readable()
-    .filter(({ phase, lease, spec }) => {
-      const isAsleep = phase.name === "standby" || phase.name === "paused";
-      return isAsleep && lease.state !== "quarantined" && spec.lifecycle.idleStandbyMs === undefined;
-    })
-    .map(({ id, phase }) => `${id} was woken and is ${phase.name}`);
+export function sleepers({ mirror }: Scene): SandboxRecord[] {
+  return mirror.readable().filter(({ phase, lease, spec }) => {
+    const isAsleep = phase.name === "standby" || phase.name === "paused";
+    return isAsleep && lease.state !== "quarantined" && spec.lifecycle.idleStandbyMs === undefined;
+  });
 }
 
 /** Every call is answered; whoever follows the output of an exec hears of its end when it has one. */
@@ -116,6 +134,7 @@ export async function remains(scene: Scene, engine: EngineApi | null): Promise<s
     ...[...host.directories.keys()].map((id) => `files of ${id}`),
     ...[...host.kept.keys()].map((id) => `journals of ${id}`),
     ...[...mirror.execs.values()].map(({ id, status }) => `the record of ${id}, ${status}`),
+    ...[...mirror.checkpoints.keys()].map((id) => `the record of ${id}`),
   ];
   return left.length > 0 ? left : figures(await engine.stats());
 }

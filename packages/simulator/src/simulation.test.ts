@@ -107,6 +107,7 @@ function anyStep(): fc.Arbitrary<Step> {
       ttlMs: fc.constant(null),
       disposable: fc.boolean(),
       idleStandbyMs: fc.constantFrom(null, null, 2_000),
+      from: orNull(fc.integer({ min: 7, max: 8 })),
     }),
     fc.record({
       do: fc.constant("exec"),
@@ -127,6 +128,13 @@ function anyStep(): fc.Arbitrary<Step> {
       keepAwake: fc.boolean(),
       onWake: fc.constantFrom(null, "argv", "signal"),
     }),
+    fc.record({
+      do: fc.constant("save"),
+      save: fc.integer({ min: 7, max: 8 }),
+      box,
+      name: orNull(fc.nat(1)),
+    }),
+    fc.record({ do: fc.constant("unsave"), save: fc.integer({ min: 7, max: 8 }) }),
     fc.record({ do: fc.constantFrom("pause", "resume", "standby", "wake"), box }),
     fc.record({
       do: fc.constant("read"),

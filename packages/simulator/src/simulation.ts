@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import type { SandboxRecord } from "@holdfast/engine";
 import { Clients } from "./clients.ts";
 import { Damage } from "./damage.ts";
 import type { SimulatedDatabase } from "./database.ts";
@@ -55,6 +56,7 @@ const LAST_CREATES = Array.from(
     ttlMs: null,
     disposable: false,
     idleStandbyMs: null,
+    from: null,
   }),
 );
 
@@ -189,13 +191,17 @@ export class Simulation {
   /** Whatever sleeps is asked for once more: it serves again, or it has failed with its files kept. */
   readonly #rouse = async (): Promise<void> => {
     this.#watch.note(() => "everybody is woken");
-    for (const { id, phase } of this.#scene.mirror.readable())
-      if (phase.name === "standby" || phase.name === "paused")
-        this.#clients.rouse(id, phase.name === "paused" ? "resume" : "wake");
-    await this.#until(SETTLE_MS, "wakes", async (scene, engine) => [
-      ...sleepers(scene),
-      ...(await unsettled(scene, engine)),
-    ]);
+    const rouse = ({ id, phase }: SandboxRecord) =>
+      this.#clients.rouse(id, phase.name === "paused" ? "resume" : "wake");
+    for (const record of this.#scene.mirror.readable())
+      if (record.phase.name === "standby" || record.phase.name === "paused") rouse(record);
+    await this.#until(SETTLE_MS, "wakes", async (scene, engine) => {
+      const asleep = sleepers(scene);
+      // Again and again, because a standby whose caller left may have come after the first time.
+      for (const record of asleep) rouse(record);
+      const found = asleep.map(({ id, phase }) => `${id} was woken and is ${phase.name}`);
+      return [...found, ...(await unsettled(scene, engine))];
+    });
   };
 
   /** All that is left is deleted; then nothing may be left. */

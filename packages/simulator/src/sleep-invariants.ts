@@ -2,6 +2,7 @@ import type { CheckpointId, SandboxId } from "@holdfast/contract";
 import type { ExecRecord, KeptMemory, SandboxRecord } from "@holdfast/engine";
 import type { SimulatedInstance } from "./host.ts";
 import type { Invariant, Scene } from "./invariants.ts";
+import { otherName } from "./names.ts";
 
 /** What has become of checkpoints, which the disk no longer shows. */
 export class SleepHistory {
@@ -102,8 +103,13 @@ const pausedIsFrozen: Invariant = {
 const WITH_MEMORY: ReadonlySet<string> = new Set(["running", "paused", "suspending", "standby", "waking"]);
 
 /** Whether a command goes on, or will when its sandbox is woken. */
-function isThere({ host, history, mirror }: Scene, { id, sandboxId }: ExecRecord): boolean {
+function isThere({ host, history, mirror }: Scene, exec: ExecRecord): boolean {
+  const { sandboxId } = exec;
+  const id = otherName(mirror, sandboxId, exec.id);
   const record = mirror.sandboxes.get(sandboxId);
+  // A fork that is still to be launched, for the first time or again, begins with it.
+  if (record?.phase.name === "queued" && record.restarts === null && record.forkedFrom !== null)
+    return !mirror.unreadable.has(sandboxId) && id !== exec.id;
   if (record === undefined || !WITH_MEMORY.has(record.phase.name)) return false;
   // Nobody can know what a record says that can't be read.
   if (mirror.unreadable.has(sandboxId)) return false;
@@ -113,7 +119,7 @@ function isThere({ host, history, mirror }: Scene, { id, sandboxId }: ExecRecord
   const kept = keptBy(record);
   if (kept === null || history.sleep.harmed.has(kept.id)) return false;
   const stored = host.directories.get(sandboxId)?.checkpoints.get(kept.id);
-  return stored?.memory.execs.some((exec) => exec.order.id === id && exec.state === "running") ?? false;
+  return stored?.memory.execs.some((each) => each.order.id === id && each.state === "running") ?? false;
 }
 
 const lostMeansLost: Invariant = {

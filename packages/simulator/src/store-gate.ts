@@ -1,10 +1,11 @@
 import type { Commit, Store } from "@holdfast/engine";
 import type { SimulatedDatabase, Snapshot } from "./database.ts";
 import type { Fact } from "./facts.ts";
+import type { FaultName } from "./fault-table.ts";
 import type { Faults } from "./faults.ts";
 import type { Mirror } from "./mirror.ts";
 import { never, type Process } from "./process.ts";
-import type { SleepStage } from "./requests.ts";
+import type { ForkStage, SleepStage } from "./requests.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 /** The database flushes by itself what nobody waited for, after this long. */
@@ -91,8 +92,10 @@ async function write(parts: GateParts, commit: Commit): Promise<void> {
   const { database, durability, mirror, faults, time, process, tell, note } = parts;
   const stage = stageOf(commit, mirror);
   const asleep = stage === null ? null : faults.take("commit.asleep", stage);
-  const fault = asleep ?? faults.take("commit", commit.outlives ?? "host");
-  if (fault?.kind === "crash-before-write" || fault?.kind === "crash-asleep-before-write") {
+  const fork = forkStageOf(commit, mirror);
+  const forking = fork === null ? null : faults.take("commit.fork", fork);
+  const fault = asleep ?? forking ?? faults.take("commit", commit.outlives ?? "host");
+  if (fault !== null && BEFORE.has(fault.kind)) {
     process.die("right before a write", fault.ms);
     return never();
   }
@@ -114,11 +117,38 @@ async function write(parts: GateParts, commit: Commit): Promise<void> {
   } finally {
     time.underWay -= 1;
   }
-  if (fault?.kind === "crash-after-write" || fault?.kind === "crash-asleep-after-write")
-    process.die("right after a write", fault.ms);
+  if (fault !== null && AFTER.has(fault.kind)) process.die("right after a write", fault.ms);
   if (fault?.kind === "power-cut-after-start") parts.blackout(fault.ms);
   if (fault?.kind === "power-cut-asleep") parts.blackout(fault.ms);
-  if (fault?.kind === "reboot-asleep") parts.blackout(fault.ms, { powerCut: false });
+  if (fault?.kind === "reboot-asleep" || fault?.kind === "reboot-forking")
+    parts.blackout(fault.ms, { powerCut: false });
+}
+
+const BEFORE: ReadonlySet<FaultName> = new Set([
+  "crash-before-write",
+  "crash-asleep-before-write",
+  "crash-forking-before-write",
+]);
+const AFTER: ReadonlySet<FaultName> = new Set([
+  "crash-after-write",
+  "crash-asleep-after-write",
+  "crash-forking-after-write",
+]);
+
+/** How far to a checkpoint that is kept, or to a fork, a commit takes a sandbox; null where it is about something else. */
+function forkStageOf({ changes }: Commit, mirror: Mirror): ForkStage | null {
+  for (const change of changes) {
+    if (change.kind === "checkpoint.insert") return "saved";
+    if (change.kind === "checkpoint.remove") return "removed";
+    if (change.kind === "sandbox.insert" && change.record.forkedFrom !== null) return "forked";
+    if (change.kind !== "sandbox.update") continue;
+    const { id, phase, forkedFrom, instance } = change.record;
+    if (phase.name === "suspending" && phase.saving) return "saving";
+    if (forkedFrom === null) continue;
+    if (phase.name === "launching") return instance === null ? "launching" : "launched";
+    if (phase.name === "running" && mirror.sandboxes.get(id)?.phase.name === "launching") return "serving";
+  }
+  return null;
 }
 
 /** How far into standby, or out of it, a commit takes a sandbox; null where it is about something else. */
@@ -144,7 +174,7 @@ function describe({ changes, events = [] }: Commit): string {
     const { record } = change;
     if ("phase" in record)
       return `${change.kind} ${record.id.slice(-3)} ${record.phase.name}/${record.lease.state}`;
-    return `${change.kind} ${record.id} ${record.status}`;
+    return `${change.kind} ${record.id} ${"status" in record ? record.status : record.name}`;
   });
   return [...what, ...events.map(({ type }) => type)].join(", ");
 }
