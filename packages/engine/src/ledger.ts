@@ -407,7 +407,7 @@ export class Ledger {
     if (record.spec.keepAwake) exec.cell.touch();
     exec.over.abort(REACHED);
     exec.begun.abort(REACHED);
-    this.#retention.ended(exec.cell, record);
+    this.#retention.ended(exec.cell, record, { mayComeAgain: exec.sent });
     this.#advance(exec.cell);
   }
 

@@ -8,6 +8,8 @@ import type { World } from "./world.ts";
 /** Many at a time, so that an exec in a busy sandbox is not charged for the end of an old one. */
 const AT_ONCE = 64;
 const SWEPT_AT_ONCE = 100;
+/** How often the time after which a link is dead may pass before nothing more can come out of it. */
+const LINKS_LINGER = 3;
 
 interface Ended {
   id: ExecId;
@@ -17,6 +19,8 @@ interface Ended {
 interface Kept {
   id: ExecId;
   bytes: number;
+  /** Not forgotten before, however much there is; 0: at any time. */
+  pinnedUntil: number;
 }
 
 /** What is kept of the ended execs of one live sandbox, oldest first. */
@@ -87,10 +91,13 @@ export class Retention {
     this.#shelf(cell.id).inKeeper = [...ids];
   }
 
-  ended(cell: Cell, record: ExecRecord): void {
+  /** One whose start may still be on its way to the keeper, on a link that was lost, is known there until that is over. */
+  ended(cell: Cell, record: ExecRecord, { mayComeAgain }: { mayComeAgain: boolean }): void {
     if (cell.refusal() !== null) return;
+    const { clock, numbers } = this.#world;
     const shelf = this.#shelf(cell.id);
-    this.#put(shelf, record.id, record.outputEnd);
+    const pinnedUntil = mayComeAgain ? clock.now() + numbers.linkDeadMs * LINKS_LINGER : 0;
+    this.#put(shelf, record.id, record.outputEnd, pinnedUntil);
     shelf.inKeeper.push(record.id);
     if (shelf.inKeeper.length >= this.#world.numbers.execsInKeeper + AT_ONCE)
       this.#letKeeperForget(cell, shelf);
@@ -109,9 +116,9 @@ export class Retention {
     return shelf;
   }
 
-  #put(shelf: Shelf, id: ExecId, outputEnd: number): void {
+  #put(shelf: Shelf, id: ExecId, outputEnd: number, pinnedUntil = 0): void {
     const bytes = this.#bytesOf(outputEnd);
-    shelf.kept.push({ id, bytes });
+    shelf.kept.push({ id, bytes, pinnedUntil });
     shelf.bytes += bytes;
   }
 
@@ -135,14 +142,17 @@ export class Retention {
   }
 
   async #shrink(cell: Cell, shelf: Shelf): Promise<void> {
-    const { numbers, log } = this.#world;
+    const { clock, numbers, log } = this.#world;
+    const now = clock.now();
     const gone: Kept[] = [];
     while (shelf.kept.length > numbers.execsKeptPerSandbox || shelf.bytes > numbers.journalsPerSandboxBytes) {
-      const oldest = shelf.kept.shift();
+      const place = shelf.kept.findIndex(({ pinnedUntil }) => pinnedUntil <= now);
+      const [oldest] = place < 0 ? [] : shelf.kept.splice(place, 1);
       if (oldest === undefined) break;
       shelf.bytes -= oldest.bytes;
       gone.push(oldest);
     }
+    if (gone.length === 0) return;
     const ids = gone.map(({ id }) => id);
     log.info(
       { sandbox: cell.id, execs: ids.length },
