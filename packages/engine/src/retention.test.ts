@@ -45,3 +45,24 @@ describe("journals of deleted sandboxes that take too much together", () => {
       expect(await made.engine.execs.get(id)).toMatchObject({ status: "exited" });
   });
 });
+
+describe("ended execs of a sandbox that keeps too many", () => {
+  it("go early, but for one whose start may still come out of a lost link", async () => {
+    const { create, driver, engine } = await world({ journalsPerSandboxBytes: 1_500 });
+    const { sandbox } = await create("box");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    driver.faults.start = async () => {
+      driver.faults = {};
+      for (const link of [...(instance?.links ?? [])]) link.drop("cut");
+    };
+    for (const id of ["sent-twice", "sent-once", "last"]) {
+      await engine.execs.start("box", { id, argv: ["sleep"] }, { signal });
+      await eventually(() => expect(instance?.execs.has(id as ExecId)).toBe(true));
+      instance?.end(id as ExecId, 0, OUTPUT);
+      await engine.execs.wait(id, { waitMs: 10_000, signal });
+    }
+    await eventually(async () => expect(await codeOf(engine.execs.get("sent-once"))).toBe("exec_not_found"));
+    for (const id of ["sent-twice", "last"])
+      expect(await engine.execs.get(id)).toMatchObject({ status: "exited" });
+  });
+});
