@@ -3,11 +3,11 @@ import { type BreakerInput, type BreakerState, isSuspended, LAUNCHES_OPEN, nextB
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
 import { errorOf } from "./gate.ts";
+import { mb } from "./megabytes.ts";
 import type { Capacity } from "./ports.ts";
 import type { World } from "./world.ts";
 
 const MEASURE_MS = 5_000;
-const MB = 1_048_576;
 
 /** Why there is no room for another sandbox, from the figures alone; null where there is. */
 export function shortageOf(
@@ -26,8 +26,6 @@ export function shortageOf(
   }
   return null;
 }
-
-const mb = (bytes: number): number => Math.floor(bytes / MB);
 
 /** Whether more than the given share of disk or memory is in use. */
 export function isAbove(capacity: Capacity, share: number): boolean {

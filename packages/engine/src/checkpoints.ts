@@ -14,10 +14,11 @@ import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
 import { execNames } from "./exec-names.ts";
 import { errorOf, type Gate } from "./gate.ts";
+import { mb } from "./megabytes.ts";
 import type { OpenExec } from "./open-exec.ts";
 import { type Link, StoreConflict } from "./ports.ts";
 import type { CheckpointSummary, SavedCheckpoint } from "./records.ts";
-import { isQuiet, type Standby, untilQuiet } from "./standby.ts";
+import { isQuiet, roomFor, type Standby, untilQuiet } from "./standby.ts";
 import { Turnstile } from "./turnstile.ts";
 import type { World } from "./world.ts";
 
@@ -224,7 +225,7 @@ export class Checkpoints implements CheckpointApi {
   async #save(cell: Cell, link: Link, wanted: Wanted): Promise<SavedCheckpoint> {
     const { stopping } = this.#world;
     const signal = AbortSignal.any([stopping, cell.fence.signal]);
-    const maxBytes = await this.#room(cell, signal);
+    const maxBytes = await roomFor(this.#world, cell, this.#promised.disk, signal);
     await this.#begin(cell, wanted);
     try {
       const saved = await this.#copy(cell, link, { ...wanted, maxBytes }, signal);
@@ -321,19 +322,6 @@ export class Checkpoints implements CheckpointApi {
     return this.#copies.get(cell) ?? 0;
   }
 
-  /** How much the checkpoint may take: all but the reserve, of which its memory must leave some. */
-  async #room(cell: Cell, signal: AbortSignal): Promise<number> {
-    const { clock, driver, numbers } = this.#world;
-    const limit = { ms: numbers.keeperCallMs, what: "measuring memory and disk", signal };
-    const [bytes, { diskFreeBytes }] = await within(clock, limit, (inner) =>
-      Promise.all([driver.memoryBytes(cell.id, inner), driver.capacity(inner)]),
-    );
-    const room = diskFreeBytes - numbers.diskReserveBytes - this.#promised.disk;
-    if (room > bytes) return room;
-    const message = `Its memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
-    throw new HoldfastError("disk_full", { sandboxId: cell.id, message });
-  }
-
   /** Whether that could be done. That files stay for a while which no row speaks of is no harm: it is tried again, and when a late copy is over. */
   async #clear(cell: Cell): Promise<boolean> {
     const { store, log } = this.#world;
@@ -400,5 +388,3 @@ const viewSaved = (saved: CheckpointSummary): Checkpoint => ({
   memoryBytes: saved.memoryBytes,
   execs: [...saved.execIds],
 });
-
-const mb = (bytes: number): number => Math.ceil(bytes / 1_048_576);

@@ -2,12 +2,12 @@ import { type Cause, causeOf } from "@holdfast/contract";
 import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import { mb } from "./megabytes.ts";
 import type { Capacity } from "./ports.ts";
 import type { World } from "./world.ts";
 
 const SAMPLE_MS = 1_000;
 const CALL_MS = 10_000;
-const MB = 1_048_576;
 
 export interface GuardParts {
   cells(): Iterable<Cell>;
@@ -136,5 +136,3 @@ export class DiskGuard {
 const isFrozen = ({ health }: Cell): boolean =>
   health.frozenFor !== null ||
   (health.observation?.seen === "present" && health.observation.state === "frozen");
-
-const mb = (bytes: number): number => Math.floor(bytes / MB);

@@ -2,6 +2,7 @@ import { type Cause, causeOf, HoldfastError, isHoldfastError } from "@holdfast/c
 import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
 import { errorOf } from "./gate.ts";
+import { mb } from "./megabytes.ts";
 import type { Checkpoint } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
@@ -130,15 +131,7 @@ export class Standby {
   }
 
   async #admit(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
-    if (driver.standby.kind === "files") return;
-    const limit = { ms: numbers.keeperCallMs, what: "measuring memory and disk", signal };
-    const [bytes, { diskFreeBytes }] = await within(clock, limit, (inner) =>
-      Promise.all([driver.memoryBytes(cell.id, inner), driver.capacity(inner)]),
-    );
-    if (diskFreeBytes - bytes >= numbers.diskReserveBytes) return;
-    const message = `Its memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
-    throw new HoldfastError("disk_full", { sandboxId: cell.id, message });
+    if (this.#world.driver.standby.kind === "memory") await roomFor(this.#world, cell, 0, signal);
   }
 
   /** Idleness is no reason any more once somebody came while it waited for its turn. */
@@ -233,6 +226,23 @@ function isUnused(cell: Cell, now: number): boolean {
 
 const isAsleep = ({ record }: Cell): boolean => record.phase.name === "standby";
 
+/** The bytes that may be written to the disk, beside what is promised to others; refuses where its memory alone takes more. */
+export async function roomFor(
+  { clock, driver, numbers }: World,
+  cell: Cell,
+  promised: number,
+  signal: AbortSignal,
+): Promise<number> {
+  const limit = { ms: numbers.keeperCallMs, what: "measuring memory and disk", signal };
+  const [bytes, { diskFreeBytes }] = await within(clock, limit, (inner) =>
+    Promise.all([driver.memoryBytes(cell.id, inner), driver.capacity(inner)]),
+  );
+  const room = diskFreeBytes - numbers.diskReserveBytes - promised;
+  if (room >= bytes) return room;
+  const message = `Its memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
+  throw new HoldfastError("disk_full", { sandboxId: cell.id, message });
+}
+
 /** Resolves when nothing is on its way to the keeper, or from it. */
 export async function untilQuiet({ clock }: World, cell: Cell, signal: AbortSignal): Promise<void> {
   const limit = { ms: QUIET_MS, what: "waiting for the calls that are under way", signal };
@@ -266,5 +276,3 @@ const wrongState = (cell: Cell): HoldfastError => {
   const message = `A sandbox that is ${status} can't be put to sleep.`;
   return cell.refusal() ?? new HoldfastError("wrong_state", { sandboxId: cell.id, message });
 };
-
-const mb = (bytes: number): number => Math.ceil(bytes / 1_048_576);

@@ -2,6 +2,7 @@ import { type Cause, causeOf, HoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
 import type { Launcher } from "./launcher.ts";
+import { mb } from "./megabytes.ts";
 import { CheckpointUnusable } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
@@ -197,5 +198,3 @@ const linkOf = ({ links }: Cell) => links?.current;
 /** Phases in which a call is held, because it will be served after them. */
 const isSleeping = ({ record: { phase } }: Cell): boolean =>
   phase.name === "suspending" || phase.name === "standby" || phase.name === "waking";
-
-const mb = (bytes: number): number => Math.ceil(bytes / 1_048_576);
