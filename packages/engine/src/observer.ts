@@ -80,7 +80,8 @@ export class Observer {
   /** The kernel killed something for memory: an event with the figures, once per rise of the counter. */
   async noteOom(cell: Cell, oomKills: number): Promise<void> {
     const { clock, store, log } = this.#world;
-    const kills = oomKills - cell.oomKills;
+    const before = cell.oomKills;
+    const kills = oomKills - before;
     if (kills <= 0) return;
     cell.oomKills = oomKills;
     cell.oomSeenAt = clock.now();
@@ -96,7 +97,10 @@ export class Observer {
       message,
       data: { kills, memoryMb: limit },
     } as const;
-    await store.commit({ changes: [], events: [event] });
+    await store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
+      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "an out-of-memory kill is told of later");
+      cell.oomKills = Math.min(cell.oomKills, before);
+    });
   }
 }
 
