@@ -77,8 +77,7 @@ function checkout(at: string, name: string) {
   }
   cpSync(join(TOP, "scripts"), join(root, "scripts"), { recursive: true });
   const oci = "packages/drivers/oci";
-  for (const file of ["criu-binary.ts", "errno.ts", "helper.ts"])
-    cpSync(join(TOP, oci, file), join(root, oci, file));
+  for (const file of ["criu-binary.ts", "errno.ts"]) cpSync(join(TOP, oci, file), join(root, oci, file));
   writeFileSync(
     join(root, oci, "runtime.ts"),
     `import { existsSync } from "node:fs";

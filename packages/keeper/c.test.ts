@@ -641,6 +641,196 @@ describe("a porter", () => {
   });
 });
 
+describe("a spawner", () => {
+  const [RUN, KILL, HEARD, OUTPUT, ENDED] = [1, 2, 0x8001, 0x0101, 0x0102];
+  const [EXITED, SIGNALLED, NOT_STARTED] = [0, 1, 2];
+  const NONSENSE = "a request makes no sense\n";
+  let child: ChildProcess;
+  let wire: Wire;
+  let report: string;
+  let ended: Promise<number | null>;
+
+  const open = (...before: string[]) => {
+    const argv = [...before, program("porter"), "spawn"];
+    child = spawn(argv[0] ?? "", argv.slice(1), { stdio: ["ignore", "ignore", "pipe", "pipe"] });
+    wire = new Wire(child.stdio[3] as Socket);
+    report = "";
+    child.stderr?.on("data", (chunk) => {
+      report += chunk;
+    });
+    ended = new Promise((resolve) => child.once("close", resolve));
+  };
+  beforeEach(() => open());
+  afterEach(async () => {
+    wire.socket.destroy();
+    await ended;
+  });
+
+  const runs = (id: number, argv: string[], keep: [stdout: number, stderr: number] = [0, 0], stdio = "") =>
+    frame(id, RUN, list(...argv), list("A=b"), str(stdio), ...keep.map(u32), u8(0));
+  const kills = (id: number) => frame(id, KILL);
+  const shell = (script: string) => ["/bin/sh", "-c", script];
+  /** Everything that is said of a helper, up to its end. */
+  const told = async (id: number) => {
+    const output = ["", ""];
+    for (;;) {
+      const { type, payload } = await wire.answer(id);
+      if (type === OUTPUT) output[payload.readUInt8()] += payload.toString("latin1", 5);
+      if (type === ENDED) return [payload.readUInt8(), payload.readUInt32LE(1), ...output];
+    }
+  };
+  /** Lets it go, and has seen no sanitizer complain. */
+  const leave = async (complaint = "") => {
+    wire.socket.destroy();
+    expect([await ended, report]).toEqual([complaint === "" ? 0 : 1, complaint]);
+  };
+
+  test("acknowledges each request, and says how each helper ended", async () => {
+    wire.send(runs(7, shell("echo out; echo err >&2; exit 3"), [10, 10]));
+    expect((await wire.answer(7)).type).toBe(HEARD);
+    expect(await told(7)).toEqual([EXITED, 3, "out\n", "err\n"]);
+    wire.send(runs(8, ["/nothing/here"]));
+    expect(await told(8)).toEqual([NOT_STARTED, 2, "", ""]);
+    wire.send(runs(9, ["/bin/sleep", "94"]), kills(9), kills(1_000));
+    expect(await told(9)).toEqual([SIGNALLED, 9, "", ""]);
+    expect((await wire.send(kills(9)).answer(9)).type).toBe(HEARD);
+    await leave();
+  });
+
+  test("takes requests that come in pieces, and many at a time", async () => {
+    for (const byte of runs(1, shell("exit 1"))) wire.send(u8(byte));
+    expect(await told(1)).toEqual([EXITED, 1, "", ""]);
+    const ids = range(2, 201);
+    wire.send(...ids.map((id) => runs(id, ["/bin/true"])));
+    let ends = 0;
+    while (ends < ids.length) if ((await wire.next()).type === ENDED) ends++;
+    wire.send(runs(1, ["/nothing/here", "x".repeat(MAX_FRAME - 100)]));
+    expect(await told(1)).toEqual([NOT_STARTED, 2, "", ""]);
+    await leave();
+  });
+
+  const whole = runs(1, ["/nothing/here", "argument"], [1, 1]);
+  test.each<[string, ...Buffer[]]>([
+    ["of an unknown type", frame(1, 3)],
+    ["larger than any", u32(MAX_FRAME + 1), u32(1)],
+    ["smaller than its own header", u32(7), u32(1), u32(RUN)],
+    ["without a payload", frame(1, RUN)],
+    ["without a program", frame(1, RUN, list(), list(), str(""), u32(0), u32(0), u8(0))],
+    ["with a list that lies", frame(1, RUN, u32(0xffffffff), str("/bin/true"))],
+    ["with a string that lies", frame(1, RUN, u32(1), u32(0xfffffff0), Buffer.from("/bin/true"))],
+    ["with a NUL in a string", runs(1, ["/nothing/here", "a\0b"])],
+    ["with something left over", frame(1, RUN, whole.subarray(12), u8(0))],
+    ["with something missing", frame(1, RUN, whole.subarray(12, -1))],
+    ["for a helper that runs", runs(1, ["/bin/sleep", "0.2"]), runs(1, ["/bin/true"])],
+    ["to kill, with more than that", frame(1, KILL, u8(0))],
+  ])("ends at a request %s", async (_, ...frames) => {
+    wire.send(...frames);
+    expect([await ended, report]).toEqual([1, NONSENSE]);
+  });
+
+  test("makes nothing of random bytes but an end", async () => {
+    let state = 1;
+    const below = (limit: number) => {
+      state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
+      return Math.floor((state / 0x1_0000_0000) * limit);
+    };
+    for (let round = 0; round < 150; round++) {
+      const ids = range(1, 12);
+      const bytes = Buffer.concat(
+        ids.map((id) =>
+          below(3) > 0 ? runs(id, ["/nothing/here", "x".repeat(below(50))], [9, 9]) : kills(id),
+        ),
+      );
+      for (let i = below(4); i > 0; i--) bytes[below(bytes.length)] = below(256);
+      wire.send(bytes.subarray(0, bytes.length - (below(2) && below(40))));
+      wire.socket.end();
+      expect([0, 1]).toContain(await ended);
+      expect(["", NONSENSE]).toContain(report);
+      open();
+    }
+  });
+
+  test("keeps little for a server that does not read, and gives it all once it does", async () => {
+    wire.send(runs(1, ["/bin/true"]));
+    await told(1);
+    const memory = () =>
+      Number(/^VmRSS:\s*(\d+) kB$/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1]);
+    const before = memory();
+    wire.socket.pause();
+    const ids = range(2, 9);
+    const SIZE = 3_000_000;
+    wire.send(...ids.map((id) => runs(id, ["/usr/bin/head", "-c", `${SIZE}`, "/dev/zero"], [SIZE, 0])));
+    wire.send(...range(10, 40).map((id) => runs(id, shell("exit 5"))));
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    const idle = cpuTicks(child.pid);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    expect(cpuTicks(child.pid) - idle).toBeLessThan(5);
+    expect(memory() - before).toBeLessThan(12_000);
+    wire.socket.resume();
+    const sizes = new Map<number, number>();
+    for (let ends = 0; ends < 39; ) {
+      const { id, type, payload } = await wire.next();
+      if (type === OUTPUT) sizes.set(id, (sizes.get(id) ?? 0) + payload.readUInt32LE(1));
+      if (type === ENDED) ends++;
+    }
+    expect(sizes).toEqual(new Map(ids.map((id) => [id, SIZE])));
+    await leave();
+  });
+
+  test("tells an end that came while nothing more could be said", async () => {
+    const SIZE = 1_300_000;
+    wire.socket.pause();
+    const fills = shell(`head -c ${SIZE} /dev/zero; exec sleep 94`);
+    wire.send(runs(1, ["/bin/sleep", "0.3"]), runs(2, fills, [SIZE, 0]));
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    wire.socket.resume();
+    expect(await told(1)).toEqual([EXITED, 0, "", ""]);
+    wire.send(kills(2));
+    await until("it is gone", async () => (await wire.answer(2)).type === ENDED);
+    await leave();
+  });
+
+  test("passes on nothing that it was started with", async () => {
+    wire.socket.destroy();
+    await ended;
+    const inherited = 'exec 7</etc/passwd 9>&2; cd /usr; exec "$@"';
+    const signals = ["/usr/bin/env", "--block-signal=USR1", "--ignore-signal=USR2,PIPE"];
+    open(...shell(inherited), "sh", ...signals);
+    const look = ["/bin/grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
+    wire.send(runs(1, ["/bin/sleep", "94"]), runs(2, look, [999, 0]));
+    expect((await told(2))[2]).toBe(`SigBlk:\t${"0".repeat(16)}\nSigIgn:\t${"0".repeat(16)}\n`);
+    wire.send(runs(3, ["/usr/bin/env"], [999, 0]));
+    expect((await told(3))[2]).toBe("A=b\n");
+    wire.send(runs(4, ["/bin/pwd"], [999, 0]));
+    expect((await told(4))[2]).toBe("/\n");
+    const [sleeper] = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, "utf8").split(" ");
+    expect(readdirSync(`/proc/${sleeper}/fd`)).toEqual(["0", "1", "2"]);
+    await until("it has a death of its own", () => {
+      wire.send(kills(1));
+      return !isAlive(Number(sleeper));
+    });
+    await leave();
+  });
+
+  test("says so where there are no descriptors left, and goes on", async () => {
+    wire.socket.destroy();
+    await ended;
+    open(...shell('ulimit -n 12; exec "$@"'), "sh");
+    const EMFILE = 24;
+    wire.send(...range(1, 5).map((id) => runs(id, ["/bin/sleep", "0.3"], [1, 1])));
+    const ends: number[] = [];
+    while (ends.length < 5) {
+      const { type, payload } = await wire.next();
+      if (type === ENDED) ends.push(payload.readUInt32LE(1));
+    }
+    expect(ends.filter((number) => number === EMFILE).length).toBeGreaterThan(0);
+    expect(ends.filter((number) => number === 0).length).toBeGreaterThan(0);
+    wire.send(runs(9, shell("echo on"), [10, 0]));
+    expect(await told(9)).toEqual([EXITED, 0, "on\n", ""]);
+    await leave();
+  });
+});
+
 const words = (line: string) => line.split(" ") as [string, string];
 
 /** What a process has used of the processor, in hundredths of a second. */

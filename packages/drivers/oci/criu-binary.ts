@@ -2,7 +2,6 @@ import { spawn } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "./errno.ts";
-import { killSession } from "./helper.ts";
 import { findBinary } from "./runtime.ts";
 
 /** A CRIU that was seen to work on this kernel. */
@@ -152,6 +151,16 @@ function ask(path: string, args: readonly string[], timeoutMs: number): Promise<
   child.once("exit", (code, signal) => later(DRAIN_MS, () => over(code, signal)));
   child.once("close", over);
   return promise;
+}
+
+/** A process with all that it has started, as far as that stayed in its session. */
+function killSession(pid: number | undefined): void {
+  if (pid === undefined) return;
+  try {
+    process.kill(-pid, "SIGKILL");
+  } catch (error) {
+    if (errnoOf(error) !== "ESRCH") throw error;
+  }
 }
 
 /** The first error is the cause, those after it are what came of it. */

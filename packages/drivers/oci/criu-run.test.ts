@@ -8,6 +8,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { Cgroups, readHierarchies } from "./cgroup.ts";
 import { runCriu } from "./criu-run.ts";
 import { layoutOf } from "./layout.ts";
+import { killSpawners } from "./testing.ts";
 
 const soon = () => AbortSignal.timeout(30_000);
 const installation = newInstallationId();
@@ -89,5 +90,14 @@ test("an abort ends it, and is what the caller hears", async () => {
   await expect.poll(() => cgroups.helpers(sandboxId).length, { timeout: 10_000 }).toBeGreaterThan(0);
   abort.abort(new Error("enough"));
   await expect(running).rejects.toThrow("enough");
+  nothingRuns();
+});
+
+test("one whose spawner is killed is ended all the same, in whatever session it is", async () => {
+  const running = call("setsid sleep 1000 & sleep 1000");
+  running.catch(() => {});
+  await expect.poll(() => cgroups.helpers(sandboxId).length, { timeout: 10_000 }).toBe(3);
+  killSpawners();
+  await expect(running).rejects.toThrow("the spawner ended while criu was under way");
   nothingRuns();
 });

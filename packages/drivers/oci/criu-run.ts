@@ -4,7 +4,6 @@ import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import { LOG_FILE, meaningOf } from "./criu.ts";
 import { isGone } from "./errno.ts";
-import { runHelper } from "./helper.ts";
 import type { CriuOnHost, Machine } from "./machine.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
 import { living } from "./observe.ts";
@@ -53,7 +52,7 @@ export async function runCriu(
   call: CriuCall,
   signal: AbortSignal,
 ): Promise<void> {
-  const { cgroups, installation, layout } = machine;
+  const { cgroups, installation, layout, porter } = machine;
   const { sandboxId } = call;
   const { runFile } = requireCriu(machine);
   const log = join(layout.sandbox(sandboxId).criu, LOG_FILE);
@@ -71,8 +70,8 @@ export async function runCriu(
   const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), noise.signal]);
   try {
     const argv = helperArgv(machine, cgroups.makeHelper(sandboxId), call.argv, { runFile, ownTmp: true });
-    const code = await runHelper({ argv, env, stdio: "ignore" }, limits);
-    if (code !== 0) throw refusalOf(code, tailOf(log));
+    const { status } = await porter.run({ name: "criu", argv, env }, limits);
+    if (status !== 0) throw refusalOf(status, tailOf(log));
   } catch (error) {
     if (signal.aborted || !limits.aborted) throw error;
     throw new StandbyRefusal("it took too long", `CRIU was ended: ${String(error)}: ${tailOf(log)}`);
@@ -98,8 +97,8 @@ export async function endCriu(
   }
 }
 
-function refusalOf(code: number, log: string): Error {
-  const detail = `CRIU ended with ${code}: ${log}`;
+function refusalOf(status: number | string, log: string): Error {
+  const detail = `CRIU ended with ${status}: ${log}`;
   const meaning = meaningOf(log);
   return meaning === null ? new Error(detail) : new StandbyRefusal(meaning, detail);
 }

@@ -11,7 +11,6 @@ import { stat } from "node:fs/promises";
 import type { SandboxId } from "@holdfast/contract";
 import type { Porter } from "@holdfast/keeper";
 import { isGone } from "./errno.ts";
-import { runHelper } from "./helper.ts";
 import { LaunchRefusal } from "./launch-step.ts";
 import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
 import type { Machine } from "./machine.ts";
@@ -20,7 +19,7 @@ import { findBinary } from "./runtime.ts";
 
 const MB = 1_048_576;
 const MKFS_MS = 30_000;
-const COMPLAINT_MAX = 2_000;
+const COMPLAINT_BYTES = 2_000;
 
 /** Named one by one: what a distribution adds by default may be more than the running kernel knows. */
 const FEATURES =
@@ -78,13 +77,10 @@ async function makeFileSystem(
     ...["-E", "lazy_journal_init=1", image],
   ];
   const env = { MKE2FS_CONFIG: "/dev/null", [HELPER_MARK]: helperMark(machine.installation, id) };
-  let complaint = "";
-  const hear = (text: string) => {
-    if (complaint.length < COMPLAINT_MAX) complaint += text.slice(0, COMPLAINT_MAX);
-  };
   const deadline = AbortSignal.any([signal, AbortSignal.timeout(MKFS_MS)]);
-  const code = await runHelper({ argv, env, stdio: "ignore", hear }, deadline);
-  if (code !== 0) throw new Error(`${MKFS} ended with ${code}: ${complaint.trim()}`);
+  const order = { argv, env, keep: { stderr: COMPLAINT_BYTES } };
+  const { status, stderr } = await machine.porter.run(order, deadline);
+  if (status !== 0) throw new Error(`${MKFS} ended with ${status}: ${stderr.trim()}`);
 }
 
 /** False where there is no image. What is removed inside goes back to the host's disk at once. */

@@ -194,6 +194,7 @@ export class OciDriver implements Driver {
     const all = [...this.#underway.values()];
     for (const { ease } of all) ease.abort(new Error("the driver was closed"));
     await Promise.all(all.map(({ done }) => done));
+    this.#machine.porter.close();
     this.#machine.cgroups.removeParent();
   }
 

@@ -25,7 +25,7 @@ import { Cgroups, readHierarchies } from "./cgroup.ts";
 import { createOciDriver } from "./create.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
 import { readLiving } from "./processes.ts";
-import { silent, type TestMachine, testMachine } from "./testing.ts";
+import { killSpawners, silent, type TestMachine, testMachine } from "./testing.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -215,3 +215,23 @@ test("a launch that goes on though its server is gone is ended by the next, at a
   }
   expect(await machine.driver.list(soon())).toEqual([]);
 });
+
+test.for([undefined, 32])(
+  "launches whose spawner is killed at any moment leave nothing (diskMb %s)",
+  async (diskMb) => {
+    const resources = { ...DEFAULT_RESOURCES, ...(diskMb === undefined ? {} : { diskMb }) };
+    let failed = 0;
+    for (let ms = 0; ms < 60; ms += 4) {
+      id = newSandboxId();
+      const timer = setTimeout(killSpawners, ms);
+      await machine.driver.launch(orderFor(id, { resources }), soon()).catch(() => failed++);
+      clearTimeout(timer);
+      // The first request after a launch that just made it may be the one that finds out.
+      const stop = () => machine.driver.stop(id, { graceMs: 0 }, soon());
+      expect(await stop().catch(stop)).toMatchObject({ seen: "absent" });
+      await machine.driver.destroy(id, soon());
+    }
+    expect(failed).toBeGreaterThan(0);
+    expect(await machine.driver.list(soon())).toEqual([]);
+  },
+);

@@ -4,15 +4,15 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { newInstallationId } from "@holdfast/contract";
 import { systemClock } from "@holdfast/engine";
-import { keeperBinaries } from "@holdfast/keeper";
+import { keeperBinaries, Porter } from "@holdfast/keeper";
 import { afterEach, beforeEach, expect, onTestFinished, test } from "vitest";
 import { installBinaries } from "./binaries.ts";
 import { setIpcFromOutside } from "./kernel.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
-import { readExecutable, readLiving } from "./processes.ts";
+import { allPids, readExecutable, readLiving } from "./processes.ts";
 import { openStateDir } from "./state-dir.ts";
 import { endStrayPorters } from "./strays.ts";
-import { silent } from "./testing.ts";
+import { killSpawners, silent } from "./testing.ts";
 
 let dir: string;
 let layout: Layout;
@@ -59,9 +59,16 @@ test("porters that another process left are ended, and our own are not", async (
   const left = Number(await new Promise((resolve) => other.stdout.once("data", resolve)));
   await expect.poll(() => readExecutable(left), { timeout: 15_000 }).toBe(porter);
   process.kill(left, "SIGSTOP");
+  const acting = new Porter({ binary: porter });
+  const mounted = acting.mountDisk({ image, target: dir, options: "discard" }).catch(() => "lost");
+  const porters = () => allPids().filter((pid) => readExecutable(pid) === porter);
+  await expect.poll(() => porters().length, { timeout: 15_000 }).toBe(4);
   await endStrayPorters(layout, systemClock, silent);
   expect(readLiving(left)).toBeNull();
   expect(readLiving(own.pid ?? 0)).not.toBeNull();
+  expect(porters()).toHaveLength(3);
+  killSpawners();
+  expect(await mounted).toBe("lost");
 });
 
 test("a state directory that sandboxes would see is refused, also behind a link, and is not made", () => {

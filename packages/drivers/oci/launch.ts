@@ -1,9 +1,8 @@
-import { closeSync, existsSync, openSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Instance, LaunchOrder } from "@holdfast/engine";
 import { copyFiles, makeFiles, takeOverFiles } from "./files.ts";
 import { bringBackAs, openTemplate } from "./fork.ts";
-import { runHelper } from "./helper.ts";
 import { setIpcFromOutside } from "./kernel.ts";
 import { stepper } from "./launch-step.ts";
 import type { SandboxPlaces } from "./layout.ts";
@@ -55,7 +54,6 @@ export async function launch(machine: Machine, order: LaunchOrder, signal: Abort
 
 async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortSignal): Promise<void> {
   const places = machine.layout.sandbox(order.sandboxId);
-  const stdio = openSync(machine.layout.nullDevice, "r+");
   const env = {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     [HELPER_MARK]: helperMark(machine.installation, order.sandboxId),
@@ -63,10 +61,10 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
   try {
     const deadline = AbortSignal.any([signal, AbortSignal.timeout(RUNTIME_MS)]);
     const argv = runtimeArgv(machine, order.sandboxId, machine.cgroups.makeHelper(order.sandboxId));
-    const code = await runHelper({ argv, env, stdio }, deadline);
-    if (code !== 0) throw new Error(`exit code ${code}: ${readLog(places)}`);
+    const helper = { name: machine.facts.runtime.name, argv, env, stdio: machine.layout.nullDevice };
+    const { status } = await machine.porter.run(helper, deadline);
+    if (status !== 0) throw new Error(`it ended with ${status}: ${readLog(places)}`);
   } finally {
-    closeSync(stdio);
     machine.cgroups.removeHelper(order.sandboxId);
   }
 }

@@ -60,13 +60,6 @@ function inTheWay(hierarchies: readonly Hierarchy[]): string[] {
   return isHybrid ? hierarchies.filter(({ version }) => version === 2).map(({ dir }) => dir) : [];
 }
 
-/** Enters a cgroup before anything can be forked, then runs the rest. */
-const ENTER = 'echo $$ > "$1" && shift && exec "$@"';
-/** Mounts a directory on another, then runs the rest. */
-const ALIAS = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"';
-
-const script = (text: string, ...args: string[]): string[] => ["/bin/sh", "-c", text, "sh", ...args];
-
 /** What a helper sees differently from the rest of the host. */
 export interface HelperView {
   /** Mounts that are not there. */
@@ -77,21 +70,16 @@ export interface HelperView {
   ownTmp?: boolean;
 }
 
-/** A command that enters the helper's cgroup, by the file given, and then runs in a mount namespace of its own. */
+/** A command that enters the helper's cgroup, by the file given, before it does anything. */
 export function helperArgv(
   { layout, porter, alias }: Pick<Machine, "layout" | "porter" | "alias">,
   helperCgroup: string,
   argv: readonly string[],
   { unmount = [], runFile, ownTmp = false }: HelperView,
 ): string[] {
-  const isPlain = alias === null && unmount.length === 0 && runFile === undefined && !ownTmp;
   const tmpDir = ownTmp ? layout.stateDir : undefined;
-  const aliased = alias === null ? argv : script(ALIAS, layout.stateDir, alias, ...argv);
-  return script(
-    ENTER,
-    helperCgroup,
-    ...(isPlain ? argv : porter.privateArgv(unmount, aliased, { runFile, tmpDir })),
-  );
+  const bind = alias === null ? undefined : { from: layout.stateDir, to: alias };
+  return porter.privateArgv(argv, { enter: helperCgroup, unmount, runFile, tmpDir, bind });
 }
 
 /** A path in the state directory, as helpers and a mapped root can reach it. */

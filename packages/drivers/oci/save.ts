@@ -83,9 +83,7 @@ export async function copyTree(
   copy: Parameters<Machine["porter"]["copy"]>[0],
   signal: AbortSignal,
 ): Promise<number> {
-  signal.throwIfAborted();
-  const copied = await porter.copy(copy);
-  signal.throwIfAborted();
+  const copied = await porter.copy(copy, signal);
   if (copied === "gone") throw new StandbyRefusal("some of its files are missing");
   if (copied === "too_much") throw new StandbyRefusal("the disk has too little room for a copy of them");
   return copied.bytes;

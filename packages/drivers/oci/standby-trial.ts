@@ -11,7 +11,6 @@ import type { Driver } from "@holdfast/engine";
 import { namesIn } from "./checkpoints.ts";
 import { type Criu, type CriuOptions, findCriu } from "./criu-binary.ts";
 import { OciDriver } from "./driver.ts";
-import { runHelper } from "./helper.ts";
 import { LaunchStepError } from "./launch-step.ts";
 import type { CriuOnHost, Machine } from "./machine.ts";
 import { readRecord, type StandbyRecord, writeRecord } from "./record.ts";
@@ -74,9 +73,9 @@ async function prepareCriu({ layout, facts, porter }: Machine, criu: Criu): Prom
   mkdirSync(dirname(runFile), { recursive: true, mode: 0o700 });
   const keep = '"$1" check --no-default-config; cp "$2" "$3.new" && mv "$3.new" "$3"';
   const script = ["/bin/sh", "-c", keep, "sh", criu.path, join(RUN, KERNEL_FILE), runFile];
-  const argv = porter.privateArgv([], script, { runFile });
+  const argv = porter.privateArgv(script, { runFile });
   const env = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
-  await runHelper({ argv, env, stdio: "ignore" }, AbortSignal.timeout(PROBE_MS));
+  await porter.run({ argv, env }, AbortSignal.timeout(PROBE_MS));
   return { ...criu, runFile };
 }
 

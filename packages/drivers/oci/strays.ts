@@ -13,8 +13,8 @@ interface Stray extends ProcessStat {
 /**
  * Ends the porters that a killed server left. A porter ends with whoever started it, but for one that was stopped before it
  * could ask for that: it would stay for ever, or go on some day and mount what was removed long ago. Porters carry no
- * marker; that they run a binary of this state directory, which has one server at a time, is enough. One that hangs in the
- * kernel can't be waited for.
+ * marker; that they run a binary of this state directory, which has one server at a time, is enough. Those that this server
+ * started itself, or that one of them started, are its own. One that hangs in the kernel can't be waited for.
  */
 export async function endStrayPorters(layout: Layout, clock: Clock, log: Log): Promise<void> {
   const strays = allPids().flatMap((pid) => strayOf(pid, layout));
@@ -26,10 +26,17 @@ export async function endStrayPorters(layout: Layout, clock: Clock, log: Log): P
     log.warn({ pids: strays.map(({ pid }) => pid) }, "porters of a killed server were ended");
 }
 
-function strayOf(pid: number, { porters }: Layout): Stray[] {
+function strayOf(pid: number, layout: Layout): Stray[] {
   const stat = readLiving(pid);
-  if (stat === null || !readExecutable(pid)?.startsWith(`${porters}/`)) return [];
-  return readParent(pid) === process.pid ? [] : [{ pid, ...stat }];
+  return stat === null || !isPorter(pid, layout) || isOwn(pid, layout) ? [] : [{ pid, ...stat }];
+}
+
+const isPorter = (pid: number, { porters }: Layout): boolean =>
+  readExecutable(pid)?.startsWith(`${porters}/`) ?? false;
+
+function isOwn(pid: number, layout: Layout): boolean {
+  const parent = readParent(pid);
+  return parent === process.pid || (parent !== null && isPorter(parent, layout) && isOwn(parent, layout));
 }
 
 function kill(pid: number): void {

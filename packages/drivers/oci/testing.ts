@@ -90,6 +90,13 @@ function kill(pid: number): void {
   }
 }
 
+/** Those of this process: they are started again when they are needed. */
+export function killSpawners(): void {
+  const children = readFileSync(`/proc/self/task/${process.pid}/children`, "utf8");
+  for (const pid of children.match(/\d+/g) ?? [])
+    if (readFileSync(`/proc/${pid}/cmdline`, "utf8").endsWith("/porter\0spawn\0")) kill(Number(pid));
+}
+
 /** Looked for without the driver's own eyes. */
 function leftBehind(installation: InstallationId, stateDir: string): string[] {
   const cgroups = readHierarchies().map(({ dir }) => join(dir, `holdfast-${installation}`));

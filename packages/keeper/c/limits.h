@@ -71,6 +71,14 @@
 /* Marks that fit between floor and end at the smallest cap, where one record overshoots it by itself. */
 #define JOURNAL_MARKS_MAX 20u
 
+/* Of the porter that starts helpers: how many at once, and what may wait for a server that does not read. */
+#define HELPERS_MAX 512u
+#define SPAWN_QUEUE_MAX MIB
+#define SPAWN_READ (64u * KIB)
+/* Reads of a pipe whose helper has ended: more than a pipe holds. */
+#define SPAWN_LAST_READS 32
+#define SPAWN_LINK 3
+
 #define PROCESSES_MAX 4096u
 #define COMMAND_LINE_MAX 256u
 

@@ -28,10 +28,12 @@ static const struct {
     {"copy", porter_copy, "FROM TO MAXBYTES NAME...", false},
     {"spread", porter_spread, "DIRECTORY", false},
     {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT [HIDDEN...]", false},
+    {"spawn", porter_spawn, "", false},
     {"sums", porter_sums, "DIRECTORY", false},
     {"sync", porter_sync, "DIRECTORY...", false},
     {"rename-keeper", porter_rename_keeper, "PID STARTTIME OLD NEW HOSTNAME", false},
-    {"private", porter_private, "[--umount PATH]... [--run FILE] [--tmp DIRECTORY] -- COMMAND ARGUMENTS...", true},
+    {"private", porter_private,
+     "[--enter FILE] [--umount PATH]... [--run FILE] [--tmp DIRECTORY] [--bind FROM TO] -- COMMAND ARGUMENTS...", true},
 };
 
 int porter_failed(const char *what) {

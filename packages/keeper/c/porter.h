@@ -1,6 +1,7 @@
 /*
  * The porter: the keeper's twin on the host, for the few acts that need system calls Node doesn't have. Every command
- * does one thing and ends; it says what went wrong in one line on stderr.
+ * does one thing and ends, but for those that serve: a jail its files, a spawner its helpers. What went wrong is said in one
+ * line on stderr.
  */
 #ifndef HOLDFAST_PORTER_H
 #define HOLDFAST_PORTER_H
@@ -27,6 +28,7 @@ int porter_rmtree(int argc, char **argv);
 int porter_copy(int argc, char **argv);
 int porter_spread(int argc, char **argv);
 int porter_jail(int argc, char **argv);
+int porter_spawn(int argc, char **argv);
 int porter_sums(int argc, char **argv);
 int porter_sync(int argc, char **argv);
 int porter_rename_keeper(int argc, char **argv);

@@ -148,30 +148,62 @@ static int private_tmp(const char *keep) {
   return PORTER_DONE;
 }
 
-/* The value of an option, behind those before it; NULL where it is not there. */
-static const char *option(int argc, char **argv, int *at, const char *name) {
-  if (*at + 1 >= argc || strcmp(argv[*at], name) != 0) return NULL;
-  *at += 2;
-  return argv[*at - 1];
+/* Before anything else is done: what is forked from here on is found there. */
+static int enter(const char *file) {
+  char pid[32];
+  int size = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+  int fd = open(file, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, pid, (size_t)size) != size) return porter_failed("the cgroup can't be entered");
+  return close(fd) == 0 ? PORTER_DONE : porter_failed("the cgroup can't be entered");
 }
 
-/* The command sees the host without some of its mounts; the host itself keeps them. */
-int porter_private(int argc, char **argv) {
-  int at = 0;
-  while (at + 1 < argc && strcmp(argv[at], "--umount") == 0) at += 2;
-  int unmounts = at;
-  const char *run = option(argc, argv, &at, "--run");
-  const char *kept = option(argc, argv, &at, "--tmp");
-  if (at + 1 >= argc || strcmp(argv[at], "--") != 0) return PORTER_USAGE;
+/* Whether an option with so many values is next. They lie behind its name, and `*at` behind them afterwards. */
+static bool option(int argc, char **argv, int *at, const char *name, int values) {
+  if (*at + values >= argc || strcmp(argv[*at], name) != 0) return false;
+  *at += 1 + values;
+  return true;
+}
+
+struct view {
+  char **unmounts;
+  int unmount_count;
+  const char *run;
+  const char *kept;
+  char **bound;
+};
+
+/* The command sees the host with some of its mounts changed; the host itself keeps them. */
+static int change_mounts(const struct view *view) {
   if (unshare(CLONE_NEWNS) < 0) return porter_failed("no mount namespace can be made");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return porter_failed("mounts can't be made private");
-  for (int i = 0; i < unmounts; i += 2) {
-    if (umount2(argv[i + 1], UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT) {
+  for (int i = 0; i < view->unmount_count; i++) {
+    const char *path = view->unmounts[2 * i + 1];
+    if (umount2(path, UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT) {
       return porter_failed("a mount can't be taken off");
     }
   }
-  if (run && private_run(run) != PORTER_DONE) return PORTER_FAILED;
-  if (kept && private_tmp(kept) != PORTER_DONE) return PORTER_FAILED;
+  if (view->run && private_run(view->run) != PORTER_DONE) return PORTER_FAILED;
+  if (view->kept && private_tmp(view->kept) != PORTER_DONE) return PORTER_FAILED;
+  if (view->bound && mount(view->bound[0], view->bound[1], NULL, MS_BIND | MS_REC, NULL) < 0) {
+    return porter_failed("a directory can't be mounted on another");
+  }
+  return PORTER_DONE;
+}
+
+/* A mount namespace is made where something in it is to be different. */
+int porter_private(int argc, char **argv) {
+  int at = 0;
+  struct view view = {0};
+  const char *cgroup = option(argc, argv, &at, "--enter", 1) ? argv[at - 1] : NULL;
+  view.unmounts = argv + at;
+  while (option(argc, argv, &at, "--umount", 1)) view.unmount_count++;
+  if (option(argc, argv, &at, "--run", 1)) view.run = argv[at - 1];
+  if (option(argc, argv, &at, "--tmp", 1)) view.kept = argv[at - 1];
+  if (option(argc, argv, &at, "--bind", 2)) view.bound = argv + at - 2;
+  if (at + 1 >= argc || strcmp(argv[at], "--") != 0) return PORTER_USAGE;
+  if (cgroup && enter(cgroup) != PORTER_DONE) return PORTER_FAILED;
+  bool differs = view.unmount_count > 0 || view.run || view.kept || view.bound;
+  if (differs && change_mounts(&view) != PORTER_DONE) return PORTER_FAILED;
   execvp(argv[at + 1], argv + at + 1);
   return porter_failed("the command can't be run");
 }

@@ -4,5 +4,6 @@ export type { Owner } from "./file-codec.ts";
 export type { JailedFiles } from "./files.ts";
 export { readRecords } from "./journal.ts";
 export { type ConnectOptions, connectKeeper } from "./link.ts";
-export { type FileSum, Porter, PorterError } from "./porter.ts";
+export { type FileSum, Porter } from "./porter.ts";
+export { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawner.ts";
 export { Reader } from "./wire.ts";

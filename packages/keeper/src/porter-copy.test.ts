@@ -39,7 +39,10 @@ afterEach(async () => {
   await porter.removeTree(directory);
 });
 
-const copy = (names: readonly string[], maxBytes = PLENTY) => porter.copy({ from, to, names, maxBytes });
+/** Every copy has an end. */
+const soon = () => AbortSignal.timeout(60_000);
+const copy = (names: readonly string[], maxBytes = PLENTY) =>
+  porter.copy({ from, to, names, maxBytes }, soon());
 
 const shell = (script: string, cwd = from): string =>
   execFileSync("sh", ["-ec", script], {
@@ -301,7 +304,7 @@ describe("nothing but the tree is reached", () => {
     expect(lstatSync(join(to, "tree", "inside")).isSymbolicLink()).toBe(true);
     expect(lstatSync(join(to, "top")).isSymbolicLink()).toBe(true);
     await expect(
-      porter.copy({ from: to, to: join(to, "top"), names: ["tree"], maxBytes: PLENTY }),
+      porter.copy({ from: to, to: join(to, "top"), names: ["tree"], maxBytes: PLENTY }, soon()),
     ).rejects.toThrow();
     expect(readdirSync(join(directory, "elsewhere"))).toEqual(["secret"]);
   });
@@ -317,7 +320,7 @@ describe("nothing but the tree is reached", () => {
       writeFileSync(join(mounts[0] ?? "", "secret"), "");
       for (const name of ["tree", "bound"]) await expect(copy([name])).rejects.toThrow(/a mount lies inside/);
       const top = { from: join(from, "tree", "deep"), to, names: ["mount"], maxBytes: PLENTY };
-      await expect(porter.copy(top)).rejects.toThrow(/a mount lies inside/);
+      await expect(porter.copy(top, soon())).rejects.toThrow(/a mount lies inside/);
       expect(shell("find . -name secret -o -size +0 -type f", to)).toBe("");
     } finally {
       for (const mount of mounts) await porter.unmount(mount);
@@ -362,7 +365,9 @@ describe("what can't be copied", () => {
     writeFileSync(join(from, "here"), "");
     expect(await copy(["here", "nowhere"])).toBe("gone");
     expect(readdirSync(to)).toEqual(["here"]);
-    expect(await porter.copy({ from: join(from, "nowhere"), to, names: ["x"], maxBytes: 1 })).toBe("gone");
+    expect(await porter.copy({ from: join(from, "nowhere"), to, names: ["x"], maxBytes: 1 }, soon())).toBe(
+      "gone",
+    );
   });
 
   test("because something has its name stays what it is, and so does that", async () => {
@@ -386,9 +391,9 @@ describe("what can't be copied", () => {
     await expect(copy([])).rejects.toThrow(/usage/);
     await expect(copy(["file"], -1)).rejects.toThrow(/usage/);
     expect(readdirSync(to)).toEqual([]);
-    await expect(porter.copy({ from, to: join(to, "no"), names: ["file"], maxBytes: 1 })).rejects.toThrow(
-      /copy to/,
-    );
+    await expect(
+      porter.copy({ from, to: join(to, "no"), names: ["file"], maxBytes: 1 }, soon()),
+    ).rejects.toThrow(/copy to/);
   });
 });
 
@@ -492,4 +497,18 @@ describe("an overlay", () => {
     await mountAt("two", to);
     expect(contents("two")).toBe(fork);
   });
+});
+
+test("a copy that is broken off writes nothing more", async () => {
+  execFileSync("sh", ["-c", `head -c 1G /dev/zero > ${join(from, "big")}`]);
+  const broken = new AbortController();
+  const copying = porter.copy({ from, to, names: ["big"], maxBytes: PLENTY * 100 }, broken.signal);
+  await expect.poll(() => existsSync(join(to, "big")), { interval: 1 }).toBe(true);
+  broken.abort(new Error("no longer wanted"));
+  await expect(copying).rejects.toThrow("no longer wanted");
+  const size = () => statSync(join(to, "big")).blocks;
+  const before = size();
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect(size()).toBe(before);
+  expect(before * 512).toBeLessThan(2 ** 30);
 });

@@ -18,7 +18,8 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { keeperBinaries } from "./binaries.ts";
 import { connectKeeper } from "./link.ts";
-import { type Jail, type KeeperRename, Porter } from "./porter.ts";
+import { type Jail, type KeeperRename, Porter, type PrivateView } from "./porter.ts";
+import { Spawner } from "./spawner.ts";
 import {
   bodyOf,
   collect,
@@ -163,8 +164,8 @@ test("a file system is written out, and one that is not there is an error", asyn
 });
 
 describe("a command in a mount namespace of its own", () => {
-  const privately = (script: string, options: Parameters<Porter["privateArgv"]>[2]) => {
-    const [file = "", ...args] = porter.privateArgv([], ["/bin/sh", "-c", script], options);
+  const privately = (script: string, options: PrivateView) => {
+    const [file = "", ...args] = porter.privateArgv(["/bin/sh", "-c", script], options);
     const { stdout, stderr } = spawnSync(file, args, { encoding: "utf8" });
     return stdout + stderr;
   };
@@ -194,6 +195,50 @@ describe("a command in a mount namespace of its own", () => {
     }
     expect(isMounted("/tmp")).toBe(before);
   });
+});
+
+describe("a command that enters a cgroup", () => {
+  const entering = (script: string, view: PrivateView) => {
+    const [file = "", ...args] = porter.privateArgv(["/bin/sh", "-c", script], view);
+    return spawnSync(file, args, { encoding: "utf8" });
+  };
+
+  test("has done so before it is run, and without need has no mount namespace of its own", () => {
+    const enter = join(directory, "procs");
+    writeFileSync(enter, "");
+    const look = `echo $$; cat ${enter}; readlink /proc/self/ns/mnt`;
+    const [pid, entered, namespace] = entering(look, { enter }).stdout.split("\n");
+    expect(entered).toBe(pid);
+    expect(namespace).toBe(readlinkSync("/proc/self/ns/mnt"));
+    const apart = entering(look, { enter, unmount: ["/not/mounted"] }).stdout.split("\n");
+    expect(apart[2]).toMatch(/^mnt:/);
+    expect(apart[2]).not.toBe(namespace);
+  });
+
+  test("is not run where there is none, or none that takes it", () => {
+    for (const enter of [join(directory, "nowhere"), "/proc/version", directory]) {
+      const { status, stdout, stderr } = entering("echo run", { enter });
+      expect([status, stdout]).toEqual([1, ""]);
+      expect(stderr).toMatch(/^the cgroup can't be entered: /);
+    }
+  });
+});
+
+test("a command sees one directory in another's place, with what is mounted in it, and nobody else does", () => {
+  const [from, to] = [join(directory, "from"), join(directory, "to")];
+  for (const path of [join(from, "mounted"), to]) mkdirSync(path, { recursive: true });
+  spawnSync("mount", ["-t", "tmpfs", "none", join(from, "mounted")]);
+  try {
+    writeFileSync(join(from, "mounted", "file"), "seen");
+    const view = { bind: { from, to } };
+    const [file = "", ...args] = porter.privateArgv(["/bin/cat", join(to, "mounted", "file")], view);
+    expect(spawnSync(file, args, { encoding: "utf8" }).stdout).toBe("seen");
+    expect(readdirSync(to)).toEqual([]);
+    const [, ...wrong] = porter.privateArgv(["/bin/echo", "run"], { bind: { from, to: join(to, "none") } });
+    expect(spawnSync(file, wrong, { encoding: "utf8" })).toMatchObject({ status: 1, stdout: "" });
+  } finally {
+    spawnSync("umount", [join(from, "mounted")]);
+  }
 });
 
 describe("removeTree", () => {
@@ -272,7 +317,7 @@ describe("removeTree", () => {
 test("a helper that does not end in time is killed", async () => {
   const stuck = join(directory, "stuck");
   writeFileSync(stuck, "#!/bin/sh\necho $$ > $2/pid\nexec sleep 60\n", { mode: 0o755 });
-  const slow = new Porter({ binary: stuck, deadlineMs: 300 });
+  const slow = new Porter({ binary: stuck, spawner: new Spawner(keeperBinaries().porter), deadlineMs: 300 });
   await expect(slow.unmount(directory)).rejects.toThrow(/did not end within 0.3 s/);
   const pid = Number(readFileSync(join(directory, "pid"), "utf8"));
   await until("it is gone", () => !isAlive(pid));
@@ -281,7 +326,9 @@ test("a helper that does not end in time is killed", async () => {
 test("a private command sees some paths unmounted while the host keeps them", async () => {
   spawnSync("mount", ["-t", "tmpfs", "none", directory]);
   writeFileSync(join(directory, "file"), "");
-  const [file = "", ...args] = porter.privateArgv([directory, "/not/mounted"], ["ls", directory]);
+  const [file = "", ...args] = porter.privateArgv(["ls", directory], {
+    unmount: [directory, "/not/mounted"],
+  });
   const listed = spawnSync(file, args, { encoding: "utf8" });
   expect([listed.status, listed.stdout]).toEqual([0, ""]);
   expect(existsSync(join(directory, "file"))).toBe(true);

@@ -4,21 +4,24 @@ import { NUMBERS } from "@holdfast/contract";
 import { keeperBinaries } from "./binaries.ts";
 import { Channel } from "./channel.ts";
 import { Files, type JailedFiles } from "./files.ts";
-import { complaints, PorterError, runHelper } from "./helper.ts";
 import { greet } from "./link.ts";
+import { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawner.ts";
 import { WireError } from "./wire.ts";
-
-export { PorterError } from "./helper.ts";
 
 const GONE = 3;
 const TOO_MUCH = 4;
 /** The jail's end of its socket. */
 const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
+const COMPLAINT_BYTES = 4_096;
+/** More than the names of what CRIU writes for any number of processes that a sandbox may have. */
+const OUTPUT_BYTES = 16 * 1_048_576;
 
 export interface PorterOptions {
   /** The porter's binary; the one that was built beside this file otherwise. */
   binary?: string;
+  /** What starts it; a process of that same binary otherwise. */
+  spawner?: Spawner;
   /** Signals and mounts. */
   deadlineMs?: number;
   /** What takes the longer the more there is: removing and copying trees, reading files, writing out file systems. */
@@ -71,6 +74,19 @@ export interface KeeperRename {
   hostname: string;
 }
 
+export interface PrivateView {
+  /** The file by which a cgroup is entered, before anything else is done. */
+  enter?: string | undefined;
+  /** What is not mounted. */
+  unmount?: readonly string[];
+  /** All that is in /run, which is in memory then; nothing is where there is no such file. */
+  runFile?: string | undefined;
+  /** All that is in /tmp, where it lies there. */
+  tmpDir?: string | undefined;
+  /** A directory that is also seen in another's place, with what is mounted in it. */
+  bind?: { from: string; to: string } | undefined;
+}
+
 export interface IdMap {
   /** The host's id of the jail's root. */
   idBase: number;
@@ -81,15 +97,17 @@ export type Jail = JailedFiles & { close(): Promise<void> };
 
 /**
  * The host-side acts that Node can't do safely. Each is a short-lived process with a deadline, so that a hanging mount
- * or file system hangs that process and not the server.
+ * or file system hangs that process and not the server. One more process starts them.
  */
 export class Porter {
   readonly #binary: string;
+  readonly #spawner: Spawner;
   readonly #deadlineMs: number;
   readonly #slowDeadlineMs: number;
 
   constructor(options: PorterOptions = {}) {
     this.#binary = options.binary ?? keeperBinaries().porter;
+    this.#spawner = options.spawner ?? new Spawner(this.#binary);
     this.#deadlineMs = options.deadlineMs ?? 10_000;
     this.#slowDeadlineMs = options.slowDeadlineMs ?? 120_000;
   }
@@ -97,7 +115,7 @@ export class Porter {
   /** Reaches the process that had this pid and start time or none: "gone" also where another has the pid by now. */
   async signal(pid: number, startTime: string, signal: number): Promise<"sent" | "gone"> {
     const args = ["signal", String(pid), startTime, String(signal)];
-    return (await this.#run(args, this.#deadlineMs, [0, GONE])) === GONE ? "gone" : "sent";
+    return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "sent";
   }
 
   async mountOverlay(overlay: Overlay): Promise<void> {
@@ -110,7 +128,7 @@ export class Porter {
    * one here; "gone" where there is no such file. The loop device goes with the last mount.
    */
   async mountDisk({ image, target, options }: DiskImage): Promise<"mounted" | "gone"> {
-    const code = await this.#run(["disk", image, target, options], this.#deadlineMs, [0, GONE]);
+    const { code } = await this.#run(["disk", image, target, options], this.#deadlineMs, [GONE]);
     return code === GONE ? "gone" : "mounted";
   }
 
@@ -129,14 +147,13 @@ export class Porter {
    * attributes. Follows no link, enters no mount, and changes nothing in `from` but when a symbolic link was last read;
    * devices are refused, but not an overlay's whiteouts. An overlay's upper and work directories belong in one call; the
    * copies can be mounted as an overlay of their own. "gone" where a name, or `from`, is missing. What was copied is on
-   * disk after a `sync`.
+   * disk after a `sync`. Aborted, it rejects once nothing is written any more.
    */
-  async copy({ from, to, names, maxBytes }: TreeCopy): Promise<Copied> {
-    const argv = [this.#binary, "copy", from, to, String(maxBytes), ...names] as const;
-    const { code, complaint, output } = await runHelper([...argv], this.#slowDeadlineMs, "pipe");
+  async copy({ from, to, names, maxBytes }: TreeCopy, signal: AbortSignal): Promise<Copied> {
+    const args = ["copy", from, to, String(maxBytes), ...names];
+    const { code, output } = await this.#run(args, this.#slowDeadlineMs, [GONE, TOO_MUCH], signal);
     if (code === GONE) return "gone";
     if (code === TOO_MUCH) return "too_much";
-    if (code !== 0) throw new PorterError(complaint === "" ? "porter copy failed" : complaint, code);
     if (!/^\d+\n$/.test(output)) throw new PorterError("porter copy said something else", null);
     return { bytes: Number(output) };
   }
@@ -147,7 +164,7 @@ export class Porter {
    */
   async renameKeeper({ pid, startTime, from, to, hostname }: KeeperRename): Promise<"renamed" | "gone"> {
     const args = ["rename-keeper", String(pid), startTime, from, to, hostname];
-    return (await this.#run(args, this.#deadlineMs, [0, GONE])) === GONE ? "gone" : "renamed";
+    return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "renamed";
   }
 
   /** Has the file system place what is made in this directory far apart, where it knows how: a matter of speed. */
@@ -155,19 +172,28 @@ export class Porter {
     await this.#run(["spread", directory], this.#deadlineMs);
   }
 
-  /**
-   * The argv that runs a command in a mount namespace of its own, in which some paths are not mounted. Where that is asked
-   * for, /run is in memory and holds one file, and of /tmp there is one directory.
-   */
-  privateArgv(
-    unmount: readonly string[],
-    argv: readonly string[],
-    { runFile, tmpDir }: { runFile?: string | undefined; tmpDir?: string | undefined } = {},
-  ): string[] {
-    const run = runFile === undefined ? [] : ["--run", runFile];
-    const tmp = tmpDir === undefined ? [] : ["--tmp", tmpDir];
-    const unmounts = unmount.flatMap((path) => ["--umount", path]);
-    return [this.#binary, "private", ...unmounts, ...run, ...tmp, "--", ...argv];
+  /** Runs any other helper: see `Spawner`. */
+  run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
+    return this.#spawner.run(order, signal);
+  }
+
+  /** Keeps no process that waits for more to do. */
+  close(): void {
+    this.#spawner.close();
+  }
+
+  /** The argv that runs a command with another view of the host, in a mount namespace of its own where that takes one. */
+  privateArgv(argv: readonly string[], view: PrivateView): string[] {
+    const option = (name: string, ...values: (string | undefined)[]) =>
+      values.includes(undefined) ? [] : [name, ...(values as string[])];
+    const options = [
+      ...option("--enter", view.enter),
+      ...(view.unmount ?? []).flatMap((path) => option("--umount", path)),
+      ...option("--run", view.runFile),
+      ...option("--tmp", view.tmpDir),
+      ...option("--bind", view.bind?.from, view.bind?.to),
+    ];
+    return [this.#binary, "private", ...options, "--", ...argv];
   }
 
   /** What CRIU is given as its action script: see the environment that it expects in `criu.ts`. */
@@ -177,11 +203,8 @@ export class Porter {
 
   /** Sizes and sums of the files in a directory that holds nothing else; null where it is missing. */
   async sums(directory: string): Promise<Map<string, FileSum> | null> {
-    const argv = [this.#binary, "sums", directory] as const;
-    const { code, complaint, output } = await runHelper([...argv], this.#slowDeadlineMs, "pipe");
-    if (code === GONE) return null;
-    if (code !== 0) throw new PorterError(complaint === "" ? "porter sums failed" : complaint, code);
-    return readSums(output);
+    const { code, output } = await this.#run(["sums", directory], this.#slowDeadlineMs, [GONE]);
+    return code === GONE ? null : readSums(output);
   }
 
   /** Resolves when all that was written to the file systems of these directories is on their disks. */
@@ -218,11 +241,44 @@ export class Porter {
     return Object.assign(new Files(channel), { close });
   }
 
-  async #run(args: string[], deadlineMs: number, fine: readonly number[] = [0]): Promise<number> {
-    const { code, complaint } = await runHelper([this.#binary, ...args], deadlineMs);
-    if (fine.includes(code)) return code;
-    throw new PorterError(complaint === "" ? `porter ${args[0]} failed` : complaint, code);
+  /** One act. It ends well with 0, and with the codes given. */
+  async #run(
+    args: readonly string[],
+    deadlineMs: number,
+    fine: readonly number[] = [],
+    signal?: AbortSignal,
+  ): Promise<{ code: number; output: string }> {
+    const name = `porter ${args[0]}`;
+    const late = new AbortController();
+    const deadline = setTimeout(() => {
+      late.abort(new PorterError(`${name} did not end within ${deadlineMs / 1000} s`, null));
+    }, deadlineMs);
+    const keep = { stdout: OUTPUT_BYTES, stderr: COMPLAINT_BYTES };
+    try {
+      const order = { name, argv: [this.#binary, ...args], env: {}, keep, isTied: true };
+      const { status, stdout, stderr } = await this.#spawner.run(
+        order,
+        signal === undefined ? late.signal : AbortSignal.any([late.signal, signal]),
+      );
+      if (typeof status !== "number") throw new PorterError(`${name} ended by ${status}`, null);
+      if (status !== 0 && !fine.includes(status))
+        throw new PorterError(asLine(stderr) || `${name} failed`, status);
+      return { code: status, output: stdout };
+    } finally {
+      clearTimeout(deadline);
+    }
   }
+}
+
+const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
+
+/** The first few lines of a child's stderr, as one. */
+function complaints(child: ChildProcess): () => string {
+  let text = "";
+  child.stderr?.setEncoding("utf8").on("data", (chunk: string) => {
+    if (text.length < COMPLAINT_BYTES) text = (text + chunk).slice(0, COMPLAINT_BYTES);
+  });
+  return () => asLine(text);
 }
 
 function readSums(output: string): Map<string, FileSum> {
