@@ -176,8 +176,8 @@ export class ChaosWorld implements AsyncDisposable {
           .split("\n")
           .filter(Boolean),
       );
-    const children = read(`/proc/${pid}/task/${pid}/children`).split(" ").filter(Boolean);
-    return [...new Set([...launching, ...children].map(Number))];
+    const children = childrenOf(pid);
+    return [...new Set([...launching.map(Number), ...children, ...children.flatMap(childrenOf)])];
   }
 
   /** Sends a signal to what belongs to this installation, never to anything else. */
@@ -199,7 +199,10 @@ export class ChaosWorld implements AsyncDisposable {
     if (marks.includes(`HOLDFAST_INSTALLATION=${installation}`)) return true;
     if (marks.some((mark) => mark.startsWith(`HOLDFAST_HELPER=${installation}/`))) return true;
     if (read(`/proc/${pid}/cgroup`).includes(`/holdfast-${installation}/`)) return true;
-    return parentOf(pid) === serverPid && executable(pid).startsWith(`${dir}/`);
+    if (!executable(pid).startsWith(`${dir}/`)) return false;
+    // Or a child of its spawner.
+    const parent = parentOf(pid);
+    return parent === serverPid || parentOf(parent) === serverPid;
   }
 
   #resume(pid: number): void {
@@ -250,6 +253,9 @@ function parsed(text: string): { level?: number; msg?: string } {
     return {};
   }
 }
+
+const childrenOf = (pid: number): number[] =>
+  read(`/proc/${pid}/task/${pid}/children`).split(" ").filter(Boolean).map(Number);
 
 const parentOf = (pid: number): number => {
   const stat = read(`/proc/${pid}/stat`);
