@@ -69,10 +69,14 @@ export class Cell {
 
   /**
    * Decides and stores, with what else belongs into the same commit. Null: the input no longer applies, and nothing was
-   * stored. The record changes only when the commit is durable.
+   * stored; so it does where `holds`, asked at the last moment, says no. The record changes only when the commit is durable.
    */
-  decide(input: Input, also: readonly Change[] = []): Promise<Decision | null> {
-    const turn = this.#tail.then(() => this.#decideNow(input, also));
+  decide(
+    input: Input,
+    also: readonly Change[] = [],
+    holds: () => boolean = () => true,
+  ): Promise<Decision | null> {
+    const turn = this.#tail.then(() => (holds() ? this.#decideNow(input, also) : null));
     this.#tail = turn.catch(() => undefined);
     return turn;
   }

@@ -139,7 +139,7 @@ class Engine implements EngineApi {
     this.#audit = new Audit(world, { cells, observer, orphans, reaper });
     this.#sweeps = new Sweeps(world, {
       cells,
-      remove: (cell) => sandboxes.removed(cell),
+      remove: (cell, holds) => sandboxes.removed(cell, holds),
       audit: () => this.#audit.run("hourly"),
       retention,
       admission,

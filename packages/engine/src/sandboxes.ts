@@ -401,11 +401,12 @@ export class Sandboxes implements SandboxApi {
   }
 
   /** Records the delete and sets it going, overtaking whatever else is under way. */
-  async order(cell: Cell, graceMs: number): Promise<void> {
-    await cell.decide({ type: "delete", cause: null }).catch((error: unknown) => {
+  async order(cell: Cell, graceMs: number, holds?: () => boolean): Promise<void> {
+    await cell.decide({ type: "delete", cause: null }, [], holds).catch((error: unknown) => {
       const message = "The delete could not be recorded, so it was not begun.";
       throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
     });
+    if (holds !== undefined && cell.record.phase.name !== "deleting") return;
     cell.fence.abort(new Error("the sandbox is being deleted"));
     this.#with.reaper.tend(cell, { graceMs });
   }
@@ -459,14 +460,15 @@ export class Sandboxes implements SandboxApi {
       .finally(leave);
   }
 
-  /** Orders the delete and waits a while for it: true once absence was observed. */
-  async removed(cell: Cell): Promise<boolean> {
+  /** Orders the delete, if there is still a reason at that very moment, and waits a while for it. */
+  async removed(cell: Cell, holds: () => boolean): Promise<"removed" | "ordered" | "kept"> {
     const { clock, numbers, stopping } = this.#world;
-    await this.order(cell, 0);
+    await this.order(cell, 0, holds);
+    if (cell.record.phase.name !== "deleting" && cell.record.phase.name !== "gone") return "kept";
     const gone = () => cell.record.phase.name === "gone";
     const limit = { ms: numbers.deleteWaitMs, what: "the delete", signal: stopping };
     await within(clock, limit, (signal) => cell.until(gone, signal)).catch(() => undefined);
-    return gone();
+    return gone() ? "removed" : "ordered";
   }
 }
 

@@ -16,7 +16,7 @@ import type { World } from "./world.ts";
 export interface SweepParts {
   cells(): Iterable<Cell>;
   /** Records the delete and sets it going; true once absence was observed, false where that takes longer. */
-  remove(cell: Cell): Promise<boolean>;
+  remove(cell: Cell, holds: () => boolean): Promise<"removed" | "ordered" | "kept">;
   audit(): Promise<unknown>;
   retention: Retention;
   admission: Admission;
@@ -238,20 +238,25 @@ export class Sweeps {
     short: boolean;
     untilRelieved?: boolean;
   }): Promise<SweepItem[]> {
-    const now = this.#world.clock.now();
+    const { clock } = this.#world;
     const items: SweepItem[] = [];
+    const ruleNow = (cell: Cell) => {
+      const facts = { record: cell.record, execsUnderWay: cell.openExecs.size, now: clock.now() };
+      return ruleFor(facts, { short: options.short });
+    };
     const oldestFirst = [...this.#parts.cells()].sort(
       (a, b) => a.record.lastActivityAt - b.record.lastActivityAt,
     );
     const rest = oldestFirst.values();
     const worker = async () => {
       for (const cell of rest) {
-        const facts = { record: cell.record, execsUnderWay: cell.openExecs.size, now };
-        const rule = ruleFor(facts, { short: options.short });
+        const rule = ruleNow(cell);
         if (rule === null) continue;
         if (rule === "disposable" && options.untilRelieved && !(await this.#parts.admission.isShort()))
           return;
-        items.push(await this.#removeOne(cell, rule, options.dryRun));
+        // It may be in use by the time that its turn comes.
+        const holds = () => ruleNow(cell) !== null;
+        items.push(...(await this.#removeOne(cell, rule, options.dryRun, holds)));
       }
     };
     const width = options.untilRelieved ? 1 : REMOVED_AT_ONCE;
@@ -259,16 +264,17 @@ export class Sweeps {
     return items;
   }
 
-  async #removeOne(cell: Cell, rule: SweepRule, dryRun: boolean): Promise<SweepItem> {
+  async #removeOne(cell: Cell, rule: SweepRule, dryRun: boolean, holds: () => boolean): Promise<SweepItem[]> {
     const { log } = this.#world;
-    if (dryRun) return item(rule, cell, 1, "would_remove");
+    if (dryRun) return [item(rule, cell, 1, "would_remove")];
     try {
-      const isGone = await this.#parts.remove(cell);
-      log.info({ sandbox: cell.id, rule, isGone }, "a sandbox is removed by a rule");
-      return item(rule, cell, 1, isGone ? "removed" : "ordered");
+      const came = await this.#parts.remove(cell, holds);
+      if (came === "kept") return [];
+      log.info({ sandbox: cell.id, rule, came }, "a sandbox is removed by a rule");
+      return [item(rule, cell, 1, came)];
     } catch (error) {
       log.error({ sandbox: cell.id, rule, cause: causeOf(error) }, "a sandbox could not be removed");
-      return { ...item(rule, cell, 1, "failed"), message: causeOf(error).message };
+      return [{ ...item(rule, cell, 1, "failed"), message: causeOf(error).message }];
     }
   }
 
