@@ -202,6 +202,21 @@ describe("sweeps", () => {
     expect(await codeOf(engine.sandboxes.get("idle"))).toBe("sandbox_not_found");
   });
 
+  it("leave a disposable one alone that is used before its turn comes", async () => {
+    const { engine, driver } = await world({ sweepPressureMs: 1e9, maintainEveryMs: 1e9 });
+    await engine.sandboxes.create({ name: "used", lifecycle: { disposable: true } }, { wait: true, signal });
+    driver.diskFreeBytes = 10;
+    let measured = 0;
+    driver.faults.capacity = async () => {
+      measured += 1;
+      // The first tells that the host is short; before the second is answered somebody comes.
+      if (measured === 2) await engine.execs.start("used", { argv: ["sleep"] }, { signal });
+    };
+    expect((await engine.cleanup({ dryRun: false, emergency: false })).items).toEqual([]);
+    expect(measured).toBeGreaterThan(1);
+    expect((await engine.sandboxes.get("used")).status).toBe("ready");
+  });
+
   it("that are ordered twice at the same time are one", async () => {
     const { engine } = await world();
     const order = { dryRun: false, emergency: false };

@@ -26,6 +26,8 @@ export class History {
   readonly #ends = new Map<Life, FirstTold>();
   /** Execs whose journal could not be read when somebody wanted to know its end. */
   readonly unread = new Set<ExecId>();
+  /** When the record of a sandbox was first stored. */
+  readonly insertedAt = new Map<SandboxId, number>();
   readonly madeUnderKey = new Map<string, { sandbox: Sandbox; request: string; at: number }>();
   /** What appeared by itself, and is nobody's. */
   readonly strays = new Set<SandboxId>();

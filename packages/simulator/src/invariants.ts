@@ -445,12 +445,15 @@ const keysKept: Invariant = {
   name: "keys-kept",
   promise: "Under one idempotency key there is one sandbox.",
   witnessed({ history, time, numbers }, fact) {
+    if (fact.type === "stored" && fact.change.kind === "sandbox.insert")
+      history.insertedAt.set(fact.change.record.id, time.now());
     if (fact.type !== "created" || fact.key === null) return null;
     const before = history.madeUnderKey.get(fact.key);
-    // Keys of what is gone are forgotten after a while.
+    // Keys of what is gone are forgotten after a while, which begins when it is stored.
     const isOld = before !== undefined && time.now() - before.at >= numbers.keyRetentionMs;
     const made = isOld ? undefined : before;
-    if (!fact.existed) history.madeUnderKey.set(fact.key, { ...fact, at: time.now() });
+    const at = history.insertedAt.get(fact.sandbox.id as SandboxId) ?? time.now();
+    if (!fact.existed) history.madeUnderKey.set(fact.key, { ...fact, at });
     // One that another request found by its name was not made under the key.
     const isOther = fact.existed && made?.request !== fact.request;
     if (made === undefined || isOther || made.sandbox.id === fact.sandbox.id) return null;
