@@ -73,6 +73,8 @@ export const NUMBERS = {
   /** No sandbox is launched below these, of the disk that holds the state directory and of the host's memory. */
   diskReserveBytes: 2 * 1_073_741_824,
   memoryReserveBytes: 268_435_456,
+  /** What can't be measured in this time counts as unmeasurable. */
+  measureMs: 5_000,
   /** Below this much free disk the sandbox that writes fastest is frozen, until the reserve is free again. */
   diskFreezeBytes: 1_073_741_824,
   diskGuardEveryMs: 5_000,

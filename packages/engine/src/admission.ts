@@ -7,8 +7,6 @@ import { mb } from "./megabytes.ts";
 import type { Capacity } from "./ports.ts";
 import type { World } from "./world.ts";
 
-const MEASURE_MS = 5_000;
-
 /** Why there is no room for another sandbox, from the figures alone; null where there is. */
 export function shortageOf(
   capacity: Capacity,
@@ -149,8 +147,8 @@ export class Admission {
   }
 
   async measure(): Promise<Capacity> {
-    const { clock, driver, stopping } = this.#world;
-    const limit = { ms: MEASURE_MS, what: "measuring the host", signal: stopping };
+    const { clock, driver, numbers, stopping } = this.#world;
+    const limit = { ms: numbers.measureMs, what: "measuring the host", signal: stopping };
     this.capacity = await within(clock, limit, (signal) => driver.capacity(signal));
     return this.capacity;
   }

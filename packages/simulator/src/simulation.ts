@@ -185,6 +185,8 @@ export class Simulation {
     this.#watch.note(() => "peace");
     this.#faults.stop();
     this.#damage.mend();
+    // A measurement of the host that hangs is given up first: the creates that wait for it are still to come.
+    await this.#pass(this.#scene.numbers.measureMs);
     await this.#until(SETTLE_MS, "settles", unsettled);
   };
 
