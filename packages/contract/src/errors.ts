@@ -87,6 +87,18 @@ export const ERRORS = {
     message: "There is no such image.",
     hint: "'holdfast image ls' lists the images; 'holdfast image import' adds one.",
   },
+  drive_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such drive.",
+    hint: "'holdfast drive ls' lists the drives.",
+  },
+  mount_not_found: {
+    status: 404,
+    retryable: false,
+    message: "Nothing is mounted at that path.",
+    hint: "GET …/mounts lists what is mounted in a sandbox, and where.",
+  },
   method_not_allowed: {
     status: 405,
     retryable: false,
@@ -104,6 +116,36 @@ export const ERRORS = {
     retryable: false,
     message: "There is no such checkpoint.",
     hint: "GET …/checkpoints lists those of a sandbox. They go when the sandbox is deleted.",
+  },
+  drive_exists: {
+    status: 409,
+    retryable: false,
+    message: "There is a drive of that name.",
+    hint: "Choose another name, or create with ifExists 'return'.",
+  },
+  drive_mounted: {
+    status: 409,
+    retryable: false,
+    message: "The drive is mounted in a sandbox.",
+    hint: "Unmount it first. With 'force' it is taken from the sandboxes that have it, which are degraded until they give up its path.",
+  },
+  drive_deleting: {
+    status: 409,
+    retryable: false,
+    message: "The drive is being deleted.",
+    hint: "Create another one; the name is free when the delete is done.",
+  },
+  mount_conflict: {
+    status: 409,
+    retryable: false,
+    message: "Something else is mounted there.",
+    hint: "Unmount it first, or choose another path. Mounts don't lie within each other.",
+  },
+  mount_refused: {
+    status: 422,
+    retryable: false,
+    message: "Nothing can be mounted at that path.",
+    hint: "Choose a directory of the sandbox's own disk that is no symbolic link, such as /workspace.",
   },
   checkpoint_unusable: {
     status: 409,
@@ -261,6 +303,12 @@ export const ERRORS = {
     message: "Too many calls wait for the sandbox to wake.",
     hint: "Send it again when the others have been answered.",
   },
+  too_many_watches: {
+    status: 429,
+    retryable: true,
+    message: "Too many directories are being watched.",
+    hint: "Watch a smaller tree, or end other watches first.",
+  },
   too_many_readers: {
     status: 429,
     retryable: true,
@@ -272,6 +320,12 @@ export const ERRORS = {
     retryable: false,
     message: "Something went wrong in Holdfast.",
     hint: "Look for the request id in the server's log and report it.",
+  },
+  not_supported: {
+    status: 501,
+    retryable: false,
+    message: "Holdfast does not do this.",
+    hint: "The message says what. docs/clients.md lists what of other platforms' clients is supported.",
   },
   launch_failed: {
     status: 502,
@@ -290,6 +344,18 @@ export const ERRORS = {
     retryable: true,
     message: "The sandbox does not serve right now.",
     hint: "Its cause says what is wrong; retry the same request, or delete the sandbox.",
+  },
+  drive_degraded: {
+    status: 503,
+    retryable: true,
+    message: "The drive's files are not where they belong.",
+    hint: "GET /v1/drives/:name says what is missing. Nothing was written elsewhere instead.",
+  },
+  mount_failed: {
+    status: 503,
+    retryable: true,
+    message: "The drive could not be mounted.",
+    hint: "The cause says why. Nothing is left of the attempt; send it again.",
   },
   link_lost: {
     status: 503,

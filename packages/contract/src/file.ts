@@ -26,6 +26,48 @@ export const FileList = Type.Object(
 );
 export type FileList = Static<typeof FileList>;
 
+export const FileChange = Type.Object(
+  {
+    kind: OneOf(["created", "modified", "removed", "overflow"], {
+      description:
+        "modified: content or attributes; a move is a `removed` and a `created`; overflow: changes were missed, look again",
+    }),
+    path: Type.String(),
+    directory: Type.Boolean(),
+  },
+  { $id: "FileChange", title: "FileChange" },
+);
+export type FileChange = Static<typeof FileChange>;
+
+export const FileMatch = Type.Object(
+  {
+    ...FileStat.properties,
+    lines: Type.Optional(
+      Type.Array(Type.Object({ line: Type.Integer({ minimum: 1 }), text: Type.String() }), {
+        description: "where the content was found, cut to a readable length",
+      }),
+    ),
+  },
+  { $id: "FileMatch", title: "FileMatch" },
+);
+export type FileMatch = Static<typeof FileMatch>;
+
+export const FileSearch = Type.Object(
+  {
+    path: Type.String(),
+    items: Type.Array(FileMatch),
+    truncated: Type.Boolean({ description: "a limit ended the search before it had seen everything" }),
+  },
+  { $id: "FileSearch", title: "FileSearch" },
+);
+export type FileSearch = Static<typeof FileSearch>;
+
+export const Unpacked = Type.Object(
+  { path: Type.String(), files: Type.Integer({ minimum: 0 }), bytes: Type.Integer({ minimum: 0 }) },
+  { $id: "Unpacked", title: "Unpacked", description: "what came out of an archive" },
+);
+export type Unpacked = Static<typeof Unpacked>;
+
 export const RESERVED_PATH = "/.holdfast";
 
 /**

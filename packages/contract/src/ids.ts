@@ -11,6 +11,7 @@ export type AttemptId = Branded<"AttemptId">;
 
 /** A sandbox at one moment: its memory, and its files where those are copied. */
 export type CheckpointId = Branded<"CheckpointId">;
+export type DriveId = Branded<"DriveId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
 /** Exec ids become file names of journals, so the alphabet is closed. */
@@ -20,6 +21,7 @@ export const NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
 export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
 
 export const CHECKPOINT_ID_PATTERN = "^ckp_[a-z0-9]{16}$";
+export const DRIVE_ID_PATTERN = "^drv_[a-z0-9]{16}$";
 
 const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
 const execId = new RegExp(EXEC_ID_PATTERN);
@@ -30,6 +32,8 @@ export const isSandboxId = (text: string): text is SandboxId => sandboxId.test(t
 export const isExecId = (text: string): text is ExecId => execId.test(text);
 const checkpointId = new RegExp(CHECKPOINT_ID_PATTERN);
 export const isCheckpointId = (text: string): text is CheckpointId => checkpointId.test(text);
+const driveId = new RegExp(DRIVE_ID_PATTERN);
+export const isDriveId = (text: string): text is DriveId => driveId.test(text);
 export const isName = (text: string): boolean => name.test(text);
 export const isImageName = (text: string): boolean => image.test(text);
 
@@ -50,4 +54,5 @@ export const newSandboxId = (): SandboxId => `sbx_${randomText(16)}` as SandboxI
 export const newExecId = (): ExecId => `exe_${randomText(20)}` as ExecId;
 export const newAttemptId = (): AttemptId => `att_${randomText(12)}` as AttemptId;
 export const newCheckpointId = (): CheckpointId => `ckp_${randomText(16)}` as CheckpointId;
+export const newDriveId = (): DriveId => `drv_${randomText(16)}` as DriveId;
 export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

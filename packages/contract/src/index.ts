@@ -1,4 +1,5 @@
 export * from "./checkpoint.ts";
+export * from "./drive.ts";
 export * from "./errors.ts";
 export * from "./event.ts";
 export * from "./exec.ts";

@@ -98,6 +98,15 @@ export const NUMBERS = {
   wakesAtOnce: 4,
   /** Checkpoints by name that one sandbox may have at a time. */
   checkpointsPerSandbox: 16,
+  maxDrives: 1_000,
+  /** Drives that one sandbox may have at a time. */
+  mountsPerSandbox: 32,
+  /** One try at making, mounting, unmounting or removing a drive. */
+  driveCallMs: 60_000,
+  /** What a caller waits for the size of a drive. */
+  driveUsageMs: 5_000,
+  /** Waits between tries at removing a drive; the last one again and again. */
+  driveBackoffMs: [1_000, 5_000, 30_000, 60_000, 300_000],
   /** After a standby that failed, the next one by idleness waits this long, twice as long each time, up to the longest. */
   standbyRetryMs: 60_000,
   standbyRetryMaxMs: 3_600_000,

@@ -25,7 +25,8 @@ export const AuditFinding = Type.Object({
     description:
       "orphan: carries our marker and no record owns it; absent: recorded as running and not there; lingering: processes of a sandbox that has none by its record; stuck_launch: a launch that nobody works on; exhausted: stop attempts are used up; quarantined: a lease that can't be read; unreadable: a record that can't be read; unknown: could not be looked at; older_version: runs a keeper of another version",
   }),
-  sandboxId: Type.String(),
+  sandboxId: Type.Optional(Type.String()),
+  driveId: Type.Optional(Type.String({ description: "where it is about a drive and not a sandbox" })),
   things: Type.Array(Type.String()),
   action: OneOf(AUDIT_ACTIONS, {
     description: "waits: acted upon at `nextAt` if it is still so; left: on purpose, the message says why",

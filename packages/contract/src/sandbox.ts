@@ -1,4 +1,5 @@
 import { type Static, Type } from "typebox";
+import { Mount, MountDrive } from "./drive.ts";
 import { Cause } from "./errors.ts";
 import { CHECKPOINT_ID_PATTERN, IMAGE_PATTERN, NAME_PATTERN, SANDBOX_ID_PATTERN } from "./ids.ts";
 import { AbsolutePath, Environment, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
@@ -120,6 +121,12 @@ export const CreateSandbox = Type.Object(
     resources: Type.Optional(Type.Partial(Resources, { additionalProperties: false })),
     lifecycle: Type.Optional(Lifecycle),
     labels: Type.Optional(Labels),
+    mounts: Type.Optional(
+      Type.Array(MountDrive, {
+        maxItems: 32,
+        description: "drives that it has from its beginning; a fork has no others",
+      }),
+    ),
     fromCheckpoint: Type.Optional(
       Type.String({
         pattern: CHECKPOINT_ID_PATTERN,
@@ -137,9 +144,9 @@ export type CreateSandbox = Static<typeof CreateSandbox>;
 
 /** One check of a proof. */
 export const Check = Type.Object({
-  name: OneOf(["link", "exec", "files", "root"], {
+  name: OneOf(["link", "exec", "files", "root", "mounts"], {
     description:
-      "link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root: the root file system is the same seen from inside and outside",
+      "link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root, mounts: the root file system, and every drive, is the same seen from inside and outside",
   }),
   ok: Type.Boolean(),
   ms: Type.Number(),
@@ -209,6 +216,7 @@ export const Sandbox = Type.Object(
     resources: Resources,
     lifecycle: Lifecycle,
     labels: Labels,
+    mounts: Type.Array(Mount),
   },
   { $id: "Sandbox", title: "Sandbox" },
 );
