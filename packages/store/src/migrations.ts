@@ -17,6 +17,7 @@ const MIGRATIONS: readonly Up[] = [
   ownSandboxes,
   keepMemory,
   keepCheckpoints,
+  keepDrives,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -180,6 +181,33 @@ async function keepCheckpoints(db: Kysely<Tables>): Promise<void> {
     .addColumn("content", "text", (column) => column.notNull())
     .addColumn("created_at", "integer", (column) => column.notNull())
     .addUniqueConstraint("checkpoints_name", ["sandbox_id", "name"])
+    .execute();
+}
+
+/** Drives, what sandboxes have of them, and what is told of them. */
+async function keepDrives(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .alterTable("sandboxes")
+    .addColumn("mounts", "text", (column) => column.notNull().defaultTo("[]"))
+    .execute();
+  await db.schema.alterTable("events").addColumn("drive_id", "text").execute();
+  await db.schema
+    .createIndex("events_of_drive")
+    .on("events")
+    .columns(["drive_id", "seq"])
+    .where(sql.ref("drive_id"), "is not", null)
+    .execute();
+  await db.schema
+    .createTable("drives")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("name", "text", (column) => column.notNull().unique())
+    .addColumn("phase", "text", (column) => column.notNull())
+    .addColumn("size_mb", "integer")
+    .addColumn("labels", "text", (column) => column.notNull())
+    .addColumn("owner", "text")
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addColumn("revision", "integer", (column) => column.notNull())
     .execute();
 }
 

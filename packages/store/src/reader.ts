@@ -3,6 +3,7 @@ import {
   type CheckpointId,
   COUNTERS,
   type Counter,
+  type DriveId,
   type ExecId,
   HoldfastError,
   invariant,
@@ -10,6 +11,7 @@ import {
 } from "@holdfast/contract";
 import type {
   CheckpointSummary,
+  DriveRecord,
   EventFilter,
   ExecRecord,
   SandboxFilter,
@@ -20,7 +22,7 @@ import type {
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
 import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
-import { readCheckpoint, readEvent, readExec, readSandbox, readSummary } from "./rows.ts";
+import { readCheckpoint, readDrive, readEvent, readExec, readSandbox, readSummary } from "./rows.ts";
 import { prepare } from "./sqlite.ts";
 import type { CheckpointTable, ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
 
@@ -174,6 +176,11 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return readable(rows, readSummary);
     },
 
+    async drives(): Promise<DriveRecord[]> {
+      const rows = await db.selectFrom("drives").selectAll().orderBy("position").execute();
+      return readable(rows, readDrive);
+    },
+
     async openExecs(): Promise<ExecRecord[]> {
       const rows = await db
         .selectFrom("execs")
@@ -234,14 +241,19 @@ function createReports(db: Kysely<Tables>) {
         .selectAll()
         .where("phase", "<>", sql.lit("gone"))
         .execute();
-      return rows.filter((row) => !isReadable(row)).map(({ id }) => id as SandboxId);
+      return rows.filter((row) => !isReadable(row, readSandbox)).map(({ id }) => id as SandboxId);
+    },
+
+    async unreadableDrives(): Promise<DriveId[]> {
+      const rows = await db.selectFrom("drives").selectAll().execute();
+      return rows.filter((row) => !isReadable(row, readDrive)).map(({ id }) => id as DriveId);
     },
   };
 }
 
-function isReadable(row: Selectable<SandboxTable>): boolean {
+function isReadable<Row>(row: Row, read: (row: Row) => unknown): boolean {
   try {
-    readSandbox(row);
+    read(row);
     return true;
   } catch (error) {
     if (error instanceof UnreadableRecord) return false;
@@ -313,10 +325,11 @@ function keptPage(db: Kysely<Tables>, sandboxId: SandboxId, after: number): Prom
 }
 
 function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | undefined, count: number) {
-  const { sandboxId, execId, types } = filter;
+  const { sandboxId, execId, driveId, types } = filter;
   let query = db.selectFrom("events").selectAll().orderBy("seq").limit(count);
   if (after !== undefined) query = query.where("seq", ">", after);
   if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
+  if (driveId !== undefined) query = query.where("drive_id", "=", driveId);
   // An exec's events are found among its sandbox's, which have an index.
   if (execId !== undefined) query = query.where("exec_id", "=", execId);
   if (execId !== undefined && sandboxId === undefined)

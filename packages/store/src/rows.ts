@@ -2,6 +2,7 @@
 import { invariant } from "@holdfast/contract";
 import type {
   CheckpointSummary,
+  DriveRecord,
   ExecRecord,
   Lease,
   NewEvent,
@@ -11,13 +12,22 @@ import type {
 } from "@holdfast/engine";
 import type { Insertable, Selectable } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
-import { checkEvent, checkExec, checkSandbox, checkSaved, checkSummary, isReadableLease } from "./shapes.ts";
-import type { CheckpointTable, EventTable, ExecTable, SandboxTable } from "./tables.ts";
+import {
+  checkDrive,
+  checkEvent,
+  checkExec,
+  checkSandbox,
+  checkSaved,
+  checkSummary,
+  isReadableLease,
+} from "./shapes.ts";
+import type { CheckpointTable, DriveTable, EventTable, ExecTable, SandboxTable } from "./tables.ts";
 
 export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
 export type ExecRow = Omit<Insertable<ExecTable>, "position">;
 export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
 export type CheckpointRow = Omit<Insertable<CheckpointTable>, "position">;
+export type DriveRow = Omit<Insertable<DriveTable>, "position">;
 export type EventRow = Omit<Insertable<EventTable>, "seq">;
 
 const json = (value: unknown): string => JSON.stringify(value);
@@ -69,6 +79,7 @@ export function sandboxRow(record: SandboxRecord): SandboxRow {
     owner: record.owner,
     execs_started: record.execsStarted,
     forked_from: jsonOrNull(record.forkedFrom),
+    mounts: json(record.mounts),
     restarts: jsonOrNull(record.restarts),
     revision: record.revision,
   };
@@ -93,6 +104,7 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       owner: row.owner,
       execsStarted: row.execs_started,
       forkedFrom: parseOrNull(row.forked_from),
+      mounts: JSON.parse(row.mounts),
       restarts: parseOrNull(row.restarts),
       revision: row.revision,
     }),
@@ -171,14 +183,34 @@ export const readSummary = (row: SummaryRow): CheckpointSummary =>
 export const readCheckpoint = (row: Selectable<CheckpointTable>): SavedCheckpoint =>
   reading("checkpoint", row.id, () => checkSaved({ ...summaryOf(row), ...JSON.parse(row.content) }));
 
+export function driveRow(record: DriveRecord): DriveRow {
+  const { sizeMb, createdAt, labels, ...rest } = checkDrive(record);
+  return { ...rest, size_mb: sizeMb, created_at: createdAt, labels: json(labels) };
+}
+
+export const readDrive = (row: Selectable<DriveTable>): DriveRecord =>
+  reading("drive", row.id, () =>
+    checkDrive({
+      id: row.id,
+      name: row.name,
+      phase: row.phase,
+      sizeMb: row.size_mb,
+      labels: JSON.parse(row.labels),
+      owner: row.owner,
+      createdAt: row.created_at,
+      revision: row.revision,
+    }),
+  );
+
 export function eventRow(event: NewEvent): EventRow {
-  const { sandboxId = null, execId = null, generation = null, data = {} } = event;
-  checkEvent({ ...event, seq: 0, sandboxId, execId, generation, data });
+  const { sandboxId = null, execId = null, driveId = null, generation = null, data = {} } = event;
+  checkEvent({ ...event, seq: 0, sandboxId, execId, driveId, generation, data });
   return {
     at: event.at,
     type: event.type,
     sandbox_id: sandboxId,
     exec_id: execId,
+    drive_id: driveId,
     generation,
     message: event.message.toWellFormed(),
     data: json(data),
@@ -193,6 +225,7 @@ export function readEvent(row: Selectable<EventTable>): StoredEvent {
       type: row.type,
       sandboxId: row.sandbox_id,
       execId: row.exec_id,
+      driveId: row.drive_id,
       generation: row.generation,
       message: row.message,
       data: JSON.parse(row.data),

@@ -8,6 +8,9 @@ import {
   CHECKPOINT_ID_PATTERN,
   type CheckpointId,
   Dispatched,
+  DRIVE_ID_PATTERN,
+  DRIVE_PHASES,
+  type DriveId,
   EVENT_TYPES,
   EXEC_ID_PATTERN,
   EXEC_STATUSES,
@@ -23,6 +26,7 @@ import {
 } from "@holdfast/contract";
 import type {
   CheckpointSummary,
+  DriveRecord,
   Lease as EngineLease,
   ExecRecord,
   SandboxRecord,
@@ -38,6 +42,7 @@ const Texts = Type.Record(Type.String(), Type.String());
 const Sandbox = Type.Unsafe<SandboxId>({ type: "string", pattern: SANDBOX_ID_PATTERN });
 const Exec = Type.Unsafe<ExecId>({ type: "string", pattern: EXEC_ID_PATTERN });
 const Checkpoint = Type.Unsafe<CheckpointId>({ type: "string", pattern: CHECKPOINT_ID_PATTERN });
+const Drive = Type.Unsafe<DriveId>({ type: "string", pattern: DRIVE_ID_PATTERN });
 const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
 
 const CheckpointShape = Type.Object({
@@ -153,6 +158,16 @@ const SandboxShape = Type.Object({
   owner: Nullable(Type.String()),
   execsStarted: Count,
   forkedFrom: Nullable(OriginShape),
+  mounts: Type.Array(
+    Type.Object({
+      drive: Type.String({ minLength: 1 }),
+      driveId: Drive,
+      path: Type.String({ pattern: "^/" }),
+      subpath: Type.String({ pattern: "^/" }),
+      readOnly: Type.Boolean(),
+      state: OneOf(["wanted", "removing"]),
+    }),
+  ),
   restarts: Nullable(Type.Object({ since: Time, count: Count })),
   revision: Count,
 });
@@ -219,12 +234,24 @@ const ExecShape = Type.Object({
   endedAt: Nullable(Time),
 });
 
+const DriveShape = Type.Object({
+  id: Drive,
+  name: Type.String({ minLength: 1 }),
+  phase: OneOf(DRIVE_PHASES),
+  sizeMb: Nullable(Count),
+  labels: Texts,
+  owner: Nullable(Type.String()),
+  createdAt: Time,
+  revision: Count,
+});
+
 const EventShape = Type.Object({
   seq: Count,
   at: Time,
   type: OneOf(EVENT_TYPES),
   sandboxId: Nullable(Sandbox),
   execId: Nullable(Exec),
+  driveId: Nullable(Drive),
   generation: Nullable(Count),
   message: Type.String(),
   data: Type.Record(Type.String(), Type.Unknown()),
@@ -248,6 +275,7 @@ export const checkSummary: (value: unknown) => CheckpointSummary = checker(
   "checkpoint",
 );
 export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
+export const checkDrive: (value: unknown) => DriveRecord = checker(DriveShape, "drive");
 export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");
 
 const leaseShape = Compile(Lease);
@@ -257,7 +285,8 @@ export const isReadableLease = (value: unknown): value is Exclude<EngineLease, {
 
 export function checkSandbox(value: unknown): SandboxRecord {
   const record = sandboxShape(value);
-  const { phase, lease, instance } = record;
+  const { phase, lease, instance, mounts } = record;
+  invariant(new Set(mounts.map(({ path }) => path)).size === mounts.length, "a path has one mount");
   if (instance !== null) {
     invariant(instance.sandboxId === record.id, "an instance is of its own sandbox");
     invariant(

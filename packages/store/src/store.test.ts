@@ -1,17 +1,19 @@
 import { statSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { type ExecId, newCheckpointId, newExecId, newSandboxId, type SandboxId } from "@holdfast/contract";
-import type { Change, ExecRecord, SandboxRecord, SavedCheckpoint } from "@holdfast/engine";
+import type { Change, DriveRecord, ExecRecord, SandboxRecord, SavedCheckpoint } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { NewerDatabase, UnreadableRecord } from "./errors.ts";
 import { openStore } from "./store.ts";
 import {
   anyCheckpoint,
+  anyDrive,
   anyExec,
   anySandbox,
   ended,
   sampleCheckpoint,
+  sampleDrive,
   sampleExec,
   sampleSandbox,
   summaryOf,
@@ -30,6 +32,14 @@ function tamper(path: string, sql: string, ...values: string[]): void {
   const database = new DatabaseSync(path);
   database.prepare(sql).run(...values);
   database.close();
+}
+
+/** Makes a database what it was before there were drives, but for its number. */
+function takeDrivesBack(path: string): void {
+  tamper(path, "DROP TABLE drives");
+  tamper(path, "DROP INDEX events_of_drive");
+  tamper(path, "ALTER TABLE events DROP COLUMN drive_id");
+  tamper(path, "ALTER TABLE sandboxes DROP COLUMN mounts");
 }
 
 describe("records", () => {
@@ -309,6 +319,65 @@ describe("checkpoints", () => {
   });
 });
 
+describe("drives", () => {
+  const make = (record: DriveRecord): Change => ({ kind: "drive.insert", record });
+  const change = (record: DriveRecord): Change => ({
+    kind: "drive.update",
+    record: { ...record, revision: record.revision + 1 },
+    expectedRevision: record.revision,
+  });
+
+  test("any is read as it was written, until it is removed", async () => {
+    const { store } = await temporaryStore();
+    await fc.assert(
+      fc.asyncProperty(anyDrive, async (record) => {
+        await store.commit({ changes: [make(record)] });
+        expect(await store.drives()).toEqual([record]);
+        await store.commit({ changes: [change(record)] });
+        expect(await store.drives()).toEqual([{ ...record, revision: record.revision + 1 }]);
+        await store.commit({ changes: [{ kind: "drive.remove", id: record.id }] });
+        expect(await store.drives()).toEqual([]);
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test("a name belongs to one, and a change is made only over what it was made for", async () => {
+    const { store } = await temporaryStore();
+    const first = sampleDrive({ name: "data" });
+    await store.commit({ changes: [make(first)] });
+    const second = store.commit({ changes: [make(sampleDrive({ name: "data" }))] });
+    await expect(second).rejects.toMatchObject({ reason: "drive_exists" });
+    await store.commit({ changes: [change({ ...first, phase: "ready" })] });
+    const late = store.commit({ changes: [change({ ...first, phase: "deleting" })] });
+    await expect(late).rejects.toMatchObject({ reason: "stale_revision" });
+    expect(await store.drives()).toMatchObject([{ phase: "ready" }]);
+  });
+
+  test("one that can't be read is left out of the list, and is known by its id", async () => {
+    const { store, path } = await temporaryStore({ onUnreadable: () => undefined });
+    const [bent, fine] = [sampleDrive(), sampleDrive()];
+    await store.commit({ changes: [make(bent), make(fine)] });
+    tamper(path, "UPDATE drives SET phase = 'odd' WHERE id = ?", bent.id);
+    expect(await store.drives()).toEqual([fine]);
+    expect(await store.unreadableDrives()).toEqual([bent.id]);
+  });
+
+  test("what is told of a drive is found by it", async () => {
+    const { store } = await temporaryStore();
+    const { id } = sampleDrive();
+    const event = { at: 1, type: "drive.created", message: "made" } as const;
+    await store.commit({
+      changes: [],
+      events: [
+        { ...event, driveId: id },
+        { ...event, message: "other" },
+      ],
+    });
+    expect(await store.events({ driveId: id, limit: 10 })).toMatchObject([{ driveId: id, message: "made" }]);
+  });
+});
+
 describe("forgetting", () => {
   test("ended execs are found by the time of their end, the oldest first, of some sandboxes not at all", async () => {
     const { store } = await temporaryStore();
@@ -416,6 +485,7 @@ describe("events and counters", () => {
       type: "sandbox.created",
       sandboxId: one,
       execId: null,
+      driveId: null,
       generation: null,
       message: "a",
       data: { n: [1, "x"] },
@@ -579,6 +649,7 @@ describe("the database", () => {
     const record = ended(sampleExec(sandbox.id));
     await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
     await store.close();
+    takeDrivesBack(path);
     tamper(path, "DROP INDEX execs_ended");
     tamper(path, "DROP INDEX idempotency_target");
     tamper(path, "DROP INDEX sandboxes_gone");
@@ -600,15 +671,30 @@ describe("the database", () => {
     const record = sampleExec(sandbox.id);
     await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
     await store.close();
+    takeDrivesBack(path);
     tamper(path, "DROP TABLE checkpoints");
     tamper(path, "ALTER TABLE sandboxes DROP COLUMN forked_from");
-    tamper(path, "UPDATE meta SET value = value - 1 WHERE key = 'schema_version'");
+    tamper(path, "UPDATE meta SET value = '4' WHERE key = 'schema_version'");
     const { store: reopened } = await temporaryStore({ path });
     expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
     expect(await reopened.openExecs()).toEqual([record]);
     const saved = sampleCheckpoint(sandbox);
     await reopened.commit({ changes: [{ kind: "checkpoint.insert", record: saved }] });
     expect(await reopened.checkpoints(sandbox.id)).toEqual([summaryOf(saved)]);
+  });
+
+  test("of the version before there were drives is brought up to date, and can keep them", async () => {
+    const { store, path } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await store.close();
+    takeDrivesBack(path);
+    tamper(path, "UPDATE meta SET value = '5' WHERE key = 'schema_version'");
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
+    const record = sampleDrive();
+    await reopened.commit({ changes: [{ kind: "drive.insert", record }] });
+    expect(await reopened.drives()).toEqual([record]);
   });
 
   test("in memory works like one on disk", async () => {

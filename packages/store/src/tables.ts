@@ -27,6 +27,8 @@ export interface SandboxTable {
   /** JSON. */
   forked_from: string | null;
   /** JSON. */
+  mounts: string;
+  /** JSON. */
   restarts: string | null;
   revision: number;
 }
@@ -64,12 +66,26 @@ export interface CheckpointTable {
   created_at: number;
 }
 
+export interface DriveTable {
+  position: Generated<number>;
+  id: string;
+  name: string;
+  phase: string;
+  size_mb: number | null;
+  /** JSON. */
+  labels: string;
+  owner: string | null;
+  created_at: number;
+  revision: number;
+}
+
 export interface EventTable {
   seq: Generated<number>;
   at: number;
   type: string;
   sandbox_id: string | null;
   exec_id: string | null;
+  drive_id: string | null;
   generation: number | null;
   message: string;
   /** JSON. */
@@ -107,6 +123,7 @@ export interface Tables {
   sandboxes: SandboxTable;
   execs: ExecTable;
   checkpoints: CheckpointTable;
+  drives: DriveTable;
   events: EventTable;
   counters: CounterTable;
   idempotency: IdempotencyTable;

@@ -6,6 +6,8 @@ import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
 import {
   type CheckpointRow,
   checkpointRow,
+  type DriveRow,
+  driveRow,
   type EventRow,
   type ExecRow,
   eventRow,
@@ -23,6 +25,7 @@ const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
   "sandboxes.name": "name_taken",
   "execs.id": "exec_exists",
   "checkpoints.sandbox_id, checkpoints.name": "checkpoint_exists",
+  "drives.name": "drive_exists",
   "idempotency.scope, idempotency.key": "idempotency_key_used",
 };
 
@@ -92,6 +95,19 @@ function apply(statements: Statements, change: Change): void {
     case "checkpoint.remove":
       statements.deleteCheckpoint.run(change);
       return;
+    case "drive.insert":
+      statements.insertDrive.run(driveRow(change.record));
+      return;
+    case "drive.update": {
+      const { record, expectedRevision } = change;
+      invariant(record.revision === expectedRevision + 1, "a revision grows by one");
+      const row = { ...driveRow(record), expected_revision: expectedRevision };
+      if (statements.updateDrive.run(row) !== 1) throw new StoreConflict("stale_revision");
+      return;
+    }
+    case "drive.remove":
+      statements.deleteDrive.run(change);
+      return;
     case "prune":
       statements.pruneEvents.run(change);
       statements.pruneKeys.run(change);
@@ -128,6 +144,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ...sandboxStatements(database, db),
     ...execStatements(database, db),
     ...checkpointStatements(database, db),
+    ...driveStatements(database, db),
     ...otherStatements(database, db),
     ...pruneStatements(database, db),
   };
@@ -205,6 +222,7 @@ function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow
     ended_at: slot("ended_at"),
     owner: slot("owner"),
     forked_from: slot("forked_from"),
+    mounts: slot("mounts"),
     execs_started: slot("execs_started"),
     restarts: slot("restarts"),
     revision: slot("revision"),
@@ -276,6 +294,35 @@ function checkpointStatements(database: DatabaseSync, db: Kysely<Tables>) {
   };
 }
 
+function driveStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  type Slots = <Name extends keyof DriveRow>(name: Name) => DriveRow[Name];
+  const mutableDrive = (slot: Slots) => ({
+    name: slot("name"),
+    phase: slot("phase"),
+    size_mb: slot("size_mb"),
+    labels: slot("labels"),
+    owner: slot("owner"),
+    revision: slot("revision"),
+  });
+  return {
+    insertDrive: prepare<DriveRow>(database, (slot) =>
+      db
+        .insertInto("drives")
+        .values({ id: slot("id"), created_at: slot("created_at"), ...mutableDrive(slot) }),
+    ),
+    updateDrive: prepare<DriveRow & { expected_revision: number }>(database, (slot) =>
+      db
+        .updateTable("drives")
+        .set(mutableDrive(slot))
+        .where("id", "=", slot("id"))
+        .where("revision", "=", slot("expected_revision")),
+    ),
+    deleteDrive: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("drives").where("id", "=", slot("id")),
+    ),
+  };
+}
+
 function pruneStatements(database: DatabaseSync, db: Kysely<Tables>) {
   return {
     pruneEvents: prepare<PruneOrder>(database, (slot) =>
@@ -308,6 +355,7 @@ function otherStatements(database: DatabaseSync, db: Kysely<Tables>) {
         type: slot("type"),
         sandbox_id: slot("sandbox_id"),
         exec_id: slot("exec_id"),
+        drive_id: slot("drive_id"),
         generation: slot("generation"),
         message: slot("message"),
         data: slot("data"),

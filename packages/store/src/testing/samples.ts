@@ -2,8 +2,10 @@
 import {
   type AttemptId,
   type CheckpointId,
+  type DriveId,
   type ExecId,
   newCheckpointId,
+  newDriveId,
   newExecId,
   newSandboxId,
   type SandboxId,
@@ -11,9 +13,11 @@ import {
   TERMINAL_EXEC_STATUSES,
 } from "@holdfast/contract";
 import type {
+  DriveRecord,
   ExecRecord,
   Instance,
   Lease,
+  MountRecord,
   Origin,
   PhaseState,
   SandboxRecord,
@@ -47,6 +51,7 @@ export function sampleSandbox(changes: Partial<SandboxRecord> = {}): SandboxReco
     owner: null,
     execsStarted: 0,
     forkedFrom: null,
+    mounts: [],
     restarts: null,
     revision: 1,
     ...changes,
@@ -205,6 +210,45 @@ const origin: fc.Arbitrary<Origin> = record({
   execs: fc.array(record({ id: execId, from: execId, keeperId: execId }), { maxLength: 3 }),
 });
 
+const path = fc.stringMatching(/^\/[a-z ]{1,10}$/);
+const driveId = fc.stringMatching(/^drv_[a-z0-9]{16}$/) as fc.Arbitrary<DriveId>;
+
+const mount: fc.Arbitrary<MountRecord> = record({
+  drive: fc.string({ minLength: 1 }),
+  driveId,
+  path,
+  subpath: path,
+  readOnly: fc.boolean(),
+  state: fc.constantFrom("wanted", "removing"),
+});
+
+/** Any drive that may be written. */
+export const anyDrive: fc.Arbitrary<DriveRecord> = record({
+  id: driveId,
+  name: fc.uuid(),
+  phase: fc.constantFrom("making", "ready", "deleting"),
+  sizeMb: orNull(count),
+  labels: texts,
+  owner: orNull(text),
+  createdAt: time,
+  revision: count,
+});
+
+export const sampleDrive = (changes: Partial<DriveRecord> = {}): DriveRecord => {
+  const id = changes.id ?? newDriveId();
+  return {
+    id,
+    name: id.slice(4),
+    phase: "making",
+    sizeMb: null,
+    labels: {},
+    owner: null,
+    createdAt: 1_000,
+    revision: 0,
+    ...changes,
+  };
+};
+
 /** Any sandbox that may be written. */
 export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
   .tuple(
@@ -218,6 +262,7 @@ export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
       owner: orNull(text),
       execsStarted: count,
       forkedFrom: orNull(origin),
+      mounts: fc.uniqueArray(mount, { maxLength: 3, selector: ({ path }) => path }),
       restarts: orNull(record({ since: time, count })),
     }),
     fc.oneof(
