@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { HoldfastError } from "@holdfast/contract";
+import type { RouteFacts } from "./route-config.ts";
 
 /** Where keys are looked up. It keeps hashes only, and compares those. */
 export interface Keys {
@@ -53,6 +54,16 @@ function bearer(authorization: string | undefined): string | null {
   const match = authorization === undefined ? null : /^Bearer +([\x21-\x7e]+)$/i.exec(authorization);
   const secret = match?.[1];
   return secret === undefined || secret.length > LONGEST_KEY ? null : secret;
+}
+
+/** Where a request says who it comes from, by what its route knows of its callers. */
+export function authorizationOf(
+  headers: IncomingHttpHeaders,
+  { socket, dialect }: RouteFacts,
+): string | undefined {
+  if (socket) return socketAuthorization(headers);
+  const foreign = dialect && headers[dialect.keyHeader];
+  return typeof foreign === "string" ? foreign : headers.authorization;
 }
 
 /** What a socket's server answers with, and the prefix of the subprotocol that carries a key in base64url. */

@@ -1,7 +1,8 @@
 import { readFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { isAbsolute, join, resolve } from "node:path";
-import { NUMBERS, type Numbers } from "@holdfast/contract";
+import { isImageName, NUMBERS, type Numbers } from "@holdfast/contract";
+import type { ImageAliases } from "./adapters/image-aliases.ts";
 import { LOG_LEVELS, type LogLevel } from "./logger.ts";
 import { StartFailure } from "./start-failure.ts";
 
@@ -14,6 +15,8 @@ export interface Config {
   runtime: string | undefined;
   logLevel: LogLevel;
   numbers: Numbers;
+  /** What names of images on other platforms mean here; undefined: only what is known without. */
+  imageAliases: ImageAliases | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -45,6 +48,7 @@ export function readConfig(env: Environment, { uid, isTerminal }: Surroundings):
       ...numbersFromFile(env.HOLDFAST_NUMBERS_FILE),
       ...parseNumbers(env.HOLDFAST_NUMBERS_JSON || "{}", "HOLDFAST_NUMBERS_JSON"),
     },
+    imageAliases: readImageAliases(env.HOLDFAST_IMAGE_ALIASES),
   };
 }
 
@@ -63,6 +67,25 @@ function readLogLevel(text: string): LogLevel {
   if (level) return level;
   throw new StartFailure(`HOLDFAST_LOG_LEVEL is "${text}".`, `Set it to one of ${LOG_LEVELS.join(", ")}.`);
 }
+
+function readImageAliases(text: string | undefined): ImageAliases | undefined {
+  if (!text) return undefined;
+  const fix = 'Use an object of names and images, such as {"blaxel/base-image:latest": "host"}.';
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new StartFailure("HOLDFAST_IMAGE_ALIASES is not valid JSON.", fix);
+  }
+  if (isAliases(value)) return value;
+  throw new StartFailure("HOLDFAST_IMAGE_ALIASES does not say which names mean which images.", fix);
+}
+
+const isAliases = (value: unknown): value is ImageAliases =>
+  typeof value === "object" &&
+  value !== null &&
+  !Array.isArray(value) &&
+  Object.values(value).every((image) => typeof image === "string" && isImageName(image));
 
 function numbersFromFile(path: string | undefined): Partial<Numbers> {
   if (!path) return {};

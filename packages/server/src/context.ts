@@ -3,6 +3,7 @@ import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
 import type { FastifyBaseLogger, FastifyInstance, FastifyRequest, RawServerDefault } from "fastify";
+import type { ImageAliases } from "./adapters/image-aliases.ts";
 import type { Keys } from "./auth.ts";
 import type { Callers } from "./callers.ts";
 import type { Scrub, WireError } from "./errors.ts";
@@ -38,6 +39,8 @@ export interface HttpParts {
   started?: Promise<void>;
   /** Directories of the host that no message may name. */
   hostPaths?: readonly string[];
+  /** What names of images on other platforms mean here. */
+  imageAliases?: ImageAliases | undefined;
 }
 
 /** What routes are given. */

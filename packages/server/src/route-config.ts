@@ -1,5 +1,6 @@
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { ErrorCode } from "@holdfast/contract";
+import type { Dialect } from "./adapters/dialect.ts";
 
 /** What a route says about itself beyond its schema: for the gate, and for the OpenAPI document. */
 export interface RouteFacts {
@@ -9,6 +10,8 @@ export interface RouteFacts {
   early?: true;
   /** A WebSocket: its key may come as a subprotocol. */
   socket?: true;
+  /** Called by the client of another platform, and answered as that expects. */
+  dialect?: Dialect;
   /** Errors beyond those that every route can answer with. */
   errors?: readonly ErrorCode[];
   /** A request without a body means one with nothing in it. */

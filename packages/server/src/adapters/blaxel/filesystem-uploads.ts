@@ -1,0 +1,162 @@
+/**
+ * Uploads in parts. The parts, and what is to become of them, lie in the sandbox itself: they count as its own files, they
+ * outlive a server, and they go with the sandbox if whoever began the upload never comes back. Nothing of the file is to be
+ * seen at its path before all of it is there.
+ */
+import { hash } from "node:crypto";
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import { HoldfastError, randomText } from "@holdfast/contract";
+import type { FileApi } from "@holdfast/engine";
+import type { App, RouteContext } from "../../context.ts";
+import { AtPath, modeOf, pathOf, takeFiles } from "./filesystem.ts";
+import { formOf, once } from "./form.ts";
+import { InSandbox } from "./process.ts";
+
+/** On the disk: what is below /tmp may lie in memory. */
+const UPLOADS = "/var/tmp/.blaxel-uploads";
+const ORDER = "order.json";
+const ID_LENGTH = 24;
+const PARTS_MAX = 10_000;
+const ETAG_DIGITS = 32;
+
+const Upload = Type.Object({
+  ...InSandbox.properties,
+  uploadId: Type.String({ pattern: `^[a-z0-9]{${ID_LENGTH}}$` }),
+});
+const Initiate = Type.Object({ permissions: Type.Optional(Type.String()) });
+const PartQuery = Type.Object({ partNumber: Type.Integer({ minimum: 1, maximum: PARTS_MAX }) });
+const Complete = Type.Object({
+  parts: Type.Array(Type.Object({ partNumber: Type.Integer(), etag: Type.String() }), {
+    minItems: 1,
+    maxItems: PARTS_MAX,
+  }),
+});
+type Part = Static<typeof Complete>["parts"][number];
+
+const directoryOf = (uploadId: string): string => `${UPLOADS}/${uploadId}`;
+const partPath = (uploadId: string, { partNumber, etag }: Part): string =>
+  `${directoryOf(uploadId)}/${partNumber}-${etag}`;
+
+export function uploadRoutes(app: App, context: RouteContext): void {
+  const { engine, callers, numbers } = context;
+  takeFiles(app, context);
+
+  app.post(
+    "/filesystem-multipart/initiate/*",
+    { schema: { params: AtPath, body: Initiate }, config: { optionalBody: true } },
+    async ({ params, body }, reply) => {
+      const signal = callers.signal(reply.raw);
+      const uploadId = randomText(ID_LENGTH);
+      const path = pathOf(params);
+      const order = JSON.stringify({ path, mode: modeOf(body.permissions) });
+      const at = `${directoryOf(uploadId)}/${ORDER}`;
+      await engine.files.write(
+        params.name,
+        at,
+        once(Buffer.from(order)),
+        { mode: 0o600, parents: true },
+        signal,
+      );
+      return { uploadId, path };
+    },
+  );
+
+  app.put(
+    "/filesystem-multipart/:uploadId/part",
+    { schema: { params: Upload, querystring: PartQuery } },
+    async (request, reply) => {
+      const { name, uploadId } = request.params;
+      const { partNumber } = request.query;
+      const signal = callers.signal(reply.raw);
+      const { file } = await formOf(request, numbers);
+      await orderOf(engine.files, name, uploadId, signal);
+      const etag = hash("sha256", file).slice(0, ETAG_DIGITS);
+      const at = partPath(uploadId, { partNumber, etag });
+      await engine.files.write(name, at, once(file), { mode: 0o600, parents: false }, signal);
+      return { partNumber, etag, size: file.length };
+    },
+  );
+
+  app.post(
+    "/filesystem-multipart/:uploadId/complete",
+    { schema: { params: Upload, body: Complete } },
+    async ({ params: { name, uploadId }, body }, reply) => {
+      const signal = callers.signal(reply.raw);
+      const { path, mode } = await orderOf(engine.files, name, uploadId, signal);
+      const parts = body.parts.toSorted((a, b) => a.partNumber - b.partNumber);
+      await refuseMissing(engine.files, name, { uploadId, parts }, signal);
+      const content = joined(engine.files, name, { uploadId, parts }, signal);
+      await engine.files.write(name, path, content, { mode, parents: true }, signal);
+      await engine.files.remove(name, directoryOf(uploadId), { recursive: true }, signal);
+      return { message: "The file was written.", path };
+    },
+  );
+
+  app.delete(
+    "/filesystem-multipart/:uploadId/abort",
+    { schema: { params: Upload } },
+    async ({ params: { name, uploadId } }, reply) => {
+      const signal = callers.signal(reply.raw);
+      const { path } = await orderOf(engine.files, name, uploadId, signal);
+      await engine.files.remove(name, directoryOf(uploadId), { recursive: true }, signal);
+      return { message: "The upload was given up.", path };
+    },
+  );
+}
+
+const Order = Type.Object({ path: Type.String(), mode: Type.Optional(Type.Integer()) });
+const ORDER_MAX_BYTES = 65_536;
+const whole = { wake: true, offset: 0, length: null };
+
+/** What an upload is for. It was written by us and lies where others can write: it is read like anything of theirs. */
+async function orderOf(
+  files: FileApi,
+  ref: string,
+  uploadId: string,
+  signal: AbortSignal,
+): Promise<{ path: string; mode: number | undefined }> {
+  const at = `${directoryOf(uploadId)}/${ORDER}`;
+  const { body } = await files.read(ref, at, { ...whole, length: ORDER_MAX_BYTES }, signal);
+  try {
+    const order: unknown = JSON.parse(Buffer.concat(await Array.fromAsync(body)).toString("utf8"));
+    const { path, mode } = order as Static<typeof Order>;
+    if (typeof path === "string" && (mode === undefined || Number.isInteger(mode))) return { path, mode };
+  } catch (error) {
+    if (!(error instanceof SyntaxError || error instanceof TypeError)) throw error;
+  }
+  throw new HoldfastError("file_conflict", {
+    message: "What is kept of the upload is not what was written.",
+  });
+}
+
+interface Parts {
+  uploadId: string;
+  parts: readonly Part[];
+}
+
+async function refuseMissing(
+  files: FileApi,
+  ref: string,
+  { uploadId, parts }: Parts,
+  signal: AbortSignal,
+): Promise<void> {
+  const at = directoryOf(uploadId);
+  const { items } = await files.list(ref, at, { wake: true, limit: 2 * PARTS_MAX }, signal);
+  const there = new Set(items.map(({ path }) => path));
+  const missing = parts.find((part) => !there.has(partPath(uploadId, part)));
+  if (missing === undefined) return;
+  const message = `Part ${missing.partNumber} of the upload was not sent, or with other bytes.`;
+  throw new HoldfastError("invalid_request", { message });
+}
+
+async function* joined(
+  files: FileApi,
+  ref: string,
+  { uploadId, parts }: Parts,
+  signal: AbortSignal,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  for (const part of parts) {
+    const { body } = await files.read(ref, partPath(uploadId, part), whole, signal);
+    yield* body;
+  }
+}

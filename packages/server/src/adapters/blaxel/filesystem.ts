@@ -1,0 +1,173 @@
+import { Readable } from "node:stream";
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import { type FileStat, HoldfastError, isHoldfastError } from "@holdfast/contract";
+import type { FastifyReply, FastifyRequest } from "fastify";
+import { readChunks, readWhole } from "../../body.ts";
+import type { App, RouteContext } from "../../context.ts";
+import { sendFile } from "../../file-sender.ts";
+import { BODY_MAX_BYTES, formOf, once } from "./form.ts";
+import { homed } from "./paths.ts";
+import { InSandbox } from "./process.ts";
+import { directoryShape, fileShape } from "./shapes.ts";
+
+/** The rest of the URL is a path: with its slashes percent-encoded, or as it is, and then with two in a row. */
+export const AtPath = Type.Object({ ...InSandbox.properties, "*": Type.String() });
+export const pathOf = ({ "*": rest }: Static<typeof AtPath>): string => homed(rest);
+
+const FileRequest = Type.Object({
+  content: Type.Optional(Type.String()),
+  isDirectory: Type.Optional(Type.Boolean()),
+  permissions: Type.Optional(Type.String()),
+});
+type FileRequest = Static<typeof FileRequest>;
+const TreeRequest = Type.Object({ files: Type.Optional(Type.Record(Type.String(), Type.String())) });
+const RemoveQuery = Type.Object({ recursive: Type.Optional(Type.Boolean()) });
+const ReadQuery = Type.Object({ download: Type.Optional(Type.Boolean()) });
+
+const DIRECTORY_MODE = 0o755;
+/** A listing has no pages there, so what has more entries can't be listed. */
+const MAX_ENTRIES = 10_000;
+/** A file that is read as text is in memory as a whole, more than once. */
+const TEXT_MAX_BYTES = 32 * 1_048_576;
+
+export function filesystemRoutes(app: App, context: RouteContext): void {
+  const { engine, callers, numbers } = context;
+  takeFiles(app, context);
+  tellEmptyFiles(app);
+
+  app.get(
+    "/filesystem/*",
+    { schema: { params: AtPath, querystring: ReadQuery } },
+    async ({ params, query, headers }, reply) => {
+      const path = pathOf(params);
+      if (query.download || wantsBytes(headers.accept)) {
+        return sendFile(reply, context, { ref: params.name, path, range: { kind: "whole" }, wake: true });
+      }
+      const signal = callers.signal(reply.raw);
+      try {
+        return await textFile(params.name, path, signal);
+      } catch (error) {
+        if (!isHoldfastError(error) || error.code !== "not_a_file") throw error;
+        return directory(params.name, path, signal);
+      }
+    },
+  );
+
+  async function textFile(ref: string, path: string, signal: AbortSignal) {
+    const options = { wake: true, offset: 0, length: null };
+    const { stat, body } = await engine.files.read(ref, path, options, signal);
+    const chunks: Uint8Array[] = [];
+    let size = 0;
+    for await (const chunk of body) {
+      size += chunk.length;
+      if (size > TEXT_MAX_BYTES) throw tooLong(stat);
+      chunks.push(chunk);
+    }
+    return { ...fileShape(stat), content: Buffer.concat(chunks).toString("utf8") };
+  }
+
+  async function directory(ref: string, path: string, signal: AbortSignal) {
+    const listing = await engine.files.list(ref, path, { wake: true, limit: MAX_ENTRIES }, signal);
+    if (!listing.truncated) return directoryShape(listing.path, listing.items);
+    const message = `${listing.path} has more than ${MAX_ENTRIES} entries; list it with a command.`;
+    throw new HoldfastError("too_large", { message });
+  }
+
+  app.get("/filesystem/tree/*", { schema: { params: AtPath } }, ({ params }, reply) =>
+    directory(params.name, pathOf(params), callers.signal(reply.raw)),
+  );
+
+  app.put(
+    "/filesystem/*",
+    { schema: { params: AtPath, body: { content: { "application/json": { schema: FileRequest } } } } },
+    async (request, reply) => {
+      const { params } = request;
+      const path = pathOf(params);
+      const signal = callers.signal(reply.raw);
+      const asked = request.body as FileRequest | undefined;
+      if (asked?.isDirectory) {
+        const options = { mode: modeOf(asked.permissions) ?? DIRECTORY_MODE, parents: true };
+        await engine.files.mkdir(params.name, path, options, signal);
+        return { message: "The directory is there.", path };
+      }
+      const { body, permissions } = await contentOf(request, asked);
+      const options = { mode: modeOf(permissions), parents: true };
+      await engine.files.write(params.name, path, body, options, signal);
+      return { message: "The file was written.", path };
+    },
+  );
+
+  /** A file's content, in whichever of the three forms it comes. */
+  async function contentOf(request: FastifyRequest, asked: FileRequest | undefined) {
+    if (asked !== undefined)
+      return { body: once(Buffer.from(asked.content ?? "")), permissions: asked.permissions };
+    if (request.headers["content-type"]?.startsWith("multipart/form-data")) {
+      const { file, permissions } = await formOf(request, numbers);
+      return { body: once(file), permissions };
+    }
+    return { body: readChunks(request.raw, numbers.httpStallMs), permissions: undefined };
+  }
+
+  app.put(
+    "/filesystem/tree/*",
+    { schema: { params: AtPath, body: TreeRequest } },
+    async ({ params, body }, reply) => {
+      const root = pathOf(params);
+      const signal = callers.signal(reply.raw);
+      await engine.files.mkdir(params.name, root, { mode: DIRECTORY_MODE, parents: true }, signal);
+      for (const [path, content] of Object.entries(body.files ?? {})) {
+        const bytes = once(Buffer.from(content));
+        await engine.files.write(params.name, `${root}/${path}`, bytes, { parents: true }, signal);
+      }
+      return directory(params.name, root, signal);
+    },
+  );
+
+  for (const url of ["/filesystem/*", "/filesystem/tree/*"]) {
+    app.delete(
+      url,
+      { schema: { params: AtPath, querystring: RemoveQuery } },
+      async ({ params, query }, reply) => {
+        const path = pathOf(params);
+        const signal = callers.signal(reply.raw);
+        await engine.files.remove(params.name, path, { recursive: query.recursive ?? false }, signal);
+        return { message: "It was removed.", path };
+      },
+    );
+  }
+}
+
+/** JSON is parsed, up to what a file in it may take; bodies of other types reach their route unread. */
+export function takeFiles(app: App, { numbers }: RouteContext): void {
+  const parse = app.getDefaultJsonParser("error", "error");
+  const limits = { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs };
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser("application/json", (request, payload, done) => {
+    readWhole(payload, limits).then((body) => parse(request, body.toString("utf8") || "{}", done), done);
+  });
+  app.addContentTypeParser("*", (_request, _payload, done) => done(null));
+}
+
+/** The client takes an answer that says it has no bytes for no answer at all; one that has no bytes to come is a file. */
+function tellEmptyFiles(app: App): void {
+  app.addHook("onSend", (_request, reply: FastifyReply, payload, done) => {
+    if (reply.getHeader("content-length") !== "0") return done(null, payload);
+    reply.removeHeader("content-length");
+    done(null, Readable.from([]));
+  });
+}
+
+const wantsBytes = (accept = ""): boolean => /application\/octet-stream/i.test(accept);
+
+const tooLong = ({ path, sizeBytes }: FileStat): HoldfastError =>
+  new HoldfastError("too_large", {
+    message: `${path} has ${sizeBytes} bytes, too many to be read as one text; read it as binary.`,
+  });
+
+export function modeOf(permissions: string | undefined): number | undefined {
+  if (!permissions) return undefined;
+  if (/^0?[0-7]{3,4}$/.test(permissions)) return Number.parseInt(permissions, 8);
+  throw new HoldfastError("invalid_request", {
+    message: `permissions is ${JSON.stringify(permissions.slice(0, 20))}; it must be octal, such as 0644.`,
+  });
+}

@@ -1,0 +1,51 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Exec, HoldfastError, isHoldfastError, isTerminal } from "@holdfast/contract";
+import type { EngineApi } from "@holdfast/engine";
+
+/** The kernel's tables of the sandbox's own network. */
+const TABLES = ["/proc/net/tcp", "/proc/net/tcp6"] as const;
+const LISTEN = "0A";
+const LOOK_EVERY_MS = 200;
+/** Below what proxies and clients wait for an answer. */
+const LISTENING_MS = 50_000;
+
+/** Resolves when something listens on each of the ports, or the process has ended; looked up where the kernel keeps it. */
+export async function untilListening(
+  { files, execs }: EngineApi,
+  { id, sandboxId }: Exec,
+  ports: readonly number[],
+  signal: AbortSignal,
+): Promise<void> {
+  const end = Date.now() + LISTENING_MS;
+  for (;;) {
+    const tables = await Promise.all(TABLES.map((path) => textOf(path)));
+    const open = new Set(tables.flatMap(portsIn));
+    const missing = ports.filter((port) => !open.has(port));
+    if (missing.length === 0 || isTerminal((await execs.get(id)).status)) return;
+    if (Date.now() >= end) {
+      const message = `Nothing listens on port ${missing.join(", ")} after ${LISTENING_MS / 1_000} s. The process goes on.`;
+      throw new HoldfastError("deadline", { sandboxId, execId: id, dispatched: "yes", message });
+    }
+    await sleep(LOOK_EVERY_MS, undefined, { signal });
+  }
+
+  async function textOf(path: string): Promise<string> {
+    try {
+      const options = { wake: true, offset: 0, length: null };
+      const { body } = await files.read(sandboxId, path, options, signal);
+      return Buffer.concat(await Array.fromAsync(body)).toString("latin1");
+    } catch (error) {
+      // A kernel without IPv6 has no table of it.
+      if (isHoldfastError(error) && error.code === "file_not_found") return "";
+      throw error;
+    }
+  }
+}
+
+function portsIn(table: string): number[] {
+  return table.split("\n").flatMap((row) => {
+    const [, local, , state] = row.trim().split(/\s+/);
+    const port = local?.split(":")[1];
+    return state === LISTEN && port !== undefined ? [Number.parseInt(port, 16)] : [];
+  });
+}

@@ -1,0 +1,79 @@
+import { type Exec, HoldfastError, isExecId } from "@holdfast/contract";
+import type { ExecApi } from "@holdfast/engine";
+import { expect, test } from "vitest";
+import { anExec, aSandbox } from "../../testing/double.ts";
+import { commandOf, namedArgv, nameOf, ProcessNames } from "./process-names.ts";
+
+const box = aSandbox();
+const named = (name: string, over: Partial<Exec> = {}) =>
+  anExec({ sandboxId: box.id, argv: namedArgv("true", name), ...over });
+
+/** Newest first, two to a page. */
+function namesAmong(execs: readonly Exec[]): ProcessNames {
+  const api: Pick<ExecApi, "get" | "list"> = {
+    get: async (id) => {
+      const found = execs.find((exec) => exec.id === id);
+      if (found) return found;
+      throw new HoldfastError("exec_not_found");
+    },
+    list: async (_ref, { cursor }) => {
+      const begin = cursor === undefined ? 0 : execs.findIndex(({ id }) => id === cursor) + 1;
+      const items = execs.slice(begin, begin + 2);
+      return { items, nextCursor: begin + 2 < execs.length ? (items.at(-1)?.id ?? null) : null };
+    },
+  };
+  return new ProcessNames({ execs: api as ExecApi });
+}
+
+test("a name stands in the command, and one without is called by its id", () => {
+  const exec = named("web / ü");
+  expect([nameOf(exec), commandOf(exec)]).toEqual(["web / ü", "true"]);
+  const plain = anExec({ id: "exe_1", argv: ["/bin/sh", "-c", "ls"] });
+  expect([nameOf(plain), commandOf(plain)]).toEqual(["exe_1", "ls"]);
+  const direct = anExec({ id: "exe_2", argv: ["ls", "-l", "/", "x"] });
+  expect([nameOf(direct), commandOf(direct)]).toEqual(["exe_2", "ls -l / x"]);
+});
+
+test("ids of one name are counted, and those of no two names or sandboxes are alike", async () => {
+  const first = await namesAmong([]).nextId(box, "web");
+  expect(isExecId(first)).toBe(true);
+  const ended = named("web", { id: first, status: "exited" });
+  const second = await namesAmong([ended]).nextId(box, "web");
+  expect(second).toBe(first.replace(/1$/, "2"));
+  const third = await namesAmong([named("web", { id: second, status: "lost" }), ended]).nextId(box, "web");
+  expect(third).toBe(first.replace(/1$/, "3"));
+  const others = [
+    await namesAmong([]).nextId(box, "web2"),
+    await namesAmong([]).nextId(aSandbox({ id: "sbx_0000000000000000" }), "web"),
+  ];
+  expect(new Set([first, ...others]).size).toBe(3);
+});
+
+test.each(["queued", "starting", "running"] as const)(
+  "a name is taken while its process is %s",
+  async (status) => {
+    const names = namesAmong([anExec({ id: "exe_1" }), anExec({ id: "exe_2" }), named("web", { status })]);
+    await expect(names.nextId(box, "web")).rejects.toMatchObject({ code: "invalid_request" });
+  },
+);
+
+test("a process is found by id or name, the last of several, on whatever page", async () => {
+  const last = named("web", { id: "exe_4" });
+  const first = named("web", { id: "exe_5", status: "exited" });
+  const names = namesAmong([
+    anExec({ id: "exe_1" }),
+    anExec({ id: "exe_2" }),
+    anExec({ id: "exe_3" }),
+    last,
+    first,
+  ]);
+  expect(await names.find(box, "web")).toBe(last);
+  expect(await names.find(box, "exe_5")).toBe(first);
+});
+
+test("a process of another sandbox is not found, nor one that is not there", async () => {
+  const foreign = named("web", { id: "exe_1", sandboxId: "sbx_0000000000000000", argv: ["true"] });
+  const names = namesAmong([foreign]);
+  for (const identifier of ["exe_1", "nothing", "../x", "a b"])
+    await expect(names.find(box, identifier)).rejects.toMatchObject({ code: "exec_not_found" });
+});

@@ -1,0 +1,372 @@
+import type { Exec, FileChange } from "@holdfast/contract";
+import { HoldfastError } from "@holdfast/contract";
+import type { OutputRecord } from "@holdfast/engine";
+import { expect, test } from "vitest";
+import { aFile, aMount, anExec, aSandbox, authorized, json, KEY, serve } from "../../testing/double.ts";
+
+const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
+const CONTROL = "/compat/blaxel/v0";
+const box = { get: async () => aSandbox(), wake: async () => aSandbox() };
+const said = (type: "stdout" | "stderr", text: string | Uint8Array): OutputRecord => ({
+  ...{ type, cursor: "c", at: 0 },
+  data: typeof text === "string" ? Buffer.from(text) : text,
+});
+const begun = (exec: Exec): OutputRecord => ({ type: "start", cursor: "c", exec });
+const over = (exec: Exec): OutputRecord => ({ type: "end", cursor: "c", exec });
+const quiet: OutputRecord = { type: "keepalive", cursor: "c" };
+
+/** An exec that tells these records, whoever reads it. */
+function telling(exec: Exec, ...streams: OutputRecord[][]) {
+  const cursors: (string | undefined)[] = [];
+  const execs = {
+    start: async () => ({ exec, followed: false }),
+    get: async () => exec,
+    list: async () => ({ items: [exec], nextCursor: null }),
+    output: async function* (_id: string, { cursor }: { cursor?: string | undefined }) {
+      cursors.push(cursor);
+      yield* streams[Math.min(cursors.length, streams.length) - 1] ?? [];
+    },
+  };
+  return { execs, cursors };
+}
+
+const ended = anExec({ id: "exe_1", status: "exited", exitCode: 0 });
+const running = anExec({ id: "exe_1", status: "running" });
+
+test("the client's own header carries the key, and a wrong one is not made good by a right Authorization", async () => {
+  await using server = await serve({ sandboxes: { list: async () => ({ items: [], nextCursor: null }) } });
+  const get = (headers: Record<string, string>) => fetch(`${server.url}${CONTROL}/sandboxes`, { headers });
+  expect((await get({ "x-blaxel-authorization": `Bearer ${KEY}` })).status).toBe(200);
+  expect((await get(authorized)).status).toBe(200);
+  expect((await get({ ...authorized, "x-blaxel-authorization": "Bearer hf_nobody" })).status).toBe(401);
+  expect((await get({})).status).toBe(401);
+});
+
+test("the client's header opens nothing but the client's own routes", async () => {
+  await using server = await serve({ sandboxes: { list: async () => ({ items: [], nextCursor: null }) } });
+  const headers = { "x-blaxel-authorization": `Bearer ${KEY}` };
+  expect((await fetch(`${server.url}/v1/sandboxes`, { headers })).status).toBe(401);
+});
+
+test("errors of the engine and of the HTTP layer come in the client's shape", async () => {
+  await using server = await serve({
+    sandboxes: {
+      get: async () => {
+        throw new HoldfastError("wake_timeout", { sandboxId: "sbx_1", cause: new Error("below") });
+      },
+    },
+  });
+  const thrown = await server.fetch(`${CONTROL}/sandboxes/demo`);
+  expect([thrown.status, thrown.headers.get("retry-after")]).toEqual([503, "1"]);
+  expect(await thrown.json()).toEqual({
+    code: 503,
+    error: expect.stringMatching(/^The sandbox has not woken in time\. \(wake_timeout, req_\w+\)$/),
+    message: "The sandbox has not woken in time.",
+    errorCode: "wake_timeout",
+    requestId: thrown.headers.get("x-request-id"),
+    hint: expect.any(String),
+    retryable: true,
+    dispatched: "no",
+    sandboxId: "sbx_1",
+    cause: { code: "Error", message: "below" },
+  });
+  const invalid = await server.fetch(`${CONTROL}/sandboxes`, json({ metadata: { name: 1 } }));
+  expect([invalid.status, await invalid.json()]).toEqual([
+    400,
+    expect.objectContaining({ code: 400, errorCode: "invalid_request" }),
+  ]);
+  const ours = await server.fetch("/v1/sandboxes/demo");
+  expect(await ours.json()).toMatchObject({ error: { code: "wake_timeout" } });
+});
+
+test("one that is being deleted is a taken name, which the client waits for", async () => {
+  await using server = await serve({
+    sandboxes: {
+      create: async () => {
+        throw new HoldfastError("sandbox_gone", { sandboxId: "sbx_1" });
+      },
+    },
+  });
+  const answer = await server.fetch(`${CONTROL}/sandboxes?createIfNotExist=true`, json({}));
+  expect(await answer.json()).toMatchObject({ code: 409, errorCode: "name_taken", sandboxId: "sbx_1" });
+});
+
+const run = (fields: object, accept = "text/event-stream"): RequestInit => {
+  const init = json({ command: "true", waitForCompletion: true, ...fields });
+  return { ...init, headers: { ...init.headers, accept } };
+};
+const linesOf = async (answer: Response) =>
+  (await answer.text())
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line) as { type: string; data: string });
+
+test("a stream has pieces as they come, keepalives, and the process at last", async () => {
+  const [half, rest] = [Buffer.from([0xc3]), Buffer.from([0xa4, 0x0a])];
+  const { execs } = telling(running, [
+    begun(running),
+    said("stdout", half),
+    said("stderr", "oops"),
+    quiet,
+    said("stdout", rest),
+    over(ended),
+  ]);
+  await using server = await serve({ sandboxes: box, execs });
+  const answer = await server.fetch(`${DATA}/process`, run({ workingDir: "~/x" }));
+  expect(answer.headers.get("content-type")).toContain("application/x-ndjson");
+  const lines = await linesOf(answer);
+  const result = lines.pop();
+  expect(lines).toEqual([
+    { type: "keepalive", data: "" },
+    { type: "stderr", data: "oops" },
+    { type: "keepalive", data: "" },
+    { type: "stdout", data: "ä\n" },
+  ]);
+  expect(JSON.parse(result?.data ?? "")).toMatchObject({
+    ...{ pid: "exe_1", status: "completed", exitCode: 0, workingDir: "/root/x" },
+    ...{ stdout: "ä\n", stderr: "oops", logs: "oopsä\n" },
+  });
+});
+
+test("a stream that the engine ends for its age goes on where it was", async () => {
+  const later = { ...said("stdout", "two"), cursor: "d" };
+  const { execs, cursors } = telling(running, [begun(running), said("stdout", "one")], [later, over(ended)]);
+  await using server = await serve({ sandboxes: box, execs });
+  const lines = await linesOf(await server.fetch(`${DATA}/process`, run({})));
+  expect(lines.map(({ type }) => type)).toEqual(["keepalive", "stdout", "stdout", "result"]);
+  expect(cursors).toEqual([undefined, "c"]);
+});
+
+test("a stream that breaks off is no end of one", async () => {
+  const { execs } = telling(running, []);
+  execs.output = async function* () {
+    yield begun(running);
+    throw new HoldfastError("link_lost");
+  };
+  await using server = await serve({ sandboxes: box, execs });
+  const lines = server.fetch(`${DATA}/process`, run({})).then(linesOf);
+  await expect(lines).rejects.toThrow();
+});
+
+test("a log is whole lines, each with its stream, however they were written", async () => {
+  const { execs } = telling(running, [
+    begun(running),
+    said("stdout", "one\ntw"),
+    said("stderr", "oops"),
+    quiet,
+    said("stdout", "o\nstdout:three\n"),
+    said("stderr", "!"),
+    said("stdout", "last"),
+    over(ended),
+  ]);
+  await using server = await serve({ sandboxes: box, execs });
+  const answer = await server.fetch(`${DATA}/process/exe_1/logs/stream`);
+  expect((await answer.text()).split("\n").filter((line) => line !== "[keepalive]")).toEqual([
+    "stdout:one",
+    "stdout:two",
+    "stdout:stdout:three",
+    "stdout:last",
+    "stderr:oops!",
+    "",
+  ]);
+});
+
+test("of two that take a name at the same moment one is refused", async () => {
+  const { execs } = telling(running);
+  execs.list = async () => ({ items: [], nextCursor: null });
+  execs.start = async () => ({ exec: running, followed: true });
+  await using server = await serve({ sandboxes: box, execs });
+  const followed = await server.fetch(`${DATA}/process`, json({ command: "true", name: "web" }));
+  expect([followed.status, await followed.json()]).toMatchObject([400, { errorCode: "invalid_request" }]);
+  execs.start = async () => {
+    throw new HoldfastError("exec_conflict");
+  };
+  const other = await server.fetch(`${DATA}/process`, json({ command: "true", name: "web" }));
+  expect([other.status, await other.json()]).toMatchObject([400, { errorCode: "invalid_request" }]);
+});
+
+test("a command that never ran is an error, and one whose outcome is not known says so", async () => {
+  const refused = anExec({ status: "refused", cause: { code: "queue_timeout", message: "No turn." } });
+  const { execs } = telling(refused);
+  await using server = await serve({ sandboxes: box, execs });
+  const unstarted = await server.fetch(`${DATA}/process`, json({ command: "true" }));
+  expect([unstarted.status, await unstarted.json()]).toMatchObject([429, { errorCode: "too_many_execs" }]);
+
+  const lost = anExec({
+    status: "lost",
+    exitCode: null,
+    cause: { code: "keeper_lost", message: "Gone." },
+    dispatched: "unknown",
+  });
+  const { execs: others } = telling(lost, [over(lost)]);
+  await using second = await serve({ sandboxes: box, execs: others });
+  const unknown = await second.fetch(`${DATA}/process/exe_1`);
+  expect(await unknown.json()).toMatchObject({
+    ...{ status: "failed", exitCode: -1 },
+    holdfast: { status: "lost", dispatched: "unknown", cause: { code: "keeper_lost" } },
+  });
+});
+
+test("where standby keeps files only, a process in the background holds its sandbox awake", async () => {
+  const orders: { keepAwake?: boolean | undefined }[] = [];
+  const { execs } = telling(running);
+  const start = async (_ref: string, order: object) => {
+    orders.push(order);
+    return { exec: running, followed: false };
+  };
+  for (const standbyKind of ["memory", "files"] as const) {
+    const get = async () => aSandbox({ standbyKind });
+    await using server = await serve({ sandboxes: { ...box, get }, execs: { ...execs, start } });
+    await server.fetch(`${DATA}/process`, json({ command: "sleep 9" }));
+  }
+  expect(orders.map(({ keepAwake }) => keepAwake)).toEqual([false, true]);
+});
+
+test.each([
+  ["%2Froot%2Fa%20b", "/root/a b"],
+  ["/root//b.bin", "/root/b.bin"],
+  ["root/c", "/root/c"],
+  ["~/d", "/root/d"],
+  ["%2F~%2Fd", "/root/d"],
+  ["/~d", "/~d"],
+  ["", "/"],
+  ["%2Fa%2F..%2Fb/", "/a/../b"],
+])("the rest of a URL %j means %j", async (rest, path) => {
+  const asked: string[] = [];
+  const read = async (_ref: string, at: string) => {
+    asked.push(at);
+    return { stat: aFile(2), body: (async function* () {})() };
+  };
+  await using server = await serve({ files: { read } });
+  await server.fetch(`${DATA}/filesystem/${rest}`);
+  expect(asked).toEqual([path]);
+});
+
+test("a listing or a search that is not all there is, is an error", async () => {
+  const part = { path: "/", items: [], truncated: true };
+  await using server = await serve({
+    files: {
+      read: async () => {
+        throw new HoldfastError("not_a_file");
+      },
+      list: async () => part,
+      search: async () => part,
+    },
+  });
+  for (const path of ["filesystem/%2F", "filesystem-find/%2F", "filesystem-content-search/%2F?query=x"]) {
+    const answer = await server.fetch(`${DATA}/${path}`);
+    expect([answer.status, await answer.json()]).toMatchObject([413, { errorCode: "too_large" }]);
+  }
+});
+
+test("a file is written from JSON, from a form whatever its fields' order, and from bytes", async () => {
+  const written: [path: string, content: string, mode: number | undefined][] = [];
+  const write = async (
+    _ref: string,
+    path: string,
+    body: AsyncIterable<Uint8Array>,
+    { mode }: { mode?: number | undefined },
+  ) => {
+    written.push([path, Buffer.concat(await Array.fromAsync(body)).toString(), mode]);
+    return aFile(1);
+  };
+  await using server = await serve({ files: { write } });
+  const put = (path: string, body: NonNullable<RequestInit["body"]>, headers: Record<string, string> = {}) =>
+    server.fetch(`${DATA}/filesystem/${path}`, { method: "PUT", body, headers });
+  const form = new FormData();
+  form.append("file", new Blob(["form"]), "x.bin");
+  form.append("permissions", "0755");
+  const type = { "content-type": "application/json" };
+  const answers = [
+    await put("/a", JSON.stringify({ content: "json", permissions: "600" }), type),
+    await put("/b", form),
+    await put("/c", "bytes", { "content-type": "application/octet-stream" }),
+  ];
+  expect(answers.map(({ status }) => status)).toEqual([200, 200, 200]);
+  expect(written).toEqual([
+    ["/a", "json", 0o600],
+    ["/b", "form", 0o755],
+    ["/c", "bytes", undefined],
+  ]);
+  const empty = new FormData();
+  empty.append("path", "/d");
+  expect((await put("/d", empty)).status).toBe(400);
+  expect((await put("/e", "--x", { "content-type": "multipart/form-data; boundary=y" })).status).toBe(400);
+});
+
+test("a mount that is broken is not among those that are served", async () => {
+  const cause = { code: "drive_gone", message: "Its files are gone." };
+  const items = [aMount(), aMount({ path: "/other", state: "broken", cause })];
+  await using server = await serve({ mounts: { list: async () => ({ items }) } });
+  expect(await (await server.fetch(`${DATA}/drives/mount`)).json()).toEqual({
+    mounts: [
+      { driveName: "data", mountPath: "/workspace", drivePath: "/", readOnly: false, state: "proven" },
+    ],
+    broken: [expect.objectContaining({ mountPath: "/other", state: "broken", cause })],
+  });
+});
+
+test("a watch says that it is on before anything changes, and in silence that it still is", async () => {
+  const changes = Promise.withResolvers<void>();
+  const watched: [path: string, recursive: boolean][] = [];
+  async function* seen(): AsyncGenerator<FileChange> {
+    await changes.promise;
+    yield { kind: "created", path: "/root/a/b.txt", directory: false };
+    yield { kind: "modified", path: "/root/skip/b.txt", directory: false };
+    yield { kind: "overflow", path: "/root", directory: true };
+  }
+  const watch = async (_ref: string, path: string, { recursive }: { recursive: boolean }) => {
+    watched.push([path, recursive]);
+    return seen();
+  };
+  await using server = await serve({ files: { watch } }, { numbers: { streamKeepaliveMs: 20 } });
+  const answer = await server.fetch(`${DATA}/watch/filesystem/%2Froot%2F**?ignore=skip`);
+  const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  const readUntil = async (isThere: () => boolean) => {
+    while (!isThere()) {
+      const step = await reader?.read();
+      if (step?.done) return;
+      text += step?.value ?? "";
+    }
+  };
+  await readUntil(() => text.split("[keepalive]").length > 3);
+  changes.resolve();
+  await readUntil(() => false);
+  expect(watched).toEqual([["/root", true]]);
+  const lines = text.split("\n").filter((line) => line.startsWith("{"));
+  expect(lines.map((line) => JSON.parse(line))).toEqual([
+    { op: "CREATE", name: "b.txt", path: "/root/a", error: null },
+    { op: "OVERFLOW", name: "root", path: "/", error: expect.any(String) },
+  ]);
+});
+
+test("the health of a sandbox is what is known of it, and asking wakes nobody", async () => {
+  for (const [status, expected] of [
+    ["ready", 200],
+    ["standby", 200],
+    ["degraded", 503],
+    ["failed", 503],
+  ] as const) {
+    const cause = expected === 200 ? null : { code: "proof", message: "No exec." };
+    await using server = await serve({ sandboxes: { get: async () => aSandbox({ status, cause }) } });
+    const answer = await server.fetch(`${DATA}/health`);
+    expect([answer.status, await answer.json()]).toMatchObject([
+      expected,
+      expected === 200 ? { status: "ok", holdfast: { status } } : { errorCode: "sandbox_degraded" },
+    ]);
+  }
+});
+
+test.each([
+  [`${DATA}/process`, { command: "true", pty: true }, "process.pty"],
+  [`${DATA}/drives/mount`, { driveName: "d", mountPath: "/d", cache: "all" }, "mount.cache"],
+  [`${CONTROL}/drives`, { metadata: { name: "d" }, spec: { tier: "fast" } }, "spec.tier"],
+])("a field of %s that nobody here knows is refused by its name", async (path, body, field) => {
+  await using server = await serve({ sandboxes: box });
+  const answer = await server.fetch(path, json(body));
+  expect([answer.status, await answer.json()]).toMatchObject([
+    501,
+    { errorCode: "not_supported", message: expect.stringContaining(`: ${field}.`) },
+  ]);
+});

@@ -1,0 +1,106 @@
+import { describe, expect, test } from "vitest";
+import { type SandboxRequest, sandboxRequest } from "./sandbox-request.ts";
+
+const now = Date.parse("2025-01-01T00:00:00Z");
+const reading = { aliases: undefined, now, createIfNotExist: false };
+type Spec = NonNullable<SandboxRequest["spec"]>;
+const read = (spec: Spec) => sandboxRequest({ spec }, reading);
+const runtime = (fields: object) => read({ runtime: fields } as Spec);
+
+test("a request that says nothing gets what the platform gives", () => {
+  expect(sandboxRequest({}, reading)).toEqual({
+    image: "host",
+    env: {},
+    lifecycle: { idleStandbyMs: 15_000 },
+    labels: { "blaxel/image": "blaxel/base-image:latest" },
+    mounts: [],
+    ifExists: "fail",
+  });
+});
+
+test("memory, environment, volumes and the name are taken over; region and generation are places on one host", () => {
+  const spec = {
+    region: "us-pdx-1",
+    enabled: true,
+    network: {},
+    runtime: {
+      image: "debian",
+      memory: 2048,
+      generation: "mk3",
+      envs: [{ name: "A", value: "b", secret: true }],
+      ports: [],
+      snapshotEnabled: false,
+    },
+    volumes: [{ name: "data", mountPath: "/data", readOnly: true, type: "persistent" }],
+  };
+  const asked = sandboxRequest({ metadata: { name: "box" }, spec }, { ...reading, createIfNotExist: true });
+  expect(asked).toMatchObject({
+    name: "box",
+    image: "debian",
+    env: { A: "b" },
+    resources: { memoryMb: 2048 },
+    mounts: [{ drive: "data", path: "/data", readOnly: true }],
+    ifExists: "return",
+  });
+});
+
+test.each<[string, Spec, number]>([
+  ["ttl", { runtime: { ttl: "30m" } }, 1_800_000],
+  ["expires", { runtime: { expires: "2025-01-01T01:00:00Z" } }, 3_600_000],
+  [
+    "a policy of age",
+    { lifecycle: { expirationPolicies: [{ type: "ttl-max-age", value: "7d", action: "delete" }] } },
+    604_800_000,
+  ],
+  [
+    "a policy with a date",
+    { lifecycle: { expirationPolicies: [{ type: "date", value: "2025-01-02T00:00:00Z" }] } },
+    86_400_000,
+  ],
+  [
+    "whichever comes first",
+    {
+      runtime: { ttl: "2w" },
+      lifecycle: { expirationPolicies: [{ type: "ttl-max-age", value: "24h" }] },
+    },
+    86_400_000,
+  ],
+])("%s limits its age", (_what, spec, ttlMs) => {
+  expect(read(spec).lifecycle).toEqual({ idleStandbyMs: 15_000, ttlMs });
+});
+
+describe("what asks for something that is not had is refused by its field", () => {
+  test.each<[string, Spec]>([
+    ["spec.runtime.ports", { runtime: { ports: [{ target: 80 }] } }],
+    ["spec.runtime.snapshotEnabled", { runtime: { snapshotEnabled: true } }],
+    ["spec.runtime.extraArgs", { runtime: { extraArgs: { nfs: "enabled" } } }],
+    ["spec.runtime.terminationGracePeriodSeconds", { runtime: { terminationGracePeriodSeconds: 5 } }],
+    ["spec.runtime.yetToCome", { runtime: { yetToCome: 1 } }],
+    ["spec.runtime.envs.valueFrom", { runtime: { envs: [{ name: "A", valueFrom: {} }] } }],
+    ["spec.network", { network: { proxy: { routing: [] } } }],
+    ["spec.vpc", { vpc: "mine" }],
+    ["spec.enabled", { enabled: false }],
+    ["spec.constructor", { constructor: 1 }],
+    ["spec.lifecycle.terminatedRetention", { lifecycle: { terminatedRetention: "1h" } }],
+    [
+      "spec.lifecycle.expirationPolicies of type ttl-idle",
+      { lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "1h" }] } },
+    ],
+    ["spec.volumes of type ephemeral", { volumes: [{ name: "x", mountPath: "/x", type: "ephemeral" }] }],
+  ])("%s", (field, spec) => {
+    const message = expect.stringContaining(`: ${field}.`);
+    expect(() => read(spec)).toThrow(expect.objectContaining({ code: "not_supported", message }));
+  });
+});
+
+test.each<[string, () => unknown, string]>([
+  ["an image that nobody has", () => runtime({ image: "nobody/knows:it" }), "image_not_found"],
+  ["a ttl that is no duration", () => runtime({ ttl: "1h30m" }), "invalid_request"],
+  ["a ttl of nothing", () => runtime({ ttl: "0s" }), "invalid_request"],
+  ["a date in the past", () => runtime({ expires: "2024-01-01T00:00:00Z" }), "invalid_request"],
+  ["a date that is none", () => runtime({ expires: "soon" }), "invalid_request"],
+  ["a variable that is none", () => runtime({ envs: [{ name: "a b", value: "c" }] }), "invalid_request"],
+  ["a value that is no text", () => runtime({ envs: [{ name: "A", value: 1 }] }), "invalid_request"],
+])("%s is refused", (_what, work, code) => {
+  expect(work).toThrow(expect.objectContaining({ code }));
+});

@@ -1,0 +1,190 @@
+/** Holdfast's records in the shapes that the Blaxel client reads. What it has no word for is added under names of ours. */
+import {
+  type Drive,
+  type DriveStatus,
+  type Event,
+  type EventType,
+  type Exec,
+  type ExecStatus,
+  type FileStat,
+  isTerminal,
+  type Sandbox,
+  type Status,
+} from "@holdfast/contract";
+import type { Output } from "./collected-output.ts";
+import { fromLabels } from "./labels.ts";
+import { commandOf, nameOf } from "./process-names.ts";
+
+/** Where the caller is, as far as an answer has to say so. */
+export interface Site {
+  workspace: string;
+  /** Of all that is served to this client; null where the request does not say how it came here. */
+  base: string | null;
+}
+
+/** A call wakes what is `STANDBY`; neither word is true of what is paused, or not there. */
+const STATUS: Readonly<Record<Status, { status: string; state?: "RUNNING" | "STANDBY" }>> = {
+  queued: { status: "DEPLOYING" },
+  creating: { status: "DEPLOYING" },
+  ready: { status: "DEPLOYED", state: "RUNNING" },
+  degraded: { status: "DEPLOYED", state: "RUNNING" },
+  paused: { status: "DEPLOYED" },
+  suspending: { status: "DEPLOYED", state: "RUNNING" },
+  standby: { status: "DEPLOYED", state: "STANDBY" },
+  waking: { status: "DEPLOYED", state: "STANDBY" },
+  stopping: { status: "DELETING" },
+  terminated: { status: "TERMINATED" },
+  failed: { status: "FAILED" },
+};
+
+/** Ours that one of theirs stands for; none where it stands for nothing here. */
+export const statusesCalled = (name: string): Status[] =>
+  (Object.keys(STATUS) as Status[]).filter((status) => STATUS[status].status === name.toUpperCase());
+
+export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Event[] = []) {
+  const { id, name, createdAt, lastActivityAt, expiresAt, lifecycle, resources, cause } = sandbox;
+  const { labels, externalId, displayName, image } = fromLabels(sandbox.labels);
+  const url = site.base && `${site.base}/run/${encodeURIComponent(site.workspace)}/sandboxes/${name}`;
+  return {
+    metadata: {
+      name,
+      ...(url ? { url } : {}),
+      workspace: site.workspace,
+      ...{ labels, externalId, displayName, createdAt, updatedAt: createdAt },
+    },
+    // Without its region: for one that has it the client opens a connection to the platform's own machines.
+    spec: {
+      enabled: true,
+      runtime: {
+        image: image ?? sandbox.image,
+        memory: resources.memoryMb,
+        ...(lifecycle.ttlMs === undefined ? {} : { ttl: `${Math.ceil(lifecycle.ttlMs / 1_000)}s` }),
+      },
+    },
+    ...STATUS[sandbox.status],
+    lastUsedAt: lastActivityAt,
+    ...(expiresAt === null ? {} : { expiresIn: secondsUntil(expiresAt) }),
+    events: events.map(eventShape),
+    errors:
+      cause === null
+        ? []
+        : [{ code: cause.code, message: cause.message, fatal: sandbox.status === "failed", instance: id }],
+    holdfast: { id, status: sandbox.status, cause },
+  };
+}
+
+const secondsUntil = (time: string): number =>
+  Math.max(0, Math.ceil((Date.parse(time) - Date.now()) / 1_000));
+
+/** What decides how a sandbox is; each sleep and each command is in our own timeline. */
+export const SHOWN_EVENTS: readonly EventType[] = [
+  "sandbox.created",
+  "sandbox.ready",
+  "sandbox.degraded",
+  "sandbox.recovered",
+  "sandbox.memory_lost",
+  "sandbox.failed",
+  "sandbox.deleting",
+  "sandbox.terminated",
+];
+
+const eventShape = ({ at, type, message }: Event) => ({
+  time: at,
+  type,
+  message,
+  status: EVENT_STATUS[type] ?? "DEPLOYED",
+});
+const EVENT_STATUS: Readonly<Partial<Record<EventType, string>>> = {
+  "sandbox.created": "DEPLOYING",
+  "sandbox.failed": "FAILED",
+  "sandbox.deleting": "DELETING",
+  "sandbox.terminated": "TERMINATED",
+};
+
+const DRIVE_STATUS: Readonly<Record<DriveStatus, string>> = {
+  creating: "DEPLOYING",
+  ready: "DEPLOYED",
+  degraded: "FAILED",
+  deleting: "DELETING",
+};
+const MB_PER_GB = 1_024;
+
+export function driveShape(drive: Drive, { workspace }: Site) {
+  const { name, createdAt, sizeMb, cause, status, id } = drive;
+  const { labels, externalId, displayName } = fromLabels(drive.labels);
+  return {
+    metadata: {
+      name,
+      displayName: displayName ?? name,
+      ...{ workspace, labels, externalId, createdAt, updatedAt: createdAt },
+    },
+    spec: sizeMb === null ? {} : { size: sizeMb / MB_PER_GB },
+    state: {},
+    status: DRIVE_STATUS[status],
+    events: [],
+    holdfast: { id, status, cause, usage: drive.usage, mounts: drive.mounts },
+  };
+}
+
+const NO_EXIT_CODE = -1;
+
+export function processShape(exec: Exec, { stdout, stderr, logs, truncated }: Output, workingDir = "") {
+  return {
+    pid: exec.id,
+    name: nameOf(exec),
+    command: commandOf(exec),
+    status: processStatus(exec),
+    startedAt: exec.startedAt ?? exec.createdAt,
+    completedAt: exec.endedAt ?? "",
+    exitCode: isTerminal(exec.status) ? (exec.exitCode ?? NO_EXIT_CODE) : 0,
+    workingDir,
+    ...{ logs, stdout, stderr },
+    keepAlive: exec.keepAwake,
+    ...{ restartOnFailure: false, maxRestarts: 0, restartCount: 0 },
+    holdfast: { status: exec.status, signal: exec.signal, cause: exec.cause, dispatched: exec.dispatched },
+    ...(truncated ? { truncated } : {}),
+    ...(exec.suspended ? { suspended: true } : {}),
+  };
+}
+
+const BY_SIGNAL: Readonly<Record<string, string>> = { SIGTERM: "stopped", SIGKILL: "killed" };
+const BY_STATUS: Readonly<Record<Exclude<ExecStatus, "exited">, string>> = {
+  queued: "running",
+  starting: "running",
+  running: "running",
+  timed_out: "killed",
+  cancelled: "killed",
+  lost: "failed",
+  refused: "failed",
+};
+
+function processStatus({ status, exitCode, signal }: Exec): string {
+  if (status !== "exited") return BY_STATUS[status];
+  if (exitCode === 0) return "completed";
+  return BY_SIGNAL[signal ?? ""] ?? "failed";
+}
+
+export const fileShape = ({ name, path, sizeBytes, mode, uid, gid, modifiedAt }: FileStat) => ({
+  name,
+  path,
+  size: sizeBytes,
+  permissions: mode.replace(/^0(?=\d{3}$)/, ""),
+  owner: ownerName(uid),
+  group: ownerName(gid),
+  lastModified: modifiedAt,
+});
+
+/** The two that every image has. */
+const ownerName = (id: number): string => (id === 0 ? "root" : id === 1_000 ? "user" : String(id));
+
+export function directoryShape(path: string, items: readonly FileStat[]) {
+  const [directories, files] = [true, false].map((wanted) =>
+    items.filter(({ kind }) => (kind === "directory") === wanted),
+  );
+  return {
+    name: path.slice(path.lastIndexOf("/") + 1) || "/",
+    path,
+    files: (files ?? []).map(fileShape),
+    subdirectories: (directories ?? []).map(({ name, path: at }) => ({ name, path: at })),
+  };
+}

@@ -1,0 +1,9 @@
+import type { WireError } from "../errors.ts";
+
+/** What the client of another platform expects where Holdfast's own way differs. */
+export interface Dialect {
+  /** The header that its key comes in, in lower case. `Authorization` does as well. */
+  keyHeader: string;
+  /** The body that tells it of an error. */
+  errorBody(error: WireError): object;
+}
