@@ -12,6 +12,10 @@ const KINDS = {
   "cold-disk": { lifecycle: { onMemoryLoss: "cold-start" }, resources: { diskMb: 64 } },
 } as const;
 type Kind = keyof typeof KINDS;
+const MOUNTS = [
+  { drive: "plain", path: "/plain" },
+  { drive: "sized", path: "/sized", subpath: "in/it" },
+];
 const ALL = Object.keys(KINDS) as Kind[];
 const COLD: Kind[] = ["cold", "cold-disk"];
 const FAILED: Kind[] = ["plain", "disk"];
@@ -25,8 +29,11 @@ const execs = new Map<Kind, { ended: string; ran: string }>();
 beforeAll(async () => {
   server = await TestServer.start();
   const before = server.client();
+  await before.drives.create({ name: "plain" });
+  await before.drives.create({ name: "sized", sizeMb: 64 });
   for (const kind of ALL) {
-    const box = await before.sandboxes.create({ name: kind, ...KINDS[kind] });
+    const box = await before.sandboxes.create({ name: kind, ...KINDS[kind], mounts: MOUNTS });
+    await box.exec(`echo ${kind} > /plain/${kind}; echo ${kind} > /sized/${kind}; sync`);
     await box.files.write("/home/user/mine", `of ${kind}`);
     const ended = await box.exec(`echo said by ${kind}; sync`);
     const { id: ran } = await box.execs.start("echo begun; sync; sleep 1000");
@@ -35,7 +42,7 @@ beforeAll(async () => {
   before.close();
   await server.kill("SIGKILL");
   await reboot(server);
-  expect(server.leftovers().filter((thing) => !thing.startsWith("directory sandboxes/"))).toEqual([]);
+  expect(server.leftovers().filter((thing) => !/^directory (sandboxes|drives)\//.test(thing))).toEqual([]);
   await server.start();
   client = server.client();
 }, 180_000);
@@ -62,6 +69,16 @@ describe("after a restart of the host", () => {
     });
     const { items } = await box.events({ types: ["sandbox.restarting"] });
     expect(items).toMatchObject([{ data: { cause: { code: "host_rebooted" }, memoryLost: true } }]);
+  });
+
+  it.for(COLD)("a sandbox that starts again has its drives, and all that was in them (%s)", async (kind) => {
+    const box = await of(kind);
+    await vi.waitFor(
+      async () => expect((await box.mounts()).map(({ state }) => state)).toEqual(["proven", "proven"]),
+      { timeout: 30_000, interval: 100 },
+    );
+    const { stdout } = await box.exec("cat /plain/* /sized/*");
+    expect(stdout.split("\n").filter(Boolean).sort()).toEqual([...ALL, ...ALL].sort());
   });
 
   it.for(FAILED)("any other has failed, says why and until when it is kept (%s)", async (kind) => {
@@ -102,6 +119,7 @@ describe("after a restart of the host", () => {
       expect((await box.delete()).status).toBe("terminated");
       expect(server.leftovers().filter((thing) => thing.includes(box.id))).toEqual([]);
     }
+    for (const name of ["plain", "sized"]) await client.drives.delete(name);
     expect(loopsBelow(server.dir)).toEqual([]);
     expect(await outputOf(execs.get("disk")?.ended ?? "")).toBe("said by disk\n");
     const { totals } = await client.stats();

@@ -100,7 +100,7 @@ export async function audited(world: ChaosWorld, client: Holdfast): Promise<stri
   return until(async () => {
     const { complete, findings } = await client.audit();
     const unexplained = findings.filter(
-      ({ sandboxId, kind }) => kind !== "unknown" || !world.damaged.has(sandboxId),
+      ({ sandboxId, kind }) => kind !== "unknown" || !world.damaged.has(sandboxId ?? ""),
     );
     return [
       ...(complete ? [] : ["the audit is not complete"]),

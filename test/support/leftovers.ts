@@ -35,7 +35,7 @@ function cgroups(installation: string): string[] {
 }
 
 const directories = (stateDir: string): string[] =>
-  ["sandboxes", "runtime"].flatMap((name) =>
+  ["sandboxes", "drives", "runtime"].flatMap((name) =>
     list(join(stateDir, name)).map((id) => `directory ${name}/${id}`),
   );
 

@@ -148,7 +148,7 @@ export class TestServer implements AsyncDisposable {
     return this.leftovers();
   }
 
-  /** Deletes every sandbox, stops the server and fails where anything is left. A dead server's sandboxes need a live one. */
+  /** Deletes every sandbox and drive, stops the server and fails where anything is left. A dead server's sandboxes need a live one. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       if (this.#process?.signalCode && this.leftovers().length > 0) await this.start();
@@ -156,6 +156,8 @@ export class TestServer implements AsyncDisposable {
         const client = this.client();
         const { items } = await client.sandboxes.list({ limit: 1000 });
         await Promise.all(items.map(async ({ id }) => (await client.sandboxes.get(id)).delete()));
+        const { items: drives } = await client.drives.list({ limit: 1000 });
+        await Promise.all(drives.map(({ id }) => client.drives.delete(id)));
         client.close();
       }
       const code = await this.kill("SIGTERM");

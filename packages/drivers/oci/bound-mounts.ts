@@ -1,8 +1,14 @@
+import type { MountPoint } from "@holdfast/engine";
 import type { External } from "./criu.ts";
 import type { Mount } from "./mounts.ts";
 
 /** Where something that is mounted into a sandbox comes from. Paths of the installation itself may change; these don't. */
-export type MountSource = { kind: "keeper" } | { kind: "control" } | { kind: "host"; path: string };
+export type MountSource =
+  | { kind: "keeper" }
+  | { kind: "control" }
+  | { kind: "host"; path: string }
+  /** Whichever is to be there when it is mounted again. */
+  | { kind: "drive" };
 
 export interface BoundMount {
   at: string;
@@ -13,15 +19,22 @@ export interface BoundMount {
 const OWN = new Set(["/", "/proc", "/dev", "/dev/pts", "/dev/shm"]);
 const OWN_BELOW_PROC = ["proc", "tmpfs"];
 
-/** What the runtime mounted from the host, by the mount table inside. Fails where there is something that nobody ordered. */
-export function boundMounts(mounts: readonly Mount[], hostDirs: readonly string[]): BoundMount[] {
+/** What was mounted from the host, by the mount table inside. Fails where there is something that nobody ordered. */
+export function boundMounts(
+  mounts: readonly Mount[],
+  hostDirs: readonly string[],
+  drives: readonly Pick<MountPoint, "path">[],
+): BoundMount[] {
+  const drivePaths = new Set(drives.map(({ path }) => path));
   return mounts
     .filter(({ mountPoint }) => !OWN.has(mountPoint))
     .flatMap((mount) => {
-      const source = sourceOf(mount, hostDirs);
+      const source = drivePaths.has(mount.mountPoint) ? DRIVE : sourceOf(mount, hostDirs);
       return source === null ? [] : [{ at: mount.mountPoint, source }];
     });
 }
+
+const DRIVE = { kind: "drive" } as const;
 
 function sourceOf({ mountPoint: at, fsType }: Mount, hostDirs: readonly string[]): MountSource | null {
   if (at === "/.holdfast") return { kind: "keeper" };
@@ -37,6 +50,6 @@ function sourceOf({ mountPoint: at, fsType }: Mount, hostDirs: readonly string[]
 /** Keys are by position: the order of the mounts is part of the checkpoint. */
 export const externalsOf = (
   bound: readonly BoundMount[],
-  pathOf: (source: MountSource) => string,
+  pathOf: (source: MountSource, at: string) => string,
 ): External[] =>
-  bound.map(({ at, source }, index) => ({ key: `holdfast-${index}`, at, from: pathOf(source) }));
+  bound.map(({ at, source }, index) => ({ key: `holdfast-${index}`, at, from: pathOf(source, at) }));

@@ -9,9 +9,11 @@ import { controllersOf } from "./cgroup.ts";
 import { type CheckpointPlaces, checkpointPlaces, discard, imagesIn, verifyWhole } from "./checkpoints.ts";
 import { dumpArgv } from "./criu.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
+import { closedDirectories } from "./drive-mounts.ts";
 import type { Machine } from "./machine.ts";
 import { MANIFEST_VERSION, type Manifest } from "./manifest.ts";
 import { readMapped } from "./mapped-files.ts";
+import { readMountNotes } from "./mount-notes.ts";
 import { parseMounts } from "./mounts.ts";
 import { findInit } from "./observe.ts";
 import { countSockets, readCgroups, readExecutable } from "./processes.ts";
@@ -110,6 +112,7 @@ export function draftOf(machine: Machine, order: CheckpointOrder): Draft {
     imageVersion: made.imageVersion,
     config: digestOf(join(machine.layout.sandbox(order.sandboxId).bundle, "config.json")),
     mounts: [],
+    closed: closedDirectories(readMountNotes(machine.layout, order.sandboxId)),
     mapped: [],
   };
 }
@@ -137,6 +140,7 @@ export async function dump(
   const mounts = boundMounts(
     parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8")),
     image.hostDirs,
+    readMountNotes(layout, sandboxId),
   );
   const mapped = readMapped(cgroups.members(sandboxId), image.hostDirs);
   const argv = dumpArgv({

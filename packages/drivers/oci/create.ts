@@ -9,13 +9,14 @@ import {
   type InstallationId,
   newSandboxId,
 } from "@holdfast/contract";
-import type { Clock, Driver, Images, Journals, Log } from "@holdfast/engine";
+import type { Clock, Driver, Drives, Images, Journals, Log } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import { installBinaries } from "./binaries.ts";
 import { bundleMaker } from "./bundle.ts";
 import { Cgroups } from "./cgroup.ts";
 import { MKFS } from "./disk.ts";
 import { OciDriver } from "./driver.ts";
+import { OciDrives } from "./drives.ts";
 import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
 import { readHostFiles, shownDirs } from "./host-files.ts";
 import { settleIds } from "./ids.ts";
@@ -53,6 +54,7 @@ export interface OciOptions {
 
 export interface OciMachine {
   driver: Driver;
+  drives: Drives;
   images: Images;
   journals: Journals;
   facts: HostFacts;
@@ -126,6 +128,7 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   await journals.open();
   return {
     driver: new OciDriver(machine, standby),
+    drives: new OciDrives(machine),
     images,
     journals,
     facts: machine.facts,

@@ -18,7 +18,7 @@ export async function destroy(machine: Machine, id: SandboxId, signal: AbortSign
   unmake(places.saved, () => true);
   // Before its mount: whoever wants to read from the disk can't mount it again.
   rmSync(places.diskImage, { force: true });
-  await unmountAll(machine, id, signal);
+  await unmountAll(machine, places, signal);
   await machine.cgroups.remove(id, signal);
   rmSync(places.runtimeState, { recursive: true, force: true });
   await machine.porter.removeTree(places.dir);

@@ -8,11 +8,11 @@ import {
   writeFileSync,
 } from "node:fs";
 import { stat } from "node:fs/promises";
-import type { SandboxId } from "@holdfast/contract";
+import type { DriveId, SandboxId } from "@holdfast/contract";
 import type { Porter } from "@holdfast/keeper";
 import { isGone } from "./errno.ts";
 import { LaunchRefusal } from "./launch-step.ts";
-import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
+import { type DrivePlaces, PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
 import type { Machine } from "./machine.ts";
 import { HELPER_MARK, helperMark } from "./marked.ts";
 import { findBinary } from "./runtime.ts";
@@ -36,6 +36,9 @@ const reservedMb = (diskMb: number): number => Math.min(64, Math.max(1, diskMb /
 export const MKFS = "mke2fs";
 const LOOP_CONTROL = "/dev/loop-control";
 
+/** Whose the disk is, and where its file and its mount are. */
+type DiskPlaces = Pick<SandboxPlaces | DrivePlaces, "dir" | "diskImage" | "disk">;
+
 /** What this host lacks for sandboxes to have disks of their own; null where nothing. */
 export function missingForDisks(mkfs = MKFS): string | null {
   if (findBinary(mkfs) === null) return `${MKFS} is not installed`;
@@ -43,18 +46,19 @@ export function missingForDisks(mkfs = MKFS): string | null {
 }
 
 /**
- * Makes a file system of its own for all that a sandbox writes, in a sparse file, and mounts it in the host's mount
+ * Makes a file system of its own for a drive, or for all that a sandbox writes, in a sparse file, and mounts it in the host's mount
  * namespace. Nothing in it is left to be initialised later: a sparse file is zeros already.
  */
 export async function makeDisk(
   machine: Machine,
-  id: SandboxId,
+  id: SandboxId | DriveId,
+  places: DiskPlaces,
   diskMb: number,
   signal: AbortSignal,
 ): Promise<void> {
   const missing = missingForDisks(machine.mkfs);
-  if (missing !== null) throw new LaunchRefusal(`diskMb can't be had on this host, because ${missing}`);
-  const places = machine.layout.sandbox(id);
+  if (missing !== null)
+    throw new LaunchRefusal(`a disk of its own can't be had on this host, because ${missing}`);
   const draft = `${places.diskImage}.new`;
   writeFileSync(draft, "", { flag: "wx", mode: 0o600 });
   truncateSync(draft, diskMb * MB);
@@ -68,7 +72,7 @@ export async function makeDisk(
 
 async function makeFileSystem(
   machine: Machine,
-  { id, diskMb, image }: { id: SandboxId; diskMb: number; image: string },
+  { id, diskMb, image }: { id: SandboxId | DriveId; diskMb: number; image: string },
   signal: AbortSignal,
 ): Promise<void> {
   const argv = [
@@ -86,7 +90,7 @@ async function makeFileSystem(
 /** False where there is no image. What is removed inside goes back to the host's disk at once. */
 export async function mountDisk(
   machine: { porter: Pick<Porter, "mountDisk">; idBase: number },
-  { diskImage: image, disk: target }: SandboxPlaces,
+  { diskImage: image, disk: target }: Pick<DiskPlaces, "diskImage" | "disk">,
 ): Promise<boolean> {
   const options = `discard,resuid=${machine.idBase}`;
   return (await machine.porter.mountDisk({ image, target, options })) === "mounted";

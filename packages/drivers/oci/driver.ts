@@ -10,6 +10,7 @@ import {
   type LaunchOrder,
   type Link,
   LinkLost,
+  type MountOrder,
   type Observation,
   type RestoreOrder,
   type SaveOrder,
@@ -20,6 +21,7 @@ import { checkpoint } from "./checkpoint.ts";
 import { discard } from "./checkpoints.ts";
 import { endCriu } from "./criu-run.ts";
 import { destroy } from "./destroy.ts";
+import { mountDrive, unmountDrive } from "./drive-mounts.ts";
 import { launch } from "./launch.ts";
 import { list } from "./list.ts";
 import type { Machine } from "./machine.ts";
@@ -60,6 +62,7 @@ export class OciDriver implements Driver {
   readonly #machine: Machine;
   readonly #written: Written;
   readonly #underway = new Map<SandboxId, Undertaking>();
+  readonly #mounting = new Map<SandboxId, Promise<unknown>>();
 
   constructor(machine: Machine, standby: Driver["standby"]) {
     this.#machine = machine;
@@ -176,6 +179,29 @@ export class OciDriver implements Driver {
 
   thaw(id: SandboxId, signal: AbortSignal): Promise<void> {
     return this.#machine.cgroups.thaw(id, signal);
+  }
+
+  mount(order: MountOrder, signal: AbortSignal): Promise<void> {
+    return this.#inTurn(order.sandboxId, () => mountDrive(this.#machine, order, signal));
+  }
+
+  unmount(id: SandboxId, path: string, options: { keepClosed: boolean }, signal: AbortSignal): Promise<void> {
+    return this.#inTurn(id, () => {
+      signal.throwIfAborted();
+      return unmountDrive(this.#machine, id, path, options);
+    });
+  }
+
+  /** Mounts of one sandbox one after the other, whoever has given up waiting for one: an unmount finds what a mount made. */
+  #inTurn<Result>(id: SandboxId, act: () => Promise<Result>): Promise<Result> {
+    const turn = (this.#mounting.get(id) ?? Promise.resolve()).then(act);
+    const over = turn
+      .catch(() => undefined)
+      .then(() => {
+        if (this.#mounting.get(id) === over) this.#mounting.delete(id);
+      });
+    this.#mounting.set(id, over);
+    return turn;
   }
 
   async stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {

@@ -101,7 +101,7 @@ async function makePlace(
   const { dir, disk } = machine.layout.sandbox(order.sandboxId);
   const { diskMb } = order.resources;
   if (diskMb === undefined) return (name) => join(dir, name);
-  await makeDisk(machine, order.sandboxId, diskMb, signal);
+  await makeDisk(machine, order.sandboxId, machine.layout.sandbox(order.sandboxId), diskMb, signal);
   return (name) => {
     symlinkSync(join("disk", name), join(dir, name));
     return join(disk, name);
@@ -146,7 +146,7 @@ export async function requireWritten(machine: Machine, id: SandboxId, signal: Ab
 /** One that the kernel gave up is mounted anew, which repairs what its journal can. */
 async function takeOverDisk(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const places = machine.layout.sandbox(id);
-  if (diskMountOf(readMounts(), places) === "failed") await unmountAll(machine, id, signal);
+  if (diskMountOf(readMounts(), places) === "failed") await unmountAll(machine, places, signal);
   if (!(await mountDisk(machine, places))) {
     throw new LaunchRefusal("the disk of the earlier instance is missing");
   }

@@ -8,6 +8,7 @@ import {
   whileThere,
 } from "./checkpoints.ts";
 import { removeWorkDir } from "./criu-run.ts";
+import { takeOverMounts } from "./drive-mounts.ts";
 import type { Machine } from "./machine.ts";
 import type { Manifest } from "./manifest.ts";
 import { bringBack, readBack } from "./restore.ts";
@@ -55,6 +56,7 @@ export async function bringBackAs(
   });
   if (renamed === "gone") throw new Error(`process ${pid} is not there`);
   removeWorkDir(machine, sandboxId);
+  await takeOverMounts(machine, sandboxId, manifest, order.mounts ?? [], signal);
   await cgroups.thaw(sandboxId, signal);
   return instance;
 }

@@ -161,7 +161,7 @@ class Unpacking {
       return jail.hardlink(pathOf(header.linkname ?? ""), path, signal);
     }
     if (header.type === "symlink") {
-      await jail.symlink(header.linkname ?? "", path, this.#owner(header), signal);
+      await jail.symlink(path, header.linkname ?? "", this.#owner(header), signal);
     } else {
       const options = { mode: modeOf(header, 0o644), ...this.#owner(header), parents: true };
       const stat = await jail.write(path, body, options, signal);

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Instance, LaunchOrder } from "@holdfast/engine";
+import { reopen } from "./drive-mounts.ts";
 import { copyFiles, makeFiles, takeOverFiles } from "./files.ts";
 import { bringBackAs, openTemplate } from "./fork.ts";
 import { setIpcFromOutside } from "./kernel.ts";
@@ -34,9 +35,10 @@ export async function launch(machine: Machine, order: LaunchOrder, signal: Abort
       ? makeFiles(machine, order, signal)
       : copyFiles(machine, order, template, signal);
   });
-  await step("root", "its root file system could not be mounted", () =>
-    mountRoot(machine, image, places, signal),
-  );
+  await step("root", "its root file system could not be mounted", async () => {
+    await mountRoot(machine, image, places, signal);
+    if (template !== null) await reopen(machine, order.sandboxId, template.manifest, order.mounts ?? []);
+  });
   if (template?.source.kind === "memory") {
     return step("memory", "its memory could not be brought back", () =>
       bringBackAs(machine, order, template, signal),

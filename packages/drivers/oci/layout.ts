@@ -1,6 +1,6 @@
 import { chmodSync, chownSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
-import type { InstallationId, SandboxId } from "@holdfast/contract";
+import type { DriveId, InstallationId, SandboxId } from "@holdfast/contract";
 
 /**
  * Where everything of one sandbox lies on the host. Only upper, work, root, control and journals hold what it wrote. Of a
@@ -28,9 +28,24 @@ export interface SandboxPlaces {
   readonly checkpoints: string;
   /** Copies of its files and memory that were kept by order, likewise. */
   readonly saved: string;
+  /** Which drives are mounted in it, and where. */
+  readonly mounts: string;
+  /** Where drives are mounted for CRIU while it works for this sandbox. */
+  readonly staged: string;
   /** Where CRIU keeps its papers while it works for this sandbox. */
   readonly criu: string;
   readonly runtimeState: string;
+  readonly marker: string;
+}
+
+/** Where a drive lies on the host. Only what is in `data` was written by sandboxes. */
+export interface DrivePlaces {
+  readonly dir: string;
+  /** The drive's own file system, where it has one: the file that it is in, and where that is mounted. */
+  readonly diskImage: string;
+  readonly disk: string;
+  /** What the drive is made of; written last. */
+  readonly note: string;
   readonly marker: string;
 }
 
@@ -38,6 +53,9 @@ export interface Layout {
   readonly stateDir: string;
   readonly installation: InstallationId;
   readonly sandboxes: string;
+  readonly drives: string;
+  /** A directory that nobody but root can write to, and nobody does: what is in the place of a drive that is gone. */
+  readonly nothing: string;
   readonly images: string;
   readonly keepers: string;
   readonly porters: string;
@@ -53,9 +71,10 @@ export interface Layout {
   /** A null device of our own, to be the runtime's stdio. */
   readonly nullDevice: string;
   sandbox(id: SandboxId): SandboxPlaces;
+  drive(id: DriveId): DrivePlaces;
 }
 
-export const markerOf = (installation: InstallationId, id: SandboxId): string =>
+export const markerOf = (installation: InstallationId, id: SandboxId | DriveId): string =>
   `holdfast-${installation}-${id}`;
 
 export const factsFile = (stateDir: string): string => join(stateDir, "oci-facts.json");
@@ -66,10 +85,13 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
   const sandboxes = join(stateDir, "sandboxes");
   const runtime = join(stateDir, "runtime");
   const journals = join(stateDir, "journals");
+  const drives = join(stateDir, "drives");
   return {
     stateDir,
     installation,
     sandboxes,
+    drives,
+    nothing: join(stateDir, "nothing"),
     images: join(stateDir, "images"),
     keepers: join(stateDir, "keepers"),
     porters: join(stateDir, "porters"),
@@ -97,8 +119,20 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
         instance: join(dir, "instance.json"),
         checkpoints: join(dir, "checkpoints"),
         saved: join(dir, "saved"),
+        mounts: join(dir, "mounts.json"),
+        staged: join(dir, "staged"),
         criu: join(dir, "criu"),
         runtimeState: join(runtime, id),
+        marker: markerOf(installation, id),
+      };
+    },
+    drive: (id) => {
+      const dir = join(drives, id);
+      return {
+        dir,
+        diskImage: join(dir, "disk.img"),
+        disk: join(dir, "disk"),
+        note: join(dir, "drive.json"),
         marker: markerOf(installation, id),
       };
     },
@@ -108,6 +142,8 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
 /** To be passed through by the mapped root, by its group, and not to be listed. No other user of the host gets in. */
 export const PASSABLE_BY_GROUP = 0o710;
 const PRIVATE = 0o700;
+/** To be looked at by everyone, and written to by nobody that has no rights over root's files. */
+const CLOSED = 0o555;
 
 /** `group` is the mapped root's: the runtime reaches roots, control directories and keepers with its rights. */
 export function makeLayout(layout: Layout, group: number): void {
@@ -116,8 +152,11 @@ export function makeLayout(layout: Layout, group: number): void {
     chownSync(dir, 0, group);
     chmodSync(dir, PASSABLE_BY_GROUP);
   }
-  for (const dir of [layout.images, layout.runtime, layout.porters, layout.journals, layout.criu]) {
+  const { images, runtime, porters, journals, criu, drives } = layout;
+  for (const dir of [images, runtime, porters, journals, criu, drives]) {
     mkdirSync(dir, { recursive: true, mode: PRIVATE });
     chmodSync(dir, PRIVATE);
   }
+  mkdirSync(layout.nothing, { recursive: true });
+  chmodSync(layout.nothing, CLOSED);
 }

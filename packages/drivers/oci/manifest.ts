@@ -1,6 +1,7 @@
 import type { CheckpointId, InstallationId, SandboxId } from "@holdfast/contract";
 import type { BoundMount } from "./bound-mounts.ts";
 import type { MappedFile } from "./mapped-files.ts";
+import type { ClosedDirectory } from "./mount-notes.ts";
 
 export const MANIFEST_VERSION = 1;
 
@@ -22,10 +23,12 @@ export interface Manifest {
   /** Of the bundle that the instance was launched with. */
   config: string;
   mounts: BoundMount[];
+  /** Directories that drives are mounted over, as they were before they were closed; those of before there were drives lack it. */
+  closed?: ClosedDirectory[];
   mapped: MappedFile[];
 }
 
-type Shape = { [Key in keyof Manifest]: (value: unknown) => boolean };
+type Shape = { [Key in keyof Manifest]-?: (value: unknown) => boolean };
 
 const isText = (value: unknown): boolean => typeof value === "string" && value !== "";
 const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0;
@@ -35,8 +38,10 @@ const listOf =
     Array.isArray(value) && value.every((item) => fits(item, shape));
 
 const isSource = (value: unknown): boolean =>
-  fits(value, { kind: (kind) => kind === "keeper" || kind === "control" }) ||
+  fits(value, { kind: (kind) => kind === "keeper" || kind === "control" || kind === "drive" }) ||
   fits(value, { kind: (kind) => kind === "host", path: isText });
+
+const isOwned = (value: unknown): boolean => fits(value, { uid: isCount, gid: isCount, mode: isCount });
 
 const SHAPE: Shape = {
   version: (value) => value === MANIFEST_VERSION,
@@ -54,6 +59,7 @@ const SHAPE: Shape = {
   imageVersion: isText,
   config: isText,
   mounts: listOf({ at: isText, source: isSource }),
+  closed: (value) => value === undefined || listOf({ path: isText, before: isOwned })(value),
   mapped: listOf({ path: isText, ino: isText, size: isText, modifiedNs: isText }),
 };
 

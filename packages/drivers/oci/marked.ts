@@ -1,4 +1,4 @@
-import { type InstallationId, isSandboxId, type SandboxId } from "@holdfast/contract";
+import { type DriveId, type InstallationId, isSandboxId, type SandboxId } from "@holdfast/contract";
 import {
   allPids,
   isRootOutside,
@@ -12,7 +12,8 @@ import {
 /** In the environment of a helper: whose it is. */
 export const HELPER_MARK = "HOLDFAST_HELPER";
 
-export const helperMark = (installation: InstallationId, id: SandboxId): string => `${installation}/${id}`;
+export const helperMark = (installation: InstallationId, id: SandboxId | DriveId): string =>
+  `${installation}/${id}`;
 
 export interface MarkedProcess {
   sandboxId: SandboxId;

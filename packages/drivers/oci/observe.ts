@@ -2,6 +2,7 @@ import { existsSync, statSync } from "node:fs";
 import type { Cause, SandboxId } from "@holdfast/contract";
 import type { Identity, Observation } from "@holdfast/engine";
 import { namesIn } from "./checkpoints.ts";
+import { observeMounts } from "./drive-mounts.ts";
 import { errnoOf } from "./errno.ts";
 import { loopsIn } from "./loops.ts";
 import type { Machine } from "./machine.ts";
@@ -73,6 +74,7 @@ export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mou
       state: frozen ? "frozen" : stopped ? "stopped" : "running",
       root,
       oomKills: machine.cgroups.oomKills(id) - oomKillsBefore(machine, id),
+      mounts: observeMounts(machine, id, living.pid, mounts),
       problems: problemsOf({
         keeper: init !== null,
         mounted: root !== null,

@@ -7,6 +7,7 @@ import { digestOf } from "./checkpoint.ts";
 import { checkpointPlaces, imagesIn, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
 import { restoreArgv } from "./criu.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
+import { stageDrives, unstageDrives } from "./drive-mounts.ts";
 import { requireWritten } from "./files.ts";
 import { LaunchRefusal } from "./launch-step.ts";
 import type { Machine } from "./machine.ts";
@@ -81,7 +82,7 @@ async function prepareRoot(
 /** Builds up the processes of a checkpoint, of this sandbox or of another, in this sandbox's cgroups, and leaves them frozen. */
 export async function bringBack(
   machine: Machine,
-  { sandboxId }: Pick<RestoreOrder, "sandboxId">,
+  { sandboxId, mounts = [] }: Pick<RestoreOrder, "sandboxId" | "mounts">,
   { images, manifest }: { images: string; manifest: Manifest },
   signal: AbortSignal,
 ): Promise<void> {
@@ -92,6 +93,7 @@ export async function bringBack(
   cgroups.makeParent();
   // Processes of a frozen cgroup can't be built up: it is thawed now, and frozen by the script before they run.
   cgroups.unfreeze(sandboxId);
+  const staged = await stageDrives(machine, sandboxId, manifest, mounts);
   const argv = restoreArgv({
     binary: criu.path,
     images,
@@ -100,10 +102,14 @@ export async function bringBack(
     pidFile: join(work, "pid"),
     script: porter.actionScript,
     cgroup: manifest.sandboxId === sandboxId ? null : cgroups.path(sandboxId),
-    externals: externalsOf(manifest.mounts, sourcePaths(machine, sandboxId, manifest.keeperVersion)),
+    externals: externalsOf(manifest.mounts, sourcePaths(machine, sandboxId, manifest.keeperVersion, staged)),
   });
   const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
-  await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS }, signal);
+  try {
+    await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS }, signal);
+  } finally {
+    await unstageDrives(machine, staged);
+  }
 }
 
 /** What came back is looked at from outside before anyone may let it run. */

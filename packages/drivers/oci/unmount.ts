@@ -1,4 +1,3 @@
-import type { SandboxId } from "@holdfast/contract";
 import { loopsIn } from "./loops.ts";
 import type { Machine } from "./machine.ts";
 import { mountsOf, readMounts } from "./mounts.ts";
@@ -7,10 +6,12 @@ import { mountsOf, readMounts } from "./mounts.ts";
 const LOOP_GONE_MS = 10_000;
 const LOOP_POLL_MS = 5;
 
-/** Takes off every mount of a sandbox without processes. Resolves when no loop device has its disk any more. */
-export async function unmountAll(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
-  const { porter, clock, layout } = machine;
-  const { dir, marker } = layout.sandbox(id);
+/** Takes off every mount of a sandbox without processes, or of a drive. Resolves when no loop device has its disk any more. */
+export async function unmountAll(
+  { porter, clock }: Pick<Machine, "porter" | "clock">,
+  { dir, marker }: { dir: string; marker: string },
+  signal: AbortSignal,
+): Promise<void> {
   for (const { mountPoint } of mountsOf(readMounts(), dir, marker)) await porter.unmount(mountPoint);
   const end = clock.now() + LOOP_GONE_MS;
   for (;;) {
