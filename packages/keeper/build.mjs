@@ -39,6 +39,8 @@ const SHARED = [
   "path.c",
   "files.c",
   "names.c",
+  "watch.c",
+  "watch_tree.c",
   "remove.c",
   "descriptors.c",
 ];

@@ -32,6 +32,7 @@ const UNKNOWN_TYPE = 3;
 const NOT_GREETED = 5;
 const EXEC_RUNNING = 9;
 const LIMIT = 10;
+const BAD_HANDLE = 12;
 const CANCELLED = 4;
 
 beforeAll(() => {
@@ -287,7 +288,7 @@ describe("a keeper", () => {
 
   test("refuses a malformed payload of every request and goes on", async () => {
     const wire = await keeper.greeted();
-    const types = [1, 2, ...range(10, 17), ...range(20, 36), 40, 41];
+    const types = [1, 2, ...range(10, 17), ...range(20, 39), 40, 41];
     for (const type of types) {
       const lying = Buffer.concat([u32(0xfffffff0), Buffer.from("short")]);
       expect(refusal(await wire.send(frame(type, type, lying)).answer(type)), `type ${type}`).toBe(MALFORMED);
@@ -314,6 +315,37 @@ describe("a keeper", () => {
     const ids = range(100, 1_100);
     wire.send(...ids.map(ping));
     for (const id of ids) expect((await wire.next()).id).toBe(id);
+  });
+
+  test("has one reader for a watch, who learns of its end, and forgets both with the link", async () => {
+    const wire = await keeper.greeted();
+    const watched = mkdtempSync(join(directory, "watched-"));
+    const open = async (id: number) => {
+      const { type, payload } = await wire.send(frame(id, 37, str(watched), u8(1))).answer(id);
+      expect(type).toBe(0x8000 | 37);
+      return payload;
+    };
+    const read = (id: number, watch: Buffer, waitMs = 60_000) => frame(id, 38, watch, u32(100), u32(waitMs));
+    const watch = await open(2);
+    const nothing = await wire.send(read(3, watch, 0)).answer(3);
+    expect(nothing.payload).toEqual(Buffer.concat([u8(1), u32(0)]));
+    expect(refusal(await wire.send(read(4, watch), read(5, watch)).answer(5))).toBe(LIMIT);
+    wire.send(frame(6, 39, watch));
+    expect(refusal(await wire.answer(4))).toBe(BAD_HANDLE);
+    expect((await wire.answer(6)).type).toBe(0x8000 | 39);
+    for (const [id, type] of [
+      [7, 38],
+      [8, 39],
+    ] as const) {
+      const late = type === 38 ? read(id, watch) : frame(id, 39, watch);
+      expect(refusal(await wire.send(late).answer(id))).toBe(BAD_HANDLE);
+    }
+    const again = await open(9);
+    expect(again).not.toEqual(watch);
+    wire.send(read(10, again), frame(11, 37, str(watched), u8(1)));
+    wire.socket.destroy();
+    const other = await keeper.greeted();
+    expect(refusal(await other.send(read(2, again)).answer(2))).toBe(BAD_HANDLE);
   });
 
   test("drops links of a smaller generation and refuses new ones", async () => {

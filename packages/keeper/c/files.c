@@ -13,6 +13,7 @@
 
 #include "names.h"
 #include "path.h"
+#include "watch.h"
 
 #define UNSAID 0xFFFFFFFFu
 
@@ -456,5 +457,6 @@ const struct route file_routes[] = {
     {20, handle_stat},    {21, handle_open},     {22, handle_read},     {23, handle_create}, {24, handle_write},
     {25, handle_commit},  {26, handle_close},    {27, handle_dir_open}, {28, handle_dir_read}, {29, handle_mkdir},
     {30, handle_remove},  {31, handle_rename},   {32, handle_chmod},    {33, handle_chown},  {34, handle_symlink},
-    {35, handle_hardlink}, {36, handle_utimes},  {0, NULL},
+    {35, handle_hardlink}, {36, handle_utimes},  {37, handle_watch},    {38, handle_watch_read}, {39, handle_watch_end},
+    {0, NULL},
 };

@@ -59,7 +59,7 @@ static bool once_in(uint64_t count) {
 
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Fields by letter: p path, i exec id, t text, d data, h handle, s size, a arguments, e environment, 1 4 8 numbers. */
+/* Fields by letter: p path, i exec id, t text, d data, h handle, w watch, s size, a arguments, e environment, 1 4 8 numbers. */
 static const struct {
   uint16_t type;
   uint8_t weight;
@@ -69,7 +69,8 @@ static const struct {
     {14, 2, "i"},     {15, 1, ""},   {16, 3, "i1"},         {17, 4, "is"},   {20, 4, "p1"},   {21, 4, "p"},
     {22, 4, "h84"},   {23, 6, "p4144"}, {24, 6, "hd"},      {25, 4, "h"},    {26, 4, "h"},    {27, 3, "p"},
     {28, 3, "h4"},    {29, 6, "p4144"}, {30, 3, "p1"},      {31, 3, "pp1"},  {32, 2, "p4"},   {33, 2, "p44"},
-    {34, 3, "pp44"},  {35, 2, "pp"}, {36, 2, "p8"},         {40, 1, ""},     {41, 1, ""},     {99, 1, "8"},
+    {34, 3, "pp44"},  {35, 2, "pp"}, {36, 2, "p8"},         {37, 4, "p1"},   {38, 4, "w44"},  {39, 2, "w"},
+    {40, 1, ""},      {41, 1, ""},   {99, 1, "8"},
 };
 
 static const char *const paths[] = {
@@ -140,6 +141,9 @@ static void put_field(struct writer *out, char field) {
       break;
     case 'h':
       write_u32(out, (uint32_t)((1 + below(6)) * HANDLES_MAX + below(4)));
+      break;
+    case 'w':
+      write_u32(out, (uint32_t)((1 + below(2)) * WATCHES_MAX + below(2)));
       break;
     case 'a':
       put_list(out, once_in(2) ? "/nothing/here" : "nothing", "argument");

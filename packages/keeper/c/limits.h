@@ -36,6 +36,15 @@
 #define REMOVE_PASSES_MAX 100000
 #define REMOVE_NAMES_MAX 100
 
+/* Watches of one link, the directories of all of them together, and what is queued of one for a slow reader. */
+#define WATCHES_MAX 32u
+#define WATCH_DIRECTORIES_MAX 8192u
+#define WATCH_QUEUE_MAX (256u * KIB)
+/* Events that are taken, and pieces of directories that are read, before the links get their turn. */
+#define WATCH_TURN_BYTES (16u * KIB)
+#define WATCH_TURN_READS 8
+#define WATCH_READ_BUFFER (4u * KIB)
+
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u
 #define EXEC_ID_MAX 64u

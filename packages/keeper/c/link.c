@@ -11,6 +11,7 @@
 
 #include "files.h"
 #include "server.h"
+#include "watch.h"
 
 #define SEND_PIECES 16
 
@@ -77,6 +78,7 @@ void link_close(struct link *link) {
   source_close(&link->source);
   queue_drop(link);
   files_link_gone(link);
+  watches_link_gone(link);
   if (server->service && server->service->link_gone) server->service->link_gone(server, link);
   for (int i = 0; i < LINKS_MAX; i++) {
     if (server->links[i] == link) server->links[i] = NULL;
@@ -89,6 +91,7 @@ void links_bury(struct server *server) {
   while (server->dead_links) {
     struct link *link = server->dead_links;
     server->dead_links = link->next_dead;
+    watches_free(link);
     free(link->input);
     free(link);
   }

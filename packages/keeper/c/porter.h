@@ -16,6 +16,8 @@ enum porter_exit {
   PORTER_GONE = 3,
   /* It would take more room than it may. */
   PORTER_TOO_MUCH = 4,
+  /* What was found forbids it; which of the reasons that can be is the first word on stdout. */
+  PORTER_REFUSED = 5,
 };
 
 /* Each takes the arguments behind its name and returns the exit status. */
@@ -32,6 +34,13 @@ int porter_spawn(int argc, char **argv);
 int porter_sums(int argc, char **argv);
 int porter_sync(int argc, char **argv);
 int porter_rename_keeper(int argc, char **argv);
+int porter_mount(int argc, char **argv);
+int porter_unmount(int argc, char **argv);
+int porter_seal(int argc, char **argv);
+int porter_unseal(int argc, char **argv);
+int porter_stage(int argc, char **argv);
+int porter_drive_root(int argc, char **argv);
+int porter_usage(int argc, char **argv);
 
 /* Run by CRIU, which passes no arguments: the stage of the restore. */
 int porter_restoring(const char *stage);
@@ -40,6 +49,9 @@ int porter_restoring(const char *stage);
 int porter_failed(const char *what);
 /* A decimal number of at most `max` and nothing else; -1 where it isn't one. */
 long long porter_number(const char *text, long long max);
+
+/* Takes one mount off a path whose last part is no link; a busy one is detached. -1 with errno. */
+int porter_unmount_one(const char *target);
 
 /* The open directory of a process in /proc, which never becomes another's; -1 with errno. */
 int porter_process(pid_t pid);

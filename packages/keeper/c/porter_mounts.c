@@ -69,7 +69,7 @@ int porter_overlay(int argc, char **argv) {
   return PORTER_DONE;
 }
 
-static int unmount_one(const char *target) {
+int porter_unmount_one(const char *target) {
   struct timespec pause = {.tv_nsec = BUSY_PAUSE_NS};
   for (int i = 0; i < BUSY_TRIES; i++) {
     if (umount2(target, UMOUNT_NOFOLLOW) == 0) return 0;
@@ -82,7 +82,7 @@ static int unmount_one(const char *target) {
 int porter_umount(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
   for (int i = 0; i < STACK_MAX; i++) {
-    if (unmount_one(argv[0]) == 0) continue;
+    if (porter_unmount_one(argv[0]) == 0) continue;
     return errno == EINVAL || errno == ENOENT ? PORTER_DONE : porter_failed("the mount can't be taken off");
   }
   errno = 0;

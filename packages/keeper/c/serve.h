@@ -30,7 +30,7 @@ struct serve_options {
  *
  * The caller is single threaded, is already where it wants to be (pivoted, ids mapped, privileges dropped): paths are
  * taken as they are in this process. /proc is not needed. SIGCHLD gets blocked and SIGPIPE ignored; only children that
- * the server itself forked are waited for.
+ * the server itself forked are waited for. The working directory becomes the root.
  *
  * Returns 0 when the link is over, -1 with errno where serving could not begin.
  */

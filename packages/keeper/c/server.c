@@ -15,6 +15,7 @@
 
 #include "descriptors.h"
 #include "files.h"
+#include "watch.h"
 
 #define EVENTS_PER_TURN 64
 #define REAPED_PER_TURN 512
@@ -287,6 +288,9 @@ void server_turn(struct server *server) {
   sleep_until_due(server);
   for (int i = 0; i < LINKS_MAX; i++) {
     if (server->links[i]) link_pump(server->links[i]);
+  }
+  for (int i = 0; i < LINKS_MAX; i++) {
+    if (server->links[i]) watches_tick(server->links[i]);
   }
   if (server->child_died) reap(server);
   if (server->service && server->service->tick) server->service->tick(server);

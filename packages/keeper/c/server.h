@@ -19,6 +19,7 @@
 struct server;
 struct link;
 struct handle;
+struct watches;
 
 /* Something in the epoll set. A closed one has fd -1; its memory stays until the turn is over. */
 struct source {
@@ -95,6 +96,7 @@ struct link {
   /* The first end of an exec that there was no room to announce, by its number; 0 where none is owed. */
   uint64_t ends_owed;
   struct handle *handles;
+  struct watches *watches;
   struct link *next_dead;
 };
 

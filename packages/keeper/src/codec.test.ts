@@ -117,6 +117,32 @@ describe("answers", () => {
     }
   });
 
+  test("changes are read as they were sent, unless they would lead out of what is watched", () => {
+    const read = (relative: string, kind = 1) =>
+      files.readWatch(1, { max: 1, waitMs: 0 }).decode(
+        Reader.of(
+          payload((out) => {
+            out.u8(1);
+            out.u32(1);
+            out.u8(kind);
+            out.u8(0);
+            out.str(relative);
+          }),
+        ),
+      );
+    for (const relative of ["", "a", "a/..b/c d"]) {
+      expect(read(relative)).toEqual({
+        more: true,
+        changes: [{ kind: "created", directory: false, relative }],
+      });
+    }
+    for (const relative of ["..", "a/../b", "/a", "a//b", "a/", "./a"]) {
+      expect(() => read(relative), relative).toThrow(WireError);
+    }
+    expect(read("", 4).changes[0]?.kind).toBe("overflow");
+    for (const kind of [0, 5]) expect(() => read("", kind)).toThrow(WireError);
+  });
+
   test("a refusal keeps its reason, errno and floor", () => {
     const refusal = (code: number, errno: number, floor: number) =>
       readRefusal(
@@ -175,6 +201,8 @@ test("random bytes into any decoder give an answer or a WireError", () => {
     files.openFile("/").decode,
     files.readFile(1, 0, 10).decode,
     files.readDirectory(1, 10).decode,
+    files.openWatch("/", true).decode,
+    files.readWatch(1, { max: 10, waitMs: 0 }).decode,
     links.hello({ installation: "i", sandbox: "s", generation: 1 }).decode,
     links.ping(1).decode,
     links.probe().decode,

@@ -1,4 +1,4 @@
-import { FILE_KINDS } from "@holdfast/contract";
+import { FILE_KINDS, type FileChange } from "@holdfast/contract";
 import type { Stat, WriteOptions } from "@holdfast/engine";
 import { type Ask, ask, nothing, oneOf } from "./ask.ts";
 import { REQUEST } from "./protocol.ts";
@@ -9,6 +9,9 @@ const UNSET = 0xffff_ffff;
 const DIRECTORY_MODE = 0o755;
 /** A directory entry with empty strings. */
 const SMALLEST_ENTRY = 53;
+const CHANGE_KINDS: readonly FileChange["kind"][] = ["created", "modified", "removed", "overflow"];
+/** A change of what is watched itself. */
+const SMALLEST_CHANGE = 6;
 
 export function readStat(from: Reader): Stat {
   return {
@@ -118,13 +121,14 @@ export const readDirectory = (handle: number, max: number): Ask<{ entries: Entry
   );
 
 /** A name that is joined to a path must not be able to lead out of it. */
-function readName(from: Reader): string {
-  const name = from.str();
+function checkedName(name: string): string {
   if (name === "" || name === "." || name === ".." || name.includes("/")) {
     throw new WireError("a directory entry whose name is none");
   }
   return name;
 }
+
+const readName = (from: Reader): string => checkedName(from.str());
 
 export const makeDirectory = (path: string, options: WriteOptions): Ask<void> =>
   ask(
@@ -186,14 +190,14 @@ export const changeOwner = (path: string, owner: Owner): Ask<void> =>
     nothing,
   );
 
-export const makeSymlink = (target: string, path: string, owner: Owner): Ask<void> =>
+export const makeSymlink = (path: string, target: string, owner: Partial<Owner>): Ask<void> =>
   ask(
     REQUEST.symlink,
     (out) => {
       out.str(target);
       out.str(path);
-      out.u32(owner.uid);
-      out.u32(owner.gid);
+      out.u32(owner.uid ?? UNSET);
+      out.u32(owner.gid ?? UNSET);
     },
     nothing,
   );
@@ -217,3 +221,56 @@ export const changeTime = (path: string, modifiedAt: number): Ask<void> =>
     },
     nothing,
   );
+
+export const openWatch = (path: string, recursive: boolean): Ask<{ watch: number }> =>
+  ask(
+    REQUEST.watch,
+    (out) => {
+      out.str(path);
+      out.flag(recursive);
+    },
+    (from) => ({ watch: from.u32() }),
+  );
+
+/** A change, by its path from what is watched; an empty one is that itself. */
+export interface Change {
+  kind: FileChange["kind"];
+  directory: boolean;
+  relative: string;
+}
+
+export interface WatchSlice {
+  /** Whether there can be any more. */
+  more: boolean;
+  changes: Change[];
+}
+
+/** Answered when there is something, or with nothing after the wait. */
+export const readWatch = (watch: number, order: { max: number; waitMs: number }): Ask<WatchSlice> =>
+  ask(
+    REQUEST.watchRead,
+    (out) => {
+      out.u32(watch);
+      out.u32(order.max);
+      out.u32(order.waitMs);
+    },
+    (from) => {
+      const more = from.flag();
+      const changes: Change[] = [];
+      for (let count = from.count(SMALLEST_CHANGE); count > 0; count--) changes.push(readChange(from));
+      if (changes.length > order.max) throw new WireError("more changes than were asked for");
+      return { more, changes };
+    },
+    "patient",
+  );
+
+function readChange(from: Reader): Change {
+  const kind = oneOf(CHANGE_KINDS, from.u8(), "kind of change");
+  const directory = from.flag();
+  const relative = from.str();
+  if (relative !== "") relative.split("/").forEach(checkedName);
+  return { kind, directory, relative };
+}
+
+export const endWatch = (watch: number): Ask<void> =>
+  ask(REQUEST.watchEnd, (out) => out.u32(watch), nothing, "urgent");

@@ -3,9 +3,11 @@ import { randomBytes } from "node:crypto";
 import {
   chmodSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   statSync,
   symlinkSync,
   truncateSync,
@@ -261,6 +263,46 @@ test("a mode is changed through a symbolic link, but never that of the keeper's 
     reason: "reserved_path",
   });
   expect(statSync(join(keeper.directory, "control")).mode & 0o7777).toBe(0o700);
+});
+
+describe("a symbolic link", () => {
+  test("is made with its target as it is, its owner and its parents", async () => {
+    await files.symlink(at("a/b/link"), "../no where/../x", { parents: true, uid: 5, gid: 6 }, soon());
+    expect(readlinkSync(at("a/b/link"))).toBe("../no where/../x");
+    const { uid, gid } = lstatSync(at("a/b/link"));
+    expect([uid, gid, statSync(at("a/b")).uid]).toEqual([5, 6, 5]);
+    await files.symlink(at("plain"), "/", {}, soon());
+    expect(lstatSync(at("plain")).uid).toBe(1000);
+    const missing = files.symlink(at("x/link"), "y", {}, soon());
+    await expect(missing).rejects.toMatchObject({ errno: "ENOENT" });
+  });
+
+  test("takes nothing's place, and none in the keeper's own directory", async () => {
+    writeFileSync(at("file"), "kept");
+    symlinkSync("nowhere", at("dangling"));
+    for (const name of ["file", "dangling", ""]) {
+      const taken = files.symlink(at(name), "other", { parents: true }, soon());
+      await expect(taken, name).rejects.toMatchObject({ errno: "EEXIST" });
+    }
+    expect([readFileSync(at("file"), "utf8"), readlinkSync(at("dangling"))]).toEqual(["kept", "nowhere"]);
+    const control = files.symlink(join(keeper.directory, "control", "link"), "/", {}, soon());
+    await expect(control).rejects.toMatchObject({ reason: "reserved_path" });
+  });
+});
+
+test("a time is set to the millisecond, of a symbolic link its own", async () => {
+  writeFileSync(at("file"), "");
+  symlinkSync("file", at("link"));
+  const before = statSync(at("file")).atimeMs;
+  await files.touch(at("file"), 1_234_567_890_123, soon());
+  await files.touch(at("link"), 987_654_321_001, soon());
+  await files.touch(at(""), 0, soon());
+  const times = [statSync(at("file")), lstatSync(at("link")), statSync(at(""))].map(({ mtimeMs }) => mtimeMs);
+  expect(times).toEqual([1_234_567_890_123, 987_654_321_001, 0]);
+  expect(statSync(at("file")).atimeMs).toBe(before);
+  expect((await files.stat(at("file"), { follow: true }, soon())).modifiedAt).toBe(1_234_567_890_123);
+  await expect(files.touch(at("none"), 1, soon())).rejects.toMatchObject({ errno: "ENOENT" });
+  expect(existsSync(at("none"))).toBe(false);
 });
 
 test("the keeper's own directory is not served", async () => {

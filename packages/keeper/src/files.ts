@@ -1,3 +1,4 @@
+import { posix } from "node:path";
 import type { FileAccess, Stat, WriteOptions } from "@holdfast/engine";
 import type { Channel } from "./channel.ts";
 import { FileBody } from "./file-body.ts";
@@ -7,23 +8,25 @@ import {
   changeTime,
   closeHandle,
   type Entry,
+  endWatch,
   makeDirectory,
   makeHardlink,
   makeSymlink,
   type Owner,
   openDirectory,
   openFile,
+  openWatch,
   readDirectory,
   removePath,
   renamePath,
   statFile,
 } from "./file-codec.ts";
+import { FileWatch } from "./file-watch.ts";
 import { upload } from "./upload.ts";
 
 /** What importing an image needs beyond what callers may do. None of these follows a symbolic link at the path. */
 export interface JailedFiles extends FileAccess {
   chown(path: string, owner: Owner, signal: AbortSignal): Promise<void>;
-  symlink(target: string, path: string, owner: Owner, signal: AbortSignal): Promise<void>;
   hardlink(existing: string, path: string, signal: AbortSignal): Promise<void>;
   utimes(path: string, modifiedAt: number, signal: AbortSignal): Promise<void>;
 }
@@ -92,15 +95,28 @@ export class Files implements JailedFiles {
     return this.#channel.request(changeOwner(path, owner), signal);
   }
 
-  symlink(target: string, path: string, owner: Owner, signal: AbortSignal): Promise<void> {
-    return this.#channel.request(makeSymlink(target, path, owner), signal);
+  async symlink(path: string, target: string, options: WriteOptions, signal: AbortSignal): Promise<void> {
+    const { uid, gid, parents } = options;
+    const owner = { ...(uid !== undefined && { uid }), ...(gid !== undefined && { gid }) };
+    if (parents) await this.mkdir(posix.dirname(path), { ...owner, parents }, signal);
+    await this.#channel.request(makeSymlink(path, target, owner), signal);
   }
 
   hardlink(existing: string, path: string, signal: AbortSignal): Promise<void> {
     return this.#channel.request(makeHardlink(existing, path), signal);
   }
 
-  utimes(path: string, modifiedAt: number, signal: AbortSignal): Promise<void> {
+  touch(path: string, modifiedAt: number, signal: AbortSignal): Promise<void> {
     return this.#channel.request(changeTime(path, modifiedAt), signal);
+  }
+
+  utimes(path: string, modifiedAt: number, signal: AbortSignal): Promise<void> {
+    return this.touch(path, modifiedAt, signal);
+  }
+
+  async watch(path: string, options: { recursive: boolean }, signal: AbortSignal): Promise<FileWatch> {
+    const endLate = (opened: { watch: number }) => this.#channel.post(endWatch(opened.watch));
+    const { watch } = await this.#channel.request(openWatch(path, options.recursive), signal, endLate);
+    return new FileWatch(this.#channel, watch, path, signal);
   }
 }

@@ -467,10 +467,10 @@ describe("jail", () => {
   test("reads and writes below its root, with ids of its map", async () => {
     await jail.write("/etc/motd", bodyOf("hello"), { parents: true, uid: 0, gid: 0, mode: 0o640 }, soon());
     await jail.mkdir("/home/user", { parents: true, uid: 1000, gid: 1000 }, soon());
-    await jail.symlink("../etc/motd", "/home/link", { uid: 1000, gid: 1000 }, soon());
+    await jail.symlink("/home/link", "../etc/motd", { uid: 1000, gid: 1000 }, soon());
     await jail.hardlink("/etc/motd", "/home/hard", soon());
     await jail.chown("/home/hard", { uid: 5, gid: 6 }, soon());
-    await jail.utimes("/home/hard", 1_000_000_000_000, soon());
+    await jail.touch("/home/hard", 1_000_000_000_000, soon());
     const host = statSync(join(root, "etc", "motd"));
     expect([host.uid, host.gid, host.mode & 0o777, host.mtimeMs]).toEqual([100_005, 100_006, 0o640, 1e12]);
     expect(statSync(join(root, "home", "user")).uid).toBe(101_000);

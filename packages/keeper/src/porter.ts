@@ -1,15 +1,30 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import type { Socket } from "node:net";
 import { NUMBERS } from "@holdfast/contract";
+import type { Identity } from "@holdfast/engine";
 import { keeperBinaries } from "./binaries.ts";
 import { Channel } from "./channel.ts";
 import { Files, type JailedFiles } from "./files.ts";
 import { greet } from "./link.ts";
+import {
+  type DriveUsage,
+  type MountedInto,
+  type MountInto,
+  type MountPointBefore,
+  type MountRefusal,
+  readMounted,
+  readRefused,
+  readSealed,
+  readStaged,
+  readUsage,
+  type StageOrder,
+} from "./porter-drive.ts";
 import { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawner.ts";
 import { WireError } from "./wire.ts";
 
 const GONE = 3;
 const TOO_MUCH = 4;
+const REFUSED = 5;
 /** The jail's end of its socket. */
 const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
@@ -172,6 +187,73 @@ export class Porter {
     await this.#run(["spread", directory], this.#deadlineMs);
   }
 
+  /**
+   * Mounts a directory of the host in a living instance, where what it is mounted on is sealed: should the mount ever be
+   * missing, writes there fail. Seen from inside before it resolves. The same again is fine; where it is refused or fails,
+   * the place is as it was but for directories that were made on the way.
+   */
+  async mountInto(order: MountInto): Promise<MountedInto> {
+    const { pid, startTime, source, subpath, target, readOnly, sourceOwner, targetOwner } = order;
+    const process = [String(pid), startTime];
+    const owners = [String(sourceOwner), String(targetOwner)];
+    const args = ["mount", ...process, source, subpath, target, access(readOnly), ...owners];
+    const { code, output } = await this.#run(args, this.#deadlineMs, [GONE, REFUSED]);
+    if (code === GONE) return "gone";
+    return code === REFUSED ? readRefused(output) : readMounted(output);
+  }
+
+  /**
+   * Takes every mount off the target inside, lazily where it is busy, and gives the directory under it back to its owner.
+   * Not mounted is fine.
+   */
+  async unmountFrom(order: {
+    pid: number;
+    startTime: string;
+    target: string;
+    before: MountPointBefore;
+  }): Promise<"unmounted" | "gone"> {
+    const args = ["unmount", String(order.pid), order.startTime, order.target, ...ownership(order.before)];
+    return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "unmounted";
+  }
+
+  /** Seals a directory below a root of the host, as `mountInto` does; one that something is mounted on is occupied. */
+  async seal(order: {
+    root: string;
+    path: string;
+    targetOwner: number;
+  }): Promise<{ before: MountPointBefore | null } | MountRefusal> {
+    const args = ["seal", order.root, order.path, String(order.targetOwner)];
+    const { code, output } = await this.#run(args, this.#deadlineMs, [REFUSED]);
+    return code === REFUSED ? readRefused(output) : readSealed(output);
+  }
+
+  /** Gives a sealed directory back. One that is missing, or is not sealed, is fine. */
+  async unseal(order: { root: string; path: string; before: MountPointBefore }): Promise<void> {
+    await this.#run(["unseal", order.root, order.path, ...ownership(order.before)], this.#deadlineMs);
+  }
+
+  /** Mounts a directory of a drive at a directory of the host that only this server knows. The same again is fine. */
+  async stage(order: StageOrder): Promise<{ staged: Identity } | MountRefusal> {
+    const { source, subpath, target, readOnly, sourceOwner } = order;
+    const args = ["stage", source, subpath, target, access(readOnly), String(sourceOwner)];
+    const { code, output } = await this.#run(args, this.#deadlineMs, [REFUSED]);
+    return code === REFUSED ? readRefused(output) : readStaged(output);
+  }
+
+  /**
+   * Makes a directory that is there the root of a drive. Where the file system has ACLs, uid 0 and uid 1000 of the map can
+   * both write whatever either makes, as far as the mode that it is made with allows others than its owner.
+   */
+  async makeDriveRoot(order: { path: string; idBase: number; owner: number }): Promise<void> {
+    const args = ["drive-root", order.path, String(order.idBase), String(order.owner)];
+    await this.#run(args, this.#deadlineMs);
+  }
+
+  /** What a tree has allocated, mounts in it left out, and how many files it has, directories not counted. */
+  async usage(path: string, signal: AbortSignal): Promise<DriveUsage> {
+    return readUsage((await this.#run(["usage", path], this.#slowDeadlineMs, [], signal)).output);
+  }
+
   /** Runs any other helper: see `Spawner`. */
   run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     return this.#spawner.run(order, signal);
@@ -269,6 +351,10 @@ export class Porter {
     }
   }
 }
+
+const access = (readOnly: boolean): string => (readOnly ? "ro" : "rw");
+
+const ownership = ({ uid, gid, mode }: MountPointBefore): string[] => [uid, gid, mode].map(String);
 
 const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
 

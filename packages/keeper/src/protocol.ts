@@ -41,6 +41,9 @@ export const REQUEST = {
   symlink: 34,
   hardlink: 35,
   utimes: 36,
+  watch: 37,
+  watchRead: 38,
+  watchEnd: 39,
   probe: 40,
   processes: 41,
 } as const;
