@@ -49,11 +49,19 @@ describe("the lease", () => {
     for (let i = 0; i <= NUMBERS.stopBackoffMs.length; i += 1) {
       lease = step(lease, { type: "attempt", attemptId: attempt(`${i}`), deadline: 0 });
       lease = step(lease, { type: "attempt_failed", attemptId: attempt(`${i}`), error: "no" }, 1_000);
-      waits.push((stopDueAt(lease) ?? Number.NaN) - 1_000);
+      waits.push((stopDueAt(lease, 1_000, NUMBERS) ?? Number.NaN) - 1_000);
     }
     expect(waits).toEqual([...NUMBERS.stopBackoffMs, NUMBERS.exhaustedRecheckMs]);
     expect(lease.state).toBe("exhausted");
     expect(step(lease, { type: "attempt", attemptId: attempt("z"), deadline: 0 }).state).toBe("stopping");
+  });
+
+  it("is due no later than its back-off from now, though the clock was set back since it was stored", () => {
+    const earlier = 1_000 - 600_000;
+    expect(stopDueAt(needed, earlier, NUMBERS)).toBeLessThanOrEqual(earlier);
+    const tried = step(needed, { type: "attempt", attemptId: attempt("a"), deadline: 0 });
+    const failed = step(tried, { type: "attempt_failed", attemptId: attempt("a"), error: "no" }, 1_000);
+    expect(stopDueAt(failed, earlier, NUMBERS)).toBe(earlier + (NUMBERS.stopBackoffMs[0] ?? 0));
   });
 
   it("lets a delete take over at once and keeps its back-off when the delete is repeated", () => {

@@ -76,9 +76,19 @@ function afterFailure(
   return { state: "stop_needed", ...rest, nextAttemptAt: now + wait };
 }
 
-/** When the duty to stop is due, or null where there is none. */
-export const stopDueAt = (lease: Lease): number | null =>
-  lease.state === "stop_needed" || lease.state === "exhausted" ? lease.nextAttemptAt : null;
+/**
+ * When the duty to stop is due, or null where there is none. What was stored before the clock was set back is due no later
+ * than if it had been stored now.
+ */
+export function stopDueAt(
+  lease: Lease,
+  now: number,
+  { stopBackoffMs, exhaustedRecheckMs }: BackOff,
+): number | null {
+  if (lease.state !== "stop_needed" && lease.state !== "exhausted") return null;
+  const longest = lease.state === "exhausted" ? exhaustedRecheckMs : (stopBackoffMs[lease.attempts - 1] ?? 0);
+  return Math.min(lease.nextAttemptAt, now + longest);
+}
 
 export function viewLease(lease: Lease): LeaseView {
   switch (lease.state) {

@@ -246,7 +246,9 @@ export class Ledger {
     };
   }
 
+  /** A start that may have come before, and finds its own journal there, has; only who sends it for the first time is refused by another's. */
   async #refused(exec: OpenExec, refusal: KeeperRefusal): Promise<void> {
+    if (exec.sent && refusal.reason === "exec_conflict") return this.lose(exec, KEEPER_FORGOT);
     const cause = { code: refusal.errno ?? refusal.reason, message: refusal.message };
     await this.#finish(exec, unseenEnd("refused", exec.record, cause, this.#world.clock.now()));
   }

@@ -28,11 +28,11 @@ export class Reaper {
   }
 
   async #tend(cell: Cell, graceMs: number): Promise<void> {
-    const { clock, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#world;
     while (!stopping.aborted) {
       try {
         await this.#fence(cell);
-        const due = stopDueAt(cell.record.lease);
+        const due = stopDueAt(cell.record.lease, clock.now(), numbers);
         if (due === null) return;
         await this.#waitFor(cell, due);
         await this.#attempt(cell, graceMs);
