@@ -1,9 +1,9 @@
 /** Keeps something for as long as a body is read, and lets it go when the body ends, is given up, or nobody wants it. */
-export function heldBody(
-  body: AsyncIterable<Uint8Array>,
+export function heldBody<Part>(
+  body: AsyncIterable<Part>,
   release: () => void,
   signal: AbortSignal,
-): AsyncIterable<Uint8Array> {
+): AsyncIterable<Part> {
   let isHeld = true;
   const letGo = () => {
     if (!isHeld) return;

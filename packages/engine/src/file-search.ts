@@ -1,0 +1,183 @@
+import { posix } from "node:path";
+import type { FileMatch, FileSearch } from "@holdfast/contract";
+import { ahead } from "./ahead.ts";
+import type { SearchOptions } from "./api.ts";
+import type { Reading } from "./file-source.ts";
+import { viewFile } from "./file-view.ts";
+import { Matcher } from "./matcher.ts";
+import { type Clock, KeeperRefusal, type Stat } from "./ports.ts";
+
+/** A search that gets to one of these ends with what it has found, and says so. */
+const SEARCH_MS = 20_000;
+const ENTRIES_MAX = 200_000;
+const DIRECTORY_ENTRIES_MAX = 50_000;
+const READ_BYTES_MAX = 256 * 1_048_576;
+const LINES_MAX = 5_000;
+/** What is looked at of one file, and told of it. */
+const FILE_BYTES_MAX = 4 * 1_048_576;
+const FILE_LINES_MAX = 50;
+/** Files that are read before their turn comes. */
+const FILES_AHEAD = 8;
+/** A zero among the first bytes: not text. */
+const BINARY_BYTES = 8_192;
+
+export interface Searching extends SearchOptions {
+  clock: Clock;
+  files: Reading;
+  path: string;
+  /** What is not looked at, nor below it. */
+  isPassedBy(path: string): boolean;
+  signal: AbortSignal;
+}
+
+/**
+ * Looks for files from a directory downwards, those nearer to it first, by name and content. Links are found and never
+ * followed, so that it comes to an end; what can't be read is passed by.
+ */
+export async function searchFiles(searching: Searching): Promise<FileSearch> {
+  await using matcher = new Matcher(searching.clock, searching, searching.signal);
+  const search = new Search(searching, matcher);
+  await search.run();
+  const { path } = searching;
+  return { path, items: search.items, truncated: search.isCut };
+}
+
+type Text = Uint8Array<ArrayBuffer>;
+
+interface Entry {
+  path: string;
+  name: string;
+  stat: Stat;
+}
+
+class Search {
+  readonly items: FileMatch[] = [];
+  isCut = false;
+  readonly #given: Searching;
+  readonly #matcher: Matcher;
+  readonly #excluded: ReadonlySet<string>;
+  readonly #endsAt: number;
+  #entriesLeft = ENTRIES_MAX;
+  #bytesLeft = READ_BYTES_MAX;
+  #linesLeft = LINES_MAX;
+
+  constructor(given: Searching, matcher: Matcher) {
+    this.#given = given;
+    this.#matcher = matcher;
+    this.#excluded = new Set(given.exclude);
+    this.#endsAt = given.clock.now() + SEARCH_MS;
+  }
+
+  async run(): Promise<void> {
+    const directories = [this.#given.path];
+    for (let at = 0; at < directories.length; at++) {
+      const entries = await this.#entries(directories[at] ?? "/");
+      for await (const [entry, text] of this.#read(await this.#named(entries))) {
+        if (this.#isOver()) return;
+        await this.#take(entry, text);
+      }
+      for (const { path, name, stat } of entries)
+        if (stat.kind === "directory" && !this.#excluded.has(name)) directories.push(path);
+      if (at + 1 < directories.length && this.#isOver()) return;
+    }
+  }
+
+  /** Asked where there is more to be looked at: whether that is to stay so. */
+  #isOver(): boolean {
+    const left = [this.#bytesLeft, this.#linesLeft, this.#given.limit - this.items.length];
+    const isOver = left.some((each) => each <= 0) || this.#given.clock.now() >= this.#endsAt;
+    if (isOver) this.isCut = true;
+    return isOver;
+  }
+
+  async #entries(directory: string): Promise<Entry[]> {
+    const { files, path: top, isPassedBy, signal } = this.#given;
+    if (this.#entriesLeft <= 0) {
+      this.isCut = true;
+      return [];
+    }
+    const limit = Math.min(this.#entriesLeft, DIRECTORY_ENTRIES_MAX);
+    const listed = await files.list(directory, { limit }, signal).catch(unlessUnreadable(directory !== top));
+    if (listed === null) return [];
+    if (listed.truncated) this.isCut = true;
+    this.#entriesLeft -= listed.entries.length;
+    return listed.entries
+      .map(({ name, stat }) => ({ path: posix.join(directory, name), name, stat }))
+      .filter(({ path }) => !isPassedBy(path));
+  }
+
+  async #named(entries: readonly Entry[]): Promise<Entry[]> {
+    if (entries.length === 0) return [];
+    const top = this.#given.path === "/" ? 1 : this.#given.path.length + 1;
+    const matches = await this.#matcher.names(entries.map(({ path }) => path.slice(top)));
+    return entries.filter((_, index) => matches[index]);
+  }
+
+  /** With their texts, where those matter. */
+  #read(entries: readonly Entry[]): AsyncIterable<[entry: Entry, text: Text | null]> {
+    const isSearched = this.#given.content !== undefined;
+    return ahead(entries, isSearched ? FILES_AHEAD : 0, async (entry) => {
+      return [entry, isSearched && entry.stat.kind === "file" ? await this.#text(entry.path) : null];
+    });
+  }
+
+  /** Where content is looked for, only what has it. */
+  async #take({ path, stat }: Entry, text: Text | null): Promise<void> {
+    if (this.#given.content === undefined) {
+      this.items.push(viewFile(path, stat));
+      return;
+    }
+    if (text === null) return;
+    const { lines, isCut } = await this.#matcher.lines(text, Math.min(FILE_LINES_MAX, this.#linesLeft));
+    if (isCut) this.isCut = true;
+    if (lines.length === 0) return;
+    this.#linesLeft -= lines.length;
+    this.items.push({ ...viewFile(path, stat), lines });
+  }
+
+  /** The beginning of a file, which is all of it as a rule; null where it is not text, or can't be read. */
+  async #text(path: string): Promise<Text | null> {
+    const { files, signal } = this.#given;
+    const range = { offset: 0, length: FILE_BYTES_MAX };
+    const opened = await files.read(path, range, signal).catch(unlessUnreadable(true));
+    if (opened === null) return null;
+    try {
+      const text = await gathered(opened.body, range.length);
+      this.#bytesLeft -= text.length;
+      if (isBinary(text)) return null;
+      if (text.length < opened.stat.sizeBytes) this.isCut = true;
+      return text;
+    } catch (error) {
+      return unlessUnreadable(true)(error);
+    }
+  }
+}
+
+/** What the keeper refuses can't be read. What is not on the disk is to be asked for elsewhere. */
+const unlessUnreadable =
+  (isPassedBy: boolean) =>
+  (error: unknown): null => {
+    if (isPassedBy && error instanceof KeeperRefusal && error.reason !== "not_on_disk") return null;
+    throw error;
+  };
+
+const isBinary = (text: Uint8Array): boolean => text.subarray(0, BINARY_BYTES).includes(0);
+
+/** Of what is no text only the beginning. In memory of its own, which can be given away. */
+async function gathered(body: AsyncIterable<Uint8Array>, max: number): Promise<Text> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of body) {
+    const piece = part.subarray(0, max - size);
+    parts.push(piece);
+    size += piece.length;
+    if (size >= max || (parts.length === 1 && isBinary(piece))) break;
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}

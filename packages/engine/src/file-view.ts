@@ -1,0 +1,34 @@
+import { posix } from "node:path";
+import { type FileStat, HoldfastError, normalisePath } from "@holdfast/contract";
+import type { Stat } from "./ports.ts";
+
+/** A caller's path, in the form in which paths are compared. */
+export function checkedPath(raw: string, isReserved: (path: string) => boolean): string {
+  const path = normalisePath(raw);
+  if (path === null)
+    throw new HoldfastError("invalid_path", { message: `The path ${quoted(raw)} is not valid.` });
+  if (isReserved(path)) throw new HoldfastError("forbidden_path");
+  return path;
+}
+
+const QUOTED_MAX = 200;
+
+/** For messages: at a length that can be read, and on one line. */
+export const quoted = (text: string): string => JSON.stringify(text.slice(0, QUOTED_MAX));
+
+export function viewFile(path: string, stat: Stat): FileStat {
+  return {
+    path,
+    name: posix.basename(path) || "/",
+    kind: stat.kind,
+    sizeBytes: stat.sizeBytes,
+    mode: stat.mode.toString(8).padStart(4, "0"),
+    uid: stat.uid,
+    gid: stat.gid,
+    modifiedAt: new Date(Math.min(stat.modifiedAt, LATEST)).toISOString(),
+    ...(stat.kind === "symlink" ? { target: stat.target } : {}),
+  };
+}
+
+/** Files may be dated by any number, and only some of those are times that can be written down. */
+const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
