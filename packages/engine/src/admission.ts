@@ -67,6 +67,13 @@ export class Admission {
     if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
   }
 
+  /** For what takes disk and no memory. */
+  async admitDisk(): Promise<void> {
+    const { diskReserveBytes } = this.#world.numbers;
+    const shortage = shortageOf(await this.#measureOrRefuse(), { diskReserveBytes, memoryReserveBytes: 0 });
+    if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
+  }
+
   /** Asked again at the moment at which a sandbox takes its place: others may have, while the host was measured. */
   checkCaps(owner: string | null): void {
     const { maxSandboxes, maxSandboxesPerKey } = this.#world.numbers;

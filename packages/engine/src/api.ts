@@ -4,15 +4,23 @@ import type {
   Checkpoint,
   CheckpointList,
   CreateCheckpoint,
+  CreateDrive,
   CreateSandbox,
+  Drive,
+  DriveList,
   EventList,
   EventType,
   Exec,
   ExecId,
   ExecList,
+  FileChange,
   FileList,
+  FileSearch,
   FileStat,
   Labels,
+  Mount,
+  MountDrive,
+  MountList,
   OutputStream,
   Proof,
   Sandbox,
@@ -22,6 +30,7 @@ import type {
   Status,
   SweepReport,
   TerminalSize,
+  Unpacked,
 } from "@holdfast/contract";
 import type { Images, ProcessInfo } from "./ports.ts";
 
@@ -78,6 +87,32 @@ export interface CheckpointApi {
   list(ref: string): Promise<CheckpointList>;
   /** By id or name. */
   remove(ref: string, which: string, signal: AbortSignal): Promise<void>;
+}
+
+export interface DriveApi {
+  /** Resolves when it can be mounted. `existed` tells 200 from 201. */
+  create(
+    input: CreateDrive,
+    options: { owner?: string | null; signal: AbortSignal },
+  ): Promise<{ drive: Drive; existed: boolean }>;
+  /** With what it takes on disk, measured now where that does not take too long. */
+  get(ref: string, signal: AbortSignal): Promise<Drive>;
+  list(filter: {
+    labels?: Labels | undefined;
+    cursor?: string | undefined;
+    limit: number;
+  }): Promise<DriveList>;
+  /** Null once nothing of it is left; as `deleting` where that takes longer, which then goes on by itself. */
+  remove(ref: string, options: { force: boolean; signal: AbortSignal }): Promise<Drive | null>;
+}
+
+export interface MountApi {
+  /** Wakes nobody. */
+  list(ref: string): Promise<MountList>;
+  /** Resolves when it is proven. The same mount again is fine, and is proven again. */
+  mount(ref: string, input: MountDrive, signal: AbortSignal): Promise<{ mount: Mount; existed: boolean }>;
+  /** Resolves when it is seen to be gone. */
+  unmount(ref: string, path: string, signal: AbortSignal): Promise<void>;
 }
 
 export interface OutputOptions {
@@ -173,6 +208,42 @@ export interface FileApi {
     options: { overwrite: boolean },
     signal: AbortSignal,
   ): Promise<FileStat>;
+  /** Below a directory, by name and content. Never follows a link, and ends at its limits. */
+  search(
+    ref: string,
+    path: string,
+    options: ReadOptions & SearchOptions,
+    signal: AbortSignal,
+  ): Promise<FileSearch>;
+  /** A directory, or a file, as a tar archive. What is neither file, directory nor symbolic link is left out. */
+  pack(
+    ref: string,
+    path: string,
+    options: ReadOptions,
+    signal: AbortSignal,
+  ): Promise<AsyncIterable<Uint8Array>>;
+  /** Takes a tar archive apart into a directory, which is made where it is missing. What an entry may not be is refused. */
+  unpack(ref: string, path: string, body: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Unpacked>;
+  /** Resolves when no change is missed any more; until the signal, or a lost link, ends it. A sandbox that is watched stays awake. */
+  watch(
+    ref: string,
+    path: string,
+    options: { recursive: boolean },
+    signal: AbortSignal,
+  ): Promise<AsyncIterable<FileChange>>;
+}
+
+export interface SearchOptions {
+  /** A glob: of names, or with a slash in it of paths below the directory. */
+  name?: string | undefined;
+  /** Text that a line must contain. */
+  content?: string | undefined;
+  /** Whether that is a regular expression. */
+  regex?: boolean | undefined;
+  ignoreCase?: boolean | undefined;
+  /** Names of directories that are not looked into. */
+  exclude?: readonly string[] | undefined;
+  limit: number;
 }
 
 export interface EngineApi {
@@ -180,10 +251,16 @@ export interface EngineApi {
   readonly checkpoints: CheckpointApi;
   readonly execs: ExecApi;
   readonly files: FileApi;
+  readonly mounts: MountApi;
+  readonly drives: DriveApi;
+  /** Files of drives, without any sandbox: a `ref` is a drive's. */
+  readonly driveFiles: FileApi;
   readonly images: Images;
   events(filter: {
     ref?: string | undefined;
     execId?: ExecId | undefined;
+    /** A drive, by name or id. */
+    drive?: string | undefined;
     types?: readonly EventType[] | undefined;
     cursor?: string | undefined;
     limit: number;

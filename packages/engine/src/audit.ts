@@ -1,6 +1,7 @@
 import { type AuditFinding, type AuditReport, causeOf, type SandboxId } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
+import type { Drives } from "./drives.ts";
 import { hasInstance } from "./machine.ts";
 import type { Observer } from "./observer.ts";
 import type { Orphans } from "./orphans.ts";
@@ -13,6 +14,7 @@ export interface AuditParts {
   observer: Observer;
   orphans: Orphans;
   reaper: Reaper;
+  drives: Drives;
 }
 
 /** Longer than any launch takes by its own deadlines. */
@@ -47,8 +49,10 @@ export class Audit {
     const { clock } = this.#world;
     const startedAt = clock.now();
     const found = await this.#list();
+    const drives = await this.#drives();
     const cells = [...this.#parts.cells()];
     const findings = [
+      ...drives.findings,
       ...(found === null ? [] : await this.#parts.orphans.examine(found)),
       ...(await this.#unreadable()),
       ...(await this.#records(cells, found)),
@@ -57,9 +61,9 @@ export class Audit {
       at: new Date(startedAt).toISOString(),
       ms: clock.now() - startedAt,
       trigger,
-      complete: found !== null,
-      records: cells.length,
-      things: found?.reduce((sum, { things }) => sum + things.length, 0) ?? 0,
+      complete: found !== null && drives.complete,
+      records: cells.length + this.#parts.drives.count,
+      things: (found?.reduce((sum, { things }) => sum + things.length, 0) ?? 0) + drives.things,
       findings,
     };
     this.last = report;
@@ -75,6 +79,21 @@ export class Audit {
     } catch (error) {
       log.error({ cause: causeOf(error) }, "what there is could not be listed");
       return null;
+    }
+  }
+
+  /** What is in a drive is somebody's: one without a record is told of, and removed by whoever says so. */
+  async #drives(): Promise<{ complete: boolean; things: number; findings: AuditFinding[] }> {
+    const { clock, numbers, stopping, log } = this.#world;
+    const limit = { ms: numbers.stopAttemptMs, what: "listing drives", signal: stopping };
+    try {
+      return {
+        complete: true,
+        ...(await within(clock, limit, (signal) => this.#parts.drives.audit(signal))),
+      };
+    } catch (error) {
+      log.error({ cause: causeOf(error) }, "drives could not be listed");
+      return { complete: false, things: 0, findings: [] };
     }
   }
 

@@ -34,6 +34,8 @@ export class Cell {
   calls = 0;
   /** Calls that wait for it to wake. */
   held = 0;
+  /** Paths at which a drive is being mounted: until that is done no proof looks for it. */
+  readonly mounting = new Set<string>();
   /** The way into standby, while it is under way, and what turns it back as long as that can be. */
   suspension: Promise<void> | null = null;
   turnBack: AbortController | null = null;
@@ -113,7 +115,7 @@ export class Cell {
     if (record.generation !== before.generation) this.oomKills = 0;
     // A proof counts for the phase in which, or for which, it was made. Clocks jump; this does not depend on them.
     if (record.phase !== before.phase && !PROVEN_BEFORE.has(input.type))
-      this.health = { ...this.health, proof: null, provenAt: null };
+      this.health = { ...this.health, proof: null, provenAt: null, provenMounts: [] };
     const { id: sandbox, generation } = record;
     log.info(
       { sandbox, generation, input: input.type, phase: record.phase.name, lease: record.lease.state },

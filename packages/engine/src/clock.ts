@@ -1,4 +1,11 @@
-import { newAttemptId, newCheckpointId, newExecId, newSandboxId, randomText } from "@holdfast/contract";
+import {
+  newAttemptId,
+  newCheckpointId,
+  newDriveId,
+  newExecId,
+  newSandboxId,
+  randomText,
+} from "@holdfast/contract";
 import type { Clock, Ids } from "./ports.ts";
 
 /** A clock from its two primitives: what time it is, and being called later. */
@@ -78,6 +85,7 @@ export const systemIds: Ids = {
   exec: newExecId,
   attempt: newAttemptId,
   checkpoint: newCheckpointId,
+  drive: newDriveId,
   name: () => `${pick(FIRST)}-${pick(SECOND)}-${randomText(5)}`,
   random: Math.random,
 };

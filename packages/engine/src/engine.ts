@@ -1,8 +1,10 @@
 import {
   type Cause,
   causeOf,
+  type DriveId,
   type Event,
   HoldfastError,
+  isDriveId,
   type Numbers,
   type SandboxId,
   STATUSES,
@@ -16,16 +18,18 @@ import type { Cell } from "./cell.ts";
 import { Checkpoints } from "./checkpoints.ts";
 import { within } from "./clock.ts";
 import { DiskGuard } from "./disk-guard.ts";
+import { Drives } from "./drives.ts";
 import { SANDBOX_DELETED } from "./exec.ts";
 import { type ExecNames, execNames, renamedJournals } from "./exec-names.ts";
 import { Execs } from "./execs.ts";
-import { fileApi } from "./files.ts";
+import { driveFileApi, fileApi } from "./files.ts";
 import { renameHost } from "./forks.ts";
 import { Gate } from "./gate.ts";
 import { Launcher } from "./launcher.ts";
 import { Ledger } from "./ledger.ts";
 import { LinkHolder } from "./link-holder.ts";
 import { forkSource } from "./machine.ts";
+import { Mounts } from "./mounts.ts";
 import { Observer } from "./observer.ts";
 import { isAwaited } from "./open-exec.ts";
 import { Orphans } from "./orphans.ts";
@@ -74,6 +78,9 @@ class Engine implements EngineApi {
   readonly checkpoints: Checkpoints;
   readonly execs: Execs;
   readonly files: EngineApi["files"];
+  readonly mounts: Mounts;
+  readonly drives: Drives;
+  readonly driveFiles: EngineApi["driveFiles"];
   readonly images: EngineApi["images"];
 
   constructor(ports: Ports, numbers: Numbers) {
@@ -87,14 +94,26 @@ class Engine implements EngineApi {
       world,
       () => sandboxes.cells(),
       (cell, generation, cause) => this.#died(cell, generation, cause),
+      () => this.drives.look(),
     );
     this.#retention = new Retention(world, (id) => sandboxes.cell(id));
     this.#ledger = new Ledger(world, this.#retention, (cell) => this.#whyKilled(cell));
     this.#reaper = new Reaper(world, (cell) => this.#released(cell));
     const cells = () => sandboxes.cells();
+    const find = (ref: string) => sandboxes.find(ref);
     this.#admission = new Admission(world, cells, () => this.#sweeps.conservative());
+    const drives = new Drives(world, {
+      cells,
+      room: () => this.#admission.admitDisk(),
+      takeFrom: (cell, drive, signal) => mounts.takeFrom(cell, drive, signal),
+    });
+    const mounts = new Mounts(world, { drives, gate, prover, find });
+    const establish = (cell: Cell, signal: AbortSignal) => mounts.establish(cell, signal);
+    this.drives = drives;
+    this.mounts = mounts;
     this.#launcher = new Launcher(world, {
       prover,
+      establish,
       admission: this.#admission,
       openLink: (cell) => this.#openLink(cell),
       onFailed: (cell) => this.#reaper.tend(cell),
@@ -114,6 +133,7 @@ class Engine implements EngineApi {
       reaper: this.#reaper,
       launcher: this.#launcher,
       openLink,
+      establish,
       lost: (cell, cause) => this.#lost(cell, cause, { mayRun: cell.record.instance !== null }),
       woke: (cell) => this.#woke(cell),
     });
@@ -122,6 +142,7 @@ class Engine implements EngineApi {
       reaper: this.#reaper,
       prover,
       openLink: (cell) => this.#openLink(cell),
+      establish,
       died: (cell, generation, cause) => this.#died(cell, generation, cause),
       restart: (cell) => this.#restart(cell),
       pauses,
@@ -136,7 +157,7 @@ class Engine implements EngineApi {
       admission: this.#admission,
       retention: this.#retention,
     };
-    this.#audit = new Audit(world, { cells, observer, orphans, reaper });
+    this.#audit = new Audit(world, { cells, observer, orphans, reaper, drives });
     this.#sweeps = new Sweeps(world, {
       cells,
       remove: (cell, holds) => sandboxes.removed(cell, holds),
@@ -160,13 +181,16 @@ class Engine implements EngineApi {
       gate,
       pauses,
       standby: this.#standby,
+      mounts,
+      drives,
       source: (id) => this.checkpoints.source(id),
       adoptExec: (cell, record) => this.#ledger.adopt(cell, record),
     });
     this.sandboxes = sandboxes;
     this.execs = new Execs(world, gate, this.#ledger, sandboxes);
     this.#afterWake = new AfterWake(world, this.#ledger);
-    this.files = fileApi(world, gate, (ref) => sandboxes.find(ref));
+    this.files = fileApi(world, gate, find);
+    this.driveFiles = driveFileApi(world, (ref, signal) => drives.files(ref, signal));
     this.images = ports.images;
   }
 
@@ -175,6 +199,7 @@ class Engine implements EngineApi {
     const { log, clock, store } = this.#world;
     const records = await store.liveSandboxes();
     const cells = records.map((record) => this.sandboxes.adopt(record));
+    await this.drives.start();
     for (const cell of cells) await this.#retention.adopt(cell);
     await this.#adoptExecs();
     for (const cell of cells) if (cell.isAsleep) await this.#ledger.lookAsleep(cell);
@@ -389,6 +414,8 @@ class Engine implements EngineApi {
       if (stopping.aborted) return;
       this.#reproveDegraded();
       this.#pauses.tend(this.sandboxes.cells());
+      this.drives.tend();
+      this.mounts.tend(this.sandboxes.cells());
       for (const cell of this.sandboxes.cells())
         if (cell.record.phase.name === "standby") this.#rouseAwaited(cell);
       this.#standby.idle(this.sandboxes.cells());
@@ -456,10 +483,14 @@ class Engine implements EngineApi {
     const sandboxId =
       filter.ref === undefined ? undefined : ((await this.sandboxes.get(filter.ref)).id as SandboxId);
     const { execId, types, limit } = filter;
-    const found = await store.events({ sandboxId, execId, types, after, limit: limit + 1 });
+    const driveId = filter.drive === undefined ? undefined : this.#driveId(filter.drive);
+    const found = await store.events({ sandboxId, execId, driveId, types, after, limit: limit + 1 });
     const items = found.slice(0, limit).map(viewEvent);
     return { items, nextCursor: found.length > limit ? String(items.at(-1)?.seq) : null };
   }
+
+  /** What is told of a drive outlives it, under its id. */
+  #driveId = (ref: string): DriveId => (isDriveId(ref) ? ref : this.drives.find(ref).id);
 
   async stats(): Promise<Stats> {
     const { clock, store } = this.#world;

@@ -4,9 +4,10 @@ import type { Cell } from "./cell.ts";
 import { DeadlinePassed, raced, within } from "./clock.ts";
 import { FairLine } from "./fair-line.ts";
 import { forkSource, hasServed } from "./machine.ts";
+import { wantedMounts } from "./mount-step.ts";
 import type { Prover } from "./prover.ts";
 import type { SandboxRecord } from "./records.ts";
-import { failedProof } from "./status.ts";
+import { failedProof, lacksMountsOnly } from "./status.ts";
 import type { World } from "./world.ts";
 
 /**
@@ -20,6 +21,7 @@ export class Launcher {
   readonly #openLink: (cell: Cell) => void;
   readonly #onFailed: (cell: Cell) => void;
   readonly #onServing: (cell: Cell) => Promise<void>;
+  readonly #establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
   readonly #admission: Admission;
   readonly #line = new FairLine<Place>();
   #running = 0;
@@ -33,6 +35,8 @@ export class Launcher {
       onFailed: (cell: Cell) => void;
       /** It is proven, and nobody has been told so yet. */
       onServing: (cell: Cell) => Promise<void>;
+      /** Has the drives mounted that it is to have. */
+      establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
     },
   ) {
     this.#world = world;
@@ -41,6 +45,7 @@ export class Launcher {
     this.#openLink = parts.openLink;
     this.#onFailed = parts.onFailed;
     this.#onServing = parts.onServing;
+    this.#establish = parts.establish;
   }
 
   get waiting(): number {
@@ -120,6 +125,7 @@ export class Launcher {
       resources: spec.resources,
       restart: hasServed(begun.record),
       fork: origin === null ? undefined : { ...origin, id: origin.checkpointId },
+      mounts: wantedMounts(begun.record),
       onStep: (step: string) => cell.progress(step),
     };
     cell.progress("launching");
@@ -134,10 +140,13 @@ export class Launcher {
 
   async #prove(cell: Cell, signal: AbortSignal): Promise<void> {
     const { generation } = cell.record;
+    await this.#establish(cell, signal);
     cell.progress("proving");
     this.#openLink(cell);
     const proof = await raced(this.#prover.prove(cell), signal);
-    if (!proof.ok) throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
+    const mayLackMounts = hasServed(cell.record) && lacksMountsOnly(proof);
+    if (!proof.ok && !mayLackMounts)
+      throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
     const keeperBootId = cell.links?.current?.keeper.bootId;
     if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
     await raced(this.#onServing(cell), signal);

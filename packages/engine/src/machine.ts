@@ -9,6 +9,7 @@ import {
   unreachable,
 } from "@holdfast/contract";
 import { nextLease } from "./lease.ts";
+import { type MountInput, mountStep } from "./mount-step.ts";
 import type { Checkpoint, Instance, NewEvent } from "./ports.ts";
 import type { Lease, Origin, PhaseState, SandboxRecord } from "./records.ts";
 
@@ -47,7 +48,8 @@ export type Input =
   | { type: "delete"; cause: Cause | null }
   | { type: "stop_attempt"; attemptId: AttemptId; deadline: number }
   | { type: "stop_failed"; attemptId: AttemptId; error: string }
-  | { type: "absence_observed"; attemptId: AttemptId };
+  | { type: "absence_observed"; attemptId: AttemptId }
+  | MountInput;
 
 /** What a failed wake says about the next: nothing, where a server ended; that one try is used up; that none can work. */
 export type WakeBlame = "nothing" | "try" | "checkpoint";
@@ -117,6 +119,12 @@ export function decide(
     case "stop_failed":
     case "absence_observed":
       return stopStep(record, input, now, settings);
+    case "mount":
+    case "mounted":
+    case "mount_failed":
+    case "unmount":
+    case "unmounted":
+      return mountStep(record, input, now);
     default:
       return unreachable(input);
   }

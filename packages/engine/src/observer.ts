@@ -7,23 +7,26 @@ import type { World } from "./world.ts";
 
 /**
  * Looks at every running instance, idle ones too, in one pass every few seconds, without touching what runs inside.
- * This is what notices a keeper that was killed, a root that was unmounted, a frozen or stopped instance: the status is
+ * This is what notices a keeper that was killed, a root or drive that was unmounted, a frozen or stopped instance: the status is
  * computed from what was seen here. A lost link asks for an early look; the pass is the truth, the hint only saves time.
  */
 export class Observer {
   readonly #world: World;
   readonly #cells: () => Iterable<Cell>;
   readonly #onDied: (cell: Cell, generation: number, cause: Cause) => Promise<void>;
+  readonly #lookAtDrives: () => Promise<void>;
   lastPassAt: number | null = null;
 
   constructor(
     world: World,
     cells: () => Iterable<Cell>,
     onDied: (cell: Cell, generation: number, cause: Cause) => Promise<void>,
+    lookAtDrives: () => Promise<void>,
   ) {
     this.#world = world;
     this.#cells = cells;
     this.#onDied = onDied;
+    this.#lookAtDrives = lookAtDrives;
   }
 
   async run(): Promise<void> {
@@ -32,7 +35,7 @@ export class Observer {
       await clock.sleep(numbers.observeEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
       const running = [...this.#cells()].filter((cell) => hasInstance(cell.record));
-      await this.look(running).catch((error: unknown) => {
+      await Promise.all([this.look(running), this.#lookAtDrives()]).catch((error: unknown) => {
         log.error({ cause: causeOf(error) }, "an observation pass failed");
       });
       this.lastPassAt = clock.now();

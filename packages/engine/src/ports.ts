@@ -8,9 +8,11 @@ import type {
   CheckpointId,
   Counter,
   Dispatched,
+  DriveId,
   Environment,
   EventType,
   ExecId,
+  FileChange,
   FileKind,
   Image,
   InstallationId,
@@ -20,7 +22,13 @@ import type {
   StandbyKind,
   TerminalSize,
 } from "@holdfast/contract";
-import type { CheckpointSummary, ExecRecord, SandboxRecord, SavedCheckpoint } from "./records.ts";
+import type {
+  CheckpointSummary,
+  DriveRecord,
+  ExecRecord,
+  SandboxRecord,
+  SavedCheckpoint,
+} from "./records.ts";
 
 export interface Clock {
   /** Milliseconds since the epoch. */
@@ -38,7 +46,8 @@ export interface Ids {
   exec(): ExecId;
   attempt(): AttemptId;
   checkpoint(): CheckpointId;
-  /** A made-up name for a sandbox whose creator gave none. */
+  drive(): DriveId;
+  /** A made-up name for a sandbox or drive whose creator gave none. */
   name(): string;
   /** Uniform in [0, 1), for jitter. */
   random(): number;
@@ -60,6 +69,7 @@ export interface NewEvent {
   type: EventType;
   sandboxId?: SandboxId | undefined;
   execId?: ExecId | undefined;
+  driveId?: DriveId | undefined;
   generation?: number | undefined;
   message: string;
   data?: Record<string, unknown>;
@@ -71,6 +81,7 @@ export interface StoredEvent {
   type: EventType;
   sandboxId: SandboxId | null;
   execId: ExecId | null;
+  driveId: DriveId | null;
   generation: number | null;
   message: string;
   data: Record<string, unknown>;
@@ -106,6 +117,11 @@ export type Change =
   | { kind: "checkpoint.insert"; record: SavedCheckpoint }
   /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
   | { kind: "checkpoint.remove"; id: CheckpointId }
+  | { kind: "drive.insert"; record: DriveRecord }
+  /** Written only over `expectedRevision`, like a sandbox. */
+  | { kind: "drive.update"; record: DriveRecord; expectedRevision: number }
+  /** Only after its absence was observed. One that isn't there is fine. */
+  | { kind: "drive.remove"; id: DriveId }
   /** Events, keys of sandboxes and records of gone sandboxes that are older; at most so many of each. */
   | { kind: "prune"; eventsBefore: number; keysBefore: number; goneBefore: number; limit: number };
 
@@ -126,6 +142,7 @@ export class StoreConflict extends Error {
     | "name_taken"
     | "exec_exists"
     | "checkpoint_exists"
+    | "drive_exists"
     | "stale_revision"
     | "already_terminal"
     | "idempotency_key_used";
@@ -148,6 +165,7 @@ export interface SandboxFilter {
 export interface EventFilter {
   sandboxId?: SandboxId | undefined;
   execId?: ExecId | undefined;
+  driveId?: DriveId | undefined;
   types?: readonly EventType[] | undefined;
   /** Events with a larger seq than this. */
   after?: number | undefined;
@@ -184,6 +202,11 @@ export interface Store {
   checkpoints(sandboxId: SandboxId): Promise<CheckpointSummary[]>;
   /** Also of those that can't be read: what they own is left alone. */
   checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]>;
+
+  /** Every drive, oldest first. */
+  drives(): Promise<DriveRecord[]>;
+  /** Ids of records of drives that can't be read. What they own is left alone. */
+  unreadableDrives(): Promise<DriveId[]>;
 
   /** What was made under an idempotency key. */
   idempotent(scope: string, key: string): Promise<{ target: string; fingerprint: string } | null>;
@@ -225,6 +248,8 @@ export interface LaunchOrder {
   restart: boolean;
   /** It begins with a copy of what was kept there, and not from its image. */
   fork?: ForkSource | undefined;
+  /** What memory that is brought back finds at its mounts. Other mounts are made by `mount`, once it runs. */
+  mounts?: readonly MountPoint[];
   /** Called at each step that is begun: `files`, `root`, `runtime`, `keeper`; of a fork `checkpoint`, `files`, `root`, `memory`. */
   onStep?: (step: string) => void;
 }
@@ -251,6 +276,43 @@ export interface Identity {
   ino: string;
 }
 
+/** Where a part of a drive is, or is to be, in a sandbox. */
+export interface MountPoint {
+  driveId: DriveId;
+  path: string;
+  /** `/` for all of it. */
+  subpath: string;
+  readOnly: boolean;
+}
+
+export interface MountOrder extends MountPoint {
+  sandboxId: SandboxId;
+}
+
+/** Why a drive can't be mounted. Nothing is mounted then, and nothing can be written at the path by whoever expects the drive there. */
+export class MountRefused extends Error {
+  readonly code: "mount_refused" | "mount_conflict" | "drive_gone";
+  constructor(code: MountRefused["code"], message: string) {
+    super(message);
+    this.name = "MountRefused";
+    this.code = code;
+  }
+}
+
+/** A mount of a living instance, seen from outside. */
+export interface MountSeen extends MountPoint {
+  /** Of the directory of the drive that belongs there; null where there is none. */
+  outside: Identity | null;
+  /** What keeps it from being served, with codes such as `drive_gone`, `mount_gone`; null where nothing does. */
+  problem: Cause | null;
+}
+
+/** What was seen of a drive. `unknown` is never taken for `absent`. */
+export type DriveObservation =
+  | { seen: "present"; at: number; problem: Cause | null }
+  | { seen: "absent"; at: number; leftovers: string[] }
+  | { seen: "unknown"; at: number; why: string };
+
 /** What a driver saw. `unknown` is never taken for `absent`. */
 export type Observation =
   | {
@@ -263,6 +325,8 @@ export type Observation =
       /** Device and inode of the root as the host sees it; null where it is not mounted. */
       root: Identity | null;
       oomKills: number;
+      /** Every mount of a drive that was ordered and not taken back. */
+      mounts: MountSeen[];
       /** Each names something that keeps this instance from serving, with codes such as `root_unmounted`, `keeper_stopped`. */
       problems: Cause[];
     }
@@ -300,6 +364,8 @@ export interface RestoreOrder {
   checkpoint: Checkpoint;
   image: string;
   resources: Resources;
+  /** What is found at the mounts that it had. One whose drive is not there is empty, and for reading only. */
+  mounts?: readonly MountPoint[];
   /** Called at each step that is begun: `checkpoint`, `root`, `restore`. */
   onStep?: (step: string) => void;
 }
@@ -372,11 +438,39 @@ export interface Driver {
    * /dev, and what else is not on its disk) are refused as `not_on_disk`. To be closed after use.
    */
   files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }>;
+  /**
+   * Mounts a part of a drive in a living instance, from outside. Resolves when the same directory is seen there from inside
+   * and outside. The same one again is fine. Refuses with `MountRefused`; then, and where it is broken off, `unmount` is owed.
+   */
+  mount(order: MountOrder, signal: AbortSignal): Promise<void>;
+  /**
+   * Takes off what was mounted there, in a living instance or not. Idempotent; resolves when it is seen to be gone. The
+   * directory under it is given back, or stays closed to every writer where the sandbox still expects the drive there.
+   */
+  unmount(id: SandboxId, path: string, options: { keepClosed: boolean }, signal: AbortSignal): Promise<void>;
   /** Ends every process of the instance, frozen or not, and says what it then saw. Idempotent. */
   stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation>;
   /** Removes all else: mounts, cgroups, runtime state, files. Resolves only when nothing is left. Idempotent. */
   destroy(id: SandboxId, signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
+}
+
+/** The directories that drives are, wherever this driver keeps them. */
+export interface Drives {
+  /** Makes its directory, durably. One that is there is fine, and is left as it is. */
+  make(order: { id: DriveId; sizeMb: number | null }, signal: AbortSignal): Promise<void>;
+  /** Has it where it belongs, such as after the host was restarted. Makes nothing: what is missing stays so. */
+  open(id: DriveId, signal: AbortSignal): Promise<void>;
+  /** One cheap look at all the given ones. */
+  observe(ids: readonly DriveId[], signal: AbortSignal): Promise<Map<DriveId, DriveObservation>>;
+  /** What its files take, and what there is room for. */
+  usage(id: DriveId, signal: AbortSignal): Promise<{ usedBytes: number; freeBytes: number }>;
+  /** Its files, as uid 0 of a sandbox would see them. To be closed after use. */
+  files(id: DriveId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }>;
+  /** Removes all of it. Resolves only when nothing is left. Idempotent. */
+  destroy(id: DriveId, signal: AbortSignal): Promise<void>;
+  /** Every drive that is there, whether or not anyone knows of it. */
+  list(signal: AbortSignal): Promise<DriveId[]>;
 }
 
 /** What a journal on disk tells of how its exec ended. */
@@ -593,6 +687,19 @@ export interface FileAccess {
   remove(path: string, options: { recursive: boolean }, signal: AbortSignal): Promise<void>;
   rename(from: string, to: string, options: { overwrite: boolean }, signal: AbortSignal): Promise<void>;
   chmod(path: string, mode: number, signal: AbortSignal): Promise<void>;
+  /** Refuses where something is there. */
+  symlink(path: string, target: string, options: WriteOptions, signal: AbortSignal): Promise<void>;
+  /** Sets when it was last modified; of a symbolic link its own. */
+  touch(path: string, modifiedAt: number, signal: AbortSignal): Promise<void>;
+  /**
+   * Resolves when no change is missed any more, of the directory or file and, where that is asked for, of all below it.
+   * Ends with the signal, or with the link. Must be iterated or returned.
+   */
+  watch(
+    path: string,
+    options: { recursive: boolean },
+    signal: AbortSignal,
+  ): Promise<AsyncIterable<FileChange>>;
 }
 
 /** A byte stream to one keeper. Losing it loses nothing: everything it was used for can be asked again on the next one. */
@@ -639,6 +746,7 @@ export interface Ports {
   log: Log;
   store: Store;
   driver: Driver;
+  drives: Drives;
   images: Images;
   journals: Journals;
 }

@@ -2,12 +2,20 @@ import { type Check, causeOf, type Proof, randomText } from "@holdfast/contract"
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
 import { hasServed } from "./machine.ts";
-import { type ExecOrder, KeeperRefusal, type Link, type Observation } from "./ports.ts";
+import { wantedMounts } from "./mount-step.ts";
+import {
+  type ExecOrder,
+  KeeperRefusal,
+  type Link,
+  type MountPoint,
+  MountRefused,
+  type Observation,
+} from "./ports.ts";
 import type { World } from "./world.ts";
 
 /**
  * A proof goes the way a caller's requests go: a command is started and its output read back, a file is written, read
- * and removed, and the root is compared from inside and outside. Answering a ping is not enough: an instance whose root
+ * and removed, and the root and every mount are compared from inside and outside. Answering a ping is not enough: an instance whose root
  * was taken away pings and fails every exec.
  */
 export class Prover {
@@ -65,12 +73,31 @@ export class Prover {
       cell.learn({ observation });
       return observation;
     });
+    const mounts = wantedMounts(cell.record).filter(({ path }) => !cell.mounting.has(path));
     return Promise.all([
       this.#timed("link", () => link.ping(signal)),
       this.#timed("exec", () => unlessFull(cell, () => runsCommand(link, signal))),
       this.#timed("files", () => unlessFull(cell, () => keepsFiles(link, signal))),
       this.#timed("root", async () => sameRoot(await observed, await link.probe(signal))),
+      ...(mounts.length === 0
+        ? []
+        : [this.#timed("mounts", async () => sameMounts(cell, mounts, await observed, link, signal))]),
     ]);
+  }
+
+  /** A look at one mount, from both sides. Rejects with what is wrong with it. */
+  async proveMount(cell: Cell, mount: MountPoint): Promise<void> {
+    const { driver, clock, numbers } = this.#world;
+    const limit = { ms: numbers.proofDeadlineMs, what: "proving the mount", signal: cell.fence.signal };
+    await within(clock, limit, async (signal) => {
+      const link = await cell.links?.get(numbers.linkWaitMs, signal);
+      if (!link) throw new Error("there is no link");
+      const observation = (await driver.observe([cell.id], signal)).get(cell.id);
+      if (observation === undefined) throw new Error("the sandbox was not looked at");
+      cell.learn({ observation });
+      await sameMount(mount, observation, link, signal);
+    });
+    cell.learn({ provenMounts: [...new Set([...cell.health.provenMounts, mount.path])] });
   }
 
   async #timed(name: Check["name"], check: () => Promise<unknown>): Promise<Check> {
@@ -170,6 +197,36 @@ async function keepsFiles(link: Link, signal: AbortSignal): Promise<void> {
 
 async function* once(data: Uint8Array): AsyncIterable<Uint8Array> {
   yield data;
+}
+
+async function sameMounts(
+  cell: Cell,
+  mounts: readonly MountPoint[],
+  observation: Observation,
+  link: Link,
+  signal: AbortSignal,
+): Promise<undefined> {
+  const { links } = cell;
+  const looks = await Promise.allSettled(mounts.map((mount) => sameMount(mount, observation, link, signal)));
+  const proven = mounts.filter((_, index) => looks[index]?.status === "fulfilled").map(({ path }) => path);
+  if (cell.links === links) cell.learn({ provenMounts: proven });
+  for (const look of looks) if (look.status === "rejected") throw look.reason;
+}
+
+/** The directory that is seen inside is the very one that the drive has outside. Nothing is written into it. */
+async function sameMount(
+  { path }: MountPoint,
+  observation: Observation,
+  link: Link,
+  signal: AbortSignal,
+): Promise<void> {
+  if (observation.seen !== "present") throw new Error(`the instance is ${observation.seen} from outside`);
+  const seen = observation.mounts.find((each) => each.path === path);
+  if (seen === undefined) throw new MountRefused("mount_refused", `nothing is mounted at ${path}`);
+  if (seen.problem !== null) throw new MountRefused("drive_gone", seen.problem.message);
+  const inside = await link.files.stat(path, { follow: false }, signal);
+  if (seen.outside === null || inside.dev !== seen.outside.dev || inside.ino !== seen.outside.ino)
+    throw new MountRefused("drive_gone", `what is seen at ${path} is not the drive`);
 }
 
 function sameRoot(observation: Observation, inside: { root: { dev: string; ino: string } }): undefined {

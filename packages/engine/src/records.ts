@@ -4,6 +4,7 @@ import type {
   Cause,
   CheckpointId,
   Dispatched,
+  DriveId,
   Environment,
   ExecId,
   ExecStatus,
@@ -16,7 +17,7 @@ import type {
   StopReason,
   TerminalSize,
 } from "@holdfast/contract";
-import type { Checkpoint, Instance } from "./ports.ts";
+import type { Checkpoint, Instance, MountPoint } from "./ports.ts";
 
 export interface SandboxSpec {
   image: string;
@@ -173,9 +174,31 @@ export interface SandboxRecord {
   execsStarted: number;
   /** Null where it began from an image. */
   forkedFrom: Origin | null;
+  /** Drives that it is to have, mounted or not; stored before any of them is. */
+  mounts: readonly MountRecord[];
   /** Cold starts since `since`; null where there were none. */
   restarts: { since: number; count: number } | null;
   /** Grows by one with every update. */
+  revision: number;
+}
+
+/** A mount that was asked for. It is forgotten only when it was seen to be gone. */
+export interface MountRecord extends MountPoint {
+  /** The drive's name. */
+  drive: string;
+  /** `removing`: it was given up again, and is being taken off. */
+  state: "wanted" | "removing";
+}
+
+export interface DriveRecord {
+  id: DriveId;
+  name: string;
+  /** Stored before anything is made, and before anything is removed. */
+  phase: "making" | "ready" | "deleting";
+  sizeMb: number | null;
+  labels: Labels;
+  owner: string | null;
+  createdAt: number;
   revision: number;
 }
 

@@ -15,6 +15,8 @@ export interface RecoveryParts {
   reaper: Reaper;
   prover: Prover;
   openLink(cell: Cell): void;
+  /** Has the drives mounted that it is to have. */
+  establish(cell: Cell, signal: AbortSignal): Promise<void>;
   died(cell: Cell, generation: number, cause: Cause): Promise<void>;
   pauses: Pauses;
   standby: Standby;
@@ -111,6 +113,7 @@ export class Recovery {
     if ((await this.#recovered(cell)) === null) {
       return this.#parts.died(cell, generation, this.#whyGone(cell));
     }
+    await this.#establish(cell);
     this.#parts.openLink(cell);
     // Its server may have ended before it could discard what this instance came from.
     void this.#parts.standby.discard(cell);
@@ -122,6 +125,14 @@ export class Recovery {
     const signal = AbortSignal.any([stopping, over.signal]);
     await Promise.race([proven, clock.sleep(PROOF_WAIT_MS, signal).catch(() => undefined)]);
     over.abort();
+  }
+
+  /** Its server may have ended between what it stored of a mount and what it did about it. */
+  async #establish(cell: Cell): Promise<void> {
+    const { clock, numbers, stopping } = this.#world;
+    if (cell.record.mounts.length === 0) return;
+    const limit = { ms: numbers.driveCallMs, what: "mounting", signal: stopping };
+    await within(clock, limit, (signal) => this.#parts.establish(cell, signal));
   }
 
   async #prove(cell: Cell): Promise<void> {

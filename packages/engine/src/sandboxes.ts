@@ -21,15 +21,24 @@ import { pendingMessage } from "./audit.ts";
 import { Cell } from "./cell.ts";
 import type { Source } from "./checkpoints.ts";
 import { raced, within } from "./clock.ts";
+import type { Drives } from "./drives.ts";
 import { forkedExecs, forkedSpec, originOf } from "./forks.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
+import type { Mounts } from "./mounts.ts";
 import type { Orphans } from "./orphans.ts";
 import type { Pauses } from "./pauses.ts";
 import { type Commit, type Idempotency, type SandboxFilter, StoreConflict } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
-import type { ExecRecord, Origin, SandboxRecord, SandboxSpec, SavedCheckpoint } from "./records.ts";
+import type {
+  ExecRecord,
+  MountRecord,
+  Origin,
+  SandboxRecord,
+  SandboxSpec,
+  SavedCheckpoint,
+} from "./records.ts";
 import type { Standby } from "./standby.ts";
 import { viewSandbox } from "./view.ts";
 import type { World } from "./world.ts";
@@ -43,6 +52,9 @@ export interface Parts {
   gate: Gate;
   pauses: Pauses;
   standby: Standby;
+  /** The drives that a new sandbox is to have. */
+  mounts: Mounts;
+  drives: Drives;
   /** The checkpoint that a new sandbox is to begin with. */
   source(id: string): Promise<Source>;
   /** An exec that a sandbox has from its beginning. */
@@ -185,7 +197,7 @@ export class Sandboxes implements SandboxApi {
     const { onProgress, owner = null } = options;
     let cell: Cell;
     try {
-      cell = await this.#accept(input, source?.saved ?? null, owner, idempotency);
+      cell = await this.#acceptWithDrives(input, source?.saved ?? null, owner, idempotency, options.signal);
     } catch (error) {
       source?.release();
       if (isHoldfastError(error)) throw error;
@@ -200,10 +212,27 @@ export class Sandboxes implements SandboxApi {
     return this.#answer(cell, false, options);
   }
 
+  /** None of its drives can be deleted before the sandbox, and what it is to have, is stored. */
+  async #acceptWithDrives(
+    input: CreateSandbox,
+    saved: SavedCheckpoint | null,
+    owner: string | null,
+    idempotency: Idempotency | undefined,
+    signal: AbortSignal,
+  ): Promise<Cell> {
+    const { mounts, release } = this.#with.mounts.askAll(input.mounts ?? []);
+    try {
+      for (const { driveId } of mounts) await this.#with.drives.usable(driveId, signal);
+      return await this.#accept(input, { saved, mounts }, owner, idempotency);
+    } finally {
+      release();
+    }
+  }
+
   /** Stores the sandbox, with the execs that it begins with. Refuses with an error of the registry; what the store says is passed on. */
   async #accept(
     input: CreateSandbox,
-    saved: SavedCheckpoint | null,
+    { saved, mounts }: { saved: SavedCheckpoint | null; mounts: readonly MountRecord[] },
     owner: string | null,
     idempotency: Idempotency | undefined,
   ): Promise<Cell> {
@@ -213,7 +242,7 @@ export class Sandboxes implements SandboxApi {
     this.#with.admission.checkCaps(owner);
     this.#with.launcher.admit();
     const origin = saved === null ? null : originOf(saved, ids);
-    const record = this.#record(input.name ?? ids.name(), spec, owner, origin);
+    const record = { ...this.#record(input.name ?? ids.name(), spec, owner, origin), mounts };
     const execs = saved === null ? [] : forkedExecs(record, saved, record.createdAt);
     const cell = this.adopt(record);
     try {
@@ -283,6 +312,7 @@ export class Sandboxes implements SandboxApi {
       owner,
       execsStarted: forkedFrom?.execs.length ?? 0,
       forkedFrom,
+      mounts: [],
       restarts: null,
       revision: 0,
     };

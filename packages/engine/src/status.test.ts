@@ -21,6 +21,7 @@ const present: Observation = {
   state: "running",
   root: { dev: "1", ino: "2" },
   oomKills: 0,
+  mounts: [],
   problems: [],
 };
 
@@ -37,6 +38,7 @@ const well: Health = {
   linkDown: null,
   observation: present,
   frozenFor: null,
+  provenMounts: [],
 };
 
 describe("status", () => {

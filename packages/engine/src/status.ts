@@ -1,4 +1,5 @@
 import { type Cause, type Numbers, type Proof, type Status, unreachable } from "@holdfast/contract";
+import { wantedMounts } from "./mount-step.ts";
 import type { Observation } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
 
@@ -14,6 +15,8 @@ export interface Health {
   observation: Observation | null;
   /** Why this engine has frozen it. */
   frozenFor: Cause | null;
+  /** Paths of mounts that the last look from both sides found to be what they should be. */
+  provenMounts: readonly string[];
 }
 
 export const NO_HEALTH: Health = {
@@ -23,6 +26,7 @@ export const NO_HEALTH: Health = {
   linkDown: null,
   observation: null,
   frozenFor: null,
+  provenMounts: [],
 };
 
 export interface Judgement {
@@ -83,7 +87,7 @@ function whyNotServing(
     return { code: "observation_unknown", message: `The instance could not be observed: ${observation.why}` };
   }
   if (health.frozenFor !== null) return health.frozenFor;
-  const problem = observation?.problems[0];
+  const problem = observation?.problems[0] ?? brokenMount(record, observation);
   if (problem !== undefined) return problem;
   if (health.linkDown !== null)
     return { code: "link_down", message: `There is no link to the keeper: ${health.linkDown}` };
@@ -96,8 +100,26 @@ function whyNotServing(
   return proof.ok ? null : failedProof(proof);
 }
 
+/** A mount that is to be there and is not what it should be. What was given up is not missed. */
+function brokenMount({ mounts }: SandboxRecord, observation: Health["observation"]): Cause | undefined {
+  const wanted = new Set(wantedMounts({ mounts }).map(({ path }) => path));
+  const seen = observation?.seen === "present" ? observation.mounts : [];
+  const broken = seen.find(({ path, problem }) => problem !== null && wanted.has(path));
+  return broken?.problem ? { ...broken.problem, code: MOUNT_BROKEN } : undefined;
+}
+
+const MOUNT_BROKEN = "mount_broken";
+
+/** Whether all that is wrong is a mount: the rest of the sandbox works. */
+export const isMountTrouble = ({ cause }: Judgement): boolean => cause?.code === MOUNT_BROKEN;
+
+/** Whether an instance serves but for its mounts, by a proof that failed. */
+export const lacksMountsOnly = ({ checks }: Proof): boolean =>
+  checks.every(({ name, ok }) => ok || name === "mounts");
+
 export function failedProof(proof: Proof): Cause {
   const failed = proof.checks.filter((check) => !check.ok);
   const message = failed.map((check) => `${check.name}: ${check.message ?? "failed"}`).join("; ");
-  return { code: "proof_failed", message: message || "The proof failed." };
+  const code = failed.length > 0 && lacksMountsOnly(proof) ? MOUNT_BROKEN : "proof_failed";
+  return { code, message: message || "The proof failed." };
 }

@@ -1,5 +1,6 @@
 import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
 import { viewLease } from "./lease.ts";
+import { viewMounts } from "./mounts.ts";
 import type { Origin, PhaseState, SandboxRecord } from "./records.ts";
 import { type Health, judge, NO_HEALTH } from "./status.ts";
 import { expiryOf } from "./sweep-rules.ts";
@@ -38,6 +39,7 @@ export function viewSandbox(
     resources: spec.resources,
     lifecycle: spec.lifecycle,
     labels: spec.labels,
+    mounts: viewMounts(record, evidence),
   };
 }
 

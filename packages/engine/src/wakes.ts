@@ -3,11 +3,12 @@ import type { Cell } from "./cell.ts";
 import { raced, within } from "./clock.ts";
 import type { Launcher } from "./launcher.ts";
 import { mb } from "./megabytes.ts";
+import { wantedMounts } from "./mount-step.ts";
 import { CheckpointUnusable } from "./ports.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
 import { TurnedBack } from "./standby.ts";
-import { failedProof } from "./status.ts";
+import { failedProof, lacksMountsOnly } from "./status.ts";
 import { Turnstile } from "./turnstile.ts";
 import type { World } from "./world.ts";
 
@@ -16,6 +17,8 @@ export interface WakeParts {
   reaper: Reaper;
   launcher: Launcher;
   openLink(cell: Cell): void;
+  /** Has the drives mounted that it is to have. */
+  establish(cell: Cell, signal: AbortSignal): Promise<void>;
   /** Its memory is lost: what ran in it ends, and its policy goes on from there. */
   lost(cell: Cell, cause: Cause): Promise<void>;
   /** It is awake and proven. */
@@ -145,7 +148,8 @@ export class Wakes {
     const { checkpoint } = phase;
     const { image, resources } = spec;
     const onStep = (step: string) => cell.progress(step);
-    const order = { sandboxId, name, generation, checkpoint, image, resources, onStep };
+    const mounts = wantedMounts(record);
+    const order = { sandboxId, name, generation, checkpoint, image, resources, mounts, onStep };
     cell.progress("waking");
     const restore = driver.restore(order, signal);
     cell.launching = restore.catch(() => undefined);
@@ -159,13 +163,16 @@ export class Wakes {
   async serve(cell: Cell, signal: AbortSignal): Promise<void> {
     const { clock, driver, numbers } = this.#world;
     const { generation } = cell.record;
+    await this.#parts.establish(cell, signal);
     const thawing = { ms: numbers.freezeMs, what: "thawing", signal };
     await within(clock, thawing, (inner) => driver.thaw(cell.id, inner));
     cell.links = null;
     this.#parts.openLink(cell);
     cell.progress("proving");
     const proof = await raced(this.#parts.prover.prove(cell), signal);
-    if (!proof.ok) throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
+    // A drive that is gone is no reason to give up memory: it is awake, degraded, and says why.
+    if (!proof.ok && !lacksMountsOnly(proof))
+      throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
     const keeperBootId = linkOf(cell)?.keeper.bootId;
     if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
     const provenAt = Date.parse(proof.at);

@@ -17,11 +17,16 @@ import {
   type LaunchOrder,
   type Link,
   LinkLost,
+  type MountOrder,
+  type MountPoint,
+  MountRefused,
+  type MountSeen,
   type Observation,
   type RestoreOrder,
   type SaveOrder,
-  type Stat,
 } from "../ports.ts";
+import { HostileDrives } from "./hostile-drives.ts";
+import { type FakeDisk, fakeFiles, noSpace } from "./hostile-files.ts";
 
 /** What can be made to go wrong. Each is consulted at the moment it would matter. */
 export interface Faults {
@@ -50,6 +55,11 @@ export interface Faults {
   saveAnswer?: () => Promise<void>;
   /** Before any saved checkpoint is removed. */
   unsave?: () => Promise<void>;
+  /** Before a drive is mounted, and when it is, before the caller hears of it. */
+  mount?: (order: MountOrder, signal: AbortSignal) => Promise<void>;
+  mountAnswer?: () => Promise<void>;
+  /** Before anything is taken off. */
+  unmount?: (path: string, options: { keepClosed: boolean }, signal: AbortSignal) => Promise<void>;
   /** Who answers the hello, where it is not the keeper. */
   impostor?: () => string;
   /** Before the keeper takes a start, and after it has, before the answer. */
@@ -64,8 +74,15 @@ interface FakeExec {
   records: JournalRecord[];
 }
 
+/** What lies at a path where a drive is mounted: its directory, or an empty one that nobody can write to. */
+interface FakeMount extends MountPoint {
+  ino: string | null;
+}
+
+const CLOSED = "an empty directory";
+
 /** One instance with its keeper, in memory. It outlives links, servers and driver objects, as a real one does. */
-class FakeInstance {
+class FakeInstance implements FakeDisk {
   readonly generation: number;
   readonly pid: number;
   /** In the keeper's memory, as is the largest generation that a link came with: they come back with that. */
@@ -73,12 +90,12 @@ class FakeInstance {
   greeted = 0;
   alive = true;
   root = true;
-  /** Its disk: out of blocks, where output has nowhere to go, or out of inodes, where not even a journal can be made. */
-  full: "blocks" | "inodes" | null = null;
+  full: FakeDisk["full"] = null;
   execs = new Map<ExecId, FakeExec>();
   /** On disk: they outlive the processes. */
   readonly journals: Map<ExecId, FakeExec>;
   files = new Map<string, Uint8Array>();
+  readonly mounts = new Map<string, FakeMount>();
   readonly links = new Set<FakeLink>();
   starts = 0;
   /** Called whenever output is read. */
@@ -126,6 +143,11 @@ class FakeInstance {
     return { existed: false, exec: { ...known } };
   }
 
+  inoAt(path: string): string | null {
+    const mount = this.mounts.get(path);
+    return mount === undefined ? null : (mount.ino ?? CLOSED);
+  }
+
   stdin(id: ExecId): string {
     return Buffer.from(this.execs.get(id)?.stdin ?? []).toString();
   }
@@ -162,6 +184,8 @@ interface FakeCheckpoint {
   greeted: number;
   execs: Map<ExecId, FakeExec>;
   files: Map<string, Uint8Array>;
+  /** Paths at which its memory has mounts. */
+  mounts: readonly MountPoint[];
 }
 
 /** A copy of everything, journals too: what the sandbox does later does not show in it. */
@@ -179,7 +203,8 @@ const etc = (name: string): [string, Uint8Array][] => [
   ["/etc/hosts", Buffer.from(`127.0.0.1 localhost\n127.0.1.1 ${name}\n`)],
 ];
 
-const noSpace = () => new KeeperRefusal("system", "no space left on device", "ENOSPC");
+const pointsOf = ({ mounts }: FakeInstance): MountPoint[] =>
+  [...mounts.values()].map(({ ino: _ino, ...point }) => point);
 
 const endOf = ({ records }: FakeExec): number => records.at(-1)?.cursor ?? 0;
 
@@ -288,47 +313,7 @@ class FakeLink implements Link {
     return [];
   }
 
-  readonly files: Link["files"] = {
-    stat: async (path) => this.#stat(path),
-    list: async () => ({ entries: [], truncated: false }),
-    read: async (path) => {
-      const data = this.#check().files.get(path);
-      if (!data) throw new KeeperRefusal("system", "no such file", "ENOENT");
-      return { stat: this.#stat(path), body: one(data) };
-    },
-    write: async (path, body) => {
-      const parts: Uint8Array[] = [];
-      for await (const part of body) parts.push(part);
-      if (this.#check().full !== null) throw noSpace();
-      this.#check().files.set(path, Buffer.concat(parts));
-      return this.#stat(path);
-    },
-    mkdir: async () => undefined,
-    remove: async (path) => {
-      this.#check().files.delete(path);
-    },
-    rename: async () => undefined,
-    chmod: async () => undefined,
-  };
-
-  #stat(path: string): Stat {
-    const sizeBytes = this.#check().files.get(path)?.length ?? 0;
-    return {
-      kind: "file",
-      sizeBytes,
-      mode: 0o644,
-      uid: 1000,
-      gid: 1000,
-      modifiedAt: 0,
-      dev: "1",
-      ino: "3",
-      target: "",
-    };
-  }
-}
-
-async function* one(data: Uint8Array): AsyncIterable<Uint8Array> {
-  yield data;
+  readonly files: FileAccess = fakeFiles(() => this.#check());
 }
 
 /** What every saved checkpoint takes. */
@@ -345,6 +330,7 @@ export class HostileDriver implements Driver {
   readonly directories = new Set<SandboxId>();
   readonly journalFiles = new Map<SandboxId, Map<ExecId, FakeExec>>();
   readonly keptJournals = new Set<SandboxId>();
+  readonly drives = new HostileDrives();
   faults: Faults = {};
   launches = 0;
   #pids = 10;
@@ -384,7 +370,10 @@ export class HostileDriver implements Driver {
     return instance;
   }
 
-  #forked({ sandboxId, generation }: LaunchOrder, { id, kind, generation: from }: ForkSource): FakeInstance {
+  #forked(
+    { sandboxId, generation, mounts }: LaunchOrder,
+    { id, kind, generation: from }: ForkSource,
+  ): FakeInstance {
     const kept = this.saved.get(id);
     if (kept === undefined) throw new CheckpointUnusable("checkpoint_missing", "there is no such checkpoint");
     if (kept.kind !== kind) throw new Error("the checkpoint is of another kind");
@@ -398,6 +387,7 @@ export class HostileDriver implements Driver {
     if (!hasMemory) return instance;
     instance.greeted = kept.greeted;
     instance.execs = copied(kept.execs);
+    this.#remount(instance, kept.mounts, mounts);
     for (const key of journals.keys()) {
       const exec = instance.execs.get(key);
       if (exec !== undefined) journals.set(key, exec);
@@ -445,16 +435,58 @@ export class HostileDriver implements Driver {
       ...(there.root ? [] : [{ code: "root_unmounted", message: "the root is not mounted" }]),
     ];
     const root = there.root ? { dev: "1", ino: "2" } : null;
-    return {
-      seen: "present",
-      at: Date.now(),
-      pid: there.pid,
-      startTime: String(there.pid),
-      state: isFrozen ? "frozen" : "running",
-      root,
-      oomKills: 0,
-      problems,
-    };
+    const { pid } = there;
+    const mounts = [...there.mounts.values()].map((mount) => this.#seeMount(mount));
+    const state = isFrozen ? "frozen" : "running";
+    const own = { pid, startTime: String(pid), state, root, oomKills: 0 } as const;
+    return { seen: "present", at: Date.now(), ...own, mounts, problems };
+  }
+
+  #seeMount({ ino, ...point }: FakeMount): MountSeen {
+    const outside = this.drives.identity(point.driveId, point.subpath);
+    const gone = { code: "drive_gone", message: `the drive of ${point.path} is not there` };
+    if (outside === null) return { ...point, outside, problem: gone };
+    const off = { code: "mount_gone", message: `nothing is mounted at ${point.path}` };
+    return { ...point, outside, problem: ino === outside.ino ? null : off };
+  }
+
+  async mount(order: MountOrder, signal: AbortSignal): Promise<void> {
+    const there = this.instances.get(order.sandboxId);
+    if (!there?.alive) throw new Error("there is no instance to mount into");
+    const { sandboxId: _sandboxId, ...point } = order;
+    // An empty directory first, and the drive over it.
+    if (!there.mounts.has(order.path)) there.mounts.set(order.path, { ...point, ino: null });
+    await this.faults.mount?.(order, signal);
+    const ino = this.#inoOf(point);
+    if (ino === null) throw new MountRefused("drive_gone", "the drive is not there");
+    there.mounts.set(order.path, { ...point, ino });
+    await this.faults.mountAnswer?.();
+  }
+
+  async unmount(
+    id: SandboxId,
+    path: string,
+    options: { keepClosed: boolean },
+    signal: AbortSignal,
+  ): Promise<void> {
+    await this.faults.unmount?.(path, options, signal);
+    const mounts = this.instances.get(id)?.mounts;
+    const mount = mounts?.get(path);
+    if (mount === undefined) return;
+    if (options.keepClosed) mount.ino = null;
+    else mounts?.delete(path);
+  }
+
+  #inoOf = ({ driveId, subpath }: MountPoint): string | null =>
+    this.drives.identity(driveId, subpath)?.ino ?? null;
+
+  /** Memory has all mounts that it had: of the drives that are named, where they are there, or else empty directories. */
+  #remount(instance: FakeInstance, had: readonly MountPoint[], named: readonly MountPoint[] = []): void {
+    for (const { path, ...rest } of had) {
+      const point = { ...rest, ...named.find((each) => each.path === path), path };
+      const isNamed = named.some((each) => each.path === path);
+      instance.mounts.set(path, { ...point, ino: isNamed ? this.#inoOf(point) : null });
+    }
   }
 
   async list(): Promise<Found[]> {
@@ -492,7 +524,8 @@ export class HostileDriver implements Driver {
     await this.faults.checkpoint?.(order, signal);
     const execs = new Map([...there.execs].map(([key, exec]) => [key, { ...exec }]));
     const { bootId, greeted, files } = there;
-    this.checkpoints.set(id, { sandboxId, bootId, greeted, execs, files });
+    const mounts = pointsOf(there);
+    this.checkpoints.set(id, { sandboxId, bootId, greeted, execs, files, mounts });
     return { id, takenAt: Date.now(), generation, sizeBytes: 1 };
   }
 
@@ -510,6 +543,7 @@ export class HostileDriver implements Driver {
     for (const [key, exec] of instance.execs) journals.set(key, exec);
     instance.files = kept.files;
     instance.greeted = kept.greeted;
+    this.#remount(instance, kept.mounts, order.mounts);
     this.frozen.add(sandboxId);
     this.instances.set(sandboxId, instance);
     await this.faults.restoreAnswer?.();
@@ -532,12 +566,13 @@ export class HostileDriver implements Driver {
     const execs = copied(kind === "memory" ? there.execs : []);
     const journals = copied([...there.journals].filter(([key]) => order.journals.includes(key)));
     const files = new Map(there.files);
+    const mounts = pointsOf(there);
     // Half of it lies there until all of it does.
     this.halfSaved.set(id, sandboxId);
     await this.faults.save?.(order, signal);
     if (SAVED_BYTES > maxBytes) throw new Error("no space left on device");
     this.halfSaved.delete(id);
-    this.saved.set(id, { sandboxId, kind, bootId, greeted, execs, journals, files });
+    this.saved.set(id, { sandboxId, kind, bootId, greeted, execs, journals, files, mounts });
     await this.faults.saveAnswer?.();
     return { sizeBytes: SAVED_BYTES, memoryBytes: kind === "memory" ? 1 : 0 };
   }
@@ -555,10 +590,8 @@ export class HostileDriver implements Driver {
 
   async files(id: SandboxId) {
     await this.faults.files?.();
-    const disk = this.instances.get(id)?.files ?? new Map<string, Uint8Array>();
-    const reading = new FakeInstance(0, 0, new Map());
-    reading.files = disk;
-    const { files } = new FakeLink(reading, {});
+    const disk = { full: null, files: this.instances.get(id)?.files ?? new Map<string, Uint8Array>() };
+    const files = fakeFiles(() => disk);
     const onDisk: FileAccess["read"] = async (path, range, signal) => {
       if (path.startsWith("/proc/")) throw new KeeperRefusal("not_on_disk", "only while it is awake");
       return files.read(path, range, signal);

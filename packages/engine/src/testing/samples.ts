@@ -26,6 +26,7 @@ export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxReco
   owner: null,
   execsStarted: 0,
   forkedFrom: null,
+  mounts: [],
   restarts: null,
   revision: 0,
   ...changes,

@@ -26,6 +26,9 @@ const QUICK: Numbers = {
   sweepPressureMs: 40,
   orphanGraceMs: 60,
   orphanCheckEveryMs: 30,
+  driveCallMs: 500,
+  driveUsageMs: 200,
+  driveBackoffMs: [20, 100],
 };
 /** Bounds far from noise: the machine may be busy with much else. */
 export const eventually = <Result>(
@@ -55,6 +58,7 @@ export async function world(numbers: Partial<Numbers> = {}, path = ":memory:") {
       log: quiet,
       store,
       driver,
+      drives: driver.drives,
       images: oneImage,
       journals: driver.journals,
     };

@@ -1,0 +1,453 @@
+import { type DriveId, newDriveId } from "@holdfast/contract";
+import { describe, expect, it } from "vitest";
+import { aborted, eventsOf } from "./testing/asleep.ts";
+import { apart, driveEvents, makeDrive, mount, mounted, mountsIn, removeDrive } from "./testing/driven.ts";
+import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+
+const broken = async () => {
+  throw new Error("the disk is broken");
+};
+
+describe("a drive", () => {
+  it("is made, told of, measured and listed", async () => {
+    const { engine, driver } = await world();
+    const { drive, existed } = await engine.drives.create(
+      { name: "data", sizeMb: 64, labels: { team: "red" } },
+      { signal },
+    );
+    expect({ existed, status: drive.status, sizeMb: drive.sizeMb }).toEqual({
+      existed: false,
+      status: "ready",
+      sizeMb: 64,
+    });
+    expect(driver.drives.directories.get(drive.id as DriveId)).toMatchObject({ sizeMb: 64 });
+    expect(await engine.drives.get("data", signal)).toMatchObject({
+      id: drive.id,
+      usage: { usedBytes: 1, freeBytes: 2 },
+    });
+    await makeDrive(engine, "other");
+    const names = async (filter: object) =>
+      (await engine.drives.list({ limit: 10, ...filter })).items.map(({ name }) => name);
+    expect(await names({})).toEqual(["data", "other"]);
+    expect(await names({ labels: { team: "red" } })).toEqual(["data"]);
+    expect(await names({ cursor: drive.id })).toEqual(["other"]);
+    expect(await driveEvents(engine, "data")).toEqual(["drive.created"]);
+  });
+
+  it("of a name that is taken is refused, or returned where that is asked for and it is of the size", async () => {
+    const { engine, driver } = await world();
+    const { id } = await makeDrive(engine, "data", { sizeMb: 64 });
+    expect(await codeOf(makeDrive(engine, "data"))).toBe("drive_exists");
+    expect(await codeOf(makeDrive(engine, "data", { ifExists: "return", sizeMb: 128 }))).toBe("drive_exists");
+    const again = engine.drives.create({ name: "data", ifExists: "return" }, { signal });
+    expect(await again).toMatchObject({ existed: true, drive: { id, sizeMb: 64 } });
+    expect(driver.drives.made).toBe(1);
+  });
+
+  it("that several ask for at the same time is made once", async () => {
+    const { engine, driver } = await world();
+    const gate = Promise.withResolvers<void>();
+    driver.drives.faults.make = () => gate.promise;
+    const creates = [1, 2, 3].map(() =>
+      engine.drives.create({ name: "data", ifExists: "return" }, { signal }),
+    );
+    await eventually(async () =>
+      expect(await engine.drives.list({ limit: 10 })).toMatchObject({
+        items: [{ name: "data", status: "creating" }],
+      }),
+    );
+    gate.resolve();
+    const made = await Promise.all(creates);
+    expect(new Set(made.map(({ drive }) => drive.id)).size).toBe(1);
+    expect(made.filter(({ existed }) => !existed)).toHaveLength(1);
+  });
+
+  it("beyond the limit is refused, and so is one that the disk has no room for", async () => {
+    const { engine, driver } = await world({ maxDrives: 1, diskReserveBytes: 1_000 });
+    driver.diskFreeBytes = 10;
+    expect(await codeOf(makeDrive(engine, "data"))).toBe("disk_full");
+    driver.diskFreeBytes = 1 << 30;
+    await eventually(() => makeDrive(engine, "data"));
+    expect(await codeOf(makeDrive(engine, "more"))).toBe("capacity");
+    expect(driver.drives.made).toBe(1);
+  });
+
+  it("whose name is no name, or which is not there, is told so", async () => {
+    const { engine } = await world();
+    expect(await codeOf(makeDrive(engine, "no/name"))).toBe("invalid_request");
+    expect(await codeOf(engine.drives.get("none", signal))).toBe("drive_not_found");
+    expect(await codeOf(removeDrive(engine, newDriveId()))).toBe("drive_not_found");
+  });
+
+  it("too large to be measured while its caller waits is told without", async () => {
+    const { engine, driver } = await world({ driveUsageMs: 30 });
+    await makeDrive(engine, "data");
+    driver.drives.faults.usage = never;
+    expect(await engine.drives.get("data", signal)).toMatchObject({ status: "ready", usage: null });
+  });
+});
+
+describe("a drive that can't be made", () => {
+  const failures = [
+    ["before anything is there", { make: broken }],
+    ["when it is there", { makeAnswer: broken }],
+    ["for ever", { make: never }],
+  ] as const;
+  it.each(failures)("%s is removed again by its record, and its name is free", async (_when, faults) => {
+    const { engine, driver, store } = await world({ driveCallMs: 100 });
+    driver.drives.faults = faults;
+    expect(await codeOf(makeDrive(engine, "data"))).toBe("internal");
+    await eventually(async () => expect(await store.drives()).toEqual([]));
+    expect(driver.drives.directories.size).toBe(0);
+    driver.drives.faults = {};
+    expect(await makeDrive(engine, "data")).toMatchObject({ status: "ready" });
+  });
+
+  it("is not begun where it can't be recorded", async () => {
+    const { engine, driver, store } = await world();
+    const commit = store.commit.bind(store);
+    store.commit = broken;
+    expect(await codeOf(makeDrive(engine, "data"))).toBe("internal");
+    store.commit = commit;
+    expect(driver.drives.made).toBe(0);
+    expect(await makeDrive(engine, "data")).toMatchObject({ status: "ready" });
+  });
+
+  it("nor given up on record is given up when the store takes it again", async () => {
+    const { engine, driver, store } = await world();
+    driver.drives.faults.make = broken;
+    const commit = store.commit.bind(store);
+    let refusals = 2;
+    store.commit = async (change) => {
+      const isGivenUp = change.events?.some(({ type }) => type === "drive.deleting") ?? false;
+      if (isGivenUp) refusals -= 1;
+      if (isGivenUp && refusals >= 0) return broken();
+      return commit(change);
+    };
+    expect(await codeOf(makeDrive(engine, "data"))).toBe("internal");
+    await eventually(async () => expect(await store.drives()).toEqual([]));
+  });
+
+  it("when the server stops meanwhile is made by the next", async () => {
+    const { engine, driver, restart } = await world();
+    driver.drives.faults.make = (_id, inner) => aborted(inner);
+    const create = codeOf(makeDrive(engine, "data"));
+    await eventually(async () => expect((await engine.drives.list({ limit: 1 })).items).toHaveLength(1));
+    await engine.stop();
+    await create;
+    driver.drives.faults = {};
+    const next = await restart();
+    await eventually(async () =>
+      expect(await next.drives.get("data", signal)).toMatchObject({ status: "ready" }),
+    );
+    expect(driver.drives.made).toBe(1);
+  });
+
+  it("by the next server either is removed by it, and ends nothing else", async () => {
+    const { engine, driver, store, restart } = await world();
+    driver.drives.faults.make = (_id, inner) => aborted(inner);
+    const create = codeOf(makeDrive(engine, "data"));
+    await eventually(async () => expect(await store.drives()).toHaveLength(1));
+    await engine.stop();
+    await create;
+    driver.drives.faults.make = broken;
+    const next = await restart();
+    await eventually(async () => expect(await store.drives()).toEqual([]));
+    expect((await next.drives.list({ limit: 10 })).items).toEqual([]);
+  });
+});
+
+describe("a delete", () => {
+  it("of a drive that nobody has removes it, and frees its name", async () => {
+    const { engine, driver, store } = await world();
+    const { id } = await makeDrive(engine, "data");
+    expect(await removeDrive(engine, "data")).toBeNull();
+    expect({ left: driver.drives.directories.size, records: await store.drives() }).toEqual({
+      left: 0,
+      records: [],
+    });
+    expect(await driveEvents(engine, id)).toEqual(["drive.created", "drive.deleting", "drive.deleted"]);
+    expect(await makeDrive(engine, "data")).not.toMatchObject({ id });
+  });
+
+  it("is refused while a sandbox has it, also one that sleeps or is paused", async () => {
+    const { engine, driver, driveId } = await mounted();
+    const isRefused = async () => expect(await codeOf(removeDrive(engine, "data"))).toBe("drive_mounted");
+    await isRefused();
+    await engine.sandboxes.pause("box", signal);
+    await isRefused();
+    await engine.sandboxes.resume("box", signal);
+    await engine.sandboxes.standby("box", signal);
+    await isRefused();
+    expect(await engine.drives.get("data", signal)).toMatchObject({
+      status: "ready",
+      mounts: [{ path: "/data" }],
+    });
+    expect(driver.drives.directories.has(driveId)).toBe(true);
+    await remove(engine, "box");
+    expect(await removeDrive(engine, "data")).toBeNull();
+  });
+
+  it("is refused after a restart of the server as before", async () => {
+    const { engine, restart } = await mounted();
+    await engine.sandboxes.standby("box", signal);
+    await engine.stop();
+    const next = await restart();
+    expect(await codeOf(removeDrive(next, "data"))).toBe("drive_mounted");
+  });
+
+  it("is refused while a mount, or a sandbox with one, is on its way", async () => {
+    const { engine, driver } = await apart();
+    const gate = Promise.withResolvers<void>();
+    driver.drives.faults.open = () => gate.promise;
+    const mounting = mount(engine, "box");
+    const creating = engine.sandboxes.create(
+      { name: "other", mounts: [{ drive: "data", path: "/data" }] },
+      { wait: true, signal },
+    );
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(await codeOf(removeDrive(engine, "data"))).toBe("drive_mounted");
+    gate.resolve();
+    await Promise.all([mounting, creating]);
+    expect((await engine.drives.get("data", signal)).mounts).toHaveLength(2);
+  });
+
+  it("keeps every mount out from its first moment", async () => {
+    const { engine, driver } = await apart();
+    const gate = Promise.withResolvers<void>();
+    driver.drives.faults.destroy = () => gate.promise;
+    const removing = removeDrive(engine, "data");
+    expect(await codeOf(mount(engine, "box"))).toBe("drive_deleting");
+    expect(await codeOf(makeDrive(engine, "data", { ifExists: "return" }))).toBe("drive_deleting");
+    gate.resolve();
+    expect(await removing).toBeNull();
+    expect(await codeOf(mount(engine, "box"))).toBe("drive_not_found");
+  });
+
+  it("that can't be recorded is not begun", async () => {
+    const { engine, driver, store, driveId } = await apart();
+    const commit = store.commit.bind(store);
+    store.commit = broken;
+    expect(await codeOf(removeDrive(engine, "data"))).toBe("internal");
+    store.commit = commit;
+    expect(driver.drives.directories.has(driveId)).toBe(true);
+    expect(await mount(engine, "box")).toMatchObject({ mount: { state: "proven" } });
+  });
+
+  it("that keeps failing is told once for each cause, and tried again with a back-off until it works", async () => {
+    const { engine, driver } = await world({ driveBackoffMs: [10, 30, 60] });
+    const { id } = await makeDrive(engine, "data");
+    let cause = "busy";
+    driver.drives.faults.destroy = async () => {
+      throw new Error(cause);
+    };
+    expect(await removeDrive(engine, "data")).toMatchObject({
+      status: "deleting",
+      cause: { message: "busy" },
+    });
+    const failures = async () =>
+      (await driveEvents(engine, id)).filter((type) => type === "drive.delete_failed").length;
+    await eventually(() => expect(driver.drives.destroys).toBeGreaterThan(3));
+    expect(await failures()).toBe(1);
+    cause = "busier";
+    await eventually(async () => expect(await failures()).toBe(2));
+    driver.drives.faults = {};
+    await eventually(async () =>
+      expect(await codeOf(engine.drives.get("data", signal))).toBe("drive_not_found"),
+    );
+    expect(driver.drives.directories.size).toBe(0);
+  });
+
+  it("is over only when nothing was seen to be left", async () => {
+    const { engine, driver } = await world();
+    const { id } = await makeDrive(engine, "data");
+    driver.drives.faults.observe = () => ({ seen: "unknown", at: 0, why: "EIO" });
+    expect(await removeDrive(engine, "data")).toMatchObject({ status: "deleting" });
+    driver.drives.faults = {};
+    await eventually(async () => expect(await driveEvents(engine, id)).toContain("drive.deleted"));
+  });
+
+  it("that a server did not finish is finished by the next", async () => {
+    const { engine, driver, store, restart } = await world();
+    await makeDrive(engine, "data");
+    driver.drives.faults.destroy = (_id, inner) => aborted(inner);
+    const removing = codeOf(removeDrive(engine, "data"));
+    await eventually(() => expect(driver.drives.destroys).toBe(1));
+    await engine.stop();
+    await removing;
+    driver.drives.faults = {};
+    await restart();
+    await eventually(async () => expect(await store.drives()).toEqual([]));
+    expect(driver.drives.directories.size).toBe(0);
+  });
+});
+
+describe("a forced delete", () => {
+  it("takes the drive from a running sandbox, which is degraded, says why, and can give the path up", async () => {
+    const { engine, store, inside } = await mounted();
+    expect(await removeDrive(engine, "data", true)).toBeNull();
+    expect(await store.drives()).toEqual([]);
+    // What expects the drive there finds a directory that it can't write to.
+    expect(inside()).toMatchObject({ ino: null });
+    await eventually(async () =>
+      expect(await engine.sandboxes.get("box")).toMatchObject({
+        status: "degraded",
+        cause: { code: "mount_broken" },
+        mounts: [{ path: "/data", state: "broken", cause: { code: "drive_gone" } }],
+      }),
+    );
+    expect(await codeOf(engine.execs.start("box", { argv: ["exit", "0"] }, { signal }))).toBe(
+      "sandbox_degraded",
+    );
+    await engine.mounts.unmount("box", "/data", signal);
+    expect(inside()).toBeUndefined();
+    await eventually(async () =>
+      expect(await engine.sandboxes.get("box")).toMatchObject({ status: "ready", mounts: [] }),
+    );
+    await eventually(async () =>
+      expect(await eventsOf(engine, "box")).toEqual(
+        expect.arrayContaining(["sandbox.degraded", "sandbox.recovered"]),
+      ),
+    );
+  });
+
+  it("does not wake what sleeps, which lacks the drive when it wakes, and has its memory", async () => {
+    const { engine, driver, inside } = await mounted();
+    const exec = await engine.execs.start("box", { argv: ["sleep"] }, { signal });
+    await engine.sandboxes.standby("box", signal);
+    expect(await removeDrive(engine, "data", true)).toBeNull();
+    expect(driver.restores).toBe(0);
+    expect(await codeOf(engine.sandboxes.wake("box", signal))).toBe("sandbox_degraded");
+    expect(inside()).toMatchObject({ ino: null });
+    expect(await engine.sandboxes.get("box")).toMatchObject({
+      status: "degraded",
+      cause: { code: "mount_broken" },
+    });
+    await engine.mounts.unmount("box", "/data", signal);
+    expect(await engine.execs.get(exec.exec.id)).toMatchObject({ status: "running" });
+  });
+
+  it("is over only when every running sandbox has given the drive up", async () => {
+    const { engine, driver, driveId, inside } = await mounted();
+    driver.faults.unmount = broken;
+    expect(await removeDrive(engine, "data", true)).toMatchObject({ status: "deleting" });
+    expect(driver.drives.directories.has(driveId)).toBe(true);
+    driver.faults = {};
+    await eventually(async () =>
+      expect(await codeOf(engine.drives.get("data", signal))).toBe("drive_not_found"),
+    );
+    expect(inside()).toMatchObject({ ino: null });
+  });
+
+  it("of a drive whose mount is on its way leaves no mount of it", async () => {
+    const { engine, driver, inside } = await apart();
+    const gate = Promise.withResolvers<void>();
+    driver.faults.mount = () => gate.promise;
+    const mounting = codeOf(mount(engine, "box"));
+    await eventually(async () => expect(await mountsIn(engine, "box")).toHaveLength(1));
+    expect(await removeDrive(engine, "data", true)).toBeNull();
+    gate.resolve();
+    expect(await mounting).toBe("drive_degraded");
+    expect(await mountsIn(engine, "box")).toEqual([]);
+    expect(inside()).toBeUndefined();
+  });
+});
+
+describe("a drive that is not where it belongs", () => {
+  it("is degraded within a pass, with the sandboxes that have it, and all recover when it is back", async () => {
+    const { engine, driver, driveId } = await mounted();
+    const statuses = async () => [
+      (await engine.drives.get("data", signal)).status,
+      (await engine.sandboxes.get("box")).status,
+    ];
+    expect(await statuses()).toEqual(["ready", "ready"]);
+    driver.drives.take(driveId);
+    await eventually(async () => expect(await statuses()).toEqual(["degraded", "degraded"]));
+    expect(await engine.drives.get("data", signal)).toMatchObject({ cause: { code: "drive_gone" } });
+    driver.drives.giveBack(driveId);
+    await eventually(async () => expect(await statuses()).toEqual(["ready", "ready"]));
+    expect(await driveEvents(engine, "data")).toEqual(
+      expect.arrayContaining(["drive.degraded", "drive.recovered"]),
+    );
+    expect(driver.drives.made).toBe(1);
+  });
+
+  it("is not mounted, is never made anew, and can be deleted", async () => {
+    const { engine, driver, driveId, restart } = await apart();
+    driver.drives.take(driveId);
+    expect(await codeOf(mount(engine, "box"))).toBe("drive_degraded");
+    await engine.stop();
+    const next = await restart();
+    expect(await codeOf(mount(next, "box"))).toBe("drive_degraded");
+    expect(driver.drives.made).toBe(1);
+    expect(await removeDrive(next, "data")).toBeNull();
+  });
+
+  it("is called so until it is seen to be back: not being able to look is no news of it", async () => {
+    const { engine, driver, driveId } = await apart();
+    driver.drives.take(driveId);
+    await eventually(async () => expect((await engine.drives.get("data", signal)).status).toBe("degraded"));
+    driver.drives.faults.observe = () => ({ seen: "unknown", at: 0, why: "EIO" });
+    await new Promise((resolve) => setTimeout(resolve, 150));
+    const seen = await engine.drives.list({ limit: 1 });
+    expect(seen.items).toMatchObject([{ status: "degraded" }]);
+    driver.drives.observe = broken;
+    await new Promise((resolve) => setTimeout(resolve, 150));
+    expect((await engine.drives.list({ limit: 1 })).items).toMatchObject([{ status: "degraded" }]);
+    expect(await driveEvents(engine, driveId)).not.toContain("drive.recovered");
+  });
+
+  it("though it can't be looked at is told of, and mounted where it is there", async () => {
+    const { engine, driver } = await apart();
+    driver.drives.observe = broken;
+    expect(await engine.drives.get("data", signal)).toMatchObject({ status: "ready" });
+    expect(await mount(engine, "box")).toMatchObject({ mount: { state: "proven" } });
+  });
+
+  it("because it could not be opened is opened when that can be done", async () => {
+    const { engine, driver, restart } = await apart();
+    await engine.stop();
+    let isOpen = false;
+    driver.drives.faults.open = broken;
+    const shut = { code: "drive_closed", message: "its disk is not mounted" };
+    driver.drives.faults.observe = () => ({ seen: "present", at: 0, problem: isOpen ? null : shut });
+    const next = await restart();
+    expect(await next.drives.get("data", signal)).toMatchObject({ status: "degraded", cause: shut });
+    driver.drives.faults.open = async () => {
+      isOpen = true;
+    };
+    await eventually(async () => expect((await next.drives.get("data", signal)).status).toBe("ready"));
+  });
+});
+
+describe("what is nobody's, or can't be read", () => {
+  it("a directory that no record owns is told of, and never removed", async () => {
+    const { engine, driver } = await world();
+    await makeDrive(engine, "data");
+    const stray = newDriveId();
+    driver.drives.put(stray);
+    const { findings } = await engine.audit();
+    expect(findings).toMatchObject([{ kind: "orphan", driveId: stray, action: "left" }]);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(driver.drives.directories.has(stray)).toBe(true);
+  });
+
+  it("a drive whose record can't be read is left alone, and is no stray", async () => {
+    const { engine, driver, store, restart } = await world();
+    const { id } = await makeDrive(engine, "data");
+    await makeDrive(engine, "fine");
+    await engine.stop();
+    const [bent] = await store.drives();
+    const all = store.drives.bind(store);
+    store.drives = async () => (await all()).filter((record) => record.id !== bent?.id);
+    store.unreadableDrives = async () => (bent === undefined ? [] : [bent.id]);
+    const next = await restart();
+    expect(await codeOf(next.drives.get("data", signal))).toBe("drive_not_found");
+    expect(await next.drives.get("fine", signal)).toMatchObject({ status: "ready" });
+    // Its name is still its own.
+    expect(await codeOf(makeDrive(next, "data"))).toBe("drive_exists");
+    const { findings } = await next.audit();
+    expect(findings).toMatchObject([{ kind: "unreadable", driveId: id, action: "left" }]);
+    expect(driver.drives.directories.has(id as DriveId)).toBe(true);
+  });
+});
