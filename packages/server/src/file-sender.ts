@@ -1,6 +1,7 @@
-/** Sends a file of a sandbox, or one range of it, exactly as long as the headers say. */
+/** Sends a file of a sandbox or drive, or one range of it, exactly as long as the headers say. */
 import type { FileStat } from "@holdfast/contract";
 import { ERRORS, HoldfastError } from "@holdfast/contract";
+import type { FileApi } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
 import type { RouteContext } from "./context.ts";
 import type { Range } from "./range.ts";
@@ -12,6 +13,8 @@ interface Span {
 }
 
 interface Wanted {
+  /** Where the file is. Default: in a sandbox. */
+  files?: FileApi;
   ref: string;
   path: string;
   range: Range;
@@ -26,8 +29,8 @@ export async function sendFile(
 ): Promise<FastifyReply> {
   const signal = context.callers.signal(reply.raw);
   const span = await locate(context, wanted, signal);
-  const { ref, path, wake } = wanted;
-  const { stat, body } = await context.engine.files.read(ref, path, { ...span, wake }, signal);
+  const { files = context.engine.files, ref, path, wake } = wanted;
+  const { stat, body } = await files.read(ref, path, { ...span, wake }, signal);
   const chunks = body[Symbol.asyncIterator]();
   try {
     // Before anything is said of the file: what can't be read at all is an error response, not a broken body.
@@ -63,10 +66,10 @@ async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal
 /** Of the file that a read opens. A stat would tell of the link where the path is one. */
 async function sizeOf(
   { engine }: RouteContext,
-  { ref, path, wake }: Wanted,
+  { files = engine.files, ref, path, wake }: Wanted,
   signal: AbortSignal,
 ): Promise<number> {
-  const { stat, body } = await engine.files.read(ref, path, { offset: 0, length: 0, wake }, signal);
+  const { stat, body } = await files.read(ref, path, { offset: 0, length: 0, wake }, signal);
   await body[Symbol.asyncIterator]().return?.();
   return stat.sizeBytes;
 }

@@ -3,7 +3,8 @@ import type { Socket } from "node:net";
 import { type ErrorCode, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
-import { Gate, socketAuthorization } from "./auth.ts";
+import { blaxelRoutes } from "./adapters/blaxel/routes.ts";
+import { authorizationOf, Gate } from "./auth.ts";
 import { readWhole } from "./body.ts";
 import { CallerLeft, Callers } from "./callers.ts";
 import type { App, HttpParts, RouteContext } from "./context.ts";
@@ -15,11 +16,13 @@ import { RouteTable } from "./route-table.ts";
 import { attachRoutes } from "./routes/attach.ts";
 import { checkpointRoutes } from "./routes/checkpoints.ts";
 import { cleaningRoutes } from "./routes/cleaning.ts";
+import { driveRoutes } from "./routes/drives.ts";
 import { execInputRoutes } from "./routes/exec-input.ts";
 import { execOutputRoutes } from "./routes/exec-output.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { imageRoutes } from "./routes/images.ts";
+import { mountRoutes } from "./routes/mounts.ts";
 import { operatorRoutes } from "./routes/operator.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
@@ -40,9 +43,12 @@ const ROUTES = [
   execInputRoutes,
   attachRoutes,
   fileRoutes,
+  driveRoutes,
+  mountRoutes,
   imageRoutes,
   operatorRoutes,
   cleaningRoutes,
+  blaxelRoutes,
 ] as const;
 
 /** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
@@ -125,9 +131,7 @@ function registerHooks(app: App, context: RouteContext): void {
     reply.header("x-request-id", request.id);
     const facts = request.routeOptions.config;
     const { headers } = request;
-    if (!facts.public) {
-      request.owner = await gate.admit(facts.socket ? socketAuthorization(headers) : headers.authorization);
-    }
+    if (!facts.public) request.owner = await gate.admit(authorizationOf(headers, facts));
     if (facts.early) return;
     if (context.callers.closing) {
       reply.header("connection", "close");
@@ -172,13 +176,16 @@ function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["
 function createFailure({ report, numbers }: RouteContext) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
     const left = thrown instanceof CallerLeft || reply.raw.destroyed;
-    const { status, body } = report(thrown, request, left);
+    const wire = report(thrown, request, left);
+    const { status, body } = wire;
     const known = isHoldfastError(thrown) ? thrown.retryAfterMs : undefined;
     const seconds = retryAfterSeconds(body.error.code, numbers, known);
     if (seconds !== null) reply.header("retry-after", String(seconds));
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
-    if (request.routeOptions?.config?.socket) reply.header("connection", "close");
-    reply.code(status).header("content-type", "application/json; charset=utf-8").send(JSON.stringify(body));
+    const { socket, dialect } = request.routeOptions?.config ?? {};
+    if (socket) reply.header("connection", "close");
+    const told = JSON.stringify(dialect?.errorBody(wire) ?? body);
+    reply.code(status).header("content-type", "application/json; charset=utf-8").send(told);
   };
 }
 

@@ -68,7 +68,7 @@ export async function startServer(
   taken.defer(() => store.close());
   const { stateDir, numbers, runtime } = config;
   const { installation } = store;
-  const { driver, images, journals } = await openDriver({
+  const { driver, drives, images, journals } = await openDriver({
     stateDir,
     installation,
     clock: systemClock,
@@ -87,6 +87,7 @@ export async function startServer(
     log: log.child({ part: "engine" }),
     store: metrics.watchStore(store),
     driver: metrics.watchDriver(driver),
+    drives,
     images,
     journals,
   });
@@ -106,6 +107,7 @@ export async function startServer(
     metrics,
     started: recovered.promise,
     hostPaths: [stateDir, realpathSync(stateDir), REPOSITORY, "/sys/fs/cgroup"],
+    imageAliases: config.imageAliases,
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
   await app.listen({ host: config.host, port: config.port });

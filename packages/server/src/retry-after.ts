@@ -17,6 +17,7 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   /** As long as a wake usually takes; all that are held are let go with it. */
   too_many_held: () => 1_000,
   too_many_readers: () => 5_000,
+  too_many_watches: () => 5_000,
   low_memory: () => 15_000,
   capacity: () => 5_000,
   disk_full: () => 30_000,
@@ -24,6 +25,9 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   launches_suspended: ({ launchesSuspendedMs }) => launchesSuspendedMs,
   /** What is degraded is proven again at this pace. */
   sandbox_degraded: ({ maintainEveryMs }) => maintainEveryMs,
+  /** Drives are looked at at this pace. */
+  drive_degraded: ({ observeEveryMs }) => observeEveryMs,
+  mount_failed: () => 2_000,
   link_lost: ({ linkRetryMaxMs }) => linkRetryMaxMs,
   /** When it is tried again by itself, where idleness asks for it. */
   standby_failed: ({ standbyRetryMs }) => standbyRetryMs,

@@ -4,6 +4,7 @@ import {
   AbsolutePath,
   ErrorBody,
   EXEC_ID_PATTERN,
+  FileChange,
   OneOf,
   OUTPUT_STREAMS,
   Sandbox,
@@ -15,6 +16,10 @@ const DEFAULT_LIMIT = 100;
 
 export const SandboxRef = Type.Object({
   ref: Type.String({ minLength: 1, maxLength: 64, description: "id or name of a sandbox" }),
+});
+
+export const DriveRef = Type.Object({
+  ref: Type.String({ minLength: 1, maxLength: 64, description: "id or name of a drive" }),
 });
 
 export const ExecRef = Type.Object({ id: Type.String({ pattern: EXEC_ID_PATTERN }) });
@@ -31,6 +36,15 @@ export const pageOf = (query: { limit?: number; cursor?: string }) => ({
   cursor: query.cursor,
 });
 
+export const LabelQuery = {
+  label: Type.Optional(
+    Type.Array(Type.String({ maxLength: 512 }), {
+      maxItems: 64,
+      description: "key=value; all must match",
+    }),
+  ),
+};
+
 export const PathQuery = { path: AbsolutePath };
 
 export const ReadQuery = {
@@ -40,6 +54,39 @@ export const ReadQuery = {
   ),
 };
 export const readOptionsOf = (query: { wake?: boolean }) => ({ wake: query.wake ?? true });
+
+export const DrivePathQuery = {
+  path: Type.String({
+    minLength: 1,
+    maxLength: 4_096,
+    description: "an absolute path in the drive, without `..`",
+  }),
+};
+
+export const SearchQuery = {
+  name: Type.Optional(
+    Type.String({
+      minLength: 1,
+      maxLength: 1_024,
+      description:
+        "a glob of names or, with a slash in it, of paths below the directory. As in a shell, `*` means no name that begins with a dot",
+    }),
+  ),
+  content: Type.Optional(
+    Type.String({ minLength: 1, maxLength: 1_024, description: "text that a line of the file has in it" }),
+  ),
+  regex: Type.Optional(
+    Type.Boolean({ default: false, description: "`content` is a regular expression, as in JavaScript" }),
+  ),
+  ignoreCase: Type.Optional(Type.Boolean({ default: false, description: "of `content`" })),
+  exclude: Type.Optional(
+    Type.Array(Type.String({ maxLength: 255 }), {
+      maxItems: 64,
+      description: "a name of directories that are not looked into; may be repeated",
+    }),
+  ),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 10_000, default: 1_000 })),
+};
 
 export const Mode = Type.String({ pattern: "^[0-7]{3,4}$", description: "permissions in octal" });
 export const parseMode = (mode: string | undefined): number | undefined =>
@@ -87,6 +134,26 @@ export const MoveFile = Type.Object(
   },
   { $id: "MoveFile", title: "MoveFile", additionalProperties: false },
 );
+
+/** One record of a watch. */
+export const WatchRecord = Type.Union(
+  [
+    Type.Object({
+      type: Type.Literal("start", { description: "from here on nothing is missed" }),
+      path: Type.String(),
+    }),
+    Type.Object({ type: Type.Literal("change"), ...FileChange.properties }),
+    Type.Object({ type: Type.Literal("keepalive") }),
+    Type.Object({ type: Type.Literal("end"), error: ErrorBody.properties.error }),
+  ],
+  {
+    $id: "WatchRecord",
+    title: "WatchRecord",
+    description:
+      "the last one is an `end` that says why; a stream without it was cut. Watch again, and look again",
+  },
+);
+export type WatchRecord = Static<typeof WatchRecord>;
 
 export const Process = Type.Object(
   {

@@ -137,7 +137,7 @@ async function seeNothingLeft(
 async function audit(api: Api, ids: readonly string[]): Promise<string> {
   const { complete, findings } = await api.call<AuditReport>("POST", "/v1/audit");
   expect(complete, "what there is could not be listed");
-  const own = findings.filter(({ sandboxId }) => ids.includes(sandboxId));
+  const own = findings.filter(({ sandboxId }) => sandboxId !== undefined && ids.includes(sandboxId));
   expect(own.length === 0, own.map(({ kind, message }) => `${kind}: ${message}`).join("; "));
   return `audit found ${findings.length} difference${findings.length === 1 ? "" : "s"}`;
 }

@@ -1,10 +1,11 @@
 import { createHash } from "node:crypto";
 import { request } from "node:http";
 import { createConnection } from "node:net";
-import { HoldfastError } from "@holdfast/contract";
+import { gzipSync } from "node:zlib";
+import { type FileChange, HoldfastError } from "@holdfast/contract";
 import { LinkLost } from "@holdfast/engine";
 import { describe, expect, test } from "vitest";
-import { aFile, authorized, serve, until } from "../testing/double.ts";
+import { aFile, authorized, json, serve, until } from "../testing/double.ts";
 
 const CHUNK = 1_048_576;
 const path = "/v1/sandboxes/a/files?path=/home/user/a";
@@ -273,5 +274,319 @@ describe("writing", () => {
     const answers = (await socket.toArray()).join("");
     expect(answers.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 507", "HTTP/1.1 200"]);
     expect(answers).toContain('"code":"disk_full"');
+  });
+});
+
+describe("searching", () => {
+  test("what is asked for reaches the engine, and what it found the caller", async () => {
+    const asked: unknown[] = [];
+    const found = {
+      path: "/app",
+      items: [{ ...aFile(3), lines: [{ line: 1, text: "x" }] }],
+      truncated: true,
+    };
+    const search = async (...all: unknown[]) => {
+      asked.push(all.slice(0, 3));
+      return found;
+    };
+    await using server = await serve({ files: { search }, driveFiles: { search } });
+    const query =
+      "path=/app&name=*.ts&content=a%20b&regex=true&ignoreCase=true&exclude=.git&exclude=dist&limit=7";
+    const response = await server.fetch(`/v1/sandboxes/a/files/search?${query}&wake=false`);
+    expect(await response.json()).toEqual(found);
+    await server.fetch("/v1/drives/d/files/search?path=/&exclude=x");
+    expect(asked).toEqual([
+      [
+        "a",
+        "/app",
+        {
+          name: "*.ts",
+          content: "a b",
+          regex: true,
+          ignoreCase: true,
+          exclude: [".git", "dist"],
+          limit: 7,
+          wake: false,
+        },
+      ],
+      ["d", "/", { exclude: ["x"], limit: 1_000, wake: true }],
+    ]);
+  });
+
+  test.each(["", "path=/&name=", "path=/&content=", "path=/&limit=0", "path=/&regex=maybe"])(
+    "is refused with the query %j",
+    async (query) => {
+      await using server = await serve({});
+      expect((await server.fetch(`/v1/sandboxes/a/files/search?${query}`)).status).toBe(400);
+    },
+  );
+});
+
+describe("archives", () => {
+  const tar = "/v1/sandboxes/a/files/tar?path=/home/user/my%20app";
+
+  test("go out as they are made, under a name", async () => {
+    async function* archive() {
+      for (let at = 0; at < large.length; at += 1_000) yield large.subarray(at, at + 1_000);
+    }
+    const asked: unknown[] = [];
+    const pack = async (...all: unknown[]) => {
+      asked.push(all.slice(0, 3));
+      return archive();
+    };
+    await using server = await serve({ files: { pack } });
+    const response = await server.fetch(`${tar}&wake=false`);
+    expect(response.headers.get("content-type")).toBe("application/x-tar");
+    expect(response.headers.get("content-disposition")).toBe('attachment; filename="my_app.tar"');
+    expect(Buffer.from(await response.arrayBuffer()).equals(large)).toBe(true);
+    expect(asked).toEqual([["a", "/home/user/my app", { wake: false }]]);
+  });
+
+  test("that can't be begun are a typed error, and those that break off never look complete", async () => {
+    async function* archive(good: number) {
+      for (let sent = 0; sent < good; sent++) yield large.subarray(0, CHUNK);
+      throw new HoldfastError("file_not_found");
+    }
+    await using refused = await serve({ files: { pack: async () => archive(0) } });
+    const response = await refused.fetch(tar);
+    expect(response.status).toBe(404);
+    expect(await response.json()).toMatchObject({
+      error: { code: "file_not_found", operation: "packFiles" },
+    });
+    await using broken = await serve({ files: { pack: async () => archive(3) } });
+    await expect((await broken.fetch(tar)).arrayBuffer()).rejects.toThrow();
+  });
+
+  test("are let go of when their caller leaves", async () => {
+    let isLeft = false;
+    async function* archive() {
+      try {
+        for (;;) yield large;
+      } finally {
+        isLeft = true;
+      }
+    }
+    await using server = await serve({ files: { pack: async () => archive() } });
+    const left = new AbortController();
+    const response = await server.fetch(tar, { signal: left.signal });
+    await response.body?.getReader().read();
+    left.abort();
+    await until(() => isLeft);
+  });
+
+  const unpacking = () => {
+    const seen: string[] = [];
+    const unpack = async (_ref: string, path: string, body: AsyncIterable<Uint8Array>) => {
+      const pieces: Uint8Array[] = [];
+      for await (const piece of body) pieces.push(piece);
+      seen.push(createHash("sha256").update(Buffer.concat(pieces)).digest("hex"));
+      return { path, files: 1, bytes: 2 };
+    };
+    return { seen, unpack };
+  };
+
+  test("come in plain or gzipped, whatever is said of them", async () => {
+    const { seen, unpack } = unpacking();
+    await using server = await serve({ files: { unpack } });
+    const zipped = gzipSync(large);
+    for (const [body, headers] of [
+      [large, {}],
+      [zipped, {}],
+      [zipped, { "content-type": "application/gzip" }],
+      [zipped, { "content-encoding": "gzip", "content-type": "application/x-tar" }],
+      [large, { "content-type": "application/json" }],
+    ] as const) {
+      const response = await server.fetch(tar, { method: "PUT", body, headers });
+      expect(await response.json()).toEqual({ path: "/home/user/my app", files: 1, bytes: 2 });
+    }
+    expect(new Set(seen)).toEqual(new Set([createHash("sha256").update(large).digest("hex")]));
+    expect((await server.fetch(tar, { method: "PUT" })).status).toBe(200);
+    expect((await server.fetch(tar, { method: "PUT", body: Buffer.of(0x1f) })).status).toBe(200);
+  });
+
+  test("that are damaged by their compression say so", async () => {
+    const { unpack } = unpacking();
+    await using server = await serve({ files: { unpack } });
+    const zipped = gzipSync(large);
+    const half = zipped.subarray(0, zipped.length / 2);
+    const noise = Buffer.concat([zipped.subarray(0, 100), Buffer.alloc(5_000, "x")]);
+    for (const body of [half, noise]) {
+      const response = await server.fetch(tar, { method: "PUT", body });
+      expect(response.status).toBe(400);
+      expect(await response.json()).toMatchObject({ error: { code: "invalid_request" } });
+    }
+  });
+});
+
+describe("watching", () => {
+  const url = "/v1/sandboxes/a/files/watch?path=/app";
+  const change = (name: string): FileChange => ({ kind: "created", path: `/app/${name}`, directory: false });
+
+  /** What is told when the test says so, until the signal. */
+  function watch(given: readonly (FileChange | Error)[], then: "wait" | "end" = "wait") {
+    const calls: unknown[] = [];
+    const told: { signal: AbortSignal | null } = { signal: null };
+    const files = {
+      watch: async (ref: string, path: string, options: object, signal: AbortSignal) => {
+        calls.push([ref, path, options]);
+        told.signal = signal;
+        return (async function* () {
+          for (const each of given) {
+            if (each instanceof Error) throw each;
+            yield each;
+          }
+          if (then === "wait")
+            await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+        })();
+      },
+    };
+    return { files, calls, told };
+  }
+
+  const linesOf = (text: string) =>
+    text
+      .split("\n")
+      .filter((line) => line !== "")
+      .map((line) => JSON.parse(line) as { type: string });
+  const ndjson = { headers: { accept: "application/x-ndjson" } };
+
+  test("tells when it has begun, then each change, and at last why it ended", async () => {
+    const { files, calls } = watch([change("a"), change("b"), new HoldfastError("link_lost")]);
+    await using server = await serve({ files, driveFiles: files });
+    const response = await server.fetch(`${url}&recursive=true`, ndjson);
+    expect(response.headers.get("content-type")).toContain("application/x-ndjson");
+    expect(linesOf(await response.text())).toEqual([
+      { type: "start", path: "/app" },
+      { type: "change", ...change("a") },
+      { type: "change", ...change("b") },
+      { type: "end", error: expect.objectContaining({ code: "link_lost", retryable: true }) },
+    ]);
+    await (await server.fetch("/v1/drives/d/files/watch?path=/", ndjson)).text();
+    expect(calls).toEqual([
+      ["a", "/app", { recursive: true }],
+      ["d", "/", { recursive: false }],
+    ]);
+  });
+
+  test.each([undefined, "*/*", "text/event-stream"])(
+    "is a stream of events, with Accept %s",
+    async (accept) => {
+      const { files } = watch([change("a"), new HoldfastError("wrong_state")]);
+      await using server = await serve({ files });
+      const response = await server.fetch(url, accept ? { headers: { accept } } : {});
+      expect(response.headers.get("content-type")).toBe("text/event-stream; charset=utf-8");
+      const events = (await response.text()).trim().split("\n\n");
+      expect(events.map((event) => event.split("\n")[0])).toEqual([
+        "event: start",
+        "event: change",
+        "event: end",
+      ]);
+      expect(events[1]).toBe(`event: change\ndata: ${JSON.stringify({ type: "change", ...change("a") })}`);
+    },
+  );
+
+  test("that can't begin is an error response", async () => {
+    const refuse = () => Promise.reject(new HoldfastError("too_many_watches"));
+    await using server = await serve({ files: { watch: refuse } });
+    const response = await server.fetch(url);
+    expect(response.status).toBe(429);
+    expect(await response.json()).toMatchObject({
+      error: { code: "too_many_watches", operation: "watchFiles" },
+    });
+  });
+
+  test("says something while nothing changes, and is over after a while, without an end", async () => {
+    const { files, told } = watch([change("a")]);
+    await using server = await serve({ files }, { numbers: { streamKeepaliveMs: 20, streamMaxMs: 200 } });
+    const records = linesOf(await (await server.fetch(url, ndjson)).text()).map(({ type }) => type);
+    expect(records.slice(0, 2)).toEqual(["start", "change"]);
+    expect(new Set(records.slice(2))).toEqual(new Set(["keepalive"]));
+    expect(told.signal?.aborted).toBe(true);
+  });
+
+  test("ends when its caller leaves", async () => {
+    const { files, told } = watch([]);
+    await using server = await serve({ files });
+    const left = new AbortController();
+    const response = await server.fetch(url, { ...ndjson, signal: left.signal });
+    await response.body?.getReader().read();
+    left.abort();
+    await until(() => told.signal?.aborted === true);
+  });
+
+  test("ends with the server, and says so", async () => {
+    const { files } = watch([]);
+    const server = await serve({ files });
+    const response = await server.fetch(url, ndjson);
+    const text = response.text();
+    await server.app.close();
+    expect(linesOf(await text).at(-1)).toMatchObject({ type: "end", error: { code: "shutting_down" } });
+  });
+
+  test("asks for no more than its reader takes, and gives up on one that takes nothing", async () => {
+    let given = 0;
+    const endless = async (_ref: string, _path: string, _options: object, signal: AbortSignal) =>
+      (async function* () {
+        for (; !signal.aborted; given++) yield change("x".repeat(200));
+      })();
+    await using server = await serve({ files: { watch: endless } }, { numbers: { httpStallMs: 200 } });
+    const { hostname, port } = new URL(server.url);
+    const socket = createConnection(Number(port), hostname);
+    socket.pause();
+    socket.on("error", () => {});
+    socket.write(`GET ${url} HTTP/1.1\r\nhost: a\r\nauthorization: ${authorized.authorization}\r\n\r\n`);
+    await until(() => given > 0);
+    let before = -1;
+    await until(() => {
+      const isStill = given === before;
+      before = given;
+      return isStill;
+    });
+    expect(given).toBeLessThan(100_000);
+    socket.destroy();
+  });
+});
+
+test("a drive has all of it too, under names of its own", async () => {
+  const asked: unknown[][] = [];
+  const note =
+    (answer: unknown) =>
+    async (...all: unknown[]) => {
+      asked.push(all.filter((each) => !(each instanceof AbortSignal)).slice(0, 2));
+      return answer as never;
+    };
+  const driveFiles = {
+    ...filesWith(small),
+    stat: note(aFile(1)),
+    list: note({ path: "/", items: [], truncated: false }),
+    write: note(aFile(1)),
+    mkdir: note(aFile(1)),
+    move: note(aFile(1)),
+    remove: note(undefined),
+  };
+  await using server = await serve({ driveFiles });
+  const at = (rest: string) => `/v1/drives/data/files${rest}`;
+  expect(await (await server.fetch(at("?path=/a"), { headers: { range: "bytes=-3" } })).text()).toBe("789");
+  expect((await server.fetch(at("/stat?path=/a"))).status).toBe(200);
+  expect((await server.fetch(at("/list?path=/"))).status).toBe(200);
+  expect((await server.fetch(at("?path=/b"), { method: "PUT", body: "x" })).status).toBe(200);
+  expect((await server.fetch(at("/mkdir"), json({ path: "/c" }))).status).toBe(200);
+  expect((await server.fetch(at("/move"), json({ from: "/b", to: "/d" }))).status).toBe(200);
+  expect((await server.fetch(at("?path=/d"), { method: "DELETE" })).status).toBe(204);
+  expect(asked).toEqual([
+    ["data", "/a"],
+    ["data", "/"],
+    ["data", "/b"],
+    ["data", "/c"],
+    ["data", "/b"],
+    ["data", "/d"],
+  ]);
+  await using missing = await serve({
+    driveFiles: { stat: () => Promise.reject(new HoldfastError("drive_not_found")) },
+  });
+  const response = await missing.fetch(at("/stat?path=/a"));
+  expect(response.status).toBe(404);
+  expect(await response.json()).toMatchObject({
+    error: { code: "drive_not_found", operation: "statDriveFile" },
   });
 });

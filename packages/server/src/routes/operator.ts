@@ -75,6 +75,7 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
         querystring: Type.Object({
           sandbox: Type.Optional(Type.String({ maxLength: 64, description: "id or name of a sandbox" })),
           exec: Type.Optional(Type.String({ pattern: EXEC_ID_PATTERN })),
+          drive: Type.Optional(Type.String({ maxLength: 64, description: "id or name of a drive" })),
           type: Type.Optional(
             Type.Array(Type.String(), { description: `any of: ${EVENT_TYPES.join(", ")}` }),
           ),
@@ -82,13 +83,14 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
         }),
         response: { 200: EventList },
       },
-      config: { errors: ["sandbox_not_found", "pending_cleanup"] },
+      config: { errors: ["sandbox_not_found", "pending_cleanup", "drive_not_found"] },
     },
     ({ query }) =>
       engine.events({
         ...pageOf(query),
         ref: query.sandbox,
         execId: query.exec as ExecId | undefined,
+        drive: query.drive,
         types: oneOfEach<EventType>("type", query.type, EVENT_TYPES),
       }),
   );

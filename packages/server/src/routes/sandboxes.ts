@@ -14,7 +14,7 @@ import type { App, RouteContext } from "../context.ts";
 import { labelFilter, oneOfEach } from "../filters.ts";
 import { acceptedFormat } from "../output-format.ts";
 import { PROGRESS_CONTENT, PROGRESS_FORMATS, sendProgress } from "../progress-sender.ts";
-import { IdempotencyHeaders, Page, ProcessList, pageOf, SandboxRef } from "../schemas.ts";
+import { IdempotencyHeaders, LabelQuery, Page, ProcessList, pageOf, SandboxRef } from "../schemas.ts";
 
 const tags = ["sandboxes"];
 const MAX_GRACE_MS = 60_000;
@@ -32,7 +32,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
         operationId: "createSandbox",
         summary: "Create a sandbox; answers when it is proven ready.",
         description:
-          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams. With `fromCheckpoint` it begins with what a checkpoint keeps, and `forkedFrom` says so.",
+          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams. With `fromCheckpoint` it begins with what a checkpoint keeps, and `forkedFrom` says so. What is in `mounts` is mounted, and part of the proof, before it is ready.",
         tags,
         headers: IdempotencyHeaders,
         querystring: Type.Object({
@@ -48,6 +48,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
           "image_incapable",
           "checkpoint_not_found",
           "checkpoint_unusable",
+          ...MOUNT_ERRORS,
           "name_taken",
           "idempotency_conflict",
           "too_many_sandboxes",
@@ -91,12 +92,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
               description: `repeated or separated by commas: ${STATUSES.join(", ")}`,
             }),
           ),
-          label: Type.Optional(
-            Type.Array(Type.String({ maxLength: 512 }), {
-              maxItems: 64,
-              description: "key=value; all must match",
-            }),
-          ),
+          ...LabelQuery,
           ...Page,
         }),
         response: { 200: SandboxList },
@@ -229,4 +225,14 @@ export const SERVING_ERRORS = [
   "sandbox_degraded",
   "link_lost",
   "deadline",
+] as const;
+
+/** What keeps a drive from being mounted. */
+export const MOUNT_ERRORS = [
+  "drive_not_found",
+  "drive_deleting",
+  "drive_degraded",
+  "mount_conflict",
+  "mount_refused",
+  "mount_failed",
 ] as const;

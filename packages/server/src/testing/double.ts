@@ -5,8 +5,10 @@
 import {
   type Checkpoint,
   DEFAULT_RESOURCES,
+  type Drive,
   type Exec,
   type FileStat,
+  type Mount,
   NUMBERS,
   type Numbers,
   type Sandbox,
@@ -24,7 +26,11 @@ export interface EngineDouble {
   checkpoints?: Loose<EngineApi["checkpoints"]>;
   execs?: Loose<EngineApi["execs"]>;
   files?: Loose<EngineApi["files"]>;
+  mounts?: Loose<EngineApi["mounts"]>;
+  drives?: Loose<EngineApi["drives"]>;
+  driveFiles?: Loose<EngineApi["driveFiles"]>;
   images?: Loose<EngineApi["images"]>;
+  events?: EngineApi["events"];
   stats?: EngineApi["stats"];
   audit?: EngineApi["audit"];
   lastAudit?: EngineApi["lastAudit"];
@@ -135,6 +141,31 @@ export const aSandbox = (over: Partial<Sandbox> = {}): Sandbox => ({
   resources: DEFAULT_RESOURCES,
   lifecycle: {},
   labels: {},
+  mounts: [],
+  ...over,
+});
+
+export const aDrive = (over: Partial<Drive> = {}): Drive => ({
+  id: "drv_0123456789abcdef",
+  name: "data",
+  status: "ready",
+  cause: null,
+  sizeMb: null,
+  usage: { usedBytes: 4_096, freeBytes: 8_192, measuredAt: "2025-01-01T00:00:00.000Z" },
+  mounts: [],
+  createdAt: "2025-01-01T00:00:00.000Z",
+  labels: {},
+  ...over,
+});
+
+export const aMount = (over: Partial<Mount> = {}): Mount => ({
+  drive: "data",
+  driveId: "drv_0123456789abcdef",
+  path: "/workspace",
+  subpath: "/",
+  readOnly: false,
+  state: "proven",
+  cause: null,
   ...over,
 });
 
