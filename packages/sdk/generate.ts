@@ -9,19 +9,26 @@ import {
   Cause,
   CheckpointList,
   CreateCheckpoint,
+  CreateDrive,
   CreateSandbox,
+  DriveList,
   ERRORS,
   ErrorBody,
   EventList,
   ExecList,
+  FileChange,
   FileList,
+  FileSearch,
   Health,
   ImageList,
+  MountDrive,
+  MountList,
   SandboxList,
   StartExec,
   Stats,
   StreamRecord,
   SweepReport,
+  Unpacked,
 } from "@holdfast/contract";
 import { compile } from "json-schema-to-typescript";
 
@@ -32,18 +39,25 @@ const ROOTS = [
   Cause,
   CheckpointList,
   CreateCheckpoint,
+  CreateDrive,
   CreateSandbox,
+  DriveList,
   ErrorBody,
   EventList,
   ExecList,
+  FileChange,
   FileList,
+  FileSearch,
   Health,
   ImageList,
+  MountDrive,
+  MountList,
   SandboxList,
   StartExec,
   Stats,
   StreamRecord,
   SweepReport,
+  Unpacked,
 ];
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -93,6 +107,7 @@ export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
+export type DriveStatus = Drive["status"];
 export type AuditFinding = AuditReport["findings"][number];
 export type SweepItem = SweepReport["items"][number];
 export type LayerHealth = Stats["sweeps"][number];

@@ -5,17 +5,24 @@
  */
 import type {
   Checkpoint,
+  CreateDrive,
   CreateSandbox,
+  Drive as DriveInfo,
   Event,
   EventType,
   Exec,
+  FileChange,
   FileList,
+  FileSearch,
   FileStat,
   Image,
+  Mount,
+  MountDrive,
   Proof,
   Sandbox as SandboxInfo,
   SandboxStatus,
   StartExec,
+  Unpacked,
 } from "./types.generated.ts";
 
 export interface CallOptions {
@@ -63,7 +70,8 @@ export interface Sandboxes {
   /**
    * Resolves once the sandbox is proven to execute and to serve files, however long it waits for its turn. Safe against lost
    * answers: one call makes one sandbox. With `fromCheckpoint` it is a fork: it begins with the files of that checkpoint, and
-   * its memory where it has any, and `info.forkedFrom` says so. `image` and `resources` are then not its to choose.
+   * its memory where it has any, and `info.forkedFrom` says so. `image` and `resources` are then not its to choose. What is
+   * in `mounts` is there, and proven, before anything runs in it.
    */
   create(options?: CreateSandbox & CreateOptions): Promise<Sandbox>;
   /** The live sandbox of that name, made if there is none. */
@@ -144,6 +152,16 @@ export interface Sandbox extends AsyncDisposable {
   standby(options?: CallOptions): Promise<SandboxInfo>;
   /** Resolves once it is proven. Not needed before a call: every call that needs it awake does this by itself. */
   wake(options?: CallOptions): Promise<SandboxInfo>;
+  /**
+   * Mounts a drive, by its name or id, at a directory that is made where it is missing; resolves once the same is seen there
+   * from inside and outside. The same mount again is fine, and is proven again. Throws `mount_conflict` where another is at
+   * the path, above or below it, and `mount_refused` where nothing can be.
+   */
+  mount(drive: string, path: string, options?: MountOptions): Promise<Mount>;
+  /** Resolves once it is seen to be gone. What is in the drive stays in it. */
+  unmount(path: string, options?: CallOptions): Promise<void>;
+  /** Its drives, and where they are. Leaves a sandbox in standby asleep. */
+  mounts(options?: CallOptions): Promise<Mount[]>;
   /** What happened to the sandbox, oldest first. */
   events(options?: EventFilter): Promise<Page<Event>>;
   /** Resolves once its absence was observed; throws `deadline` after two minutes, while the server goes on trying. */
@@ -168,6 +186,56 @@ export interface Checkpoints {
 export interface CheckpointOptions extends CallOptions {
   /** A DNS label that no other checkpoint of the sandbox has; made up where absent. */
   name?: string | undefined;
+}
+
+export interface MountOptions extends CallOptions {
+  /** The directory of the drive that is mounted, made where it is missing. Default: all of it. */
+  subpath?: string | undefined;
+  readOnly?: boolean | undefined;
+}
+
+/** Persistent directories that any number of sandboxes can have at the same time. They outlive all of them. */
+export interface Drives {
+  /**
+   * Resolves once it can be mounted. Safe against lost answers: one call makes one drive. Only a `drive_exists` that says
+   * `dispatched: "unknown"` may be about the one of this call; `getOrCreate` has no such doubt.
+   */
+  create(options?: CreateDrive & CallOptions): Promise<Drive>;
+  /** The drive of that name, made if there is none. One of another size than asked for is `drive_exists`. */
+  getOrCreate(options: CreateDrive & { name: string } & CallOptions): Promise<Drive>;
+  /** By id or name; measured now, where that does not take too long. */
+  get(ref: string, options?: CallOptions): Promise<Drive>;
+  /** In the order of their creation, each with what it took on disk when it was last measured. */
+  list(filter?: DriveFilter): Promise<Page<DriveInfo>>;
+  /** What a handle's `delete` does, by id or name. */
+  delete(ref: string, options?: DeleteDriveOptions): Promise<void>;
+}
+
+/** A handle. Letting go of it touches nothing: a drive goes when it is deleted, and by nothing else. */
+export interface Drive {
+  readonly id: string;
+  readonly name: string;
+  /** As of the last answer; `refresh` gets a new one. */
+  readonly info: DriveInfo;
+  /** Its files, without any sandbox: `/` is the drive itself. What sandboxes that have it see is the same. */
+  readonly files: Files;
+  refresh(options?: CallOptions): Promise<DriveInfo>;
+  /** What happened to the drive, oldest first. */
+  events(options?: EventFilter): Promise<Page<Event>>;
+  /**
+   * Removes it with all that is in it, and resolves once nothing of it is left; throws `deadline` after two minutes, while
+   * the server goes on trying. Throws `drive_mounted` where a sandbox has it, asleep or not; its message says which.
+   */
+  delete(options?: DeleteDriveOptions): Promise<void>;
+}
+
+export interface DriveFilter extends PageOptions {
+  labels?: Record<string, string> | undefined;
+}
+
+export interface DeleteDriveOptions extends CallOptions {
+  /** Takes it from the sandboxes that have it, which are degraded until they give up its path. Default false. */
+  force?: boolean | undefined;
 }
 
 export interface DeleteOptions extends CallOptions {
@@ -292,9 +360,9 @@ export interface OutputChunk {
 /** What can be written to a file or to stdin. Streams, a `ReadableStream` among them, are sent as they come. */
 export type Content = string | Uint8Array | AsyncIterable<string | Uint8Array>;
 
-/** Files inside the sandbox, by absolute path. */
+/** Files inside a sandbox, or in a drive, by absolute path. */
 export interface Files {
-  /** Reading, listing and `stat` don't wake a sleeping sandbox for what is on its disk. */
+  /** What only reads (this, `list`, `stat`, `search`, `pack`) doesn't wake a sleeping sandbox for what is on its disk. */
   read(path: string, options?: RangeOptions): Promise<Uint8Array>;
   readText(path: string, options?: RangeOptions): Promise<string>;
   readStream(path: string, options?: RangeOptions): Promise<AsyncIterable<Uint8Array>>;
@@ -311,6 +379,51 @@ export interface Files {
     to: string,
     options?: CallOptions & { overwrite?: boolean | undefined },
   ): Promise<FileStat>;
+  /**
+   * What lies below a directory, by name and content, what is nearer to it first. Links are not followed. It ends at its
+   * limits, of results, time, entries and bytes: `truncated` then says that it has not seen everything.
+   */
+  search(path: string, options?: SearchOptions): Promise<FileSearch>;
+  /**
+   * A directory with all below it, or a file, as a tar archive: files, directories and symbolic links, with modes, owners
+   * and times. Throws while it is read where it can't be made to its end.
+   */
+  pack(path: string, options?: ReadOptions): Promise<AsyncIterable<Uint8Array>>;
+  /**
+   * Takes a tar archive, gzipped or not, apart into a directory that is made where it is missing. Modes and times are the
+   * archive's; what is new belongs to uid 1000. Throws where an entry may not be; what was unpacked before it stays.
+   */
+  unpack(
+    path: string,
+    archive: Uint8Array | AsyncIterable<Uint8Array>,
+    options?: CallOptions,
+  ): Promise<Unpacked>;
+  /**
+   * Resolves when no change of a directory, or file, is missed any more; then gives each of them, for as long as it is
+   * iterated. It survives lost connections and servers that restart: an `overflow` says that changes may have been missed, there
+   * or elsewhere, so look again. Whoever watches keeps the sandbox from falling asleep by itself, and wakes it again where it
+   * is put to sleep: to let it sleep, leave the loop.
+   */
+  watch(path: string, options?: WatchOptions): Promise<AsyncIterable<FileChange>>;
+}
+
+export interface SearchOptions extends ReadOptions {
+  /** A glob of names or, with a slash in it, of paths below the directory. `*` means no name that begins with a dot. */
+  name?: string | undefined;
+  /** Text that a line of the file has in it. */
+  content?: string | undefined;
+  /** `content` is a regular expression. */
+  regex?: boolean | undefined;
+  ignoreCase?: boolean | undefined;
+  /** Names of directories that are not looked into. */
+  exclude?: readonly string[] | undefined;
+  /** At most 10000. Default 1000. */
+  limit?: number | undefined;
+}
+
+export interface WatchOptions extends CallOptions {
+  /** All below the directory as well. */
+  recursive?: boolean | undefined;
 }
 
 export interface ReadOptions extends CallOptions {
@@ -346,4 +459,4 @@ export interface CleanupOptions extends CallOptions {
   emergency?: boolean | undefined;
 }
 
-export type { CreateSandbox, StartExec };
+export type { CreateDrive, CreateSandbox, MountDrive, StartExec };

@@ -3,6 +3,7 @@ import type {
   CleanupOptions,
   ClientOptions,
   CreateOptions,
+  Drives,
   EventFilter,
   ExecRun,
   Images,
@@ -13,6 +14,7 @@ import type {
 } from "./api.ts";
 import { Calls } from "./calls.ts";
 import { Creation } from "./creation.ts";
+import { drivesOf } from "./drives.ts";
 import { GoneError, NotFoundError } from "./errors.ts";
 import { getRun } from "./execs.ts";
 import { PATIENCE, type Patience } from "./retry.ts";
@@ -42,6 +44,7 @@ const CLEANUP_WAIT_MS = 300_000;
 export class Holdfast {
   readonly #calls: Calls;
   readonly sandboxes: Sandboxes;
+  readonly drives: Drives;
   readonly images: Images;
   readonly execs: { get(id: string, options?: CallOptions): Promise<ExecRun> };
 
@@ -55,6 +58,7 @@ export class Holdfast {
     });
     this.#calls = calls;
     this.sandboxes = sandboxesOf(calls);
+    this.drives = drivesOf(calls);
     this.images = imagesOf(calls);
     this.execs = { get: (id, given = {}) => getRun(calls, id, given) };
   }
@@ -64,12 +68,18 @@ export class Holdfast {
     return this.#calls.url;
   }
 
-  /** What happened on the server, oldest first. */
-  events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {
+  /** What happened on the server, oldest first; or to a drive, by its name or id, also when it is gone. */
+  events({
+    types,
+    drive,
+    limit,
+    cursor,
+    signal,
+  }: EventFilter & { drive?: string | undefined } = {}): Promise<Page<Event>> {
     return this.#calls.json({
       method: "GET",
       path: "/v1/events",
-      query: { type: types, limit, cursor },
+      query: { type: types, drive, limit, cursor },
       idempotent: true,
       signal,
     });

@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, Holdfast, InvalidRequestError } from "./index.ts";
+import { ConflictError, ConnectionError, type FileChange, Holdfast, InvalidRequestError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
-import { aSandbox, drop, json, refuse } from "./testing/faulty-server.ts";
+import { anError, aSandbox, drop, json, lines, refuse } from "./testing/faulty-server.ts";
 
 const bench = useBench();
 
@@ -160,5 +160,150 @@ describe("files", () => {
     bench.server.answer(refuse(404, "file_not_found"), refuse(404, "sandbox_not_found"));
     expect(await box.files.exists("/x")).toBe(false);
     expect(await failure(box.files.exists("/x"))).toMatchObject({ code: "sandbox_not_found" });
+  });
+});
+
+describe("a search", () => {
+  it("asks for what is wanted, and nothing else", async () => {
+    const box = await bench.box();
+    const found = { path: "/app", items: [], truncated: false };
+    bench.server.answer(json(200, found));
+    expect(
+      await box.files.search("/app", {
+        name: "*.ts",
+        content: "a b",
+        regex: true,
+        ignoreCase: false,
+        exclude: [".git", "dist"],
+        limit: 5,
+        wake: false,
+      }),
+    ).toEqual(found);
+    await box.files.search("/");
+    const [first, second] = bench.server.seen.map(({ url }) => url);
+    expect(first?.pathname).toBe("/v1/sandboxes/sbx_0000000000000000/files/search");
+    expect(first?.search).toBe(
+      "?path=%2Fapp&name=*.ts&content=a%20b&regex=true&ignoreCase=false&exclude=.git&exclude=dist&limit=5&wake=false",
+    );
+    expect(second?.search).toBe("?path=%2F");
+  });
+});
+
+describe("an archive", () => {
+  const tar = { "content-type": "application/x-tar" };
+
+  it("comes as a stream, and fails where it breaks off", async () => {
+    const box = await bench.box();
+    const content = randomBytes(300_000);
+    bench.server.answer(
+      (_, response) => void response.writeHead(200, tar).end(content),
+      (_, response) => {
+        response.writeHead(200, tar).write(content, () => response.socket?.destroy());
+      },
+    );
+    const gather = async () => {
+      const pieces: Uint8Array[] = [];
+      for await (const piece of await box.files.pack("/app")) pieces.push(piece);
+      return Buffer.concat(pieces);
+    };
+    expect((await gather()).equals(content)).toBe(true);
+    expect(await failure(gather())).toBeInstanceOf(ConnectionError);
+    expect(bench.server.seen[0]?.url.pathname).toMatch(/\/files\/tar$/);
+  });
+
+  it("goes up as bytes, again where an answer is lost, or as a stream, once", async () => {
+    const box = await bench.box();
+    const made = { path: "/app", files: 2, bytes: 3 };
+    bench.server.answer(drop, json(200, made));
+    const content = randomBytes(10_000);
+    expect(await box.files.unpack("/app", content)).toEqual(made);
+    expect(bench.server.seen.map(({ method, body }) => [method, body.equals(content)])).toEqual([
+      ["PUT", true],
+      ["PUT", true],
+    ]);
+    bench.server.seen.length = 0;
+    bench.server.answer(drop, json(200, made));
+    const stream = async function* () {
+      yield content;
+    };
+    expect(await failure(box.files.unpack("/app", stream()))).toBeInstanceOf(ConnectionError);
+    expect(bench.server.seen).toHaveLength(1);
+  });
+});
+
+describe("a watch", () => {
+  const start = { type: "start", path: "/app" };
+  const change = (name: string): FileChange => ({ kind: "created", path: `/app/${name}`, directory: false });
+  const told = (name: string) => ({ type: "change", ...change(name) });
+  const end = (status: number, code: string) => ({ type: "end", error: anError(status, code) });
+  const overflow: FileChange = { kind: "overflow", path: "/app", directory: true };
+  const keepalive = { type: "keepalive" };
+
+  it("begins when the server says so, and gives each change", async () => {
+    const box = await bench.box();
+    let greet = () => {};
+    bench.server.answer((_, response) => {
+      response.writeHead(200, { "content-type": "application/x-ndjson" }).flushHeaders();
+      greet = () => void response.write(`${JSON.stringify(start)}\n${JSON.stringify(told("a"))}\n`);
+    });
+    let begun = false;
+    const watching = box.files.watch("/app", { recursive: true }).finally(() => {
+      begun = true;
+    });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    expect(begun).toBe(false);
+    greet();
+    for await (const each of await watching) {
+      expect(each).toEqual(change("a"));
+      break;
+    }
+    const { url, headers } = bench.server.seen[0] ?? {};
+    expect(`${url?.pathname}${url?.search}`).toBe(
+      "/v1/sandboxes/sbx_0000000000000000/files/watch?path=%2Fapp&recursive=true",
+    );
+    expect(headers?.accept).toBe("application/x-ndjson");
+  });
+
+  it("goes on over lost connections, streams that end and sandboxes that sleep, and says what may be missing", async () => {
+    const box = await bench.box();
+    bench.server.answer(
+      lines([start, told("a")], "cut"),
+      drop,
+      lines([start, keepalive, told("b")], "close"),
+      lines([start, told("c"), end(503, "link_lost")]),
+      refuse(503, "starting"),
+      lines([start, told("d")], "silence"),
+    );
+    const seen: FileChange[] = [];
+    for await (const each of await box.files.watch("/app")) {
+      seen.push(each);
+      if (each.path === "/app/d") break;
+    }
+    expect(seen).toEqual([change("a"), overflow, change("b"), overflow, change("c"), overflow, change("d")]);
+  });
+
+  it("ends with what won't pass", async () => {
+    const box = await bench.box();
+    bench.server.answer(refuse(404, "file_not_found"));
+    expect(await failure(box.files.watch("/app"))).toMatchObject({ code: "file_not_found" });
+    bench.server.answer(lines([start, told("a"), end(409, "wrong_state")]));
+    const changes = (await box.files.watch("/app"))[Symbol.asyncIterator]();
+    expect(await changes.next()).toEqual({ done: false, value: change("a") });
+    expect(await failure(changes.next())).toMatchObject({ code: "wrong_state", status: 409 });
+  });
+
+  it("gives up on a server that only greets, and ends with its signal", async () => {
+    const box = await bench.box();
+    bench.server.answer(lines([start], "close"));
+    const greeted = (async () => {
+      for await (const each of await box.files.watch("/app")) expect(each).toEqual(overflow);
+    })();
+    expect(await failure(greeted)).toBeInstanceOf(ConnectionError);
+    bench.server.answer(lines([start], "silence"));
+    const controller = new AbortController();
+    const changes = (await box.files.watch("/app", { signal: controller.signal }))[Symbol.asyncIterator]();
+    const next = changes.next();
+    controller.abort(new Error("enough"));
+    await expect(next).rejects.toThrow("enough");
   });
 });

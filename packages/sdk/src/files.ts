@@ -1,20 +1,35 @@
-import type { CallOptions, Content, Files, RangeOptions, ReadOptions, WriteOptions } from "./api.ts";
+import type {
+  CallOptions,
+  Content,
+  Files,
+  RangeOptions,
+  ReadOptions,
+  SearchOptions,
+  WatchOptions,
+  WriteOptions,
+} from "./api.ts";
 import type { Call, Calls } from "./calls.ts";
 import { HoldfastError, InvalidRequestError } from "./errors.ts";
 import type { Body } from "./transport.ts";
-import type { FileList, FileStat } from "./types.generated.ts";
+import type { FileChange, FileList, FileSearch, FileStat, Unpacked } from "./types.generated.ts";
+import { Watching } from "./watching.ts";
 
 const PIECE_BYTES = 1_048_576;
 /** The largest position that fits a range of the server's. */
 const LAST_POSITION = 999_999_999_999_999;
+/** What the server gives a search, and what an archive may take that has been sent and not been unpacked yet. */
+const SEARCH_WAIT_MS = 30_000;
+const UNPACK_WAIT_MS = 600_000;
+const TAR_TYPE = "application/x-tar";
 
 export class FilesOf implements Files {
   readonly #calls: Calls;
   readonly #base: string;
 
-  constructor(calls: Calls, sandboxId: string) {
+  /** `home` is the path of the sandbox, or of the drive. */
+  constructor(calls: Calls, home: string) {
     this.#calls = calls;
-    this.#base = `/v1/sandboxes/${sandboxId}/files`;
+    this.#base = `${home}/files`;
   }
 
   async read(path: string, options: RangeOptions = {}): Promise<Uint8Array> {
@@ -130,6 +145,50 @@ export class FilesOf implements Files {
       idempotent: false,
       signal,
     });
+  }
+
+  search(path: string, { signal, ...wanted }: SearchOptions = {}): Promise<FileSearch> {
+    return this.#calls.json({
+      method: "GET",
+      path: `${this.#base}/search`,
+      query: { path, ...wanted },
+      idempotent: true,
+      waitMs: SEARCH_WAIT_MS,
+      signal,
+    });
+  }
+
+  pack(path: string, { wake, signal }: ReadOptions = {}): Promise<AsyncIterable<Uint8Array>> {
+    return this.#calls.stream({
+      method: "GET",
+      path: `${this.#base}/tar`,
+      query: { path, wake },
+      headers: { accept: TAR_TYPE },
+      type: TAR_TYPE,
+      idempotent: true,
+      signal,
+    });
+  }
+
+  unpack(
+    path: string,
+    archive: Uint8Array | AsyncIterable<Uint8Array>,
+    { signal }: CallOptions = {},
+  ): Promise<Unpacked> {
+    return this.#calls.upload({
+      method: "PUT",
+      path: `${this.#base}/tar`,
+      query: { path },
+      bytes: bodyOf(archive),
+      headers: { "content-type": TAR_TYPE },
+      idempotent: true,
+      waitMs: UNPACK_WAIT_MS,
+      signal,
+    });
+  }
+
+  watch(path: string, { recursive, signal }: WatchOptions = {}): Promise<AsyncIterable<FileChange>> {
+    return new Watching(this.#calls, `${this.#base}/watch`, { path, recursive }, signal).begin();
   }
 
   #get<Answer>(

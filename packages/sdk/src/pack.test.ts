@@ -70,6 +70,11 @@ describe("the packed SDK in an empty project", () => {
         const run = await box.execs.start("npm test");
         for await (const chunk of run.output()) process.stdout.write(chunk.data);
         await box.files.write("/tmp/a", "hi");
+        const drive = await holdfast.drives.getOrCreate({ name: "data", sizeMb: 64 });
+        await box.mount(drive.name, "/data", { readOnly: true });
+        for (const { state } of await box.mounts()) state satisfies "proven" | "unproven" | "broken";
+        // @ts-expect-error a mount has a path
+        await holdfast.sandboxes.create({ mounts: [{ drive: "data" }] });
         try { await run.cancel(); } catch (error) { if (error instanceof ConnectionError) error.dispatched satisfies "yes" | "no" | "unknown"; }
         // @ts-expect-error exit codes are numbers
         const wrong: string = result.exitCode;

@@ -63,6 +63,7 @@ const PASSING: ReadonlySet<HoldfastError["code"]> = new Set([
   "unexpected_response",
   "too_many_readers",
   "too_many_held",
+  "too_many_watches",
 ]);
 
 /** Doubles from try to try, with jitter over its upper half so that many clients don't come back at once. */

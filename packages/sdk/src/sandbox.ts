@@ -7,6 +7,7 @@ import type {
   ExecResult,
   Execs,
   Files,
+  MountOptions,
   Page,
   Sandbox,
 } from "./api.ts";
@@ -16,7 +17,7 @@ import { HoldfastError, type Where } from "./errors.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
 import { backoff } from "./retry.ts";
-import type { Event, Proof, Sandbox as SandboxInfo } from "./types.generated.ts";
+import type { Event, Mount, MountList, Proof, Sandbox as SandboxInfo } from "./types.generated.ts";
 
 /** What one request of a delete may wait on the server, and how long they are repeated in all. */
 const DELETE_WAIT_MS = 30_000;
@@ -25,6 +26,9 @@ const DELETE_PATIENCE_MS = 120_000;
 /** How long memory may take to get onto the disk, and to come back. */
 const STANDBY_WAIT_MS = 120_000;
 const WAKE_WAIT_MS = 30_000;
+
+/** What the server gives one mount, or unmount. */
+const MOUNT_WAIT_MS = 60_000;
 
 export class SandboxHandle implements Sandbox {
   readonly #calls: Calls;
@@ -39,7 +43,7 @@ export class SandboxHandle implements Sandbox {
     this.#info = info;
     this.#owned = owned;
     this.execs = new ExecsOf(calls, info.id);
-    this.files = new FilesOf(calls, info.id);
+    this.files = new FilesOf(calls, this.#path());
     this.checkpoints = new CheckpointsOf(calls, info.id);
   }
 
@@ -86,6 +90,34 @@ export class SandboxHandle implements Sandbox {
     const call = { method: "POST", path: this.#path(verb), idempotent: true, waitMs, signal } as const;
     this.#info = await this.#calls.json(call);
     return this.#info;
+  }
+
+  mount(drive: string, path: string, { signal, ...how }: MountOptions = {}): Promise<Mount> {
+    return this.#calls.json({
+      method: "PUT",
+      path: this.#path("mounts"),
+      json: { drive, path, ...how },
+      idempotent: true,
+      waitMs: MOUNT_WAIT_MS,
+      signal,
+    });
+  }
+
+  /** Not idempotent: after a lost answer another drive may be there. */
+  unmount(path: string, { signal }: CallOptions = {}): Promise<void> {
+    return this.#calls.json({
+      method: "DELETE",
+      path: this.#path("mounts"),
+      query: { path },
+      idempotent: false,
+      waitMs: MOUNT_WAIT_MS,
+      signal,
+    });
+  }
+
+  async mounts({ signal }: CallOptions = {}): Promise<Mount[]> {
+    const call = { method: "GET", path: this.#path("mounts"), idempotent: true, signal } as const;
+    return (await this.#calls.json<MountList>(call)).items;
   }
 
   events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {

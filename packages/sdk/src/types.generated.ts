@@ -49,7 +49,9 @@ export interface AuditReport {
       | "unreadable"
       | "unknown"
       | "older_version";
-    sandboxId: string;
+    sandboxId?: string;
+    /** where it is about a drive and not a sandbox */
+    driveId?: string;
     things: string[];
     /** waits: acted upon at `nextAt` if it is still so; left: on purpose, the message says why */
     action: "corrected" | "removed" | "waits" | "left" | "failed";
@@ -87,6 +89,18 @@ export interface CheckpointList {
 export interface CreateCheckpoint {
   /** a DNS label that no other checkpoint of the sandbox has; made up where absent */
   name?: string;
+}
+export interface CreateDrive {
+  /** a DNS label; made up where absent */
+  name?: string;
+  /** a file system of its own of this size; default: no limit but the host's disk */
+  sizeMb?: number;
+  /** the caller's own key-value pairs; listings filter by them */
+  labels?: {
+    [k: string]: string;
+  };
+  /** what to do when the name is taken; default fail */
+  ifExists?: "return" | "fail";
 }
 export interface CreateSandbox {
   /** a DNS label; made up where absent */
@@ -126,10 +140,55 @@ export interface CreateSandbox {
   labels?: {
     [k: string]: string;
   };
+  /** drives that it has from its beginning; a fork has no others */
+  mounts?: MountDrive[];
   /** a checkpoint's id: the sandbox begins with the files, and the memory, that were kept there. Image and resources are those of the checkpoint; what else is not said here is too */
   fromCheckpoint?: string;
   /** what to do when the name is taken; default fail */
   ifExists?: "return" | "fail";
+}
+export interface MountDrive {
+  /** the drive's name or id */
+  drive: string;
+  /** where it appears inside; made where it is missing */
+  path: string;
+  /** the directory of the drive that is mounted, without `..`; made where it is missing */
+  subpath?: string;
+  readOnly?: boolean;
+}
+/** a persistent directory that any number of sandboxes can have at the same time */
+export interface Drive {
+  id: string;
+  name: string;
+  /** degraded: its files are not where they belong; deleting: nothing of it may be used any more */
+  status: "creating" | "ready" | "degraded" | "deleting";
+  cause: Cause | null;
+  sizeMb: number | null;
+  usage: {
+    usedBytes: number;
+    freeBytes: number;
+    /** ISO 8601, UTC */
+    measuredAt: string;
+  } | null;
+  /** sandboxes that have it, asleep or not */
+  mounts: {
+    sandboxId: string;
+    /** the sandbox's name */
+    sandbox: string;
+    path: string;
+    subpath: string;
+    readOnly: boolean;
+  }[];
+  /** ISO 8601, UTC */
+  createdAt: string;
+  /** the caller's own key-value pairs; listings filter by them */
+  labels: {
+    [k: string]: string;
+  };
+}
+export interface DriveList {
+  items: Drive[];
+  nextCursor: string | null;
 }
 export interface ErrorBody {
   error: {
@@ -145,9 +204,16 @@ export interface ErrorBody {
       | "exec_not_found"
       | "file_not_found"
       | "image_not_found"
+      | "drive_not_found"
+      | "mount_not_found"
       | "method_not_allowed"
       | "request_timeout"
       | "checkpoint_not_found"
+      | "drive_exists"
+      | "drive_mounted"
+      | "drive_deleting"
+      | "mount_conflict"
+      | "mount_refused"
       | "checkpoint_unusable"
       | "checkpoint_exists"
       | "too_many_checkpoints"
@@ -174,11 +240,15 @@ export interface ErrorBody {
       | "low_memory"
       | "too_many_execs"
       | "too_many_held"
+      | "too_many_watches"
       | "too_many_readers"
       | "internal"
+      | "not_supported"
       | "launch_failed"
       | "proof_failed"
       | "sandbox_degraded"
+      | "drive_degraded"
+      | "mount_failed"
       | "link_lost"
       | "checkpoint_failed"
       | "standby_failed"
@@ -254,12 +324,22 @@ export interface Event {
     | "sandbox.frozen"
     | "orphan.found"
     | "orphan.removed"
+    | "drive.created"
+    | "drive.degraded"
+    | "drive.recovered"
+    | "drive.deleting"
+    | "drive.deleted"
+    | "drive.delete_failed"
+    | "mount.added"
+    | "mount.failed"
+    | "mount.removed"
     | "image.imported"
     | "image.removed"
     | "server.started"
     | "server.stopped";
   sandboxId: string | null;
   execId: string | null;
+  driveId: string | null;
   generation: number | null;
   message: string;
   data: {
@@ -305,6 +385,12 @@ export interface ExecList {
   items: Exec[];
   nextCursor: string | null;
 }
+export interface FileChange {
+  /** modified: content or attributes; a move is a `removed` and a `created`; overflow: changes were missed, look again */
+  kind: "created" | "modified" | "removed" | "overflow";
+  path: string;
+  directory: boolean;
+}
 export interface FileList {
   path: string;
   items: FileStat[];
@@ -323,6 +409,31 @@ export interface FileStat {
   modifiedAt: string;
   /** of a symbolic link */
   target?: string;
+}
+export interface FileMatch {
+  path: string;
+  name: string;
+  kind: "file" | "directory" | "symlink" | "fifo" | "socket" | "device";
+  sizeBytes: number;
+  /** permissions in octal */
+  mode: string;
+  uid: number;
+  gid: number;
+  /** ISO 8601, UTC */
+  modifiedAt: string;
+  /** of a symbolic link */
+  target?: string;
+  /** where the content was found, cut to a readable length */
+  lines?: {
+    line: number;
+    text: string;
+  }[];
+}
+export interface FileSearch {
+  path: string;
+  items: FileMatch[];
+  /** a limit ended the search before it had seen everything */
+  truncated: boolean;
 }
 export interface Health {
   status: string;
@@ -344,6 +455,21 @@ export interface ImageList {
   items: Image[];
   nextCursor: string | null;
 }
+export interface Mount {
+  /** the drive's name */
+  drive: string;
+  driveId: string;
+  path: string;
+  /** `/` where all of the drive is mounted */
+  subpath: string;
+  readOnly: boolean;
+  /** proven: the same directory seen from inside and outside, by the last proof; unproven: not looked at since it was asked for, or asleep; broken: see the cause */
+  state: "proven" | "unproven" | "broken";
+  cause: Cause | null;
+}
+export interface MountList {
+  items: Mount[];
+}
 /** dated evidence that an instance serves, or what failed */
 export interface Proof {
   /** ISO 8601, UTC */
@@ -351,8 +477,8 @@ export interface Proof {
   generation: number;
   ok: boolean;
   checks: {
-    /** link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root: the root file system is the same seen from inside and outside */
-    name: "link" | "exec" | "files" | "root";
+    /** link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root, mounts: the root file system, and every drive, is the same seen from inside and outside */
+    name: "link" | "exec" | "files" | "root" | "mounts";
     ok: boolean;
     ms: number;
     message?: string;
@@ -441,6 +567,7 @@ export interface Sandbox {
   labels: {
     [k: string]: string;
   };
+  mounts: Mount[];
 }
 export interface SandboxList {
   items: Sandbox[];
@@ -570,6 +697,12 @@ export interface SweepReport {
     message: string;
   }[];
 }
+/** what came out of an archive */
+export interface Unpacked {
+  path: string;
+  files: number;
+  bytes: number;
+}
 
 /** Every code an error from the server can carry. */
 export type ErrorCode = ErrorBody["error"]["code"];
@@ -578,6 +711,7 @@ export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
+export type DriveStatus = Drive["status"];
 export type AuditFinding = AuditReport["findings"][number];
 export type SweepItem = SweepReport["items"][number];
 export type LayerHealth = Stats["sweeps"][number];
@@ -595,9 +729,16 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   exec_not_found: 404,
   file_not_found: 404,
   image_not_found: 404,
+  drive_not_found: 404,
+  mount_not_found: 404,
   method_not_allowed: 405,
   request_timeout: 408,
   checkpoint_not_found: 404,
+  drive_exists: 409,
+  drive_mounted: 409,
+  drive_deleting: 409,
+  mount_conflict: 409,
+  mount_refused: 422,
   checkpoint_unusable: 409,
   checkpoint_exists: 409,
   too_many_checkpoints: 409,
@@ -624,11 +765,15 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   low_memory: 429,
   too_many_execs: 429,
   too_many_held: 429,
+  too_many_watches: 429,
   too_many_readers: 429,
   internal: 500,
+  not_supported: 501,
   launch_failed: 502,
   proof_failed: 502,
   sandbox_degraded: 503,
+  drive_degraded: 503,
+  mount_failed: 503,
   link_lost: 503,
   checkpoint_failed: 503,
   standby_failed: 503,

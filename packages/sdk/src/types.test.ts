@@ -20,6 +20,12 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Checkpoint, contract.Checkpoint>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CheckpointList, contract.CheckpointList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CreateCheckpoint, contract.CreateCheckpoint>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Drive, contract.Drive>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.DriveList, contract.DriveList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CreateDrive, contract.CreateDrive>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Mount, contract.Mount>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.MountList, contract.MountList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.MountDrive, contract.MountDrive>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Proof, contract.Proof>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Exec, contract.Exec>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ExecList, contract.ExecList>>().toEqualTypeOf<true>();

@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Checkpoint, Exec } from "../types.generated.ts";
+import type { Checkpoint, Drive, Exec, Mount } from "../types.generated.ts";
 
 /** A test double of the server that fails on command: each answer is written by the test, by hand. */
 export interface Seen {
@@ -216,6 +216,30 @@ export const aCheckpoint = (facts: Partial<Checkpoint> = {}): Checkpoint => ({
   ...facts,
 });
 
+export const aDrive = (facts: Partial<Drive> = {}): Drive => ({
+  id: "drv_0000000000000000",
+  name: "data",
+  status: "ready",
+  cause: null,
+  sizeMb: null,
+  usage: { usedBytes: 23_456_789, freeBytes: 1_000_000_000, measuredAt: "2026-01-01T00:00:00.000Z" },
+  mounts: [],
+  createdAt: "2026-01-01T00:00:00.000Z",
+  labels: {},
+  ...facts,
+});
+
+export const aMount = (facts: Partial<Mount> = {}): Mount => ({
+  drive: "data",
+  driveId: "drv_0000000000000000",
+  path: "/workspace",
+  subpath: "/",
+  readOnly: false,
+  state: "proven",
+  cause: null,
+  ...facts,
+});
+
 export const aSandbox = (facts: object = {}) => ({
   id: "sbx_0000000000000000",
   name: "box",
@@ -238,5 +262,6 @@ export const aSandbox = (facts: object = {}) => ({
   resources: { memoryMb: 512, cpus: 2, pids: 512 },
   lifecycle: {},
   labels: {},
+  mounts: [],
   ...facts,
 });
