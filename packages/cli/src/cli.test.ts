@@ -147,7 +147,7 @@ describe("holdfast", () => {
     const commands = [...stdout.toString().matchAll(/^ {2}(\w+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
     expect(named).toEqual(
-      "doctor run create ls get rm verify pause resume standby wake checkpoint exec shell attach execs kill logs cp events stats audit cleanup image".split(
+      "doctor run create ls get rm verify pause resume standby wake checkpoint exec shell attach execs kill logs cp drive mount unmount mounts events stats audit cleanup image".split(
         " ",
       ),
     );
@@ -350,22 +350,17 @@ describe("holdfast cp", () => {
       [`POST ${base}/mkdir`]: json(200, {}),
       [`PUT ${base}`]: json(200, {}),
       [`GET ${base}`]: (_, response) => void response.end("out of it"),
-      "POST /v1/sandboxes/sbx_0000000000000000/execs": json(200, anExec()),
+      [`PUT ${base}/tar`]: json(200, { path: "/home/user/src", files: 1, bytes: 0 }),
     });
     expect(await holdfast("cp", "src", "box:/home/user/src")).toMatchObject({ code: 0, stderr: "" });
-    const put = bench.server.seen.find(({ method }) => method === "PUT");
+    const put = bench.server.seen.find(({ method, url }) => method === "PUT" && url.pathname === base);
     expect(Object.fromEntries(put?.url.searchParams ?? [])).toMatchObject({
       path: "/home/user/src/run.sh",
       mode: "0755",
     });
-    const linked = bench.server.seen.find(({ url }) => url.pathname.endsWith("/execs"));
-    expect(JSON.parse(String(linked?.body)).argv).toEqual([
-      "ln",
-      "-sfn",
-      "--",
-      "run.sh",
-      "/home/user/src/link",
-    ]);
+    const linked = bench.server.seen.find(({ url }) => url.pathname.endsWith("/files/tar"));
+    expect(linked?.url.searchParams.get("path")).toBe("/home/user/src");
+    expect(String(linked?.body)).toContain("linkpath=run.sh\n");
     expect((await holdfast("cp", "box:/etc/x", "-")).stdout.toString()).toBe("out of it");
     bench.server.seen.length = 0;
     const pipe = start("cp", "-", "box:/tmp/now");

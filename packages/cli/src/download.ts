@@ -3,7 +3,7 @@ import { createWriteStream } from "node:fs";
 import { chmod, lstat, mkdir, rename, rm, stat, symlink } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
 import { pipeline } from "node:stream/promises";
-import type { FileStat, Sandbox } from "@holdfast/sdk";
+import type { FileStat, Files } from "@holdfast/sdk";
 import { Failure } from "./failure.ts";
 import { isPlainName, targetOf } from "./place.ts";
 import type { Tally } from "./tally.ts";
@@ -11,32 +11,32 @@ import type { Tally } from "./tally.ts";
 const DEPTH_AT_MOST = 128;
 
 /**
- * Copies a file or directory of a sandbox to this machine. What the sandbox says is not trusted: names that aren't
+ * Copies a file or directory of a sandbox or drive to this machine. What is said of it is not trusted: names that aren't
  * plain are refused, files replace what is at their path instead of being written through it, and directories below
  * the target must be real ones. So nothing lands outside the target, not even over links of an earlier copy.
  */
 export async function download(
-  box: Sandbox,
+  files: Files,
   source: string,
   target: string,
   tally: Tally,
   signal: AbortSignal,
 ): Promise<void> {
-  const found = await box.files.stat(source.replace(/\/\.$/, "") || "/", { signal });
+  const found = await files.stat(source.replace(/\/\.$/, "") || "/", { signal });
   const there = await stat(target).catch(() => null);
   const path = resolve(targetOf(source, target, there?.isDirectory() ?? false));
-  const copy = new Download(box, tally, signal);
+  const copy = new Download(files, tally, signal);
   if (found.kind === "directory") await copy.directory(found, path, 0, true);
   else await copy.entry(found, path, 0);
 }
 
 class Download {
-  readonly #box: Sandbox;
+  readonly #files: Files;
   readonly #tally: Tally;
   readonly #signal: AbortSignal;
 
-  constructor(box: Sandbox, tally: Tally, signal: AbortSignal) {
-    this.#box = box;
+  constructor(files: Files, tally: Tally, signal: AbortSignal) {
+    this.#files = files;
     this.#tally = tally;
     this.#signal = signal;
   }
@@ -51,11 +51,14 @@ class Download {
   async directory(found: FileStat, path: string, depth: number, chosen: boolean): Promise<void> {
     if (depth > DEPTH_AT_MOST) throw new Failure(`${found.path} is nested too deeply`);
     await makeDirectory(path, chosen);
-    const { items, truncated } = await this.#box.files.list(found.path, { signal: this.#signal });
+    const { items, truncated } = await this.#files.list(found.path, { signal: this.#signal });
     if (truncated)
-      throw new Failure(`${found.path} has too many entries`, "Pack it with tar inside, and copy that.");
+      throw new Failure(
+        `${found.path} has too many entries`,
+        "Pack it with tar inside a sandbox, and copy that.",
+      );
     for (const item of items) {
-      if (!isPlainName(item.name)) throw new Failure(`the sandbox gave an impossible name: ${item.name}`);
+      if (!isPlainName(item.name)) throw new Failure(`it has a file with an impossible name: ${item.name}`);
       await this.entry(item, join(path, item.name), depth + 1);
     }
     await chmod(path, modeOf(found) | 0o700);
@@ -65,7 +68,7 @@ class Download {
   async #file(found: FileStat, path: string): Promise<void> {
     const temporary = join(dirname(path), `.holdfast-${randomUUID()}`);
     try {
-      const content = await this.#box.files.readStream(found.path, { signal: this.#signal });
+      const content = await this.#files.readStream(found.path, { signal: this.#signal });
       const file = createWriteStream(temporary, { flags: "wx", mode: modeOf(found) });
       await pipeline(this.#tally.counted(content), file, { signal: this.#signal });
       await chmod(temporary, modeOf(found));

@@ -44,11 +44,22 @@ function hintOf(error: unknown): string {
   if (error instanceof HoldfastError && error.code === "pending_cleanup" && error.sandboxId !== undefined) {
     return `'holdfast audit' shows it; 'holdfast rm ${error.sandboxId}' removes it now.`;
   }
-  if (error instanceof HoldfastError && error.code === "checkpoint_not_found") {
-    return `'holdfast checkpoint ls' lists those of a sandbox. They go when the sandbox is deleted.`;
-  }
-  return error instanceof HoldfastError || error instanceof Failure ? error.hint : "";
+  if (error instanceof HoldfastError) return HINTS.get(error.code) ?? error.hint;
+  return error instanceof Failure ? error.hint : "";
 }
+
+const HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
+  [
+    "checkpoint_not_found",
+    "'holdfast checkpoint ls' lists those of a sandbox. They go when the sandbox is deleted.",
+  ],
+  [
+    "drive_mounted",
+    "'holdfast unmount' takes it off a sandbox; 'holdfast drive rm --force' takes it from all.",
+  ],
+  ["drive_degraded", "'holdfast drive get' says what is missing. Nothing was written elsewhere instead."],
+  ["mount_not_found", "'holdfast mounts' lists what is mounted in a sandbox, and where."],
+]);
 
 /** What the server says lay beneath, where that adds something. */
 function causeOf(error: HoldfastError): string {

@@ -34,10 +34,16 @@ describe("holdfast audit", () => {
     serve({ "POST /v1/audit": json(200, { ...report, findings: [orphan] }) });
     const found = await holdfast("audit");
     expect(found.code).toBe(0);
-    expect(found.stdout.toString()).toMatch(/^KIND +SANDBOX +THINGS +ACTION +MESSAGE\norphan +sbx_x +/);
+    expect(found.stdout.toString()).toMatch(/^KIND +OF +THINGS +ACTION +MESSAGE\norphan +sbx_x +/);
     expect(found.stdout.toString()).toContain(
       "process 1, process 2, mount and 2 more  waits, due in 2h  It is nobody's.\\x1b[2J\n",
     );
+    const stray = { ...orphan, sandboxId: undefined, driveId: "drv_x", action: "left", nextAt: undefined };
+    serve({ "POST /v1/audit": json(200, { ...report, findings: [orphan, stray] }) });
+    expect((await holdfast("audit")).stdout.toString()).toMatch(
+      /^orphan +drv_x +process 1.* left +It is nobody's/m,
+    );
+    serve({ "POST /v1/audit": json(200, { ...report, findings: [orphan] }) });
     const asJson = await holdfast("audit", "--json");
     expect(JSON.parse(String(asJson.stdout)).findings).toEqual([orphan]);
   });

@@ -1,7 +1,8 @@
+import type { MountDrive } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
 import { DEFAULT_DETACH_KEYS, detachKeys } from "./detach-keys.ts";
 import { requireTerminal, terminalEnv, terminalSize } from "./terminal.ts";
-import { cores, count, duration, givenAny, label, megabytes, variable } from "./values.ts";
+import { cores, count, duration, givenAny, label, megabytes, mount, variable } from "./values.ts";
 
 /** Options that several commands share, so that they read the same everywhere. */
 
@@ -13,6 +14,7 @@ export interface SandboxOptions {
   disk?: number;
   ttl?: number;
   label?: Record<string, string>;
+  mount?: MountDrive[];
 }
 
 export const sandboxOptions = (command: Command): Command =>
@@ -27,7 +29,12 @@ export const sandboxOptions = (command: Command): Command =>
       "delete it when it is this old, such as 30m or 2h, whatever it is doing",
       duration,
     )
-    .option("--label <key=value>", "label, any number of times", label);
+    .option("--label <key=value>", "label, any number of times", label)
+    .option(
+      "--mount <drive:path[:ro]>",
+      "have a drive there from the beginning, or with DRIVE/DIRECTORY a part of it, any number of times",
+      mount,
+    );
 
 export interface ExecFlags {
   env?: Record<string, string>;

@@ -3,19 +3,20 @@ import { usage } from "./failure.ts";
 
 /** One end of a copy. */
 export type Place =
-  | { kind: "sandbox"; sandbox: string; path: string }
+  | { kind: "sandbox" | "drive"; name: string; path: string }
   | { kind: "local"; path: string }
   | { kind: "stdio" };
 
-/** `NAME:/path` is in a sandbox, `-` is stdin or stdout, all else is here; `./a:b` is here too. */
+/** `NAME:/path` is in a sandbox, `drive:NAME:/path` in a drive, `-` is stdin or stdout, all else is here; `./a:b` is here too. */
 export function parsePlace(text: string): Place {
   if (text === "-") return { kind: "stdio" };
-  const [, sandbox, path] = /^([a-z0-9][a-z0-9_-]*):(.*)$/s.exec(text) ?? [];
-  if (sandbox === undefined || path === undefined) return { kind: "local", path: text };
+  const [, drive, name, path] = /^(drive:)?([a-z0-9][a-z0-9_-]*):(.*)$/s.exec(text) ?? [];
+  if (name === undefined || path === undefined) return { kind: "local", path: text };
   if (!path.startsWith("/")) {
-    throw usage(`the path in ${text} is not absolute`, "Write NAME:/path for a file in a sandbox.");
+    const hint = "Write NAME:/path for a file in a sandbox, drive:NAME:/path for one in a drive.";
+    throw usage(`the path in ${text} is not absolute`, hint);
   }
-  return { kind: "sandbox", sandbox, path };
+  return { kind: drive === undefined ? "sandbox" : "drive", name, path };
 }
 
 /**

@@ -17,6 +17,18 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
 export const printable = (text: string): string =>
   text.replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`);
 
+/** One fact a line, without those that there is nothing to say of. */
+export const factsheet = (facts: readonly (readonly [string, string | null | undefined])[]): string =>
+  facts
+    .filter(([, value]) => value)
+    .map(([key, value]) => `${`${key}:`.padEnd(16)}${printable(value ?? "")}\n`)
+    .join("");
+
+export const labelsOf = (labels: Record<string, string>): string =>
+  Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(" ");
+
 export const counted = (count: number, one: string, many = `${one}s`): string =>
   `${count} ${count === 1 ? one : many}`;
 

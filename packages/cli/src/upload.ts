@@ -1,8 +1,9 @@
 import { createReadStream, type Stats } from "node:fs";
 import { lstat, readdir, readFile, readlink, stat } from "node:fs/promises";
 import { basename, join, posix } from "node:path";
-import { type FileStat, NotFoundError, type Sandbox } from "@holdfast/sdk";
+import { type FileStat, type Files, NotFoundError } from "@holdfast/sdk";
 import { Failure } from "./failure.ts";
+import { linkArchive } from "./link-archive.ts";
 import { targetOf } from "./place.ts";
 import type { Tally } from "./tally.ts";
 
@@ -10,9 +11,9 @@ import type { Tally } from "./tally.ts";
 const AT_ONCE_BYTES = 1_048_576;
 const STREAM_BYTES = 262_144;
 
-/** Copies a local file or directory into a sandbox. */
+/** Copies a local file or directory into a sandbox or drive. */
 export async function upload(
-  box: Sandbox,
+  files: Files,
   source: string,
   target: string,
   tally: Tally,
@@ -21,13 +22,13 @@ export async function upload(
   const found = await stat(source).catch((error: Error) => {
     throw new Failure(`${source} can't be read: ${error.message}`);
   });
-  const there = await statOf(box, target, signal);
+  const there = await statOf(files, target, signal);
   const name = source === "." || source.endsWith("/.") ? source : basename(source);
-  await send(box, source, found, targetOf(name, target, there?.kind === "directory"), tally, signal);
+  await send(files, source, found, targetOf(name, target, there?.kind === "directory"), tally, signal);
 }
 
 async function send(
-  box: Sandbox,
+  files: Files,
   source: string,
   found: Stats,
   target: string,
@@ -40,15 +41,16 @@ async function send(
       found.size <= AT_ONCE_BYTES
         ? await readFile(source)
         : tally.counted(createReadStream(source, { highWaterMark: STREAM_BYTES }));
-    await box.files.write(target, content, { mode, signal });
+    await files.write(target, content, { mode, signal });
   } else if (found.isDirectory()) {
-    await box.files.mkdir(target, { mode, signal });
+    await files.mkdir(target, { mode, signal });
     for (const name of await readdir(source)) {
       const path = join(source, name);
-      await send(box, path, await lstat(path), posix.join(target, name), tally, signal);
+      await send(files, path, await lstat(path), posix.join(target, name), tally, signal);
     }
   } else if (found.isSymbolicLink()) {
-    await link(box, await readlink(source), target, signal);
+    const link = linkArchive(posix.basename(target), await readlink(source));
+    await files.unpack(posix.dirname(target), link, { signal });
   } else {
     tally.skip(source, "neither a file, a directory nor a link");
     return;
@@ -56,14 +58,9 @@ async function send(
   tally.done();
 }
 
-async function link(box: Sandbox, to: string, path: string, signal: AbortSignal): Promise<void> {
-  const { exitCode, stderr } = await box.exec(["ln", "-sfn", "--", to, path], { signal });
-  if (exitCode !== 0) throw new Failure(`the link ${path} could not be made: ${stderr.trim()}`);
-}
-
-export async function statOf(box: Sandbox, path: string, signal: AbortSignal): Promise<FileStat | null> {
+async function statOf(files: Files, path: string, signal: AbortSignal): Promise<FileStat | null> {
   try {
-    return await box.files.stat(path, { signal });
+    return await files.stat(path, { signal });
   } catch (error) {
     if (error instanceof NotFoundError && error.code === "file_not_found") return null;
     throw error;

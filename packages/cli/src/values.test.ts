@@ -4,7 +4,7 @@ import { DetachWatch, detachKeys } from "./detach-keys.ts";
 import { isPlainName, parsePlace, targetOf } from "./place.ts";
 import { withoutQuestions } from "./scrollback.ts";
 import { age, ahead, elapsed, printable, size, table } from "./table.ts";
-import { commandOf, duration, megabytes, variable } from "./values.ts";
+import { commandOf, duration, megabytes, mount, variable } from "./values.ts";
 
 describe("values on the command line", () => {
   it("durations have a unit, or are seconds", () => {
@@ -27,6 +27,16 @@ describe("values on the command line", () => {
     expect(() => variable("=x")).toThrow();
   });
 
+  it("mounts add up, may be of a part of a drive, and for reading only", () => {
+    expect(mount("data:/workspace")).toEqual([{ drive: "data", path: "/workspace" }]);
+    expect(mount("data/a/b:/models:ro", mount("drv_1:/x:y"))).toEqual([
+      { drive: "drv_1", path: "/x:y" },
+      { drive: "data", subpath: "/a/b", path: "/models", readOnly: true },
+    ]);
+    for (const wrong of ["", "data", "data:", "data:workspace", ":/workspace", "/data:/workspace"])
+      expect(() => mount(wrong)).toThrow();
+  });
+
   it("only the separator before a command is taken away", () => {
     expect(commandOf(["--", "ls", "--", "-l"])).toEqual(["ls", "--", "-l"]);
     expect(commandOf(["ls", "--"])).toEqual(["ls", "--"]);
@@ -35,11 +45,14 @@ describe("values on the command line", () => {
 
 describe("the ends of a copy", () => {
   it("are told apart by their form", () => {
-    expect(parsePlace("box:/tmp/a:b")).toEqual({ kind: "sandbox", sandbox: "box", path: "/tmp/a:b" });
+    expect(parsePlace("box:/tmp/a:b")).toEqual({ kind: "sandbox", name: "box", path: "/tmp/a:b" });
+    expect(parsePlace("drive:data:/a:b")).toEqual({ kind: "drive", name: "data", path: "/a:b" });
+    expect(parsePlace("drive:/tmp")).toEqual({ kind: "sandbox", name: "drive", path: "/tmp" });
     expect(parsePlace("./box:/tmp")).toEqual({ kind: "local", path: "./box:/tmp" });
     expect(parsePlace("/a:b")).toEqual({ kind: "local", path: "/a:b" });
     expect(parsePlace("-")).toEqual({ kind: "stdio" });
-    expect(() => parsePlace("box:tmp")).toThrow("not absolute");
+    for (const wrong of ["box:tmp", "drive:data", "drive:data:a"])
+      expect(() => parsePlace(wrong)).toThrow("not absolute");
   });
 
   it("follow the rules of cp -r", () => {

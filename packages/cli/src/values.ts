@@ -1,3 +1,4 @@
+import type { MountDrive } from "@holdfast/sdk";
 import { InvalidArgumentError } from "commander";
 
 /** How option values are written on the command line. */
@@ -45,6 +46,15 @@ export function label(text: string, before: Record<string, string> = {}): Record
   const at = text.indexOf("=");
   if (at < 1) throw new InvalidArgumentError("Use KEY=VALUE.");
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
+}
+
+/** "DRIVE:PATH" or "DRIVE/DIRECTORY:PATH", with ":ro" behind it where it is for reading only; any number of times. */
+export function mount(text: string, before: readonly MountDrive[] = []): MountDrive[] {
+  const [, drive, subpath, path, ro] = /^([^:/]+)(\/[^:]*)?:(\/.*?)(:ro)?$/s.exec(text) ?? [];
+  if (drive === undefined || path === undefined)
+    throw new InvalidArgumentError("Use DRIVE:PATH, or DRIVE:PATH:ro for reading only.");
+  const readOnly = ro === undefined ? undefined : true;
+  return [...before, { drive, path, ...given({ subpath, readOnly }) }];
 }
 
 /** What follows the sandbox's name: the separator that may precede the command is not part of it. */

@@ -53,10 +53,10 @@ function textOf({ findings, complete, records, things, at, ms }: AuditReport): s
 
 const listing = (findings: readonly AuditFinding[]): string =>
   table(
-    ["KIND", "SANDBOX", "THINGS", "ACTION", "MESSAGE"],
-    findings.map(({ kind, sandboxId, things, action, message, nextAt }) => [
+    ["KIND", "OF", "THINGS", "ACTION", "MESSAGE"],
+    findings.map(({ kind, sandboxId, driveId, things, action, message, nextAt }) => [
       kind,
-      sandboxId,
+      sandboxId ?? driveId ?? "",
       shortened(things),
       nextAt === undefined ? action : `${action}, due ${ahead(nextAt)}`,
       message,

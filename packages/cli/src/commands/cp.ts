@@ -1,4 +1,4 @@
-import type { Sandbox } from "@holdfast/sdk";
+import type { Files } from "@holdfast/sdk";
 import type { Command } from "commander";
 import type { Context } from "../context.ts";
 import { download } from "../download.ts";
@@ -12,9 +12,9 @@ import { upload } from "../upload.ts";
 export function registerCp(program: Command, context: Context): void {
   program
     .command("cp")
-    .summary("copy files into and out of a sandbox")
-    .argument("<source>", "NAME:/path, a local path, or - for stdin")
-    .argument("<target>", "NAME:/path, a local path, or - for stdout")
+    .summary("copy files into and out of a sandbox or drive")
+    .argument("<source>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdin")
+    .argument("<target>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdout")
     .description(
       "Copies a file, or a directory with all that is in it. Into an existing directory it goes under its own name;\n" +
         "'dir/.' means what is in dir. Permissions and links are kept, owners are not.",
@@ -26,6 +26,7 @@ Examples:
   holdfast cp notes.txt box:/home/user/
   holdfast cp ./src box:/home/user/src
   holdfast cp box:/home/user/out ./out
+  holdfast cp ./models drive:data:/models
   holdfast cp box:/etc/os-release -
   date | holdfast cp - box:/tmp/now`,
     )
@@ -35,24 +36,37 @@ Examples:
     });
 }
 
+/** An end of a copy that is not here. */
+type Away = Extract<Place, { kind: "sandbox" | "drive" }>;
+const isAway = (place: Place): place is Away => place.kind === "sandbox" || place.kind === "drive";
+
 async function copy(context: Context, from: Place, to: Place): Promise<number> {
   const { signal } = context.interruption;
-  const open = (name: string): Promise<Sandbox> => context.client().sandboxes.get(name, { signal });
-  if (from.kind === "sandbox" && to.kind !== "sandbox") {
-    const box = await open(from.sandbox);
-    if (to.kind === "local") return counting((tally) => download(box, from.path, to.path, tally, signal));
-    for await (const piece of await box.files.readStream(from.path, { signal })) {
+  if (isAway(from) && !isAway(to)) {
+    const files = await filesOf(context, from);
+    if (to.kind === "local") return counting((tally) => download(files, from.path, to.path, tally, signal));
+    for await (const piece of await files.readStream(from.path, { signal })) {
       await writeTo("stdout", piece, signal);
     }
     return 0;
   }
-  if (to.kind === "sandbox" && from.kind !== "sandbox") {
-    const box = await open(to.sandbox);
-    if (from.kind === "local") return counting((tally) => upload(box, from.path, to.path, tally, signal));
-    await box.files.write(to.path, process.stdin as AsyncIterable<Uint8Array>, { signal });
+  if (isAway(to) && !isAway(from)) {
+    const files = await filesOf(context, to);
+    if (from.kind === "local") return counting((tally) => upload(files, from.path, to.path, tally, signal));
+    await files.write(to.path, process.stdin as AsyncIterable<Uint8Array>, { signal });
     return 0;
   }
-  throw usage("one side of a copy, and only one, is in a sandbox", "Write that one as NAME:/path.");
+  throw usage(
+    "one side of a copy, and only one, is in a sandbox or drive",
+    "Write that one as NAME:/path or drive:NAME:/path.",
+  );
+}
+
+async function filesOf(context: Context, { kind, name }: Away): Promise<Files> {
+  const { signal } = context.interruption;
+  const { sandboxes, drives } = context.client();
+  const { files } = await (kind === "drive" ? drives : sandboxes).get(name, { signal });
+  return files;
 }
 
 /** Says how many were left out. */

@@ -42,6 +42,7 @@ export function registerRun(program: Command, context: Context): void {
 Examples:
   holdfast run -- sh -c 'echo hi; exit 3'
   holdfast run --memory 256m --timeout 30s -- python3 -c 'print(6*7)'
+  holdfast run --mount data:/workspace -- ls /workspace
   holdfast run -it -- bash
   tar c . | holdfast run -i -- tar t`,
     )
@@ -85,9 +86,9 @@ async function runOnce(context: Context, argv: string[], options: Options): Prom
 }
 
 function create(context: Context, options: Options, progress: Progress): Promise<Sandbox> {
-  const { image, label: labels } = options;
+  const { image, label: labels, mount: mounts } = options;
   return context.client().sandboxes.create({
-    ...given({ image, labels, resources: resourcesOf(options), lifecycle: lifecycleOf(options) }),
+    ...given({ image, labels, mounts, resources: resourcesOf(options), lifecycle: lifecycleOf(options) }),
     onProgress: showSteps("creating a sandbox", progress),
   });
 }

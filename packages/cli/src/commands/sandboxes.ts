@@ -5,10 +5,11 @@ import { type Context, everything } from "../context.ts";
 import { forEachOf } from "../each.ts";
 import { usage } from "../failure.ts";
 import { findSandbox } from "../lookup.ts";
+import { mountOf } from "../mount-words.ts";
 import { resourcesOf, type SandboxOptions, sandboxOptions } from "../options.ts";
 import { withSpinner } from "../spinner.ts";
 import { showSteps } from "../steps.ts";
-import { age, ahead, asJson, printable, size, span, table } from "../table.ts";
+import { age, ahead, asJson, factsheet, labelsOf, size, span, table } from "../table.ts";
 import { count, duration, given, givenAny, label, variable } from "../values.ts";
 
 const STATUSES: readonly SandboxStatus[] = [
@@ -85,16 +86,17 @@ Examples:
   holdfast create box
   holdfast create --memory 2g --cpus 2 --label team=red --if-exists return box
   holdfast create --idle-standby 15s box
+  holdfast create --mount data:/workspace --mount data/models:/models:ro box
   holdfast create --from-checkpoint "$(holdfast checkpoint create box)" other
   holdfast create --ttl 2h --max-execs 100 --disk 1g --disposable box`,
     )
     .action(async (name: string | undefined, options: CreateOptions) => {
-      const { image, fromCheckpoint, env, cwd, ifExists, label: labels } = options;
+      const { image, fromCheckpoint, env, cwd, ifExists, label: labels, mount: mounts } = options;
       const { ttl: ttlMs, idleStandby: idleStandbyMs, maxExecs, disposable, onMemoryLoss } = options;
       const lifecycle = givenAny({ ttlMs, idleStandbyMs, maxExecs, disposable, onMemoryLoss });
       const resources = resourcesOf(options);
       const wanted = given({
-        ...{ name, image, fromCheckpoint, env, cwd, ifExists, labels, resources, lifecycle },
+        ...{ name, image, fromCheckpoint, env, cwd, ifExists, labels, mounts, resources, lifecycle },
       });
       const { signal } = context.interruption;
       const box = await withSpinner("creating", (progress) =>
@@ -182,7 +184,7 @@ function registerGet(program: Command, context: Context): void {
 
 function details(info: SandboxInfo): string {
   const { lease, lifecycle } = info;
-  const facts: [string, string | null | undefined][] = [
+  return factsheet([
     ["name", info.name],
     ["id", info.id],
     ["status", info.status],
@@ -208,17 +210,9 @@ function details(info: SandboxInfo): string {
     ["lease", [lease.state, lease.reason, lease.lastError].filter(Boolean).join(", ")],
     ["next attempt", lease.nextAttemptAt],
     ["limits", limitsOf(info)],
-    [
-      "labels",
-      Object.entries(info.labels)
-        .map(([key, value]) => `${key}=${value}`)
-        .join(" "),
-    ],
-  ];
-  return facts
-    .filter(([, value]) => value)
-    .map(([key, value]) => `${`${key}:`.padEnd(16)}${printable(value ?? "")}\n`)
-    .join("");
+    ...info.mounts.map((mount): [string, string] => ["mount", mountOf(mount)]),
+    ["labels", labelsOf(info.labels)],
+  ]);
 }
 
 const limitsOf = ({ resources: { memoryMb, cpus, pids, diskMb } }: SandboxInfo): string =>
