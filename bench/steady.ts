@@ -111,7 +111,7 @@ function keptRecord(now: number): SandboxRecord {
     instance: null,
     spec: { image: "host", env: {}, cwd: null, resources: DEFAULT_RESOURCES, lifecycle: {}, labels: {} },
     ...{ createdAt: now, lastActivityAt: now, transitionedAt: now, endedAt: now },
-    ...{ owner: null, execsStarted: 0, forkedFrom: null, restarts: null, revision: 0 },
+    ...{ owner: null, execsStarted: 0, forkedFrom: null, mounts: [], restarts: null, revision: 0 },
   };
 }
 
