@@ -151,7 +151,7 @@ export async function deleted(world: ChaosWorld, client: Holdfast): Promise<stri
 function furtherLeftovers({ server }: ChaosWorld): string[] {
   const { dir, pid: serverPid } = server;
   const processes = readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name) && Number(name) !== serverPid)
+    .filter((name) => /^\d+$/.test(name) && Number(name) !== serverPid && !isSpawnerOf(serverPid, name))
     .filter((pid) => {
       const told = `${read(`/proc/${pid}/cmdline`)}\0${read(`/proc/${pid}/environ`)}`;
       return told.includes(`${dir}/`) || told.includes(`HOLDFAST_HELPER=${server.installation}/`);
@@ -169,6 +169,11 @@ function furtherLeftovers({ server }: ChaosWorld): string[] {
     ...list(join(dir, "journals")).map((name) => `journals of ${name}`),
   ];
 }
+
+/** What starts the server's helpers lives as long as the server. */
+const isSpawnerOf = (serverPid: number, pid: string): boolean =>
+  read(`/proc/${pid}/cmdline`).endsWith("/porter\0spawn\0") &&
+  new RegExp(`^PPid:\\s+${serverPid}$`, "m").test(read(`/proc/${pid}/status`));
 
 /** The stored counters against what is stored, after the server let go of the database. */
 export function counted({ server }: ChaosWorld): string[] {
