@@ -44,6 +44,8 @@
 #define WATCH_TURN_BYTES (16u * KIB)
 #define WATCH_TURN_READS 8
 #define WATCH_READ_BUFFER (4u * KIB)
+/* Between two looks at all directories because of mounts. */
+#define WATCH_REMOUNT_MS 1000u
 
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u

@@ -79,6 +79,17 @@ static bool read_id(const char *text, uid_t *id) {
   return number >= 0;
 }
 
+/* Nobody, as a dash, where nothing is to be made. */
+struct owner {
+  bool given;
+  uid_t id;
+};
+
+static bool read_owner(const char *text, struct owner *owner) {
+  owner->given = strcmp(text, "-") != 0;
+  return !owner->given || read_id(text, &owner->id);
+}
+
 static bool read_seal(char **argv, struct seal *before) {
   long long mode = porter_number(argv[2], 07777);
   before->known = true;
@@ -151,11 +162,12 @@ static int clone_tree(int directory, bool read_only, struct tree *tree) {
   return way_look(tree->fd, &tree->end) ? PORTER_DONE : porter_failed("the mount can't be looked at");
 }
 
-static int open_source(const char *source, const char *subpath, bool read_only, uid_t owner, struct tree *tree) {
+static int open_source(const char *source, const char *subpath, bool read_only, struct owner owner, struct tree *tree) {
   struct way way;
   int top = open(source, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (top < 0 && errno == ENOENT) return refused("source_missing", "the drive's directory is not there");
-  if (top < 0 || !way_open(&way, top, subpath, &owner)) return not_opened(&of_source);
+  if (top < 0 || !way_open(&way, top, subpath, owner.given ? &owner.id : NULL)) {
+    return errno == ENOENT ? refused("source_missing", "the drive's directory is not there") : not_opened(&of_source);
+  }
   int status = clone_tree(way.fd, read_only, tree);
   way_close(&way);
   close(top);
@@ -166,7 +178,7 @@ static bool is_same(const struct way_end *one, const struct way_end *other) {
   return one->dev == other->dev && one->ino == other->ino && one->read_only == other->read_only;
 }
 
-/* Where its place is on a mount that others share, a mount is theirs too: it is taken back from them. */
+/* Where its place is on a mount that others share, what is done below it from here on is not theirs. */
 static int put_in_place(const struct tree *tree, int directory) {
   const unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
   if (move_mount(tree->fd, "", directory, "", flags) < 0) return porter_failed("the mount can't be put in its place");
@@ -182,9 +194,9 @@ static bool is_served(const struct tree *tree, int root, const char *target) {
   return served;
 }
 
-/* The directory's own parent has it under its name as long as it is mounted on, wherever that parent is by now. */
-static void take_back(const struct way *way) {
-  if (fchdir(way->parent) == 0) umount2(way->name, UMOUNT_NOFOLLOW | MNT_DETACH);
+/* By the mount itself: the directory that it is on may have another name by now. */
+static void take_back(const struct tree *tree) {
+  if (fchdir(tree->fd) == 0) umount2(".", UMOUNT_NOFOLLOW | MNT_DETACH);
 }
 
 /* Sealed first: there is no moment in which something could be written to the place itself. */
@@ -198,7 +210,7 @@ static int mount_sealed(const struct tree *tree, int root, const char *target, c
     say_seal(&before);
     return status;
   }
-  take_back(way);
+  take_back(tree);
   unseal_directory(way->fd, &before);
   return status;
 }
@@ -216,9 +228,10 @@ static int mount_at(const struct tree *tree, int root, const char *target, uid_t
 
 int porter_mount(int argc, char **argv) {
   bool read_only;
-  uid_t source_owner, target_owner;
+  struct owner source_owner;
+  uid_t target_owner;
   if (argc != 8 || !way_is_path(argv[3]) || !way_is_path(argv[4]) || !read_access(argv[5], &read_only) ||
-      !read_id(argv[6], &source_owner) || !read_id(argv[7], &target_owner)) {
+      !read_owner(argv[6], &source_owner) || !read_id(argv[7], &target_owner)) {
     return PORTER_USAGE;
   }
   umask(022);
@@ -312,10 +325,10 @@ int porter_unseal(int argc, char **argv) {
 /* The target is the host's own, so nothing has to be sealed. */
 int porter_stage(int argc, char **argv) {
   bool read_only;
-  uid_t owner;
+  struct owner owner;
   struct tree tree;
   struct way_end end;
-  if (argc != 5 || !way_is_path(argv[1]) || !read_access(argv[3], &read_only) || !read_id(argv[4], &owner)) {
+  if (argc != 5 || !way_is_path(argv[1]) || !read_access(argv[3], &read_only) || !read_owner(argv[4], &owner)) {
     return PORTER_USAGE;
   }
   umask(022);

@@ -43,12 +43,19 @@ static int open_step(int dir, const char *name) {
   return (int)syscall(SYS_openat2, dir, name, &how, sizeof how);
 }
 
+/* Nothing that a sandbox has made, and could have put in the place of what was just made, belongs to the host's root. */
+static bool give_away(int fd, uid_t owner) {
+  struct stat stat;
+  if (fstat(fd, &stat) < 0) return false;
+  return stat.st_uid != 0 || fchown(fd, owner, owner) == 0;
+}
+
 /* The mode is what a default ACL says, where there is one, or else the umask. */
 static int make_step(int dir, const char *name, uid_t owner) {
   bool made = mkdirat(dir, name, 0777) == 0;
   if (!made && errno != EEXIST) return -1;
   int fd = open_step(dir, name);
-  if (fd < 0 || !made || fchown(fd, owner, owner) == 0) return fd;
+  if (fd < 0 || !made || give_away(fd, owner)) return fd;
   close_kept(fd);
   return -1;
 }
@@ -118,5 +125,7 @@ bool unseal_directory(int fd, const struct seal *before) {
   struct stat stat;
   if (!before->known) return true;
   if (fstat(fd, &stat) < 0) return false;
-  return !is_sealed(&stat) || (fchmod(fd, before->mode) == 0 && fchown(fd, before->uid, before->gid) == 0);
+  if (!is_sealed(&stat)) return true;
+  /* What can't be written to was never sealed: it is the host's, and shown inside. */
+  return (fchmod(fd, before->mode) == 0 && fchown(fd, before->uid, before->gid) == 0) || errno == EROFS;
 }

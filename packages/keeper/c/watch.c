@@ -339,12 +339,25 @@ static void take_events(struct watches *all) {
   if (size > 0) tree_take(all, events, (size_t)size);
 }
 
+/* Not for each of many that change together. */
+static void look_into_mounts(struct watches *all) {
+  struct server *server = all->link->server;
+  if (!all->remounted) return;
+  if (server->lived_ms < all->remount_at) {
+    server_due(server, all->remount_at);
+    return;
+  }
+  all->remounted = false;
+  all->again = true;
+  all->remount_at = server->lived_ms + WATCH_REMOUNT_MS;
+}
+
 void watches_tick(struct link *link) {
   struct watches *all = link->watches;
   if (!all || all->source.fd < 0) return;
   if (all->readable) take_events(all);
-  if (all->remounted) tree_read_again(all);
-  all->remounted = false;
+  look_into_mounts(all);
+  tree_read_again(all);
   if (tree_read_on(all) || all->readable) server_due(link->server, link->server->lived_ms);
   step_out();
   for (size_t i = 0; i < WATCHES_MAX && !link->dead; i++) {

@@ -83,6 +83,10 @@ struct watches {
   struct source mounts;
   struct link *link;
   bool readable, remounted;
+  /* Everything is to be read again, once what is being read has been. */
+  bool again;
+  /* Lived time before which a change of the mounts is not looked into. */
+  uint64_t remount_at;
   size_t directories;
   uint32_t event;
   struct watched *by_wd[WATCH_BUCKETS], *by_name[WATCH_BUCKETS];
@@ -99,7 +103,7 @@ struct watches {
 struct outcome tree_begin(struct watch *watch, const struct place *place);
 void tree_end(struct watch *watch);
 void tree_take(struct watches *all, const void *events, size_t size);
-/* Reads everything again: something was missed, and perhaps some directories are not what they were. */
+/* Where that is due: something was missed, and perhaps some directories are not what they were. */
 void tree_read_again(struct watches *all);
 /* Reads on for a while. False where nothing is left to be read. */
 bool tree_read_on(struct watches *all);

@@ -11,7 +11,7 @@
 
 #define EVENTS                                                                                                     \
   (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF |   \
-   IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK)
+   IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_MASK_ADD)
 #define DIRECTORY_GONE (IN_IGNORED | IN_DELETE_SELF | IN_UNMOUNT)
 #define OWN_PREFIX ".holdfast-"
 #define OWN_DIGITS 16
@@ -115,7 +115,11 @@ static void read_later(struct watched *directory, enum reading reading) {
 
 /* ── Adding and dropping ───────────────────────────────────────────────────────────────────────────────────────── */
 
-/* By the working directory, because a name could be a link by now, and a jail has no /proc to name descriptors by. */
+/*
+ * By the working directory, because a name could be a link by now, and a jail has no /proc to name descriptors by. The events
+ * are added to those of a watch that is there already, with no effect: where they replace them, there is a moment without
+ * any, and what happens in it is lost.
+ */
 static int add_wd(const struct watches *all, int fd) {
   return fchdir(fd) < 0 ? -1 : inotify_add_watch(all->source.fd, ".", EVENTS);
 }
@@ -484,6 +488,8 @@ static void take_entry_event(struct watched *directory, uint32_t mask, const cha
 }
 
 void tree_read_again(struct watches *all) {
+  if (!all->again || all->to_read || all->scan.directory) return;
+  all->again = false;
   for (size_t i = 0; i < WATCHES_MAX; i++) {
     if (all->list[i].used && all->list[i].top) read_all(&all->list[i]);
   }
@@ -491,7 +497,7 @@ void tree_read_again(struct watches *all) {
 
 static void take_overflow(struct watches *all) {
   for (size_t i = 0; i < WATCHES_MAX; i++) all->list[i].lost = true;
-  tree_read_again(all);
+  all->again = true;
 }
 
 static void take_event(struct watches *all, const struct inotify_event *event) {

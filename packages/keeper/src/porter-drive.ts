@@ -8,13 +8,13 @@ export interface MountInto {
   startTime: string;
   /** A directory of the host. */
   source: string;
-  /** The directory in it that is mounted, "/" for itself; what is missing of it is made. No link in it is followed. */
+  /** The directory in it that is mounted, "/" for itself. No link in it is followed. */
   subpath: string;
   /** Where it appears inside; what is missing of the way is made. No link on the way is followed. */
   target: string;
   readOnly: boolean;
-  /** Of the host, uid and gid: who owns what is made in the source, and what is made on the way to the target. */
-  sourceOwner: number;
+  /** Of the host, uid and gid: who owns what is made of the subpath, null where nothing is; and of the way to the target. */
+  sourceOwner: number | null;
   targetOwner: number;
 }
 
@@ -24,7 +24,7 @@ export interface StageOrder {
   /** A directory of the host that is there. */
   target: string;
   readOnly: boolean;
-  sourceOwner: number;
+  sourceOwner: number | null;
 }
 
 /** A directory that is mounted over, as it was: owner by the host's ids, and mode. */

@@ -195,7 +195,7 @@ export class Porter {
   async mountInto(order: MountInto): Promise<MountedInto> {
     const { pid, startTime, source, subpath, target, readOnly, sourceOwner, targetOwner } = order;
     const process = [String(pid), startTime];
-    const owners = [String(sourceOwner), String(targetOwner)];
+    const owners = [ownerArg(sourceOwner), String(targetOwner)];
     const args = ["mount", ...process, source, subpath, target, access(readOnly), ...owners];
     const { code, output } = await this.#run(args, this.#deadlineMs, [GONE, REFUSED]);
     if (code === GONE) return "gone";
@@ -235,7 +235,7 @@ export class Porter {
   /** Mounts a directory of a drive at a directory of the host that only this server knows. The same again is fine. */
   async stage(order: StageOrder): Promise<{ staged: Identity } | MountRefusal> {
     const { source, subpath, target, readOnly, sourceOwner } = order;
-    const args = ["stage", source, subpath, target, access(readOnly), String(sourceOwner)];
+    const args = ["stage", source, subpath, target, access(readOnly), ownerArg(sourceOwner)];
     const { code, output } = await this.#run(args, this.#deadlineMs, [REFUSED]);
     return code === REFUSED ? readRefused(output) : readStaged(output);
   }
@@ -355,6 +355,8 @@ export class Porter {
 const access = (readOnly: boolean): string => (readOnly ? "ro" : "rw");
 
 const ownership = ({ uid, gid, mode }: MountPointBefore): string[] => [uid, gid, mode].map(String);
+
+const ownerArg = (owner: number | null): string => (owner === null ? "-" : String(owner));
 
 const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
 

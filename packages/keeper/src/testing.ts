@@ -59,8 +59,9 @@ export class TestKeeper {
   readonly #prefix = `test-${randomText(8)}-`;
   #starts = 0;
 
-  private constructor() {
-    this.#process = spawn(this.#binary, [], {
+  private constructor(through: readonly string[]) {
+    const [program = this.#binary, ...args] = [...through, this.#binary];
+    this.#process = spawn(program, args, {
       stdio: ["ignore", "inherit", "inherit"],
       env: {
         HOLDFAST_INSTALLATION: IDENTITY.installation,
@@ -70,8 +71,9 @@ export class TestKeeper {
     });
   }
 
-  static async start(): Promise<TestKeeper> {
-    const keeper = new TestKeeper();
+  /** `through`: a command that runs it, and becomes it. */
+  static async start(through: readonly string[] = []): Promise<TestKeeper> {
+    const keeper = new TestKeeper(through);
     await until("the keeper listens", () => listens(keeper.socketPath));
     return keeper;
   }
