@@ -19,32 +19,40 @@ export interface BoundMount {
 const OWN = new Set(["/", "/proc", "/dev", "/dev/pts", "/dev/shm"]);
 const OWN_BELOW_PROC = ["proc", "tmpfs"];
 
-/** What was mounted from the host, by the mount table inside. Fails where there is something that nobody ordered. */
-export function boundMounts(
-  mounts: readonly Mount[],
-  hostDirs: readonly string[],
-  drives: readonly Pick<MountPoint, "path">[],
-): BoundMount[] {
-  const drivePaths = new Set(drives.map(({ path }) => path));
-  return mounts
-    .filter(({ mountPoint }) => !OWN.has(mountPoint))
-    .flatMap((mount) => {
-      const source = drivePaths.has(mount.mountPoint) ? DRIVE : sourceOf(mount, hostDirs);
-      return source === null ? [] : [{ at: mount.mountPoint, source }];
-    });
+/** What else an instance has by order. */
+interface Ordered {
+  hostDirs: readonly string[];
+  drives: readonly Pick<MountPoint, "path">[];
 }
 
-const DRIVE = { kind: "drive" } as const;
+/** What was mounted from the host, by the mount table inside. Fails where there is something that nobody ordered. */
+export function boundMounts(mounts: readonly Mount[], ordered: Ordered): BoundMount[] {
+  return mounts.flatMap((mount) => {
+    const source = sourceOf(mount, ordered);
+    if (source === "nobody's")
+      throw new Error(`there is a mount that was not ordered, at ${mount.mountPoint}`);
+    return source === "its own" ? [] : [{ at: mount.mountPoint, source }];
+  });
+}
 
-function sourceOf({ mountPoint: at, fsType }: Mount, hostDirs: readonly string[]): MountSource | null {
+/** What nobody ordered where it is. */
+export const strayMounts = (mounts: readonly Mount[], ordered: Ordered): Mount[] =>
+  mounts.filter((mount) => sourceOf(mount, ordered) === "nobody's");
+
+function sourceOf(
+  { mountPoint: at, fsType }: Mount,
+  { hostDirs, drives }: Ordered,
+): MountSource | "its own" | "nobody's" {
+  if (OWN.has(at)) return "its own";
+  if (drives.some(({ path }) => path === at)) return { kind: "drive" };
   if (at === "/.holdfast") return { kind: "keeper" };
   if (at === "/.holdfast/control") return { kind: "control" };
   if (at.startsWith("/dev/")) return { kind: "host", path: at };
   if (at.startsWith("/proc/")) {
-    return OWN_BELOW_PROC.includes(fsType) ? null : { kind: "host", path: "/dev/null" };
+    return OWN_BELOW_PROC.includes(fsType) ? "its own" : { kind: "host", path: "/dev/null" };
   }
   if (hostDirs.some((dir) => at === dir || at.startsWith(`${dir}/`))) return { kind: "host", path: at };
-  throw new Error(`there is a mount that was not ordered, at ${at}`);
+  return "nobody's";
 }
 
 /** Keys are by position: the order of the mounts is part of the checkpoint. */

@@ -1,5 +1,13 @@
 import { createHash } from "node:crypto";
-import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, renameSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+} from "node:fs";
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
@@ -8,12 +16,13 @@ import { boundMounts, externalsOf } from "./bound-mounts.ts";
 import { controllersOf } from "./cgroup.ts";
 import { type CheckpointPlaces, checkpointPlaces, discard, imagesIn, verifyWhole } from "./checkpoints.ts";
 import { dumpArgv } from "./criu.ts";
+import { forgetCompared } from "./criu-images.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
-import { closedDirectories } from "./drive-mounts.ts";
+import { holdsLock } from "./drive-locks.ts";
 import type { Machine } from "./machine.ts";
 import { MANIFEST_VERSION, type Manifest } from "./manifest.ts";
 import { readMapped } from "./mapped-files.ts";
-import { readMountNotes } from "./mount-notes.ts";
+import { type MountNote, readMountNotes } from "./mount-notes.ts";
 import { parseMounts } from "./mounts.ts";
 import { findInit } from "./observe.ts";
 import { countSockets, readCgroups, readExecutable } from "./processes.ts";
@@ -24,6 +33,8 @@ import { StandbyRefusal } from "./standby-refusal.ts";
 import { standbySteps } from "./standby-step.ts";
 
 const DUMP_MS = 110_000;
+/** Of the files that processes have open. */
+const FILES_IMAGE = "files.img";
 /** A dump that is no longer wanted may finish for so long: one that is killed can leave a process with its foot in the door. */
 const GRACE_MS = 10_000;
 const REFREEZE_MS = 5_000;
@@ -112,7 +123,7 @@ export function draftOf(machine: Machine, order: CheckpointOrder): Draft {
     imageVersion: made.imageVersion,
     config: digestOf(join(machine.layout.sandbox(order.sandboxId).bundle, "config.json")),
     mounts: [],
-    closed: closedDirectories(readMountNotes(machine.layout, order.sandboxId)),
+    closed: readMountNotes(machine.layout, order.sandboxId).map(({ path, before }) => ({ path, before })),
     mapped: [],
   };
 }
@@ -131,17 +142,19 @@ export async function dump(
   const places = layout.sandbox(sandboxId);
   const images = imagesIn(part);
   const { note, made, init } = requireFrozen(machine, order);
+  const drives = readMountNotes(layout, sandboxId);
+  if (holdsLock(layout, drives, cgroups.members(sandboxId)))
+    throw new StandbyRefusal("a program holds a lock on a file in a drive");
   await letLinksGo(machine, sandboxId, init.pid, signal);
   // A restore reads some of them with the rights of the sandbox's root, through a descriptor of this directory. Nothing in
   // a sandbox comes by the path, which leads through directories that are root's alone.
   chownSync(images, 0, machine.idBase);
   chmodSync(images, 0o750);
   const image = machine.images.resolve(made.image, made.imageVersion);
-  const mounts = boundMounts(
-    parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8")),
-    image.hostDirs,
-    readMountNotes(layout, sandboxId),
-  );
+  const mounts = boundMounts(parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8")), {
+    hostDirs: image.hostDirs,
+    drives,
+  });
   const mapped = readMapped(cgroups.members(sandboxId), image.hostDirs);
   const argv = dumpArgv({
     binary: criu.path,
@@ -157,6 +170,7 @@ export async function dump(
   try {
     const ended = AbortSignal.any([late.signal, overtaken]);
     await runCriu(machine, { sandboxId, argv, deadlineMs: DUMP_MS }, ended);
+    if (drives.length > 0) forgetShared(images, drives);
   } finally {
     late.clear();
     // CRIU does that itself, unless it was killed. What is being ended must not be waited for.
@@ -190,6 +204,13 @@ async function letLinksGo(
   } finally {
     await cgroups.freeze(id, AbortSignal.timeout(REFREEZE_MS));
   }
+}
+
+/** What lies in drives is anybody's to change while this sandbox sleeps. */
+function forgetShared(images: string, drives: readonly MountNote[]): void {
+  const isShared = (name: string) => drives.some(({ path }) => name === path || name.startsWith(`${path}/`));
+  const path = join(images, FILES_IMAGE);
+  if (existsSync(path)) writeFileSync(path, forgetCompared(readFileSync(path), isShared));
 }
 
 /** All of it is on disk before it has its name. */

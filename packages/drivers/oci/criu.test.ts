@@ -90,7 +90,7 @@ describe("what is mounted into a sandbox", () => {
   ].join("\n");
 
   test("is told from what the runtime made for it", () => {
-    expect(boundMounts(parseMounts(inside), ["/usr"], [])).toEqual([
+    expect(boundMounts(parseMounts(inside), { hostDirs: ["/usr"], drives: [] })).toEqual([
       { at: "/dev/null", source: { kind: "host", path: "/dev/null" } },
       { at: "/proc/keys", source: { kind: "host", path: "/dev/null" } },
       { at: "/usr", source: { kind: "host", path: "/usr" } },
@@ -101,11 +101,11 @@ describe("what is mounted into a sandbox", () => {
   });
 
   test("has an origin, or is not written", () => {
-    expect(() => boundMounts(parseMounts(inside), [], [])).toThrow("not ordered");
+    expect(() => boundMounts(parseMounts(inside), { hostDirs: [], drives: [] })).toThrow("not ordered");
   });
 
   test("has keys by its order", () => {
-    const bound = boundMounts(parseMounts(inside), ["/usr"], []);
+    const bound = boundMounts(parseMounts(inside), { hostDirs: ["/usr"], drives: [] });
     const keys = externalsOf(bound, ({ kind }) => kind).map(({ key, from }) => [key, from]);
     expect(keys[0]).toEqual(["holdfast-0", "host"]);
     expect(keys[5]).toEqual(["holdfast-5", "control"]);

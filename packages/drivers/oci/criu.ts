@@ -78,6 +78,10 @@ const MEANINGS: readonly [RegExp, string][] = [
   [/External socket is used|half of stream unix|closed in-flight/, "a connection is half open"],
   [/ghost file .* is too|Can't dump ghost file/, "a program holds a large file that was deleted"],
   [/No space left on device/, "the host's disk is full"],
+  [
+    /Can't open file .* on restore|Can't open cwd|Can't find path|has bad (size|mode)/,
+    "a file or directory that a program had open is not there any more, or is another one",
+  ],
 ];
 
 export const meaningOf = (log: string): string | null =>

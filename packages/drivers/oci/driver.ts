@@ -31,6 +31,7 @@ import { readCgroups, readLiving } from "./processes.ts";
 import { restore } from "./restore.ts";
 import { save } from "./save.ts";
 import { openFiles } from "./sleeping-files.ts";
+import { unstageDrives } from "./staged-drives.ts";
 import { stop } from "./stop.ts";
 import { inTurns } from "./turns.ts";
 import { Written } from "./written.ts";
@@ -133,6 +134,7 @@ export class OciDriver implements Driver {
       await clock.sleep(LISTEN_POLL_MS, signal);
     }
     await endCriu(this.#machine, instance.sandboxId);
+    await unstageDrives(this.#machine, instance.sandboxId);
     if (instance.hostBootId !== facts.bootId) return null;
     if (readLiving(instance.pid)?.startTime !== instance.startTime) return null;
     const path = cgroups.path(instance.sandboxId);

@@ -1,6 +1,15 @@
 /** Drives in real instances: mounted from outside, kept through memory standby, forks and cold starts. */
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, symlinkSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import {
   DEFAULT_RESOURCES,
@@ -71,7 +80,8 @@ const at = (driveId: DriveId, changes: Partial<MountPoint> = {}): MountPoint => 
   ...changes,
 });
 
-const mount = (order: MountOrder) => machine.driver.mount(order, soon());
+const mount = (order: Omit<MountOrder, "make">, make = true) =>
+  machine.driver.mount({ ...order, make }, soon());
 const unmount = (id: SandboxId, path = "/workspace", keepClosed = false) =>
   machine.driver.unmount(id, path, { keepClosed }, soon());
 const seenIn = async (id: SandboxId) => {
@@ -211,6 +221,85 @@ describe("a drive", () => {
   });
 });
 
+describe("a mount", () => {
+  const onDisk = (id: SandboxId, path: string) => existsSync(join(layout().sandbox(id).upper, path));
+
+  test("that is carried away with the directory above it is told, and put back where it belongs", async () => {
+    const drive = await makeDrive();
+    const path = "/home/user/p/w";
+    const [{ sandboxId, pid }, link] = await launch([at(drive, { path })]);
+    await run(link, "cd /home/user; mv p q");
+    expect(await seenIn(sandboxId)).toMatchObject([{ problem: { code: "mount_gone" } }]);
+    await mount({ ...at(drive, { path }), sandboxId });
+    expect(await seenIn(sandboxId)).toMatchObject([{ path, problem: null }]);
+    const table = readFileSync(`/proc/${pid}/mountinfo`, "utf8");
+    expect(table.match(/ \/home\/user\/[pq]\/w /g)).toEqual([` ${path} `]);
+    expect(await says(link, "cd /home/user; echo own > q/w/own; cat q/w/own; echo in > p/w/in")).toBe(
+      "own\n",
+    );
+    expect(existsSync(join(dataOf(drive), "in"))).toBe(true);
+  });
+
+  test("that is carried away is not called unmounted before it is", async () => {
+    const drive = await makeDrive(32);
+    const path = "/home/user/p/w";
+    const [{ sandboxId }, link] = await launch([at(drive, { path })]);
+    await run(link, "cd /home/user; mv p q; ln -s q p");
+    await unmount(sandboxId, path);
+    expect(await says(link, "grep -c q/w /proc/self/mountinfo")).toBe("0\n(1)");
+    expect(await says(link, "cd /home/user; echo own > q/w/own; cat p/w/own")).toBe("own\n");
+    await machine.drives.destroy(drive, soon());
+  });
+
+  test("is refused on what is the host's, and nothing is left of that", async () => {
+    const drive = await makeDrive();
+    const [{ sandboxId }] = await launch();
+    const asked = mount({ ...at(drive, { path: "/usr/local" }), sandboxId });
+    await expect(asked).rejects.toMatchObject({ code: "mount_refused" });
+    await unmount(sandboxId, "/usr/local");
+    expect(statSync("/usr/local").uid).toBe(0);
+  });
+
+  test("of a part that another directory takes the place of is told, and of one that is removed not made anew", async () => {
+    const drive = await makeDrive();
+    const [{ sandboxId: id }] = await launch([at(drive, { subpath: "/part" })]);
+    renameSync(join(dataOf(drive), "part"), join(dataOf(drive), "old"));
+    mkdirSync(join(dataOf(drive), "part"));
+    expect(await seenIn(id)).toMatchObject([{ problem: { code: "drive_replaced" } }]);
+    await mount({ ...at(drive, { subpath: "/part" }), sandboxId: id }, false);
+    expect(await seenIn(id)).toMatchObject([{ problem: null }]);
+    rmSync(join(dataOf(drive), "part"), { recursive: true });
+    const again = mount({ ...at(drive, { subpath: "/part" }), sandboxId: id }, false);
+    await expect(again).rejects.toMatchObject({ code: "drive_gone" });
+    expect(existsSync(join(dataOf(drive), "part"))).toBe(false);
+  });
+
+  test("gives its directory back as it was, whatever became of the server in between", async () => {
+    const drive = await makeDrive();
+    const [{ sandboxId }, link] = await launch();
+    await run(link, "mkdir -m 700 /mine; chown 3:4 /mine", "root");
+    await mount({ ...at(drive, { path: "/mine" }), sandboxId });
+    // As a server leaves it that dies between the mount and what it notes of it.
+    const note = layout().sandbox(sandboxId).mounts;
+    const { mounts } = JSON.parse(readFileSync(note, "utf8"));
+    writeFileSync(note, JSON.stringify({ mounts: [{ ...mounts[0], mounted: null }] }));
+    await mount({ ...at(drive, { path: "/mine" }), sandboxId }, false);
+    await unmount(sandboxId, "/mine");
+    expect(await says(link, "stat -c '%u %g %a' /mine")).toBe("3 4 700\n");
+    expect(onDisk(sandboxId, "mine")).toBe(true);
+  });
+
+  test("is made again where what is noted of it can't be read", async () => {
+    const drive = await makeDrive();
+    const [{ sandboxId }, link] = await launch([at(drive)]);
+    writeFileSync(layout().sandbox(sandboxId).mounts, "");
+    expect(await seenIn(sandboxId)).toEqual([]);
+    await mount({ ...at(drive), sandboxId }, false);
+    expect(await seenIn(sandboxId)).toMatchObject([{ problem: null }]);
+    expect(await says(link, "grep -c ' /workspace ' /proc/self/mountinfo")).toBe("1\n");
+  });
+});
+
 describe("a drive that is taken away behind our back", () => {
   const writes = "echo lost > /workspace/lost";
 
@@ -300,7 +389,7 @@ describe.skipIf(!hasCriu)("memory that goes to disk with a drive", () => {
     const order = {
       id,
       argv: ["/bin/sh", "-c", command],
-      env: {},
+      env: { PATH: "/usr/bin:/bin" },
       cwd,
       user: "",
       timeoutMs: 0,
@@ -351,6 +440,46 @@ describe.skipIf(!hasCriu)("memory that goes to disk with a drive", () => {
     const [last, late] = await wake(next, again, mounts);
     expect(await says(late, "cat /limited/where")).toBe("/limited/sub\n");
     await unmount(last.sandboxId);
+  });
+
+  test("comes back though others have changed, in the meantime, what it has open", async () => {
+    const drive = await makeDrive();
+    const [instance, link] = await launch([at(drive)]);
+    const [, other] = await launch([at(drive)]);
+    await run(link, "cd /workspace; for f in a b c; do echo first > $f; done");
+    const hold = (open: string) => start(link, `exec ${open}; while :; do sleep 0.1; done`, "/workspace");
+    const readers = [await hold("3<>a"), await hold("3<b"), await hold("3>>c")];
+    await start(link, "exec 3<a; while :; do cat <&3 >> /tmp/read; sleep 0.1; done", "/workspace");
+    const map =
+      "import mmap,time; f=open('/workspace/b'); m=mmap.mmap(f.fileno(),0,prot=1); open('/tmp/mapped','w'); time.sleep(1000)";
+    await start(link, `python3 -c "${map}"`);
+    await expect.poll(() => says(link, "ls /tmp/mapped"), { timeout: 15_000 }).toBe("/tmp/mapped\n");
+    links.splice(links.indexOf(other), 1);
+    const checkpoint = await sleep(instance);
+    await run(
+      other,
+      "cd /workspace; for f in a b c; do echo more and more >> $f; chmod 600 $f; done",
+      "root",
+    );
+    const [, back] = await wake(instance, checkpoint, [at(drive)]);
+    for (const id of readers)
+      expect((await back.listExecs(soon())).find((exec) => exec.id === id)).toMatchObject({
+        state: "running",
+      });
+    await expect.poll(() => says(back, "cat /tmp/read"), { timeout: 15_000 }).toBe("first\nmore and more\n");
+    other.close();
+  });
+
+  test("is not put to sleep while it holds a lock that others may want", async () => {
+    const drive = await makeDrive();
+    const [{ sandboxId, generation }, link] = await launch([at(drive)]);
+    await start(link, "exec 3>l; flock 3; while :; do sleep 0.1; done", "/workspace");
+    await expect.poll(() => says(link, "flock -n /workspace/l true")).toBe("(1)");
+    for (const each of links.splice(0)) each.close();
+    await machine.driver.freeze(sandboxId, soon());
+    const id = newCheckpointId();
+    await expect(machine.driver.checkpoint({ sandboxId, generation, id }, soon())).rejects.toThrow("lock");
+    await machine.driver.thaw(sandboxId, soon());
   });
 
   test("whose drive is gone comes back without, and writes nothing elsewhere until it has it again", async () => {

@@ -8,10 +8,10 @@ import {
   whileThere,
 } from "./checkpoints.ts";
 import { removeWorkDir } from "./criu-run.ts";
-import { takeOverMounts } from "./drive-mounts.ts";
 import type { Machine } from "./machine.ts";
 import type { Manifest } from "./manifest.ts";
 import { bringBack, readBack } from "./restore.ts";
+import { takeOverMounts } from "./staged-drives.ts";
 
 /** What a new sandbox is made of that does not begin from an image. */
 export interface Template {

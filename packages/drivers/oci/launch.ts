@@ -1,7 +1,6 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Instance, LaunchOrder } from "@holdfast/engine";
-import { reopen } from "./drive-mounts.ts";
 import { copyFiles, makeFiles, takeOverFiles } from "./files.ts";
 import { bringBackAs, openTemplate } from "./fork.ts";
 import { setIpcFromOutside } from "./kernel.ts";
@@ -13,6 +12,7 @@ import { readLiving } from "./processes.ts";
 import { writeInstance } from "./record.ts";
 import { mountRoot } from "./root.ts";
 import { runtimeArgv } from "./runtime.ts";
+import { reopen, unstageDrives } from "./staged-drives.ts";
 
 const RUNTIME_MS = 30_000;
 const LOG_BYTES = 2_000;
@@ -25,6 +25,7 @@ export async function launch(machine: Machine, order: LaunchOrder, signal: Abort
   const places = machine.layout.sandbox(order.sandboxId);
   const step = stepper(machine, order, signal);
   const { fork } = order;
+  await unstageDrives(machine, order.sandboxId);
   const template =
     fork === undefined
       ? null

@@ -1,8 +1,9 @@
+import { closeSync, fsyncSync, openSync, renameSync, writeSync } from "node:fs";
 import { DEFAULT_USER, type SandboxId } from "@holdfast/contract";
 import type { Identity, MountPoint } from "@holdfast/engine";
 import type { MountPointBefore } from "@holdfast/keeper";
 import type { Layout } from "./layout.ts";
-import { readRecord, writeRecord } from "./record.ts";
+import { readRecord } from "./record.ts";
 
 /** A directory inside that a drive is mounted over. Closed to every writer meanwhile; this is what it was. */
 export interface ClosedDirectory {
@@ -15,13 +16,13 @@ export interface ClosedDirectory {
  * and what is in a note is what a checkpoint may leave out.
  */
 export interface MountNote extends MountPoint {
-  /** Null until it was seen to be mounted. */
+  /** The directory that is mounted; null until it was seen to be. */
   mounted: Identity | null;
   before: MountPointBefore;
 }
 
 interface Notes {
-  mounts: MountNote[];
+  mounts: readonly MountNote[];
 }
 
 /** Of a directory that was made to be mounted over: it becomes the user's, like all else that is made for it. */
@@ -31,16 +32,26 @@ export const madeByUs = (idBase: number): MountPointBefore => ({
   mode: 0o755,
 });
 
-export function readMountNotes(layout: Layout, id: SandboxId): MountNote[] {
+/** One that can't be read is none: whoever is to have the mounts makes them again, which finds those that are there. */
+export function readMountNotes(layout: Layout, id: SandboxId): readonly MountNote[] {
   const record = readRecord(layout.sandbox(id).mounts);
-  if (record === null) return [];
-  const mounts = record === "unreadable" ? undefined : (record as Partial<Notes>).mounts;
-  if (!Array.isArray(mounts)) throw new Error("the note of its mounts can't be read");
-  return mounts;
+  const mounts = record === null || record === "unreadable" ? [] : (record as Partial<Notes>).mounts;
+  return Array.isArray(mounts) ? mounts : [];
 }
 
-export const writeMountNotes = (layout: Layout, id: SandboxId, mounts: readonly MountNote[]): void =>
-  writeRecord(layout.sandbox(id).mounts, { mounts });
+/** On disk before what it speaks of is done: it remembers whose the directory is that is about to be closed. */
+export function writeMountNotes(layout: Layout, id: SandboxId, mounts: readonly MountNote[]): void {
+  const { mounts: path } = layout.sandbox(id);
+  const draft = `${path}.new`;
+  const file = openSync(draft, "w", 0o600);
+  try {
+    writeSync(file, JSON.stringify({ mounts } satisfies Notes));
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
+  }
+  renameSync(draft, path);
+}
 
 /** Puts a note in the place of the one for the same path, or takes that away. */
 export function noteMount(layout: Layout, id: SandboxId, path: string, note: MountNote | null): void {

@@ -7,7 +7,6 @@ import { digestOf } from "./checkpoint.ts";
 import { checkpointPlaces, imagesIn, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
 import { restoreArgv } from "./criu.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
-import { stageDrives, unstageDrives } from "./drive-mounts.ts";
 import { requireWritten } from "./files.ts";
 import { LaunchRefusal } from "./launch-step.ts";
 import type { Machine } from "./machine.ts";
@@ -19,6 +18,7 @@ import { writeInstance } from "./record.ts";
 import { mountRoot } from "./root.ts";
 import { seenPath } from "./runtime.ts";
 import { sourcePaths } from "./source-paths.ts";
+import { stageDrives, unstageDrives } from "./staged-drives.ts";
 import { StandbyRefusal } from "./standby-refusal.ts";
 import { standbySteps } from "./standby-step.ts";
 
@@ -93,22 +93,25 @@ export async function bringBack(
   cgroups.makeParent();
   // Processes of a frozen cgroup can't be built up: it is thawed now, and frozen by the script before they run.
   cgroups.unfreeze(sandboxId);
-  const staged = await stageDrives(machine, sandboxId, manifest, mounts);
-  const argv = restoreArgv({
-    binary: criu.path,
-    images,
-    work,
-    root: seenPath(machine, places.root),
-    pidFile: join(work, "pid"),
-    script: porter.actionScript,
-    cgroup: manifest.sandboxId === sandboxId ? null : cgroups.path(sandboxId),
-    externals: externalsOf(manifest.mounts, sourcePaths(machine, sandboxId, manifest.keeperVersion, staged)),
-  });
-  const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
   try {
+    const staged = await stageDrives(machine, sandboxId, manifest, mounts);
+    const argv = restoreArgv({
+      binary: criu.path,
+      images,
+      work,
+      root: seenPath(machine, places.root),
+      pidFile: join(work, "pid"),
+      script: porter.actionScript,
+      cgroup: manifest.sandboxId === sandboxId ? null : cgroups.path(sandboxId),
+      externals: externalsOf(
+        manifest.mounts,
+        sourcePaths(machine, sandboxId, manifest.keeperVersion, staged),
+      ),
+    });
+    const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
     await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS }, signal);
   } finally {
-    await unstageDrives(machine, staged);
+    await unstageDrives(machine, sandboxId);
   }
 }
 
