@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { existsSync, lstatSync, readdirSync, renameSync, rmSync } from "node:fs";
+import { appendFileSync, existsSync, lstatSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import type { Drive, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest";
@@ -141,23 +141,61 @@ describe("a drive that is mounted", () => {
     await user.cancel();
   });
 
-  it.skipIf(!memoryStandby)("keeps open files, working directories and locks through standby", async () => {
-    const drive = await client.drives.create({ sizeMb: 64 });
-    const box = await client.sandboxes.create({
-      mounts: [{ drive: drive.name, path: "/w", subpath: "a/b" }],
+  it.skipIf(!memoryStandby)(
+    "keeps open files and working directories through standby, whoever else writes",
+    async () => {
+      const drive = await client.drives.create({ sizeMb: 64 });
+      const box = await client.sandboxes.create({
+        mounts: [{ drive: drive.name, path: "/w", subpath: "a/b" }],
+      });
+      const script =
+        "cd /w && exec 3>>log 4<>both && while :; do date +%s%N >&3; echo x >&4; sleep 0.05; done";
+      const run = await box.execs.start(script, { keepAwake: false });
+      const size = async () => (await drive.files.stat("/a/b/log")).sizeBytes;
+      await vi.waitFor(async () => expect(await size()).toBeGreaterThan(0), told);
+      for (let time = 0; time < 3; time += 1) {
+        await box.standby();
+        const asleep = await size();
+        // The same inode, longer than it was.
+        const both = join(dirOf(drive), "disk", "data", "a", "b", "both");
+        appendFileSync(both, "by another\n");
+        await box.wake();
+        await vi.waitFor(async () => expect(await size()).toBeGreaterThan(asleep), told);
+        expect((await client.execs.get(run.id)).info.status).toBe("running");
+      }
+      await run.cancel();
+    },
+  );
+
+  it.skipIf(!memoryStandby)("keeps a sandbox awake that holds a lock in it", async () => {
+    const drive = await client.drives.create();
+    const box = await client.sandboxes.create({ mounts: at(drive) });
+    const run = await box.execs.start("cd /workspace; exec 3>l; flock 3; sleep 1000", { keepAwake: false });
+    await vi.waitFor(
+      async () => expect((await box.exec("flock -n /workspace/l true")).exitCode).toBe(1),
+      told,
+    );
+    const answer = await server.fetch(`/v1/sandboxes/${box.id}/standby`, { method: "POST" });
+    expect(await errorOf(answer)).toMatchObject({
+      code: "standby_failed",
+      message: expect.stringContaining("lock"),
     });
-    const script = "cd /w && exec 3>>log && flock 3 && while :; do date +%s%N >&3; sleep 0.05; done";
-    const run = await box.execs.start(script, { keepAwake: false });
-    const size = async () => (await drive.files.stat("/a/b/log")).sizeBytes;
-    await vi.waitFor(async () => expect(await size()).toBeGreaterThan(0), told);
-    for (let time = 0; time < 3; time += 1) {
-      await box.standby();
-      const asleep = await size();
-      await box.wake();
-      await vi.waitFor(async () => expect(await size()).toBeGreaterThan(asleep), told);
-      expect((await box.exec("flock -n /w/log true")).exitCode).toBe(1);
-    }
+    expect((await box.refresh()).status).toBe("ready");
     await run.cancel();
+    expect((await box.standby()).status).toBe("standby");
+  });
+
+  it("that a sandbox is to have is had by one that is there already, or it is not returned", async () => {
+    const drive = await client.drives.create();
+    const other = await client.drives.create();
+    const first = await client.sandboxes.create({ name: "had" });
+    const again = await client.sandboxes.getOrCreate({ name: "had", mounts: at(drive) });
+    expect([again.id, again.info.mounts]).toMatchObject([
+      first.id,
+      [{ path: "/workspace", state: "proven" }],
+    ]);
+    const rival = client.sandboxes.getOrCreate({ name: "had", mounts: at(other) });
+    await expect(rival).rejects.toMatchObject({ code: "mount_conflict" });
   });
 
   it.skipIf(!memoryStandby)("is in a fork only where the fork is to have it", async () => {

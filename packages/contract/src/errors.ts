@@ -303,6 +303,12 @@ export const ERRORS = {
     message: "Too many calls wait for the sandbox to wake.",
     hint: "Send it again when the others have been answered.",
   },
+  too_many_mounts: {
+    status: 429,
+    retryable: false,
+    message: "The sandbox has as many drives as it may have.",
+    hint: "Unmount one first, or mount one drive for several purposes with 'subpath'.",
+  },
   too_many_watches: {
     status: 429,
     retryable: true,

@@ -30,7 +30,9 @@ describe("a drive", () => {
       (await engine.drives.list({ limit: 10, ...filter })).items.map(({ name }) => name);
     expect(await names({})).toEqual(["data", "other"]);
     expect(await names({ labels: { team: "red" } })).toEqual(["data"]);
-    expect(await names({ cursor: drive.id })).toEqual(["other"]);
+    const { nextCursor } = await engine.drives.list({ limit: 1 });
+    expect(await names({ cursor: nextCursor })).toEqual(["other"]);
+    expect(await codeOf(names({ cursor: "nowhere" }))).toBe("invalid_request");
     expect(await driveEvents(engine, "data")).toEqual(["drive.created"]);
   });
 
@@ -339,6 +341,31 @@ describe("a forced delete", () => {
     expect(inside()).toMatchObject({ ino: null });
   });
 
+  it("of a drive that is mounted at the last moment takes that off as well", async () => {
+    const { engine, driver, inside } = await apart();
+    const gate = Promise.withResolvers<void>();
+    driver.faults.mount = () => gate.promise;
+    const mounting = mount(engine, "box");
+    await eventually(async () => expect(await mountsIn(engine, "box")).toHaveLength(1));
+    driver.drives.faults.destroy = async () => {
+      gate.resolve();
+      await mounting;
+    };
+    expect(await removeDrive(engine, "data", true)).toBeNull();
+    expect(inside()).toMatchObject({ ino: null });
+    await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("degraded"));
+  });
+
+  it("of a drive that is being restored with memory leaves that without it", async () => {
+    const { engine, driver, inside } = await mounted();
+    await engine.sandboxes.standby("box", signal);
+    driver.faults.restoreAnswer = async () => {
+      expect(await removeDrive(engine, "data", true)).toBeNull();
+    };
+    expect(await codeOf(engine.sandboxes.wake("box", signal))).toBe("sandbox_degraded");
+    expect(inside()).toMatchObject({ ino: null });
+  });
+
   it("of a drive whose mount is on its way leaves no mount of it", async () => {
     const { engine, driver, inside } = await apart();
     const gate = Promise.withResolvers<void>();
@@ -444,10 +471,24 @@ describe("what is nobody's, or can't be read", () => {
     const next = await restart();
     expect(await codeOf(next.drives.get("data", signal))).toBe("drive_not_found");
     expect(await next.drives.get("fine", signal)).toMatchObject({ status: "ready" });
-    // Its name is still its own.
+    // Its name is still its own, until it is deleted by its id.
     expect(await codeOf(makeDrive(next, "data"))).toBe("drive_exists");
     const { findings } = await next.audit();
     expect(findings).toMatchObject([{ kind: "unreadable", driveId: id, action: "left" }]);
     expect(driver.drives.directories.has(id as DriveId)).toBe(true);
+    expect(await removeDrive(next, id)).toBeNull();
+    expect(driver.drives.directories.has(id as DriveId)).toBe(false);
+    expect(await makeDrive(next, "data")).toMatchObject({ status: "ready" });
+  });
+
+  it("a drive whose record can't be read is not deleted from under a sandbox, and by force taken from it", async () => {
+    const { engine, store, driveId, inside, restart } = await mounted();
+    await engine.stop();
+    store.drives = async () => [];
+    store.unreadableDrives = async () => [driveId];
+    const next = await restart();
+    expect(await codeOf(removeDrive(next, driveId))).toBe("drive_mounted");
+    expect(await removeDrive(next, driveId, true)).toBeNull();
+    expect(inside()).toMatchObject({ ino: null });
   });
 });

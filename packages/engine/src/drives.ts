@@ -34,6 +34,8 @@ interface Known {
   isOpening: boolean;
   /** Aborted when it is being deleted: whoever reads its files would hold that up. */
   going: AbortController;
+  /** The order to delete it, until the store has it. */
+  ordered: Promise<void> | null;
   removal: { attempts: number; nextAt: number; underWay: Promise<void> | null; error: Cause | null };
 }
 
@@ -82,7 +84,13 @@ export class Drives implements DriveApi {
 
   #adopt(record: DriveRecord): Known {
     const removal = { attempts: 0, nextAt: 0, underWay: null, error: null };
-    const making = { making: null, unmade: null, isOpening: false, going: new AbortController() };
+    const making = {
+      making: null,
+      unmade: null,
+      isOpening: false,
+      going: new AbortController(),
+      ordered: null,
+    };
     const known = { record, observation: null, usage: null, holds: 0, ...making, removal };
     this.#drives.set(record.id, known);
     return known;
@@ -281,13 +289,12 @@ export class Drives implements DriveApi {
     const all = [...this.#drives.values()]
       .filter(({ record }) => wanted.every(([key, value]) => record.labels[key] === value))
       .sort((one, other) => order(one.record, other.record));
-    const after = cursor === undefined ? undefined : this.#drives.get(cursor as DriveId)?.record;
-    // One that stands nowhere is an error: a page from the beginning would show what was shown before.
-    if (cursor !== undefined && after === undefined)
-      throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
-    const rest = after === undefined ? all : all.filter(({ record }) => order(record, after) > 0);
-    const items = rest.slice(0, limit).map((known) => this.#view(known));
-    return { items, nextCursor: rest.length > limit ? (items.at(-1)?.id ?? null) : null };
+    const after = cursor === undefined ? null : readCursor(cursor);
+    const rest = after === null ? all : all.filter(({ record }) => order(record, after) > 0);
+    const page = rest.slice(0, limit);
+    const last = page.at(-1)?.record;
+    const nextCursor = rest.length > limit && last !== undefined ? cursorOf(last) : null;
+    return { items: page.map((known) => this.#view(known)), nextCursor };
   }
 
   async remove(ref: string, { force, signal }: Parameters<DriveApi["remove"]>[1]): Promise<Drive | null> {
@@ -300,7 +307,11 @@ export class Drives implements DriveApi {
       );
     const { id, phase } = known.record;
     if (!this.#drives.has(id)) return null;
-    if (phase === "ready") await this.#order(known, force);
+    if (phase === "ready")
+      known.ordered = this.#order(known, force).finally(() => {
+        known.ordered = null;
+      });
+    await known.ordered;
     known.removal.nextAt = 0;
     await raced(this.#tend(known), signal);
     return this.#drives.has(id) ? this.#view(known) : null;
@@ -316,13 +327,17 @@ export class Drives implements DriveApi {
     });
     if (!there.includes(id) && !(await store.unreadableDrives()).includes(id)) throw notFound(id);
     if (!force && this.holders(id).length > 0) throw new HoldfastError("drive_mounted");
-    await within(clock, limit, (signal) => drives.destroy(id, signal)).catch((error: unknown) => {
+    try {
+      await this.#takeFromAll(id);
+      await within(clock, limit, (signal) => drives.destroy(id, signal));
+      await this.#takeFromAll(id);
+      const message = "Nothing of the drive is left. It had no record that could be read.";
+      const event = { at: clock.now(), type: "drive.deleted", driveId: id, message } as const;
+      await store.commit({ changes: [{ kind: "drive.remove", id }], events: [event] });
+    } catch (error) {
       const message = `What is left of the drive could not be removed: ${causeOf(error).message}`;
       throw new HoldfastError("internal", { message, cause: error });
-    });
-    const message = "Nothing of the drive is left. It had no record that could be read.";
-    const event = { at: clock.now(), type: "drive.deleted", driveId: id, message } as const;
-    await store.commit({ changes: [{ kind: "drive.remove", id }], events: [event] });
+    }
     return null;
   }
 
@@ -363,7 +378,8 @@ export class Drives implements DriveApi {
     for (const known of this.#drives.values()) {
       const { record, removal, unmade, making } = known;
       if (unmade !== null && making === null) void this.#giveUp(known, unmade);
-      if (record.phase === "deleting" && removal.nextAt <= now) void this.#tend(known);
+      if (record.phase === "deleting" && known.ordered === null && removal.nextAt <= now)
+        void this.#tend(known);
       if (judgeDrive(known).status === "degraded") void this.#openAgain(known);
     }
   }
@@ -393,9 +409,10 @@ export class Drives implements DriveApi {
     const limit = { ms: numbers.driveCallMs, what: "removing the drive", signal: stopping };
     try {
       known.going.abort(new HoldfastError("drive_deleting"));
-      for (const cell of this.holders(id))
-        await within(clock, limit, (signal) => this.#parts.takeFrom(cell, id, signal));
+      await this.#takeFromAll(id);
       await within(clock, limit, (signal) => drives.destroy(id, signal));
+      // By force it is also taken from those that were on their way to have it: from here on nobody can get it.
+      await this.#takeFromAll(id);
       const seen = (await within(clock, limit, (signal) => drives.observe([id], signal))).get(id);
       if (seen?.seen !== "absent") throw new Error("it is still there after its removal");
       const event = said(known.record, clock.now(), "drive.deleted", `Nothing of drive ${name} is left.`);
@@ -407,6 +424,13 @@ export class Drives implements DriveApi {
         log.error({ drive: id, cause: causeOf(failure) }, "a drive event could not be stored");
       });
     }
+  }
+
+  async #takeFromAll(id: DriveId): Promise<void> {
+    const { clock, numbers, stopping } = this.#world;
+    const limit = { ms: numbers.driveCallMs, what: "taking the drive away", signal: stopping };
+    for (const cell of this.holders(id))
+      await within(clock, limit, (signal) => this.#parts.takeFrom(cell, id, signal));
   }
 
   async #destroyLater(known: Known, cause: Cause): Promise<void> {
@@ -488,9 +512,10 @@ export class Drives implements DriveApi {
   async audit(signal: AbortSignal): Promise<{ things: number; findings: AuditFinding[] }> {
     const { drives, store } = this.#world;
     await this.look();
+    const before = [...this.#drives.keys()];
     const there = await drives.list(signal);
     const unreadable = await store.unreadableDrives();
-    const known = new Set<DriveId>([...this.#drives.keys(), ...unreadable]);
+    const known = new Set<DriveId>([...before, ...this.#drives.keys(), ...unreadable]);
     const findings = [
       ...there.filter((id) => !known.has(id)).map((id) => finding("orphan", id, STRAY)),
       ...unreadable.map((id) => finding("unreadable", id, UNREADABLE)),
@@ -551,7 +576,18 @@ const listed = (names: readonly string[]): string =>
     ? names.join(", ")
     : `${names.slice(0, NAMES_TOLD).join(", ")} and ${names.length - NAMES_TOLD} more`;
 
-const order = (one: DriveRecord, other: DriveRecord): number =>
+/** Where a drive stands in the list, also when it is gone: a page goes on behind it either way. */
+type Place = Pick<DriveRecord, "createdAt" | "id">;
+
+const cursorOf = ({ createdAt, id }: Place): string => `${createdAt}.${id}`;
+
+function readCursor(cursor: string): Place {
+  const [createdAt, id = ""] = cursor.split(".");
+  if (isDriveId(id) && /^\d+$/.test(createdAt ?? "")) return { createdAt: Number(createdAt), id };
+  throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+}
+
+const order = (one: Place, other: Place): number =>
   one.createdAt - other.createdAt || (one.id < other.id ? -1 : one.id > other.id ? 1 : 0);
 
 /** The one place where a drive's status is made. What could not be looked at is not called broken. */

@@ -151,7 +151,8 @@ export class Launcher {
     if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
     await raced(this.#onServing(cell), signal);
     const provenAt = Date.parse(proof.at);
-    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId });
+    const lacking = proof.ok ? undefined : failedProof(proof);
+    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId, lacking });
     if (proven === null) throw new Error("the launch was overtaken");
     cell.progress("ready");
   }

@@ -18,7 +18,14 @@ export type Input =
   | { type: "launch"; deadline: number }
   | { type: "launched"; generation: number; instance: Instance }
   /** Running begins with its proof, so the time of the transition is the proof's. */
-  | { type: "proven"; generation: number; provenAt: number; keeperBootId: string }
+  | {
+      type: "proven";
+      generation: number;
+      provenAt: number;
+      keeperBootId: string;
+      /** What it serves without: a drive that is gone is no reason to end it. */
+      lacking?: Cause | undefined;
+    }
   | { type: "launch_failed"; cause: Cause }
   /** Its server ended in the middle of it, and nothing that runs was found of it. */
   | { type: "launch_interrupted"; cause: Cause }
@@ -131,14 +138,14 @@ export function decide(
 }
 
 /** What a proof ends, and what the timeline says of it. */
-const PROVEN_OF: Partial<Record<PhaseState["name"], Said>> = {
-  launching: ["sandbox.ready", "The sandbox is proven and serves."],
-  waking: ["sandbox.woke", "The sandbox is awake, proven, and serves."],
+const PROVEN_OF: Partial<Record<PhaseState["name"], [type: NewEvent["type"], is: string]>> = {
+  launching: ["sandbox.ready", "proven"],
+  waking: ["sandbox.woke", "awake, proven,"],
 };
 
 function proven(
   record: SandboxRecord,
-  { generation, keeperBootId, provenAt }: Extract<Input, { type: "proven" }>,
+  { generation, keeperBootId, provenAt, lacking }: Extract<Input, { type: "proven" }>,
   now: number,
 ): Decision | null {
   const news = PROVEN_OF[record.phase.name];
@@ -146,7 +153,10 @@ function proven(
   // A checkpoint that was not spent has no processes that could have been proven.
   if (record.phase.name === "waking" && !record.phase.consumed) return null;
   const next = enter(known(record, record.instance, keeperBootId), { name: "running" }, provenAt);
-  return outcome(next, now, [news]);
+  const [type, is] = news;
+  if (lacking === undefined) return outcome(next, now, [[type, `The sandbox is ${is} and serves.`]]);
+  const message = `The sandbox is ${is} and lacks a drive: ${lacking.message}`;
+  return outcome(next, now, [[type, message, { cause: lacking }]]);
 }
 
 /** Whether it has processes by its record: those that are to serve, now or in a while. */

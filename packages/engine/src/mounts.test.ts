@@ -105,7 +105,7 @@ describe("a mount", () => {
 
   it("beyond the limit is refused", async () => {
     const { engine } = await mounted({ mountsPerSandbox: 1 });
-    expect(await codeOf(mount(engine, "box", { path: "/more" }))).toBe("mount_conflict");
+    expect(await codeOf(mount(engine, "box", { path: "/more" }))).toBe("too_many_mounts");
     expect(
       await codeOf(
         engine.sandboxes.create(
@@ -113,7 +113,7 @@ describe("a mount", () => {
           { wait: true, signal },
         ),
       ),
-    ).toBe("mount_conflict");
+    ).toBe("too_many_mounts");
   });
 
   it("of a drive, or in a sandbox, that is not there is told so", async () => {
@@ -293,7 +293,7 @@ describe("a mount that fails", () => {
       const there = driver.instances.get(id)?.mounts.get("/data");
       if (there !== undefined) there.ino = "another";
     };
-    expect(await codeOf(mount(engine, "box"))).toBe("drive_degraded");
+    expect(await codeOf(mount(engine, "box"))).toBe("mount_failed");
     expect(inside()).toBeUndefined();
     expect(await mountsIn(engine, "box")).toEqual([]);
   });
@@ -334,6 +334,41 @@ describe("a mount that fails", () => {
     }
     expect(await mounting).toBe("deadline");
     expect([...statuses]).toEqual(["ready"]);
+  });
+
+  it("nor while it takes long, and is not there yet", async () => {
+    const { engine, driver } = await apart({ proofFreshMs: 0 });
+    driver.faults.mount = () => pause(200).then(() => undefined);
+    const mounting = mount(engine, "box");
+    await eventually(async () => expect(await mountsIn(engine, "box")).toEqual(["data at /data: unproven"]));
+    expect((await engine.sandboxes.verify("box", signal)).ok).toBe(true);
+    expect((await start(engine, "box", ["exit", "0"])).id).toBeDefined();
+    expect(await mounting).toMatchObject({ mount: { state: "proven" } });
+  });
+
+  it("though it was there is not called proven any more, nor its sandbox ready", async () => {
+    const { engine, driver, id } = await mounted({ maintainEveryMs: 60_000 });
+    driver.faults.mountAnswer = async () => {
+      const there = driver.instances.get(id)?.mounts.get("/data");
+      if (there !== undefined) there.ino = "another";
+    };
+    expect(await codeOf(mount(engine, "box"))).toBe("mount_failed");
+    expect(await engine.sandboxes.get("box")).toMatchObject({
+      status: "degraded",
+      cause: { code: "mount_broken" },
+    });
+    expect(await mountsIn(engine, "box")).not.toEqual(["data at /data: proven"]);
+  });
+
+  it("is not called proven because another was there before", async () => {
+    const { engine, driver } = await mounted();
+    await unmount(engine);
+    const gate = Promise.withResolvers<void>();
+    driver.faults.mount = () => gate.promise;
+    const mounting = mount(engine, "box");
+    await eventually(async () => expect(await mountsIn(engine, "box")).toEqual(["data at /data: unproven"]));
+    gate.resolve();
+    await mounting;
   });
 
   it("though its sandbox stops answering is answered", async () => {
@@ -454,8 +489,7 @@ describe("what a sandbox is created with", () => {
     const { id: checkpoint } = await save(engine, "box");
     const bare = await fork(engine, checkpoint);
     expect(bare.mounts).toEqual([]);
-    // What the memory expects there is an empty directory that it can't write to.
-    expect(driver.instances.get(bare.id as SandboxId)?.mounts.get("/data")).toMatchObject({ ino: null });
+    expect(driver.instances.get(bare.id as SandboxId)?.mounts.size).toBe(0);
     const mounts = [{ drive: "other", path: "/data" }];
     const other = await fork(engine, checkpoint, { mounts });
     expect(other.mounts).toMatchObject([{ drive: "other", state: "proven" }]);
@@ -617,7 +651,7 @@ describe("a drive that is gone", () => {
   });
 
   it("and a mount that is taken off behind our back, are told within a pass", async () => {
-    const { engine, inside } = await mounted();
+    const { engine, inside } = await mounted({ maintainEveryMs: 60_000 });
     const there = inside();
     if (there !== undefined) there.ino = null;
     await eventually(async () =>

@@ -43,6 +43,7 @@ export class Mounts implements MountApi {
   readonly #world: World;
   readonly #parts: MountParts;
   readonly #turns = new WeakMap<Cell, Promise<unknown>>();
+  readonly #mending = new WeakSet<Cell>();
 
   constructor(world: World, parts: MountParts) {
     this.#world = world;
@@ -107,6 +108,11 @@ export class Mounts implements MountApi {
     }
   }
 
+  /** What a sandbox that is there already is to have as well: it is not returned without. */
+  async ensure(cell: Cell, inputs: readonly MountDrive[], signal: AbortSignal): Promise<void> {
+    for (const input of inputs) await this.mount(cell.id, input, signal);
+  }
+
   #view(cell: Cell, path: string): Mount {
     const mount = viewMounts(cell.record, cell.evidence).find((each) => each.path === path);
     if (mount !== undefined) return mount;
@@ -123,26 +129,43 @@ export class Mounts implements MountApi {
     const taken = conflictOf(mounts, point);
     if (taken !== null) throw conflict(point, taken);
     // Until it is there, or off the record again, nobody misses it.
-    cell.mounting.add(point.path);
+    if (!existed) cell.mounting.add(point.path);
     try {
       if (!existed) await this.#want(cell, point);
-      await this.#establish(cell, point).catch(async (error: unknown) => {
-        if (!existed) await this.#retract(cell, point.path, error);
+      await this.#establish(cell, point, { make: true }).catch(async (error: unknown) => {
+        if (existed) await this.#doubt(cell, point.path);
+        else await this.#retract(cell, point.path, error);
         throw told(cell, point, error);
       });
     } finally {
       cell.mounting.delete(point.path);
       cell.changed();
     }
-    if (!existed) await cell.decideSurely({ type: "mounted", path: point.path });
+    if (!existed) await this.#tellMounted(cell, point.path);
+    await this.#reprove(cell);
     return existed;
+  }
+
+  /** The mount is there, and on record: that it could not be told of changes nothing. */
+  async #tellMounted(cell: Cell, path: string): Promise<void> {
+    await cell.decide({ type: "mounted", path }).catch((error: unknown) => {
+      this.#world.log.error(
+        { sandbox: cell.id, path, cause: causeOf(error) },
+        "a mount could not be told of",
+      );
+    });
+  }
+
+  /** What was wrong with a mount is no longer wrong with its sandbox, or is now. */
+  async #reprove(cell: Cell): Promise<void> {
+    if (cell.judge().status === "degraded") await this.#parts.prover.prove(cell);
   }
 
   async #want(cell: Cell, point: AskedMount["point"]): Promise<void> {
     const { mountsPerSandbox } = this.#world.numbers;
     if (cell.record.mounts.length >= mountsPerSandbox) throw tooMany(mountsPerSandbox);
     // What was there before was another.
-    cell.learn({ provenMounts: cell.health.provenMounts.filter((path) => path !== point.path) });
+    forgetProof(cell, point.path);
     const wanted = await cell.decide({ type: "mount", mount: point }).catch((error: unknown) => {
       const message = "The mount could not be recorded, so it was not made.";
       throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
@@ -152,19 +175,27 @@ export class Mounts implements MountApi {
   }
 
   /** Mounted, and the same seen from both sides. */
-  async #establish(cell: Cell, point: MountPoint): Promise<void> {
-    await this.#driverMount(cell, point, this.#lifetime(cell));
+  async #establish(cell: Cell, point: MountPoint, how: { make: boolean }): Promise<void> {
+    await this.#driverMount(cell, point, how, this.#lifetime(cell));
     await this.#parts.prover.proveMount(cell, point);
   }
 
   /** What is begun is finished whoever leaves; only the end of the sandbox, or of the server, ends it. */
   #lifetime = (cell: Cell): AbortSignal => AbortSignal.any([cell.fence.signal, this.#world.stopping]);
 
-  #driverMount(cell: Cell, { driveId, path, subpath, readOnly }: MountPoint, signal: AbortSignal) {
+  #driverMount(cell: Cell, point: MountPoint, how: { make: boolean }, signal: AbortSignal) {
     const { clock, driver, numbers } = this.#world;
-    const order = { sandboxId: cell.id, driveId, path, subpath, readOnly };
+    const { driveId, path, subpath, readOnly } = point;
+    const order = { sandboxId: cell.id, driveId, path, subpath, readOnly, ...how };
     const limit = { ms: numbers.driveCallMs, what: "mounting", signal };
     return within(clock, limit, (inner) => driver.mount(order, inner));
+  }
+
+  /** One that was there, and of which nobody knows what it is now. */
+  async #doubt(cell: Cell, path: string): Promise<void> {
+    cell.mounting.delete(path);
+    forgetProof(cell, path);
+    await this.#parts.prover.prove(cell);
   }
 
   /** Nothing is left of a mount that failed; where that can't be had now, it is owed, and seen to later. */
@@ -190,12 +221,18 @@ export class Mounts implements MountApi {
     const path = checkedTarget(raw);
     this.#required(cell, path);
     await this.#inTurn(cell, signal, async () => {
-      if (this.#required(cell, path).state === "wanted") await cell.decideSurely({ type: "unmount", path });
+      if (this.#required(cell, path).state === "wanted") await this.#unwant(cell, path);
       await this.#takeOff(cell, path, this.#lifetime(cell)).catch((error: unknown) => {
         throw told(cell, { path }, error);
       });
-      // What was wrong with it is no longer wrong with the sandbox.
-      if (cell.judge().status === "degraded") await this.#parts.prover.prove(cell);
+      await this.#reprove(cell);
+    });
+  }
+
+  async #unwant(cell: Cell, path: string): Promise<void> {
+    await cell.decide({ type: "unmount", path }).catch((error: unknown) => {
+      const message = "The unmount could not be recorded, so it was not begun.";
+      throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
     });
   }
 
@@ -208,7 +245,8 @@ export class Mounts implements MountApi {
 
   async #takeOff(cell: Cell, path: string, signal: AbortSignal): Promise<void> {
     await this.#driverUnmount(cell, path, { keepClosed: false }, signal);
-    await cell.decideSurely({ type: "unmounted", path });
+    // Where that can't be stored it stays owed, and is done again.
+    await cell.decide({ type: "unmounted", path });
   }
 
   /**
@@ -223,7 +261,10 @@ export class Mounts implements MountApi {
       const turn = raced(before, signal).then(async () =>
         cell.record.phase.name === "running" ? { result: await work() } : null,
       );
-      this.#turns.set(cell, Promise.allSettled([before, turn]));
+      this.#turns.set(
+        cell,
+        Promise.allSettled([before, turn]).then(() => undefined),
+      );
       const done = await turn.finally(leave);
       // It was on its way to sleep: that is turned back, or slept through.
       if (done !== null) return done.result;
@@ -263,26 +304,40 @@ export class Mounts implements MountApi {
     const { log } = this.#world;
     for (const mount of cell.record.mounts) {
       try {
-        if (mount.state === "wanted") await this.#driverMount(cell, mount, signal);
+        if (mount.state === "wanted") await this.#driverMount(cell, mount, { make: !mayLack }, signal);
         else await this.#takeOff(cell, mount.path, signal);
         // The first time it has them; from then on they are what it has.
         if (!mayLack) await cell.decide({ type: "mounted", path: mount.path });
       } catch (error) {
         if (signal.aborted || !mayLack) throw told(cell, mount, error);
         log.warn({ sandbox: cell.id, path: mount.path, cause: causeOf(error) }, "a mount is not what it was");
+        await this.#close(cell, mount, error, signal);
       }
     }
+  }
+
+  /** What came back with memory may be a drive that was deleted meanwhile: it is held by nobody who has no right to it. */
+  async #close(cell: Cell, { path }: MountRecord, error: unknown, signal: AbortSignal): Promise<void> {
+    if (!(error instanceof MountRefused) || error.code !== "drive_gone") return;
+    await this.#driverUnmount(cell, path, { keepClosed: true }, signal).catch((failure: unknown) => {
+      this.#world.log.warn({ sandbox: cell.id, path, cause: causeOf(failure) }, "a path could not be closed");
+    });
   }
 
   /** What was given up and could not be taken off yet, and what is to be there and isn't, though its drive is. */
   tend(cells: Iterable<Cell>): void {
     const { log } = this.#world;
     for (const cell of cells) {
-      if (cell.record.phase.name !== "running" || cell.calls > 0) continue;
-      for (const { path } of cell.record.mounts.filter((mount) => this.#isOwed(cell, mount)))
+      if (cell.record.phase.name !== "running" || this.#mending.has(cell)) continue;
+      const owed = cell.record.mounts.filter((mount) => this.#isOwed(cell, mount));
+      if (owed.length === 0) continue;
+      this.#mending.add(cell);
+      const mended = owed.map(({ path }) =>
         this.#mended(cell, path).catch((error: unknown) => {
           log.warn({ sandbox: cell.id, path, cause: causeOf(error) }, "a mount could not be mended");
-        });
+        }),
+      );
+      void Promise.all(mended).finally(() => this.#mending.delete(cell));
     }
   }
 
@@ -299,8 +354,9 @@ export class Mounts implements MountApi {
     return this.#inTurn(cell, this.#world.stopping, async () => {
       const mount = cell.record.mounts.find((each) => each.path === path);
       if (mount === undefined || !this.#isOwed(cell, mount)) return;
-      if (mount.state === "wanted") await this.#establish(cell, mount);
+      if (mount.state === "wanted") await this.#establish(cell, mount, { make: false });
       else await this.#takeOff(cell, path, this.#lifetime(cell));
+      await this.#reprove(cell);
     });
   }
 
@@ -313,6 +369,10 @@ export class Mounts implements MountApi {
     // It is said at once, and not at the next look.
     if (cell.record.phase.name === "running") await this.#parts.prover.prove(cell);
   }
+}
+
+function forgetProof(cell: Cell, path: string): void {
+  cell.learn({ provenMounts: cell.health.provenMounts.filter((each) => each !== path) });
 }
 
 /** The part of the time for a wake that its mounts may take. */
@@ -330,7 +390,7 @@ function checkedTarget(raw: string): string {
 }
 
 const tooMany = (limit: number): HoldfastError =>
-  new HoldfastError("mount_conflict", { message: `A sandbox can have ${limit} drives at a time.` });
+  new HoldfastError("too_many_mounts", { message: `A sandbox can have ${limit} drives at a time.` });
 
 function conflict(asked: MountPoint, taken: MountRecord): HoldfastError {
   const part = taken.subpath === "/" ? "" : ` (${taken.subpath})`;

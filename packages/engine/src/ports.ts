@@ -287,6 +287,8 @@ export interface MountPoint {
 
 export interface MountOrder extends MountPoint {
   sandboxId: SandboxId;
+  /** Whether the part of the drive is made where it is missing: by who asks for it, and by nobody who only has it again. */
+  make: boolean;
 }
 
 /** Why a drive can't be mounted. Nothing is mounted then, and nothing can be written at the path by whoever expects the drive there. */

@@ -208,9 +208,14 @@ async function sameMounts(
 ): Promise<undefined> {
   const { links } = cell;
   const looks = await Promise.allSettled(mounts.map((mount) => sameMount(mount, observation, link, signal)));
+  const looked = new Set(mounts.map(({ path }) => path));
   const proven = mounts.filter((_, index) => looks[index]?.status === "fulfilled").map(({ path }) => path);
-  if (cell.links === links) cell.learn({ provenMounts: proven });
-  for (const look of looks) if (look.status === "rejected") throw look.reason;
+  // Of what was mounted meanwhile it says nothing, and what was given up meanwhile is not missed.
+  const others = cell.health.provenMounts.filter((path) => !looked.has(path));
+  if (cell.links === links) cell.learn({ provenMounts: [...others, ...proven] });
+  const wanted = new Set(wantedMounts(cell.record).map(({ path }) => path));
+  for (const [index, look] of looks.entries())
+    if (look.status === "rejected" && wanted.has(mounts[index]?.path ?? "")) throw look.reason;
 }
 
 /** The directory that is seen inside is the very one that the drive has outside. Nothing is written into it. */
@@ -222,11 +227,14 @@ async function sameMount(
 ): Promise<void> {
   if (observation.seen !== "present") throw new Error(`the instance is ${observation.seen} from outside`);
   const seen = observation.mounts.find((each) => each.path === path);
-  if (seen === undefined) throw new MountRefused("mount_refused", `nothing is mounted at ${path}`);
-  if (seen.problem !== null) throw new MountRefused("drive_gone", seen.problem.message);
+  if (seen === undefined) throw new Error(`nothing is mounted at ${path}`);
+  if (seen.problem !== null)
+    throw seen.problem.code.startsWith("drive_")
+      ? new MountRefused("drive_gone", seen.problem.message)
+      : new Error(seen.problem.message);
   const inside = await link.files.stat(path, { follow: false }, signal);
   if (seen.outside === null || inside.dev !== seen.outside.dev || inside.ino !== seen.outside.ino)
-    throw new MountRefused("drive_gone", `what is seen at ${path} is not the drive`);
+    throw new Error(`what is seen at ${path} is not the drive`);
 }
 
 function sameRoot(observation: Observation, inside: { root: { dev: string; ino: string } }): undefined {

@@ -8,6 +8,7 @@ import {
   isHoldfastError,
   isName,
   isSandboxId,
+  type MountDrive,
   normalisePath,
   type Proof,
   type Sandbox,
@@ -190,8 +191,10 @@ export class Sandboxes implements SandboxApi {
     options: CreateOptions,
   ): Promise<{ sandbox: Sandbox; existed: boolean }> {
     const idempotency = keyOf(input, options.idempotencyKey);
-    const made = (await this.#repeated(idempotency)) ?? (await this.#sameFork(input));
-    if (made !== null) return this.#answer(made, true, options);
+    const repeated = await this.#repeated(idempotency);
+    if (repeated !== null) return this.#answer(repeated, true, options);
+    const made = await this.#sameFork(input);
+    if (made !== null) return this.#answer(made, true, options, input.mounts);
     const { fromCheckpoint } = input;
     const source = fromCheckpoint === undefined ? null : await this.#with.source(fromCheckpoint);
     const { onProgress, owner = null } = options;
@@ -357,7 +360,7 @@ export class Sandboxes implements SandboxApi {
         message: `A live sandbox already has the name ${input.name}.`,
       });
     }
-    return this.#answer(holder, true, options);
+    return this.#answer(holder, true, options, input.mounts);
   }
 
   /** A created sandbox is answered once it is proven; a returned one, new or old, is one that serves. */
@@ -365,10 +368,12 @@ export class Sandboxes implements SandboxApi {
     cell: Cell,
     existed: boolean,
     { wait, signal }: CreateOptions,
+    mounts: readonly MountDrive[] = [],
   ): Promise<{ sandbox: Sandbox; existed: boolean }> {
-    if (!wait) return { sandbox: this.view(cell.record), existed };
+    if (!wait && mounts.length === 0) return { sandbox: this.view(cell.record), existed };
     try {
       await this.#with.gate.pass(cell, signal);
+      await this.#with.mounts.ensure(cell, mounts, signal);
     } catch (error) {
       const { phase } = cell.record;
       if (existed || phase.name !== "failed") throw error;

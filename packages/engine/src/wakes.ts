@@ -176,7 +176,8 @@ export class Wakes {
     const keeperBootId = linkOf(cell)?.keeper.bootId;
     if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
     const provenAt = Date.parse(proof.at);
-    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId });
+    const lacking = proof.ok ? undefined : failedProof(proof);
+    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId, lacking });
     if (proven === null) throw new Error("the wake was overtaken");
     cell.progress("ready");
     this.#parts.woke(cell);

@@ -77,6 +77,8 @@ interface FakeExec {
 /** What lies at a path where a drive is mounted: its directory, or an empty one that nobody can write to. */
 interface FakeMount extends MountPoint {
   ino: string | null;
+  /** Before it was mounted for the first time the driver does not speak of it. */
+  wasMounted: boolean;
 }
 
 const CLOSED = "an empty directory";
@@ -204,7 +206,7 @@ const etc = (name: string): [string, Uint8Array][] => [
 ];
 
 const pointsOf = ({ mounts }: FakeInstance): MountPoint[] =>
-  [...mounts.values()].map(({ ino: _ino, ...point }) => point);
+  [...mounts.values()].map(({ ino: _ino, wasMounted: _wasMounted, ...point }) => point);
 
 const endOf = ({ records }: FakeExec): number => records.at(-1)?.cursor ?? 0;
 
@@ -387,7 +389,9 @@ export class HostileDriver implements Driver {
     if (!hasMemory) return instance;
     instance.greeted = kept.greeted;
     instance.execs = copied(kept.execs);
-    this.#remount(instance, kept.mounts, mounts);
+    // What it does not have itself is its own disk again.
+    const own = kept.mounts.filter(({ path }) => mounts?.some((each) => each.path === path));
+    this.#remount(instance, own, mounts);
     for (const key of journals.keys()) {
       const exec = instance.execs.get(key);
       if (exec !== undefined) journals.set(key, exec);
@@ -436,13 +440,14 @@ export class HostileDriver implements Driver {
     ];
     const root = there.root ? { dev: "1", ino: "2" } : null;
     const { pid } = there;
-    const mounts = [...there.mounts.values()].map((mount) => this.#seeMount(mount));
+    const mounted = [...there.mounts.values()].filter(({ wasMounted }) => wasMounted);
+    const mounts = mounted.map((mount) => this.#seeMount(mount));
     const state = isFrozen ? "frozen" : "running";
     const own = { pid, startTime: String(pid), state, root, oomKills: 0 } as const;
     return { seen: "present", at: Date.now(), ...own, mounts, problems };
   }
 
-  #seeMount({ ino, ...point }: FakeMount): MountSeen {
+  #seeMount({ ino, wasMounted: _wasMounted, ...point }: FakeMount): MountSeen {
     const outside = this.drives.identity(point.driveId, point.subpath);
     const gone = { code: "drive_gone", message: `the drive of ${point.path} is not there` };
     if (outside === null) return { ...point, outside, problem: gone };
@@ -455,11 +460,12 @@ export class HostileDriver implements Driver {
     if (!there?.alive) throw new Error("there is no instance to mount into");
     const { sandboxId: _sandboxId, ...point } = order;
     // An empty directory first, and the drive over it.
-    if (!there.mounts.has(order.path)) there.mounts.set(order.path, { ...point, ino: null });
+    if (!there.mounts.has(order.path))
+      there.mounts.set(order.path, { ...point, ino: null, wasMounted: false });
     await this.faults.mount?.(order, signal);
     const ino = this.#inoOf(point);
     if (ino === null) throw new MountRefused("drive_gone", "the drive is not there");
-    there.mounts.set(order.path, { ...point, ino });
+    there.mounts.set(order.path, { ...point, ino, wasMounted: true });
     await this.faults.mountAnswer?.();
   }
 
@@ -485,7 +491,7 @@ export class HostileDriver implements Driver {
     for (const { path, ...rest } of had) {
       const point = { ...rest, ...named.find((each) => each.path === path), path };
       const isNamed = named.some((each) => each.path === path);
-      instance.mounts.set(path, { ...point, ino: isNamed ? this.#inoOf(point) : null });
+      instance.mounts.set(path, { ...point, ino: isNamed ? this.#inoOf(point) : null, wasMounted: isNamed });
     }
   }
 
