@@ -240,6 +240,7 @@ export interface ErrorBody {
       | "low_memory"
       | "too_many_execs"
       | "too_many_held"
+      | "too_many_mounts"
       | "too_many_watches"
       | "too_many_readers"
       | "internal"
@@ -765,6 +766,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   low_memory: 429,
   too_many_execs: 429,
   too_many_held: 429,
+  too_many_mounts: 429,
   too_many_watches: 429,
   too_many_readers: 429,
   internal: 500,
