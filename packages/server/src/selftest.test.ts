@@ -3,7 +3,17 @@ import { once } from "node:events";
 import type { AuditReport, Sandbox } from "@holdfast/contract";
 import { expect, test } from "vitest";
 import { selfTest } from "./selftest.ts";
-import { aFile, anExec, aSandbox, aStats, type EngineDouble, KEY, serve } from "./testing/double.ts";
+import {
+  aDrive,
+  aFile,
+  aMount,
+  anExec,
+  aSandbox,
+  aStats,
+  type EngineDouble,
+  KEY,
+  serve,
+} from "./testing/double.ts";
 
 test("a sandbox that is not what it should be fails the self-test with the reason, and is deleted", async () => {
   const removed: string[] = [];
@@ -37,6 +47,18 @@ function flawless(found: AuditReport): EngineDouble {
   const ids: string[] = [];
   const removed: string[] = [];
   let content = Buffer.alloc(0);
+  const files: EngineDouble["files"] = {
+    write: async (_ref, _path, body) => {
+      content = Buffer.concat(await Array.fromAsync(body));
+      return aFile(content.length);
+    },
+    read: async () => ({
+      stat: aFile(content.length),
+      body: (async function* () {
+        yield content;
+      })(),
+    }),
+  };
   const cause = { code: "keeper_died", message: "its keeper is gone" };
   const totals = () => ({ ...aStats().totals, created: ids.length, terminated: removed.length });
   return {
@@ -58,17 +80,15 @@ function flawless(found: AuditReport): EngineDouble {
       start: async () => ({ exec: anExec(), followed: false }),
       wait: async () => anExec({ exitCode: 3, stdout: "out\n", stderr: "err\n" }),
     },
-    files: {
-      write: async (_ref, _path, body) => {
-        content = Buffer.concat(await Array.fromAsync(body));
-        return aFile(content.length);
-      },
-      read: async () => ({
-        stat: aFile(content.length),
-        body: (async function* () {
-          yield content;
-        })(),
-      }),
+    files,
+    driveFiles: files,
+    drives: {
+      create: async () => ({ drive: aDrive(), existed: false }),
+      remove: async () => null,
+    },
+    mounts: {
+      mount: async () => ({ mount: aMount({ state: "proven" }), existed: false }),
+      unmount: async () => undefined,
     },
   };
 }

@@ -2,7 +2,7 @@
  * Shows on this very machine that the promises hold, through the same HTTP API that everyone uses: a sandbox that is
  * ready serves, one that breaks says so and why, and of what was deleted nothing is left.
  */
-import type { AuditReport, Exec, Proof, Sandbox, Stats } from "@holdfast/contract";
+import type { AuditReport, Drive, Exec, Mount, Proof, Sandbox, Stats } from "@holdfast/contract";
 import { randomText } from "@holdfast/contract";
 
 export interface SelfTestParts {
@@ -64,6 +64,7 @@ async function steps(parts: SelfTestParts, api: Api, made: Sandbox[], step: Step
   });
   await step("run a command in it", () => runCommand(api, whole));
   await step("write a file and read it back", () => copyFile(api, whole));
+  await step("mount a drive in it, the same from both sides", () => shareDrive(api, whole));
   await step("verify it", () => verify(api, whole));
   await step("break another one on purpose: kill its keeper", async () => {
     broken = (await create()).id;
@@ -97,6 +98,30 @@ async function copyFile(api: Api, id: string): Promise<string> {
   expect((await api.text(path)) === content, "what was read is not what was written");
   return "100,000 bytes";
 }
+
+/** What a file call writes to the drive is seen at its mount, where no other file is. */
+async function shareDrive(api: Api, id: string): Promise<string> {
+  const name = `selftest-${randomText(8)}`;
+  const { id: drive } = await api.call<Drive>("POST", "/v1/drives", {
+    name,
+    labels: { purpose: "self-test" },
+  });
+  try {
+    const content = randomText(1_000);
+    await api.call("PUT", `/v1/drives/${drive}/files?path=/self-test.txt`, content);
+    const order = { drive, path: MOUNTED_AT };
+    const { state } = await api.call<Mount>("PUT", `/v1/sandboxes/${id}/mounts`, order);
+    expect(state === "proven", `the mount is ${state}`);
+    const seen = await api.text(`/v1/sandboxes/${id}/files?path=${MOUNTED_AT}/self-test.txt`);
+    expect(seen === content, "what is seen in the sandbox is not what is in the drive");
+    await api.send("DELETE", `/v1/sandboxes/${id}/mounts?path=${MOUNTED_AT}`);
+    return "mounted, proven, taken off again";
+  } finally {
+    await api.send("DELETE", `/v1/drives/${drive}?force=true`);
+  }
+}
+
+const MOUNTED_AT = "/self-test";
 
 async function verify(api: Api, id: string): Promise<string> {
   const proof = await api.call<Proof>("POST", `/v1/sandboxes/${id}/verify`);
@@ -152,7 +177,7 @@ class Api {
     this.#key = key;
   }
 
-  async #send(method: string, path: string, body?: object | string): Promise<Response> {
+  async send(method: string, path: string, body?: object | string): Promise<Response> {
     const headers: Record<string, string> = { authorization: `Bearer ${this.#key}` };
     const init: RequestInit = { method, headers, signal: AbortSignal.timeout(CALL_MS) };
     if (typeof body === "object") headers["content-type"] = "application/json";
@@ -163,11 +188,11 @@ class Api {
   }
 
   async call<Answer = unknown>(method: string, path: string, body?: object | string): Promise<Answer> {
-    return (await (await this.#send(method, path, body)).json()) as Answer;
+    return (await (await this.send(method, path, body)).json()) as Answer;
   }
 
   async text(path: string): Promise<string> {
-    return (await this.#send("GET", path)).text();
+    return (await this.send("GET", path)).text();
   }
 }
 
