@@ -34,7 +34,6 @@ static const struct {
     {"rename-keeper", porter_rename_keeper, "PID STARTTIME OLD NEW HOSTNAME", false},
     {"mount", porter_mount, "PID STARTTIME SOURCE SUBPATH TARGET ro|rw SOURCEOWNER TARGETOWNER", false},
     {"unmount", porter_unmount, "PID STARTTIME TARGET UID GID MODE", false},
-    {"seal", porter_seal, "ROOT PATH OWNER", false},
     {"unseal", porter_unseal, "ROOT PATH UID GID MODE", false},
     {"stage", porter_stage, "SOURCE SUBPATH TARGET ro|rw OWNER", false},
     {"drive-root", porter_drive_root, "PATH IDBASE OWNER", false},

@@ -36,7 +36,6 @@ int porter_sync(int argc, char **argv);
 int porter_rename_keeper(int argc, char **argv);
 int porter_mount(int argc, char **argv);
 int porter_unmount(int argc, char **argv);
-int porter_seal(int argc, char **argv);
 int porter_unseal(int argc, char **argv);
 int porter_stage(int argc, char **argv);
 int porter_drive_root(int argc, char **argv);

@@ -293,24 +293,6 @@ static int open_root(const char *path) {
   return open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-int porter_seal(int argc, char **argv) {
-  uid_t owner;
-  struct way way;
-  struct way_end end;
-  struct seal before;
-  if (argc != 3 || !way_is_path(argv[1]) || !read_id(argv[2], &owner)) return PORTER_USAGE;
-  umask(022);
-  int root = open_root(argv[0]);
-  if (root < 0) return porter_failed("the root can't be opened");
-  if (!way_open(&way, root, argv[1], &owner)) return not_opened(&of_target);
-  if (!way_look(way.fd, &end)) return porter_failed("the place of the mount can't be looked at");
-  if (way.parent < 0 || end.mount_root) return occupied();
-  if (!seal_directory(way.fd, &before)) return not_opened(&of_target);
-  printf("sealed");
-  say_seal(&before);
-  return PORTER_DONE;
-}
-
 int porter_unseal(int argc, char **argv) {
   struct way way;
   struct seal before;

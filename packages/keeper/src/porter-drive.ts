@@ -52,7 +52,6 @@ export interface DriveUsage {
 
 const BEFORE = "(?:-|(?<uid>\\d+) (?<gid>\\d+) (?<mode>\\d+))";
 const MOUNTED = new RegExp(`^mounted (?<dev>\\d+) (?<ino>\\d+) ${BEFORE}\\n$`);
-const SEALED = new RegExp(`^sealed ${BEFORE}\\n$`);
 const STAGED = /^staged (?<dev>\d+) (?<ino>\d+)\n$/;
 const USAGE = /^(?<bytes>\d+) (?<files>\d+)\n$/;
 const REFUSED = new RegExp(`^(?<refused>${REFUSALS.join("|")}) (?<message>.+)\\n$`);
@@ -74,10 +73,6 @@ export function readMounted(output: string): MountedInto {
   const fields = matched(MOUNTED, output);
   return { mounted: identity(fields), before: before(fields) };
 }
-
-export const readSealed = (output: string): { before: MountPointBefore | null } => ({
-  before: before(matched(SEALED, output)),
-});
 
 export const readStaged = (output: string): { staged: Identity } => ({
   staged: identity(matched(STAGED, output)),

@@ -14,7 +14,6 @@ import {
   type MountRefusal,
   readMounted,
   readRefused,
-  readSealed,
   readStaged,
   readUsage,
   type StageOrder,
@@ -214,17 +213,6 @@ export class Porter {
   }): Promise<"unmounted" | "gone"> {
     const args = ["unmount", String(order.pid), order.startTime, order.target, ...ownership(order.before)];
     return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "unmounted";
-  }
-
-  /** Seals a directory below a root of the host, as `mountInto` does; one that something is mounted on is occupied. */
-  async seal(order: {
-    root: string;
-    path: string;
-    targetOwner: number;
-  }): Promise<{ before: MountPointBefore | null } | MountRefusal> {
-    const args = ["seal", order.root, order.path, String(order.targetOwner)];
-    const { code, output } = await this.#run(args, this.#deadlineMs, [REFUSED]);
-    return code === REFUSED ? readRefused(output) : readSealed(output);
   }
 
   /** Gives a sealed directory back. One that is missing, or is not sealed, is fine. */
