@@ -374,6 +374,8 @@ export class Sandboxes implements SandboxApi {
     try {
       await this.#with.gate.pass(cell, signal);
       await this.#with.mounts.ensure(cell, mounts, signal);
+      // Somebody may have put it to sleep meanwhile.
+      if (mounts.length > 0) await this.#with.gate.pass(cell, signal);
     } catch (error) {
       const { phase } = cell.record;
       if (existed || phase.name !== "failed") throw error;
