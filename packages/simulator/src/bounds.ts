@@ -8,7 +8,7 @@ const QUIET_MS = 5_000;
 const ASLEEP: ReadonlySet<string> = new Set(["suspending", "standby", "waking"]);
 
 /** Waiting for its turn, then being made. */
-const madeMs = ({ launchQueueMs, createDeadlineMs }: Numbers): number =>
+export const madeMs = ({ launchQueueMs, createDeadlineMs }: Numbers): number =>
   launchQueueMs + createDeadlineMs + AFTERMATH_MS;
 
 /** What is a fork is copied first. */
@@ -52,6 +52,26 @@ function triedMs(numbers: Numbers): number {
   const { keeperCallMs, standbyDeadlineMs, freezeMs, proofDeadlineMs, stopAttemptMs } = numbers;
   return keeperCallMs + QUIET_MS + standbyDeadlineMs + 2 * freezeMs + proofDeadlineMs + stopAttemptMs;
 }
+
+/** Until a drive is made that was being made, and then opened and looked at. */
+export const usableMs = ({ driveCallMs, observeEveryMs }: Numbers): number =>
+  2 * driveCallMs + 2 * 2 * observeEveryMs;
+
+/** The host is measured, the drive is made and looked at, or given up. */
+export const driveMs = (numbers: Numbers): number => numbers.measureMs + usableMs(numbers) + AFTERMATH_MS;
+
+/** A removal that is under way, then one of its own: taken from everybody, removed, looked at. */
+export const undriveMs = (numbers: Numbers): number =>
+  usableMs(numbers) + 2 * (numbers.maxSandboxes + 2) * numbers.driveCallMs + AFTERMATH_MS;
+
+/** So many may be mounted or unmounted before it in one sandbox, each of which may have to be taken off again. */
+const MOUNT_TURNS = 8;
+
+/** The sandbox may fall asleep before it is its turn. */
+export const mountMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
+  usableMs(numbers) +
+  2 * gateMs(record, numbers) +
+  MOUNT_TURNS * (2 * numbers.driveCallMs + numbers.proofDeadlineMs + AFTERMATH_MS);
 
 /** Behind others that are made or removed, and behind a standby. */
 export const saveMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>

@@ -24,6 +24,8 @@ export interface StoredCheckpoint {
   readonly memory: KeeperMemory;
   /** The largest generation that its keeper had met. */
   readonly greeted: number;
+  /** Where its memory expects drives. */
+  readonly paths: readonly string[];
   state: "half" | "whole" | "damaged" | "foreign";
 }
 
@@ -46,8 +48,9 @@ export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | 
   if (instance.links.size > 0) throw new Error("a link to the keeper is open");
   return asHelper(parts, sandboxId, async (goesOn) => {
     try {
-      const { keeper, greeted } = instance;
-      const stored: StoredCheckpoint = { id, memory: keeper.remember(), greeted, state: "half" };
+      const { keeper, greeted, places } = instance;
+      const paths = [...places.keys()];
+      const stored: StoredCheckpoint = { id, memory: keeper.remember(), greeted, paths, state: "half" };
       process.effect("begins a checkpoint", () => host.directory(sandboxId).checkpoints.set(id, stored));
       await lasts(host, fault?.kind === "dump-slow" ? fault.ms : host.latency(), goesOn);
       if (fault?.kind === "dump-fails") throw new Error("the memory could not be written");

@@ -67,6 +67,10 @@ export class Clients {
     this.#ask(this.#questions.delete(ref, waitMs));
   }
 
+  removeDrive(id: string): void {
+    this.#ask(this.#questions.removeDrive(id));
+  }
+
   rouse(id: string, what: "resume" | "wake"): void {
     this.#ask(this.#questions.rouse(id, what));
   }

@@ -149,6 +149,7 @@ function recordOf(host: Host, index: number): SandboxRecord {
     owner: null,
     execsStarted: 0,
     forkedFrom: null,
+    mounts: [],
     restarts: null,
     revision: 0,
   };

@@ -1,4 +1,4 @@
-import type { SandboxId } from "@holdfast/contract";
+import type { DriveId, SandboxId } from "@holdfast/contract";
 import { checkpointsOn } from "./checkpoints.ts";
 import type { Clients } from "./clients.ts";
 import type { SimulatedDatabase } from "./database.ts";
@@ -221,6 +221,52 @@ export class Damage implements Reach {
     host.tell({ type: "harmed", id: one.stored.id });
     if (how === "lost") host.directories.get(one.sandboxId)?.saved.delete(one.stored.id);
     else one.stored.state = how;
+    return true;
+  }
+
+  /** One that serves. It comes back after a while, or never; where it is deleted meanwhile, it comes back as nobody's. */
+  takeDrive({ box, ms, flag }: FaultParams): boolean {
+    const { host, mirror, history, time } = this.#parts;
+    const there = [...host.drives.values()].filter(
+      ({ id, isAway }) => !isAway && mirror.drives.get(id)?.phase === "ready",
+    );
+    const drive = there[box % Math.max(1, there.length)];
+    if (drive === undefined) return false;
+    drive.isAway = true;
+    if (!flag) return true;
+    time.after(ms, () => {
+      drive.isAway = false;
+      if (!mirror.drives.has(drive.id)) history.drives.strays.add(drive.id);
+    });
+    return true;
+  }
+
+  /** What is seen there then is the empty directory under it. */
+  takeMount(n: number): boolean {
+    const all = [...this.#parts.host.instances].flatMap(({ places }) => [...places.values()]);
+    const mounted = all.filter(({ directory }) => directory !== null);
+    const place = mounted[n % Math.max(1, mounted.length)];
+    if (place !== undefined) place.directory = null;
+    return place !== undefined;
+  }
+
+  strayDrive(): boolean {
+    const { host, history } = this.#parts;
+    this.#strays += 1;
+    const id = `drv_${String(this.#strays).padStart(16, "z")}` as DriveId;
+    history.drives.strays.add(id);
+    host.makeDrive(id, { isSized: false, state: "whole" });
+    return true;
+  }
+
+  bendDrive(n: number, downMs: number): boolean {
+    const { mirror, database } = this.#parts;
+    const all = [...mirror.drives.values()].filter(({ id }) => !mirror.unreadableDrives.has(id));
+    const record = all[n % Math.max(1, all.length)];
+    if (record === undefined) return false;
+    this.crash("its database is damaged", downMs);
+    database.bendDrive(record.id, BENT);
+    mirror.unreadableDrives.add(record.id);
     return true;
   }
 

@@ -72,6 +72,10 @@ export class SimulatedDatabase {
     this.#database.prepare(`UPDATE sandboxes SET ${column} = ? WHERE id = ?`).run(raw, id);
   }
 
+  bendDrive(id: string, raw: string): void {
+    this.#database.prepare("UPDATE drives SET labels = ? WHERE id = ?").run(raw, id);
+  }
+
   sandboxIds(): Set<string> {
     return new Set(this.ask("SELECT id FROM sandboxes").map(({ id }) => String(id)));
   }

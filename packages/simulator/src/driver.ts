@@ -11,6 +11,7 @@ import {
   KeeperRefusal,
   type LaunchOrder,
   type Link,
+  type MountOrder,
   type Observation,
   type RestoreOrder,
   type SaveOrder,
@@ -20,6 +21,7 @@ import type { Armed, Point } from "./faults.ts";
 import { filesOf } from "./files.ts";
 import type { Directory, Helper, Host, SimulatedInstance } from "./host.ts";
 import { SimulatedLink } from "./link.ts";
+import { mount, unmount } from "./mounts.ts";
 import { never, type Process } from "./process.ts";
 import { layOut, save, usableCopy } from "./saved.ts";
 
@@ -164,7 +166,7 @@ export class SimulatedDriver implements Driver {
     if (fault?.kind === "fork-fails") throw new Error("the copy can't be used");
     await lasts(host, host.latency(), goesOn);
     const instance = this.#process.effect("forks", () =>
-      memory === null ? host.spawn(order) : host.fork(order, memory, stored.greeted),
+      memory === null ? host.spawn(order) : host.fork(order, memory, stored),
     );
     if (fault?.kind === "fork-hollow") instance.keeper.lose();
     return instance;
@@ -341,6 +343,21 @@ export class SimulatedDriver implements Driver {
       };
       return { files: { ...files, read }, close: async () => undefined };
     });
+  }
+
+  mount(order: MountOrder, signal: AbortSignal): Promise<void> {
+    const parts = { host: this.#host, process: this.#process, signal };
+    return this.#verb("mount", signal, (fault) => mount(parts, order, fault));
+  }
+
+  unmount(
+    id: SandboxId,
+    path: string,
+    { keepClosed }: { keepClosed: boolean },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const parts = { host: this.#host, process: this.#process, signal };
+    return this.#verb("unmount", signal, (fault) => unmount(parts, { id, path, keepClosed }, fault));
   }
 
   stop(id: SandboxId, _options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {

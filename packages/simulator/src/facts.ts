@@ -1,4 +1,13 @@
-import type { CheckpointId, Exec, ExecId, Sandbox, SandboxId } from "@holdfast/contract";
+import type {
+  CheckpointId,
+  Drive,
+  DriveId,
+  Exec,
+  ExecId,
+  Mount,
+  Sandbox,
+  SandboxId,
+} from "@holdfast/contract";
 import type { Change, ExecRecord, KeeperExec, SandboxRecord } from "@holdfast/engine";
 import type { SimulatedInstance } from "./host.ts";
 
@@ -18,6 +27,16 @@ export type Fact =
   | { type: "behind"; sandboxId: SandboxId; memory: number; disk: number }
   /** A checkpoint, or a copy that is kept, was cut short, lost or exchanged. */
   | { type: "harmed"; id: CheckpointId }
+  /** The directory of a drive came into being, or is removed, or a part of it. */
+  | { type: "drive-made" | "drive-removed"; id: DriveId }
+  /** Somebody looked at drives, and could see nothing. */
+  | { type: "drives-unseen" }
+  /** Something was written in a sandbox: into a drive, or onto its own disk. */
+  | { type: "wrote"; sandboxId: SandboxId; path: string; driveId: DriveId | null }
+  /** A caller's mount was answered with this. */
+  | { type: "mounted"; sandboxId: SandboxId; mount: Mount }
+  /** A caller was told this of a drive. */
+  | { type: "told-drive"; drive: Drive }
   /** A caller's pause was answered with this sandbox. */
   | { type: "paused"; sandbox: Sandbox }
   /** A command began to run. */
@@ -29,8 +48,8 @@ export type Fact =
   | { type: "pruned"; record: SandboxRecord; goneBefore: number }
   /** The record of an exec was removed. */
   | { type: "forgotten"; record: ExecRecord }
-  /** A caller wants an exec to be ended, or a sandbox or a checkpoint to be deleted. */
-  | { type: "unwanted"; id: string }
+  /** A caller wants an exec to be ended, or a sandbox, a checkpoint or a drive to be deleted, though it is in use or not. */
+  | { type: "unwanted"; id: string; force?: boolean }
   /** An operator says that there is an emergency. */
   | { type: "emergency" }
   /** A caller was told that stdin has all of this. */

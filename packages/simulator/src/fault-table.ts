@@ -1,6 +1,14 @@
 import type { Point } from "./faults.ts";
 import type { Random } from "./random.ts";
-import { FORK_EFFECTS, FORK_STAGES, REQUESTS, SLEEP_EFFECTS, SLEEP_STAGES } from "./requests.ts";
+import {
+  DRIVE_EFFECTS,
+  DRIVE_STAGES,
+  FORK_EFFECTS,
+  FORK_STAGES,
+  REQUESTS,
+  SLEEP_EFFECTS,
+  SLEEP_STAGES,
+} from "./requests.ts";
 
 /** What a fault is given, so that a schedule is data: how long, how many, which of two ways, whom it is about. */
 export interface FaultParams {
@@ -35,6 +43,10 @@ export interface Reach {
   bendRecord(n: number, downMs: number): boolean;
   harmCheckpoint(n: number, how: "damaged" | "foreign" | "lost"): boolean;
   harmSaved(n: number, how: "damaged" | "lost"): boolean;
+  takeDrive(params: FaultParams): boolean;
+  takeMount(n: number): boolean;
+  strayDrive(): boolean;
+  bendDrive(n: number, downMs: number): boolean;
 }
 
 interface Kind {
@@ -89,7 +101,7 @@ const SLEEP_FAULTS = [
     point: "restore",
   },
   { name: "discard-fails", weight: 1, about: "old checkpoints can't be removed", point: "discard" },
-  { name: "disk-unreadable", weight: 5, about: "the disk of a sleeper can't be opened", point: "files" },
+  { name: "disk-unreadable", weight: 7, about: "the disk of a sleeper can't be opened", point: "files" },
   {
     name: "stop-asleep-does-nothing",
     weight: 2,
@@ -167,7 +179,7 @@ const FORK_FAULTS = [
     about: "a checkpoint is copied and that is answered as if it had failed",
     point: "save",
   },
-  { name: "save-slow", weight: 2, about: "copying a checkpoint takes long", point: "save", draw: seconds },
+  { name: "save-slow", weight: 3, about: "copying a checkpoint takes long", point: "save", draw: seconds },
   {
     name: "unsave-fails",
     weight: 2,
@@ -176,12 +188,12 @@ const FORK_FAULTS = [
   },
   {
     name: "unsave-hangs",
-    weight: 1,
+    weight: 2,
     about: "removing kept checkpoints is never answered, done or not",
     point: "unsave",
   },
   { name: "fork-fails", weight: 2, about: "a fork fails when its files are copied", point: "fork" },
-  { name: "fork-hangs", weight: 2, about: "a fork is never answered, done or not", point: "fork" },
+  { name: "fork-hangs", weight: 3, about: "a fork is never answered, done or not", point: "fork" },
   {
     name: "fork-answer-lost",
     weight: 2,
@@ -189,7 +201,7 @@ const FORK_FAULTS = [
     point: "fork",
   },
   { name: "fork-slow", weight: 2, about: "a fork takes long", point: "fork", draw: seconds },
-  { name: "fork-hollow", weight: 2, about: "a fork lacks the commands that it should have", point: "fork" },
+  { name: "fork-hollow", weight: 3, about: "a fork lacks the commands that it should have", point: "fork" },
   {
     name: "saved-truncated",
     weight: 2,
@@ -231,6 +243,134 @@ const FORK_FAULTS = [
     draw: anyForkStage,
   },
 ] as const satisfies readonly Kind[];
+
+const anyDriveStage = (random: Random) => ({
+  ...soon(random),
+  on: random.pick([null, ...DRIVE_STAGES]),
+  n: random.chance(0.7) ? 0 : 1,
+});
+
+/** What can go wrong with drives, and with what sandboxes have of them. */
+const DRIVE_FAULTS = [
+  { name: "mount-refused", weight: 3, about: "a drive can't be mounted at a path", point: "mount" },
+  { name: "mount-half", weight: 3, about: "a path is closed and the drive is not over it", point: "mount" },
+  {
+    name: "mount-answer-lost",
+    weight: 3,
+    about: "a drive is mounted and that is answered as if it had failed",
+    point: "mount",
+  },
+  { name: "mount-hangs", weight: 3, about: "a mount is never answered, done or not", point: "mount" },
+  {
+    name: "mount-astray",
+    weight: 3,
+    about: "a mount is said to be there, and another directory is seen inside",
+    point: "mount",
+  },
+  { name: "mount-slow", weight: 4, about: "a mount takes long", point: "mount", draw: seconds },
+  { name: "unmount-does-nothing", weight: 6, about: "a mount stays, and that is said", point: "unmount" },
+  {
+    name: "unmount-fails",
+    weight: 6,
+    about: "a drive is taken off and that is answered as if it had failed",
+    point: "unmount",
+  },
+  { name: "unmount-hangs", weight: 4, about: "an unmount is never answered, done or not", point: "unmount" },
+  { name: "make-fails", weight: 4, about: "a drive can't be made", point: "drive.make" },
+  { name: "make-half", weight: 5, about: "a drive is half made", point: "drive.make" },
+  {
+    name: "make-hangs",
+    weight: 4,
+    about: "making a drive is never answered, done or not",
+    point: "drive.make",
+  },
+  {
+    name: "make-answer-lost",
+    weight: 4,
+    about: "a drive is made and that is answered as if it had failed",
+    point: "drive.make",
+  },
+  { name: "undrive-fails", weight: 5, about: "a drive can't be removed", point: "drive.destroy" },
+  { name: "undrive-half", weight: 5, about: "a part of a drive is removed", point: "drive.destroy" },
+  {
+    name: "undrive-hangs",
+    weight: 5,
+    about: "removing a drive is never answered, done or not",
+    point: "drive.destroy",
+  },
+  { name: "drive-open-fails", weight: 2, about: "a drive can't be opened", point: "drive.open" },
+  {
+    name: "drives-unknown",
+    weight: 3,
+    about: "nobody can say what is there of drives",
+    point: "drive.observe",
+  },
+  { name: "drives-observe-fails", weight: 1, about: "looking at drives fails", point: "drive.observe" },
+  {
+    name: "drives-observe-hangs",
+    weight: 2,
+    about: "looking at drives is never answered",
+    point: "drive.observe",
+  },
+  { name: "drive-immeasurable", weight: 5, about: "measuring a drive never ends", point: "drive.usage" },
+  { name: "drives-list-fails", weight: 2, about: "drives can't be listed", point: "drive.list" },
+  {
+    name: "drive-taken",
+    weight: 4,
+    about: "a drive is taken away behind everybody's back, for a while or for good",
+    strike: (reach, params) => reach.takeDrive(params),
+    draw: seconds,
+  },
+  {
+    name: "mount-taken",
+    weight: 3,
+    about: "a mount is taken off behind everybody's back",
+    strike: (reach, { box }) => reach.takeMount(box),
+  },
+  {
+    name: "drive-stray",
+    weight: 1,
+    about: "a drive appears that no record owns",
+    strike: (reach) => reach.strayDrive(),
+  },
+  {
+    name: "drive-unreadable",
+    weight: 1,
+    about: "the record of a drive can't be read by the next server",
+    strike: (reach, { box, ms }) => reach.bendDrive(box, ms),
+    draw: soon,
+  },
+  {
+    name: "crash-driving-before-write",
+    weight: 4,
+    about: "the server is killed before a write about a drive or a mount",
+    point: "commit.drive",
+    draw: anyDriveStage,
+  },
+  {
+    name: "crash-driving-after-write",
+    weight: 4,
+    about: "the server is killed after such a write",
+    point: "commit.drive",
+    draw: anyDriveStage,
+  },
+  {
+    name: "crash-after-drive-effect",
+    weight: 4,
+    about: "the server is killed right after it made or removed a drive, or mounted or unmounted one",
+    point: "effect",
+    draw: (random) => ({ ...soon(random), on: random.pick(DRIVE_EFFECTS) }),
+  },
+  {
+    name: "reboot-driving",
+    weight: 3,
+    about: "the host reboots after a write about a drive or a mount",
+    point: "commit.drive",
+    draw: anyDriveStage,
+  },
+] as const satisfies readonly Kind[];
+
+export const isDriveFault = (name: FaultName): boolean => DRIVE_FAULTS.some((each) => each.name === name);
 
 export const isForkFault = (name: FaultName): boolean => FORK_FAULTS.some((each) => each.name === name);
 
@@ -376,7 +516,7 @@ export const FAULTS = [
   },
   // The driver's verbs.
   { name: "launch-refused", weight: 1, about: "a launch fails before it made anything", point: "launch" },
-  { name: "launch-half", weight: 1, about: "a launch fails and leaves a directory", point: "launch" },
+  { name: "launch-half", weight: 2, about: "a launch fails and leaves a directory", point: "launch" },
   {
     name: "launch-answer-lost",
     weight: 2,
@@ -394,11 +534,11 @@ export const FAULTS = [
     point: "stop",
   },
   { name: "stop-fails", weight: 2, about: "a stop fails, before or after the kill", point: "stop" },
-  { name: "stop-hangs", weight: 1, about: "a stop is never answered", point: "stop" },
+  { name: "stop-hangs", weight: 2, about: "a stop is never answered", point: "stop" },
   { name: "stop-slow", weight: 1, about: "a stop takes long", point: "stop", draw: seconds },
-  { name: "destroy-fails", weight: 2, about: "files can't be removed", point: "destroy" },
-  { name: "destroy-half", weight: 1, about: "a part of the files is removed", point: "destroy" },
-  { name: "destroy-hangs", weight: 1, about: "removing files is never answered", point: "destroy" },
+  { name: "destroy-fails", weight: 3, about: "files can't be removed", point: "destroy" },
+  { name: "destroy-half", weight: 3, about: "a part of the files is removed", point: "destroy" },
+  { name: "destroy-hangs", weight: 3, about: "removing files is never answered", point: "destroy" },
   { name: "observe-unknown", weight: 3, about: "the driver can't say what it sees", point: "observe" },
   { name: "observe-fails", weight: 1, about: "observing fails", point: "observe" },
   { name: "observe-hangs", weight: 1, about: "observing is never answered", point: "observe" },
@@ -409,8 +549,8 @@ export const FAULTS = [
     point: "observe",
     draw: seconds,
   },
-  { name: "recover-fails", weight: 2, about: "an instance can't be looked at on recovery", point: "recover" },
-  { name: "recover-hangs", weight: 2, about: "looking at it is never answered", point: "recover" },
+  { name: "recover-fails", weight: 3, about: "an instance can't be looked at on recovery", point: "recover" },
+  { name: "recover-hangs", weight: 3, about: "looking at it is never answered", point: "recover" },
   { name: "connect-refused", weight: 1, about: "the keeper doesn't listen", point: "connect" },
   { name: "connect-hangs", weight: 1, about: "the keeper doesn't greet", point: "connect" },
   { name: "connect-impostor", weight: 1, about: "another answers in its place", point: "connect" },
@@ -425,6 +565,7 @@ export const FAULTS = [
   },
   ...SLEEP_FAULTS,
   ...FORK_FAULTS,
+  ...DRIVE_FAULTS,
   // Journals.
   { name: "journal-unreadable", weight: 5, about: "output on disk can't be read", point: "journals.read" },
   {
@@ -474,7 +615,7 @@ export const FAULTS = [
   },
   {
     name: "timeout-forgotten",
-    weight: 1,
+    weight: 2,
     about: "a keeper doesn't enforce a timeout",
     point: "exec.timeout",
   },
@@ -514,7 +655,7 @@ export const FAULTS = [
     draw: (random) => ({ on: random.pick(["start", "read", "cancel", "list", "file", "probe"]) }),
   },
   { name: "end-lost", weight: 2, about: "nobody is told of an exec's end", point: "exec.end" },
-  { name: "end-late", weight: 1, about: "an exec's end is told late", point: "exec.end", draw: seconds },
+  { name: "end-late", weight: 2, about: "an exec's end is told late", point: "exec.end", draw: seconds },
   { name: "end-twice", weight: 1, about: "an exec's end is told twice", point: "exec.end", draw: seconds },
 ] as const satisfies readonly Kind[];
 

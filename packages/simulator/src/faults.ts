@@ -20,6 +20,14 @@ export type Point =
   | "fork"
   | "files"
   | "stop.asleep"
+  | "mount"
+  | "unmount"
+  | "drive.make"
+  | "drive.open"
+  | "drive.observe"
+  | "drive.usage"
+  | "drive.destroy"
+  | "drive.list"
   | "journals.read"
   | "journals.end"
   | "journals.change"
@@ -29,6 +37,7 @@ export type Point =
   | "commit"
   | "commit.asleep"
   | "commit.fork"
+  | "commit.drive"
   | "effect";
 
 /** A fault that waits for its moment. */

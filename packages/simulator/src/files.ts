@@ -1,5 +1,7 @@
 import { type FileAccess, KeeperRefusal, type Stat } from "@holdfast/engine";
+import { identityOf } from "./drives.ts";
 import type { Directory, Host, SimulatedInstance } from "./host.ts";
+import { placeOf } from "./mounts.ts";
 
 type Ask = <Answer>(work: () => Answer | Promise<Answer>, signal: AbortSignal) => Promise<Answer>;
 
@@ -25,8 +27,28 @@ export function filesOf(
     if (data === undefined) throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
     return data;
   };
+  /** What is seen at a path: of a place where a drive is, or should be, its own. */
+  const look = (path: string): Stat => {
+    const place = instance?.places.get(path);
+    if (place === undefined) return statOf(find(path));
+    const { point, directory, isAstray } = place;
+    const other = { dev: "other", ino: path };
+    const identity = directory === null || isAstray ? other : identityOf(directory, point?.subpath ?? "/");
+    return { ...statOf(new Uint8Array()), kind: "directory", ...identity };
+  };
+  /** Into a drive, where one is mounted; never under it. */
+  const put = (path: string, data: Uint8Array): void => {
+    const place = instance === null ? null : placeOf(instance, path);
+    const driveId = place?.directory?.id ?? null;
+    if (place !== null && (driveId === null || place.isAstray || place.point?.readOnly))
+      throw new KeeperRefusal("system", "read-only file system", "EROFS");
+    if (place?.directory?.state === "removed")
+      throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
+    host.tell({ type: "wrote", sandboxId, path, driveId });
+    if (driveId === null) directory().files.set(path, data);
+  };
   return {
-    stat: (path, _options, signal) => ask(() => statOf(find(path)), signal),
+    stat: (path, _options, signal) => ask(() => look(path), signal),
     list: (_path, { limit }, signal) =>
       ask(() => {
         const all = [...directory().files].map(([name, data]) => ({ name, stat: statOf(data) }));
@@ -44,7 +66,7 @@ export function filesOf(
         await running();
         if (host.diskIsFull) throw new KeeperRefusal("system", "no space left on device", "ENOSPC");
         const data = Buffer.concat(parts);
-        directory().files.set(path, data);
+        put(path, data);
         instance?.keeper.step();
         return statOf(data);
       }, signal),
@@ -62,6 +84,9 @@ export function filesOf(
         instance?.keeper.step();
       }, signal),
     chmod: (_path, _mode, signal) => ask(() => undefined, signal),
+    symlink: (_path, _target, _options, signal) => ask(() => undefined, signal),
+    touch: (_path, _at, signal) => ask(() => undefined, signal),
+    watch: (_path, _options, signal) => ask(() => nothing(), signal),
   };
 }
 
@@ -76,6 +101,8 @@ const statOf = (data: Uint8Array): Stat => ({
   ino: "3",
   target: "",
 });
+
+async function* nothing(): AsyncIterable<never> {}
 
 async function* once(data: Uint8Array): AsyncIterable<Uint8Array> {
   yield data;

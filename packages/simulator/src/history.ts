@@ -1,5 +1,6 @@
 import type { Exec, ExecId, Sandbox, SandboxId } from "@holdfast/contract";
 import type { ExecRecord, KeeperExec } from "@holdfast/engine";
+import { DriveHistory } from "./drive-invariants.ts";
 import { SleepHistory } from "./sleep-invariants.ts";
 
 /** One life of an exec id: it becomes free again when its exec is forgotten. */
@@ -34,6 +35,7 @@ export class History {
   /** Execs that a caller wanted to be ended, and sandboxes, by id or name, that one wanted to be deleted. */
   readonly unwanted = new Set<string>();
   readonly sleep = new SleepHistory();
+  readonly drives = new DriveHistory();
   readonly deleting = new Set<SandboxId>();
   readonly keptUntil = new Map<SandboxId, number>();
   emergencyAt = Number.NEGATIVE_INFINITY;

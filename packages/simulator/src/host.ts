@@ -1,4 +1,4 @@
-import type { CheckpointId, ExecId, SandboxId } from "@holdfast/contract";
+import type { CheckpointId, DriveId, ExecId, SandboxId } from "@holdfast/contract";
 import type {
   Capacity,
   Driver,
@@ -6,14 +6,17 @@ import type {
   Instance,
   KeeperExec,
   LaunchOrder,
+  MountPoint,
   Observation,
 } from "@holdfast/engine";
 import type { StoredCheckpoint } from "./checkpoints.ts";
+import type { DriveDirectory } from "./drives.ts";
 import type { Fact } from "./facts.ts";
 import type { Faults } from "./faults.ts";
 import type { Journal } from "./journal.ts";
 import { type KeeperMemory, SimulatedKeeper } from "./keeper.ts";
 import type { SimulatedLink } from "./link.ts";
+import { ownPaths, type Places, placesFor, seenMounts } from "./mounts.ts";
 import type { Random } from "./random.ts";
 import type { StoredCopy } from "./saved.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -45,6 +48,8 @@ export interface SimulatedInstance {
   readonly links: Set<SimulatedLink>;
   alive: boolean;
   isMounted: boolean;
+  /** Where drives are mounted, or expected, by their paths. */
+  readonly places: Places;
   oomKills: number;
   /** Whether a caller's command ever ran in it. */
   hasRun: boolean;
@@ -90,6 +95,7 @@ export class Host {
   readonly #instancesOf = new Map<SandboxId, SimulatedInstance[]>();
   readonly helpers = new Set<Helper>();
   readonly kept = new Map<SandboxId, Map<ExecId, Journal>>();
+  readonly drives = new Map<DriveId, DriveDirectory>();
   readonly #ends = new Map<SandboxId, number>();
   /** What standby keeps here. */
   readonly standby: Driver["standby"];
@@ -101,6 +107,7 @@ export class Host {
   shortAt = Number.NEGATIVE_INFINITY;
   #boots = 1;
   #pids = 1_000;
+  #inodes = 0;
 
   constructor(parts: {
     time: VirtualTime;
@@ -172,6 +179,15 @@ export class Host {
     return made;
   }
 
+  /** The directory of a drive comes into being, whoever wants it. */
+  makeDrive(id: DriveId, how: Pick<DriveDirectory, "isSized" | "state">): DriveDirectory {
+    this.#inodes += 1;
+    const drive = { id, ino: String(this.#inodes), ...how, isOpen: true, isAway: false };
+    this.drives.set(id, drive);
+    this.tell({ type: "drive-made", id });
+    return drive;
+  }
+
   /** Where there are several, which must not be, the first. */
   instanceOf(id: SandboxId): SimulatedInstance | null {
     return this.#instancesOf.get(id)?.[0] ?? null;
@@ -190,21 +206,22 @@ export class Host {
   /** One comes back with its memory. None of its processes runs yet. */
   revive(
     order: Birth,
-    { id, memory, greeted }: StoredCheckpoint,
+    { id, memory, greeted, paths }: StoredCheckpoint,
     { isHalf }: { isHalf: boolean },
   ): SimulatedInstance {
-    return this.#bear(order, { memory, greeted, origin: id, isHalf });
+    return this.#bear(order, { memory, greeted, paths, origin: id, isHalf });
   }
 
   /** One begins with a copy of another's memory, and runs. */
-  fork(order: Birth, memory: KeeperMemory, greeted: number): SimulatedInstance {
-    const instance = this.#bear(order, { memory, greeted, origin: null, isHalf: false });
+  fork(order: Birth, memory: KeeperMemory, { greeted, paths: had }: Pick<Back, "greeted" | "paths">) {
+    const paths = ownPaths(had, order.mounts);
+    const instance = this.#bear(order, { memory, greeted, paths, origin: null, isHalf: false });
     this.tell({ type: "forked", sandboxId: order.sandboxId, instance });
     this.release(instance, "frozen");
     return instance;
   }
 
-  #bear({ sandboxId, generation }: Birth, back: Back | null): SimulatedInstance {
+  #bear({ sandboxId, generation, mounts }: Birth, back: Back | null): SimulatedInstance {
     const directory = this.directory(sandboxId);
     const { journals, things } = directory;
     things.add("mount").add("cgroup");
@@ -237,6 +254,7 @@ export class Host {
       links: new Set(),
       alive: true,
       isMounted: true,
+      places: placesFor(this, back?.paths ?? [], mounts),
       oomKills: 0,
       hasRun: back !== null,
       greeted: back?.greeted ?? 0,
@@ -351,7 +369,8 @@ export class Host {
     ];
     const root = isMounted ? ROOT : null;
     const state = holds.has("frozen") ? "frozen" : holds.has("stopped") ? "stopped" : "running";
-    return { seen: "present", at, pid, startTime, state, root, oomKills, problems };
+    const mounts = seenMounts(this, instance);
+    return { seen: "present", at, pid, startTime, state, root, oomKills, mounts, problems };
   }
 
   /** Every process ends, every file stays; pids and boot id mean nothing any more. */
@@ -363,6 +382,7 @@ export class Host {
       things.delete("mount");
       things.delete("cgroup");
     }
+    for (const drive of this.drives.values()) if (drive.isSized) drive.isOpen = false;
     this.#boots += 1;
     this.bootId = `boot-${this.#boots}`;
   }
@@ -379,12 +399,14 @@ export class Host {
 interface Back {
   memory: KeeperMemory;
   greeted: number;
+  /** Where it expects drives. */
+  paths: readonly string[];
   /** The checkpoint that is spent with it; null where any number may have it. */
   origin: CheckpointId | null;
   isHalf: boolean;
 }
 
-type Birth = Pick<LaunchOrder, "sandboxId" | "generation">;
+type Birth = Pick<LaunchOrder, "sandboxId" | "generation"> & { mounts?: readonly MountPoint[] };
 
 /** Of every root, seen from inside and outside. */
 export const ROOT = { dev: "1", ino: "2" };

@@ -1,6 +1,7 @@
 import {
   type CheckpointId,
   COUNTERS,
+  type DriveId,
   type Exec,
   type ExecId,
   HoldfastError,
@@ -12,6 +13,7 @@ import {
 import type { ExecRecord, SandboxRecord } from "@holdfast/engine";
 import type { OpenCall } from "./clients.ts";
 import type { SimulatedDatabase } from "./database.ts";
+import { DRIVE_INVARIANTS } from "./drive-invariants.ts";
 import type { Fact } from "./facts.ts";
 import { FORK_INVARIANTS } from "./fork-invariants.ts";
 import type { History } from "./history.ts";
@@ -519,6 +521,12 @@ const storedAsSaid: Invariant = {
     if (execs.length !== mirror.execs.size) return `there are ${execs.length} execs`;
     if (saved.length !== mirror.checkpoints.size) return `there are ${saved.length} checkpoints`;
     if (saved.some(({ id }) => !mirror.checkpoints.has(id as CheckpointId))) return "a checkpoint is another";
+    const drives = database.ask("SELECT id, phase, revision FROM drives");
+    if (drives.length !== mirror.drives.size) return `there are ${drives.length} drives`;
+    const wrongDrive = first(drives, ({ id, phase, revision }) => {
+      const record = mirror.drives.get(id as DriveId);
+      return record?.phase === phase && record?.revision === revision ? null : `${id} is ${phase}`;
+    });
     const wrongSandbox = first(rows, ({ id, phase, revision }) => {
       const record = mirror.sandboxes.get(id as SandboxId);
       return record?.phase.name === phase && record?.revision === revision ? null : `${id} is ${phase}`;
@@ -526,7 +534,7 @@ const storedAsSaid: Invariant = {
     const wrongExec = first(execs, ({ id, status }) =>
       mirror.execs.get(id as ExecId)?.status === status ? null : `${id} is ${status}`,
     );
-    return wrongSandbox ?? wrongExec;
+    return wrongSandbox ?? wrongExec ?? wrongDrive;
   },
 };
 
@@ -558,4 +566,5 @@ export const INVARIANTS: readonly Invariant[] = [
   storedAsSaid,
   ...SLEEP_INVARIANTS,
   ...FORK_INVARIANTS,
+  ...DRIVE_INVARIANTS,
 ];

@@ -32,6 +32,9 @@ const BREAKS: Readonly<Record<string, string>> = {
   "discarded-too-soon": "standby-is-whole",
   "fork-keeps-names": "ended-for-a-reason|lost-means-lost|names-apart",
   "saved-before-it-is-kept": "kept-is-whole",
+  "forgotten-before-it-is-off": "mounts-recorded",
+  "deleted-under-sleepers": "drives-kept",
+  "left-open": "nothing-under-mounts",
 };
 
 describe("a mistake in the engine", () => {

@@ -1,5 +1,20 @@
-import { type CheckpointId, COUNTERS, type Counter, type ExecId, type SandboxId } from "@holdfast/contract";
-import type { Change, CheckpointSummary, Commit, ExecRecord, SandboxRecord, Store } from "@holdfast/engine";
+import {
+  type CheckpointId,
+  COUNTERS,
+  type Counter,
+  type DriveId,
+  type ExecId,
+  type SandboxId,
+} from "@holdfast/contract";
+import type {
+  Change,
+  CheckpointSummary,
+  Commit,
+  DriveRecord,
+  ExecRecord,
+  SandboxRecord,
+  Store,
+} from "@holdfast/engine";
 
 const ALL = 10_000;
 
@@ -11,8 +26,10 @@ export class Mirror {
   readonly sandboxes = new Map<SandboxId, SandboxRecord>();
   readonly execs = new Map<ExecId, ExecRecord>();
   readonly checkpoints = new Map<CheckpointId, CheckpointSummary>();
+  readonly drives = new Map<DriveId, DriveRecord>();
   /** Those whose record is damaged; what it said is still known here. */
   readonly unreadable = new Set<SandboxId>();
+  readonly unreadableDrives = new Set<DriveId>();
   /** Those that are gone, and whose record no reader of the database can read any more. */
   readonly #scrapped = new Set<SandboxId>();
   /** What the totals must be, counted from the changes themselves. */
@@ -61,6 +78,14 @@ export class Mirror {
       case "sandbox.scrap":
         this.#scrap(change.id, change.at);
         return;
+      case "drive.insert":
+      case "drive.update":
+        this.drives.set(change.record.id, change.record);
+        return;
+      case "drive.remove":
+        this.drives.delete(change.id);
+        this.unreadableDrives.delete(change.id);
+        return;
       case "sandbox.touch":
       case "prune":
         return;
@@ -107,6 +132,10 @@ export class Mirror {
     const all = [...damaged, ...records];
     const execs = await Promise.all(all.map(({ id }) => store.execs(id, { limit: ALL })));
     const checkpoints = await Promise.all(all.map(({ id }) => store.checkpoints(id)));
+    const bent = [...this.drives.values()].filter(({ id }) => this.unreadableDrives.has(id));
+    const drives = [...bent, ...(await store.drives())];
+    this.drives.clear();
+    for (const drive of drives) this.drives.set(drive.id, drive);
     this.sandboxes.clear();
     this.execs.clear();
     this.checkpoints.clear();

@@ -117,6 +117,33 @@ export const MUTATIONS: readonly Mutation[] = [
       },
     ],
   },
+  {
+    name: "forgotten-before-it-is-off",
+    about: "a mount is taken off the record before it is seen to be gone",
+    edits: [
+      {
+        file: "mounts.ts",
+        from: "await this.#driverUnmount(cell, path, { keepClosed: false }, signal);",
+        to: 'await cell.decide({ type: "unmounted", path });\n    await this.#driverUnmount(cell, path, { keepClosed: false }, signal);',
+      },
+    ],
+  },
+  {
+    name: "deleted-under-sleepers",
+    about: "a drive is deleted though sandboxes have it that sleep",
+    edits: [
+      {
+        file: "drives.ts",
+        from: "!ENDED.has(record.phase.name) && mountsOf",
+        to: 'record.phase.name === "running" && mountsOf',
+      },
+    ],
+  },
+  {
+    name: "left-open",
+    about: "a drive is taken from a sandbox, and what expects it there writes onto the sandbox's own disk",
+    edits: [{ file: "mounts.ts", from: "{ keepClosed: true }", to: "{ keepClosed: false }" }],
+  },
 ];
 
 /** Before the engine is imported. */

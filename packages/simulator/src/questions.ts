@@ -8,8 +8,19 @@ import {
   type StartExec,
 } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
-import { AFTERMATH_MS, gateMs, pauseMs, resumeMs, saveMs, standbyMs } from "./bounds.ts";
+import {
+  AFTERMATH_MS,
+  gateMs,
+  madeMs,
+  mountMs,
+  pauseMs,
+  resumeMs,
+  saveMs,
+  standbyMs,
+  usableMs,
+} from "./bounds.ts";
 import { argvOf } from "./command.ts";
+import { DriveQuestions } from "./drive-questions.ts";
 import type { Fact } from "./facts.ts";
 import type { Act } from "./schedule.ts";
 import type { VirtualTime } from "./virtual-time.ts";
@@ -29,7 +40,7 @@ const THOROUGH_MS = 300_000;
 /** A caller that is told nothing for so long counts as waiting for the end. */
 const AWAITED_MS = 1_000;
 
-interface Parts {
+export interface Parts {
   time: VirtualTime;
   numbers: Numbers;
   tell(fact: Fact): void;
@@ -41,7 +52,7 @@ interface Parts {
 type Create = Extract<Act, { do: "create" }>;
 type Start = Extract<Act, { do: "exec" }>;
 
-function question<Answer>(
+export function question<Answer>(
   [what, ref]: [what: string, ref?: string],
   boundMs: number,
   ask: (engine: EngineApi, signal: AbortSignal) => Promise<Answer>,
@@ -66,9 +77,11 @@ export class Questions {
   readonly #execs = new Map<number, { act: Start | null; id: string | null }>();
   /** With the sandbox that each was asked of. */
   readonly #saves = new Map<number, { ref: string; name: string | null; id: string | null }>();
+  readonly #drives: DriveQuestions;
 
   constructor(parts: Parts) {
     this.#parts = parts;
+    this.#drives = new DriveQuestions(parts, (box) => this.#refOf(box));
   }
 
   /** Null where what it is about was never heard of. */
@@ -86,9 +99,18 @@ export class Questions {
         return this.#start(act);
       case "again":
         return this.#again(act.of);
+      case "drive":
+      case "undrive":
+      case "show-drive":
+      case "mount":
+      case "unmount":
+      case "mounts":
+      case "write-at":
+        return this.#drives.of(act);
       case "list":
       case "stats":
       case "events":
+      case "drives":
         return this.#survey(act.do);
       case "audit":
         return question(["audit"], THOROUGH_MS, (engine) => engine.audit());
@@ -134,10 +156,10 @@ export class Questions {
     return gateMs(ref === null ? undefined : recordOf(ref), numbers);
   }
 
-  /** Of the sandbox of an exec, wherever that is: whoever acts on one that sleeps wakes it. */
+  /** Of the sandbox of an exec, wherever that is: whoever acts on one that sleeps wakes it, and a wake may end in a launch. */
   get #wakeMs(): number {
     const { wakeDeadlineMs, proofDeadlineMs } = this.#parts.numbers;
-    return wakeDeadlineMs + proofDeadlineMs;
+    return wakeDeadlineMs + proofDeadlineMs + madeMs(this.#parts.numbers);
   }
 
   /** Reading output: a link that dies, then the disk. */
@@ -151,11 +173,13 @@ export class Questions {
     const from = act.from == null ? null : this.#savedAs(act.from);
     if (act.from != null && from === null) return null;
     const key = act.key === null ? null : `key-${act.key}`;
+    const mounts = this.#drives.inputs(act.mounts ?? []);
     const input: CreateSandbox = {
       ...(act.name === null ? {} : { name: `name-${act.name}` }),
       ifExists: act.ifExists,
       ...(act.image === "host" ? {} : { image: act.image }),
       ...(from === null ? {} : { fromCheckpoint: from }),
+      ...(mounts.length === 0 ? {} : { mounts }),
       lifecycle: {
         ...(act.coldStart ? { onMemoryLoss: "cold-start" } : {}),
         ...(act.ttlMs === null ? {} : { ttlMs: act.ttlMs }),
@@ -171,6 +195,8 @@ export class Questions {
       numbers.keeperCallMs +
         (from === null ? 0 : numbers.keeperCallMs + numbers.standbyDeadlineMs) +
         2 * AFTERMATH_MS +
+        // One that is there already is to have them as well, one after another.
+        mounts.length * (usableMs(numbers) + mountMs(undefined, numbers)) +
         2 * numbers.deleteWaitMs +
         this.#gateMs(null) +
         AFTERMATH_MS,
@@ -412,6 +438,11 @@ export class Questions {
     return this.#sleep(what, id);
   }
 
+  /** By its id. */
+  removeDrive(id: string): Question {
+    return this.#drives.remove(id, false);
+  }
+
   delete(ref: string, waitMs: number): Question {
     const { tell, note } = this.#parts;
     const what = `delete ${ref.slice(-6)}`;
@@ -437,8 +468,17 @@ export class Questions {
     });
   }
 
-  #survey(what: "list" | "stats" | "events"): Question {
+  #survey(what: "list" | "stats" | "events" | "drives"): Question {
     const { tell } = this.#parts;
+    if (what === "drives")
+      return question(
+        [what],
+        0,
+        ({ drives }) => drives.list({ limit: 100 }),
+        ({ items }) => {
+          for (const drive of items) tell({ type: "told-drive", drive });
+        },
+      );
     if (what === "events") return question([what], 0, (engine) => engine.events({ limit: 20 }));
     if (what === "stats") return question([what], 0, (engine) => engine.stats());
     return question(

@@ -31,6 +31,30 @@ export type ForkStage = (typeof FORK_STAGES)[number];
 /** Physical acts on those ways. */
 export const FORK_EFFECTS = ["begins to save", "saves", "unsaves", "copies a checkpoint", "forks"] as const;
 
+/** Writes about drives, and about what sandboxes have of them. */
+export const DRIVE_STAGES = [
+  "making",
+  "ready",
+  "deleting",
+  "removed",
+  "wanted",
+  "mounted",
+  "failed",
+  "removing",
+  "unmounted",
+] as const;
+export type DriveStage = (typeof DRIVE_STAGES)[number];
+
+/** Physical acts on drives, and in sandboxes. */
+export const DRIVE_EFFECTS = [
+  "begins a drive",
+  "makes a drive",
+  "removes a drive",
+  "closes a place",
+  "mounts",
+  "unmounts",
+] as const;
+
 /** Physical acts on the way into standby and out of it. */
 export const SLEEP_EFFECTS = [
   "freezes",

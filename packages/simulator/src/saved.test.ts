@@ -81,7 +81,7 @@ function forked(sandboxId: SandboxId): SimulatedInstance {
   const stored = usableCopy(host, from);
   const memory = layOut(host.directory(sandboxId), stored);
   if (memory === null) throw new Error("there is no memory");
-  return host.fork({ sandboxId, generation: 2 }, memory, stored.greeted);
+  return host.fork({ sandboxId, generation: 2 }, memory, stored);
 }
 
 const textOf = (sandboxId: SandboxId) => host.directories.get(sandboxId)?.journals.get(execId)?.text;

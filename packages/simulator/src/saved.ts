@@ -2,7 +2,7 @@ import type { CheckpointId, ExecId, SandboxId, StandbyKind } from "@holdfast/con
 import { CheckpointUnusable, type ForkSource, type SaveOrder } from "@holdfast/engine";
 import { asHelper, hangs, lasts, MEMORY_BYTES, type Parts } from "./checkpoints.ts";
 import type { Armed } from "./faults.ts";
-import type { Directory, Host } from "./host.ts";
+import type { Directory, Host, SimulatedInstance } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import type { KeeperMemory } from "./keeper.ts";
 
@@ -15,6 +15,8 @@ export interface StoredCopy {
   readonly kind: StandbyKind;
   readonly memory: KeeperMemory | null;
   readonly greeted: number;
+  /** Where its memory expects drives. */
+  readonly paths: readonly string[];
   readonly files: ReadonlyMap<string, Uint8Array>;
   readonly journals: ReadonlyMap<ExecId, Journal>;
   /** How much was done in the sandbox, by these files. */
@@ -37,14 +39,14 @@ export async function save(parts: Parts, order: SaveOrder, fault: Armed | null) 
     try {
       const directory = host.directory(sandboxId);
       const memory = kind === "memory" ? instance.keeper.remember() : null;
-      const half: StoredCopy = { ...copyOf(directory, order, memory, instance.greeted), state: "half" };
+      const half: StoredCopy = { ...copyOf(directory, order, memory, instance), state: "half" };
       process.effect("begins to save", () => directory.saved.set(id, half));
       await lasts(host, fault?.kind === "save-slow" ? fault.ms : host.latency(), goesOn);
       if (fault?.kind === "save-fails") throw new Error("the files could not be copied");
       if (fault?.kind === "save-hangs") return await hangs(signal);
       if (host.diskIsFull || COPY_BYTES > maxBytes) throw new Error("no space left on device");
       if (!instance.alive) throw new Error("the instance ended while it was copied");
-      const whole: StoredCopy = { ...copyOf(directory, order, memory, instance.greeted), state: "whole" };
+      const whole: StoredCopy = { ...copyOf(directory, order, memory, instance), state: "whole" };
       process.effect("saves", () => directory.saved.set(id, whole));
       await lasts(host, host.latency(), goesOn);
       if (fault?.kind === "save-answer-lost") throw new Error("it could not be told that it is copied");
@@ -59,11 +61,12 @@ function copyOf(
   { files, journals, steps }: Directory,
   { id, kind, journals: wanted }: SaveOrder,
   memory: KeeperMemory | null,
-  greeted: number,
+  { greeted, places }: SimulatedInstance,
 ): Omit<StoredCopy, "state"> {
   const kept = copies([...journals].filter(([exec]) => wanted.includes(exec)));
   const own = memory === null ? null : withJournals(memory, kept);
-  return { id, kind, memory: own, greeted, files: new Map(files), journals: kept, steps };
+  const paths = [...places.keys()];
+  return { id, kind, memory: own, greeted, paths, files: new Map(files), journals: kept, steps };
 }
 
 const copies = (journals: Iterable<readonly [ExecId, Journal]>): Map<ExecId, Journal> =>

@@ -5,13 +5,14 @@ import {
   FAULTS,
   type FaultName,
   type FaultParams,
+  isDriveFault,
   isForkFault,
   isSleepFault,
 } from "./fault-table.ts";
 import { Random } from "./random.ts";
 
 /**
- * One thing that a caller does, or that goes wrong. Sandboxes, execs and checkpoints are called by the number of their
+ * One thing that a caller does, or that goes wrong. Sandboxes, execs, checkpoints and drives are called by the number of their
  * first step; the first exec that a fork begins with, by that of the fork's.
  */
 export type Act =
@@ -31,7 +32,24 @@ export type Act =
       idleStandbyMs: number | null;
       /** The checkpoint that it begins with, and not with an image. */
       from: number | null;
+      /** The drives that it is to have. */
+      mounts: { drive: number; path: number }[];
     }
+  | {
+      do: "drive";
+      drive: number;
+      name: number | null;
+      /** Whether it has a file system of its own. */
+      sized: boolean;
+      ifExists: "return" | "fail";
+    }
+  | { do: "undrive"; drive: number; force: boolean }
+  | { do: "show-drive"; drive: number }
+  /** At one of a few paths. */
+  | { do: "mount"; box: number; drive: number; path: number; readOnly: boolean }
+  | { do: "unmount"; box: number; path: number }
+  | { do: "write-at"; box: number; path: number }
+  | { do: "mounts"; box: number }
   /** Under a name, or under one that is made up. */
   | { do: "save"; save: number; box: number; name: number | null }
   | { do: "unsave"; save: number }
@@ -65,7 +83,7 @@ export type Act =
   | { do: "pause" | "resume" | "standby" | "wake"; box: number }
   /** From its disk where it sleeps; of what is only there while it is awake, by waking it, or not at all. */
   | { do: "read"; box: number; path: "/tmp/a" | "/proc/a"; wake: boolean }
-  | { do: "list" | "stats" | "events" | "audit" }
+  | { do: "list" | "stats" | "events" | "audit" | "drives" }
   | { do: "cleanup"; dryRun: boolean; emergency: boolean }
   /** Whoever waits longest goes away. */
   | { do: "leave" }
@@ -94,13 +112,26 @@ export interface Schedule {
 export const NAMES = 3;
 const KEYS = 3;
 
+/** What a schedule is mostly about, beside all else. */
+interface Topics {
+  /** Standby and waking. */
+  readonly isSleepy: boolean;
+  /** Checkpoints are kept, and sandboxes made of them. */
+  readonly isForking: boolean;
+  /** Drives are made and mounted. */
+  readonly isDriving: boolean;
+}
+
 /** Where it is about something, most of what goes wrong is. */
-const faultsAbout = ({ isSleepy, isForking }: { isSleepy: boolean; isForking: boolean }) =>
+const faultsAbout = ({ isSleepy, isForking, isDriving }: Topics) =>
   FAULTS.map((each) => {
     const isAbout = (isSleepy && isSleepFault(each.name)) || (isForking && isForkFault(each.name));
+    const isAboutDrives = isDriving && isDriveFault(each.name);
     // What nobody asks for can't fail.
-    const isMoot = !isForking && isForkFault(each.name);
-    return { ...each, weight: isMoot ? 0 : isAbout ? each.weight * 5 : each.weight };
+    const isMoot = (!isForking && isForkFault(each.name)) || (!isDriving && isDriveFault(each.name));
+    // Of drives there are more than of the others.
+    const times = isMoot ? 0 : isAbout ? 5 : isAboutDrives ? 2 : 1;
+    return { ...each, weight: times * each.weight };
   });
 
 /**
@@ -116,11 +147,11 @@ class Composer {
   readonly #seed: number;
   readonly #faults: [FaultName, ...FaultName[]];
   readonly #faultRate: number;
-  /** Whether it is mostly about standby and waking. */
-  readonly #isSleepy: boolean;
-  /** Whether checkpoints are kept, and sandboxes made of them. */
-  readonly #isForking: boolean;
+  readonly #topics: Topics;
   #saves: number[] = [];
+  #drives: number[] = [];
+  /** Where drives were mounted, or were to be. */
+  #mounted: { box: number; path: number }[] = [];
   #boxes: number[] = [];
   #execs: number[] = [];
   /** Where something was started. */
@@ -132,10 +163,13 @@ class Composer {
     this.#seed = seed;
     const random = new Random(seed, 1);
     this.#random = random;
-    this.#isSleepy = random.chance(0.5);
-    this.#isForking = random.chance(0.4);
+    this.#topics = {
+      isSleepy: random.chance(0.5),
+      isForking: random.chance(0.4),
+      isDriving: random.chance(0.4),
+    };
     const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
-    const faults = faultsAbout({ isSleepy: this.#isSleepy, isForking: this.#isForking });
+    const faults = faultsAbout(this.#topics);
     const favourites = Array.from({ length: count }, () => random.weighted(faults).name);
     this.#faults = [favourites[0] ?? "crash", ...favourites.slice(1)];
     this.#faultRate = random.pick([0.1, 0.25, 0.4]);
@@ -165,16 +199,19 @@ class Composer {
 
   #act(number: number): Act {
     const random = this.#random;
+    const { isSleepy, isForking, isDriving } = this.#topics;
     if (random.chance(this.#faultRate)) return this.#fault();
+    if (isDriving && this.#drives.length === 0) return this.#makeDrive(number);
     if (this.#boxes.length === 0 || random.chance(0.18)) return this.#create(number);
+    if (isDriving && random.chance(0.45)) return this.#drive(number);
     if (this.#execs.length === 0 || random.chance(0.3)) return this.#exec(number);
-    if (this.#isForking && random.chance(0.4)) return this.#keep(number);
-    if (random.chance(this.#isSleepy ? 0.6 : 0.1)) return this.#sleep();
+    if (isForking && random.chance(0.4)) return this.#keep(number);
+    if (random.chance(isSleepy ? 0.6 : 0.1)) return this.#sleep();
     const [box = 0] = this.#recent(this.#boxes);
     const [exec = 0] = this.#recent(this.#execs);
     const all: readonly { weight: number; act: Act }[] = [
       {
-        weight: this.#isForking ? 2 : 4,
+        weight: isForking ? 2 : 4,
         act: { do: "delete", box, waitMs: random.pick([0, 3_000, 30_000]) },
       },
       { weight: 3, act: { do: "again", of: random.chance(0.4) ? box : exec } },
@@ -188,7 +225,7 @@ class Composer {
       { weight: 1, act: { do: "show", box } },
       { weight: 1, act: { do: "write", box } },
       { weight: 1, act: { do: "execs", box } },
-      { weight: 1, act: { do: random.pick(["list", "stats", "events", "audit"]) } },
+      { weight: 1, act: { do: random.pick(["list", "stats", "events", "audit", "drives"]) } },
       { weight: 1, act: { do: "cleanup", dryRun: random.chance(0.3), emergency: random.chance(0.5) } },
       { weight: 2, act: { do: "leave" } },
     ];
@@ -208,6 +245,59 @@ class Composer {
       { weight: 3, act: { do: "read", box, path, wake: random.chance(0.5) } },
     ];
     return random.weighted(all).act;
+  }
+
+  /** A drive is made, mounted, written to, taken off or removed. */
+  #drive(number: number): Act {
+    const random = this.#random;
+    if (random.chance(this.#drives.length < 3 ? 0.3 : 0.08)) return this.#makeDrive(number);
+    const [box = 0] = this.#recent(this.#boxes);
+    const [drive = 0] = this.#recent(this.#drives);
+    const path = this.#path();
+    const there = random.chance(0.8)
+      ? (random.pick(this.#mounted.slice(-4)) ?? { box, path })
+      : { box, path };
+    const all: readonly { weight: number; act: Act }[] = [
+      { weight: 9, act: { do: "mount", box, drive, path, readOnly: random.chance(0.15) } },
+      { weight: 4, act: { do: "unmount", ...there } },
+      { weight: 4, act: { do: "write-at", ...there } },
+      { weight: 2, act: { do: "undrive", drive, force: random.chance(0.4) } },
+      { weight: 2, act: { do: "show-drive", drive } },
+      { weight: 1, act: { do: "mounts", box } },
+    ];
+    const { act } = random.weighted(all);
+    if (act.do === "mount") this.#mounted.push({ box, path });
+    return act;
+  }
+
+  /** Mostly the same, so that things meet. */
+  #path(): number {
+    return this.#random.pick([0, 0, 0, 1, 1, 2]);
+  }
+
+  #makeDrive(drive: number): Act {
+    const random = this.#random;
+    this.#drives.push(drive);
+    return {
+      do: "drive",
+      drive,
+      name: random.chance(0.6) ? random.below(NAMES) : null,
+      sized: random.chance(0.4),
+      ifExists: random.pick(["return", "fail"]),
+    };
+  }
+
+  /** The drives of a new sandbox. */
+  #mounts(box: number): { drive: number; path: number }[] {
+    const random = this.#random;
+    if (this.#drives.length === 0 || !random.chance(0.45)) return [];
+    const count = random.chance(0.8) ? 1 : 2;
+    return Array.from({ length: count }, () => {
+      const [drive = 0] = this.#recent(this.#drives);
+      const path = this.#path();
+      this.#mounted.push({ box, path });
+      return { drive, path };
+    });
   }
 
   /** A checkpoint is made, used or removed. */
@@ -267,8 +357,9 @@ class Composer {
       coldStart: random.chance(0.35),
       ttlMs: random.chance(0.08) ? random.pick([5_000, 25_000]) : null,
       disposable: random.chance(0.25),
-      idleStandbyMs: random.chance(this.#isSleepy ? 0.3 : 0.1) ? random.pick([2_000, 8_000]) : null,
+      idleStandbyMs: random.chance(this.#topics.isSleepy ? 0.3 : 0.1) ? random.pick([2_000, 8_000]) : null,
       from: null,
+      mounts: this.#mounts(box),
     };
   }
 
@@ -303,7 +394,7 @@ class Composer {
     if (draw < 0.16) return { kind: "missing" };
     const exitCode = random.pick([0, 0, 1, 137]);
     const prints = random.below(3);
-    if (draw < (this.#isForking ? 0.45 : 0.28)) return { kind: "run", ms: null, exitCode, prints };
+    if (draw < (this.#topics.isForking ? 0.45 : 0.28)) return { kind: "run", ms: null, exitCode, prints };
     return { kind: "run", ms: random.pick([0, 5, 300, 4_000, 20_000]), exitCode, prints };
   }
 }

@@ -1,6 +1,7 @@
-import type { AttemptId, CheckpointId, ExecId, Image, Numbers, SandboxId } from "@holdfast/contract";
+import type { AttemptId, CheckpointId, DriveId, ExecId, Image, Numbers, SandboxId } from "@holdfast/contract";
 import { clockOf, createEngine, type EngineApi, type Ids, type Images, type Log } from "@holdfast/engine";
 import { SimulatedDriver } from "./driver.ts";
+import { drivesOf } from "./drives.ts";
 import type { Host } from "./host.ts";
 import { journalsOf } from "./journals.ts";
 import type { Process } from "./process.ts";
@@ -25,6 +26,7 @@ export class SimulatedIds implements Ids {
   readonly exec = () => this.#next("exe_", 20) as ExecId;
   readonly attempt = () => this.#next("att_", 12) as AttemptId;
   readonly checkpoint = () => this.#next("ckp_", 16) as CheckpointId;
+  readonly drive = () => this.#next("drv_", 16) as DriveId;
   readonly name = () => this.#next("made-up-", 3);
   readonly random = () => this.#random.unit();
 }
@@ -63,6 +65,7 @@ export function engineOf(
       log: logTo(note),
       store: gateOf(parts),
       driver,
+      drives: drivesOf(host, process),
       images,
       journals: journalsOf(host, process),
     },

@@ -1,10 +1,15 @@
-import { type ExecId, type SandboxId, STATUSES } from "@holdfast/contract";
+import { type DriveId, type ExecId, type SandboxId, STATUSES } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
+import { isThere } from "./drive-invariants.ts";
+import { driveOn } from "./drives.ts";
 import type { Host } from "./host.ts";
 import type { Scene } from "./invariants.ts";
 import type { SimulatedExec } from "./keeper.ts";
+import type { Mirror } from "./mirror.ts";
 import { otherName } from "./names.ts";
 import { copiesOn } from "./saved.ts";
+
+const ALL = 1_000;
 
 /** What has not come to rest yet. Empty: every sandbox and exec is where it stays unless somebody asks for something. */
 export async function unsettled(scene: Scene, engine: EngineApi | null): Promise<string[]> {
@@ -12,6 +17,9 @@ export async function unsettled(scene: Scene, engine: EngineApi | null): Promise
   return [
     ...strays(scene),
     ...copies(scene),
+    ...(await drives(scene, engine)),
+    ...mounts(scene),
+    ...leftMounted(scene),
     ...(await sandboxes(scene, engine)),
     ...execs(scene),
     ...calls(scene),
@@ -46,14 +54,69 @@ const copies = ({ host, mirror }: Scene): string[] =>
         `${stored.id} of ${sandboxId} is ${stored.state}, and no record speaks of it`,
     );
 
-async function sandboxes({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
+/** A drive that can be read is made, or not being deleted any more, and is called what it is. */
+async function drives({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
+  const { items } = await engine.drives.list({ limit: ALL });
+  return items.flatMap(({ id, status, cause }) => {
+    const phase = mirror.drives.get(id as DriveId)?.phase;
+    const isWell = driveOn(host, id as DriveId) !== null;
+    // A back-off is over at a time of day.
+    if (phase === "deleting" && time.setBackMs > 0) return [];
+    if (phase === "ready" && status === (isWell ? "ready" : "degraded")) return [];
+    return [`drive ${id} is ${status} (${cause?.message ?? "no cause"}), and ${phase} on record`];
+  });
+}
+
+/** A drive that is gone is nowhere mounted: whoever has it would hold what is not there any more, and its disk. */
+const leftMounted = ({ host, mirror }: Scene): string[] =>
+  [...host.instances].flatMap(({ sandboxId, places }) =>
+    [...places].flatMap(([path, { directory }]) =>
+      // Nobody knows what a record says that can't be read.
+      directory?.state === "removed" && !mirror.unreadable.has(sandboxId)
+        ? [`${path} of ${sandboxId} is drive ${directory.id}, which is gone`]
+        : [],
+    ),
+  );
+
+const lacksMount = ({ host }: Scene, { id, mounts }: SandboxRecord): boolean =>
+  mounts.some((mount) => mount.state === "wanted" && !isThere(host, id, mount));
+
+/** Whether a sandbox lacks a drive that can't be had. */
+const lacksDrive = ({ host, mirror }: Scene, { id, mounts }: SandboxRecord): boolean =>
+  mounts.some(
+    (mount) => mount.state === "wanted" && !isThere(host, id, mount) && !isHad(host, mirror, mount.driveId),
+  );
+
+const isHad = (host: Host, { drives: records, unreadableDrives }: Mirror, id: DriveId): boolean =>
+  driveOn(host, id) !== null && records.has(id) && !unreadableDrives.has(id);
+
+/** Of those that serve but for their mounts: what was given up is off, and what can be had is there. */
+function mounts({ host, mirror }: Scene): string[] {
+  return mirror.readable().flatMap(({ id, phase, lease, mounts: all }) => {
+    // Nothing is done about one whose lease can't be read until it is deleted.
+    if (lease.state === "quarantined") return [];
+    if (phase.name !== "running" || host.instanceOf(id)?.brokenSince != null) return [];
+    const owed = all.filter(
+      (mount) =>
+        mount.state === "removing" || (isHad(host, mirror, mount.driveId) && !isThere(host, id, mount)),
+    );
+    return owed.map(
+      ({ path, state }) =>
+        `${path} of ${id} is ${state}, and ${state === "wanted" ? "not there" : "not gone"}`,
+    );
+  });
+}
+
+async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
+  const { host, mirror, time } = scene;
   const found: string[] = [];
   // One whose record can't be read is left alone until somebody deletes it.
-  for (const { id } of mirror.readable()) {
+  for (const record of mirror.readable()) {
+    const { id } = record;
     const { status, cause, lease } = await engine.sandboxes.get(id);
-    const isBroken = (host.instanceOf(id)?.brokenSince ?? null) !== null;
+    const isBroken = (host.instanceOf(id)?.brokenSince ?? null) !== null || lacksDrive(scene, record);
     const isAtRest =
-      status === "ready" ||
+      (status === "ready" && !lacksMount(scene, record)) ||
       (status === "standby" && host.instanceOf(id) === null) ||
       (status === "paused" && host.instanceOf(id)?.holds.has("frozen")) ||
       (status === "degraded" && isBroken) ||
@@ -135,6 +198,10 @@ export async function remains(scene: Scene, engine: EngineApi | null): Promise<s
     ...[...host.kept.keys()].map((id) => `journals of ${id}`),
     ...[...mirror.execs.values()].map(({ id, status }) => `the record of ${id}, ${status}`),
     ...[...mirror.checkpoints.keys()].map((id) => `the record of ${id}`),
+    ...[...mirror.drives.values()].map(({ id, phase }) => `the record of ${id}, ${phase}`),
+    ...[...host.drives.values()]
+      .filter(({ id, isAway }) => !isAway && !scene.history.drives.strays.has(id))
+      .map(({ id }) => `files of ${id}`),
   ];
   return left.length > 0 ? left : figures(await engine.stats());
 }

@@ -7,7 +7,7 @@ import { type Act, type Step, scheduleOf } from "./schedule.ts";
 
 /** Far beyond what they take: the machine may be busy with much else. */
 const PATIENCE_MS = 900_000;
-const SCHEDULES = 800;
+const SCHEDULES = 1_000;
 const STEPS = 40;
 
 let runner: Runner;
@@ -90,6 +90,7 @@ const orNull = (numbers: fc.Arbitrary<number>): fc.Arbitrary<number | null> =>
 function anyStep(): fc.Arbitrary<Step> {
   const box = fc.nat(2);
   const exec = fc.integer({ min: 3, max: 6 });
+  const drive = fc.integer({ min: 9, max: 10 });
   const faults = fc
     .tuple(fc.constantFrom(...FAULTS.map(({ name }) => name)), fc.nat())
     .map(([fault, seed]): Act => ({ do: "fault", fault, params: drawParams(fault, new Random(seed)) }));
@@ -108,7 +109,19 @@ function anyStep(): fc.Arbitrary<Step> {
       disposable: fc.boolean(),
       idleStandbyMs: fc.constantFrom(null, null, 2_000),
       from: orNull(fc.integer({ min: 7, max: 8 })),
+      mounts: fc.array(fc.record({ drive, path: fc.nat(2) }), { maxLength: 2 }),
     }),
+    fc.record({
+      do: fc.constant("drive"),
+      drive,
+      name: orNull(fc.nat(1)),
+      sized: fc.boolean(),
+      ifExists: fc.constantFrom("return", "fail"),
+    }),
+    fc.record({ do: fc.constant("mount"), box, drive, path: fc.nat(2), readOnly: fc.boolean() }),
+    fc.record({ do: fc.constantFrom("unmount", "write-at"), box, path: fc.nat(2) }),
+    fc.record({ do: fc.constant("undrive"), drive, force: fc.boolean() }),
+    fc.record({ do: fc.constant("show-drive"), drive }),
     fc.record({
       do: fc.constant("exec"),
       exec,

@@ -38,7 +38,18 @@ const DELETE_MS = 4_000;
 const LAUNCHES_MS = 1_000;
 
 /** What fails with these is Holdfast's own. */
-const OURS: ReadonlySet<FaultName> = new Set(["store-refuses", "disk-full", "journal-unreadable"]);
+const OURS: ReadonlySet<FaultName> = new Set([
+  "store-refuses",
+  "disk-full",
+  "journal-unreadable",
+  "make-fails",
+  "make-half",
+  "make-hangs",
+  "make-answer-lost",
+  "undrive-fails",
+  "undrive-half",
+  "undrive-hangs",
+]);
 
 /** One under every name that schedules use. */
 const LAST_CREATES = Array.from(
@@ -57,6 +68,18 @@ const LAST_CREATES = Array.from(
     disposable: false,
     idleStandbyMs: null,
     from: null,
+    mounts: [{ drive: -1 - name, path: 0 }],
+  }),
+);
+
+/** The same for drives. */
+const LAST_DRIVES = LAST_CREATES.map(
+  ({ box, name }): Extract<Act, { do: "drive" }> => ({
+    do: "drive",
+    drive: box,
+    name,
+    sized: false,
+    ifExists: "fail",
   }),
 );
 
@@ -213,9 +236,15 @@ export class Simulation {
       // Again and again, because a create that was held may have come after the first time.
       for (const { id, phase } of scene.mirror.live())
         if (phase.name !== "deleting" || scene.mirror.unreadable.has(id)) this.#clients.delete(id, DELETE_MS);
+      this.#removeDrives();
       return remains(scene, engine);
     });
   };
+
+  /** Those that sandboxes have are refused until these are gone. */
+  #removeDrives(): void {
+    for (const { id } of this.#scene.mirror.drives.values()) this.#clients.removeDrive(id);
+  }
 
   /** Every name is free and there is a place for each: nothing that was given out was lost. */
   readonly #beginAgain = async (): Promise<void> => {
@@ -223,6 +252,9 @@ export class Simulation {
     this.#watch.note(() => "once more from the beginning");
     const before = new Set(mirror.sandboxes.keys());
     const [first, ...rest] = LAST_CREATES;
+    const isDriving = this.#schedule.steps.some(({ act }) => act.do === "drive");
+    if (isDriving) for (const act of LAST_DRIVES) this.#clients.act(act);
+    await this.#pass(isDriving ? LAUNCHES_MS : 0);
     // After launches that failed, one has to succeed before others are tried.
     if (first !== undefined) this.#clients.act(first);
     await this.#pass(LAUNCHES_MS);
@@ -236,6 +268,13 @@ export class Simulation {
     await this.#pass(DELETE_MS);
     const left = mirror.live().length;
     if (left > 0) this.#watch.broken("begins-again", `${left} sandboxes are not deleted`);
+    const drives = mirror.drives.size;
+    if (isDriving && drives < LAST_DRIVES.length)
+      this.#watch.broken("begins-again", `of ${LAST_DRIVES.length} drives ${drives} are made`);
+    this.#removeDrives();
+    await this.#pass(isDriving ? LAUNCHES_MS : 0);
+    if (mirror.drives.size > 0)
+      this.#watch.broken("begins-again", `${mirror.drives.size} drives are not deleted`);
   };
 
   /** Lets time pass until nothing is missing any more; too much of it breaks a promise. */

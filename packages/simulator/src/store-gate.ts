@@ -5,7 +5,7 @@ import type { FaultName } from "./fault-table.ts";
 import type { Faults } from "./faults.ts";
 import type { Mirror } from "./mirror.ts";
 import { never, type Process } from "./process.ts";
-import type { ForkStage, SleepStage } from "./requests.ts";
+import type { DriveStage, ForkStage, SleepStage } from "./requests.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
 /** The database flushes by itself what nobody waited for, after this long. */
@@ -94,7 +94,9 @@ async function write(parts: GateParts, commit: Commit): Promise<void> {
   const asleep = stage === null ? null : faults.take("commit.asleep", stage);
   const fork = forkStageOf(commit, mirror);
   const forking = fork === null ? null : faults.take("commit.fork", fork);
-  const fault = asleep ?? forking ?? faults.take("commit", commit.outlives ?? "host");
+  const drive = driveStageOf(commit, mirror);
+  const driving = drive === null ? null : faults.take("commit.drive", drive);
+  const fault = asleep ?? forking ?? driving ?? faults.take("commit", commit.outlives ?? "host");
   if (fault !== null && BEFORE.has(fault.kind)) {
     process.die("right before a write", fault.ms);
     return never();
@@ -120,20 +122,47 @@ async function write(parts: GateParts, commit: Commit): Promise<void> {
   if (fault !== null && AFTER.has(fault.kind)) process.die("right after a write", fault.ms);
   if (fault?.kind === "power-cut-after-start") parts.blackout(fault.ms);
   if (fault?.kind === "power-cut-asleep") parts.blackout(fault.ms);
-  if (fault?.kind === "reboot-asleep" || fault?.kind === "reboot-forking")
-    parts.blackout(fault.ms, { powerCut: false });
+  if (fault !== null && REBOOTS.has(fault.kind)) parts.blackout(fault.ms, { powerCut: false });
 }
 
 const BEFORE: ReadonlySet<FaultName> = new Set([
   "crash-before-write",
   "crash-asleep-before-write",
   "crash-forking-before-write",
+  "crash-driving-before-write",
 ]);
 const AFTER: ReadonlySet<FaultName> = new Set([
   "crash-after-write",
   "crash-asleep-after-write",
   "crash-forking-after-write",
+  "crash-driving-after-write",
 ]);
+const REBOOTS: ReadonlySet<FaultName> = new Set(["reboot-asleep", "reboot-forking", "reboot-driving"]);
+
+/** What a commit says of a drive, or of a mount; null where it is about something else. */
+function driveStageOf({ changes, events = [] }: Commit, mirror: Mirror): DriveStage | null {
+  for (const { type } of events) {
+    const stage = STAGE_OF_EVENT[type];
+    if (stage !== undefined) return stage;
+  }
+  for (const change of changes) {
+    if (change.kind === "drive.insert" || change.kind === "drive.update") return change.record.phase;
+    if (change.kind === "drive.remove") return "removed";
+    if (change.kind !== "sandbox.insert" && change.kind !== "sandbox.update") continue;
+    const { id, mounts } = change.record;
+    const before = mirror.sandboxes.get(id)?.mounts ?? [];
+    if (mounts.length > before.length) return "wanted";
+    const wasWanted = (at: string) => before.some(({ path, state }) => path === at && state === "wanted");
+    if (mounts.some(({ state, path }) => state === "removing" && wasWanted(path))) return "removing";
+  }
+  return null;
+}
+
+const STAGE_OF_EVENT: Partial<Record<string, DriveStage>> = {
+  "mount.added": "mounted",
+  "mount.failed": "failed",
+  "mount.removed": "unmounted",
+};
 
 /** How far to a checkpoint that is kept, or to a fork, a commit takes a sandbox; null where it is about something else. */
 function forkStageOf({ changes }: Commit, mirror: Mirror): ForkStage | null {
@@ -172,8 +201,9 @@ function describe({ changes, events = [] }: Commit): string {
   const what = changes.map((change) => {
     if (!("record" in change)) return change.kind;
     const { record } = change;
-    if ("phase" in record)
+    if ("lease" in record)
       return `${change.kind} ${record.id.slice(-3)} ${record.phase.name}/${record.lease.state}`;
+    if ("phase" in record) return `${change.kind} ${record.id.slice(-3)} ${record.phase}`;
     return `${change.kind} ${record.id} ${"status" in record ? record.status : record.name}`;
   });
   return [...what, ...events.map(({ type }) => type)].join(", ");

@@ -48,6 +48,20 @@ describe("virtual time", () => {
     expect(seen).toEqual([1, 2]);
   });
 
+  it("does so also where it is asked for by what is no microtask, such as a message", async () => {
+    const time = new VirtualTime();
+    let happened = 0;
+    const asked = await new Promise<number>((resolve) => {
+      setImmediate(() => {
+        void (async () => {
+          for (; happened < 100; happened += 1) await null;
+        })();
+        void time.quiet().then(() => resolve(happened));
+      });
+    });
+    expect(asked).toBe(100);
+  });
+
   it("lets the time of day be set without a timer noticing", async () => {
     const time = new VirtualTime();
     const before = time.now();

@@ -143,6 +143,7 @@ export class VirtualTime {
 
 const before = (a: Timer, b: Timer): boolean => a.due < b.due || (a.due === b.due && a.order < b.order);
 
-const tick = (): Promise<void> => new Promise((resolve) => process.nextTick(resolve));
+/** Asked for by a microtask: one that is asked for by anything else, such as a message, comes before them all. */
+const tick = (): Promise<void> => new Promise((resolve) => queueMicrotask(() => process.nextTick(resolve)));
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
