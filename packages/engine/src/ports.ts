@@ -327,7 +327,7 @@ export type Observation =
       /** Device and inode of the root as the host sees it; null where it is not mounted. */
       root: Identity | null;
       oomKills: number;
-      /** Every mount of a drive that was ordered and not taken back. */
+      /** Every mount of a drive that was made, and not taken back. One that is only on its way is not among them. */
       mounts: MountSeen[];
       /** Each names something that keeps this instance from serving, with codes such as `root_unmounted`, `keeper_stopped`. */
       problems: Cause[];

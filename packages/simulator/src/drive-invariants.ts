@@ -58,11 +58,17 @@ export class DriveHistory {
     return this.#promised.get(id)?.has(path) ?? false;
   }
 
-  /** What is given up is promised no longer. */
+  /** What is given up is promised no longer, and what comes in its place is another. */
   given({ id, mounts }: SandboxRecord): void {
+    const wanted = new Set(mounts.filter(({ state }) => state === "wanted").map(({ path }) => path));
     const paths = this.#promised.get(id);
-    for (const path of paths ?? []) if (!mounts.some((mount) => isWanted(mount, path))) paths?.delete(path);
-    for (const { path, state } of mounts) if (state === "removing") this.#rightOnce.delete(keyOf(id, path));
+    for (const path of paths ?? []) if (!wanted.has(path)) paths?.delete(path);
+    for (const key of [...this.#wrongSince.keys(), ...this.#rightOnce]) {
+      const [of, path = ""] = key.split(" ");
+      if (of !== id || wanted.has(path)) continue;
+      this.#wrongSince.delete(key);
+      this.#rightOnce.delete(key);
+    }
   }
 
   note(key: string, isWrong: boolean, now: number): void {
@@ -87,7 +93,6 @@ export class DriveHistory {
 
 const short = (id: string): string => id.slice(-3);
 const keyOf = (id: string, path: string): string => `${id} ${path}`;
-const isWanted = ({ state, path }: MountRecord, at: string): boolean => state === "wanted" && path === at;
 const isWithin = (path: string, { path: at }: MountRecord): boolean =>
   path === at || path.startsWith(`${at}/`);
 

@@ -449,6 +449,10 @@ const keysKept: Invariant = {
   witnessed({ history, time, numbers }, fact) {
     if (fact.type === "stored" && fact.change.kind === "sandbox.insert")
       history.insertedAt.set(fact.change.record.id, time.now());
+    // What was forgotten stays so, whatever time it is afterwards.
+    if (fact.type === "stored" && fact.change.kind === "prune")
+      for (const [key, { at }] of history.madeUnderKey)
+        if (at < fact.change.keysBefore) history.madeUnderKey.delete(key);
     if (fact.type !== "created" || fact.key === null) return null;
     const before = history.madeUnderKey.get(fact.key);
     // Keys of what is gone are forgotten after a while, which begins when it is stored.
