@@ -335,8 +335,8 @@ export class Drives implements DriveApi {
       const event = { at: clock.now(), type: "drive.deleted", driveId: id, message } as const;
       await store.commit({ changes: [{ kind: "drive.remove", id }], events: [event] });
     } catch (error) {
-      const message = `What is left of the drive could not be removed: ${causeOf(error).message}`;
-      throw new HoldfastError("internal", { message, cause: error });
+      const message = `What is left of the drive could not be removed: ${causeOf(error).message}. It has no record that can be read; delete it again.`;
+      throw new HoldfastError("pending_cleanup", { message, cause: error });
     }
     return null;
   }

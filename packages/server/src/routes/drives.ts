@@ -84,7 +84,7 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
         }),
         response: { 202: Drive, 204: Type.Null() },
       },
-      config: { errors: ["drive_not_found", "drive_mounted"] },
+      config: { errors: ["drive_not_found", "drive_mounted", "pending_cleanup"] },
     },
     async ({ params, query }, reply) => {
       const options = { force: query.force ?? false, signal: callers.signal(reply.raw) };
