@@ -4,7 +4,7 @@ import { unmake } from "./checkpoints.ts";
 import type { Machine } from "./machine.ts";
 import { readMounts } from "./mounts.ts";
 import { hasProcesses, leftoversOf } from "./observe.ts";
-import { unmountAll } from "./unmount.ts";
+import { removeRuntimeState, unmountAll } from "./unmount.ts";
 
 /**
  * Removes what is left of a sandbox whose processes have ended. Each part is removed by what it is, whatever became of
@@ -20,7 +20,7 @@ export async function destroy(machine: Machine, id: SandboxId, signal: AbortSign
   rmSync(places.diskImage, { force: true });
   await unmountAll(machine, places, signal);
   await machine.cgroups.remove(id, signal);
-  rmSync(places.runtimeState, { recursive: true, force: true });
+  await removeRuntimeState(machine, places);
   await machine.porter.removeTree(places.dir);
   const left = leftoversOf(machine, id, readMounts());
   if (left.length > 0) throw new Error(`still there after removal: ${left.join(", ")}`);

@@ -50,7 +50,8 @@ export async function list(machine: Machine, signal: AbortSignal): Promise<Found
   return [...found.values()];
 }
 
-/** The name of the directory, among those of the sandboxes, that a path is in or is; "" where it is in none. */
-function ownerOf({ sandboxes }: Layout, path: string): string {
-  return path.startsWith(`${sandboxes}/`) ? (path.slice(sandboxes.length + 1).split("/")[0] ?? "") : "";
+/** The name of the directory, among those that sandboxes have, that a path is in or is; "" where it is in none. */
+function ownerOf({ sandboxes, runtime }: Layout, path: string): string {
+  const dir = [sandboxes, runtime].find((dir) => path.startsWith(`${dir}/`));
+  return dir === undefined ? "" : (path.slice(dir.length + 1).split("/")[0] ?? "");
 }

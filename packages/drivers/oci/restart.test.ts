@@ -1,6 +1,6 @@
 import { execFileSync, spawn } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { newSandboxId, type SandboxId } from "@holdfast/contract";
 import { type Instance, KeeperRefusal, type Link } from "@holdfast/engine";
 import { pack } from "tar-stream";
@@ -172,3 +172,21 @@ test.for(["", "{}", "null", '{"sandboxId":7,"pid":"x"}', "[]"])(
     expect(await driver.list(soon())).toEqual([]);
   },
 );
+
+test("a mount that a runtime left when it was killed is found, and holds up neither restart nor removal", async () => {
+  await launched("true");
+  const leaveMount = () => {
+    const file = join(machine.stateDir, "runtime", id, "runc.left");
+    mkdirSync(dirname(file), { recursive: true });
+    writeFileSync(file, "");
+    execFileSync("mount", ["--bind", "/bin/true", file]);
+  };
+  leaveMount();
+  expect((await machine.driver.list(soon()))[0]?.things).toContain("mount");
+  const link = await linked(await restart());
+  expect(await run(link, "echo back")).toMatchObject({ output: "back\n" });
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  leaveMount();
+  await machine.driver.destroy(id, soon());
+  expect(await machine.driver.list(soon())).toEqual([]);
+});

@@ -1,3 +1,4 @@
+import { rmSync } from "node:fs";
 import { loopsIn } from "./loops.ts";
 import type { Machine } from "./machine.ts";
 import { mountsOf, readMounts } from "./mounts.ts";
@@ -12,7 +13,7 @@ export async function unmountAll(
   { dir, marker }: { dir: string; marker: string },
   signal: AbortSignal,
 ): Promise<void> {
-  for (const { mountPoint } of mountsOf(readMounts(), dir, marker)) await porter.unmount(mountPoint);
+  for (const { mountPoint } of mountsOf(readMounts(), [dir], marker)) await porter.unmount(mountPoint);
   const end = clock.now() + LOOP_GONE_MS;
   for (;;) {
     const [loop] = loopsIn(dir);
@@ -20,4 +21,16 @@ export async function unmountAll(
     if (clock.now() > end) throw new Error(`its disk is still in use, through ${loop.name}`);
     await clock.sleep(LOOP_POLL_MS, signal);
   }
+}
+
+/**
+ * Removes what the runtime keeps of an instance that has ended. runc mounts itself on a file in there for a moment while it
+ * starts, so that nobody inside can write to it: one that is killed then leaves the mount.
+ */
+export async function removeRuntimeState(
+  { porter }: Pick<Machine, "porter">,
+  { runtimeState }: { runtimeState: string },
+): Promise<void> {
+  for (const { mountPoint } of mountsOf(readMounts(), [runtimeState])) await porter.unmount(mountPoint);
+  rmSync(runtimeState, { recursive: true, force: true });
 }
