@@ -87,6 +87,12 @@ export const ERRORS = {
     message: "There is no such image.",
     hint: "'holdfast image ls' lists the images; 'holdfast image import' adds one.",
   },
+  delivery_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such delivery.",
+    hint: "GET /v1/alerts/deliveries lists those that are kept.",
+  },
   drive_not_found: {
     status: 404,
     retryable: false,
@@ -183,6 +189,12 @@ export const ERRORS = {
     message: "That Idempotency-Key was used for a different request.",
     hint: "Use a fresh key for a different request.",
   },
+  no_webhook: {
+    status: 409,
+    retryable: false,
+    message: "There is no webhook that alerts could be delivered to.",
+    hint: "Start the server with HOLDFAST_WEBHOOK_URL and a secret; docs/operating.md says how.",
+  },
   wrong_state: {
     status: 409,
     retryable: false,
@@ -235,13 +247,19 @@ export const ERRORS = {
     status: 410,
     retryable: false,
     message: "The sandbox failed and cannot serve.",
-    hint: "Its cause says why; its files are kept until the date shown. Delete it, or create a new one.",
+    hint: "Its cause says why; its files are kept, and can be read, until the date shown. 'holdfast restart' starts it again on them; or delete it.",
   },
   output_dropped: {
     status: 410,
     retryable: false,
     message: "The output at that cursor is no longer kept.",
     hint: "Where the error has a floor, that is the first cursor that can be read; else nothing is kept any more.",
+  },
+  events_dropped: {
+    status: 410,
+    retryable: false,
+    message: "Events behind that cursor are no longer kept.",
+    hint: "Go on from the floor, which is the first cursor behind which nothing is missing; what was before it is gone.",
   },
   too_large: {
     status: 413,
@@ -318,7 +336,7 @@ export const ERRORS = {
   too_many_readers: {
     status: 429,
     retryable: true,
-    message: "Too many callers read output at once.",
+    message: "Too many callers read output or events at once.",
     hint: "Close streams that are no longer needed; every reader can come back later with its cursor.",
   },
   internal: {
@@ -460,7 +478,9 @@ export const ErrorBody = Type.Object(
       execId: Type.Optional(Type.String()),
       operation: Type.Optional(Type.String()),
       floor: Type.Optional(
-        Type.String({ description: "with output_dropped: the first cursor that can be read" }),
+        Type.String({
+          description: "with output_dropped and events_dropped: the first cursor that can be read from",
+        }),
       ),
       cause: Type.Optional(Nullable(Cause)),
     }),

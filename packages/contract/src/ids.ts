@@ -12,6 +12,9 @@ export type AttemptId = Branded<"AttemptId">;
 /** A sandbox at one moment: its memory, and its files where those are copied. */
 export type CheckpointId = Branded<"CheckpointId">;
 export type DriveId = Branded<"DriveId">;
+/** One firing of an alert, and one message about it. */
+export type AlertId = Branded<"AlertId">;
+export type DeliveryId = Branded<"DeliveryId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
 /** Exec ids become file names of journals, so the alphabet is closed. */
@@ -22,6 +25,8 @@ export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
 
 export const CHECKPOINT_ID_PATTERN = "^ckp_[a-z0-9]{16}$";
 export const DRIVE_ID_PATTERN = "^drv_[a-z0-9]{16}$";
+export const ALERT_ID_PATTERN = "^alr_[a-z0-9]{16}$";
+export const DELIVERY_ID_PATTERN = "^dlv_[a-z0-9]{16}$";
 
 const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
 const execId = new RegExp(EXEC_ID_PATTERN);
@@ -34,6 +39,8 @@ const checkpointId = new RegExp(CHECKPOINT_ID_PATTERN);
 export const isCheckpointId = (text: string): text is CheckpointId => checkpointId.test(text);
 const driveId = new RegExp(DRIVE_ID_PATTERN);
 export const isDriveId = (text: string): text is DriveId => driveId.test(text);
+const deliveryId = new RegExp(DELIVERY_ID_PATTERN);
+export const isDeliveryId = (text: string): text is DeliveryId => deliveryId.test(text);
 export const isName = (text: string): boolean => name.test(text);
 export const isImageName = (text: string): boolean => image.test(text);
 
@@ -55,4 +62,6 @@ export const newExecId = (): ExecId => `exe_${randomText(20)}` as ExecId;
 export const newAttemptId = (): AttemptId => `att_${randomText(12)}` as AttemptId;
 export const newCheckpointId = (): CheckpointId => `ckp_${randomText(16)}` as CheckpointId;
 export const newDriveId = (): DriveId => `drv_${randomText(16)}` as DriveId;
+export const newAlertId = (): AlertId => `alr_${randomText(16)}` as AlertId;
+export const newDeliveryId = (): DeliveryId => `dlv_${randomText(16)}` as DeliveryId;
 export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

@@ -1,4 +1,6 @@
+export * from "./alert.ts";
 export * from "./checkpoint.ts";
+export * from "./diagnosis.ts";
 export * from "./drive.ts";
 export * from "./errors.ts";
 export * from "./event.ts";
@@ -7,7 +9,9 @@ export * from "./file.ts";
 export * from "./ids.ts";
 export * from "./image.ts";
 export * from "./invariant.ts";
+export * from "./log.ts";
 export * from "./numbers.ts";
 export * from "./operator.ts";
 export * from "./sandbox.ts";
 export * from "./schema.ts";
+export * from "./usage.ts";

@@ -59,6 +59,8 @@ export const NUMBERS = {
   /** Callers that read output at the same time: of one exec, and in all. */
   readersPerExec: 64,
   readersMax: 2_000,
+  /** Callers that follow the timeline at the same time. */
+  eventFollowersMax: 200,
   /** A stream that follows an exec lasts no longer; its reader comes back with its cursor, a dead one does not. */
   streamMaxMs: 1_800_000,
   /** A single file, directory or probe request to the keeper. */
@@ -83,9 +85,33 @@ export const NUMBERS = {
   /** So many launches that fail in a row suspend launching for a while; then one is let through as a probe. */
   launchFailuresMax: 5,
   launchesSuspendedMs: 30_000,
-  /** Cold starts after lost memory: at most so many within the window, then the sandbox fails. */
+  /** Cold starts after lost memory: at most so many within the window, several times healGiveUpMs, then the sandbox fails. */
   restartsMax: 3,
-  restartWindowMs: 600_000,
+  restartWindowMs: 3_600_000,
+  /** The ladder of recovery: how often it is looked at, and how long an instance may not serve before a step is taken. */
+  healEveryMs: 1_000,
+  healAfterMs: 5_000,
+  /** How long a step has to bring a proof, how often each is tried, and how long the proof must hold for it to count. */
+  healTryMs: 10_000,
+  healTriesPerRung: 2,
+  healHoldMs: 15_000,
+  /**
+   * Without an answer for this long an instance is ended, even where a busy host may be to blame. Longer than alertStuckMs, so
+   * that a person has heard of it by then.
+   */
+  healGiveUpMs: 660_000,
+  /** The ladder ends no more instances than this in a minute, of all sandboxes together. */
+  healRestartsPerMinute: 3,
+  /** A sandbox that had to be healed more often than this within the window goes to the last step at once. */
+  healsMax: 5,
+  healWindowMs: 600_000,
+  /** Figures that are kept of each instance, one per observation pass. */
+  usageSamples: 60,
+  /** How long a diagnosis looks, unless it is told otherwise, and at most. */
+  diagnosisWindowMs: 3_000,
+  diagnosisWindowMaxMs: 10_000,
+  /** Sandboxes that are diagnosed at a time; who asks for the same one shares it. */
+  diagnosesAtOnce: 4,
   /** One try at writing memory to disk, and from the order to wake to proven ready. Callers are held that long. */
   standbyDeadlineMs: 120_000,
   wakeDeadlineMs: 30_000,
@@ -115,12 +141,54 @@ export const NUMBERS = {
   sweepAgeMs: 900_000,
   sweepPressureMs: 60_000,
   sweepPressureShare: 0.8,
+  /** Above that share, or by order of an emergency, what nobody has used for this long is put to standby; none is begun after the second. */
+  pressureIdleMs: 60_000,
+  pressureStandbyMs: 120_000,
   auditEveryMs: 3_600_000,
   /** Events, and idempotency keys of sandboxes, are forgotten after this. */
   eventRetentionMs: 7 * 86_400_000,
   keyRetentionMs: 86_400_000,
   /** Records of deleted sandboxes can be asked for this long. */
   goneRetentionMs: 7 * 86_400_000,
+  /** Alerts: how often they are evaluated, and how long a figure must be past its threshold, or back, to count. */
+  alertEveryMs: 10_000,
+  alertForMs: 20_000,
+  alertClearForMs: 30_000,
+  /** Of each: above the first it fires, at or below the second it clears, the third is what it should be. */
+  alertTimeoutPercent: 5,
+  clearTimeoutPercent: 3,
+  targetTimeoutPercent: 2,
+  /** Timeouts are counted among execs that ended in this window, and say nothing where fewer ended. */
+  alertWindowMs: 600_000,
+  alertMinExecs: 20,
+  /** Timeouts of one sandbox in the window. */
+  alertRepeatedTimeouts: 3,
+  clearRepeatedTimeouts: 1,
+  alertActive: 20,
+  clearActive: 15,
+  targetActive: 5,
+  /** So many for so long is past what one person can look after. */
+  alertEscalationActive: 50,
+  clearEscalationActive: 40,
+  alertEscalationForMs: 1_800_000,
+  alertRunningMs: 300_000,
+  alertStuckMs: 600_000,
+  /** What has a pace, such as cleaning, audits and observation, is overdue after so many rounds. */
+  alertLateRounds: 2,
+  /** Of disk, memory and places for sandboxes that are in use: in percent. */
+  alertCapacityPercent: 80,
+  clearCapacityPercent: 75,
+  /** Alerts that have cleared are listed this long. */
+  alertRetentionMs: 7 * 86_400_000,
+  /** Deliveries to the webhook: one try, the waits between tries (then it is dead), how long they are kept. */
+  deliveryMs: 10_000,
+  deliveryBackoffMs: [5_000, 15_000, 60_000, 300_000, 900_000],
+  deliveryRetentionMs: 7 * 86_400_000,
+  deliveriesPending: 1_000,
+  deliveriesAtOnce: 4,
+  /** Lines of the server's log that are kept on disk, and how much of them one question reads. */
+  logFileBytes: 16 * 1_048_576,
+  logFiles: 4,
   /** HTTP. */
   bodyLimitBytes: 1_048_576,
   headerLimitBytes: 16_384,

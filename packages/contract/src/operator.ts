@@ -58,6 +58,7 @@ export const SWEEP_RULES = [
   "kept_long_enough",
   "past_ttl",
   "disposable",
+  "idle",
   "old_events",
   "old_keys",
   "ended_execs",
@@ -68,8 +69,8 @@ export const SweepItem = Type.Object({
   rule: OneOf(SWEEP_RULES),
   sandboxId: Nullable(Type.String()),
   count: Type.Integer({ minimum: 0, description: "how many things it stands for" }),
-  action: OneOf(["removed", "ordered", "would_remove", "failed"], {
-    description: "ordered: being removed, absence not observed yet",
+  action: OneOf(["removed", "ordered", "would_remove", "put_to_standby", "would_put_to_standby", "failed"], {
+    description: "ordered: being removed, absence not observed yet; put_to_standby: the next call wakes it",
   }),
   message: Type.String(),
 });
@@ -83,6 +84,7 @@ export const SweepReport = Type.Object(
     emergency: Type.Boolean(),
     dryRun: Type.Boolean(),
     removed: Count,
+    putToStandby: Count,
     failed: Count,
     items: Type.Array(SweepItem),
   },

@@ -92,7 +92,7 @@ export const Lifecycle = Type.Object(
         minimum: 1_000,
         maximum: 604_800_000,
         description:
-          "goes to standby after this long without a call, unless an exec holds it awake; default: never by itself",
+          "goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory",
       }),
     ),
     onMemoryLoss: Type.Optional({
@@ -175,6 +175,25 @@ export const LeaseView = Type.Object(
 );
 export type LeaseView = Static<typeof LeaseView>;
 
+/** What is done about an instance that does not serve, from the gentlest to the last. */
+export const RUNGS = ["wait", "relink", "thaw", "remount", "restart", "hold"] as const;
+export type Rung = (typeof RUNGS)[number];
+
+export const Recovery = Type.Object(
+  {
+    step: OneOf(RUNGS, {
+      description:
+        "wait: it may heal by itself; relink: a new link to the keeper; thaw: let its processes run; remount: put its root back where the host sees it; restart: end the instance, then start it on the same files, or fail it with everything kept, as onMemoryLoss says; hold: it serves again, and has to for a while",
+    }),
+    since: Timestamp,
+    tries: Type.Integer({ minimum: 0, description: "of this step" }),
+    nextAt: Type.String({ format: "date-time", description: "when it is decided how to go on" }),
+    message: Type.String(),
+  },
+  { description: "what Holdfast does about it by itself; null where there is nothing to do" },
+);
+export type Recovery = Static<typeof Recovery>;
+
 export const Sandbox = Type.Object(
   {
     id: Type.String({ pattern: SANDBOX_ID_PATTERN }),
@@ -194,6 +213,7 @@ export const Sandbox = Type.Object(
     provenAt: Nullable(Timestamp),
     proof: Nullable(Proof),
     lease: LeaseView,
+    recovery: Nullable(Recovery),
     standbyKind: StandbyKind,
     checkpoint: Nullable(
       Type.Object(

@@ -1,0 +1,75 @@
+import { type Static, Type } from "typebox";
+import { Status } from "./sandbox.ts";
+import { Nullable, OneOf, Timestamp } from "./schema.ts";
+
+/** What can be the matter with a sandbox, most telling first. */
+export const FINDINGS = [
+  "failed",
+  "stopping",
+  "keeper_gone",
+  "frozen",
+  "keeper_silent",
+  "mount_gone",
+  "not_serving",
+  "recovering",
+  "link_flapping",
+  "out_of_memory",
+  "disk_full",
+  "pid_limit",
+  "uninterruptible",
+  "deadlock",
+  "memory_leak",
+  "busy_loop",
+  "zombies",
+  "waiting_on_io",
+  "repeated_timeouts",
+  "queue_starved",
+  "clock_jump",
+  "no_task",
+  "starting",
+  "asleep",
+  "gone",
+  "working",
+  "idle",
+  "unknown",
+] as const;
+export const FindingKind = OneOf(FINDINGS);
+export type FindingKind = Static<typeof FindingKind>;
+
+export const CONFIDENCES = ["high", "medium", "low"] as const;
+export const Confidence = OneOf(CONFIDENCES, {
+  description: "high: it was seen; medium: nothing else fits what was seen; low: it may be something else",
+});
+export type Confidence = Static<typeof Confidence>;
+
+export const Finding = Type.Object({
+  kind: FindingKind,
+  severity: OneOf(["problem", "notice", "fine"]),
+  summary: Type.String({ description: "what is the matter, in a sentence" }),
+  evidence: Type.Array(Type.String(), { description: "what was seen" }),
+  confidence: Confidence,
+  holdfast: Type.String({ description: "what Holdfast does about it by itself, and when" }),
+  you: Type.Array(Type.String(), { description: "what a person can do" }),
+});
+export type Finding = Static<typeof Finding>;
+
+export const Diagnosis = Type.Object(
+  {
+    sandboxId: Type.String(),
+    name: Type.String(),
+    at: Timestamp,
+    windowMs: Type.Integer({ minimum: 0, description: "how long it was looked at for this answer" }),
+    status: Status,
+    summary: Type.String({ description: "that of the first finding" }),
+    findings: Type.Array(Finding, { minItems: 1, description: "most telling first" }),
+    unseen: Type.Array(Type.String(), { description: "what could not be looked at, and why" }),
+    nextAt: Nullable(
+      Type.String({
+        format: "date-time",
+        description: "when Holdfast takes its next step; null: it takes none",
+      }),
+    ),
+  },
+  { $id: "Diagnosis", title: "Diagnosis" },
+);
+export type Diagnosis = Static<typeof Diagnosis>;
