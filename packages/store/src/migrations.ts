@@ -18,6 +18,7 @@ const MIGRATIONS: readonly Up[] = [
   keepMemory,
   keepCheckpoints,
   keepDrives,
+  keepAlerts,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -209,6 +210,35 @@ async function keepDrives(db: Kysely<Tables>): Promise<void> {
     .addColumn("created_at", "integer", (column) => column.notNull())
     .addColumn("revision", "integer", (column) => column.notNull())
     .execute();
+}
+
+/** Alerts, and messages about them. Those that fire, and those that are not delivered, are few and asked for often. */
+async function keepAlerts(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("alerts")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("key", "text", (column) => column.notNull())
+    .addColumn("content", "text", (column) => column.notNull())
+    .addColumn("fired_at", "integer", (column) => column.notNull())
+    .addColumn("cleared_at", "integer")
+    .execute();
+  await db.schema.createIndex("alerts_cleared").on("alerts").columns(["cleared_at", "position"]).execute();
+  await db.schema
+    .createTable("deliveries")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("alert_id", "text", (column) => column.notNull())
+    .addColumn("state", "text", (column) => column.notNull())
+    .addColumn("alert", "text", (column) => column.notNull())
+    .addColumn("attempts", "integer", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addColumn("next_attempt_at", "integer")
+    .addColumn("delivered_at", "integer")
+    .addColumn("last_error", "text")
+    .execute();
+  await db.schema.createIndex("deliveries_state").on("deliveries").columns(["state", "position"]).execute();
+  await db.schema.createIndex("deliveries_of_alert").on("deliveries").column("alert_id").execute();
 }
 
 const VERSION_KEY = "schema_version";

@@ -5,14 +5,18 @@ import type { Tables } from "./tables.ts";
 
 export type PruneOrder = Omit<Extract<Change, { kind: "prune" }>, "kind">;
 
-/** Events are written in the order of time, near enough: the oldest are first, and need no index to be found. */
+/**
+ * Events are written in the order of time, near enough: the oldest are first, and need no index to be found. The newest
+ * stays, however old it is: the next seq is counted from it, and one that came twice would be missed by who has seen it.
+ */
 export const oldEvents = (db: Kysely<Tables>, { eventsBefore, limit }: PruneOrder) =>
   db
     .selectFrom((of) =>
       of.selectFrom("events").select(["seq", "at"]).orderBy("seq").limit(limit).as("oldest"),
     )
     .select("seq as key")
-    .where("at", "<", eventsBefore);
+    .where("at", "<", eventsBefore)
+    .where("seq", "<", (of) => of.selectFrom("events").select(({ fn }) => fn.max("seq").as("newest")));
 
 /** The key of a sandbox that is still there is still needed. */
 export const oldKeys = (db: Kysely<Tables>, { keysBefore, limit }: PruneOrder) =>
@@ -36,4 +40,22 @@ export const oldGone = (db: Kysely<Tables>, { goneBefore, limit }: PruneOrder) =
     .where(({ not, exists, selectFrom }) =>
       not(exists(selectFrom("execs").select("execs.id").whereRef("execs.sandbox_id", "=", "sandboxes.id"))),
     )
+    .limit(limit);
+
+/** One that fires is never among them. */
+export const oldAlerts = (db: Kysely<Tables>, { alertsBefore, limit }: PruneOrder) =>
+  db
+    .selectFrom("alerts")
+    .select("id as key")
+    .where("cleared_at", "<", alertsBefore)
+    .orderBy("cleared_at")
+    .limit(limit);
+
+/** Nor one that is still to be delivered. */
+export const oldDeliveries = (db: Kysely<Tables>, { deliveriesBefore, limit }: PruneOrder) =>
+  db
+    .selectFrom("deliveries")
+    .select("id as key")
+    .where("state", "in", ["delivered", "dead"])
+    .where("created_at", "<", deliveriesBefore)
     .limit(limit);

@@ -3,6 +3,9 @@ import {
   type CheckpointId,
   COUNTERS,
   type Counter,
+  DELIVERY_STATES,
+  type DeliveryId,
+  type DeliveryState,
   type DriveId,
   type ExecId,
   HoldfastError,
@@ -10,8 +13,12 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import type {
+  AlertRecord,
   CheckpointSummary,
+  DeliveryFilter,
+  DeliveryRecord,
   DriveRecord,
+  EndedExecs,
   EventFilter,
   ExecRecord,
   SandboxFilter,
@@ -21,10 +28,28 @@ import type {
 } from "@holdfast/engine";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
-import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
-import { readCheckpoint, readDrive, readEvent, readExec, readSandbox, readSummary } from "./rows.ts";
+import { oldAlerts, oldDeliveries, oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
+import {
+  readAlert,
+  readCheckpoint,
+  readDelivery,
+  readDrive,
+  readEvent,
+  readExec,
+  readSandbox,
+  readSummary,
+} from "./rows.ts";
 import { prepare } from "./sqlite.ts";
-import type { CheckpointTable, ExecTable, IdempotencyTable, SandboxTable, Tables } from "./tables.ts";
+import type {
+  AlertTable,
+  CheckpointTable,
+  DeliveryTable,
+  EventTable,
+  ExecTable,
+  IdempotencyTable,
+  SandboxTable,
+  Tables,
+} from "./tables.ts";
 
 export type Reader = Omit<Store, "commit">;
 
@@ -77,7 +102,14 @@ function createFinders(database: DatabaseSync, db: Kysely<Tables>) {
   const checkpointById = prepare<{ id: string }, Selectable<CheckpointTable>>(database, (slot) =>
     db.selectFrom("checkpoints").selectAll().where("id", "=", slot("id")),
   );
+  const deliveryById = prepare<{ id: string }, Selectable<DeliveryTable>>(database, (slot) =>
+    db.selectFrom("deliveries").selectAll().where("id", "=", slot("id")),
+  );
   return {
+    async delivery(id: DeliveryId) {
+      const row = deliveryById.get({ id });
+      return row === undefined ? null : readDelivery(row);
+    },
     async checkpoint(id: CheckpointId) {
       const row = checkpointById.get({ id });
       return row === undefined ? null : readCheckpoint(row);
@@ -181,6 +213,19 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return readable(rows, readDrive);
     },
 
+    async alerts(filter: { state: "firing" | "cleared"; limit: number }): Promise<AlertRecord[]> {
+      const fetch = (last: Selectable<AlertTable> | undefined, count: number) =>
+        alertPage(db, filter.state, last, count);
+      return page(filter.limit, fetch, readAlert);
+    },
+
+    async deliveries(filter: DeliveryFilter): Promise<DeliveryRecord[]> {
+      const before = filter.before === undefined ? undefined : await deliveryPosition(db, filter.before);
+      const fetch = (last: Selectable<DeliveryTable> | undefined, count: number) =>
+        deliveryPage(db, filter, last?.position ?? before, count);
+      return page(filter.limit, fetch, readDelivery);
+    },
+
     async openExecs(): Promise<ExecRecord[]> {
       const rows = await db
         .selectFrom("execs")
@@ -218,8 +263,16 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return kept.map(({ id, output_end }) => ({ id: id as ExecId, outputEnd: output_end }));
     },
 
-    events: (filter: EventFilter): Promise<StoredEvent[]> =>
-      page(filter.limit, (last, count) => eventPage(db, filter, last?.seq ?? filter.after, count), readEvent),
+    async events(filter: EventFilter): Promise<StoredEvent[]> {
+      const bounded = await eventsAsked(db, filter);
+      return page(
+        filter.limit,
+        (last, count) => eventRows(db, bounded, last?.seq ?? filter.after, count),
+        readEvent,
+      );
+    },
+
+    eventSpan: () => eventSpan(db),
   };
 }
 
@@ -227,12 +280,49 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
 function createReports(db: Kysely<Tables>) {
   return {
     async prunable(order: PruneOrder) {
-      const [events, keys, gone] = await Promise.all([
+      const [events, keys, gone, alerts, deliveries] = await Promise.all([
         oldEvents(db, order).execute(),
         oldKeys(db, order).execute(),
         oldGone(db, order).execute(),
+        oldAlerts(db, order).execute(),
+        oldDeliveries(db, order).execute(),
       ]);
-      return { events: events.length, keys: keys.length, gone: gone.length };
+      return {
+        events: events.length,
+        keys: keys.length,
+        gone: gone.length,
+        alerts: alerts.length,
+        deliveries: deliveries.length,
+      };
+    },
+
+    async deliveryCounts(): Promise<Record<DeliveryState, number>> {
+      const rows = await db
+        .selectFrom("deliveries")
+        .select(({ fn }) => ["state", fn.countAll<number>().as("count")])
+        .groupBy("state")
+        .execute();
+      const counts = new Map(rows.map(({ state, count }) => [state, count]));
+      return Object.fromEntries(DELIVERY_STATES.map((state) => [state, counts.get(state) ?? 0])) as Record<
+        DeliveryState,
+        number
+      >;
+    },
+
+    async execEnds(since: number, stepMs: number): Promise<EndedExecs[]> {
+      const rows = await db
+        .selectFrom("execs")
+        .select(({ fn }) => [
+          "sandbox_id",
+          sql<number>`ended_at - ended_at % ${stepMs}`.as("at"),
+          fn.countAll<number>().as("ended"),
+          fn.sum<number>(sql`status = ${sql.lit("timed_out")}`).as("timedOut"),
+        ])
+        .where("ended_at", ">=", since)
+        .groupBy(["at", "sandbox_id"])
+        .orderBy("at")
+        .execute();
+      return rows.map(({ sandbox_id, ...counts }) => ({ sandboxId: sandbox_id as SandboxId, ...counts }));
     },
 
     async unreadable(): Promise<SandboxId[]> {
@@ -277,6 +367,11 @@ async function execPosition(db: Kysely<Tables>, sandboxId: SandboxId, id: ExecId
   return row?.position ?? unknownCursor();
 }
 
+async function deliveryPosition(db: Kysely<Tables>, id: DeliveryId): Promise<number> {
+  const row = await db.selectFrom("deliveries").select("position").where("id", "=", id).executeTakeFirst();
+  return row?.position ?? unknownCursor();
+}
+
 function unknownCursor(): never {
   throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
 }
@@ -307,6 +402,42 @@ function execPage(
   return query.execute();
 }
 
+/** Newest first: of those that fire by when they did, of the others by when they cleared. */
+function alertPage(
+  db: Kysely<Tables>,
+  state: "firing" | "cleared",
+  last: Selectable<AlertTable> | undefined,
+  count: number,
+) {
+  let query = db.selectFrom("alerts").selectAll().limit(count);
+  if (state === "firing") {
+    query = query.where("cleared_at", "is", null).orderBy("position", "desc");
+    return (last === undefined ? query : query.where("position", "<", last.position)).execute();
+  }
+  query = query.where("cleared_at", "is not", null).orderBy("cleared_at", "desc").orderBy("position", "desc");
+  if (last !== undefined)
+    query = query.where((of) =>
+      of.or([
+        of("cleared_at", "<", last.cleared_at),
+        of.and([of("cleared_at", "=", last.cleared_at), of("position", "<", last.position)]),
+      ]),
+    );
+  return query.execute();
+}
+
+function deliveryPage(
+  db: Kysely<Tables>,
+  { state, alertId }: DeliveryFilter,
+  before: number | undefined,
+  count: number,
+) {
+  let query = db.selectFrom("deliveries").selectAll().orderBy("position", "desc").limit(count);
+  if (state !== undefined) query = query.where("state", "=", state);
+  if (alertId !== undefined) query = query.where("alert_id", "=", alertId);
+  if (before !== undefined) query = query.where("position", "<", before);
+  return query.execute();
+}
+
 /** A sandbox may keep thousands: they are read in the order that has an index, some in each turn of the event loop. */
 const KEPT_AT_ONCE = 500;
 
@@ -324,18 +455,86 @@ function keptPage(db: Kysely<Tables>, sandboxId: SandboxId, after: number): Prom
     .execute();
 }
 
-function eventPage(db: Kysely<Tables>, filter: EventFilter, after: number | undefined, count: number) {
-  const { sandboxId, execId, driveId, types } = filter;
-  let query = db.selectFrom("events").selectAll().orderBy("seq").limit(count);
-  if (after !== undefined) query = query.where("seq", ">", after);
+interface EventSpan {
+  first: number;
+  last: number;
+}
+
+/** Two looks at the ends of the table, which cost the same however long it is. */
+async function eventSpan(db: Kysely<Tables>): Promise<EventSpan> {
+  const end = (direction: "asc" | "desc") =>
+    db.selectFrom("events").select("seq").orderBy("seq", direction).limit(1).executeTakeFirst();
+  const [first, last] = await Promise.all([end("asc"), end("desc")]);
+  return { first: first?.seq ?? 0, last: last?.seq ?? 0 };
+}
+
+/** What is asked for, where to look for it, and whether an index leads there. */
+interface EventsAsked extends EventFilter {
+  span: EventSpan;
+  indexed: boolean;
+}
+
+/** An exec's events are found among its sandbox's, which have an index, for as long as the exec is on record. */
+async function eventsAsked(db: Kysely<Tables>, filter: EventFilter): Promise<EventsAsked> {
+  const span = await eventSpan(db);
+  const { execId, driveId } = filter;
+  const sandboxId = filter.sandboxId ?? (execId === undefined ? undefined : await sandboxOf(db, execId));
+  return { ...filter, sandboxId, span, indexed: sandboxId !== undefined || driveId !== undefined };
+}
+
+async function sandboxOf(db: Kysely<Tables>, execId: ExecId): Promise<SandboxId | undefined> {
+  const row = await db.selectFrom("execs").select("sandbox_id").where("id", "=", execId).executeTakeFirst();
+  return row?.sandbox_id as SandboxId | undefined;
+}
+
+/** Where no index leads to what is asked for, events are looked through, so many in each turn of the event loop. */
+const EVENTS_AT_ONCE = 10_000;
+
+async function eventRows(
+  db: Kysely<Tables>,
+  asked: EventsAsked,
+  after: number | undefined,
+  count: number,
+): Promise<Selectable<EventTable>[]> {
+  const { span, order, indexed } = asked;
+  if (indexed) return eventPage(db, asked, rangeOf(asked, after), count);
+  const rows: Selectable<EventTable>[] = [];
+  const range = rangeOf(asked, after);
+  const { above = span.first - 1, below = span.last + 1 } = range;
+  for (let done = 0; above + done < below - 1 && rows.length < count; done += EVENTS_AT_ONCE) {
+    if (done > 0) await new Promise(setImmediate);
+    const part =
+      order === "newest"
+        ? { above: Math.max(above, below - done - EVENTS_AT_ONCE - 1), below: below - done }
+        : { above: above + done, below: Math.min(below, above + done + EVENTS_AT_ONCE + 1) };
+    rows.push(...(await eventPage(db, asked, part, count - rows.length)));
+  }
+  return rows;
+}
+
+/** Seqs between which to look, both excluded. */
+interface SeqRange {
+  above?: number | undefined;
+  below?: number | undefined;
+}
+
+const rangeOf = ({ order }: EventsAsked, after: number | undefined): SeqRange =>
+  order === "newest" ? { below: after } : { above: after };
+
+function eventPage(db: Kysely<Tables>, asked: EventsAsked, { above, below }: SeqRange, count: number) {
+  const { sandboxId, execId, driveId, types, since, until, order } = asked;
+  let query = db
+    .selectFrom("events")
+    .selectAll()
+    .orderBy("seq", order === "newest" ? "desc" : "asc")
+    .limit(count);
+  if (above !== undefined) query = query.where("seq", ">", above);
+  if (below !== undefined) query = query.where("seq", "<", below);
   if (sandboxId !== undefined) query = query.where("sandbox_id", "=", sandboxId);
   if (driveId !== undefined) query = query.where("drive_id", "=", driveId);
-  // An exec's events are found among its sandbox's, which have an index.
   if (execId !== undefined) query = query.where("exec_id", "=", execId);
-  if (execId !== undefined && sandboxId === undefined)
-    query = query.where("sandbox_id", "=", (of) =>
-      of.selectFrom("execs").select("sandbox_id").where("id", "=", execId),
-    );
   if (types !== undefined) query = query.where("type", "in", types);
+  if (since !== undefined) query = query.where("at", ">=", since);
+  if (until !== undefined) query = query.where("at", "<", until);
   return query.execute();
 }

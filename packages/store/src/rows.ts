@@ -1,7 +1,9 @@
 /** Records to rows and back. Both ways pass the same checks, so that neither a bug nor a bad disk goes unnoticed. */
 import { invariant } from "@holdfast/contract";
 import type {
+  AlertRecord,
   CheckpointSummary,
+  DeliveryRecord,
   DriveRecord,
   ExecRecord,
   Lease,
@@ -13,6 +15,8 @@ import type {
 import type { Insertable, Selectable } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
 import {
+  checkAlert,
+  checkDelivery,
   checkDrive,
   checkEvent,
   checkExec,
@@ -21,13 +25,23 @@ import {
   checkSummary,
   isReadableLease,
 } from "./shapes.ts";
-import type { CheckpointTable, DriveTable, EventTable, ExecTable, SandboxTable } from "./tables.ts";
+import type {
+  AlertTable,
+  CheckpointTable,
+  DeliveryTable,
+  DriveTable,
+  EventTable,
+  ExecTable,
+  SandboxTable,
+} from "./tables.ts";
 
 export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
 export type ExecRow = Omit<Insertable<ExecTable>, "position">;
 export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
 export type CheckpointRow = Omit<Insertable<CheckpointTable>, "position">;
 export type DriveRow = Omit<Insertable<DriveTable>, "position">;
+export type AlertRow = Omit<Insertable<AlertTable>, "position">;
+export type DeliveryRow = Omit<Insertable<DeliveryTable>, "position">;
 export type EventRow = Omit<Insertable<EventTable>, "seq">;
 
 const json = (value: unknown): string => JSON.stringify(value);
@@ -199,6 +213,51 @@ export const readDrive = (row: Selectable<DriveTable>): DriveRecord =>
       owner: row.owner,
       createdAt: row.created_at,
       revision: row.revision,
+    }),
+  );
+
+export function alertRow(record: AlertRecord): AlertRow {
+  const { id, key, firedAt, clearedAt, ...content } = checkAlert(record);
+  return { id, key, content: json(content), fired_at: firedAt, cleared_at: clearedAt };
+}
+
+export const readAlert = (row: Selectable<AlertTable>): AlertRecord =>
+  reading("alert", row.id, () =>
+    checkAlert({
+      ...JSON.parse(row.content),
+      id: row.id,
+      key: row.key,
+      firedAt: row.fired_at,
+      clearedAt: row.cleared_at,
+    }),
+  );
+
+export function deliveryRow(record: DeliveryRecord): DeliveryRow {
+  checkDelivery(record);
+  return {
+    id: record.id,
+    alert_id: record.alert.id,
+    state: record.state,
+    alert: json(record.alert),
+    attempts: record.attempts,
+    created_at: record.createdAt,
+    next_attempt_at: record.nextAttemptAt,
+    delivered_at: record.deliveredAt,
+    last_error: record.lastError,
+  };
+}
+
+export const readDelivery = (row: Selectable<DeliveryTable>): DeliveryRecord =>
+  reading("delivery", row.id, () =>
+    checkDelivery({
+      id: row.id,
+      state: row.state,
+      alert: JSON.parse(row.alert),
+      attempts: row.attempts,
+      createdAt: row.created_at,
+      nextAttemptAt: row.next_attempt_at,
+      deliveredAt: row.delivered_at,
+      lastError: row.last_error,
     }),
   );
 

@@ -3,10 +3,17 @@
  * schemas on purpose: what was once accepted stays readable when the API becomes stricter.
  */
 import {
+  ALERT_ID_PATTERN,
+  ALERT_KINDS,
+  ALERT_UNITS,
+  type AlertId,
   type AttemptId,
   Cause,
   CHECKPOINT_ID_PATTERN,
   type CheckpointId,
+  DELIVERY_ID_PATTERN,
+  DELIVERY_STATES,
+  type DeliveryId,
   Dispatched,
   DRIVE_ID_PATTERN,
   DRIVE_PHASES,
@@ -21,11 +28,14 @@ import {
   OneOf,
   SANDBOX_ID_PATTERN,
   type SandboxId,
+  SEVERITIES,
   STANDBY_KINDS,
   STOP_REASONS,
 } from "@holdfast/contract";
 import type {
+  AlertRecord,
   CheckpointSummary,
+  DeliveryRecord,
   DriveRecord,
   Lease as EngineLease,
   ExecRecord,
@@ -43,6 +53,8 @@ const Sandbox = Type.Unsafe<SandboxId>({ type: "string", pattern: SANDBOX_ID_PAT
 const Exec = Type.Unsafe<ExecId>({ type: "string", pattern: EXEC_ID_PATTERN });
 const Checkpoint = Type.Unsafe<CheckpointId>({ type: "string", pattern: CHECKPOINT_ID_PATTERN });
 const Drive = Type.Unsafe<DriveId>({ type: "string", pattern: DRIVE_ID_PATTERN });
+const AlertName = Type.Unsafe<AlertId>({ type: "string", pattern: ALERT_ID_PATTERN });
+const DeliveryName = Type.Unsafe<DeliveryId>({ type: "string", pattern: DELIVERY_ID_PATTERN });
 const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
 
 const CheckpointShape = Type.Object({
@@ -245,6 +257,33 @@ const DriveShape = Type.Object({
   revision: Count,
 });
 
+const AlertShape = Type.Object({
+  id: AlertName,
+  key: Type.String({ minLength: 1 }),
+  kind: OneOf(ALERT_KINDS),
+  severity: OneOf(SEVERITIES),
+  sandboxId: Nullable(Sandbox),
+  message: Type.String(),
+  unit: OneOf(ALERT_UNITS),
+  value: Type.Number(),
+  threshold: Type.Number(),
+  clearBelow: Type.Number(),
+  target: Nullable(Type.Number()),
+  firedAt: Time,
+  clearedAt: Nullable(Time),
+});
+
+const DeliveryShape = Type.Object({
+  id: DeliveryName,
+  state: OneOf(DELIVERY_STATES),
+  alert: AlertShape,
+  attempts: Count,
+  createdAt: Time,
+  nextAttemptAt: Nullable(Time),
+  deliveredAt: Nullable(Time),
+  lastError: Nullable(Type.String()),
+});
+
 const EventShape = Type.Object({
   seq: Count,
   at: Time,
@@ -276,6 +315,8 @@ export const checkSummary: (value: unknown) => CheckpointSummary = checker(
 );
 export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
 export const checkDrive: (value: unknown) => DriveRecord = checker(DriveShape, "drive");
+export const checkAlert: (value: unknown) => AlertRecord = checker(AlertShape, "alert");
+const deliveryShape: (value: unknown) => DeliveryRecord = checker(DeliveryShape, "delivery");
 export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");
 
 const leaseShape = Compile(Lease);
@@ -320,5 +361,16 @@ export function checkExec(value: unknown): ExecRecord {
     record.status !== "exited" || record.exitCode !== null || record.signal !== null,
     "an exec that exited has an exit code or a signal",
   );
+  return record;
+}
+
+export function checkDelivery(value: unknown): DeliveryRecord {
+  const record = deliveryShape(value);
+  const { state, nextAttemptAt, deliveredAt } = record;
+  invariant(
+    (state === "pending") === (nextAttemptAt !== null),
+    "what is pending, and only that, is tried again",
+  );
+  invariant((state === "delivered") === (deliveredAt !== null), "what is delivered was at some time");
   return record;
 }

@@ -1,18 +1,30 @@
 import { statSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
 import { type ExecId, newCheckpointId, newExecId, newSandboxId, type SandboxId } from "@holdfast/contract";
-import type { Change, DriveRecord, ExecRecord, SandboxRecord, SavedCheckpoint } from "@holdfast/engine";
+import type {
+  AlertRecord,
+  Change,
+  DeliveryRecord,
+  DriveRecord,
+  ExecRecord,
+  SandboxRecord,
+  SavedCheckpoint,
+} from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { NewerDatabase, UnreadableRecord } from "./errors.ts";
 import { openStore } from "./store.ts";
 import {
+  anyAlert,
   anyCheckpoint,
+  anyDelivery,
   anyDrive,
   anyExec,
   anySandbox,
   ended,
+  sampleAlert,
   sampleCheckpoint,
+  sampleDelivery,
   sampleDrive,
   sampleExec,
   sampleSandbox,
@@ -34,8 +46,19 @@ function tamper(path: string, sql: string, ...values: string[]): void {
   database.close();
 }
 
+const UNTIL_100 = {
+  eventsBefore: 100,
+  keysBefore: 100,
+  goneBefore: 100,
+  alertsBefore: 100,
+  deliveriesBefore: 100,
+  limit: 9,
+};
+
 /** Makes a database what it was before there were drives, but for its number. */
 function takeDrivesBack(path: string): void {
+  tamper(path, "DROP TABLE alerts");
+  tamper(path, "DROP TABLE deliveries");
   tamper(path, "DROP TABLE drives");
   tamper(path, "DROP INDEX events_of_drive");
   tamper(path, "ALTER TABLE events DROP COLUMN drive_id");
@@ -101,15 +124,15 @@ describe("records", () => {
       ],
       events: [1, 2, 900].map((at) => ({ at, type: "sandbox.created", message: String(at) }) as const),
     });
-    const order = { eventsBefore: 100, keysBefore: 5_000, goneBefore: 100, limit: 2 };
-    expect(await store.prunable(order)).toEqual({ events: 2, keys: 2, gone: 1 });
+    const order = { ...UNTIL_100, keysBefore: 5_000, limit: 2 };
+    expect(await store.prunable(order)).toEqual({ events: 2, keys: 2, gone: 1, alerts: 0, deliveries: 0 });
     await store.commit({ changes: [{ kind: "prune", ...order }] });
     expect((await store.events({ limit: 10 })).map(({ at }) => at)).toEqual([900]);
     expect(await store.sandbox(empty.id)).toBeNull();
     expect(await store.sandbox(used.id)).not.toBeNull();
     expect(await store.idempotent("sandbox", "live")).not.toBeNull();
     expect(await store.idempotent("sandbox", "empty")).toBeNull();
-    expect(await store.prunable(order)).toEqual({ events: 0, keys: 0, gone: 0 });
+    expect(await store.prunable(order)).toEqual({ events: 0, keys: 0, gone: 0, alerts: 0, deliveries: 0 });
   });
 
   test.each<[string, Partial<SandboxRecord>]>([
@@ -291,7 +314,7 @@ describe("checkpoints", () => {
     expect(await store.checkpointIds(other.id)).toEqual([theirs.id]);
     // Nothing refers to it any more.
     await store.commit({
-      changes: [{ kind: "prune", eventsBefore: 100, keysBefore: 100, goneBefore: 100, limit: 9 }],
+      changes: [{ kind: "prune", ...UNTIL_100 }],
     });
     expect(await store.sandbox(one.id)).toBeNull();
   });
@@ -375,6 +398,145 @@ describe("drives", () => {
       ],
     });
     expect(await store.events({ driveId: id, limit: 10 })).toMatchObject([{ driveId: id, message: "made" }]);
+  });
+});
+
+describe("alerts and deliveries", () => {
+  const fire = (record: AlertRecord): Change => ({ kind: "alert.fire", record });
+  const clear = (record: AlertRecord, clearedAt: number): Change => ({
+    kind: "alert.clear",
+    record: { ...record, clearedAt },
+  });
+  const send = (record: DeliveryRecord): Change => ({ kind: "delivery.insert", record });
+
+  test("any is read as it was written, and as it was changed", async () => {
+    const { store } = await temporaryStore();
+    await fc.assert(
+      fc.asyncProperty(anyAlert, anyDelivery, anyDelivery, async (alert, first, then) => {
+        await store.commit({ changes: [fire(alert), send(first)] });
+        expect(await store.alerts({ state: "firing", limit: 1 })).toEqual([alert]);
+        expect(await store.delivery(first.id)).toEqual(first);
+        const { id, alert: about, createdAt } = first;
+        const changed = { ...then, id, alert: about, createdAt };
+        await store.commit({
+          changes: [clear(alert, alert.firedAt), { kind: "delivery.update", record: changed }],
+        });
+        expect(await store.alerts({ state: "firing", limit: 1 })).toEqual([]);
+        expect(await store.delivery(id)).toEqual(changed);
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test("those that fire and those that have cleared are listed apart, newest first", async () => {
+    const { store } = await temporaryStore();
+    const [a, b, c, d] = ["a", "b", "c", "d"].map((key) => sampleAlert({ key })) as [
+      AlertRecord,
+      AlertRecord,
+      AlertRecord,
+      AlertRecord,
+    ];
+    await store.commit({ changes: [a, b, c, d].map(fire) });
+    await store.commit({ changes: [clear(c, 5_000), clear(a, 6_000)] });
+    const keys = async (state: "firing" | "cleared", limit = 9) =>
+      (await store.alerts({ state, limit })).map(({ key }) => key);
+    expect(await keys("firing")).toEqual(["d", "b"]);
+    expect(await keys("cleared")).toEqual(["a", "c"]);
+    expect(await keys("cleared", 1)).toEqual(["a"]);
+  });
+
+  test("one clears once", async () => {
+    const { store } = await temporaryStore();
+    const alert = sampleAlert();
+    await store.commit({ changes: [fire(alert)] });
+    await store.commit({ changes: [clear(alert, 2_000)] });
+    await expect(store.commit({ changes: [clear(alert, 3_000)] })).rejects.toThrow("fires before it clears");
+  });
+
+  test("deliveries are found by state and alert, page by page, and counted", async () => {
+    const { store } = await temporaryStore();
+    const alert = sampleAlert();
+    const pending = [1, 2, 3].map(() => sampleDelivery());
+    const dead = sampleDelivery({ state: "dead", nextAttemptAt: null, alert });
+    await store.commit({ changes: [...pending, dead].map(send) });
+    const found = async (filter: Parameters<typeof store.deliveries>[0]) =>
+      (await store.deliveries(filter)).map(({ id }) => [...pending, dead].findIndex((one) => one.id === id));
+    expect(await found({ limit: 9 })).toEqual([3, 2, 1, 0]);
+    expect(await found({ state: "pending", limit: 2 })).toEqual([2, 1]);
+    expect(await found({ state: "pending", before: pending[1]?.id, limit: 2 })).toEqual([0]);
+    expect(await found({ alertId: alert.id, limit: 9 })).toEqual([3]);
+    expect(await store.deliveryCounts()).toEqual({ pending: 3, delivered: 0, dead: 1 });
+    await expect(store.deliveries({ before: sampleDelivery().id, limit: 1 })).rejects.toMatchObject({
+      code: "invalid_request",
+    });
+  });
+
+  test.each<[string, Partial<DeliveryRecord>]>([
+    ["pending without a next try", { nextAttemptAt: null }],
+    ["dead with a next try", { state: "dead" }],
+    ["delivered at no time", { state: "delivered", nextAttemptAt: null }],
+  ])("a delivery that is %s is not written", async (_, changes) => {
+    const { store } = await temporaryStore();
+    await expect(store.commit({ changes: [send(sampleDelivery(changes))] })).rejects.toThrow("invariant");
+  });
+
+  test("what fires, and what is still to be delivered, is never pruned", async () => {
+    const { store } = await temporaryStore();
+    const [firing, cleared, recent] = [sampleAlert(), sampleAlert(), sampleAlert()];
+    const settled = { nextAttemptAt: null, createdAt: 50 } as const;
+    await store.commit({
+      changes: [
+        ...[firing, cleared, recent].map(fire),
+        ...[clear(cleared, 99), clear(recent, 100)],
+        send(sampleDelivery({ createdAt: 50 })),
+        send(sampleDelivery({ ...settled, state: "dead" })),
+        send(sampleDelivery({ ...settled, state: "delivered", deliveredAt: 60 })),
+        send(sampleDelivery({ ...settled, state: "dead", createdAt: 100 })),
+      ],
+    });
+    expect(await store.prunable(UNTIL_100)).toMatchObject({ alerts: 1, deliveries: 2 });
+    await store.commit({ changes: [{ kind: "prune", ...UNTIL_100 }] });
+    expect(await store.alerts({ state: "firing", limit: 9 })).toEqual([firing]);
+    expect((await store.alerts({ state: "cleared", limit: 9 })).map(({ id }) => id)).toEqual([recent.id]);
+    expect(await store.deliveryCounts()).toEqual({ pending: 1, delivered: 0, dead: 1 });
+  });
+
+  test("one that can't be read hides none of the others", async () => {
+    const reports: string[] = [];
+    const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
+    const alerts = [sampleAlert(), sampleAlert()];
+    const deliveries = [sampleDelivery(), sampleDelivery()];
+    await store.commit({ changes: [...alerts.map(fire), ...deliveries.map(send)] });
+    tamper(path, "UPDATE alerts SET content = '{}' WHERE id = ?", alerts[1]?.id ?? "");
+    tamper(path, "UPDATE deliveries SET alert = '{' WHERE id = ?", deliveries[1]?.id ?? "");
+    expect(await store.alerts({ state: "firing", limit: 1 })).toEqual([alerts[0]]);
+    expect(await store.deliveries({ limit: 1 })).toEqual([deliveries[0]]);
+    expect(reports).toEqual(["alert", "delivery"]);
+  });
+
+  test("ends of execs are counted by sandbox and step of time, in order", async () => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const end = (sandboxId: SandboxId, endedAt: number, status: ExecRecord["status"] = "exited"): Change => ({
+      kind: "exec.insert",
+      record: ended(sampleExec(sandboxId), { endedAt, status }),
+    });
+    await store.commit({
+      changes: [
+        ...[insert(one), insert(other), { kind: "exec.insert", record: sampleExec(one.id) } as const],
+        ...[end(one.id, 2_500, "timed_out"), end(one.id, 1_999), end(one.id, 2_001)],
+        ...[end(other.id, 2_999, "timed_out"), end(one.id, 999, "timed_out")],
+      ],
+    });
+    const found = await store.execEnds(1_000, 1_000);
+    expect(found.map(({ at }) => at)).toEqual([1_000, 2_000, 2_000]);
+    expect(found).toEqual(
+      expect.arrayContaining([
+        { at: 1_000, sandboxId: one.id, ended: 1, timedOut: 0 },
+        { at: 2_000, sandboxId: one.id, ended: 2, timedOut: 1 },
+        { at: 2_000, sandboxId: other.id, ended: 1, timedOut: 1 },
+      ]),
+    );
   });
 });
 
@@ -695,6 +857,21 @@ describe("the database", () => {
     const record = sampleDrive();
     await reopened.commit({ changes: [{ kind: "drive.insert", record }] });
     expect(await reopened.drives()).toEqual([record]);
+  });
+
+  test("of the version before there were alerts is brought up to date, and can keep them", async () => {
+    const { store, path } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await store.close();
+    tamper(path, "DROP TABLE alerts");
+    tamper(path, "DROP TABLE deliveries");
+    tamper(path, "UPDATE meta SET value = '6' WHERE key = 'schema_version'");
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
+    const record = sampleAlert();
+    await reopened.commit({ changes: [{ kind: "alert.fire", record }] });
+    expect(await reopened.alerts({ state: "firing", limit: 9 })).toEqual([record]);
   });
 
   test("in memory works like one on disk", async () => {

@@ -92,6 +92,31 @@ export interface EventTable {
   data: string;
 }
 
+export interface AlertTable {
+  position: Generated<number>;
+  id: string;
+  key: string;
+  /** JSON: what it is about, its figures and its words. */
+  content: string;
+  fired_at: number;
+  /** Null as long as it fires. */
+  cleared_at: number | null;
+}
+
+export interface DeliveryTable {
+  position: Generated<number>;
+  id: string;
+  alert_id: string;
+  state: string;
+  /** JSON: the alert as it was then. */
+  alert: string;
+  attempts: number;
+  created_at: number;
+  next_attempt_at: number | null;
+  delivered_at: number | null;
+  last_error: string | null;
+}
+
 export interface CounterTable {
   name: string;
   value: number;
@@ -124,6 +149,8 @@ export interface Tables {
   execs: ExecTable;
   checkpoints: CheckpointTable;
   drives: DriveTable;
+  alerts: AlertTable;
+  deliveries: DeliveryTable;
   events: EventTable;
   counters: CounterTable;
   idempotency: IdempotencyTable;

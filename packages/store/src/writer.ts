@@ -2,11 +2,15 @@ import type { DatabaseSync } from "node:sqlite";
 import { COUNTERS, type Counter, type ExecId, invariant, isTerminal, unreachable } from "@holdfast/contract";
 import { type Change, type Commit, type Idempotency, StoreConflict } from "@holdfast/engine";
 import { type Kysely, sql } from "kysely";
-import { oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
+import { oldAlerts, oldDeliveries, oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
 import {
+  type AlertRow,
+  alertRow,
   type CheckpointRow,
   checkpointRow,
+  type DeliveryRow,
   type DriveRow,
+  deliveryRow,
   driveRow,
   type EventRow,
   type ExecRow,
@@ -108,10 +112,26 @@ function apply(statements: Statements, change: Change): void {
     case "drive.remove":
       statements.deleteDrive.run(change);
       return;
+    case "alert.fire":
+      statements.insertAlert.run(alertRow(change.record));
+      return;
+    case "alert.clear": {
+      const isCleared = statements.clearAlert.run(alertRow(change.record)) === 1;
+      invariant(isCleared, `alert ${change.record.id} fires before it clears`);
+      return;
+    }
+    case "delivery.insert":
+      statements.insertDelivery.run(deliveryRow(change.record));
+      return;
+    case "delivery.update":
+      statements.updateDelivery.run(deliveryRow(change.record));
+      return;
     case "prune":
       statements.pruneEvents.run(change);
       statements.pruneKeys.run(change);
       statements.pruneGone.run(change);
+      statements.pruneAlerts.run(change);
+      statements.pruneDeliveries.run(change);
       return;
     default:
       unreachable(change);
@@ -145,6 +165,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ...execStatements(database, db),
     ...checkpointStatements(database, db),
     ...driveStatements(database, db),
+    ...alertStatements(database, db),
     ...otherStatements(database, db),
     ...pruneStatements(database, db),
   };
@@ -323,6 +344,47 @@ function driveStatements(database: DatabaseSync, db: Kysely<Tables>) {
   };
 }
 
+function alertStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  type Slots = <Name extends keyof DeliveryRow>(name: Name) => DeliveryRow[Name];
+  const progress = (slot: Slots) => ({
+    state: slot("state"),
+    attempts: slot("attempts"),
+    next_attempt_at: slot("next_attempt_at"),
+    delivered_at: slot("delivered_at"),
+    last_error: slot("last_error"),
+  });
+  return {
+    insertAlert: prepare<AlertRow>(database, (slot) =>
+      db.insertInto("alerts").values({
+        id: slot("id"),
+        key: slot("key"),
+        content: slot("content"),
+        fired_at: slot("fired_at"),
+        cleared_at: slot("cleared_at"),
+      }),
+    ),
+    clearAlert: prepare<AlertRow>(database, (slot) =>
+      db
+        .updateTable("alerts")
+        .set({ content: slot("content"), cleared_at: slot("cleared_at") })
+        .where("id", "=", slot("id"))
+        .where("cleared_at", "is", null),
+    ),
+    insertDelivery: prepare<DeliveryRow>(database, (slot) =>
+      db.insertInto("deliveries").values({
+        id: slot("id"),
+        alert_id: slot("alert_id"),
+        alert: slot("alert"),
+        created_at: slot("created_at"),
+        ...progress(slot),
+      }),
+    ),
+    updateDelivery: prepare<DeliveryRow>(database, (slot) =>
+      db.updateTable("deliveries").set(progress(slot)).where("id", "=", slot("id")),
+    ),
+  };
+}
+
 function pruneStatements(database: DatabaseSync, db: Kysely<Tables>) {
   return {
     pruneEvents: prepare<PruneOrder>(database, (slot) =>
@@ -337,6 +399,12 @@ function pruneStatements(database: DatabaseSync, db: Kysely<Tables>) {
     pruneGone: prepare<PruneOrder>(database, (slot) =>
       db.deleteFrom("sandboxes").where("id", "in", oldGone(db, orderOf(slot))),
     ),
+    pruneAlerts: prepare<PruneOrder>(database, (slot) =>
+      db.deleteFrom("alerts").where("id", "in", oldAlerts(db, orderOf(slot))),
+    ),
+    pruneDeliveries: prepare<PruneOrder>(database, (slot) =>
+      db.deleteFrom("deliveries").where("id", "in", oldDeliveries(db, orderOf(slot))),
+    ),
   };
 }
 
@@ -344,6 +412,8 @@ const orderOf = (slot: <Name extends keyof PruneOrder>(name: Name) => PruneOrder
   eventsBefore: slot("eventsBefore"),
   keysBefore: slot("keysBefore"),
   goneBefore: slot("goneBefore"),
+  alertsBefore: slot("alertsBefore"),
+  deliveriesBefore: slot("deliveriesBefore"),
   limit: slot("limit"),
 });
 

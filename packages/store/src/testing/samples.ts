@@ -1,18 +1,25 @@
 /** Records for tests: whole ones, to be changed where a test cares. */
 import {
+  ALERT_KINDS,
+  ALERT_UNITS,
   type AttemptId,
   type CheckpointId,
   type DriveId,
   type ExecId,
+  newAlertId,
   newCheckpointId,
+  newDeliveryId,
   newDriveId,
   newExecId,
   newSandboxId,
   type SandboxId,
+  SEVERITIES,
   STOP_REASONS,
   TERMINAL_EXEC_STATUSES,
 } from "@holdfast/contract";
 import type {
+  AlertRecord,
+  DeliveryRecord,
   DriveRecord,
   ExecRecord,
   Instance,
@@ -248,6 +255,64 @@ export const sampleDrive = (changes: Partial<DriveRecord> = {}): DriveRecord => 
     ...changes,
   };
 };
+
+export const sampleAlert = (changes: Partial<AlertRecord> = {}): AlertRecord => ({
+  id: newAlertId(),
+  key: "capacity:disk",
+  kind: "capacity",
+  severity: "warning",
+  sandboxId: null,
+  message: "90 % of the disk is in use.",
+  unit: "percent",
+  value: 90,
+  threshold: 80,
+  clearBelow: 75,
+  target: null,
+  firedAt: 1_000,
+  clearedAt: null,
+  ...changes,
+});
+
+export const sampleDelivery = (changes: Partial<DeliveryRecord> = {}): DeliveryRecord => ({
+  id: newDeliveryId(),
+  state: "pending",
+  alert: sampleAlert(),
+  attempts: 0,
+  createdAt: 1_000,
+  nextAttemptAt: 1_000,
+  deliveredAt: null,
+  lastError: null,
+  ...changes,
+});
+
+const figure = fc.double({ noNaN: true, noDefaultInfinity: true, min: 0 });
+
+/** Any alert that may be written. */
+export const anyAlert: fc.Arbitrary<AlertRecord> = record({
+  key: fc.string({ minLength: 1 }),
+  kind: fc.constantFrom(...ALERT_KINDS),
+  severity: fc.constantFrom(...SEVERITIES),
+  sandboxId: orNull(is("sbx_0123456789abcdef" as SandboxId)),
+  message: text,
+  unit: fc.constantFrom(...ALERT_UNITS),
+  value: figure,
+  threshold: figure,
+  clearBelow: figure,
+  target: orNull(figure),
+  firedAt: time,
+}).map((rest) => ({ id: newAlertId(), clearedAt: null, ...rest }));
+
+/** Any delivery that may be written. */
+export const anyDelivery: fc.Arbitrary<DeliveryRecord> = fc
+  .tuple(
+    record({ alert: anyAlert, attempts: count, createdAt: time, lastError: orNull(text) }),
+    fc.oneof(
+      record({ state: is("pending"), nextAttemptAt: time, deliveredAt: is(null) }),
+      record({ state: is("delivered"), nextAttemptAt: is(null), deliveredAt: time }),
+      record({ state: is("dead"), nextAttemptAt: is(null), deliveredAt: is(null) }),
+    ),
+  )
+  .map(([base, state]) => ({ id: newDeliveryId(), ...base, ...state }));
 
 /** Any sandbox that may be written. */
 export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
