@@ -45,7 +45,17 @@ const SHARED = [
   "descriptors.c",
 ];
 const KEEPER = [
-  ...["exec.c", "exec_input.c", "exec_output.c", "exec_kill.c", "execs.c", "ends.c", "terminal.c", "sink.c"],
+  ...[
+    "exec.c",
+    "exec_input.c",
+    "exec_output.c",
+    "exec_kill.c",
+    "execs.c",
+    "ends.c",
+    "terminal.c",
+    "sink.c",
+    "stream.c",
+  ],
   ...["child.c", "user.c", "mark.c", "journal.c", "proc.c", "evidence.c"],
 ];
 

@@ -13,7 +13,7 @@ import {
   readlinkSync,
   rmSync,
 } from "node:fs";
-import { connect, type Socket } from "node:net";
+import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -66,6 +66,8 @@ function frame(id: number, type: number, ...fields: Buffer[]): Buffer {
 }
 
 const hello = (generation = 1) => frame(1, 1, u32(2), u64(generation), str("install"), str("box"));
+const dial = (port: number, generation = 1) =>
+  frame(1, 3, u32(2), u64(generation), str("install"), str("box"), u16(port));
 const ping = (id: number) => frame(id, 2, u64(id));
 const start = (
   id: number,
@@ -357,15 +359,140 @@ describe("a keeper", () => {
     await late.closed;
   });
 
-  test("holds at most sixteen links and makes room at the cost of ungreeted ones", async () => {
+  test("holds at most sixteen links, and makes room for newcomers at the cost of those that say nothing", async () => {
     const silent = await keeper.wire();
     const greeted: Wire[] = [];
-    for (let index = 0; index < 15; index++) greeted.push(await keeper.greeted());
-    greeted.push(await keeper.greeted());
-    await silent.closed;
+    for (let index = 0; index < 16; index++) greeted.push(await keeper.greeted());
     const surplus = await keeper.wire();
+    expect(refusal(await surplus.send(hello()).next())).toBe(LIMIT);
     await surplus.closed;
+    expect(silent.socket.closed).toBe(false);
+    await Promise.all(range(1, 256).map(() => keeper.wire()));
+    await silent.closed;
     for (const wire of greeted) expect((await wire.send(ping(2)).answer(2)).type).toBe(0x8002);
+  });
+
+  describe("that is dialled", () => {
+    const chunk = (text: string) => Buffer.concat([u32(text.length), Buffer.from(text)]);
+    const END = u32(0);
+    let port = 0;
+    /** What each connection at the port said, and how it ended. */
+    let heard: Promise<string>[] = [];
+    const server = createServer((socket) => {
+      let text = "";
+      socket.on("data", (data) => {
+        text += data;
+        if (text.endsWith("?")) socket.write(text);
+      });
+      heard.push(
+        new Promise((resolve) => {
+          socket.once("end", () => resolve(`${text} (ended)`));
+          socket.once("error", () => resolve(`${text} (cut)`));
+        }),
+      );
+    });
+
+    beforeAll(async () => {
+      server.listen(0, "127.0.0.1");
+      await once(server, "listening");
+      ({ port } = server.address() as AddressInfo);
+    });
+    beforeEach(() => {
+      heard = [];
+    });
+    afterAll(() => new Promise((closed) => server.close(closed)));
+
+    const dialled = async (): Promise<Wire> => {
+      const wire = await keeper.wire();
+      expect((await wire.send(dial(port)).next()).type).toBe(0x8003);
+      return wire;
+    };
+
+    test("passes on what chunks hold, however they come, and answers in chunks", async () => {
+      const wire = await dialled();
+      for (const byte of Buffer.concat([chunk("how"), chunk(" are"), chunk(" you?")])) {
+        wire.send(Buffer.of(byte));
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      const answer: Buffer[] = [];
+      wire.socket.on("data", (data) => answer.push(data));
+      await until("it answered", () => Buffer.concat(answer).equals(chunk("how are you?")));
+      wire.send(END);
+      await wire.closed;
+      expect(Buffer.concat(answer)).toEqual(Buffer.concat([chunk("how are you?"), END]));
+      expect(await heard[0]).toBe("how are you? (ended)");
+    });
+
+    test("delivers what an asker said that has ended and left", async () => {
+      const wire = await dialled();
+      wire.socket.end(Buffer.concat([chunk("the"), chunk(" end"), END]));
+      wire.socket.destroySoon();
+      expect(await heard[0]).toBe("the end (ended)");
+    });
+
+    test.each([
+      ["leaves", (wire: Wire) => wire.socket.destroySoon()],
+      ["shuts its side", (wire: Wire) => wire.socket.end()],
+      ["says more after the end", (wire: Wire) => wire.send(chunk(""), chunk("more"))],
+      ["leaves in a chunk's size", (wire: Wire) => wire.send(Buffer.of(7)).socket.destroySoon()],
+      ["leaves in a chunk", (wire: Wire) => wire.send(u32(7), Buffer.of(65)).socket.destroySoon()],
+      ["leaves in the largest chunk", (wire: Wire) => wire.send(u32(0xffffffff)).socket.destroySoon()],
+    ] as const)("resets the port where the asker %s", async (_, act) => {
+      const wire = await dialled();
+      wire.send(chunk("half"));
+      await until("that was passed on", () => heard.length > 0);
+      act(wire);
+      expect(await heard[0]).toMatch(/\(cut\)$/);
+      await wire.closed;
+    });
+
+    test("refuses what is malformed, early or not the first frame, and closes where it began", async () => {
+      const malformed = await keeper.wire();
+      const answer = await malformed.send(frame(1, 3, u32(2), u64(1), str("install"), str("box"))).next();
+      expect(refusal(answer)).toBe(MALFORMED);
+      expect((await malformed.send(hello()).next()).type).toBe(0x8001);
+      expect(refusal(await malformed.send(dial(port)).next())).toBe(UNKNOWN_TYPE);
+      expect((await malformed.send(ping(2)).answer(2)).type).toBe(0x8002);
+      const early = await keeper.wire();
+      expect(refusal(await early.send(dial(port), chunk("hello")).next())).toBe(MALFORMED);
+      await early.closed;
+      const nobody = await keeper.wire();
+      const refused = await nobody.send(dial(1)).next();
+      expect([refusal(refused), refused.payload.readUInt32LE(4)]).toEqual([11, 111]);
+      await nobody.closed;
+      expect(heard).toEqual([]);
+    });
+
+    test("keeps descriptors for its other work", async () => {
+      await keeper.terminate();
+      keeper = new SanitizedKeeper("ulimit -n 96");
+      const link = await keeper.greeted();
+      let refused = 0;
+      const streams: Wire[] = [];
+      while (refused === 0) {
+        const wire = await keeper.wire();
+        refused = refusal(await wire.send(dial(port)).next());
+        streams.push(wire);
+      }
+      expect(refused).toBe(LIMIT);
+      expect(streams.length).toBeGreaterThan(20);
+      expect(refusal(await link.send(frame(2, 41)).answer(2))).toBe(0);
+      await keeper.greeted();
+      for (const wire of streams) wire.socket.destroy();
+      link.send(start(3, "e1", ["true"]));
+      expect(await link.end("e1")).toBe(2);
+      await Promise.all(heard);
+    });
+
+    test("and stopped has cut all its streams", async () => {
+      const wire = await dialled();
+      wire.send(chunk("half"));
+      await until("that was passed on", () => heard.length > 0);
+      expect(await keeper.terminate()).toBe(0);
+      expect(await heard[0]).toMatch(/\(cut\)$/);
+      keeper = new SanitizedKeeper();
+      await keeper.greeted();
+    });
   });
 
   test("that has no descriptor left for a newcomer sleeps until it has", async () => {

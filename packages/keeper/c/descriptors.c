@@ -14,3 +14,8 @@ void descriptors_close_from(unsigned first) {
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < end) end = (unsigned)files.rlim_cur;
   for (unsigned fd = first; fd < end; fd++) close((int)fd);
 }
+
+bool descriptors_scarce(int fd) {
+  struct rlimit files;
+  return getrlimit(RLIMIT_NOFILE, &files) == 0 && (rlim_t)fd + DESCRIPTORS_RESERVED >= files.rlim_cur;
+}

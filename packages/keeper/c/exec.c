@@ -274,7 +274,7 @@ static void announce_to(struct link *link, const struct exec *exec) {
 
 /* What there is no room for is owed, and sent once there is. */
 static void announce(struct server *server, const struct exec *exec) {
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
     if (!link || !link->greeted || link->closing || link->ends_owed) continue;
     if (link_has_room(link)) {
@@ -292,7 +292,7 @@ static void announce_if_owed(struct exec *exec, void *context) {
 
 /* All at once: of the execs that are known there are never so many that this would be a queue of its own. */
 static void announce_owed(struct server *server) {
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
     if (!link || !link->ends_owed || !link_has_room(link)) continue;
     execs_each(announce_if_owed, link);

@@ -7,6 +7,7 @@
 
 #include "evidence.h"
 #include "exec.h"
+#include "stream.h"
 
 /* A request that waits for output, or for room in a command's stdin. */
 struct waiter {
@@ -264,6 +265,7 @@ static void settle_waiter(struct waiter *waiter) {
 
 static void tick(struct server *server) {
   execs_tick(server);
+  streams_tick(server);
   for (struct waiter **at = &waiters; *at;) {
     struct waiter *waiter = *at;
     bool gone = !waiter->pending.link;
@@ -292,12 +294,20 @@ static const struct route routes[] = {
     {15, handle_list},  {16, handle_forget}, {17, handle_resize}, {40, handle_probe}, {41, handle_processes}, {0, NULL},
 };
 
+static const struct route greetings[] = {{3, handle_dial}, {0, NULL}};
+
+static void bury(struct server *server) {
+  execs_bury(server);
+  streams_bury();
+}
+
 const struct service exec_service = {
+    .greetings = greetings,
     .routes = routes,
     .watches_deaths = execs_watch_deaths,
     .dying = execs_dying,
     .reaped = execs_reaped,
     .tick = tick,
     .link_gone = link_gone,
-    .bury = execs_bury,
+    .bury = bury,
 };

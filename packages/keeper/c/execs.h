@@ -1,4 +1,4 @@
-/* The exec requests, and the service that keeps execs going. */
+/* The exec requests, and the service that keeps execs and streams going. */
 #ifndef HOLDFAST_EXECS_H
 #define HOLDFAST_EXECS_H
 

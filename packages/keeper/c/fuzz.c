@@ -1,5 +1,5 @@
 /*
- * Throws bytes at the keeper's own loop, in a scratch directory that is its whole world (chroot):
+ * Throws bytes at the keeper's own loop, in a scratch directory and a network of its own that are its whole world:
  *
  *   fuzz --random SEED COUNT   COUNT rounds of made-up and mutated requests, the same for the same seed
  *   fuzz FILE, or fuzz         the bytes of a file or of stdin, as one link would send them
@@ -8,10 +8,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -25,12 +28,17 @@
 #include "proc.h"
 #include "remove.h"
 #include "server.h"
+#include "stream.h"
 #include "user.h"
 
 #define ROUND_FRAMES 40u
 #define ROUND_ROOM (3u * MIB)
 #define INPUT_MAX (64u * MIB)
 #define QUIET_TURNS 20
+#define DIAL_TURNS 4
+/* Where somebody listens, and how many connections are talked to there. */
+#define PORT 7
+#define PEERS 8
 
 /* Signals are among what is made up, and one may meet a child that has not run its command yet. */
 const char *__asan_default_options(void);
@@ -59,13 +67,13 @@ static bool once_in(uint64_t count) {
 
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Fields by letter: p path, i exec id, t text, d data, h handle, w watch, s size, a arguments, e environment, 1 4 8 numbers. */
+/* Fields by letter: n port, p path, i exec id, t text, d data, h handle, w watch, s size, a arguments, e environment, 1 4 8 numbers. */
 static const struct {
   uint16_t type;
   uint8_t weight;
   const char *fields;
 } requests[] = {
-    {1, 1, "48tt"},   {2, 2, "8"},   {10, 3, "iaepu81s8t"}, {11, 6, "i844"}, {12, 4, "i81d"}, {13, 2, "i4"},
+    {1, 1, "48tt"},   {2, 2, "8"},   {3, 1, "48ttn"},       {10, 3, "iaepu81s8t"}, {11, 6, "i844"}, {12, 4, "i81d"}, {13, 2, "i4"},
     {14, 2, "i"},     {15, 1, ""},   {16, 3, "i1"},         {17, 4, "is"},   {20, 4, "p1"},   {21, 4, "p"},
     {22, 4, "h84"},   {23, 6, "p4144"}, {24, 6, "hd"},      {25, 4, "h"},    {26, 4, "h"},    {27, 3, "p"},
     {28, 3, "h4"},    {29, 6, "p4144"}, {30, 3, "p1"},      {31, 3, "pp1"},  {32, 2, "p4"},   {33, 2, "p44"},
@@ -119,10 +127,19 @@ static void put_path(struct writer *out) {
   put_text(out, text);
 }
 
+static void put_port(struct writer *out) {
+  uint16_t port = once_in(8) ? (uint16_t)dice() : PORT + (uint16_t)once_in(8);
+  write_u8(out, (uint8_t)port);
+  write_u8(out, (uint8_t)(port >> 8));
+}
+
 static void put_field(struct writer *out, char field) {
   char id[8];
   uint64_t number = once_in(3) ? dice() : numbers[below(sizeof numbers / sizeof *numbers)];
   switch (field) {
+    case 'n':
+      put_port(out);
+      break;
     case 'p':
       put_path(out);
       break;
@@ -202,15 +219,70 @@ static void put_request(struct writer *out) {
   free(whole);
 }
 
-static void put_hello(struct writer *out) {
-  struct writer frame = writer_begin(1, 1, 64);
+/* A hello, or the same with a port behind it. */
+static void put_greeting(struct writer *out, bool dials) {
+  struct writer frame = writer_begin(1, dials ? 3 : 1, 64);
   write_u32(&frame, PROTOCOL_VERSION);
   write_u64(&frame, 1);
   put_text(&frame, "");
   put_text(&frame, "");
+  if (dials) put_port(&frame);
   struct chunk *whole = writer_end(&frame);
   put(out, whole->data, whole->size);
   free(whole);
+}
+
+/* What a stream is given: chunks, of which some lie, and an end, now and then before the last. */
+static void put_chunk(struct writer *out, bool last) {
+  size_t size = last || once_in(200) ? 0 : 1 + below(once_in(4) ? 200 * KIB : 300);
+  write_u32(out, once_in(100) ? (uint32_t)dice() : (uint32_t)size);
+  uint8_t *at = writer_room(out, size);
+  if (!at) abort();
+  memset(at, (int)below(256), size);
+  writer_keep(out, size);
+}
+
+/* ── Who listens ───────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int listener = -1;
+static int peers[PEERS];
+/* Whether they read so seldom that all buffers fill. */
+static bool peers_are_lazy;
+
+static bool open_network(void) {
+  int small = 16384;
+  struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  for (int i = 0; i < PEERS; i++) peers[i] = -1;
+  if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0) return false;
+  listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  return ioctl(listener, SIOCSIFFLAGS, &loopback) == 0 &&
+         bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 4) == 0;
+}
+
+static void close_peer(int *peer) {
+  if (*peer < 0) return;
+  if (once_in(3)) setsockopt(*peer, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+  close(*peer);
+  *peer = -1;
+}
+
+/* One thing that a server might do, or fail to do. */
+static void be_peer(int *peer) {
+  static uint8_t bytes[64 * 1024];
+  if (*peer < 0) {
+    *peer = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  } else if (once_in(peers_are_lazy ? 80 : 8)) {
+    while (recv(*peer, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+  } else if (once_in(8)) {
+    send(*peer, bytes, below(sizeof bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+  } else if (once_in(100)) {
+    shutdown(*peer, SHUT_WR);
+  } else if (once_in(100)) {
+    close_peer(peer);
+  }
 }
 
 /* ── Feeding ───────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -225,24 +297,34 @@ static void swallow(int fd) {
   while (recv(fd, answers, sizeof answers, MSG_DONTWAIT) > 0) continue;
 }
 
-static void feed(struct server *server, const uint8_t *data, size_t size) {
-  int pair[2];
+/* The first `alone` bytes are sent by themselves, and the others once what came of them has settled. */
+static void feed(struct server *server, const uint8_t *data, size_t size, size_t alone) {
+  int pair[2], small = 4096;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) < 0) abort();
+  if (alone > 0 && once_in(2)) setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
   struct link *link = link_open(server, pair[0]);
   if (!link) abort();
+  peers_are_lazy = once_in(2);
+  if (send(pair[1], data, alone, MSG_NOSIGNAL) != (ssize_t)alone) abort();
+  data += alone;
+  size -= alone;
+  for (int i = 0; alone > 0 && i < DIAL_TURNS; i++) turn(server);
   int quiet = 0;
-  while (server->links[0] == link && quiet < QUIET_TURNS) {
+  while ((server->links[0] == link || streams_open() > 0) && quiet < QUIET_TURNS) {
     ssize_t sent = send(pair[1], data, size < 8192 ? size : 8192, MSG_NOSIGNAL);
     if (sent > 0) {
       data += sent;
       size -= (size_t)sent;
     }
-    quiet = size == 0 ? quiet + 1 : 0;
+    bool is_stuck = sent <= 0 && streams_open() > 0;
+    quiet = size == 0 || is_stuck ? quiet + 1 : 0;
     turn(server);
+    for (int i = 0; i < PEERS; i++) be_peer(&peers[i]);
     if (!once_in(4)) swallow(pair[1]);
   }
   close(pair[1]);
-  while (server->links[0]) turn(server);
+  while (server->links[0] || streams_open() > 0) turn(server);
+  for (int i = 0; i < PEERS; i++) close_peer(&peers[i]);
 }
 
 /* The parsers that see text from elsewhere than a link. */
@@ -266,9 +348,18 @@ static void feed_random(struct server *server, uint64_t seed, uint64_t count) {
   state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
   for (uint64_t round = 0; round < count; round++) {
     struct writer out = writer_begin(0, 0, 4096);
-    if (!once_in(50)) put_hello(&out);
-    for (unsigned i = 0; i < ROUND_FRAMES && writer_size(&out) < ROUND_ROOM; i++) put_request(&out);
-    feed(server, out.chunk->data + FRAME_HEADER, writer_size(&out) - FRAME_HEADER);
+    bool dials = once_in(4);
+    if (!once_in(50)) put_greeting(&out, dials);
+    size_t greeting = writer_size(&out) - FRAME_HEADER;
+    for (unsigned i = 0; i < ROUND_FRAMES && writer_size(&out) < ROUND_ROOM; i++) {
+      if (dials) {
+        put_chunk(&out, i + 1 == ROUND_FRAMES);
+      } else {
+        put_request(&out);
+      }
+    }
+    size_t alone = dials && !once_in(10) ? greeting : 0;
+    feed(server, out.chunk->data + FRAME_HEADER, writer_size(&out) - FRAME_HEADER, alone);
     writer_drop(&out);
     server->generation = 1;
     parse_noise();
@@ -282,7 +373,7 @@ static void feed_file(struct server *server, int fd) {
   ssize_t got;
   state = 1;
   while (size < INPUT_MAX && (got = read(fd, data + size, INPUT_MAX - size)) > 0) size += (size_t)got;
-  feed(server, data, size);
+  feed(server, data, size, 0);
   free(data);
 }
 
@@ -308,8 +399,8 @@ static int run(int argc, char **argv, const char *scratch) {
   int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
   int input = argc == 2 ? open(argv[1], O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
   if (root < 0 || input < 0) return 2;
-  if (!enter_scratch(scratch)) {
-    fprintf(stderr, "fuzz: no scratch root: %s\n", strerror(errno));
+  if (!open_network() || !enter_scratch(scratch)) {
+    fprintf(stderr, "fuzz: no network or root of its own: %s\n", strerror(errno));
     return 77;
   }
   struct server server;
@@ -324,7 +415,9 @@ static int run(int argc, char **argv, const char *scratch) {
     feed_file(&server, input);
   }
   server_end(&server);
+  streams_end();
   execs_end();
+  close(listener);
   /* The leak check at exit looks into /proc. */
   return fchdir(root) == 0 && chroot(".") == 0 ? 0 : 2;
 }

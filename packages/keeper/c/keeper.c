@@ -20,11 +20,13 @@
 #include "execs.h"
 #include "files.h"
 #include "server.h"
+#include "stream.h"
 
 #define DEFAULT_CONTROL "/.holdfast/control"
 #define DEFAULT_OWNER 1000u
 #define SOCKET_NAME "keeper.sock"
-#define BACKLOG 64
+/* Every stream that there may be, asked for at once. */
+#define BACKLOG 512
 
 static void say(int fd, const char *text) {
   ssize_t ignored = write(fd, text, strlen(text));
@@ -43,7 +45,7 @@ static int give_up(const char *what) {
 /* Room for a newcomer is made by dropping the link that has waited longest without a hello. */
 static bool make_room(struct server *server) {
   struct link *oldest = NULL;
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < CONNECTIONS_MAX; i++) {
     struct link *link = server->links[i];
     if (!link) return true;
     if (!link->greeted && (!oldest || link->opened_at < oldest->opened_at)) oldest = link;
@@ -65,7 +67,7 @@ static bool comes_from_inside(const struct server *server, int fd) {
 
 static void listener_ready(struct server *server, struct source *source, uint32_t events) {
   (void)events;
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) server_listen_later(server);
@@ -139,6 +141,7 @@ static int keep(const char *control) {
   /* The end of PID 1 is the end of everything in its namespace. */
   if (server.init) _exit(0);
   execs_end();
+  streams_end();
   server_end(&server);
   return 0;
 }

@@ -13,6 +13,11 @@
 #define MESSAGE_MAX 200u
 
 #define LINKS_MAX 16
+/* Those whose first frame has not come yet, and all that has a place. */
+#define NEWCOMERS_MAX 256
+#define CONNECTIONS_MAX (LINKS_MAX + NEWCOMERS_MAX)
+/* Newcomers that are taken in one turn. */
+#define ACCEPTS_PER_TURN 32
 #define REQUESTS_IN_FLIGHT_MAX 256u
 #define LINK_QUEUE_MAX (4u * MIB)
 #define LINK_SILENCE_MS 15000u
@@ -23,6 +28,13 @@
 #define LINK_INPUT_BUFFER (64u * KIB)
 /* How long newcomers wait after one could not be taken for want of descriptors or memory. */
 #define LISTEN_PAUSE_MS 100u
+
+#define STREAMS_MAX 256u
+/* What is taken from one side of a stream at a time, and so the most that is ever kept for the other. */
+#define STREAM_PIECE (64u * KIB)
+/* What the kernel may keep for a slow side; its own default grows to megabytes. */
+#define STREAM_SOCKET_BUFFER (256u * KIB)
+#define DIAL_MS 5000u
 
 #define HANDLES_MAX 64u
 #define JOBS_MAX 64u

@@ -45,8 +45,8 @@ static void link_ready(struct server *server, struct source *source, uint32_t ev
 
 struct link *link_open(struct server *server, int fd) {
   int slot = 0;
-  while (slot < LINKS_MAX && server->links[slot]) slot++;
-  if (slot == LINKS_MAX) return NULL;
+  while (slot < CONNECTIONS_MAX && server->links[slot]) slot++;
+  if (slot == CONNECTIONS_MAX) return NULL;
   struct link *link = calloc(1, sizeof *link);
   if (!link) return NULL;
   link->source = (struct source){.fd = fd, .ready = link_ready};
@@ -58,6 +58,7 @@ struct link *link_open(struct server *server, int fd) {
     return NULL;
   }
   server->links[slot] = link;
+  if (slot >= server->links_end) server->links_end = slot + 1;
   return link;
 }
 
@@ -80,9 +81,10 @@ void link_close(struct link *link) {
   files_link_gone(link);
   watches_link_gone(link);
   if (server->service && server->service->link_gone) server->service->link_gone(server, link);
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     if (server->links[i] == link) server->links[i] = NULL;
   }
+  while (server->links_end > 0 && !server->links[server->links_end - 1]) server->links_end--;
   link->next_dead = server->dead_links;
   server->dead_links = link;
 }
@@ -120,14 +122,18 @@ void link_send(struct link *link, struct chunk *chunk) {
   link->queued += chunk->size;
 }
 
-static void send_refusal(struct link *link, uint32_t id, struct outcome outcome) {
+struct chunk *refusal_frame(uint32_t id, struct outcome outcome) {
   size_t length = strnlen(outcome.message, MESSAGE_MAX);
   struct writer out = writer_begin(id, TYPE_REFUSAL, 20 + length);
   write_u32(&out, outcome.code);
   write_u32(&out, (uint32_t)outcome.error);
   write_u64(&out, outcome.floor);
   write_bytes(&out, outcome.message, length);
-  link_send(link, writer_end(&out));
+  return writer_end(&out);
+}
+
+static void send_refusal(struct link *link, uint32_t id, struct outcome outcome) {
+  link_send(link, refusal_frame(id, outcome));
 }
 
 static void settle(struct link *link, uint32_t id, struct writer *out, struct outcome outcome) {
@@ -164,39 +170,64 @@ static bool slice_is(struct slice text, const char *wanted) {
 
 static void fence(struct server *server, uint64_t generation) {
   server->generation = generation;
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
     if (link && link->greeted && link->generation < generation) link_close(link);
   }
 }
 
-static struct outcome handle_hello(struct request *request) {
+struct greeting read_greeting(struct reader *in) {
+  read_u32(in);
+  uint64_t generation = read_u64(in);
+  struct slice installation = read_str(in);
+  return (struct greeting){generation, installation, read_str(in)};
+}
+
+struct outcome greeting_check(struct request *request, const struct greeting *greeting) {
   struct server *server = request->server;
   struct link *link = request->link;
-  read_u32(&request->in);
-  uint64_t generation = read_u64(&request->in);
-  struct slice installation = read_str(&request->in);
-  struct slice sandbox = read_str(&request->in);
-  if (!reader_done(&request->in)) return malformed();
-  if ((server->installation && !slice_is(installation, server->installation)) ||
-      (server->sandbox && !slice_is(sandbox, server->sandbox))) {
+  if ((server->installation && !slice_is(greeting->installation, server->installation)) ||
+      (server->sandbox && !slice_is(greeting->sandbox, server->sandbox))) {
     link->closing = true;
     return refused(WRONG_IDENTITY, "this is another sandbox");
   }
-  if (generation < server->generation) {
+  if (greeting->generation < server->generation) {
     link->closing = true;
     return refused(STALE_GENERATION, "a newer generation has been here");
   }
-  if (generation > server->generation) file_rules_renew(&server->files);
+  if (greeting->generation > server->generation) file_rules_renew(&server->files);
+  link->generation = greeting->generation;
+  fence(server, greeting->generation);
+  return answered();
+}
+
+void write_welcome(const struct server *server, struct writer *out) {
+  write_u32(out, PROTOCOL_VERSION);
+  write_str(out, HOLDFAST_VERSION);
+  write_str(out, server->boot_id);
+  write_u64(out, server->generation);
+  write_u64(out, server->started_at_ms);
+  write_u32(out, FRAME_SIZE_MAX);
+}
+
+static bool has_place(const struct server *server) {
+  int greeted = 0;
+  for (int i = 0; i < server->links_end; i++) greeted += server->links[i] && server->links[i]->greeted;
+  return greeted < LINKS_MAX;
+}
+
+static struct outcome handle_hello(struct request *request) {
+  struct link *link = request->link;
+  struct greeting greeting = read_greeting(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct outcome outcome = greeting_check(request, &greeting);
+  if (outcome.kind != ANSWER) return outcome;
+  if (!link->greeted && !has_place(request->server)) {
+    link->closing = true;
+    return refused(LIMIT, "too many links");
+  }
   link->greeted = true;
-  link->generation = generation;
-  fence(server, generation);
-  write_u32(&request->out, PROTOCOL_VERSION);
-  write_str(&request->out, HOLDFAST_VERSION);
-  write_str(&request->out, server->boot_id);
-  write_u64(&request->out, generation);
-  write_u64(&request->out, server->started_at_ms);
-  write_u32(&request->out, FRAME_SIZE_MAX);
+  write_welcome(request->server, &request->out);
   return answered();
 }
 
@@ -217,22 +248,32 @@ static const struct route *find_route(const struct route *routes, uint16_t type)
   return NULL;
 }
 
+/* NULL where there is none, or its time has not come. */
+static const struct route *route_for(const struct link *link, uint16_t type) {
+  const struct service *service = link->server->service;
+  const struct route *route = find_route(common_routes, type);
+  if (!link->greeted) {
+    if (route == &common_routes[0]) return route;
+    return service ? find_route(service->greetings, type) : NULL;
+  }
+  if (!route) route = find_route(file_routes, type);
+  if (!route && service) route = find_route(service->routes, type);
+  return route;
+}
+
 static void dispatch(struct link *link, const struct frame *frame) {
-  struct server *server = link->server;
-  const struct route *route = find_route(common_routes, frame->type);
-  if (!route) route = find_route(file_routes, frame->type);
-  if (!route && server->service) route = find_route(server->service->routes, frame->type);
+  const struct route *route = route_for(link, frame->type);
   struct request request = {
-      .server = server,
+      .server = link->server,
       .link = link,
       .id = frame->id,
       .type = frame->type,
       .in = reader_of(frame->payload, frame->payload_size),
   };
-  if (!link->greeted && frame->type != common_routes[0].type) {
-    settle(link, frame->id, &request.out, refused(NOT_GREETED, "a hello comes first"));
-  } else if (!route) {
-    settle(link, frame->id, &request.out, refused(UNKNOWN_TYPE, "unknown request"));
+  if (!route) {
+    struct outcome none = link->greeted ? refused(UNKNOWN_TYPE, "unknown request")
+                                        : refused(NOT_GREETED, "a hello comes first");
+    settle(link, frame->id, &request.out, none);
   } else {
     request.out = writer_begin(frame->id, frame->type | TYPE_ANSWER, 128);
     struct outcome outcome = route->handle(&request);

@@ -38,6 +38,8 @@ static const struct {
     {"stage", porter_stage, "SOURCE SUBPATH TARGET ro|rw OWNER", false},
     {"drive-root", porter_drive_root, "PATH IDBASE OWNER", false},
     {"usage", porter_usage, "PATH", false},
+    {"remount", porter_remount, "PID STARTTIME TARGET", false},
+    {"words", porter_words, "PID STARTTIME...", false},
     {"private", porter_private,
      "[--enter FILE] [--umount PATH]... [--run FILE] [--tmp DIRECTORY] [--bind FROM TO] -- COMMAND ARGUMENTS...", true},
 };

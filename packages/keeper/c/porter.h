@@ -40,6 +40,8 @@ int porter_unseal(int argc, char **argv);
 int porter_stage(int argc, char **argv);
 int porter_drive_root(int argc, char **argv);
 int porter_usage(int argc, char **argv);
+int porter_remount(int argc, char **argv);
+int porter_words(int argc, char **argv);
 
 /* Run by CRIU, which passes no arguments: the stage of the restore. */
 int porter_restoring(const char *stage);

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "porter_instance.h"
 #include "porter_way.h"
 
 #define ID_MAX 0xfffffffeLL
@@ -108,37 +108,6 @@ static void say_seal(const struct seal *before) {
   } else {
     printf(" -\n");
   }
-}
-
-/* ── The instance ──────────────────────────────────────────────────────────────────────────────────────────────── */
-
-/*
- * Everything is reached through the directory whose start time was compared: it means that very process, whoever gets the
- * pid later. One that shares the host's mounts is not an instance.
- */
-static int open_mounts(const char *pid, const char *started, int *namespace) {
-  struct stat own, its;
-  long long number = porter_number(pid, 0x7fffffff), start = porter_number(started, __LONG_LONG_MAX__ / 10);
-  if (number <= 0 || start < 0) return PORTER_USAGE;
-  int process = porter_process((pid_t)number);
-  if (process < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the process can't be looked at");
-  if (porter_field(process, PORTER_STARTED) != start) return PORTER_GONE;
-  *namespace = openat(process, "ns/mnt", O_RDONLY | O_CLOEXEC);
-  if (*namespace < 0 && (errno == ENOENT || errno == ESRCH)) return PORTER_GONE;
-  if (*namespace < 0 || fstat(*namespace, &its) < 0 || stat("/proc/self/ns/mnt", &own) < 0) {
-    return porter_failed("the process's mounts can't be looked at");
-  }
-  close(process);
-  if (own.st_dev != its.st_dev || own.st_ino != its.st_ino) return PORTER_DONE;
-  errno = 0;
-  return porter_failed("the process has no mounts of its own");
-}
-
-/* From here on paths are those of the instance. */
-static int enter_mounts(int namespace, int *root) {
-  if (setns(namespace, CLONE_NEWNS) < 0) return porter_failed("the process's mounts can't be entered");
-  *root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  return *root < 0 ? porter_failed("the root of the process can't be opened") : PORTER_DONE;
 }
 
 /* ── The mount ─────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -237,9 +206,9 @@ int porter_mount(int argc, char **argv) {
   umask(022);
   int namespace, root;
   struct tree tree;
-  int status = open_mounts(argv[0], argv[1], &namespace);
+  int status = instance_mounts(argv[0], argv[1], &namespace);
   if (status == PORTER_DONE) status = open_source(argv[2], argv[3], read_only, source_owner, &tree);
-  if (status == PORTER_DONE) status = enter_mounts(namespace, &root);
+  if (status == PORTER_DONE) status = instance_enter(namespace, &root);
   return status == PORTER_DONE ? mount_at(&tree, root, argv[4], target_owner) : status;
 }
 
@@ -282,8 +251,8 @@ int porter_unmount(int argc, char **argv) {
   struct seal before;
   if (argc != 6 || !way_is_path(argv[2]) || !read_seal(argv + 3, &before)) return PORTER_USAGE;
   int namespace, root;
-  int status = open_mounts(argv[0], argv[1], &namespace);
-  if (status == PORTER_DONE) status = enter_mounts(namespace, &root);
+  int status = instance_mounts(argv[0], argv[1], &namespace);
+  if (status == PORTER_DONE) status = instance_enter(namespace, &root);
   return status == PORTER_DONE ? unmount_at(root, argv[2], &before) : status;
 }
 

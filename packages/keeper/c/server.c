@@ -49,13 +49,17 @@ bool source_watch(struct server *server, struct source *source, uint32_t interes
   return true;
 }
 
+void source_ignore(struct source *source) {
+  if (source->interest) epoll_ctl(source->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+  source->interest = 0;
+}
+
 /* Closing alone is not enough: while a forked child still has the descriptor, epoll would go on reporting it. */
 void source_close(struct source *source) {
   if (source->fd < 0) return;
-  if (source->interest) epoll_ctl(source->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+  source_ignore(source);
   close(source->fd);
   source->fd = -1;
-  source->interest = 0;
 }
 
 void source_move(struct source *from, struct source *to) {
@@ -274,7 +278,7 @@ static void sleep_until_due(struct server *server) {
 static void trim(struct server *server) {
   if (server->trimmed || server->lived_ms < server->busy_at + IDLE_TRIM_MS) return;
   server->trimmed = true;
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
     if (!link || link->input_start != link->input_end) continue;
     free(link->input);
@@ -286,15 +290,15 @@ static void trim(struct server *server) {
 
 void server_turn(struct server *server) {
   sleep_until_due(server);
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     if (server->links[i]) link_pump(server->links[i]);
   }
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     if (server->links[i]) watches_tick(server->links[i]);
   }
   if (server->child_died) reap(server);
   if (server->service && server->service->tick) server->service->tick(server);
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     if (server->links[i]) link_flush(server->links[i]);
     if (server->links[i]) link_check(server->links[i]);
   }
@@ -306,7 +310,7 @@ void server_turn(struct server *server) {
 }
 
 void server_end(struct server *server) {
-  for (int i = 0; i < LINKS_MAX; i++) {
+  for (int i = 0; i < server->links_end; i++) {
     if (server->links[i]) link_close(server->links[i]);
   }
   while (server->jobs) {

@@ -30,6 +30,8 @@ struct source {
 };
 
 bool source_watch(struct server *server, struct source *source, uint32_t interest);
+/* Leaves it open, and its errors unseen: one that nothing can be done about yet would keep the loop awake. */
+void source_ignore(struct source *source);
 void source_close(struct source *source);
 /* Has `to`, which is not open, watch what `from` did; that one is closed then. Both are where it can't be watched. */
 void source_move(struct source *from, struct source *to);
@@ -104,6 +106,8 @@ struct job;
 
 /* What a server offers beyond hello, ping and files. Any member may be NULL. */
 struct service {
+  /* What a connection may begin with instead of a hello. */
+  const struct route *greetings;
   const struct route *routes;
   /* Whether deaths matter before they are waited for: `dying` is called where this says so. */
   bool (*watches_deaths)(void);
@@ -158,7 +162,10 @@ struct server {
   bool trimmed;
   /* Lived time from which newcomers are taken again; 0 while they are. */
   uint64_t listen_at;
-  struct link *links[LINKS_MAX];
+  /* Links, and newcomers that may become one. */
+  struct link *links[CONNECTIONS_MAX];
+  /* No place from here on is taken. */
+  int links_end;
   struct link *dead_links;
   struct job *jobs;
   size_t job_count;
@@ -180,6 +187,20 @@ uint64_t realtime_us(void);
  */
 struct outcome job_start(struct request *request, int fd, int (*work)(int fd, const void *argument),
                          const void *argument);
+
+/* Who asks, in the first frame of every connection. */
+struct greeting {
+  uint64_t generation;
+  struct slice installation;
+  struct slice sandbox;
+};
+
+struct greeting read_greeting(struct reader *in);
+/* Takes the generation, and drops links with a smaller one; or refuses, and has the connection closed. */
+struct outcome greeting_check(struct request *request, const struct greeting *greeting);
+void write_welcome(const struct server *server, struct writer *out);
+/* NULL where there is no memory for it. */
+struct chunk *refusal_frame(uint32_t id, struct outcome outcome);
 
 struct link *link_open(struct server *server, int fd);
 /* Takes what has come in, as far as limits allow. */

@@ -1,4 +1,5 @@
 export { type KeeperBinaries, keeperBinaries } from "./binaries.ts";
+export { type Dialled, type DialOptions, dialKeeper } from "./dial.ts";
 export { readExec } from "./exec-codec.ts";
 export type { Owner } from "./file-codec.ts";
 export type { JailedFiles } from "./files.ts";

@@ -1,7 +1,7 @@
 import type { Probe, ProcessInfo } from "@holdfast/engine";
 import { type Ask, ask, nothing } from "./ask.ts";
 import { PROTOCOL, REQUEST } from "./protocol.ts";
-import { type Reader, WireError } from "./wire.ts";
+import { type Reader, WireError, type Writer } from "./wire.ts";
 
 /** Who asks. The other side serves only who names it right, with a generation no smaller than it has seen. */
 export interface Greeting {
@@ -23,30 +23,45 @@ const SMALLEST_PROCESS = 41;
 /** What came back. All that is sure of another version of the protocol is that its number comes first. */
 export type HelloAnswer = { spoken: typeof PROTOCOL; welcome: Welcome } | { spoken: number; welcome: null };
 
+function writeGreeting(out: Writer, greeting: Greeting): void {
+  out.u32(PROTOCOL);
+  out.u64(greeting.generation);
+  out.str(greeting.installation);
+  out.str(greeting.sandbox);
+}
+
+function readWelcome(from: Reader, greeting: Greeting): HelloAnswer {
+  const spoken = from.u32();
+  if (spoken !== PROTOCOL) {
+    from.take(from.left);
+    return { spoken, welcome: null };
+  }
+  const version = from.str();
+  const bootId = from.str();
+  if (!BOOT_ID.test(bootId)) throw new WireError("a boot id that is none");
+  if (from.u64() !== greeting.generation) throw new WireError("another generation was greeted back");
+  const startedAt = from.u64();
+  from.u32();
+  return { spoken, welcome: { version, bootId, startedAt } };
+}
+
 export const hello = (greeting: Greeting): Ask<HelloAnswer> =>
   ask(
     REQUEST.hello,
-    (out) => {
-      out.u32(PROTOCOL);
-      out.u64(greeting.generation);
-      out.str(greeting.installation);
-      out.str(greeting.sandbox);
-    },
-    (from) => {
-      const spoken = from.u32();
-      if (spoken !== PROTOCOL) {
-        from.take(from.left);
-        return { spoken, welcome: null };
-      }
-      const version = from.str();
-      const bootId = from.str();
-      if (!BOOT_ID.test(bootId)) throw new WireError("a boot id that is none");
-      if (from.u64() !== greeting.generation) throw new WireError("another generation was greeted back");
-      const startedAt = from.u64();
-      from.u32();
-      return { spoken, welcome: { version, bootId, startedAt } };
-    },
+    (out) => writeGreeting(out, greeting),
+    (from) => readWelcome(from, greeting),
     "urgent",
+  );
+
+/** Answered once somebody at the port has. */
+export const dial = (greeting: Greeting, port: number): Ask<HelloAnswer> =>
+  ask(
+    REQUEST.dial,
+    (out) => {
+      writeGreeting(out, greeting);
+      out.u16(port);
+    },
+    (from) => readWelcome(from, greeting),
   );
 
 export const ping = (nonce: number): Ask<void> =>

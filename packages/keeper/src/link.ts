@@ -54,7 +54,7 @@ export async function greet(channel: Channel, greeting: Greeting, signal: AbortS
   }
 }
 
-const otherProtocol = (spoken: number) =>
+export const otherProtocol = (spoken: number) =>
   `the keeper speaks version ${spoken} of the protocol, this server version ${PROTOCOL}: ` +
   "the sandbox was made by another version of Holdfast and can't be served by this one";
 

@@ -18,6 +18,7 @@ import {
   readUsage,
   type StageOrder,
 } from "./porter-drive.ts";
+import { type ProcessName, type ProcessWords, readRemounted, readWords } from "./porter-instance.ts";
 import { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawner.ts";
 import { WireError } from "./wire.ts";
 
@@ -240,6 +241,23 @@ export class Porter {
   /** What a tree has allocated, mounts in it left out, and how many files it has, directories not counted. */
   async usage(path: string, signal: AbortSignal): Promise<DriveUsage> {
     return readUsage((await this.#run(["usage", path], this.#slowDeadlineMs, [], signal)).output);
+  }
+
+  /**
+   * Puts the root of a living instance where the host sees it, as the same mount that the instance has: that is the only
+   * way where an overlay was taken off the host meanwhile. What is mounted there already goes below it; the same is fine.
+   */
+  async remount(order: ProcessName & { target: string }): Promise<Identity | "gone"> {
+    const args = ["remount", String(order.pid), order.startTime, order.target];
+    const { code, output } = await this.#run(args, this.#deadlineMs, [GONE]);
+    return code === GONE ? "gone" : readRemounted(output);
+  }
+
+  /** What processes say of themselves, by pid; those that are gone are left out. Where one hangs, the signal ends it. */
+  async words(processes: readonly ProcessName[], signal: AbortSignal): Promise<Map<number, ProcessWords>> {
+    if (processes.length === 0) return new Map();
+    const args = processes.flatMap(({ pid, startTime }) => [String(pid), startTime]);
+    return readWords((await this.#run(["words", ...args], this.#deadlineMs, [], signal)).output);
   }
 
   /** Runs any other helper: see `Spawner`. */

@@ -16,6 +16,7 @@ export const EXEC_END = 0x0100;
 export const REQUEST = {
   hello: 1,
   ping: 2,
+  dial: 3,
   execStart: 10,
   execRead: 11,
   execStdin: 12,

@@ -1,5 +1,5 @@
 import { closeSync, constants, fstatSync, openSync } from "node:fs";
-import { connect, type Socket } from "node:net";
+import { connect, type OnReadOpts, type Socket } from "node:net";
 import { LinkLost } from "@holdfast/engine";
 
 const O_PATH = 0o10000000;
@@ -13,26 +13,19 @@ const arrivals = Buffer.allocUnsafeSlow(262_144);
 /**
  * Connects to a socket in a directory that a sandbox may write to. What was opened is looked at before it is used, and
  * the connection goes to that very thing by its descriptor: a symbolic link planted at the path is refused, one put
- * there in between is never followed. The chunk given to `onBytes` is overwritten after the call.
+ * there in between is never followed. The chunk given to `onBytes` is overwritten after the call; without it the socket
+ * is read like any other.
  */
 export function openSocket(
   path: string,
-  onBytes: (chunk: Buffer) => void,
+  onBytes: ((chunk: Buffer) => void) | null,
   signal: AbortSignal,
 ): Promise<Socket> {
   signal.throwIfAborted();
   const fd = openPath(path);
   const { promise, resolve, reject } = Promise.withResolvers<Socket>();
-  const socket = connect({
-    path: `/proc/self/fd/${fd}`,
-    onread: {
-      buffer: arrivals,
-      callback: (size, buffer) => {
-        onBytes((buffer as Buffer).subarray(0, size));
-        return true;
-      },
-    },
-  });
+  const at = { path: `/proc/self/fd/${fd}` };
+  const socket = connect(onBytes === null ? at : { ...at, onread: sharing(onBytes) });
   const abort = () => socket.destroy(signal.reason);
   const settled = () => {
     closeSync(fd);
@@ -53,6 +46,14 @@ export function openSocket(
   });
   return promise;
 }
+
+const sharing = (onBytes: (chunk: Buffer) => void): OnReadOpts => ({
+  buffer: arrivals,
+  callback: (size, buffer) => {
+    onBytes((buffer as Buffer).subarray(0, size));
+    return true;
+  },
+});
 
 function openPath(path: string): number {
   let fd: number;
