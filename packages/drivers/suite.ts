@@ -1,14 +1,26 @@
 import {
   DEFAULT_IMAGE,
   DEFAULT_RESOURCES,
+  type ExecId,
   newCheckpointId,
   newExecId,
   newSandboxId,
   type Resources,
   type SandboxId,
 } from "@holdfast/contract";
-import type { Driver, ExecOrder, Instance, LaunchOrder, Link, Observation } from "@holdfast/engine";
+import type {
+  Driver,
+  ExecOrder,
+  Instance,
+  LaunchOrder,
+  Link,
+  Look,
+  Observation,
+  ProcessSeen,
+  Usage,
+} from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { describePorts } from "./port-suite.ts";
 
 /** One driver on a state of its own, and the few things about its world that only its maker knows. */
 export interface DriverUnderTest {
@@ -17,6 +29,10 @@ export interface DriverUnderTest {
   again(): Promise<Driver>;
   /** Kills the instance's first process, as an operator or the kernel might. */
   kill(instance: Instance): void;
+  /** Stops the instance's first process by a signal, as someone might who looks into it. */
+  halt(instance: Instance): void;
+  /** Takes the instance's root off the host behind the driver's back. */
+  takeRootOff(instance: Instance): void;
   /** Does to this driver's instances what a restart of the host does: what is in no file is gone, and the boot another. */
   reboot(): Promise<void>;
   /** Paths of the host that must not exist inside. */
@@ -45,6 +61,25 @@ export interface Ran {
   output: string;
 }
 
+/** Starts a shell command, which is ended after a while, and does not wait for it. */
+export async function start(link: Link, command: string, changes: Partial<ExecOrder> = {}): Promise<ExecId> {
+  const order = {
+    id: newExecId(),
+    argv: ["/bin/sh", "-c", command],
+    env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
+    cwd: "/",
+    user: "",
+    timeoutMs: CALL_MS,
+    stdin: false,
+    tty: null,
+    journalCapBytes: 4 * 1_048_576,
+    digest: "0".repeat(64),
+    ...changes,
+  };
+  await link.startExec(order, soon());
+  return order.id;
+}
+
 /** Runs a shell command through the link to its end. */
 export async function run(
   link: Link,
@@ -52,20 +87,7 @@ export async function run(
   user = "",
   tty: ExecOrder["tty"] = null,
 ): Promise<Ran> {
-  const id = newExecId();
-  const order = {
-    id,
-    argv: ["/bin/sh", "-c", command],
-    env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
-    cwd: "/",
-    user,
-    timeoutMs: CALL_MS,
-    stdin: false,
-    tty,
-    journalCapBytes: 4 * 1_048_576,
-    digest: "0".repeat(64),
-  };
-  await link.startExec(order, soon());
+  const id = await start(link, command, { user, tty });
   let output = "";
   for (let cursor = 0, more = true; more; ) {
     const slice = await link.readExec(
@@ -80,6 +102,26 @@ export async function run(
   const exec = (await link.listExecs(soon())).find((known) => known.id === id);
   return { exitCode: exec?.exitCode ?? Number.NaN, output };
 }
+
+/** Two threads that each wait for the other's lock, and one that waits for their end. */
+const DEADLOCK = `
+import threading, time
+locks = [threading.Lock(), threading.Lock()]
+def take(first, second):
+    with locks[first]:
+        time.sleep(0.2)
+        locks[second].acquire()
+threads = [threading.Thread(target=take, args=order) for order in ((0, 1), (1, 0))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+`;
+
+const ZOMBIES = `
+import os, time
+for _ in range(20):
+    if os.fork() == 0: os._exit(0)
+time.sleep(1000)
+`;
 
 /** What every driver owes the engine. */
 export function describeDriver(name: string, make: () => Promise<DriverUnderTest>): void {
@@ -243,6 +285,62 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       await world.driver.thaw(instance.sandboxId, soon());
       await link.ping(soon());
       expect(await observe(instance.sandboxId)).toMatchObject({ state: "running", problems: [] });
+    });
+
+    test("an instance that was frozen and stopped by a signal serves again once thawed", async () => {
+      const instance = await launch();
+      const { sandboxId } = instance;
+      const link = await connect(instance);
+      world.halt(instance);
+      await expect.poll(() => observe(sandboxId), { timeout: 5_000 }).toMatchObject({ state: "stopped" });
+      await world.driver.freeze(sandboxId, soon());
+      expect(await observe(sandboxId)).toMatchObject({ state: "frozen" });
+      await world.driver.thaw(sandboxId, soon());
+      expect(await observe(sandboxId)).toMatchObject({ state: "running", problems: [] });
+      expect(await run(link, "echo on")).toEqual({ exitCode: 0, output: "on\n" });
+      await world.driver.thaw(sandboxId, soon());
+    });
+
+    test("an instance that is stopped by a signal while it is frozen serves again once thawed", async () => {
+      const instance = await launch();
+      const { sandboxId } = instance;
+      const link = await connect(instance);
+      await world.driver.freeze(sandboxId, soon());
+      world.halt(instance);
+      await world.driver.thaw(sandboxId, soon());
+      expect(await run(link, "echo on")).toEqual({ exitCode: 0, output: "on\n" });
+      expect(await observe(sandboxId)).toMatchObject({ state: "running", problems: [] });
+    });
+
+    test("a root that was taken off the host is put back, and goes with the sandbox", async () => {
+      const instance = await launch();
+      const { sandboxId } = instance;
+      const link = await connect(instance);
+      const { root } = await link.probe(soon());
+      await run(link, "echo before > /root/a", "root");
+      world.takeRootOff(instance);
+      expect(await observe(sandboxId)).toMatchObject({ root: null, problems: [{ code: "root_unmounted" }] });
+      for (let i = 0; i < 2; i++) {
+        await world.driver.remount(sandboxId, soon());
+        expect(await observe(sandboxId)).toMatchObject({ seen: "present", root, problems: [] });
+      }
+      expect(await run(link, "echo after >> /root/a; cat /root/a", "root")).toMatchObject({
+        output: "before\nafter\n",
+      });
+      expect(await link.probe(soon())).toMatchObject({ root });
+      await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      const { files, close } = await world.driver.files(sandboxId, soon());
+      expect(await files.stat("/root/a", { follow: false }, soon())).toMatchObject({ sizeBytes: 13 });
+      await close();
+      await world.driver.destroy(sandboxId, soon());
+      expect(await thingsOf(sandboxId)).toEqual([]);
+    });
+
+    test("nothing is put back of what does not live", async () => {
+      const { sandboxId } = await launch();
+      await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      await expect(world.driver.remount(sandboxId, soon())).rejects.toThrow(/instance/);
+      await expect(world.driver.remount(newSandboxId(), soon())).rejects.toThrow(/instance/);
     });
 
     test("a frozen instance can be stopped", async () => {
@@ -434,6 +532,213 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await world.driver.written([unknown], soon())).toEqual(new Map([[unknown, 0]]));
     });
 
+    const usageOf = async (id: SandboxId): Promise<Usage> => {
+      const usage = (await world.driver.measure([id], soon())).get(id);
+      if (usage === undefined) throw new Error("measure left an id out");
+      return usage;
+    };
+
+    test("what a sandbox uses is measured", async () => {
+      const [busy, idle] = await Promise.all([launch({ cpus: 0.5 }), launch()]);
+      const id = busy.sandboxId;
+      const before = await usageOf(id);
+      const link = await connect(busy);
+      await start(link, "while :; do :; done");
+      await start(
+        link,
+        "head -c 20000000 /dev/zero > /dev/shm/held; head -c 5000000 /dev/zero > /root/a; sleep 1000",
+        {
+          user: "root",
+        },
+      );
+      const grown = async () => {
+        const { cpuMs, throttledMs, memoryBytes, writtenBytes, processes } = await usageOf(id);
+        return (
+          cpuMs > before.cpuMs + 300 &&
+          throttledMs > 0 &&
+          memoryBytes > 20_000_000 &&
+          writtenBytes >= 5_000_000 &&
+          processes === 4
+        );
+      };
+      await expect.poll(grown, { timeout: 15_000 }).toBe(true);
+      const both = await world.driver.measure([id, idle.sandboxId, newSandboxId()], soon());
+      expect([...both.keys()]).toEqual([id, idle.sandboxId]);
+      expect(both.get(idle.sandboxId)).toMatchObject({ processes: 1, pidsRefused: 0, disk: null });
+      expect(both.get(idle.sandboxId)?.cpuMs).toBeLessThan(both.get(id)?.cpuMs ?? 0);
+      await world.driver.freeze(id, soon());
+      expect((await usageOf(id)).processes).toBe(4);
+    });
+
+    test("forks that a limit refused are counted", async () => {
+      const { sandboxId, ...instance } = await launch({ pids: 16 });
+      const link = await connect({ sandboxId, ...instance });
+      await run(link, "for i in $(seq 1 40); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
+      expect(await usageOf(sandboxId)).toMatchObject({ processes: expect.any(Number) });
+      expect((await usageOf(sandboxId)).pidsRefused).toBeGreaterThan(0);
+    });
+
+    test("a disk of its own is measured, and is full when commands find it so", async () => {
+      const instance = await launch({ diskMb: 48 });
+      const shareOf = async () => {
+        const { disk } = await usageOf(instance.sandboxId);
+        return disk === null ? Number.NaN : disk.usedBytes / disk.limitBytes;
+      };
+      expect(await shareOf()).toBeLessThan(0.3);
+      const link = await connect(instance);
+      await run(link, "dd if=/dev/zero of=/root/fill bs=64k conv=fsync 2>/dev/null", "root");
+      expect(await shareOf()).toBeGreaterThan(0.97);
+      await run(link, "rm /root/fill", "root");
+      await expect.poll(shareOf, { timeout: 15_000 }).toBeLessThan(0.3);
+    });
+
+    const inspect = (id: SandboxId): Promise<Look> => world.driver.inspect(id, soon());
+    const python = (link: Link, code: string): Promise<ExecId> =>
+      start(link, "", { argv: ["/usr/bin/python3", "-c", code] });
+    /** The process of an exec that was started last, once it is as expected. */
+    const seenIn = (id: SandboxId, execId: ExecId) => {
+      const find = async (): Promise<ProcessSeen | undefined> =>
+        (await inspect(id)).processes.findLast((process) => process.execId === execId);
+      return expect.poll(find, { timeout: 15_000 });
+    };
+
+    const WAITING = [
+      ["a busy loop", "while :; do :; done", { on: "cpu", bounded: true }],
+      ["a sleep", "exec sleep 1000", { on: "sleep", bounded: true }],
+      [
+        "a read of a FIFO",
+        "mkfifo /tmp/a; exec cat <> /tmp/a",
+        { on: "fifo", bounded: false, what: "/tmp/a" },
+      ],
+      [
+        "a FIFO without another end",
+        "mkfifo /tmp/b; exec cat /tmp/b",
+        { on: "fifo", bounded: false, what: null },
+      ],
+      ["a pipe", "sleep 1000 | exec cat", { on: "pipe", bounded: false }],
+      [
+        "a lock",
+        "exec 9> /tmp/l; flock 9; exec flock /tmp/l true",
+        { on: "lock", bounded: false, what: "/tmp/l" },
+      ],
+      ["a stopped process", "kill -STOP $$", { on: "stopped", bounded: false }],
+    ] as const;
+    test.for(WAITING)("%s is seen from outside as what it is", async ([, command, wait]) => {
+      const instance = await launch();
+      const exec = await start(await connect(instance), command);
+      await seenIn(instance.sandboxId, exec).toMatchObject({ waits: [{ threads: 1, ...wait }] });
+    });
+
+    const PROGRAMS = [
+      ["a deadlock", DEADLOCK, [{ on: "futex", bounded: false, threads: 3 }]],
+      [
+        "a lock with a time limit",
+        "import threading as t; l = t.Lock(); l.acquire(); l.acquire(timeout=1000)",
+        [{ on: "futex", bounded: true }],
+      ],
+      ["a program that polls", "import select; select.poll().poll()", [{ on: "events", bounded: false }]],
+      [
+        "a program that polls for a while",
+        "import select; select.epoll().poll(1000)",
+        [{ on: "events", bounded: true }],
+      ],
+      [
+        "a server",
+        "import socket as s; a = s.socket(); a.bind(('127.0.0.1', 0)); a.listen(); a.accept()",
+        [{ on: "socket", bounded: false }],
+      ],
+    ] as const;
+    test.for(PROGRAMS)("%s is seen from outside with its threads", async ([, code, waits]) => {
+      const instance = await launch();
+      const exec = await python(await connect(instance), code);
+      await seenIn(instance.sandboxId, exec).toMatchObject({ waits });
+    });
+
+    test("those that ended and nobody asked about are seen with their parent", async () => {
+      const instance = await launch();
+      const exec = await python(await connect(instance), ZOMBIES);
+      const zombies = async () =>
+        (await inspect(instance.sandboxId)).processes.filter(({ state }) => state === "Z");
+      await expect.poll(zombies, { timeout: 15_000 }).toHaveLength(20);
+      const { processes, truncated } = await inspect(instance.sandboxId);
+      const parent = processes.find(({ execId, state }) => execId === exec && state !== "Z");
+      expect(truncated).toBe(false);
+      for (const zombie of await zombies())
+        expect(zombie).toMatchObject({
+          parent: parent?.pid,
+          execId: exec,
+          rssBytes: 0,
+          waits: [{ on: "zombie", threads: 1 }],
+        });
+    });
+
+    test("a process is told by its numbers inside, its own words and its exec", async () => {
+      const instance = await launch();
+      const link = await connect(instance);
+      const exec = await start(link, "env -i sleep 4321; :");
+      await seenIn(instance.sandboxId, exec).toMatchObject({ name: "sleep", commandLine: "sleep 4321" });
+      const { processes } = await inspect(instance.sandboxId);
+      expect(processes.map(({ pid, parent }) => [pid, parent])).toEqual(
+        (await link.processes(soon())).map(({ pid, parent }) => [pid, parent]),
+      );
+      const [keeper, shell, sleeper] = processes;
+      expect(keeper).toMatchObject({ pid: 1, parent: 0, execId: "", startTime: instance.startTime });
+      expect(shell).toMatchObject({ execId: exec, threads: 1, waits: [{ on: "child" }] });
+      expect(sleeper).toMatchObject({ parent: shell?.pid, execId: exec, state: "S" });
+      expect(sleeper?.rssBytes).toBeGreaterThan(0);
+      expect(sleeper?.faults).toBeGreaterThan(0);
+    });
+
+    test("what processes do shows from one look to the next", async () => {
+      const instance = await launch();
+      const exec = await start(await connect(instance), "while read line; do :; done < /dev/zero");
+      const one = async () => {
+        const { processes } = await inspect(instance.sandboxId);
+        return processes.find(({ execId }) => execId === exec);
+      };
+      await expect.poll(async () => (await one())?.cpuMs ?? 0, { timeout: 15_000 }).toBeGreaterThan(100);
+      const before = (await one())?.calls ?? 0;
+      await expect.poll(async () => (await one())?.calls ?? 0, { timeout: 15_000 }).toBeGreaterThan(before);
+    });
+
+    test("processes are seen of an instance that is frozen, and of one whose keeper is stopped", async () => {
+      const instance = await launch();
+      const { sandboxId } = instance;
+      const exec = await start(await connect(instance), "exec sleep 1000");
+      await seenIn(sandboxId, exec).toMatchObject({ waits: [{ on: "sleep" }] });
+      world.halt(instance);
+      await expect
+        .poll(() => inspect(sandboxId), { timeout: 5_000 })
+        .toMatchObject({
+          processes: [
+            { pid: 1, state: "T", waits: [{ on: "stopped" }] },
+            { execId: exec, waits: [{ on: "sleep" }] },
+          ],
+        });
+      await world.driver.freeze(sandboxId, soon());
+      const { processes } = await inspect(sandboxId);
+      expect(processes).toMatchObject([
+        { pid: 1, waits: [{ on: "frozen", bounded: false, threads: 1 }] },
+        { execId: exec, commandLine: "sleep 1000", waits: [{ on: "frozen" }] },
+      ]);
+    });
+
+    test("of a great many processes some are seen, and that there are more", async () => {
+      const instance = await launch({ pids: 800 });
+      const link = await connect(instance);
+      await run(link, "for i in $(seq 1 600); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
+      const { processes, truncated } = await inspect(instance.sandboxId);
+      expect(truncated).toBe(true);
+      expect(processes.length).toBe(512);
+    });
+
+    test("an instance that is gone, or never was, has no processes", async () => {
+      const { sandboxId } = await launch();
+      await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      for (const id of [sandboxId, newSandboxId()])
+        expect(await inspect(id)).toMatchObject({ processes: [], truncated: false });
+    });
+
     test.for([1, 8, 15, 25, 40])("a launch aborted after %i ms leaves nothing", async (ms) => {
       const abort = new AbortController();
       const launched = launch(ms % 2 === 0 ? { diskMb: 32 } : {}, abort.signal).catch(
@@ -554,6 +859,8 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         (await run(second, "cat /proc/sys/kernel/hostname")).output,
       );
     });
+
+    describePorts({ driver: () => world.driver, launch, connect });
 
     test("capacity is measured, not made up", async () => {
       const found = await world.driver.capacity(soon());

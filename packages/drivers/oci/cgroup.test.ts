@@ -94,3 +94,84 @@ test("a cgroup that is not there has no members, no kills and is not frozen", ()
   const other = newSandboxId();
   expect([cgroups.members(other), cgroups.oomKills(other), cgroups.isFrozen(other)]).toEqual([[], 0, false]);
 });
+
+test("v2: what was counted is read in the same units as from v1", () => {
+  const { own, cgroups } = v2();
+  const files = {
+    "cpu.stat": "usage_usec 1500\nuser_usec 1000\nthrottled_usec 250\n",
+    "memory.stat": "anon 4096\nfile 999999\nshmem 1024\n",
+    "pids.current": "7\n",
+    "pids.events": "max 2\n",
+  };
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(own, name), text);
+  const counted = { cpuMs: 1.5, throttledMs: 0.25, memoryBytes: 5_120, processes: 7, pidsRefused: 2 };
+  const none = { readBytes: 0, writtenBytes: 0, operations: 0, isWhole: false };
+  expect(cgroups.counters(id)).toEqual({ ...counted, io: none });
+  expect(cgroups.memoryBytes(id)).toBe(5_120);
+});
+
+test("v2: reads and writes of all disks are added up", () => {
+  const own = join(dir, "holdfast-inst", id);
+  mkdirSync(own, { recursive: true });
+  const hierarchy = { version: 2 as const, dir, controllers: ["cpu", "io", "freezer"] };
+  const cgroups = new Cgroups([hierarchy], "inst" as InstallationId, systemClock);
+  writeFileSync(join(own, "cpu.stat"), "usage_usec 0\n");
+  const line = (device: string) => `${device} rbytes=100 wbytes=20 rios=3 wios=4 dbytes=5000 dios=60\n`;
+  writeFileSync(join(own, "io.stat"), line("8:0") + line("7:1"));
+  expect(cgroups.counters(id)?.io).toEqual({
+    readBytes: 200,
+    writtenBytes: 40,
+    operations: 14,
+    isWhole: true,
+  });
+});
+
+/** Each controller in a hierarchy of its own, as version 1 has them. */
+function v1(files: Record<string, string>): Cgroups {
+  const controllers = ["cpu", "cpuacct", "memory", "pids", "blkio", "freezer"];
+  for (const [path, text] of Object.entries(files)) {
+    const [controller = "", name = ""] = path.split("/");
+    const own = join(dir, controller, "holdfast-inst", id);
+    mkdirSync(own, { recursive: true });
+    writeFileSync(join(own, name), text);
+  }
+  const hierarchies = controllers.map((name) => ({
+    version: 1 as const,
+    dir: join(dir, name),
+    controllers: [name],
+  }));
+  return new Cgroups(hierarchies, "inst" as InstallationId, systemClock);
+}
+
+const V1_FILES = {
+  "cpuacct/cpuacct.usage": "1500000\n",
+  "cpu/cpu.stat": "nr_periods 31\nnr_throttled 30\nthrottled_time 250000\n",
+  "memory/memory.stat": "cache 77\nrss 1\ntotal_cache 99999\ntotal_rss 4096\ntotal_shmem 1024\n",
+  "pids/pids.current": "7\n",
+  "pids/pids.events": "max 2\n",
+};
+
+test("v1: what was counted is gathered from every hierarchy", () => {
+  const cgroups = v1({
+    ...V1_FILES,
+    "blkio/blkio.throttle.io_service_bytes":
+      "8:0 Read 100\n8:0 Write 20\n8:0 Sync 120\n8:0 Total 120\n7:1 Read 1\nTotal 121\n",
+    "blkio/blkio.throttle.io_serviced": "8:0 Read 3\n8:0 Write 4\n8:0 Total 7\nTotal 7\n",
+  });
+  const counted = { cpuMs: 1.5, throttledMs: 0.25, memoryBytes: 5_120, processes: 7, pidsRefused: 2 };
+  const io = { readBytes: 101, writtenBytes: 20, operations: 7, isWhole: false };
+  expect(cgroups.counters(id)).toEqual({ ...counted, io });
+});
+
+test("v1: a controller that is not there counts nothing, and one that counts nothing says so", () => {
+  expect(v1({ "pids/pids.current": "7\n" }).counters(id)).toMatchObject({ processes: 7, cpuMs: 0 });
+  const quiet = v1({ ...V1_FILES, "blkio/blkio.throttle.io_service_bytes": "Total 0\n" });
+  expect(quiet.counters(id)?.io).toEqual({ readBytes: 0, writtenBytes: 0, operations: 0, isWhole: false });
+});
+
+test("a cgroup that is not there has counted nothing at all", () => {
+  expect([v1(V1_FILES), v2().cgroups].map((cgroups) => cgroups.counters(newSandboxId()))).toEqual([
+    null,
+    null,
+  ]);
+});

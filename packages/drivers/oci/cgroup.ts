@@ -2,11 +2,13 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileS
 import { basename, join } from "node:path";
 import { type InstallationId, isSandboxId, type Resources, type SandboxId } from "@holdfast/contract";
 import type { Clock } from "@holdfast/engine";
+import { type Controls, type Counters, memoryOf, readCounters } from "./cgroup-usage.ts";
 import { errnoOf, isGone } from "./errno.ts";
+import { fieldOf } from "./fields.ts";
 import { type Mount, readMounts } from "./mounts.ts";
 
 /**
- * All that differs between cgroup versions is in this file. A host has one v2 hierarchy, several v1 ones with their
+ * All that differs between cgroup versions is in this file and in `cgroup-usage.ts`. A host has one v2 hierarchy, several v1 ones with their
  * controllers spread over them, or both; an instance has a directory of the same name in each that the runtime used.
  */
 export interface Hierarchy {
@@ -86,6 +88,7 @@ export class Cgroups {
   readonly hierarchies: readonly Hierarchy[];
   readonly #parent: string;
   readonly #clock: Clock;
+  readonly #found = new Map<string, Hierarchy | undefined>();
 
   constructor(hierarchies: readonly Hierarchy[], installation: InstallationId, clock: Clock) {
     this.hierarchies = hierarchies;
@@ -99,13 +102,13 @@ export class Cgroups {
 
   /** The sandbox's cgroup in the hierarchy that freezes. */
   freezer(id: SandboxId): string {
-    return this.#dir(required(hierarchyWith(this.hierarchies, "freezer")), id);
+    return this.#dir(required(this.#with("freezer")), id);
   }
 
   /** The limits that are in force, as far as they can be read; null where one is missing. */
   limits(id: SandboxId): { memoryBytes: number | null; pids: number | null } {
     const read = (controller: string, first: string, second: string): number | null => {
-      const hierarchy = hierarchyWith(this.hierarchies, controller);
+      const hierarchy = this.#with(controller);
       if (hierarchy === undefined) return null;
       const file = hierarchy.version === 1 ? first : second;
       const value = Number((readIfThere(join(this.#dir(hierarchy, id), file)) ?? "max").trim());
@@ -119,11 +122,12 @@ export class Cgroups {
 
   /** Of memory that is in no file: what its processes have, and what lies in memory file systems. */
   memoryBytes(id: SandboxId): number {
-    const memory = hierarchyWith(this.hierarchies, "memory");
-    if (memory === undefined) return 0;
-    const names = memory.version === 1 ? ["total_rss", "total_shmem"] : ["anon", "shmem"];
-    const file = join(this.#dir(memory, id), "memory.stat");
-    return names.reduce((sum, name) => sum + counter(file, name), 0);
+    return memoryOf(this.#controls(id));
+  }
+
+  /** What was counted for it so far; null where it has no cgroup. */
+  counters(id: SandboxId): Counters | null {
+    return readCounters(this.#controls(id));
   }
 
   /**
@@ -144,6 +148,12 @@ export class Cgroups {
   /** The processes in any hierarchy: a launch that broke off may have entered only some. */
   members(id: SandboxId): number[] {
     return [...new Set(this.hierarchies.flatMap((hierarchy) => membersIn(this.#dir(hierarchy, id))))];
+  }
+
+  /** Those in the one cgroup that every instance has: for who wants to know soon, and not whether there is any elsewhere. */
+  processes(id: SandboxId): number[] {
+    const freezer = required(this.#with("freezer"));
+    return pidsIn(this.#dir(freezer, id));
   }
 
   /**
@@ -180,14 +190,14 @@ export class Cgroups {
   }
 
   isFrozen(id: SandboxId): boolean {
-    const freezer = required(hierarchyWith(this.hierarchies, "freezer"));
+    const freezer = required(this.#with("freezer"));
     const dir = this.#dir(freezer, id);
     if (freezer.version === 1) return (readIfThere(join(dir, "freezer.state")) ?? "").startsWith("FROZEN");
     return counter(join(dir, "cgroup.events"), "frozen") === 1;
   }
 
   oomKills(id: SandboxId): number {
-    const memory = hierarchyWith(this.hierarchies, "memory");
+    const memory = this.#with("memory");
     if (memory === undefined) return 0;
     const file = memory.version === 1 ? "memory.oom_control" : "memory.events";
     return counter(join(this.#dir(memory, id), file), "oom_kill");
@@ -226,7 +236,7 @@ export class Cgroups {
   }
 
   #write(id: SandboxId, frozen: boolean): void {
-    const freezer = required(hierarchyWith(this.hierarchies, "freezer"));
+    const freezer = required(this.#with("freezer"));
     const dir = this.#dir(freezer, id);
     if (freezer.version === 1)
       writeFileSync(join(dir, "freezer.state"), frozen ? "FROZEN" : "THAWED", { flag: "r+" });
@@ -246,13 +256,29 @@ export class Cgroups {
     for (const hierarchy of this.hierarchies) removeTree(join(hierarchy.dir, this.#parent), false);
   }
 
+  /** Looked for once: hierarchies are as they were at the start for as long as this server runs. */
+  #with(controller: string): Hierarchy | undefined {
+    if (!this.#found.has(controller))
+      this.#found.set(controller, hierarchyWith(this.hierarchies, controller));
+    return this.#found.get(controller);
+  }
+
   #dir(hierarchy: Hierarchy, id: SandboxId): string {
-    return join(hierarchy.dir, this.#parent, id);
+    return `${hierarchy.dir}/${this.#parent}/${id}`;
+  }
+
+  #controls(id: SandboxId): Controls {
+    return (controller) => {
+      const hierarchy = this.#with(controller);
+      if (hierarchy === undefined) return null;
+      const dir = this.#dir(hierarchy, id);
+      return { version: hierarchy.version, read: (file) => readIfThere(`${dir}/${file}`) };
+    };
   }
 
   /** In the hierarchy that freezes, which every host has and every runtime uses. */
   #helperDir(id: SandboxId): string {
-    const { dir } = required(hierarchyWith(this.hierarchies, "freezer"));
+    const { dir } = required(this.#with("freezer"));
     return join(dir, this.#parent, HELPER_PREFIX + id);
   }
 }
@@ -293,10 +319,12 @@ function removeTree(dir: string, below = true): boolean {
   }
 }
 
-function membersIn(dir: string): number[] {
-  const own = words(readIfThere(join(dir, "cgroup.procs")) ?? "").map(Number);
-  return [...own, ...children(dir).flatMap((name) => membersIn(join(dir, name)))];
-}
+const pidsIn = (dir: string): number[] => words(readIfThere(join(dir, "cgroup.procs")) ?? "").map(Number);
+
+const membersIn = (dir: string): number[] => [
+  ...pidsIn(dir),
+  ...children(dir).flatMap((name) => membersIn(join(dir, name))),
+];
 
 function children(dir: string): string[] {
   try {
@@ -309,10 +337,7 @@ function children(dir: string): string[] {
   }
 }
 
-function counter(path: string, name: string): number {
-  const line = (readIfThere(path) ?? "").split("\n").find((text) => text.startsWith(`${name} `));
-  return line === undefined ? 0 : Number(line.slice(name.length + 1));
-}
+const counter = (path: string, name: string): number => fieldOf(readIfThere(path) ?? "", name);
 
 function readIfThere(path: string): string | null {
   try {

@@ -94,6 +94,14 @@ export async function removePart(
 export type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
 
 /** The frozen instance that is meant, and what the driver knows of it. */
+/** Helpers that CRIU starts in the sandbox's own cgroup while it restores. */
+const RESTORE_PIDS = 3;
+
+function pidsLeft({ cgroups }: Machine, id: CheckpointOrder["sandboxId"]): number {
+  const { pids } = cgroups.limits(id);
+  return pids === null ? Number.POSITIVE_INFINITY : pids - (cgroups.counters(id)?.processes ?? 0);
+}
+
 function requireFrozen(machine: Machine, { sandboxId, generation }: CheckpointOrder) {
   const { cgroups, layout } = machine;
   const note = readInstance(layout, sandboxId);
@@ -145,6 +153,8 @@ export async function dump(
   const drives = readMountNotes(layout, sandboxId);
   if (holdsLock(layout, drives, cgroups.members(sandboxId)))
     throw new StandbyRefusal("a program holds a lock on a file in a drive");
+  if (pidsLeft(machine, sandboxId) < RESTORE_PIDS)
+    throw new StandbyRefusal("it has nearly as many processes as it may have, and a wake needs a few more");
   await letLinksGo(machine, sandboxId, init.pid, signal);
   // A restore reads some of them with the rights of the sandbox's root, through a descriptor of this directory. Nothing in
   // a sandbox comes by the path, which leads through directories that are root's alone.

@@ -55,12 +55,13 @@ const common = ({ images, work, root }: Common): string[] => [
  * below it, every other sandbox's included, would be made anew by the restore.
  *
  * The tree is frozen, and is frozen again before CRIU lets it go: nothing in it runs on. The network is not locked: that is
- * for peers that are not part of the tree, and there are none.
+ * for peers that are not part of the tree, and there are none. Connections that a listener has not taken yet are left out:
+ * it finds none of them afterwards, as it would find those that it took closed.
  */
 export const dumpArgv = (order: DumpOrder): string[] => [
   ...[order.binary, "dump", "--tree", String(order.pid), ...common(order)],
   ...["--leave-running", "--freeze-cgroup", order.freezer, "--network-lock", "skip"],
-  ...["--ghost-limit", GHOST_LIMIT],
+  ...["--skip-in-flight", "--ghost-limit", GHOST_LIMIT],
   ...order.controllers.flatMap((name) => ["--cgroup-dump-controller", name]),
   ...order.externals.flatMap(({ key, at }) => ["--external", `mnt[${at}]:${key}`]),
 ];

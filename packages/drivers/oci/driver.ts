@@ -10,29 +10,37 @@ import {
   type LaunchOrder,
   type Link,
   LinkLost,
+  type Look,
   type MountOrder,
   type Observation,
+  type PortStream,
   type RestoreOrder,
   type SaveOrder,
+  type Usage,
 } from "@holdfast/engine";
-import { connectKeeper } from "@holdfast/keeper";
+import { connectKeeper, dialKeeper } from "@holdfast/keeper";
 import { capacity } from "./capacity.ts";
 import { checkpoint } from "./checkpoint.ts";
 import { discard } from "./checkpoints.ts";
 import { endCriu } from "./criu-run.ts";
 import { destroy } from "./destroy.ts";
+import { Dials } from "./dials.ts";
 import { mountDrive, unmountDrive } from "./drive-mounts.ts";
+import { inspect } from "./inspect.ts";
 import { launch } from "./launch.ts";
 import { list } from "./list.ts";
 import type { Machine } from "./machine.ts";
+import { measure } from "./measure.ts";
 import { readMounts } from "./mounts.ts";
 import { observeOne } from "./observe.ts";
 import { readCgroups, readLiving } from "./processes.ts";
+import { remount } from "./remount.ts";
 import { restore } from "./restore.ts";
 import { save } from "./save.ts";
 import { openFiles } from "./sleeping-files.ts";
 import { unstageDrives } from "./staged-drives.ts";
 import { stop } from "./stop.ts";
+import { thaw } from "./thaw.ts";
 import { inTurns } from "./turns.ts";
 import { Written } from "./written.ts";
 
@@ -62,6 +70,7 @@ export class OciDriver implements Driver {
   readonly standby: Driver["standby"];
   readonly #machine: Machine;
   readonly #written: Written;
+  readonly #dials = new Dials();
   readonly #underway = new Map<SandboxId, Undertaking>();
   readonly #mounting = new Map<SandboxId, Promise<unknown>>();
 
@@ -91,7 +100,7 @@ export class OciDriver implements Driver {
 
   checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint> {
     return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
-      checkpoint(this.#machine, order, eased, overtaken),
+      this.#dials.without(order.sandboxId, () => checkpoint(this.#machine, order, eased, overtaken)),
     );
   }
 
@@ -107,9 +116,10 @@ export class OciDriver implements Driver {
   }
 
   save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }> {
-    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
-      save(this.#machine, order, eased, overtaken),
-    );
+    return this.#undertake(order.sandboxId, signal, (eased, overtaken) => {
+      const saving = () => save(this.#machine, order, eased, overtaken);
+      return order.kind === "memory" ? this.#dials.without(order.sandboxId, saving) : saving();
+    });
   }
 
   unsave(id: SandboxId, keep: readonly CheckpointId[], signal: AbortSignal): Promise<void> {
@@ -145,13 +155,33 @@ export class OciDriver implements Driver {
   }
 
   async connect(instance: Instance, signal: AbortSignal): Promise<Link> {
-    const { layout, installation, liveness, clock } = this.#machine;
-    const { sandboxId: sandbox, generation, pid, startTime } = instance;
-    const options = { socketPath: layout.sandbox(sandbox).socket, installation, sandbox, generation };
+    const { liveness, clock } = this.#machine;
+    const options = { ...this.#keeperOf(instance), ...liveness, now: () => clock.now() };
+    return this.#reach(instance, signal, () => connectKeeper(options, signal));
+  }
+
+  async dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream> {
+    const ended = this.#dials.begin(instance.sandboxId, signal);
+    const options = { ...this.#keeperOf(instance), port };
+    return this.#reach(instance, ended, () => dialKeeper(options, ended));
+  }
+
+  #keeperOf({ sandboxId: sandbox, generation }: Instance) {
+    const { layout, installation } = this.#machine;
+    return { socketPath: layout.sandbox(sandbox).socket, installation, sandbox, generation };
+  }
+
+  /** Tries until the keeper listens, or has a place for one more. */
+  async #reach<Reached>(
+    { pid, startTime }: Instance,
+    signal: AbortSignal,
+    attempt: () => Promise<Reached>,
+  ): Promise<Reached> {
+    const { clock } = this.#machine;
     const end = clock.now() + LISTEN_MS;
     for (;;) {
       try {
-        return await connectKeeper({ ...options, ...liveness, now: () => clock.now() }, signal);
+        return await attempt();
       } catch (error) {
         const isEarly = error instanceof LinkLost && error.dispatched === "no" && clock.now() < end;
         if (!isEarly || readLiving(pid)?.startTime !== startTime) throw error;
@@ -171,6 +201,24 @@ export class OciDriver implements Driver {
     return list(this.#machine, signal);
   }
 
+  measure(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Usage>> {
+    return measure(this.#machine, ids, signal);
+  }
+
+  inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+    return inspect(this.#machine, id, signal);
+  }
+
+  /** What is about to be removed must not be put back: a stop overtakes it, like a launch. */
+  remount(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#inTurn(id, async () => {
+      if (this.#underway.has(id)) throw new Error("something else is being done with the instance");
+      await this.#undertake(id, signal, (eased, overtaken) =>
+        remount(this.#machine, id, AbortSignal.any([eased, overtaken])),
+      );
+    });
+  }
+
   written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
     return this.#written.read(ids, signal);
   }
@@ -180,7 +228,7 @@ export class OciDriver implements Driver {
   }
 
   thaw(id: SandboxId, signal: AbortSignal): Promise<void> {
-    return this.#machine.cgroups.thaw(id, signal);
+    return thaw(this.#machine, id, signal);
   }
 
   mount(order: MountOrder, signal: AbortSignal): Promise<void> {
@@ -208,6 +256,7 @@ export class OciDriver implements Driver {
 
   async stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {
     await this.#overtake(id, signal);
+    this.#dials.cut(id, "the sandbox is being stopped");
     return stop(this.#machine, id, options.graceMs, signal);
   }
 

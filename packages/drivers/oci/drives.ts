@@ -162,7 +162,7 @@ function problemOf(places: DrivePlaces, note: DriveNote, mounts: readonly Mount[
 
 /** What is there of a drive, in words for people. */
 const leftoversOf = ({ dir, marker }: DrivePlaces, mounts: readonly Mount[]): string[] => [
-  ...mountsOf(mounts, dir, marker).map(() => "mount"),
+  ...mountsOf(mounts, [dir], marker).map(() => "mount"),
   ...loopsIn(dir).map(() => "loop device"),
   ...(existsSync(dir) ? ["directory"] : []),
 ];

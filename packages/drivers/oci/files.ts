@@ -24,7 +24,7 @@ import { hasProcesses } from "./observe.ts";
 import { readOrder, writeOrder } from "./record.ts";
 import { seenPath } from "./runtime.ts";
 import { copyTree, WRITTEN } from "./save.ts";
-import { unmountAll } from "./unmount.ts";
+import { removeRuntimeState, unmountAll } from "./unmount.ts";
 
 /** Makes the files of a sandbox that has none yet. The order is on disk before anything else: it keeps the image. */
 export async function makeFiles(
@@ -127,9 +127,8 @@ export async function takeOverFiles(
   const image = images.resolve(earlier.image, earlier.imageVersion);
   await requireWritten(machine, order.sandboxId, signal);
   await cgroups.remove(order.sandboxId, signal);
-  for (const note of [places.instance, places.runtimeState, places.bundle]) {
-    rmSync(note, { recursive: true, force: true });
-  }
+  await removeRuntimeState(machine, places);
+  for (const note of [places.instance, places.bundle]) rmSync(note, { recursive: true, force: true });
   await porter.removeTree(places.socket);
   noteOrder(machine, order, image, machine.keeper.version);
   makeBundle(machine, order, image);

@@ -1,5 +1,5 @@
 /** A host whose disk is full: the state directory is on a small file system of its own. */
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { mkdtempSync, rmdirSync, rmSync, statfsSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -34,7 +34,12 @@ afterEach(async () => {
 });
 afterAll(async () => {
   await machine?.driver.close();
-  execFileSync("umount", [stateDir]);
+  // What starts the helpers runs from there, and ends a moment after it was let go.
+  for (const end = Date.now() + 10_000; ; await new Promise((resolve) => setTimeout(resolve, 20))) {
+    const { status, stderr } = spawnSync("umount", [stateDir], { encoding: "utf8" });
+    if (status === 0) break;
+    if (Date.now() > end) throw new Error(stderr);
+  }
   rmdirSync(stateDir);
 });
 

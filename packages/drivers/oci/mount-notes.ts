@@ -1,4 +1,4 @@
-import { closeSync, fsyncSync, openSync, renameSync, writeSync } from "node:fs";
+import { closeSync, existsSync, fsyncSync, openSync, renameSync, writeSync } from "node:fs";
 import { DEFAULT_USER, type SandboxId } from "@holdfast/contract";
 import type { Identity, MountPoint } from "@holdfast/engine";
 import type { MountPointBefore } from "@holdfast/keeper";
@@ -34,7 +34,10 @@ export const madeByUs = (idBase: number): MountPointBefore => ({
 
 /** One that can't be read is none: whoever is to have the mounts makes them again, which finds those that are there. */
 export function readMountNotes(layout: Layout, id: SandboxId): readonly MountNote[] {
-  const record = readRecord(layout.sandbox(id).mounts);
+  const { mounts: path } = layout.sandbox(id);
+  // Most sandboxes have none, and are looked at every few seconds: an error that is caught costs more than this look.
+  if (!existsSync(path)) return [];
+  const record = readRecord(path);
   const mounts = record === null || record === "unreadable" ? [] : (record as Partial<Notes>).mounts;
   return Array.isArray(mounts) ? mounts : [];
 }

@@ -9,8 +9,12 @@ export interface Mount {
   superOptions: string[];
 }
 
+const ESCAPED = /\\([0-7]{3})/g;
+
 const unescaped = (text: string): string =>
-  text.replaceAll(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
+  text.includes("\\")
+    ? text.replaceAll(ESCAPED, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)))
+    : text;
 
 /** The lines of /proc/PID/mountinfo, in the order in which mounts were made. */
 export function parseMounts(mountinfo: string): Mount[] {
@@ -33,12 +37,24 @@ export function parseMounts(mountinfo: string): Mount[] {
 
 export const readMounts = (): Mount[] => parseMounts(readFileSync("/proc/self/mountinfo", "utf8"));
 
+const tops = new WeakMap<readonly Mount[], ReadonlyMap<string, Mount>>();
+
+/** What is on top at a path. A table that is asked more than once is gone through once. */
+export function topAt(mounts: readonly Mount[], path: string): Mount | undefined {
+  let top = tops.get(mounts);
+  if (top === undefined) {
+    top = new Map(mounts.map((mount) => [mount.mountPoint, mount]));
+    tops.set(mounts, top);
+  }
+  return top.get(path);
+}
+
 /** Whether what is on top at the sandbox's root is its own overlay. */
 export function isRootMounted(
   mounts: readonly Mount[],
   { root, marker }: { root: string; marker: string },
 ): boolean {
-  const top = mounts.findLast(({ mountPoint }) => mountPoint === root);
+  const top = topAt(mounts, root);
   return top?.fsType === "overlay" && top.source === marker;
 }
 
@@ -47,15 +63,15 @@ export function diskMountOf(
   mounts: readonly Mount[],
   { disk }: { disk: string },
 ): "mounted" | "failed" | "missing" {
-  const top = mounts.findLast(({ mountPoint }) => mountPoint === disk);
+  const top = topAt(mounts, disk);
   if (top?.fsType !== "ext4") return "missing";
   return top.superOptions.some((option) => GIVEN_UP.includes(option)) ? "failed" : "mounted";
 }
 
 const GIVEN_UP = ["ro", "emergency_ro", "shutdown"];
 
-/** The mounts at or below a directory, and those with a marker wherever they are; the last made first. */
-export function mountsOf(mounts: readonly Mount[], dir: string, marker: string): Mount[] {
-  const within = (path: string) => path === dir || path.startsWith(`${dir}/`);
+/** The mounts at or below some directories, and those with a marker wherever they are; the last made first. */
+export function mountsOf(mounts: readonly Mount[], dirs: readonly string[], marker?: string): Mount[] {
+  const within = (path: string) => dirs.some((dir) => path === dir || path.startsWith(`${dir}/`));
   return mounts.filter((mount) => within(mount.mountPoint) || mount.source === marker).reverse();
 }

@@ -8,7 +8,7 @@ import { loopsIn } from "./loops.ts";
 import type { Machine } from "./machine.ts";
 import { diskMountOf, isRootMounted, type Mount, mountsOf } from "./mounts.ts";
 import { type ProcessStat, readLiving, readNamespacePid } from "./processes.ts";
-import { readInstance } from "./record.ts";
+import { type InstanceNote, readInstance } from "./record.ts";
 
 export interface Living extends ProcessStat {
   pid: number;
@@ -18,8 +18,11 @@ export interface Living extends ProcessStat {
  * The instance's first process. The note that launch made is believed where that very process lives; without it the
  * cgroups tell, so that an instance whose launch was never answered is found as well.
  */
-export function findInit(machine: Machine, id: SandboxId): Living | null {
-  const note = readInstance(machine.layout, id);
+export function findInit(
+  machine: Machine,
+  id: SandboxId,
+  note = readInstance(machine.layout, id),
+): Living | null {
   if (note !== null && note.hostBootId === machine.facts.bootId) {
     const stat = readLiving(note.pid);
     if (stat?.startTime === note.startTime) return { pid: note.pid, ...stat };
@@ -39,10 +42,8 @@ const findHalfRestored = (machine: Machine, id: SandboxId): Living | null =>
   living(machine.cgroups.helpers(id)).find(({ pid }) => (readNamespacePid(pid)?.depth ?? 1) > 1) ?? null;
 
 /** A cgroup that the instance was restored into counts on from the one before it. */
-function oomKillsBefore(machine: Machine, id: SandboxId): number {
-  const note = readInstance(machine.layout, id);
-  return note?.hostBootId === machine.facts.bootId ? (note.oomKillsBefore ?? 0) : 0;
-}
+const oomKillsBefore = ({ facts }: Machine, note: InstanceNote | null): number =>
+  note?.hostBootId === facts.bootId ? (note.oomKillsBefore ?? 0) : 0;
 
 /** Whether anything of it runs, helpers included. */
 export const hasProcesses = (machine: Machine, id: SandboxId): boolean =>
@@ -60,7 +61,8 @@ export function living(pids: readonly number[]): Living[] {
 export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Observation {
   const at = machine.clock.now();
   try {
-    const init = findInit(machine, id);
+    const note = readInstance(machine.layout, id);
+    const init = findInit(machine, id, note);
     const living = init ?? findMembers(machine, id)[0] ?? findHalfRestored(machine, id);
     if (living === null) return { seen: "absent", at, leftovers: leftoversOf(machine, id, mounts) };
     const frozen = machine.cgroups.isFrozen(id);
@@ -73,7 +75,7 @@ export function observeOne(machine: Machine, id: SandboxId, mounts: readonly Mou
       startTime: living.startTime,
       state: frozen ? "frozen" : stopped ? "stopped" : "running",
       root,
-      oomKills: machine.cgroups.oomKills(id) - oomKillsBefore(machine, id),
+      oomKills: machine.cgroups.oomKills(id) - oomKillsBefore(machine, note),
       mounts: observeMounts(machine, id, living.pid, mounts),
       problems: problemsOf({
         keeper: init !== null,
@@ -137,7 +139,7 @@ function rootOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): Iden
 export function leftoversOf(machine: Machine, id: SandboxId, mounts: readonly Mount[]): string[] {
   const { dir, marker, runtimeState, checkpoints } = machine.layout.sandbox(id);
   return [
-    ...mountsOf(mounts, dir, marker).map(() => "mount"),
+    ...mountsOf(mounts, [dir, runtimeState], marker).map(() => "mount"),
     ...loopsIn(dir).map(() => "loop device"),
     ...machine.cgroups.existing(id).map((name) => `cgroup ${name}`),
     ...(existsSync(runtimeState) ? ["runtime state"] : []),

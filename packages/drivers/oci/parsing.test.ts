@@ -1,8 +1,17 @@
 import { expect, test } from "vitest";
 import { kilobytes } from "./capacity.ts";
+import { fieldOf } from "./fields.ts";
 import { openFilesHard } from "./host.ts";
-import { mountsOf, parseMounts } from "./mounts.ts";
-import { parseStat, readLiving } from "./processes.ts";
+import { mountsOf, parseMounts, topAt } from "./mounts.ts";
+import {
+  parseIo,
+  parseProcess,
+  parseStat,
+  parseStatus,
+  parseStopPending,
+  readIo,
+  readLiving,
+} from "./processes.ts";
 
 const stat = (name: string, state: string) => `7 (${name}) ${state} ${"0 ".repeat(18)}4711 0 0`;
 
@@ -10,6 +19,55 @@ test("a process can't hide its start time behind its name", () => {
   expect(parseStat(stat("sleep", "S"))).toEqual({ state: "S", startTime: "4711" });
   expect(parseStat(stat("a) R 1 1 1", "T"))).toEqual({ state: "T", startTime: "4711" });
   expect(parseStat("")).toBeNull();
+});
+
+test("what a process used is read from behind its name, whatever that is", () => {
+  const text = `11901 (py) 3 (S) S 11877 11901 11901 0 -1 4194304 1021 7 2 0 12 5 9 9 20 0 6 0 181536 9000000 2227 0 0\n`;
+  expect(parseProcess(text)).toEqual({
+    state: "S",
+    startTime: "181536",
+    name: "py) 3 (S",
+    parent: 11_877,
+    faults: 1_021,
+    cpuMs: 170,
+    threads: 6,
+  });
+  expect(parseProcess("gone")).toBeNull();
+});
+
+test("a process's number inside is its innermost, and one that ended has no memory", () => {
+  const status = "Name:\tcat\nNSpid:\t11880\t40\t4\nVmRSS:\t    1300 kB\n";
+  expect(parseStatus(status)).toEqual({ insidePid: 4, rssBytes: 1_331_200 });
+  expect(parseStatus("Name:\tcat\nNSpid:\t11880\t4\n")).toEqual({ insidePid: 4, rssBytes: 0 });
+  expect(parseStatus("")).toBeNull();
+});
+
+test("a stop that is on its way is told from other signals, whoever it was sent to", () => {
+  const status = (own: string, shared: string) =>
+    `State:\tD\nSigPnd:\t${own}\nShdPnd:\t${shared}\nSigBlk:\t0000000000040000\n`;
+  const none = "0000000000000000";
+  expect(parseStopPending(status(none, "0000000000040000"))).toBe(true);
+  expect(parseStopPending(status("0000000000050000", none))).toBe(true);
+  expect(parseStopPending(status("fffffffffffbffff", none))).toBe(false);
+  expect(parseStopPending("")).toBe(false);
+});
+
+test("what was thrown away before it was written does not count as written", () => {
+  const io =
+    "rchar: 1\nwchar: 2\nsyscr: 30\nsyscw: 12\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 8000\n";
+  expect(parseIo(io)).toEqual({ readBytes: 4_096, writtenBytes: 192, calls: 42 });
+  expect(parseIo("")).toEqual({ readBytes: 0, writtenBytes: 0, calls: 0 });
+  expect(readIo(process.pid)?.calls).toBeGreaterThan(0);
+  expect(readIo(2 ** 22 + 1)).toBeNull();
+});
+
+test("a number is found by its whole name at the beginning of a line", () => {
+  const text = "oom_kill_disable 0\nunder_oom 1\noom_kill 3";
+  expect([fieldOf(text, "oom_kill_disable"), fieldOf(text, "oom_kill"), fieldOf(text, "oom")]).toEqual([
+    0, 3, 0,
+  ]);
+  expect(fieldOf(text, "under_oom")).toBe(1);
+  expect(fieldOf("", "max")).toBe(0);
 });
 
 test("our own process lives, one that can't exist does not", () => {
@@ -28,7 +86,7 @@ test("mounts are found by place and by marker, the last one first", () => {
     ].join("\n"),
   );
   expect(
-    mountsOf(mounts, "/state/sandboxes/a", "holdfast-i-a").map(({ mountPoint, source }) => [
+    mountsOf(mounts, ["/state/sandboxes/a"], "holdfast-i-a").map(({ mountPoint, source }) => [
       mountPoint,
       source,
     ]),
@@ -37,6 +95,12 @@ test("mounts are found by place and by marker, the last one first", () => {
     ["/elsewhere with space", "holdfast-i-a"],
     ["/state/sandboxes/a/root", "holdfast-i-a"],
   ]);
+});
+
+test("what is on top at a path is the last that was mounted there", () => {
+  const mounts = parseMounts("60 1 0:39 / /a rw - overlay one rw\n61 60 0:40 / /a rw - tmpfs two rw\n");
+  expect([topAt(mounts, "/a")?.source, topAt(mounts, "/b")]).toEqual(["two", undefined]);
+  expect(topAt(mounts.slice(0, 1), "/a")?.source).toBe("one");
 });
 
 test("the hard limit on open files is read, also where there is none", () => {

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf, isGone } from "./errno.ts";
+import { fieldOf } from "./fields.ts";
 
 export interface ProcessStat {
   /** One letter, as in ps. */
@@ -17,11 +18,50 @@ export function parseStat(text: string): ProcessStat | null {
   return state === undefined || startTime === undefined ? null : { state, startTime };
 }
 
+/** What /proc/PID/stat says besides. */
+export interface ProcessFields extends ProcessStat {
+  /** Its own words. */
+  name: string;
+  /** By the host's numbers. */
+  parent: number;
+  cpuMs: number;
+  /** Pages that it was given without waiting for a disk. */
+  faults: number;
+  threads: number;
+}
+
+/** A clock tick of those that the kernel shows; the same on every architecture that there are sandboxes on. */
+const TICK_MS = 10;
+
+export function parseProcess(text: string): ProcessFields | null {
+  const stat = parseStat(text);
+  if (stat === null) return null;
+  const end = text.lastIndexOf(")");
+  const fields = text.slice(end + 2).split(" ");
+  const field = (index: number) => Number(fields[index] ?? 0);
+  return {
+    ...stat,
+    name: Buffer.from(text.slice(text.indexOf("(") + 1, end), "latin1").toString(),
+    parent: field(1),
+    faults: field(7),
+    cpuMs: (field(11) + field(12)) * TICK_MS,
+    threads: field(17),
+  };
+}
+
 /** Null where there is no such process, or only what is left of one until its parent asks. */
 export function readLiving(pid: number): ProcessStat | null {
   const text = readProc(pid, "stat");
   const stat = text === null ? null : parseStat(text);
   return stat === null || stat.state === "Z" || stat.state === "X" ? null : stat;
+}
+
+/** Its id in its innermost pid namespace, and what it has in memory: nothing, once it has ended. */
+export function parseStatus(text: string): { insidePid: number; rssBytes: number } | null {
+  const insidePid = /^NSpid:.*\s(\d+)$/m.exec(text)?.[1];
+  if (insidePid === undefined) return null;
+  const rss = /^VmRSS:\s*(\d+) kB$/m.exec(text)?.[1] ?? "0";
+  return { insidePid: Number(insidePid), rssBytes: Number(rss) * 1_024 };
 }
 
 /** The process's id in its innermost pid namespace, and how many namespaces deep that is. */
@@ -31,8 +71,19 @@ export function readNamespacePid(pid: number): { pid: number; depth: number } | 
   return ids === undefined || innermost === undefined ? null : { pid: Number(innermost), depth: ids.length };
 }
 
+/** Of signals, as the kernel shows sets of them. */
+const SIGSTOP_BIT = 1n << 18n;
+
+/** Whether a signal that stops it is on its way to it, by its /proc/PID/status. */
+export const parseStopPending = (status: string): boolean =>
+  [...status.matchAll(/^(?:Sig|Shd)Pnd:\s*([0-9a-f]+)$/gm)].some(
+    ([, set]) => (BigInt(`0x${set}`) & SIGSTOP_BIT) !== 0n,
+  );
+
+export const isStopPending = (pid: number): boolean => parseStopPending(readProc(pid, "status") ?? "");
+
 /** A process that has rights which we lack was not started by us, and hides what it is from us. */
-const HIDDEN = ["EACCES", "EPERM"];
+export const HIDDEN = ["EACCES", "EPERM"];
 
 export function readExecutable(pid: number): string | null {
   try {
@@ -69,12 +120,24 @@ export function allPids(): number[] {
     .map(Number);
 }
 
-/** What it made the file system write so far, less what was thrown away again. Null where it is gone or hides it. */
-export function readWritten(pid: number): number | null {
+export interface ProcessIo {
+  /** What was fetched for it from a disk, and what it made a file system write, less what was thrown away again. */
+  readBytes: number;
+  writtenBytes: number;
+  /** Calls that read or wrote, whatever that was. */
+  calls: number;
+}
+
+export const parseIo = (text: string): ProcessIo => ({
+  readBytes: fieldOf(text, "read_bytes:"),
+  writtenBytes: Math.max(0, fieldOf(text, "write_bytes:") - fieldOf(text, "cancelled_write_bytes:")),
+  calls: fieldOf(text, "syscr:") + fieldOf(text, "syscw:"),
+});
+
+/** With that of the children that it has asked about. Null where it is gone or hides it. */
+export function readIo(pid: number): ProcessIo | null {
   const text = readProc(pid, "io", HIDDEN);
-  if (text === null) return null;
-  const field = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, "m").exec(text)?.[1] ?? 0);
-  return Math.max(0, field("write_bytes") - field("cancelled_write_bytes"));
+  return text === null ? null : parseIo(text);
 }
 
 /** How many sockets a process has open. */
@@ -94,7 +157,7 @@ function readLink(path: string): string | null {
 
 export const readBootId = (): string => readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
-function readProc(pid: number, file: string, hidden: readonly string[] = []): string | null {
+export function readProc(pid: number, file: string, hidden: readonly string[] = []): string | null {
   try {
     return readFileSync(`/proc/${pid}/${file}`, "latin1");
   } catch (error) {

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import type { Cgroups } from "./cgroup.ts";
-import { readLiving, readWritten } from "./processes.ts";
+import { readIo, readLiving } from "./processes.ts";
 import { inTurns } from "./turns.ts";
 
 interface Writer {
@@ -43,8 +43,8 @@ export class Written {
     let total = before?.total ?? 0;
     for (const pid of this.#cgroups.members(id)) {
       const startTime = readLiving(pid)?.startTime;
-      const bytes = readWritten(pid);
-      if (startTime === undefined || bytes === null) continue;
+      const bytes = readIo(pid)?.writtenBytes;
+      if (startTime === undefined || bytes === undefined) continue;
       const known = before?.writers.get(pid);
       total += Math.max(0, bytes - (known?.startTime === startTime ? known.bytes : 0));
       writers.set(pid, { startTime, bytes });
