@@ -2,9 +2,10 @@ import { type Cause, causeOf, HoldfastError, type Numbers } from "@holdfast/cont
 import { type BreakerInput, type BreakerState, isSuspended, LAUNCHES_OPEN, nextBreaker } from "./breaker.ts";
 import type { Cell } from "./cell.ts";
 import { within } from "./clock.ts";
-import { errorOf } from "./gate.ts";
+import { errorOf, rootMessage } from "./gate.ts";
 import { mb } from "./megabytes.ts";
 import type { Capacity } from "./ports.ts";
+import type { SandboxRecord } from "./records.ts";
 import type { World } from "./world.ts";
 
 /** Why there is no room for another sandbox, from the figures alone; null where there is. */
@@ -24,6 +25,10 @@ export function shortageOf(
   }
   return null;
 }
+
+/** One that failed and of which nothing runs any more takes no place. */
+export const takesPlace = ({ phase, lease }: SandboxRecord): boolean =>
+  phase.name !== "failed" || lease.state !== "none";
 
 /** Whether more than the given share of disk or memory is in use. */
 export function isAbove(capacity: Capacity, share: number): boolean {
@@ -79,9 +84,8 @@ export class Admission {
     const { maxSandboxes, maxSandboxesPerKey } = this.#world.numbers;
     let all = 0;
     let own = 0;
-    for (const { record } of this.#cells()) {
-      // One that failed and of which nothing runs any more takes no place.
-      if (record.phase.name === "failed" && record.lease.state === "none") continue;
+    for (const { record, reviving } of this.#cells()) {
+      if (!takesPlace(record) && !reviving) continue;
       all += 1;
       if (owner !== null && record.owner === owner) own += 1;
     }
@@ -130,7 +134,10 @@ export class Admission {
     if (next === null) return false;
     this.#breaker = next;
     if (next.name === "suspended" && before.name === "open")
-      this.#say("launches.suspended", `${next.failures} launches failed in a row: ${next.cause.message}`);
+      this.#say(
+        "launches.suspended",
+        `${next.failures} launches failed in a row: ${rootMessage(next.cause)}`,
+      );
     if (next.name === "open" && before.name !== "open")
       this.#say("launches.resumed", "A launch succeeded: launches are let through again.");
     return true;

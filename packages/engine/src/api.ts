@@ -1,13 +1,20 @@
 /** What the engine offers. The server, and nothing else, is written against this. */
 import type {
+  AlertKind,
+  AlertList,
   AuditReport,
   Checkpoint,
   CheckpointList,
   CreateCheckpoint,
   CreateDrive,
   CreateSandbox,
+  Delivery,
+  DeliveryList,
+  DeliveryState,
+  Diagnosis,
   Drive,
   DriveList,
+  Event,
   EventList,
   EventType,
   Exec,
@@ -23,16 +30,20 @@ import type {
   MountList,
   OutputStream,
   Proof,
+  ResourceReport,
   Sandbox,
   SandboxList,
+  Severity,
   StartExec,
   Stats,
   Status,
   SweepReport,
   TerminalSize,
   Unpacked,
+  UsageList,
 } from "@holdfast/contract";
-import type { Images, ProcessInfo } from "./ports.ts";
+import type { Readings } from "./alert-rules.ts";
+import type { EventOrder, Images, ProcessInfo } from "./ports.ts";
 
 export interface CreateOptions {
   /** False: answer as soon as the record is stored. */
@@ -75,9 +86,40 @@ export interface SandboxApi {
   standby(ref: string, signal: AbortSignal): Promise<Sandbox>;
   /** Resolves when it is proven; what any call does by itself. */
   wake(ref: string, signal: AbortSignal): Promise<Sandbox>;
+  /** Ends its instance, where it has one, and starts it again on the same files; also one that failed. Resolves when it is proven. */
+  restart(ref: string, signal: AbortSignal): Promise<Sandbox>;
   /** A fresh proof now. */
   verify(ref: string, signal: AbortSignal): Promise<Proof>;
   processes(ref: string, signal: AbortSignal): Promise<ProcessInfo[]>;
+  /** Figures of now and of the last minutes. Wakes nobody. */
+  resources(ref: string, signal: AbortSignal): Promise<ResourceReport>;
+  /** Those of all that live, as they were last taken: nothing is looked at for it. In the order of their creation. */
+  usage(): UsageList;
+  /** What is the matter with it, from a look of at most `windowMs`. Wakes nobody and needs no link. */
+  diagnosis(ref: string, options: { windowMs?: number | undefined }, signal: AbortSignal): Promise<Diagnosis>;
+}
+
+export interface AlertApi {
+  /** Those that fire and, with `cleared`, those that did lately. */
+  list(filter: { cleared: boolean }): Promise<AlertList>;
+  deliveries(filter: {
+    state?: Delivery["state"] | undefined;
+    cursor?: string | undefined;
+    limit: number;
+  }): Promise<DeliveryList>;
+  /** Tries a dead one again, from the first wait on, with what else of its alert is dead. Any other is answered as it is. */
+  redeliver(id: string): Promise<Delivery>;
+  /** For those who watch from outside. */
+  figures(): Promise<AlertFigures>;
+}
+
+export interface AlertFigures {
+  /** When alerts were last evaluated; null where they were not yet. */
+  evaluatedAt: number | null;
+  firing: readonly { kind: AlertKind; severity: Severity; count: number }[];
+  /** As last taken; a kind that could not be read is null. */
+  readings: Readings;
+  deliveries: Readonly<Record<DeliveryState, number>>;
 }
 
 export interface CheckpointApi {
@@ -246,6 +288,25 @@ export interface SearchOptions {
   limit: number;
 }
 
+export interface EventQuery {
+  ref?: string | undefined;
+  execId?: ExecId | undefined;
+  /** A drive, by name or id. */
+  drive?: string | undefined;
+  types?: readonly EventType[] | undefined;
+  /** Not before, and before, this time in milliseconds. */
+  since?: number | undefined;
+  until?: number | undefined;
+  /** The `seq` of the last one that was seen. */
+  cursor?: string | undefined;
+}
+
+export interface EventPage {
+  events: readonly Event[];
+  /** Behind all that was looked at: what comes after it was not told yet. */
+  cursor: string;
+}
+
 export interface EngineApi {
   readonly sandboxes: SandboxApi;
   readonly checkpoints: CheckpointApi;
@@ -256,15 +317,15 @@ export interface EngineApi {
   /** Files of drives, without any sandbox: a `ref` is a drive's. */
   readonly driveFiles: FileApi;
   readonly images: Images;
-  events(filter: {
-    ref?: string | undefined;
-    execId?: ExecId | undefined;
-    /** A drive, by name or id. */
-    drive?: string | undefined;
-    types?: readonly EventType[] | undefined;
-    cursor?: string | undefined;
-    limit: number;
-  }): Promise<EventList>;
+  readonly alerts: AlertApi;
+  /** Oldest first, unless it is told otherwise. */
+  events(filter: EventQuery & { order?: EventOrder | undefined; limit: number }): Promise<EventList>;
+  /**
+   * What `events` lists from the cursor or `since` on, or without either from now on, page by page; and then what happens,
+   * until the signal, or `until`, ends it. The first page is empty and comes at once: its cursor is where it begins. Others are
+   * empty every so often, where nothing happens. What retention took before it was read is `events_dropped`, never a gap.
+   */
+  followEvents(filter: EventQuery, signal: AbortSignal): AsyncIterable<EventPage>;
   stats(): Promise<Stats>;
   /** Compares records and reality, both ways, now. Callers at the same time share one. */
   audit(): Promise<AuditReport>;

@@ -9,6 +9,7 @@ import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
 import type { World } from "./world.ts";
 
 const RETRY_MS = 1_000;
+const LOSSES_KEPT = 16;
 
 /**
  * One live sandbox in memory: its record as stored, what is known of its health, and the queue through which every
@@ -30,6 +31,10 @@ export class Cell {
   readonly openExecs = new Set<OpenExec>();
   /** Those of them that wait for their turn, in the order they came. */
   readonly queuedExecs = new Set<OpenExec>();
+  /** When its link was lost, newest last: as many as tell whether it flaps. */
+  readonly linkLosses: number[] = [];
+  /** Calls on its files since this server started. */
+  fileCalls = 0;
   /** Calls that use its link right now, streams of output aside. */
   calls = 0;
   /** Calls that wait for it to wake. */
@@ -46,12 +51,17 @@ export class Cell {
   /** Standbys that failed in a row, and when idleness may ask for the next. */
   standbyFailures = 0;
   standbyNotBefore = 0;
+  /** It failed, and is about to have its place again. */
+  reviving = false;
   /** Told of each step of a launch. */
   readonly onProgress = new Set<(progress: Progress) => void>();
   /** Ends the launch under way when a delete overtakes it. */
   readonly fence = new AbortController();
   /** What the driver makes or writes of it right now; whoever cleans up behind it waits for it to be over, or it might build what was just removed. */
   launching: Promise<unknown> = Promise.resolve();
+
+  /** What is done to it that it may serve again: whoever freezes it, or cleans up behind it, waits for that to be over. */
+  mending: Promise<unknown> = Promise.resolve();
 
   /** Old checkpoints that are being removed: a new one is written only when that is over, or it might go with them. */
   discarding: Promise<unknown> = Promise.resolve();
@@ -112,7 +122,10 @@ export class Cell {
     await store.commit({ changes: [change, ...also], events, counters, outlives });
     this.#record = record;
     // The kernel counts from nothing for each.
-    if (record.generation !== before.generation) this.oomKills = 0;
+    if (record.generation !== before.generation) {
+      this.oomKills = 0;
+      this.linkLosses.splice(0);
+    }
     // A proof counts for the phase in which, or for which, it was made. Clocks jump; this does not depend on them.
     if (record.phase !== before.phase && !PROVEN_BEFORE.has(input.type))
       this.health = { ...this.health, proof: null, provenAt: null, provenMounts: [] };
@@ -157,6 +170,11 @@ export class Cell {
   learn(news: Partial<Health>): void {
     this.health = { ...this.health, ...news };
     this.changed();
+  }
+
+  noteLinkLoss(): void {
+    this.linkLosses.push(this.#world.clock.now());
+    this.linkLosses.splice(0, this.linkLosses.length - LOSSES_KEPT);
   }
 
   /** Notes activity in memory. It is stored with the next decision, or in batches by `unstoredActivity`. */

@@ -270,6 +270,7 @@ export class Checkpoints implements CheckpointApi {
     return within(clock, limit, async (inner) => {
       const { execs, journals } = await this.#quietExecs(cell, link, inner);
       const order = { sandboxId: cell.id, generation, id, kind, journals, maxBytes };
+      await raced(cell.mending, inner);
       const freezing = { ms: numbers.freezeMs, what: "freezing", signal: inner };
       await within(clock, freezing, (last) => driver.freeze(cell.id, last));
       const copying = driver.save(order, inner);

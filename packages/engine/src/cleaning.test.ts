@@ -8,7 +8,7 @@ import { isAbove, shortageOf } from "./admission.ts";
 import { LAUNCHES_OPEN, nextBreaker } from "./breaker.ts";
 import { systemIds } from "./clock.ts";
 import { FairLine } from "./fair-line.ts";
-import { ruleFor } from "./sweep-rules.ts";
+import { mayRest, ruleFor } from "./sweep-rules.ts";
 import { queuedSandbox } from "./testing/samples.ts";
 import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
 
@@ -16,6 +16,7 @@ describe("what a sweep may remove", () => {
   const running = queuedSandbox({ phase: { name: "running" }, createdAt: 1_000 });
   const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
   const failed = { name: "failed", cause: { code: "x", message: "y" }, keptUntil: 5_000 } as const;
+  const asleep = { name: "standby", checkpoint: null, failedWakes: 0 } as const;
   const verdict = (record: typeof running, { now = 9_000, execs = 0, short = false } = {}) =>
     ruleFor({ record, execsUnderWay: execs, now }, { short });
 
@@ -38,11 +39,44 @@ describe("what a sweep may remove", () => {
     ],
     ["a disposable one that is busy", verdict(living({ disposable: true }), { short: true, execs: 1 }), null],
     [
+      "a disposable one that sleeps, when there is none",
+      verdict({ ...living({ disposable: true }), phase: asleep }, { short: true }),
+      "disposable",
+    ],
+    [
       "one that only waits",
       verdict({ ...living({ disposable: true }), phase: { name: "queued" } }, { short: true }),
       null,
     ],
     ["one that is being deleted", verdict({ ...running, phase: { name: "deleting", cause: null } }), null],
+  ])("%s", (_what, found, expected) => expect(found).toBe(expected));
+});
+
+describe("what may be put to standby for the host's sake", () => {
+  const running = queuedSandbox({ phase: { name: "running" }, lastActivityAt: 1_000 });
+  const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
+  const verdict = (
+    record: typeof running,
+    { now = 9_000, execs = 0, calls = 0, kind = "memory" as "memory" | "files" } = {},
+  ) => mayRest({ record, execsUnderWay: execs, callsUnderWay: calls, now }, { kind, idleMs: 5_000 });
+
+  it.each([
+    ["one that nobody has used for a while", verdict(running), true],
+    ["one that was used a moment ago", verdict(running, { now: 5_999 }), false],
+    ["one with an exec under way", verdict(running, { execs: 1 }), false],
+    ["one with a call under way", verdict(running, { calls: 1 }), false],
+    ["one that would lose its memory", verdict(running, { kind: "files" }), false],
+    [
+      "one that asks for standby, whatever that keeps",
+      verdict(living({ idleStandbyMs: 1e9 }), { kind: "files" }),
+      true,
+    ],
+    [
+      "one that starts anew when it loses its memory",
+      verdict(living({ onMemoryLoss: "cold-start" }), { kind: "files" }),
+      true,
+    ],
+    ["one that fails when it does", verdict(living({ onMemoryLoss: "fail" }), { kind: "files" }), false],
   ])("%s", (_what, found, expected) => expect(found).toBe(expected));
 });
 
@@ -200,6 +234,102 @@ describe("sweeps", () => {
     expect(done.layers).toContain("reconcile");
     expect((await engine.sandboxes.get("busy")).status).toBe("ready");
     expect(await codeOf(engine.sandboxes.get("idle"))).toBe("sandbox_not_found");
+  });
+
+  it("by order of an emergency put to standby what is idle, and only then remove", async () => {
+    const { engine, driver } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
+    const make = (name: string, lifecycle = {}) =>
+      engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
+    const { sandbox: idle } = await make("idle");
+    const { sandbox: disposable } = await make("disposable", { disposable: true });
+    await make("busy");
+    await engine.execs.start("busy", { argv: ["sleep"] }, { signal });
+    driver.diskFreeBytes = 10;
+    expect((await engine.cleanup({ dryRun: true, emergency: true })).items).toMatchObject([
+      { rule: "disposable", action: "would_remove" },
+    ]);
+    driver.diskFreeBytes = 1 << 30;
+    const dry = await engine.cleanup({ dryRun: true, emergency: true });
+    expect(dry.items).toMatchObject([
+      { rule: "idle", action: "would_put_to_standby", sandboxId: idle.id },
+      { rule: "disposable", action: "would_remove", sandboxId: disposable.id },
+    ]);
+    expect((await engine.sandboxes.get("idle")).status).toBe("ready");
+    const done = await engine.cleanup({ dryRun: false, emergency: true });
+    expect(done).toMatchObject({ putToStandby: 1, removed: 1, failed: 0 });
+    expect(done.items).toMatchObject([
+      { rule: "idle", action: "put_to_standby", message: expect.stringContaining("was ordered") },
+      { rule: "disposable", action: "removed" },
+    ]);
+    expect((await engine.sandboxes.get("idle")).status).toBe("standby");
+    expect((await engine.sandboxes.get("busy")).status).toBe("ready");
+    expect(driver.instances.get(idle.id as SandboxId)?.alive).toBe(false);
+    const { exec } = await engine.execs.start("idle", { argv: ["exit", "4"] }, { signal });
+    expect(await engine.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 4 });
+  });
+
+  it("put to standby by themselves where memory is short, one after the other until it is not, and never for disk", async () => {
+    const { engine, driver, create } = await world({
+      sweepPressureMs: 1e9,
+      pressureIdleMs: 0,
+      standbysAtOnce: 1,
+    });
+    const { sandbox: oldest } = await create("oldest");
+    await create("newer");
+    const order = { dryRun: false, emergency: false };
+    driver.diskFreeBytes = 10;
+    expect((await engine.cleanup(order)).items).toEqual([]);
+    driver.diskFreeBytes = 1 << 30;
+    expect((await engine.cleanup(order)).items).toEqual([]);
+    driver.memoryFreeBytes = 1 << 20;
+    expect((await engine.cleanup({ ...order, dryRun: true })).items).toHaveLength(2);
+    driver.faults.checkpoint = async () => {
+      driver.memoryFreeBytes = 1 << 30;
+    };
+    expect((await engine.cleanup(order)).items).toMatchObject([
+      { rule: "idle", action: "put_to_standby", sandboxId: oldest.id },
+    ]);
+    expect((await engine.sandboxes.get("newer")).status).toBe("ready");
+  });
+
+  it("go on with the rest when one can't be put to standby, and leave that one alone for a while", async () => {
+    const { engine, driver, create } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
+    const { sandbox: bad } = await create("bad");
+    await create("good");
+    driver.memoryFreeBytes = 1 << 20;
+    let tries = 0;
+    driver.faults.checkpoint = async ({ sandboxId }) => {
+      if (sandboxId !== bad.id) return;
+      tries += 1;
+      throw new Error("no");
+    };
+    const report = await engine.cleanup({ dryRun: false, emergency: false });
+    expect(report).toMatchObject({ putToStandby: 1, failed: 1 });
+    expect((await engine.sandboxes.get("bad")).status).toBe("ready");
+    expect((await engine.sandboxes.get("good")).status).toBe("standby");
+    await engine.cleanup({ dryRun: false, emergency: false });
+    expect(tries).toBe(1);
+    expect((await engine.cleanup({ dryRun: false, emergency: true })).failed).toBe(1);
+    expect(tries).toBe(2);
+  });
+
+  it("put nobody to standby who is used before the turn comes", async () => {
+    const { engine, driver, create } = await world({
+      sweepPressureMs: 1e9,
+      pressureIdleMs: 300,
+      maintainEveryMs: 1e9,
+    });
+    await create("used");
+    driver.memoryFreeBytes = 1 << 20;
+    await new Promise((resolve) => setTimeout(resolve, 350));
+    const memoryBytes = driver.memoryBytes.bind(driver);
+    driver.memoryBytes = async (...given) => {
+      driver.memoryBytes = memoryBytes;
+      await engine.execs.start("used", { argv: ["sleep"] }, { signal });
+      return memoryBytes(...given);
+    };
+    expect((await engine.cleanup({ dryRun: false, emergency: false })).items).toEqual([]);
+    expect((await engine.sandboxes.get("used")).status).toBe("ready");
   });
 
   it("leave a disposable one alone that is used before its turn comes", async () => {

@@ -1,6 +1,8 @@
 import {
+  newAlertId,
   newAttemptId,
   newCheckpointId,
+  newDeliveryId,
   newDriveId,
   newExecId,
   newSandboxId,
@@ -86,6 +88,8 @@ export const systemIds: Ids = {
   attempt: newAttemptId,
   checkpoint: newCheckpointId,
   drive: newDriveId,
+  alert: newAlertId,
+  delivery: newDeliveryId,
   name: () => `${pick(FIRST)}-${pick(SECOND)}-${randomText(5)}`,
   random: Math.random,
 };

@@ -1,7 +1,7 @@
 import { type Cause, causeOf } from "@holdfast/contract";
 import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
+import { raced, within } from "./clock.ts";
 import { mb } from "./megabytes.ts";
 import type { Capacity } from "./ports.ts";
 import type { World } from "./world.ts";
@@ -20,32 +20,38 @@ export interface GuardParts {
  * Keeps one sandbox from filling the disk of all. Admission stops new ones at the reserve; this acts on those that run:
  * first what is stale goes, and if the disk still runs out, the sandbox that writes fastest is frozen, with an event that
  * names it. Nothing of it is lost: it is thawed when the reserve is free again, and can be deleted meanwhile. Freezing is
- * not recorded: an instance that is found frozen while the disk is fine is thawed, whoever froze it.
+ * not recorded: what an earlier server froze is thawed by the ladder, which leaves it alone while the disk is low.
  */
 export class DiskGuard {
   readonly #world: World;
   readonly #parts: GuardParts;
   #isLow = false;
+  #hasLooked = false;
 
   constructor(world: World, parts: GuardParts) {
     this.#world = world;
     this.#parts = parts;
   }
 
+  /** Whether the disk is short of its reserve, as far as is known: before the first look it may be. */
+  get isLow(): boolean {
+    return this.#isLow || !this.#hasLooked;
+  }
+
   async run(): Promise<void> {
     const { clock, numbers, stopping, log } = this.#world;
     while (!stopping.aborted) {
-      await clock.sleep(numbers.diskGuardEveryMs, stopping).catch(() => undefined);
-      if (stopping.aborted) return;
       await this.look().catch((error: unknown) => {
         if (!stopping.aborted) log.warn({ cause: causeOf(error) }, "the disk could not be guarded");
       });
+      await clock.sleep(numbers.diskGuardEveryMs, stopping).catch(() => undefined);
     }
   }
 
   async look(): Promise<void> {
     const { diskReserveBytes, diskFreezeBytes } = this.#world.numbers;
     const capacity = await this.#parts.admission.measure();
+    this.#hasLooked = true;
     if (capacity.diskFreeBytes >= diskReserveBytes) return this.#relieve(capacity);
     if (!this.#isLow) {
       this.#isLow = true;
@@ -92,9 +98,11 @@ export class DiskGuard {
     const { clock, driver, stopping } = this.#world;
     const message = `It was frozen: it wrote ${mb(rate)} MB a second while the disk ran out. It goes on when there is room again.`;
     const cause: Cause = { code: "disk_filler", message };
-    await within(clock, { ms: CALL_MS, what: "freezing", signal: stopping }, (signal) =>
-      driver.freeze(cell.id, signal),
-    );
+    await within(clock, { ms: CALL_MS, what: "freezing", signal: stopping }, async (signal) => {
+      // What is being done to heal it may include a thaw.
+      await raced(cell.mending, signal);
+      await driver.freeze(cell.id, signal);
+    });
     cell.learn({ frozenFor: cause });
     await this.#say("sandbox.frozen", message, cell);
   }
@@ -103,7 +111,7 @@ export class DiskGuard {
   async #relieve(capacity: Capacity): Promise<void> {
     const { clock, driver, stopping, log } = this.#world;
     for (const cell of this.#parts.cells()) {
-      if (cell.record.phase.name !== "running" || !isFrozen(cell)) continue;
+      if (cell.record.phase.name !== "running" || cell.health.frozenFor === null) continue;
       try {
         await within(clock, { ms: CALL_MS, what: "thawing", signal: stopping }, (signal) =>
           driver.thaw(cell.id, signal),
@@ -132,7 +140,3 @@ export class DiskGuard {
       .catch((error: unknown) => log.error({ cause: causeOf(error) }, "an event could not be stored"));
   }
 }
-
-const isFrozen = ({ health }: Cell): boolean =>
-  health.frozenFor !== null ||
-  (health.observation?.seen === "present" && health.observation.state === "frozen");

@@ -279,7 +279,7 @@ export class Drives implements DriveApi {
       const usage = await within(clock, limit, (inner) => drives.usage(id, inner));
       known.usage = { ...usage, at: clock.now() };
     } catch (error) {
-      if (signal.aborted) throw error;
+      signal.throwIfAborted();
       log.debug({ drive: id, cause: causeOf(error) }, "a drive could not be measured");
     }
   }
@@ -498,7 +498,8 @@ export class Drives implements DriveApi {
     await this.usable(id, signal);
     const limit = { ms: numbers.driveCallMs, what: "opening the drive's files", signal };
     const opened = await within(clock, limit, (inner) => drives.files(id, inner)).catch((error: unknown) => {
-      if (signal.aborted || isHoldfastError(error)) throw error;
+      if (isHoldfastError(error)) throw error;
+      signal.throwIfAborted();
       throw new HoldfastError("drive_degraded", { cause: error });
     });
     return { driveId: id, gone: going.signal, ...opened };

@@ -15,6 +15,19 @@ describe("create", () => {
     expect(sandbox.proof?.checks.map((check) => check.name)).toEqual(["link", "exec", "files", "root"]);
   });
 
+  it("takes a name that is given back between the refusal and the look at who has it", async () => {
+    const { engine, store, create } = await world();
+    const { sandbox: holder } = await create("one");
+    const byName = store.sandboxByName.bind(store);
+    store.sandboxByName = async (name) => {
+      store.sandboxByName = byName;
+      await remove(engine, holder.id);
+      return byName(name);
+    };
+    expect((await create("one")).sandbox).toMatchObject({ status: "ready", name: "one" });
+    expect((await engine.stats()).totals).toMatchObject({ created: 2, terminated: 1 });
+  });
+
   it.each<[step: string, fault: HostileDriver["faults"]]>([
     ["the launch fails", { launch: () => Promise.reject(new Error("no")) }],
     ["the launch's answer is lost", { launchAnswer: () => Promise.reject(new Error("lost")) }],

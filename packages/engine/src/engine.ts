@@ -2,7 +2,6 @@ import {
   type Cause,
   causeOf,
   type DriveId,
-  type Event,
   HoldfastError,
   isDriveId,
   type Numbers,
@@ -12,33 +11,40 @@ import {
 } from "@holdfast/contract";
 import { Admission } from "./admission.ts";
 import { AfterWake } from "./after-wake.ts";
+import { Alerts } from "./alerts.ts";
 import type { EngineApi } from "./api.ts";
 import { Audit } from "./audit.ts";
 import type { Cell } from "./cell.ts";
 import { Checkpoints } from "./checkpoints.ts";
 import { within } from "./clock.ts";
+import { ClockWatch } from "./clock-watch.ts";
+import { Diagnostician } from "./diagnostician.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import { Drives } from "./drives.ts";
+import { EventFeed } from "./event-feed.ts";
 import { SANDBOX_DELETED } from "./exec.ts";
 import { type ExecNames, execNames, renamedJournals } from "./exec-names.ts";
 import { Execs } from "./execs.ts";
 import { driveFileApi, fileApi } from "./files.ts";
 import { renameHost } from "./forks.ts";
 import { Gate } from "./gate.ts";
+import { Healer } from "./healer.ts";
 import { Launcher } from "./launcher.ts";
 import { Ledger } from "./ledger.ts";
 import { LinkHolder } from "./link-holder.ts";
 import { forkSource } from "./machine.ts";
+import { Meter } from "./meter.ts";
 import { Mounts } from "./mounts.ts";
 import { Observer } from "./observer.ts";
 import { isAwaited } from "./open-exec.ts";
 import { Orphans } from "./orphans.ts";
 import { Pauses } from "./pauses.ts";
-import type { Change, Ports, StoredEvent } from "./ports.ts";
+import type { Change, Ports } from "./ports.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
 import type { ExecRecord } from "./records.ts";
 import { Recovery } from "./recovery.ts";
+import { Restarts } from "./restarts.ts";
 import { Retention } from "./retention.ts";
 import { Sandboxes } from "./sandboxes.ts";
 import { Standby } from "./standby.ts";
@@ -55,6 +61,7 @@ export const createEngine = (ports: Ports, numbers: Numbers): EngineApi => new E
 class Engine implements EngineApi {
   readonly #world: World;
   readonly #stopping = new AbortController();
+  readonly #feed: EventFeed;
   readonly #retention: Retention;
   readonly #ledger: Ledger;
   readonly #observer: Observer;
@@ -67,6 +74,7 @@ class Engine implements EngineApi {
   readonly #audit: Audit;
   readonly #sweeps: Sweeps;
   readonly #diskGuard: DiskGuard;
+  readonly #healer: Healer;
   readonly #pauses: Pauses;
   readonly #standby: Standby;
   readonly #wakes: Wakes;
@@ -82,20 +90,30 @@ class Engine implements EngineApi {
   readonly drives: Drives;
   readonly driveFiles: EngineApi["driveFiles"];
   readonly images: EngineApi["images"];
+  readonly alerts: Alerts;
 
   constructor(ports: Ports, numbers: Numbers) {
     const journals = renamedJournals(ports.journals, (id) => this.#execNames(id));
-    const world: World = { ...ports, journals, numbers, stopping: this.#stopping.signal };
+    const stopping = this.#stopping.signal;
+    this.#feed = new EventFeed(ports.store, {
+      ...{ clock: ports.clock, numbers, stopping },
+      sandboxId: (ref) => this.sandboxes.idOf(ref),
+      driveId: (ref) => this.#driveId(ref),
+    });
+    const world: World = { ...ports, store: this.#feed.store, journals, numbers, stopping };
     this.#world = world;
     const sandboxes = new Sandboxes(world);
     const prover = new Prover(world);
     const gate = new Gate(world, prover, () => this.#wakes);
-    this.#observer = new Observer(
-      world,
-      () => sandboxes.cells(),
-      (cell, generation, cause) => this.#died(cell, generation, cause),
-      () => this.drives.look(),
-    );
+    const meter = new Meter(world);
+    const clockWatch = new ClockWatch(world);
+    this.#observer = new Observer(world, {
+      cells: () => sandboxes.cells(),
+      died: (cell, generation, cause) => this.#died(cell, generation, cause),
+      lookAtDrives: () => this.drives.look(),
+      measure: (seen) => meter.take(seen),
+      slept: (askedMs, byClockMs) => clockWatch.slept(askedMs, byClockMs),
+    });
     this.#retention = new Retention(world, (id) => sandboxes.cell(id));
     this.#ledger = new Ledger(world, this.#retention, (cell) => this.#whyKilled(cell));
     this.#reaper = new Reaper(world, (cell) => this.#released(cell));
@@ -161,11 +179,34 @@ class Engine implements EngineApi {
     this.#sweeps = new Sweeps(world, {
       cells,
       remove: (cell, holds) => sandboxes.removed(cell, holds),
+      rest: (cell, why, holds) => this.#standby.rest(cell, why, holds),
       audit: () => this.#audit.run("hourly"),
       retention,
       admission,
     });
     this.#diskGuard = new DiskGuard(world, { cells, admission, clean: () => this.#sweeps.conservative() });
+    this.#healer = new Healer(world, {
+      cells,
+      prover,
+      giveUp: (cell, generation, cause) => this.#givenUp(cell, generation, cause),
+      look: (cell) => this.#observer.look([cell]),
+      isDiskLow: () => this.#diskGuard.isLow,
+    });
+    const recovery = (cell: Cell) => this.#healer.recovery(cell);
+    const diagnostician = new Diagnostician(world, {
+      meter,
+      clockWatch,
+      recovery,
+      launches: () => ({ suspended: admission.launches.name !== "open", waiting: launcher.waiting }),
+    });
+    const { sweeps, audit } = { sweeps: this.#sweeps, audit: this.#audit };
+    this.alerts = new Alerts(world, { cells, sweeps, audit, admission, orphans, observer });
+    this.#ledger.onEnd = (record) => this.alerts.ended(record);
+    const restarts = new Restarts(world, {
+      admission,
+      launcher,
+      begin: (cell, cause) => void this.#lost(cell, cause, { mayRun: true }),
+    });
     this.checkpoints = new Checkpoints(world, {
       gate,
       standby: this.#standby,
@@ -183,6 +224,10 @@ class Engine implements EngineApi {
       standby: this.#standby,
       mounts,
       drives,
+      meter,
+      diagnostician,
+      recovery,
+      restarts,
       source: (id) => this.checkpoints.source(id),
       adoptExec: (cell, record) => this.#ledger.adopt(cell, record),
     });
@@ -197,6 +242,7 @@ class Engine implements EngineApi {
   async start(): Promise<void> {
     this.#state = "recovering";
     const { log, clock, store } = this.#world;
+    await this.alerts.load();
     const records = await store.liveSandboxes();
     const cells = records.map((record) => this.sandboxes.adopt(record));
     await this.drives.start();
@@ -216,7 +262,9 @@ class Engine implements EngineApi {
       this.#retention.run(),
       this.#sweeps.run(),
       this.#diskGuard.run(),
+      this.#healer.run(),
       this.#maintain(),
+      this.alerts.run(),
     ];
     this.#state = "serving";
     log.info({ sandboxes: cells.length }, "recovered");
@@ -266,6 +314,7 @@ class Engine implements EngineApi {
         onDown: (why) => {
           if (cell.health.linkDown === null && wasUp) {
             this.#linksLost += 1;
+            cell.noteLinkLoss();
             this.#sayLink(cell, "link.lost", why);
           }
           cell.learn({ linkDown: why });
@@ -299,6 +348,14 @@ class Engine implements EngineApi {
   async #died(cell: Cell, generation: number, cause: Cause): Promise<void> {
     const decision = await cell.decide({ type: "died", generation, cause });
     if (decision !== null) await this.#lost(cell, cause, { mayRun: false });
+  }
+
+  /** It does not serve and nothing helped. Its processes, where they are there, are ended before anything else is done. */
+  async #givenUp(cell: Cell, generation: number, cause: Cause): Promise<void> {
+    // What serves again at the last moment is not ended.
+    const holds = () => cell.judge().status === "degraded";
+    const decision = await cell.decide({ type: "given_up", generation, cause }, [], holds);
+    if (decision !== null) await this.#lost(cell, cause, { mayRun: true });
   }
 
   /** Its memory is gone, as its record says by now: what ran in it is lost, and its policy is carried out. */
@@ -475,18 +532,12 @@ class Engine implements EngineApi {
     }
   }
 
-  async events(filter: Parameters<EngineApi["events"]>[0]) {
-    const { store } = this.#world;
-    const after = filter.cursor === undefined ? undefined : Number(filter.cursor);
-    if (after !== undefined && !Number.isSafeInteger(after))
-      throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
-    const sandboxId =
-      filter.ref === undefined ? undefined : ((await this.sandboxes.get(filter.ref)).id as SandboxId);
-    const { execId, types, limit } = filter;
-    const driveId = filter.drive === undefined ? undefined : this.#driveId(filter.drive);
-    const found = await store.events({ sandboxId, execId, driveId, types, after, limit: limit + 1 });
-    const items = found.slice(0, limit).map(viewEvent);
-    return { items, nextCursor: found.length > limit ? String(items.at(-1)?.seq) : null };
+  events(filter: Parameters<EngineApi["events"]>[0]) {
+    return this.#feed.list(filter);
+  }
+
+  followEvents(filter: Parameters<EngineApi["followEvents"]>[0], signal: AbortSignal) {
+    return this.#feed.follow(filter, signal);
   }
 
   /** What is told of a drive outlives it, under its id. */
@@ -566,7 +617,3 @@ const FILES_STANDBY: Cause = {
 };
 
 const OOM_RECENT_MS = 2_000;
-
-function viewEvent(event: StoredEvent): Event {
-  return { ...event, at: new Date(event.at).toISOString() };
-}

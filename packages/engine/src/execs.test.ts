@@ -365,6 +365,25 @@ describe("stdin without offsets", () => {
   });
 });
 
+describe("a caller that leaves in the moment the link breaks", () => {
+  it("hears that it left, not what broke", async () => {
+    const { engine, instance } = await boxed();
+    await sleep(engine, "a");
+    const [link] = instance.links;
+    if (link === undefined) throw new Error("there is no link");
+    const caller = new AbortController();
+    const asked = Promise.withResolvers<void>();
+    link.readExec = async () => {
+      asked.resolve();
+      caller.abort(new Error("the caller left"));
+      throw new LinkLost("lost", "yes");
+    };
+    const waited = engine.execs.wait("a", { waitMs: 0, signal: caller.signal });
+    await expect(waited).rejects.toThrow("the caller left");
+    await asked.promise;
+  });
+});
+
 describe("a list of execs", () => {
   it("has short pages where the commands are large, and leaves none out", async () => {
     const made = await world();

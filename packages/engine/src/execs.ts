@@ -183,7 +183,7 @@ export class Execs implements ExecApi {
       if (isTerminal(record.status) && cursor < record.outputEnd) sink.truncated = true;
       return { ...exec, ...sink.text(), cursor: cursorOf(record, cursor) };
     } catch (error) {
-      if (signal.aborted) throw error;
+      signal.throwIfAborted();
       this.#world.log.debug({ exec: record.id, cause: causeOf(error) }, "output could not be read");
       return { ...exec, ...sink.text(), truncated: true };
     }

@@ -81,9 +81,8 @@ export class Gate {
       const ms = numbers.launchQueueMs + launchDeadlineMs(cell.record, numbers) + OUTCOME_MS;
       const limit = { ms, what: "waiting for the sandbox", signal };
       await within(clock, limit, (inner) => cell.until(settled, inner)).catch((error: unknown) => {
-        throw signal.aborted
-          ? error
-          : new HoldfastError("deadline", { sandboxId: cell.id, message: causeOf(error).message });
+        signal.throwIfAborted();
+        throw new HoldfastError("deadline", { sandboxId: cell.id, message: causeOf(error).message });
       });
     }
     const refusal = cell.refusal();

@@ -1,3 +1,4 @@
+export { limitsOf, type Reading, type Readings, RULES } from "./alert-rules.ts";
 export * from "./api.ts";
 export { clockOf, systemClock, systemIds } from "./clock.ts";
 export { createEngine } from "./engine.ts";

@@ -36,6 +36,8 @@ export class Ledger {
   readonly #open = new Map<ExecId, OpenExec>();
   readonly #onKilled: (cell: Cell) => Promise<Cause | null>;
   #queued = 0;
+  /** Told of every end that was stored. */
+  onEnd: (record: ExecRecord) => void = () => undefined;
 
   constructor(world: World, retention: Retention, onKilled: (cell: Cell) => Promise<Cause | null>) {
     this.#world = world;
@@ -439,11 +441,12 @@ export class Ledger {
     log.info({ sandbox: sandboxId, generation, exec: execId, status, exitCode, signal, cause }, "exec ended");
     for (;;) {
       try {
-        return await store.commit({
+        await store.commit({
           changes: [{ kind: "exec.end", record }],
           events: [event],
           counters: { execsEnded: 1 },
         });
+        return this.onEnd(record);
       } catch (error) {
         if (error instanceof StoreConflict || stopping.aborted) {
           log.error({ exec: execId, cause: causeOf(error) }, "an outcome could not be stored");
@@ -505,7 +508,8 @@ const storeFailure = (error: unknown, { sandboxId, id }: ExecRecord) =>
     cause: error,
   });
 
-function describeEnd({ status, exitCode, signal }: ExecRecord): string {
+function describeEnd({ status, exitCode, signal, cause }: ExecRecord): string {
   if (status !== "exited") return `exec ${status}`;
-  return signal === null ? `exec exited with ${exitCode}` : `exec ended by ${signal}`;
+  const how = signal === null ? `exec exited with ${exitCode}` : `exec ended by ${signal}`;
+  return cause === null ? how : `${how}: ${cause.message}`;
 }

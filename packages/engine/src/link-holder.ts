@@ -56,6 +56,11 @@ export class LinkHolder {
     void this.#keep();
   }
 
+  /** Gives the present link up, so that the next one is made at once. Where there is none, one is being made anyway. */
+  renew(): void {
+    this.#current?.close();
+  }
+
   close(): void {
     this.#over.abort(new LinkUnwanted());
     this.#current?.close();

@@ -45,6 +45,31 @@ describe("the sandbox's machine", () => {
     expect(after(launch, launched, proven).phase.name).toBe("running");
   });
 
+  it("is not given up and started again for ever, at the slowest pace at which it is given up", () => {
+    const lifecycle = { onMemoryLoss: "cold-start" } as const;
+    let record: SandboxRecord = { ...queued, spec: { ...queued.spec, lifecycle } };
+    const apply = (input: Input, now: number) => {
+      record = decide(record, input, now, NUMBERS)?.record ?? record;
+    };
+    let starts = 0;
+    for (let now = 0; record.phase.name !== "failed" && starts < 50; now += NUMBERS.healGiveUpMs) {
+      apply(launch, now);
+      const { generation } = record;
+      apply({ type: "launched", generation, instance: instance(generation) }, now);
+      apply({ type: "proven", generation, provenAt: now, keeperBootId: "k" }, now);
+      starts += 1;
+      apply({ type: "given_up", generation, cause }, now + NUMBERS.healGiveUpMs);
+      apply(begin, now + NUMBERS.healGiveUpMs);
+      apply(absent, now + NUMBERS.healGiveUpMs);
+    }
+    expect(starts).toBe(NUMBERS.restartsMax + 1);
+    expect(record.phase.name).toBe("failed");
+  });
+
+  it("tells a person of what does not serve before it ends it", () => {
+    expect(NUMBERS.healGiveUpMs).toBeGreaterThan(NUMBERS.alertStuckMs + 2 * NUMBERS.alertEveryMs);
+  });
+
   it("gives the name back and owes a stop when a launch fails", () => {
     const record = after(launch, { type: "launch_failed", cause });
     expect(record).toMatchObject({

@@ -50,6 +50,10 @@ export type Input =
   | { type: "wake_failed"; generation: number; cause: Cause; blame: WakeBlame }
   | { type: "resume" }
   | { type: "died"; generation: number; cause: Cause }
+  /** It does not serve, and could not be healed: its processes may well be there. */
+  | { type: "given_up"; generation: number; cause: Cause }
+  /** Somebody wants it started anew on its files: one that runs, or one that failed and has some. */
+  | { type: "restart"; cause: Cause }
   /** Processes were seen of a sandbox that has none by its record. */
   | { type: "lingered" }
   | { type: "delete"; cause: Cause | null }
@@ -100,6 +104,11 @@ export function decide(
     case "died":
       if (!hasInstance(record) || record.generation !== input.generation) return null;
       return loseMemory(record, input.cause, now, settings);
+    case "given_up":
+      if (record.phase.name !== "running" || record.generation !== input.generation) return null;
+      return loseMemory(record, input.cause, now, settings);
+    case "restart":
+      return orderedRestart(record, input.cause, now, settings);
     case "pause":
       if (record.phase.name !== "running") return null;
       return outcome(enter(record, { name: "paused" }, now), now, [
@@ -297,7 +306,15 @@ const WAKES_MAX = 2;
 const loseMemory = (record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision =>
   mayRestart(record, now, settings)
     ? restart(record, cause, now, settings)
-    : fail(record, "died", cause, now, settings);
+    : fail(record, "died", usedUp(record, cause, settings), now, settings);
+
+/** One that would be started again but for how often that was done says so. */
+function usedUp({ spec, restarts }: SandboxRecord, cause: Cause, { restartWindowMs }: Settings): Cause {
+  if (spec.lifecycle.onMemoryLoss !== "cold-start" || restarts === null) return cause;
+  const within = `${Math.round(restartWindowMs / 60_000)} min`;
+  const message = `${cause.message} It was started again ${restarts.count} times within ${within} already, and is not once more.`;
+  return { code: "keeps_breaking", message, cause };
+}
 
 function launch(
   record: SandboxRecord,
@@ -383,6 +400,23 @@ function mayRestart({ spec, restarts }: SandboxRecord, now: number, settings: Se
 
 const isRecent = ({ since }: { since: number }, now: number, { restartWindowMs }: Settings): boolean =>
   now - since < restartWindowMs;
+
+/** What somebody orders is not counted, and begins the count anew: it is no sign that it breaks by itself. A launch that failed has left no files. */
+function orderedRestart(
+  record: SandboxRecord,
+  cause: Cause,
+  now: number,
+  settings: Settings,
+): Decision | null {
+  const { phase, lease, nameHeld } = record;
+  const restarts = { since: now, count: 0 };
+  const isRevived = phase.name === "failed" && nameHeld && lease.state === "none";
+  if (!isRevived && phase.name !== "running") return null;
+  const decision = restart({ ...record, endedAt: null }, cause, now, settings);
+  // Of what failed nothing is left to stop.
+  const next = isRevived ? { ...decision.record, lease } : decision.record;
+  return { ...decision, record: { ...next, restarts } };
+}
 
 /** Memory is lost and files are not: what is left of the instance is stopped, then launched again on the same files. */
 function restart(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {

@@ -44,6 +44,30 @@ async function storeMounts(store: Store, id: SandboxId, mounts: MountRecord[]): 
   await store.commit({ changes: [{ kind: "sandbox.update", record, expectedRevision: before.revision }] });
 }
 
+describe("a mount whose instance is replaced under it", () => {
+  it("is refused, and taken off the next one, which was given it meanwhile", async () => {
+    const { engine, driver, inside } = await apart();
+    const [first, second] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const [begun, again] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    let calls = 0;
+    driver.faults.mount = () => {
+      calls += 1;
+      (calls === 1 ? begun : again).resolve();
+      return calls === 1 ? first.promise : calls === 2 ? second.promise : Promise.resolve();
+    };
+    const refused = codeOf(mount(engine, "box"));
+    await begun.promise;
+    const restarted = engine.sandboxes.restart("box", signal);
+    await again.promise;
+    first.reject(new Error("it was broken off"));
+    expect(await refused).toBe("mount_failed");
+    second.resolve();
+    await restarted;
+    await eventually(async () => expect(await mountsIn(engine, "box")).toEqual([]));
+    expect(inside()).toBeUndefined();
+  });
+});
+
 describe("a mount", () => {
   it("is answered when the same directory was seen from inside and outside", async () => {
     const { engine, inside, driveId } = await apart();

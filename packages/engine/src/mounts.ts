@@ -124,7 +124,7 @@ export class Mounts implements MountApi {
 
   /** Whether it was there already. It is mounted again all the same, which heals one that is not what it was. */
   async #mountNow(cell: Cell, point: AskedMount["point"]): Promise<boolean> {
-    const { mounts } = cell.record;
+    const { mounts, generation } = cell.record;
     const existed = mounts.some((mount) => isSameMount(mount, point));
     const taken = conflictOf(mounts, point);
     if (taken !== null) throw conflict(point, taken);
@@ -134,7 +134,7 @@ export class Mounts implements MountApi {
       if (!existed) await this.#want(cell, point);
       await this.#establish(cell, point, { make: true }).catch(async (error: unknown) => {
         if (existed) await this.#doubt(cell, point.path);
-        else await this.#retract(cell, point.path, error);
+        else await this.#retract(cell, point.path, generation, error);
         throw told(cell, point, error);
       });
     } finally {
@@ -198,16 +198,23 @@ export class Mounts implements MountApi {
     await this.#parts.prover.prove(cell);
   }
 
-  /** Nothing is left of a mount that failed; where that can't be had now, it is owed, and seen to later. */
-  async #retract(cell: Cell, path: string, error: unknown): Promise<void> {
-    const { log } = this.#world;
+  /**
+   * Nothing is left of a mount that failed; where that can't be had now, it is owed, and seen to later. So it is where
+   * another instance has taken the place of the one that it was made in, which may be given the mount at this very moment.
+   */
+  async #retract(cell: Cell, path: string, generation: number, error: unknown): Promise<void> {
+    const isSame = () => cell.record.generation === generation && cell.record.phase.name === "running";
     try {
-      await this.#driverUnmount(cell, path, { keepClosed: false }, this.#lifetime(cell));
-      await cell.decideSurely({ type: "mount_failed", path, cause: causeOf(error) });
+      if (isSame()) await this.#driverUnmount(cell, path, { keepClosed: false }, this.#lifetime(cell));
+      const failed = { type: "mount_failed", path, cause: causeOf(error) } as const;
+      if ((await cell.decide(failed, [], isSame)) !== null) return;
     } catch (failure) {
-      log.warn({ sandbox: cell.id, path, cause: causeOf(failure) }, "a mount that failed is taken off later");
-      await cell.decideSurely({ type: "unmount", path });
+      this.#world.log.warn(
+        { sandbox: cell.id, path, cause: causeOf(failure) },
+        "a mount that failed is taken off later",
+      );
     }
+    await cell.decideSurely({ type: "unmount", path });
   }
 
   #driverUnmount(cell: Cell, path: string, options: { keepClosed: boolean }, signal: AbortSignal) {

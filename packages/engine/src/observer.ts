@@ -5,6 +5,16 @@ import { hasInstance } from "./machine.ts";
 import type { Observation } from "./ports.ts";
 import type { World } from "./world.ts";
 
+export interface ObserverParts {
+  cells(): Iterable<Cell>;
+  died(cell: Cell, generation: number, cause: Cause): Promise<void>;
+  lookAtDrives(): Promise<void>;
+  /** Takes figures of them, in the same pass. Never rejects. */
+  measure(cells: readonly Cell[]): Promise<void>;
+  /** Told how long a sleep took, as it was asked for and by the clock. */
+  slept(askedMs: number, byClockMs: number): void;
+}
+
 /**
  * Looks at every running instance, idle ones too, in one pass every few seconds, without touching what runs inside.
  * This is what notices a keeper that was killed, a root or drive that was unmounted, a frozen or stopped instance: the status is
@@ -12,30 +22,24 @@ import type { World } from "./world.ts";
  */
 export class Observer {
   readonly #world: World;
-  readonly #cells: () => Iterable<Cell>;
-  readonly #onDied: (cell: Cell, generation: number, cause: Cause) => Promise<void>;
-  readonly #lookAtDrives: () => Promise<void>;
+  readonly #parts: ObserverParts;
   lastPassAt: number | null = null;
 
-  constructor(
-    world: World,
-    cells: () => Iterable<Cell>,
-    onDied: (cell: Cell, generation: number, cause: Cause) => Promise<void>,
-    lookAtDrives: () => Promise<void>,
-  ) {
+  constructor(world: World, parts: ObserverParts) {
     this.#world = world;
-    this.#cells = cells;
-    this.#onDied = onDied;
-    this.#lookAtDrives = lookAtDrives;
+    this.#parts = parts;
   }
 
   async run(): Promise<void> {
     const { clock, numbers, stopping, log } = this.#world;
     while (!stopping.aborted) {
+      const sleptAt = clock.now();
       await clock.sleep(numbers.observeEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
-      const running = [...this.#cells()].filter((cell) => hasInstance(cell.record));
-      await Promise.all([this.look(running), this.#lookAtDrives()]).catch((error: unknown) => {
+      this.#parts.slept(numbers.observeEveryMs, clock.now() - sleptAt);
+      const running = [...this.#parts.cells()].filter((cell) => hasInstance(cell.record));
+      const { lookAtDrives, measure } = this.#parts;
+      await Promise.all([this.look(running), lookAtDrives(), measure(running)]).catch((error: unknown) => {
         log.error({ cause: causeOf(error) }, "an observation pass failed");
       });
       this.lastPassAt = clock.now();
@@ -50,14 +54,18 @@ export class Observer {
     const missing = cells.filter((cell) => seen.get(cell.id)?.seen === "absent");
     // Absence is acted upon, so it is looked at twice.
     const again = missing.length === 0 ? seen : await this.#observe(missing);
+    const taken: Promise<void>[] = [];
     for (const [cell, { generation, phase }] of before) {
       // What was seen in another phase says nothing of this one: it may have been frozen for it.
       if (cell.record.generation !== generation || cell.record.phase !== phase) continue;
       if (!hasInstance(cell.record)) continue;
       const observation = (missing.includes(cell) ? again : seen).get(cell.id);
       if (observation === undefined) continue;
-      await this.#take(cell, generation, observation);
+      taken.push(this.#take(cell, generation, observation));
     }
+    // What one of them takes long to come to terms with is no other's concern.
+    const failed = (await Promise.allSettled(taken)).find(({ status }) => status === "rejected");
+    if (failed?.status === "rejected") throw failed.reason;
   }
 
   async #observe(cells: readonly Cell[]): Promise<Map<string, Observation>> {
@@ -76,7 +84,7 @@ export class Observer {
       await this.noteOom(cell, observation.oomKills);
     if (observation.seen === "absent") {
       const message = "The keeper (PID 1) is gone, and with it every process of the sandbox.";
-      await this.#onDied(cell, generation, { code: "keeper_died", message });
+      await this.#parts.died(cell, generation, { code: "keeper_died", message });
     }
   }
 

@@ -50,7 +50,8 @@ export class OutputSource {
         await this.#news(record, link, { end: slice.end, waitMs }, signal);
         return await link.readExec(record.id, from, signal);
       } catch (error) {
-        if (signal.aborted) throw error;
+        // Who has left hears that, and not what happened to break in the same moment.
+        signal.throwIfAborted();
         if (!(error instanceof LinkLost) && !isUnknownExec(error)) throw outputError(error, record);
       }
     }
@@ -137,7 +138,8 @@ export class OutputSource {
       const slice = await journals.read(record.sandboxId, record.id, from, signal);
       if (slice !== null) return slice;
     } catch (error) {
-      throw signal.aborted ? error : outputError(error, record);
+      signal.throwIfAborted();
+      throw outputError(error, record);
     }
     if (record.outputEnd === 0 && offset === 0)
       return { records: [], next: 0, floor: 0, end: 0, more: false };

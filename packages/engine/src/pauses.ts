@@ -1,6 +1,6 @@
 import { causeOf, HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
+import { raced, within } from "./clock.ts";
 import { errorOf, type Gate } from "./gate.ts";
 import type { Prover } from "./prover.ts";
 import type { World } from "./world.ts";
@@ -37,6 +37,8 @@ export class Pauses {
       if (!wasPaused && (await cell.decide({ type: "pause" })) === null) throw wrongState(cell);
       cell.links?.close();
       cell.links = null;
+      // What is being done to heal it may include a thaw.
+      await raced(cell.mending, signal);
       await this.freeze(cell, signal);
     } catch (error) {
       // One that was paused before is not let go because it was to be paused again.
@@ -62,7 +64,8 @@ export class Pauses {
     if (!isPaused(cell)) return;
     const limit = { ms: numbers.freezeMs, what: "thawing", signal };
     await within(clock, limit, (inner) => driver.thaw(cell.id, inner)).catch((error: unknown) => {
-      throw signal.aborted ? error : told(cell, "resumed", error);
+      signal.throwIfAborted();
+      throw told(cell, "resumed", error);
     });
     // Proven first, so that it does not look broken for a moment; if it is, it says so from then on.
     this.#parts.openLink(cell);

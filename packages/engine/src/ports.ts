@@ -2,11 +2,17 @@
  * What the engine needs of the world. It knows nothing else: time, ids, the database, whatever runs instances and the
  * link into them all come through here, so that the same engine runs on a machine and in the simulator.
  */
+
+import type { Duplex } from "node:stream";
 import type {
+  Alert,
+  AlertId,
   AttemptId,
   Cause,
   CheckpointId,
   Counter,
+  DeliveryId,
+  DeliveryState,
   Dispatched,
   DriveId,
   Environment,
@@ -17,13 +23,16 @@ import type {
   Image,
   InstallationId,
   Labels,
+  ProcessUsage,
   Resources,
   SandboxId,
   StandbyKind,
   TerminalSize,
 } from "@holdfast/contract";
 import type {
+  AlertRecord,
   CheckpointSummary,
+  DeliveryRecord,
   DriveRecord,
   ExecRecord,
   SandboxRecord,
@@ -47,6 +56,8 @@ export interface Ids {
   attempt(): AttemptId;
   checkpoint(): CheckpointId;
   drive(): DriveId;
+  alert(): AlertId;
+  delivery(): DeliveryId;
   /** A made-up name for a sandbox or drive whose creator gave none. */
   name(): string;
   /** Uniform in [0, 1), for jitter. */
@@ -122,8 +133,24 @@ export type Change =
   | { kind: "drive.update"; record: DriveRecord; expectedRevision: number }
   /** Only after its absence was observed. One that isn't there is fine. */
   | { kind: "drive.remove"; id: DriveId }
-  /** Events, keys of sandboxes and records of gone sandboxes that are older; at most so many of each. */
-  | { kind: "prune"; eventsBefore: number; keysBefore: number; goneBefore: number; limit: number };
+  | { kind: "alert.fire"; record: AlertRecord }
+  /** Written only over one that fires. */
+  | { kind: "alert.clear"; record: AlertRecord }
+  | { kind: "delivery.insert"; record: DeliveryRecord }
+  | { kind: "delivery.update"; record: DeliveryRecord }
+  /**
+   * Events, keys of sandboxes, records of gone sandboxes, alerts that have cleared and deliveries that are not pending, where
+   * they are older; at most so many of each.
+   */
+  | {
+      kind: "prune";
+      eventsBefore: number;
+      keysBefore: number;
+      goneBefore: number;
+      alertsBefore: number;
+      deliveriesBefore: number;
+      limit: number;
+    };
 
 export interface Commit {
   changes: readonly Change[];
@@ -167,9 +194,32 @@ export interface EventFilter {
   execId?: ExecId | undefined;
   driveId?: DriveId | undefined;
   types?: readonly EventType[] | undefined;
-  /** Events with a larger seq than this. */
+  /** Not before, and before, this time. */
+  since?: number | undefined;
+  until?: number | undefined;
+  /** Events behind this seq, in the given order. */
   after?: number | undefined;
+  /** Default: oldest first. */
+  order?: EventOrder | undefined;
   limit: number;
+}
+
+export type EventOrder = "oldest" | "newest";
+
+export interface DeliveryFilter {
+  state?: DeliveryState | undefined;
+  alertId?: AlertId | undefined;
+  before?: DeliveryId | undefined;
+  limit: number;
+}
+
+/** Execs of one sandbox that ended within one step of time. */
+export interface EndedExecs {
+  /** When the step began. */
+  at: number;
+  sandboxId: SandboxId;
+  ended: number;
+  timedOut: number;
 }
 
 export interface Store {
@@ -203,6 +253,16 @@ export interface Store {
   /** Also of those that can't be read: what they own is left alone. */
   checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]>;
 
+  /** Of those that ended since the given time, in steps of so many milliseconds, in the order of time. */
+  execEnds(since: number, stepMs: number): Promise<EndedExecs[]>;
+
+  /** Those that fire, or the last that have cleared; newest first. */
+  alerts(filter: { state: Alert["state"]; limit: number }): Promise<AlertRecord[]>;
+  delivery(id: DeliveryId): Promise<DeliveryRecord | null>;
+  /** Newest first, before the given one. */
+  deliveries(filter: DeliveryFilter): Promise<DeliveryRecord[]>;
+  deliveryCounts(): Promise<Record<DeliveryState, number>>;
+
   /** Every drive, oldest first. */
   drives(): Promise<DriveRecord[]>;
   /** Ids of records of drives that can't be read. What they own is left alone. */
@@ -212,11 +272,15 @@ export interface Store {
   idempotent(scope: string, key: string): Promise<{ target: string; fingerprint: string } | null>;
 
   events(filter: EventFilter): Promise<StoredEvent[]>;
+  /** The first and the last seq that is kept; 0 and 0 where there is none. The last one is never pruned: a seq is used once. */
+  eventSpan(): Promise<{ first: number; last: number }>;
   /** How much a `prune` with these limits would remove: of each kind at most `limit`, with more behind it then. */
   prunable(order: Omit<Extract<Change, { kind: "prune" }>, "kind">): Promise<{
     events: number;
     keys: number;
     gone: number;
+    alerts: number;
+    deliveries: number;
   }>;
   /** Ids of live records that can't be read. What they own is left alone. */
   unreadable(): Promise<SandboxId[]>;
@@ -335,6 +399,40 @@ export type Observation =
   | { seen: "absent"; at: number; leftovers: string[] }
   | { seen: "unknown"; at: number; why: string };
 
+/** What the kernel has counted for an instance since it began, and what it holds now. */
+export interface Usage {
+  at: number;
+  cpuMs: number;
+  throttledMs: number;
+  /** Of its processes and memory file systems; caches aside. */
+  memoryBytes: number;
+  /** Processes and threads, and forks that their limit refused. */
+  processes: number;
+  pidsRefused: number;
+  /** What reached a disk. */
+  readBytes: number;
+  writtenBytes: number;
+  ioOperations: number;
+  /** Of its own file system; null where it has none. */
+  disk: { usedBytes: number; limitBytes: number } | null;
+}
+
+/** One process of an instance, seen from the host: names and command lines are its own words, and hostile. */
+export interface ProcessSeen extends ProcessUsage {
+  /** With the pid it names one process of this boot. */
+  startTime: string;
+  /** Pages that it was given so far: one that computes on new memory gets more of them. */
+  faults: number;
+  /** Calls that read or wrote so far; null where that is hidden. */
+  calls: number | null;
+}
+
+export interface Look {
+  at: number;
+  processes: ProcessSeen[];
+  truncated: boolean;
+}
+
 /** An instance's memory on disk: whole, verified, and made for this sandbox alone. */
 export interface Checkpoint {
   id: CheckpointId;
@@ -403,14 +501,27 @@ export interface Driver {
   /** Takes an instance that an earlier server launched under its wing again; null where it is gone. */
   recover(instance: Instance, signal: AbortSignal): Promise<Instance | null>;
   connect(instance: Instance, signal: AbortSignal): Promise<Link>;
+  /**
+   * Connects to a TCP port of the instance's loopback. Refuses like a keeper: `system` ECONNREFUSED where nothing listens,
+   * `system` ETIMEDOUT where what listens takes nobody, `limit`. The stream ends with the signal, and is cut by
+   * `checkpoint` and by a `save` of memory, which no connection outlives.
+   */
+  dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream>;
   /** One cheap pass over all the given ones. Never wakes and never touches what runs inside. */
   observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>>;
   list(signal: AbortSignal): Promise<Found[]>;
+  /** One cheap pass over the counters of all the given ones, as `observe`. Those that have none are left out. */
+  measure(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Usage>>;
+  /** Its processes and what they wait for, seen from outside, also of one that is frozen or does not answer. Bounded. */
+  inspect(id: SandboxId, signal: AbortSignal): Promise<Look>;
+  /** Puts root and disk of a living instance back where the host sees them. Nothing inside notices. */
+  remount(id: SandboxId, signal: AbortSignal): Promise<void>;
   /** Bytes that the processes of each have written to disk so far, as far as that can be told. */
   written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>>;
   /** What standby keeps of an instance on this host; why, where that is not its memory. */
   readonly standby: { kind: StandbyKind; why: string | null };
   freeze(id: SandboxId, signal: AbortSignal): Promise<void>;
+  /** Lets its processes run: thawed, and the keeper continued where a signal had stopped it. */
   thaw(id: SandboxId, signal: AbortSignal): Promise<void>;
   /** Roughly what a checkpoint of it would take on disk now. */
   memoryBytes(id: SandboxId, signal: AbortSignal): Promise<number>;
@@ -455,6 +566,18 @@ export interface Driver {
   /** Removes all else: mounts, cgroups, runtime state, files. Resolves only when nothing is left. Idempotent. */
   destroy(id: SandboxId, signal: AbortSignal): Promise<void>;
   close(): Promise<void>;
+}
+
+/**
+ * A connection to a port. Its bytes are a Duplex and not a pair of iterables, as bodies of files are, because both ways
+ * share one life: each ends by itself, either can hold the other up, and a failure is of both. It is also what everything
+ * that speaks a protocol over bytes expects. A Duplex is of Node's streams and knows no network.
+ */
+export interface PortStream {
+  /** What the keeper that connected calls itself: one that is not the link's is an impostor, and was told nothing yet. */
+  readonly bootId: string;
+  /** Fails with `StreamCut` where it ends before its end. Who lets go of it destroys it. */
+  readonly bytes: Duplex;
 }
 
 /** The directories that drives are, wherever this driver keeps them. */
@@ -555,6 +678,19 @@ export class KeeperRefusal extends Error {
     this.reason = reason;
     this.errno = errno;
     this.floor = floor;
+  }
+}
+
+/**
+ * A stream to a port ended before both of its directions had: whoever was at the port reset it or is gone, or the sandbox
+ * was stopped, put to sleep or taken over by a later generation. What was read of it is not all.
+ */
+export class StreamCut extends Error {
+  /** What a socket says in the same case. */
+  readonly code = "ECONNRESET";
+  constructor(why: string) {
+    super(why);
+    this.name = "StreamCut";
   }
 }
 
@@ -741,6 +877,21 @@ export interface Link {
   close(): void;
 }
 
+/** Where messages about alerts go. */
+export interface Notifier {
+  /**
+   * Resolves when it was taken, and rejects with why not, in words without secrets. The same id may come again: a server that
+   * dies after it was taken does not know that.
+   */
+  deliver(message: AlertMessage, signal: AbortSignal): Promise<void>;
+}
+
+export interface AlertMessage {
+  id: DeliveryId;
+  createdAt: number;
+  alert: Alert;
+}
+
 export interface Ports {
   installation: InstallationId;
   clock: Clock;
@@ -751,4 +902,6 @@ export interface Ports {
   drives: Drives;
   images: Images;
   journals: Journals;
+  /** Null where nobody is to be told. */
+  notifier: Notifier | null;
 }

@@ -78,11 +78,20 @@ export class Prover {
       this.#timed("link", () => link.ping(signal)),
       this.#timed("exec", () => unlessFull(cell, () => runsCommand(link, signal))),
       this.#timed("files", () => unlessFull(cell, () => keepsFiles(link, signal))),
-      this.#timed("root", async () => sameRoot(await observed, await link.probe(signal))),
+      this.#timed("root", async () => this.#sameRoot(cell, await observed, link, signal)),
       ...(mounts.length === 0
         ? []
         : [this.#timed("mounts", async () => sameMounts(cell, mounts, await observed, link, signal))]),
     ]);
+  }
+
+  /** What was seen wrong before the keeper answered may be past by then: it is looked at once more. */
+  async #sameRoot(cell: Cell, before: Observation, link: Link, signal: AbortSignal): Promise<undefined> {
+    const inside = await link.probe(signal);
+    if (before.seen === "present" && before.problems.length === 0) return sameRoot(before, inside);
+    const observation = (await this.#world.driver.observe([cell.id], signal)).get(cell.id) ?? before;
+    cell.learn({ observation });
+    return sameRoot(observation, inside);
   }
 
   /** A look at one mount, from both sides. Rejects with what is wrong with it. */
@@ -114,6 +123,9 @@ export class Prover {
 
 export const PROOF_EXEC_PREFIX = "proof-";
 
+/** What a check says that passed but for that. */
+export const DISK_FULL = "the disk is full: nothing can be written";
+
 class DiskFull extends Error {
   override readonly name = "DiskFull";
 }
@@ -128,7 +140,7 @@ async function unlessFull({ record }: Cell, check: () => Promise<void>): Promise
     await check();
     return undefined;
   } catch (error) {
-    if (mayBeFull && isFull(error)) return "the disk is full: nothing can be written";
+    if (mayBeFull && isFull(error)) return DISK_FULL;
     throw error;
   }
 }

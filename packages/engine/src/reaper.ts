@@ -91,7 +91,7 @@ export class Reaper {
   async #stopAndClean(cell: Cell, graceMs: number, signal: AbortSignal): Promise<void> {
     const { driver, journals, log } = this.#world;
     cell.links?.close();
-    await cell.launching;
+    await Promise.all([cell.launching, cell.mending]);
     const seen = await driver.stop(cell.id, { graceMs }, signal);
     if (seen.seen === "unknown") throw new Error(`absence could not be observed: ${seen.why}`);
     if (seen.seen === "present") throw new Error(`process ${seen.pid} is still there`);

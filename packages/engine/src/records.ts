@@ -1,8 +1,13 @@
 /** What the store keeps. Times are milliseconds since the epoch. */
 import type {
+  AlertId,
+  AlertKind,
+  AlertUnit,
   AttemptId,
   Cause,
   CheckpointId,
+  DeliveryId,
+  DeliveryState,
   Dispatched,
   DriveId,
   Environment,
@@ -13,6 +18,7 @@ import type {
   OnWake,
   Resources,
   SandboxId,
+  Severity,
   StandbyKind,
   StopReason,
   TerminalSize,
@@ -232,4 +238,37 @@ export interface ExecRecord {
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;
+}
+
+/** One firing of an alert. What it was measured against is kept with it: the numbers may be others by the next start. */
+export interface AlertRecord {
+  id: AlertId;
+  key: string;
+  kind: AlertKind;
+  severity: Severity;
+  sandboxId: SandboxId | null;
+  message: string;
+  unit: AlertUnit;
+  value: number;
+  threshold: number;
+  clearBelow: number;
+  target: number | null;
+  firedAt: number;
+  /** Null as long as it fires. */
+  clearedAt: number | null;
+}
+
+/** A message about an alert to whoever is to be told; stored with what it tells of, in one commit. */
+export interface DeliveryRecord {
+  id: DeliveryId;
+  state: DeliveryState;
+  /** As it was when there was something to tell. */
+  alert: AlertRecord;
+  /** Tries since it was last begun. */
+  attempts: number;
+  createdAt: number;
+  /** Of one that is pending. */
+  nextAttemptAt: number | null;
+  deliveredAt: number | null;
+  lastError: string | null;
 }

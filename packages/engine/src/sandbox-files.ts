@@ -42,6 +42,7 @@ export class SandboxFiles implements FileSource {
   async call<Result>(target: Target, signal: AbortSignal, work: Work<FileAccess, Result>): Promise<Result> {
     const cell = await this.#find(target.ref);
     const { files } = await this.#gate.pass(cell, signal);
+    cell.fileCalls += 1;
     try {
       return await holding(cell.enter(), signal, (hold) =>
         during(this.#world, target, signal, (inner) => work(files, inner, hold)),
@@ -58,15 +59,14 @@ export class SandboxFiles implements FileSource {
     work: Work<Reading, Result>,
   ): Promise<Result> {
     const cell = await this.#find(target.ref);
-    if (isInStandby(cell)) {
+    if (isOnDisk(cell)) {
       try {
         return await this.#fromDisk(cell, target, signal, work);
       } catch (error) {
         const isElsewhere =
           error instanceof DiskClosed || (error instanceof KeeperRefusal && error.reason === "not_on_disk");
         // Woken while it was read: its keeper is the one to ask now.
-        if (!isElsewhere && isInStandby(cell))
-          throw translate(error, { sandboxId: cell.id, path: target.path });
+        if (!isElsewhere && isOnDisk(cell)) throw translate(error, { sandboxId: cell.id, path: target.path });
       }
     }
     if (!target.wake && cell.isAsleep) throw new HoldfastError("not_on_disk", { sandboxId: cell.id });
@@ -83,7 +83,7 @@ export class SandboxFiles implements FileSource {
     const { driver, log } = this.#world;
     const opening = during(this.#world, {}, signal, (inner) => driver.files(cell.id, inner));
     const { files, close } = await opening.catch((error: unknown) => {
-      if (signal.aborted) throw error;
+      signal.throwIfAborted();
       log.warn({ sandbox: cell.id, cause: causeOf(error) }, "the disk of a sleeper could not be opened");
       throw new DiskClosed();
     });
@@ -142,5 +142,6 @@ class DiskClosed extends Error {
   }
 }
 
-const isInStandby = ({ record }: Cell): boolean =>
-  record.phase.name === "standby" && record.lease.state === "none";
+/** It sleeps, or has failed: nothing of it runs, and its files are there to be read. */
+const isOnDisk = ({ record }: Cell): boolean =>
+  (record.phase.name === "standby" || record.phase.name === "failed") && record.lease.state === "none";

@@ -4,6 +4,7 @@ import {
   causeOf,
   DEFAULT_IMAGE,
   DEFAULT_RESOURCES,
+  type Diagnosis,
   HoldfastError,
   isHoldfastError,
   isName,
@@ -11,10 +12,13 @@ import {
   type MountDrive,
   normalisePath,
   type Proof,
+  type Recovery,
+  type ResourceReport,
   type Sandbox,
   type SandboxId,
   type SandboxList,
   type Status,
+  type UsageList,
 } from "@holdfast/contract";
 import type { Admission } from "./admission.ts";
 import type { CreateOptions, SandboxApi } from "./api.ts";
@@ -22,10 +26,12 @@ import { pendingMessage } from "./audit.ts";
 import { Cell } from "./cell.ts";
 import type { Source } from "./checkpoints.ts";
 import { raced, within } from "./clock.ts";
+import type { Diagnostician } from "./diagnostician.ts";
 import type { Drives } from "./drives.ts";
 import { forkedExecs, forkedSpec, originOf } from "./forks.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
+import type { Meter } from "./meter.ts";
 import type { Mounts } from "./mounts.ts";
 import type { Orphans } from "./orphans.ts";
 import type { Pauses } from "./pauses.ts";
@@ -40,7 +46,9 @@ import type {
   SandboxSpec,
   SavedCheckpoint,
 } from "./records.ts";
+import type { Restarts } from "./restarts.ts";
 import type { Standby } from "./standby.ts";
+import { summaryOf } from "./usage-summary.ts";
 import { viewSandbox } from "./view.ts";
 import type { World } from "./world.ts";
 
@@ -56,6 +64,11 @@ export interface Parts {
   /** The drives that a new sandbox is to have. */
   mounts: Mounts;
   drives: Drives;
+  meter: Meter;
+  diagnostician: Diagnostician;
+  /** What is being done about one that does not serve. */
+  recovery(cell: Cell): Recovery | null;
+  restarts: Restarts;
   /** The checkpoint that a new sandbox is to begin with. */
   source(id: string): Promise<Source>;
   /** An exec that a sandbox has from its beginning. */
@@ -156,7 +169,9 @@ export class Sandboxes implements SandboxApi {
     const cell = this.#cells.get(record.id);
     const { clock, numbers, driver } = this.#world;
     const standbyKind = driver.standby.kind;
-    return viewSandbox(cell?.record ?? record, cell?.evidence ?? null, clock.now(), { numbers, standbyKind });
+    const recovery = cell === undefined ? null : this.#with.recovery(cell);
+    const about = { numbers, standbyKind, recovery };
+    return viewSandbox(cell?.record ?? record, cell?.evidence ?? null, clock.now(), about);
   }
 
   async get(ref: string): Promise<Sandbox> {
@@ -186,9 +201,14 @@ export class Sandboxes implements SandboxApi {
     }
   }
 
-  async create(
+  create(input: CreateSandbox, options: CreateOptions): Promise<{ sandbox: Sandbox; existed: boolean }> {
+    return this.#create(input, options, NAME_TRIES);
+  }
+
+  async #create(
     input: CreateSandbox,
     options: CreateOptions,
+    tries: number,
   ): Promise<{ sandbox: Sandbox; existed: boolean }> {
     const idempotency = keyOf(input, options.idempotencyKey);
     const repeated = await this.#repeated(idempotency);
@@ -204,7 +224,8 @@ export class Sandboxes implements SandboxApi {
     } catch (error) {
       source?.release();
       if (isHoldfastError(error)) throw error;
-      return this.#lostRace(error, input, idempotency, options);
+      const again = () => this.#create(input, options, tries - 1);
+      return this.#lostRace(error, input, { idempotency, options, again: tries > 1 ? again : null });
     }
     if (onProgress) cell.onProgress.add(onProgress);
     cell.progress("accepted");
@@ -336,13 +357,12 @@ export class Sandboxes implements SandboxApi {
     return this.find(made.target);
   }
 
-  /** The name or key was taken between the look and the write. */
+  /** The name or key was taken between the look and the write. A name that was given back since then is tried again. */
   async #lostRace(
     error: unknown,
     input: CreateSandbox,
-    idempotency: Idempotency | undefined,
-    options: CreateOptions,
-  ) {
+    { idempotency, options, again }: Race,
+  ): Promise<{ sandbox: Sandbox; existed: boolean }> {
     if (!(error instanceof StoreConflict)) {
       throw new HoldfastError("internal", {
         message: "The sandbox could not be recorded, so it was not started.",
@@ -353,10 +373,11 @@ export class Sandboxes implements SandboxApi {
     if (repeated !== null) return this.#answer(repeated, true, options);
     if (error.reason !== "name_taken" || input.name === undefined)
       throw new HoldfastError("internal", { cause: error });
-    const holder = await this.find(input.name);
-    if (input.ifExists !== "return") {
+    const holder = await this.find(input.name).catch(nullIfGone);
+    if (holder === null && again !== null) return again();
+    if (holder === null || input.ifExists !== "return") {
       throw new HoldfastError("name_taken", {
-        sandboxId: holder.id,
+        ...(holder && { sandboxId: holder.id }),
         message: `A live sandbox already has the name ${input.name}.`,
       });
     }
@@ -476,6 +497,13 @@ export class Sandboxes implements SandboxApi {
     return this.view(cell.record);
   }
 
+  async restart(ref: string, signal: AbortSignal): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    await this.#with.restarts.order(cell, signal);
+    await this.#with.gate.pass(cell, signal);
+    return this.view(cell.record);
+  }
+
   async verify(ref: string, signal: AbortSignal): Promise<Proof> {
     const cell = await this.find(ref);
     if (cell.isAsleep) await this.#with.gate.pass(cell, signal);
@@ -497,6 +525,31 @@ export class Sandboxes implements SandboxApi {
       .finally(leave);
   }
 
+  usage(): UsageList {
+    const items = [...this.#cells.values()].map((cell) => summaryOf(cell, this.#with.meter));
+    return { at: new Date(this.#world.clock.now()).toISOString(), items };
+  }
+
+  async resources(ref: string, signal: AbortSignal): Promise<ResourceReport> {
+    return this.#with.meter.report(await this.#findOrGone(ref), signal);
+  }
+
+  async diagnosis(
+    ref: string,
+    options: { windowMs?: number | undefined },
+    signal: AbortSignal,
+  ): Promise<Diagnosis> {
+    return this.#with.diagnostician.diagnose(await this.#findOrGone(ref), options, signal);
+  }
+
+  /** Also of one that is gone, as long as its record is there. */
+  async #findOrGone(ref: string): Promise<Cell> {
+    const known = this.#cells.get(ref as SandboxId);
+    if (known !== undefined) return known;
+    const record = await this.#stored(ref);
+    return this.#cells.get(record.id) ?? new Cell(this.#world, record);
+  }
+
   /** Orders the delete, if there is still a reason at that very moment, and waits a while for it. */
   async removed(cell: Cell, holds: () => boolean): Promise<"removed" | "ordered" | "kept"> {
     const { clock, numbers, stopping } = this.#world;
@@ -507,6 +560,21 @@ export class Sandboxes implements SandboxApi {
     await within(clock, limit, (signal) => cell.until(gone, signal)).catch(() => undefined);
     return gone() ? "removed" : "ordered";
   }
+}
+
+/** A create that found its name or key taken. */
+interface Race {
+  idempotency: Idempotency | undefined;
+  options: CreateOptions;
+  again: (() => Promise<{ sandbox: Sandbox; existed: boolean }>) | null;
+}
+
+/** How often a name that changes hands is asked for. */
+const NAME_TRIES = 3;
+
+function nullIfGone(error: unknown): null {
+  if (isHoldfastError(error) && ["sandbox_not_found", "sandbox_gone"].includes(error.code)) return null;
+  throw error;
 }
 
 /** What is written when a sandbox is accepted. */

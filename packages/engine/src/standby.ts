@@ -27,8 +27,8 @@ export class Standby {
   readonly #world: World;
   readonly #parts: StandbyParts;
   readonly #turns: Turnstile;
-  /** Those that somebody wants to sleep, used or not. */
-  readonly #ordered = new WeakSet<Cell>();
+  /** Why those sleep that don't by their own idleness; asked up to the last moment. */
+  readonly #reasons = new WeakMap<Cell, () => boolean>();
 
   constructor(world: World, parts: StandbyParts) {
     this.#world = world;
@@ -44,7 +44,17 @@ export class Standby {
       await cell.until(isFree, signal).catch((error: unknown) => {
         throw told(cell, error);
       });
-    this.#ordered.add(cell);
+    // Somebody wants it to sleep, used or not.
+    this.#reasons.set(cell, () => true);
+    return this.#shared(cell, why);
+  }
+
+  /** For the host's sake, where `holds` still says so at the last moment. One that is on its way there goes on as it is. */
+  async rest(cell: Cell, why: string, holds: () => boolean): Promise<void> {
+    if (cell.suspension === null) {
+      if (cell.saving || !holds()) throw told(cell, new TurnedBack());
+      this.#reasons.set(cell, holds);
+    }
     return this.#shared(cell, why);
   }
 
@@ -52,7 +62,7 @@ export class Standby {
     cell.suspension ??= this.#suspend(cell, why).finally(() => {
       cell.suspension = null;
       cell.turnBack = null;
-      this.#ordered.delete(cell);
+      this.#reasons.delete(cell);
       cell.changed();
     });
     return cell.suspension;
@@ -113,7 +123,7 @@ export class Standby {
   async #write(cell: Cell, id: Checkpoint["id"], signal: AbortSignal): Promise<Checkpoint> {
     const { clock, driver, numbers } = this.#world;
     const { id: sandboxId, record } = cell;
-    await raced(cell.discarding, signal);
+    await raced(Promise.all([cell.discarding, cell.mending]), signal);
     // From here on calls are held, not obeyed: they are served by the wake, or at once if this fails.
     cell.turnBack = null;
     cell.links?.close();
@@ -136,7 +146,8 @@ export class Standby {
 
   /** Idleness is no reason any more once somebody came while it waited for its turn. */
   #checkUnused(cell: Cell): void {
-    if (!this.#ordered.has(cell) && !isUnused(cell, this.#world.clock.now())) throw new TurnedBack();
+    const holds = this.#reasons.get(cell) ?? (() => isUnused(cell, this.#world.clock.now()));
+    if (!holds()) throw new TurnedBack();
   }
 
   /** Back to serving, after whatever came in between: thawed, linked, proven, and then said. Never rejects. */

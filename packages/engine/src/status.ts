@@ -92,7 +92,11 @@ function whyNotServing(
   if (health.linkDown !== null)
     return { code: "link_down", message: `There is no link to the keeper: ${health.linkDown}` };
   if (health.heardAt === null || now - health.heardAt > linkDeadMs) {
-    return { code: "keeper_silent", message: "The keeper has missed its heartbeats." };
+    const message =
+      health.heardAt === null
+        ? "Nothing has been heard of the keeper yet."
+        : "The keeper has missed its heartbeats.";
+    return { code: "keeper_silent", message };
   }
   if (proof === null || proof.generation !== record.generation) {
     return { code: "unproven", message: "There is no proof yet that the instance serves." };

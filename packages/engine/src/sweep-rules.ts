@@ -1,4 +1,6 @@
-import type { SweepRule } from "@holdfast/contract";
+import type { StandbyKind, SweepRule } from "@holdfast/contract";
+import type { Cell } from "./cell.ts";
+import type { Capacity } from "./ports.ts";
 import type { SandboxRecord } from "./records.ts";
 
 /** How far a sweep may go. */
@@ -26,11 +28,46 @@ export function ruleFor({ record, execsUnderWay, now }: Facts, { short }: Licenc
   if (lease.state === "quarantined") return null;
   const expiresAt = expiryOf(record);
   if (expiresAt !== null && expiresAt <= now) return "past_ttl";
-  // What only waits in line holds nothing that would help.
-  if (short && spec.lifecycle.disposable && execsUnderWay === 0 && phase.name === "running")
-    return "disposable";
+  // What only waits in line holds nothing that would help; what sleeps holds disk.
+  const holdsSomething = phase.name === "running" || phase.name === "standby";
+  if (short && spec.lifecycle.disposable && execsUnderWay === 0 && holdsSomething) return "disposable";
   return null;
 }
 
+export interface RestFacts extends Facts {
+  callsUnderWay: number;
+}
+
+/** What standby keeps on this host, and for how long nobody may have used a sandbox that is put to it. */
+export interface RestLicence {
+  kind: StandbyKind;
+  idleMs: number;
+}
+
+/**
+ * Whether a sandbox may be put to standby for the host's sake. It costs its user the moment of a wake, and memory only
+ * where standby keeps none: then its creator must have agreed, by asking for standby or for a cold start after a loss.
+ */
+export function mayRest(facts: RestFacts, { kind, idleMs }: RestLicence): boolean {
+  const { record, execsUnderWay, callsUnderWay, now } = facts;
+  if (execsUnderWay > 0 || callsUnderWay > 0) return false;
+  if (now - record.lastActivityAt < idleMs) return false;
+  const { idleStandbyMs, onMemoryLoss } = record.spec.lifecycle;
+  return kind === "memory" || idleStandbyMs !== undefined || onMemoryLoss === "cold-start";
+}
+
+/** Whether standby relieves what the host is short of: it frees memory, and takes disk for it. */
+export const isMemoryAbove = (
+  { memoryFreeBytes, memoryTotalBytes }: Pick<Capacity, "memoryFreeBytes" | "memoryTotalBytes">,
+  share: number,
+): boolean => memoryFreeBytes < memoryTotalBytes * (1 - share);
+
 export const expiryOf = ({ createdAt, spec }: SandboxRecord): number | null =>
   spec.lifecycle.ttlMs === undefined ? null : createdAt + spec.lifecycle.ttlMs;
+
+export const leastRecentlyUsed = (cells: Iterable<Cell>): Cell[] =>
+  [...cells].sort((a, b) => a.record.lastActivityAt - b.record.lastActivityAt);
+
+/** The reason as it is now; it may be gone by the time that the turn of the sandbox comes. */
+export const ruleNow = (cell: Cell, licence: Licence, now: number): SweepRule | null =>
+  ruleFor({ record: cell.record, execsUnderWay: cell.openExecs.size, now }, licence);

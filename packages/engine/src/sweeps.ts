@@ -7,19 +7,18 @@ import {
   type SweepReport,
   type SweepRule,
 } from "@holdfast/contract";
-import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
+import { Resting, type RestingParts } from "./resting.ts";
 import type { Retention } from "./retention.ts";
-import { ruleFor } from "./sweep-rules.ts";
+import { item, report, toldAsOrdered } from "./sweep-items.ts";
+import { leastRecentlyUsed, ruleNow } from "./sweep-rules.ts";
 import type { World } from "./world.ts";
 
-export interface SweepParts {
-  cells(): Iterable<Cell>;
+export interface SweepParts extends RestingParts {
   /** Records the delete and sets it going; true once absence was observed, false where that takes longer. */
   remove(cell: Cell, holds: () => boolean): Promise<"removed" | "ordered" | "kept">;
   audit(): Promise<unknown>;
   retention: Retention;
-  admission: Admission;
 }
 
 const PRUNED_AT_ONCE = 5_000;
@@ -31,20 +30,11 @@ interface Layer {
   lastAt: number | null;
   runs: number;
   failures: number;
+  /** Rounds of its own, since the last that went well. */
+  failedInARow: number;
   removed: number;
   lastError: string | null;
 }
-
-const MESSAGES: Record<SweepRule, string> = {
-  kept_long_enough: "it failed, and has been kept for as long as it was to be",
-  past_ttl: "its ttlMs is over",
-  disposable: "the host runs short, and it was created disposable",
-  old_events: "events past their retention",
-  old_keys: "idempotency keys and records of deleted sandboxes past their retention",
-  ended_execs: "ended execs past their retention",
-};
-
-const ORDERED_DISPOSABLE = "an emergency cleanup was ordered, and it was created disposable";
 
 /** What someone may ask for. */
 interface Order {
@@ -57,18 +47,21 @@ interface Order {
  * Cleaning, in four layers of their own pace: what is stale, what is past its age, what may go when the host runs short,
  * and the comparison of records with reality. Each item is handled alone: one that can't be removed is counted and
  * stays for the next round. Each layer keeps its own health, because cleaning that has stopped is noticed last by
- * whatever it should have cleaned. Nothing is removed here but by a rule of `ruleFor`.
+ * whatever it should have cleaned. Nothing is removed here but by a rule of `ruleFor`. Where memory is what runs short,
+ * what is idle is put to standby before anything is removed: that costs its user a moment, and no work.
  */
 export class Sweeps {
   readonly #world: World;
   readonly #parts: SweepParts;
   readonly #layers: Record<SweepLayer, Layer>;
+  readonly #resting: Resting;
   #conservative: Promise<SweepItem[]> | null = null;
   readonly #ordered = new Map<string, Promise<SweepReport>>();
 
   constructor(world: World, parts: SweepParts) {
     this.#world = world;
     this.#parts = parts;
+    this.#resting = new Resting(world, parts);
     const { sweepStaleMs, sweepAgeMs, sweepPressureMs, auditEveryMs } = world.numbers;
     this.#layers = {
       stale: layer(sweepStaleMs),
@@ -99,6 +92,8 @@ export class Sweeps {
     try {
       const items = await this.#work(name, { dryRun: false, emergency: false });
       layer.runs += 1;
+      const isFailed = items.some(({ action }) => action === "failed");
+      layer.failedInARow = isFailed ? layer.failedInARow + 1 : 0;
       // Of the age layer everybody shares the same work, which tells of itself.
       if (name !== "age" && items.length > 0) {
         this.#note(layer, items);
@@ -106,6 +101,7 @@ export class Sweeps {
       }
     } catch (error) {
       layer.failures += 1;
+      layer.failedInARow += 1;
       layer.lastError = causeOf(error).message;
       if (!this.#world.stopping.aborted) log.error({ layer: name, cause: causeOf(error) }, "a sweep failed");
     }
@@ -130,6 +126,14 @@ export class Sweeps {
     });
   }
 
+  /** Layers whose last round failed, for how many rounds, and why. */
+  failing(): { layer: SweepLayer; rounds: number; why: string | null }[] {
+    return SWEEP_LAYERS.map((layer) => {
+      const { failedInARow, lastError } = this.#layers[layer];
+      return { layer, rounds: failedInARow, why: lastError };
+    }).filter(({ rounds }) => rounds > 0);
+  }
+
   /**
    * All layers at once, by someone's order; who orders the same meanwhile shares it. A dry run changes nothing and says
    * what would go; the comparison with reality, which acts on what it finds, is not part of it.
@@ -146,7 +150,7 @@ export class Sweeps {
   async #carryOut(options: Order): Promise<SweepReport> {
     const { clock } = this.#world;
     const at = clock.now();
-    const items: SweepItem[] = [];
+    const items: SweepItem[] = options.emergency ? await this.#resting.all(options.dryRun) : [];
     const layers = SWEEP_LAYERS.filter((name) => name !== "reconcile" || !options.dryRun);
     for (const name of layers) {
       const done = await this.#work(name, options).catch((error: unknown) => [
@@ -208,29 +212,30 @@ export class Sweeps {
       eventsBefore: now - numbers.eventRetentionMs,
       keysBefore: now - numbers.keyRetentionMs,
       goneBefore: now - numbers.goneRetentionMs,
+      alertsBefore: now - numbers.alertRetentionMs,
+      deliveriesBefore: now - numbers.deliveryRetentionMs,
       limit: PRUNED_AT_ONCE,
     };
     const total = { events: 0, rest: 0 };
     for (;;) {
-      const { events, keys, gone } = await store.prunable(order);
+      const { events, ...others } = await store.prunable(order);
+      const counts = Object.values(others);
+      const rest = counts.reduce((sum, count) => sum + count, 0);
       total.events += events;
-      total.rest += keys + gone;
-      if (dryRun || events + keys + gone === 0) return total;
+      total.rest += rest;
+      if (dryRun || events + rest === 0) return total;
       await store.commit({ changes: [{ kind: "prune", ...order }] });
-      if (Math.max(events, keys, gone) < PRUNED_AT_ONCE || stopping.aborted) return total;
+      if (Math.max(events, ...counts) < PRUNED_AT_ONCE || stopping.aborted) return total;
     }
   }
 
   /** Only while the host is short, or someone says that this is an emergency; stops as soon as it is short no more. */
   async #pressure(dryRun: boolean, emergency: boolean): Promise<SweepItem[]> {
-    if (emergency) {
-      const items = await this.#removeBy({ dryRun, short: true });
-      return items.map((one) =>
-        one.rule === "disposable" && one.action !== "failed" ? { ...one, message: ORDERED_DISPOSABLE } : one,
-      );
-    }
+    if (emergency) return (await this.#removeBy({ dryRun, short: true })).map(toldAsOrdered);
     if (!(await this.#parts.admission.isShort())) return [];
-    return this.#removeBy({ dryRun, short: true, untilRelieved: !dryRun });
+    const rested = await this.#resting.untilRelieved(dryRun);
+    const removed = await this.#removeBy({ dryRun, short: true, untilRelieved: !dryRun });
+    return [...rested, ...removed];
   }
 
   async #removeBy(options: {
@@ -240,22 +245,15 @@ export class Sweeps {
   }): Promise<SweepItem[]> {
     const { clock } = this.#world;
     const items: SweepItem[] = [];
-    const ruleNow = (cell: Cell) => {
-      const facts = { record: cell.record, execsUnderWay: cell.openExecs.size, now: clock.now() };
-      return ruleFor(facts, { short: options.short });
-    };
-    const oldestFirst = [...this.#parts.cells()].sort(
-      (a, b) => a.record.lastActivityAt - b.record.lastActivityAt,
-    );
-    const rest = oldestFirst.values();
+    const rest = leastRecentlyUsed(this.#parts.cells()).values();
     const worker = async () => {
       for (const cell of rest) {
-        const rule = ruleNow(cell);
+        const rule = ruleNow(cell, options, clock.now());
         if (rule === null) continue;
         if (rule === "disposable" && options.untilRelieved && !(await this.#parts.admission.isShort()))
           return;
         // It may be in use by the time that its turn comes.
-        const holds = () => ruleNow(cell) !== null;
+        const holds = () => ruleNow(cell, options, clock.now()) !== null;
         items.push(...(await this.#removeOne(cell, rule, options.dryRun, holds)));
       }
     };
@@ -280,9 +278,10 @@ export class Sweeps {
 
   async #tell(made: SweepReport): Promise<void> {
     const { clock, store, log } = this.#world;
-    const { layers, removed, failed, emergency } = made;
-    const message = `A sweep removed ${removed} and failed at ${failed}.`;
-    log.info({ layers, removed, failed, emergency }, message);
+    const { layers, removed, putToStandby, failed, emergency } = made;
+    const slept = putToStandby > 0 ? `, put ${putToStandby} to standby` : "";
+    const message = `A sweep removed ${removed}${slept} and failed at ${failed}.`;
+    log.info({ layers, removed, putToStandby, failed, emergency }, message);
     await store
       .commit({
         changes: [],
@@ -313,33 +312,7 @@ const layer = (everyMs: number): Layer => ({
   lastAt: null,
   runs: 0,
   failures: 0,
+  failedInARow: 0,
   removed: 0,
   lastError: null,
 });
-
-const item = (rule: SweepRule, cell: Cell | null, count: number, action: SweepItem["action"]): SweepItem => ({
-  rule,
-  sandboxId: cell?.id ?? null,
-  count,
-  action,
-  message: MESSAGES[rule],
-});
-
-function report(
-  layers: SweepLayer[],
-  items: SweepItem[],
-  rest: { at: number; ms: number; dryRun?: boolean; emergency?: boolean },
-): SweepReport {
-  const sum = (action: SweepItem["action"]) =>
-    items.reduce((total, one) => total + (one.action === action ? one.count : 0), 0);
-  return {
-    at: new Date(rest.at).toISOString(),
-    ms: rest.ms,
-    layers,
-    emergency: rest.emergency ?? false,
-    dryRun: rest.dryRun ?? false,
-    removed: sum("removed"),
-    failed: sum("failed"),
-    items,
-  };
-}

@@ -12,7 +12,11 @@ export function viewSandbox(
   record: SandboxRecord,
   health: Health | null,
   now: number,
-  { numbers, standbyKind }: { numbers: Numbers; standbyKind: StandbyKind },
+  {
+    numbers,
+    standbyKind,
+    recovery,
+  }: { numbers: Numbers; standbyKind: StandbyKind; recovery: Sandbox["recovery"] },
 ): Sandbox {
   const evidence = health ?? NO_HEALTH;
   const { status, cause } = judge(record, evidence, now, numbers);
@@ -33,6 +37,7 @@ export function viewSandbox(
     provenAt: iso(evidence.provenAt),
     proof: evidence.proof,
     lease: viewLease(record.lease),
+    recovery,
     standbyKind,
     checkpoint: viewCheckpoint(phase),
     forkedFrom: viewOrigin(record.forkedFrom),

@@ -51,7 +51,8 @@ export class Wakes {
     try {
       await within(clock, limit, (inner) => this.#roused(cell, inner));
     } catch (error) {
-      if (signal.aborted || error instanceof HoldfastError) throw error;
+      if (error instanceof HoldfastError) throw error;
+      signal.throwIfAborted();
       const { phase } = cell.record;
       const what =
         phase.name === "suspending" && phase.saving

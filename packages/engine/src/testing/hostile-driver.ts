@@ -1,3 +1,4 @@
+import { PassThrough } from "node:stream";
 import type { CheckpointId, ExecId, Image, SandboxId, StandbyKind } from "@holdfast/contract";
 import {
   type Checkpoint,
@@ -17,13 +18,17 @@ import {
   type LaunchOrder,
   type Link,
   LinkLost,
+  type Look,
   type MountOrder,
   type MountPoint,
   MountRefused,
   type MountSeen,
   type Observation,
+  type PortStream,
+  type ProcessSeen,
   type RestoreOrder,
   type SaveOrder,
+  type Usage,
 } from "../ports.ts";
 import { HostileDrives } from "./hostile-drives.ts";
 import { type FakeDisk, fakeFiles, noSpace } from "./hostile-files.ts";
@@ -38,9 +43,13 @@ export interface Faults {
   destroy?: () => Promise<void>;
   observe?: () => Observation | null;
   connect?: () => Promise<void>;
+  dial?: () => Promise<void>;
   recover?: () => Promise<void>;
   freeze?: () => Promise<void>;
   thaw?: () => Promise<void>;
+  measure?: (signal: AbortSignal) => Promise<void>;
+  inspect?: (signal: AbortSignal) => Promise<void>;
+  remount?: (signal: AbortSignal) => Promise<void>;
   /** When the disk of one that sleeps is opened. */
   files?: () => Promise<void>;
   /** Before any checkpoint is removed. */
@@ -80,6 +89,19 @@ interface FakeMount extends MountPoint {
   /** Before it was mounted for the first time the driver does not speak of it. */
   wasMounted: boolean;
 }
+
+const NO_USAGE: Usage = {
+  at: 0,
+  cpuMs: 0,
+  throttledMs: 0,
+  memoryBytes: 0,
+  processes: 1,
+  pidsRefused: 0,
+  readBytes: 0,
+  writtenBytes: 0,
+  ioOperations: 0,
+  disk: null,
+};
 
 const CLOSED = "an empty directory";
 
@@ -327,6 +349,7 @@ export class HostileDriver implements Driver {
   hostBootId = "boot";
   keeperVersion = "fake";
   diskFreeBytes = 1 << 30;
+  memoryFreeBytes = 1 << 30;
   readonly instances = new Map<SandboxId, FakeInstance>();
   /** Directories and the like, which outlive the processes. */
   readonly directories = new Set<SandboxId>();
@@ -343,7 +366,7 @@ export class HostileDriver implements Driver {
     return {
       cpus: 2,
       memoryTotalBytes: gigabyte,
-      memoryFreeBytes: gigabyte,
+      memoryFreeBytes: this.memoryFreeBytes,
       diskTotalBytes: gigabyte,
       diskFreeBytes: this.diskFreeBytes,
     };
@@ -424,6 +447,18 @@ export class HostileDriver implements Driver {
       throw new KeeperRefusal("stale_generation", "a later generation was greeted");
     there.greeted = instance.generation;
     return new FakeLink(there, this.faults);
+  }
+
+  /** Ports at which whatever is said is said back. Nothing listens at others. */
+  readonly echoes = new Set<number>();
+
+  async dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream> {
+    await this.faults.dial?.();
+    signal.throwIfAborted();
+    const there = this.instances.get(instance.sandboxId);
+    if (!there?.alive || this.frozen.has(instance.sandboxId)) throw new LinkLost("nobody listens", "no");
+    if (!this.echoes.has(port)) throw new KeeperRefusal("system", "Connection refused", "ECONNREFUSED");
+    return { bootId: this.faults.impostor?.() ?? there.bootId, bytes: new PassThrough({ signal }) };
   }
 
   async observe(ids: readonly SandboxId[]): Promise<Map<SandboxId, Observation>> {
@@ -609,6 +644,28 @@ export class HostileDriver implements Driver {
     await this.faults.thaw?.();
     this.frozen.delete(id);
   }
+  /** What the next looks see of each. */
+  readonly usages = new Map<SandboxId, Partial<Usage>>();
+  readonly looks = new Map<SandboxId, () => ProcessSeen[]>();
+
+  async measure(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Usage>> {
+    await this.faults.measure?.(signal);
+    const living = ids.filter((id) => this.instances.get(id)?.alive);
+    return new Map(living.map((id) => [id, { ...NO_USAGE, at: Date.now(), ...this.usages.get(id) }]));
+  }
+
+  async inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+    await this.faults.inspect?.(signal);
+    return { at: Date.now(), processes: this.looks.get(id)?.() ?? [], truncated: false };
+  }
+
+  async remount(id: SandboxId, signal: AbortSignal): Promise<void> {
+    await this.faults.remount?.(signal);
+    const there = this.instances.get(id);
+    if (!there?.alive) throw new Error("there is no instance to remount");
+    there.root = true;
+  }
+
   async written(ids: readonly SandboxId[]): Promise<Map<SandboxId, number>> {
     return new Map(ids.map((id) => [id, (this.writes.get(id) ?? 0) * Date.now()]));
   }

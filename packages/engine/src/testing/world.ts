@@ -4,6 +4,7 @@ import { afterEach, vi } from "vitest";
 import type { EngineApi } from "../api.ts";
 import { systemClock, systemIds } from "../clock.ts";
 import { createEngine } from "../engine.ts";
+import type { Notifier } from "../ports.ts";
 import { HostileDriver, oneImage } from "./hostile-driver.ts";
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
@@ -46,7 +47,11 @@ afterEach(async () => {
 });
 
 /** The real engine and a real store over a driver that can be made to fail. */
-export async function world(numbers: Partial<Numbers> = {}, path = ":memory:") {
+export async function world(
+  numbers: Partial<Numbers> = {},
+  path = ":memory:",
+  options: { notifier?: Notifier } = {},
+) {
   const store = await openStore({ path, onUnreadable: () => undefined });
   stores.push(store);
   const driver = new HostileDriver();
@@ -61,6 +66,7 @@ export async function world(numbers: Partial<Numbers> = {}, path = ":memory:") {
       drives: driver.drives,
       images: oneImage,
       journals: driver.journals,
+      notifier: options.notifier ?? null,
     };
     const engine = createEngine(ports, { ...QUICK, ...numbers });
     engines.push(engine);

@@ -1,0 +1,103 @@
+import type { SandboxId } from "@holdfast/contract";
+import { describe, expect, it } from "vitest";
+import { eventually, never, signal, world } from "./testing/world.ts";
+
+const MB = 1_048_576;
+
+async function boxed() {
+  const made = await world({ usageSamples: 5 });
+  const { sandbox } = await made.create("one");
+  return { ...made, id: sandbox.id as SandboxId };
+}
+
+describe("the figures of a sandbox", () => {
+  it("are its limits, what it uses and a bounded history", async () => {
+    const { engine, driver, id } = await boxed();
+    let cpuMs = 0;
+    const use = setInterval(() => {
+      cpuMs += 25;
+      driver.usages.set(id, { cpuMs, memoryBytes: 20 * MB, processes: 4, ioOperations: 6 });
+    }, 50);
+    const report = await eventually(async () => {
+      const found = await engine.sandboxes.resources("one", signal);
+      expect(found.history).toHaveLength(5);
+      return found;
+    });
+    clearInterval(use);
+    expect(report.cpu.percent).toBeGreaterThan(10);
+    expect(report).toMatchObject({
+      status: "ready",
+      cpu: { limitCpus: 2 },
+      memory: { bytes: 20 * MB, limitBytes: 1_024 * MB, oomKills: 0 },
+      processes: { count: 4, limit: 512 },
+      io: { operations: 6 },
+    });
+    expect(report.operations).toBeGreaterThanOrEqual(6);
+  });
+
+  it("never go back when the kernel counts anew", async () => {
+    const { engine, driver, id } = await boxed();
+    const written = async () => (await engine.sandboxes.resources("one", signal)).io.writtenBytes;
+    driver.usages.set(id, { cpuMs: 100, writtenBytes: 1_000 });
+    await eventually(async () => expect(await written()).toBe(1_000));
+    driver.usages.set(id, { cpuMs: 1, writtenBytes: 10 });
+    await eventually(async () => expect(await written()).toBe(1_010));
+  });
+
+  it("are those of now though a look at its processes fails, and of the record where nothing runs", async () => {
+    const { engine, driver } = await boxed();
+    driver.faults.inspect = () => Promise.reject(new Error("not to be seen"));
+    expect((await engine.sandboxes.resources("one", signal)).processes).toMatchObject({
+      items: [],
+      truncated: true,
+    });
+    driver.faults = {};
+    await engine.sandboxes.standby("one", signal);
+    expect(await engine.sandboxes.resources("one", signal)).toMatchObject({
+      status: "standby",
+      cpu: { percent: 0 },
+      memory: { bytes: 0 },
+      processes: { count: 0 },
+    });
+  });
+
+  it("count calls on files and execs as operations", async () => {
+    const { engine } = await boxed();
+    const before = (await engine.sandboxes.resources("one", signal)).operations;
+    await engine.files.list("one", "/etc", { wake: true, limit: 10 }, signal).catch(() => undefined);
+    await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
+    expect((await engine.sandboxes.resources("one", signal)).operations).toBeGreaterThan(before);
+  });
+
+  it("that can't be had hold up neither the pass nor who asks for a diagnosis", async () => {
+    const { engine, driver } = await boxed();
+    driver.faults.measure = () => never();
+    const passes = (await engine.stats()).lastObservationAt;
+    const told = await engine.sandboxes.diagnosis("one", { windowMs: 0 }, signal);
+    expect(told.unseen.join()).toContain("figures");
+    await eventually(async () => expect((await engine.stats()).lastObservationAt).not.toBe(passes));
+  });
+});
+
+describe("a diagnosis of a live engine", () => {
+  it("wakes nobody, and answers for what sleeps, failed or is gone", async () => {
+    const { engine, id } = await boxed();
+    await engine.sandboxes.standby("one", signal);
+    expect((await engine.sandboxes.diagnosis("one", {}, signal)).findings[0]?.kind).toBe("asleep");
+    expect((await engine.sandboxes.get("one")).status).toBe("standby");
+    await engine.sandboxes.remove("one", { graceMs: 0, signal });
+    expect((await engine.sandboxes.diagnosis(id, {}, signal)).summary).toContain("deleted");
+  });
+
+  it("lasts no longer than its window may", async () => {
+    const { engine } = await boxed();
+    const since = performance.now();
+    const { windowMs } = await engine.sandboxes.diagnosis(
+      "one",
+      { windowMs: 600_000 },
+      AbortSignal.timeout(30_000),
+    );
+    expect(windowMs).toBeLessThanOrEqual(12_000);
+    expect(performance.now() - since).toBeLessThan(25_000);
+  });
+});

@@ -1,0 +1,36 @@
+export interface Point {
+  x: number;
+  y: number;
+}
+
+/** Of the straight line that fits the points best; 0 where there is none. */
+export function slopeOf(points: readonly Point[]): number {
+  const { xx, xy } = spread(points);
+  return xx === 0 ? 0 : xy / xx;
+}
+
+/** How well a straight line fits: 1 where all points are on it, 0 where it says nothing. */
+export function fitOf(points: readonly Point[]): number {
+  const { xx, xy, yy } = spread(points);
+  return xx === 0 || yy === 0 ? 0 : (xy * xy) / (xx * yy);
+}
+
+/** The share of steps from point to point that don't go down. */
+export function risingShare(points: readonly Point[]): number {
+  if (points.length < 2) return 0;
+  const rising = points.slice(1).filter(({ y }, index) => y >= (points[index]?.y ?? y));
+  return rising.length / (points.length - 1);
+}
+
+function spread(points: readonly Point[]): { xx: number; xy: number; yy: number } {
+  const count = Math.max(1, points.length);
+  const meanX = points.reduce((sum, { x }) => sum + x, 0) / count;
+  const meanY = points.reduce((sum, { y }) => sum + y, 0) / count;
+  let [xx, xy, yy] = [0, 0, 0];
+  for (const { x, y } of points) {
+    xx += (x - meanX) ** 2;
+    xy += (x - meanX) * (y - meanY);
+    yy += (y - meanY) ** 2;
+  }
+  return { xx, xy, yy };
+}
