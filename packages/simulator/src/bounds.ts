@@ -37,6 +37,10 @@ export const pauseMs = (record: SandboxRecord | undefined, numbers: Numbers): nu
 export const resumeMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
   gateMs(record, numbers) + numbers.freezeMs + numbers.proofDeadlineMs;
 
+/** What is left of it is ended, the host is measured and cleaned for it, and it is made. */
+export const restartMs = (record: SandboxRecord | undefined, numbers: Numbers): number =>
+  numbers.stopAttemptMs + 3 * numbers.measureMs + numbers.deleteWaitMs + 2 * gateMs(record, numbers);
+
 /** So many others may come before it, with the simulation's numbers. */
 const TURNS = 3;
 

@@ -134,10 +134,12 @@ export class Damage implements Reach {
     return true;
   }
 
-  unmountRoot(box: number): boolean {
+  unmountRoot(box: number, { forGood }: { forGood: boolean }): boolean {
     const instance = this.#instance(box);
-    if (instance !== null) this.#parts.host.unmount(instance);
-    return instance !== null;
+    if (instance === null) return false;
+    this.#parts.host.unmount(instance);
+    instance.isRootLost = forGood;
+    return true;
   }
 
   killForMemory(box: number): boolean {

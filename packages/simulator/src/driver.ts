@@ -11,10 +11,14 @@ import {
   KeeperRefusal,
   type LaunchOrder,
   type Link,
+  LinkLost,
+  type Look,
   type MountOrder,
   type Observation,
+  type PortStream,
   type RestoreOrder,
   type SaveOrder,
+  type Usage,
 } from "@holdfast/engine";
 import { dump, lasts, MEMORY_BYTES, restore } from "./checkpoints.ts";
 import type { Armed, Point } from "./faults.ts";
@@ -219,6 +223,16 @@ export class SimulatedDriver implements Driver {
     });
   }
 
+  /** No command of this world listens at a port. */
+  async dial(instance: Instance, _port: number, signal: AbortSignal): Promise<PortStream> {
+    signal.throwIfAborted();
+    if (!this.#process.asks()) return never();
+    const there = this.#host.instanceOf(instance.sandboxId);
+    if (there === null) throw new LinkLost("nobody listens", "no");
+    if (there.keeper.isStopped) return this.#hang(signal);
+    throw new KeeperRefusal("system", "Connection refused", "ECONNREFUSED");
+  }
+
   observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>> {
     return this.#verb("observe", signal, async (fault) => {
       if (fault?.kind === "observe-fails") throw new Error("the mount table could not be read");
@@ -246,6 +260,34 @@ export class SimulatedDriver implements Driver {
     });
   }
 
+  measure(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Usage>> {
+    return this.#verb("measure", signal, async (fault) => {
+      if (fault?.kind === "measure-hangs") return this.#hang(signal);
+      if (fault !== null) throw new Error("the cgroups could not be read");
+      const living = ids.flatMap((id) => this.#host.instanceOf(id) ?? []);
+      return new Map(living.map((instance) => [instance.sandboxId, this.#host.usageOf(instance)]));
+    });
+  }
+
+  inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+    return this.#verb("measure", signal, async (fault) => {
+      if (fault?.kind === "measure-hangs") return this.#hang(signal);
+      if (fault !== null || this.#host.instanceOf(id) === null)
+        throw new Error("there is nothing to look at");
+      return { at: this.#host.time.now(), processes: [], truncated: false };
+    });
+  }
+
+  remount(id: SandboxId, signal: AbortSignal): Promise<void> {
+    return this.#verb("remount", signal, async (fault) => {
+      if (fault?.flag) return this.#hang(signal);
+      const instance = this.#host.instanceOf(id);
+      if (instance === null || instance.isRootLost || fault !== null)
+        throw new Error("the root could not be put back");
+      this.#process.effect("puts the root back", () => this.#host.mountAgain(instance));
+    });
+  }
+
   written(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
     return this.#verb("freeze", signal, async (fault) => {
       if (fault?.kind === "freeze-fails") throw new Error("the cgroup could not be read");
@@ -259,7 +301,10 @@ export class SimulatedDriver implements Driver {
   }
 
   thaw(id: SandboxId, signal: AbortSignal): Promise<void> {
-    return this.#freezer("thaw", id, signal, (instance) => this.#host.release(instance, "frozen"));
+    return this.#freezer("thaw", id, signal, (instance) => {
+      this.#host.release(instance, "frozen");
+      this.#host.release(instance, "stopped");
+    });
   }
 
   #freezer(

@@ -34,7 +34,7 @@ export interface Reach {
   lowMemory(ms: number): boolean;
   killKeeper(box: number): boolean;
   stopKeeper(box: number, ms: number): boolean;
-  unmountRoot(box: number): boolean;
+  unmountRoot(box: number, options: { forGood: boolean }): boolean;
   killForMemory(box: number): boolean;
   dropLinks(box: number): boolean;
   silenceLinks(box: number): boolean;
@@ -74,6 +74,14 @@ const SLEEP_FAULTS = [
   { name: "freeze-hangs", weight: 1, about: "freezing is never answered, done or not", point: "freeze" },
   { name: "thaw-fails", weight: 2, about: "thawing fails, done or not", point: "thaw" },
   { name: "thaw-hangs", weight: 1, about: "thawing is never answered, done or not", point: "thaw" },
+  { name: "measure-fails", weight: 1, about: "figures can't be read", point: "measure" },
+  { name: "measure-hangs", weight: 1, about: "figures are never answered", point: "measure" },
+  {
+    name: "remount-fails",
+    weight: 4,
+    about: "a root can't be put back, or that is never answered",
+    point: "remount",
+  },
   { name: "dump-fails", weight: 2, about: "memory is half written", point: "checkpoint" },
   { name: "dump-hangs", weight: 2, about: "writing memory never ends", point: "checkpoint" },
   {
@@ -370,6 +378,21 @@ const DRIVE_FAULTS = [
   },
 ] as const satisfies readonly Kind[];
 
+/** What makes a sandbox that runs stop serving, and what then keeps it from being healed. */
+const HEAL_FAULTS: ReadonlySet<string> = new Set([
+  "root-unmounted",
+  "keeper-stopped",
+  "remount-fails",
+  "thaw-fails",
+  "thaw-hangs",
+  "connect-refused",
+  "connect-hangs",
+  "links-drop",
+  "links-half-open",
+]);
+
+export const isHealFault = (name: FaultName): boolean => HEAL_FAULTS.has(name);
+
 export const isDriveFault = (name: FaultName): boolean => DRIVE_FAULTS.some((each) => each.name === name);
 
 export const isForkFault = (name: FaultName): boolean => FORK_FAULTS.some((each) => each.name === name);
@@ -603,9 +626,10 @@ export const FAULTS = [
   },
   {
     name: "root-unmounted",
-    weight: 1,
-    about: "a sandbox loses its root",
-    strike: (reach, { box }) => reach.unmountRoot(box),
+    weight: 2,
+    about: "a sandbox loses its root, and may never get it back",
+    strike: (reach, { box, flag }) => reach.unmountRoot(box, { forGood: flag }),
+    draw: (random) => ({ flag: random.chance(0.4) }),
   },
   {
     name: "out-of-memory",

@@ -12,6 +12,8 @@ export type Point =
   | "capacity"
   | "freeze"
   | "thaw"
+  | "measure"
+  | "remount"
   | "checkpoint"
   | "restore"
   | "discard"

@@ -8,6 +8,7 @@ import type {
   LaunchOrder,
   MountPoint,
   Observation,
+  Usage,
 } from "@holdfast/engine";
 import type { StoredCheckpoint } from "./checkpoints.ts";
 import type { DriveDirectory } from "./drives.ts";
@@ -48,6 +49,8 @@ export interface SimulatedInstance {
   readonly links: Set<SimulatedLink>;
   alive: boolean;
   isMounted: boolean;
+  /** A root that was unmounted can't be put back. */
+  isRootLost: boolean;
   /** Where drives are mounted, or expected, by their paths. */
   readonly places: Places;
   oomKills: number;
@@ -254,6 +257,7 @@ export class Host {
       links: new Set(),
       alive: true,
       isMounted: true,
+      isRootLost: false,
       places: placesFor(this, back?.paths ?? [], mounts),
       oomKills: 0,
       hasRun: back !== null,
@@ -348,6 +352,29 @@ export class Host {
     instance.resumed?.resolve();
     instance.resumed = null;
     for (const link of instance.links) link.hearAgain();
+  }
+
+  /** Its root is where the host sees it again. */
+  mountAgain(instance: SimulatedInstance): void {
+    instance.isMounted = true;
+    this.directories.get(instance.sandboxId)?.things.add("mount");
+    if (instance.alive && instance.holds.size === 0) instance.brokenSince = null;
+  }
+
+  usageOf(instance: SimulatedInstance): Usage {
+    const running = [...instance.keeper.execs.values()].filter(({ state }) => state === "running").length;
+    return {
+      at: this.time.now(),
+      cpuMs: 0,
+      throttledMs: 0,
+      memoryBytes: 1_048_576,
+      processes: 1 + running,
+      pidsRefused: 0,
+      readBytes: 0,
+      writtenBytes: this.writtenBy(instance),
+      ioOperations: 0,
+      disk: null,
+    };
   }
 
   reference({ sandboxId, generation, pid, startTime, hostBootId }: SimulatedInstance): Instance {

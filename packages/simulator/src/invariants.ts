@@ -16,6 +16,7 @@ import type { SimulatedDatabase } from "./database.ts";
 import { DRIVE_INVARIANTS } from "./drive-invariants.ts";
 import type { Fact } from "./facts.ts";
 import { FORK_INVARIANTS } from "./fork-invariants.ts";
+import { HEAL_INVARIANTS } from "./heal-invariants.ts";
 import type { History } from "./history.ts";
 import type { Host } from "./host.ts";
 import type { Journal } from "./journal.ts";
@@ -571,4 +572,5 @@ export const INVARIANTS: readonly Invariant[] = [
   ...SLEEP_INVARIANTS,
   ...FORK_INVARIANTS,
   ...DRIVE_INVARIANTS,
+  ...HEAL_INVARIANTS,
 ];

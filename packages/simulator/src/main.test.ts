@@ -35,6 +35,8 @@ const BREAKS: Readonly<Record<string, string>> = {
   "forgotten-before-it-is-off": "mounts-recorded",
   "deleted-under-sleepers": "drives-kept",
   "left-open": "nothing-under-mounts",
+  "unknown-is-evidence": "given-up-for-a-reason",
+  "left-broken": "settles|wakes",
 };
 
 describe("a mistake in the engine", () => {

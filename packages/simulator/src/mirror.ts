@@ -87,6 +87,10 @@ export class Mirror {
         this.unreadableDrives.delete(change.id);
         return;
       case "sandbox.touch":
+      case "alert.fire":
+      case "alert.clear":
+      case "delivery.insert":
+      case "delivery.update":
       case "prune":
         return;
     }

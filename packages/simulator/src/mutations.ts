@@ -144,6 +144,23 @@ export const MUTATIONS: readonly Mutation[] = [
     about: "a drive is taken from a sandbox, and what expects it there writes onto the sandbox's own disk",
     edits: [{ file: "mounts.ts", from: "{ keepClosed: true }", to: "{ keepClosed: false }" }],
   },
+  {
+    name: "unknown-is-evidence",
+    about: "a sandbox that can't be looked at is given up like one that does not serve",
+    edits: [
+      {
+        file: "ladder.ts",
+        from: 'disk_failed: ["restart"],',
+        to: 'disk_failed: ["restart"],\n  observation_unknown: ["restart"],',
+      },
+      { file: "healer.ts", from: "await this.#parts.look(cell);", to: "" },
+    ],
+  },
+  {
+    name: "left-broken",
+    about: "nothing is done about a root that is gone",
+    edits: [{ file: "ladder.ts", from: 'root_unmounted: ["remount", "restart"],', to: "" }],
+  },
 ];
 
 /** Before the engine is imported. */

@@ -14,6 +14,7 @@ import {
   madeMs,
   mountMs,
   pauseMs,
+  restartMs,
   resumeMs,
   saveMs,
   standbyMs,
@@ -126,6 +127,7 @@ export class Questions {
       case "pause":
       case "resume":
       case "standby":
+      case "restart":
       case "wake": {
         const ref = this.#refOf(act.box);
         return ref === null ? null : this.#onBox(act, ref);
@@ -378,6 +380,7 @@ export class Questions {
       case "pause":
       case "resume":
       case "standby":
+      case "restart":
       case "wake":
         return this.#sleep(act.do, ref);
       case "read":
@@ -412,7 +415,7 @@ export class Questions {
     }
   }
 
-  #sleep(what: "pause" | "resume" | "standby" | "wake", ref: string): Question {
+  #sleep(what: "pause" | "resume" | "standby" | "wake" | "restart", ref: string): Question {
     const { numbers, tell, note, recordOf } = this.#parts;
     const record = recordOf(ref);
     const bounds = {
@@ -420,6 +423,7 @@ export class Questions {
       resume: resumeMs(record, numbers),
       standby: standbyMs(numbers),
       wake: gateMs(record, numbers),
+      restart: restartMs(record, numbers),
     };
     return question(
       [`${what} ${ref.slice(-6)}`, ref],
@@ -503,6 +507,7 @@ type BoxDeed =
   | "pause"
   | "resume"
   | "standby"
+  | "restart"
   | "wake";
 
 function onWakeOf(how: "argv" | "signal" | null | undefined): Pick<StartExec, "onWake"> {

@@ -7,6 +7,7 @@ import {
   type FaultParams,
   isDriveFault,
   isForkFault,
+  isHealFault,
   isSleepFault,
 } from "./fault-table.ts";
 import { Random } from "./random.ts";
@@ -80,7 +81,7 @@ export type Act =
   | { do: "type"; exec: number; text: string; end: boolean }
   | { do: "delete"; box: number; waitMs: number }
   | { do: "verify" | "show" | "write" | "execs"; box: number }
-  | { do: "pause" | "resume" | "standby" | "wake"; box: number }
+  | { do: "pause" | "resume" | "standby" | "wake" | "restart"; box: number }
   /** From its disk where it sleeps; of what is only there while it is awake, by waking it, or not at all. */
   | { do: "read"; box: number; path: "/tmp/a" | "/proc/a"; wake: boolean }
   | { do: "list" | "stats" | "events" | "audit" | "drives" }
@@ -120,12 +121,17 @@ interface Topics {
   readonly isForking: boolean;
   /** Drives are made and mounted. */
   readonly isDriving: boolean;
+  /** Sandboxes stop serving, and there is time to heal them. */
+  readonly isBreaking: boolean;
 }
 
 /** Where it is about something, most of what goes wrong is. */
-const faultsAbout = ({ isSleepy, isForking, isDriving }: Topics) =>
+const faultsAbout = ({ isSleepy, isForking, isDriving, isBreaking }: Topics) =>
   FAULTS.map((each) => {
-    const isAbout = (isSleepy && isSleepFault(each.name)) || (isForking && isForkFault(each.name));
+    const isAbout =
+      (isSleepy && isSleepFault(each.name)) ||
+      (isForking && isForkFault(each.name)) ||
+      (isBreaking && isHealFault(each.name));
     const isAboutDrives = isDriving && isDriveFault(each.name);
     // What nobody asks for can't fail.
     const isMoot = (!isForking && isForkFault(each.name)) || (!isDriving && isDriveFault(each.name));
@@ -167,6 +173,7 @@ class Composer {
       isSleepy: random.chance(0.5),
       isForking: random.chance(0.4),
       isDriving: random.chance(0.4),
+      isBreaking: random.chance(0.25),
     };
     const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
     const faults = faultsAbout(this.#topics);
@@ -191,6 +198,7 @@ class Composer {
   #pause(): number {
     const random = this.#random;
     const draw = random.unit();
+    if (this.#topics.isBreaking && draw < 0.15) return random.between(3_000, 30_000);
     if (draw < 0.4) return 0;
     if (draw < 0.7) return random.between(1, 60);
     if (draw < 0.92) return random.between(100, 3_000);
@@ -224,6 +232,7 @@ class Composer {
       { weight: 1, act: { do: "verify", box } },
       { weight: 1, act: { do: "show", box } },
       { weight: 1, act: { do: "write", box } },
+      { weight: 3, act: { do: "restart", box } },
       { weight: 1, act: { do: "execs", box } },
       { weight: 1, act: { do: random.pick(["list", "stats", "events", "audit", "drives"]) } },
       { weight: 1, act: { do: "cleanup", dryRun: random.chance(0.3), emergency: random.chance(0.5) } },

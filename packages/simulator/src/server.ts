@@ -1,4 +1,14 @@
-import type { AttemptId, CheckpointId, DriveId, ExecId, Image, Numbers, SandboxId } from "@holdfast/contract";
+import type {
+  AlertId,
+  AttemptId,
+  CheckpointId,
+  DeliveryId,
+  DriveId,
+  ExecId,
+  Image,
+  Numbers,
+  SandboxId,
+} from "@holdfast/contract";
 import { clockOf, createEngine, type EngineApi, type Ids, type Images, type Log } from "@holdfast/engine";
 import { SimulatedDriver } from "./driver.ts";
 import { drivesOf } from "./drives.ts";
@@ -27,6 +37,8 @@ export class SimulatedIds implements Ids {
   readonly attempt = () => this.#next("att_", 12) as AttemptId;
   readonly checkpoint = () => this.#next("ckp_", 16) as CheckpointId;
   readonly drive = () => this.#next("drv_", 16) as DriveId;
+  readonly alert = () => this.#next("alr_", 16) as AlertId;
+  readonly delivery = () => this.#next("dlv_", 16) as DeliveryId;
   readonly name = () => this.#next("made-up-", 3);
   readonly random = () => this.#random.unit();
 }
@@ -68,6 +80,7 @@ export function engineOf(
       drives: drivesOf(host, process),
       images,
       journals: journalsOf(host, process),
+      notifier: null,
     },
     numbers,
   );

@@ -114,7 +114,8 @@ async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
   for (const record of mirror.readable()) {
     const { id } = record;
     const { status, cause, lease } = await engine.sandboxes.get(id);
-    const isBroken = (host.instanceOf(id)?.brokenSince ?? null) !== null || lacksDrive(scene, record);
+    // All else that is broken is healed, or given up.
+    const isBroken = lacksDrive(scene, record);
     const isAtRest =
       (status === "ready" && !lacksMount(scene, record)) ||
       (status === "standby" && host.instanceOf(id) === null) ||

@@ -204,6 +204,8 @@ function describe({ changes, events = [] }: Commit): string {
     if ("lease" in record)
       return `${change.kind} ${record.id.slice(-3)} ${record.phase.name}/${record.lease.state}`;
     if ("phase" in record) return `${change.kind} ${record.id.slice(-3)} ${record.phase}`;
+    if ("threshold" in record) return `${change.kind} ${record.key}`;
+    if ("alert" in record) return `${change.kind} ${record.alert.key} ${record.state}`;
     return `${change.kind} ${record.id} ${"status" in record ? record.status : record.name}`;
   });
   return [...what, ...events.map(({ type }) => type)].join(", ");
