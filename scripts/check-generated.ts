@@ -7,6 +7,8 @@ import { relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import * as errors from "../packages/contract/errors-table.ts";
 import * as sdkTypes from "../packages/sdk/generate.ts";
+import * as dashboard from "../packages/server/grafana-dashboard.ts";
+import * as prometheus from "../packages/server/prometheus-rules.ts";
 import * as openapi from "../packages/server/src/openapi.ts";
 
 const at = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
@@ -15,6 +17,8 @@ const GENERATED: readonly { file: string; generate: () => Promise<string> }[] = 
   { file: at("docs/openapi.json"), generate: openapi.generate },
   { file: errors.file, generate: errors.generate },
   { file: sdkTypes.file, generate: sdkTypes.generate },
+  { file: prometheus.file, generate: () => prometheus.generate() },
+  { file: dashboard.file, generate: () => dashboard.generate() },
 ];
 
 const write = process.argv.includes("--write");

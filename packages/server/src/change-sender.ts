@@ -10,15 +10,10 @@ import type { TSchema } from "@fastify/type-provider-typebox";
 import type { FileChange } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import { CallerLeft } from "./callers.ts";
-import { ChunkWriter } from "./chunk-writer.ts";
 import type { RouteContext } from "./context.ts";
-import { OUTPUT_HEADERS, OUTPUT_TYPES } from "./output-format.ts";
+import { OUTPUT_TYPES } from "./output-format.ts";
+import { type RecordFormat, sendRecords } from "./record-sender.ts";
 import { WatchRecord } from "./schemas.ts";
-import { ReaderStalled } from "./stream.ts";
-
-export const CHANGE_FORMATS = ["sse", "ndjson"] as const;
-export type ChangeFormat = (typeof CHANGE_FORMATS)[number];
 
 /** For the API document. */
 export const CHANGE_CONTENT: Readonly<Record<string, TSchema>> = {
@@ -26,7 +21,7 @@ export const CHANGE_CONTENT: Readonly<Record<string, TSchema>> = {
   [OUTPUT_TYPES.ndjson]: WatchRecord,
 };
 
-const ENCODE: Readonly<Record<ChangeFormat, (record: WatchRecord) => string>> = {
+const ENCODE: Readonly<Record<RecordFormat, (record: WatchRecord) => string>> = {
   sse: (record) => `event: ${record.type}\ndata: ${JSON.stringify(record)}\n\n`,
   ndjson: (record) => `${JSON.stringify(record)}\n`,
 };
@@ -36,7 +31,7 @@ interface Wanted {
   ref: string;
   path: string;
   recursive: boolean;
-  format: ChangeFormat;
+  format: RecordFormat;
 }
 
 export async function sendChanges(
@@ -44,43 +39,29 @@ export async function sendChanges(
   context: RouteContext,
   { files, ref, path, recursive, format }: Wanted,
 ): Promise<FastifyReply> {
-  const { raw: response, request } = reply;
-  const { httpStallMs } = context.numbers;
   const enough = new AbortController();
-  const signal = AbortSignal.any([context.callers.signal(response), enough.signal]);
+  const signal = AbortSignal.any([context.callers.signal(reply.raw), enough.signal]);
   const changes = await files.watch(ref, path, { recursive }, signal);
-  const writer = new ChunkWriter(response, { stallMs: httpStallMs, signal });
-  const giveUp = () => response.destroy();
-  const unwatch = context.peers.watch(request.raw.socket, giveUp);
-  const encode = (record: WatchRecord) => Buffer.from(ENCODE[format](record));
-  reply.hijack();
-  response.writeHead(200, { "x-request-id": request.id, ...OUTPUT_HEADERS[format] });
   try {
-    await writer.write([encode({ type: "start", path })]);
-    for await (const record of recordsOf(changes, context.numbers)) await writer.write([encode(record)]);
-    writer.flush();
-  } catch (error) {
-    const left = error instanceof CallerLeft || error instanceof ReaderStalled || response.destroyed;
-    const { error: why } = context.report(error, request, left).body;
-    writer.flush();
-    // One that takes nothing would keep an orderly end waiting.
-    if (left || response.writableNeedDrain) giveUp();
-    else response.write(encode({ type: "end", error: why }));
+    return await sendRecords<WatchRecord>(reply, context, {
+      records: recordsOf(path, changes, context.numbers),
+      format,
+      encode: ENCODE[format],
+      ending: (error) => ({ type: "end", error }),
+      signal,
+    });
   } finally {
-    unwatch();
     enough.abort();
   }
-  // What is written last must be taken in time as well.
-  response.setTimeout(httpStallMs, giveUp);
-  response.end();
-  return reply;
 }
 
 /** With something to say every few seconds at least, and not for ever: who is still there watches again. */
 async function* recordsOf(
+  path: string,
   changes: AsyncIterable<FileChange>,
   { streamKeepaliveMs, streamMaxMs }: RouteContext["numbers"],
 ): AsyncGenerator<WatchRecord, void, undefined> {
+  yield { type: "start", path };
   const source = changes[Symbol.asyncIterator]();
   const endsAt = performance.now() + streamMaxMs;
   for (let next = asked(source); ; ) {

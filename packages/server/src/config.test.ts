@@ -1,5 +1,8 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { NUMBERS } from "@holdfast/contract";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { readConfig } from "./config.ts";
 import { StartFailure } from "./start-failure.ts";
 
@@ -39,6 +42,60 @@ test("sizes may be large, shares are fractions, and what is kept may be kept for
   };
   const { numbers } = readConfig({ HOLDFAST_NUMBERS_JSON: JSON.stringify(given) }, root);
   expect(numbers).toEqual({ ...NUMBERS, ...given });
+});
+
+const SECRET = "0123456789abcdef";
+const URL_WITH_SECRETS = "https://me:p4ss@alerts.example.org/tok3n?key=s3cr3t";
+
+/** A file with this in it. */
+function fileOf(content: string): string {
+  const directory = mkdtempSync(join(tmpdir(), "holdfast-config-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  writeFileSync(join(directory, "secret"), content);
+  return join(directory, "secret");
+}
+
+describe("a webhook", () => {
+  test("has its secret from a file, or as it is", () => {
+    const url = new URL(URL_WITH_SECRETS);
+    const env = { HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS };
+    const expected = { url, secret: SECRET };
+    expect(readConfig({ ...env, HOLDFAST_WEBHOOK_SECRET: SECRET }, root).webhook).toEqual(expected);
+    const file = fileOf(`${SECRET}\n`);
+    expect(readConfig({ ...env, HOLDFAST_WEBHOOK_SECRET_FILE: file }, root).webhook).toEqual(expected);
+    expect(readConfig({}, root).webhook).toBeUndefined();
+  });
+
+  test.each([
+    [{ HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS }, "there is no secret"],
+    [{ HOLDFAST_WEBHOOK_URL: "ftp://me:p4ss@x/tok3n", HOLDFAST_WEBHOOK_SECRET: SECRET }, "http or https"],
+    [{ HOLDFAST_WEBHOOK_URL: "p4ss tok3n", HOLDFAST_WEBHOOK_SECRET: SECRET }, "HOLDFAST_WEBHOOK_URL"],
+    [{ HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS, HOLDFAST_WEBHOOK_SECRET: "s3cr3t" }, "fewer than 16"],
+    [
+      {
+        HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS,
+        HOLDFAST_WEBHOOK_SECRET: SECRET,
+        HOLDFAST_WEBHOOK_SECRET_FILE: "/x",
+      },
+      "both set",
+    ],
+    [
+      { HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS, HOLDFAST_WEBHOOK_SECRET_FILE: "/does/not/exist" },
+      "HOLDFAST_WEBHOOK_SECRET_FILE can't be read",
+    ],
+    [{ HOLDFAST_WEBHOOK_SECRET: SECRET }, "HOLDFAST_WEBHOOK_URL is not set"],
+  ])("that makes no sense is named without its secrets: %#", (env, reason) => {
+    let failure: unknown;
+    try {
+      readConfig(env, root);
+    } catch (error) {
+      failure = error;
+    }
+    expect(failure).toBeInstanceOf(StartFailure);
+    const { message, fix } = failure as StartFailure;
+    expect(message).toContain(reason);
+    expect(message + fix).not.toMatch(new RegExp(`p4ss|tok3n|s3cr3t|${SECRET}`));
+  });
 });
 
 describe("what is wrong is named, with what it may be", () => {

@@ -5,6 +5,8 @@ import { isImageName, NUMBERS, type Numbers } from "@holdfast/contract";
 import type { ImageAliases } from "./adapters/image-aliases.ts";
 import { LOG_LEVELS, type LogLevel } from "./logger.ts";
 import { StartFailure } from "./start-failure.ts";
+import type { WebhookSettings } from "./webhook.ts";
+import { readWebhook } from "./webhook-config.ts";
 
 export interface Config {
   stateDir: string;
@@ -17,6 +19,8 @@ export interface Config {
   numbers: Numbers;
   /** What names of images on other platforms mean here; undefined: only what is known without. */
   imageAliases: ImageAliases | undefined;
+  /** Where alerts are sent; undefined: nowhere. */
+  webhook: WebhookSettings | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
@@ -49,6 +53,7 @@ export function readConfig(env: Environment, { uid, isTerminal }: Surroundings):
       ...parseNumbers(env.HOLDFAST_NUMBERS_JSON || "{}", "HOLDFAST_NUMBERS_JSON"),
     },
     imageAliases: readImageAliases(env.HOLDFAST_IMAGE_ALIASES),
+    webhook: readWebhook(env),
   };
 }
 

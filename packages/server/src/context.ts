@@ -7,6 +7,7 @@ import type { ImageAliases } from "./adapters/image-aliases.ts";
 import type { Keys } from "./auth.ts";
 import type { Callers } from "./callers.ts";
 import type { Scrub, WireError } from "./errors.ts";
+import type { LogBook } from "./log-book.ts";
 import type { Metrics } from "./metrics.ts";
 import type { PeerWatch } from "./peer-watch.ts";
 
@@ -39,6 +40,8 @@ export interface HttpParts {
   started?: Promise<void>;
   /** Directories of the host that no message may name. */
   hostPaths?: readonly string[];
+  /** The server's own log; undefined where none is kept. */
+  logs?: LogBook | undefined;
   /** What names of images on other platforms mean here. */
   imageAliases?: ImageAliases | undefined;
 }

@@ -138,7 +138,7 @@ function failures(schema: FastifySchema, facts: RouteFacts, components: JsonObje
     ...(facts.errors ?? []),
   ]);
   const byStatus = Map.groupBy(codes, (code) => ERRORS[code].status);
-  const body = asJson(ErrorBody, components);
+  const body = asJson(facts.dialect?.errorSchema ?? ErrorBody, components);
   return Object.fromEntries(
     [...byStatus].map(([status, group]) => [
       status,

@@ -30,3 +30,15 @@ export function labelFilter(given: readonly string[] | undefined): Labels | unde
     }),
   );
 }
+
+const ISO_TIME = /^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2}))?$/i;
+
+/** A moment as text, in milliseconds; a date alone is its beginning in UTC. One without an offset would mean the server's own clock. */
+export function timeFilter(name: string, text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  const at = ISO_TIME.test(text) ? Date.parse(text) : Number.NaN;
+  if (!Number.isNaN(at)) return at;
+  throw new HoldfastError("invalid_request", {
+    message: `query/${name} is "${text}"; it must be a time in ISO 8601 with its offset, such as 2026-01-31T12:00:00Z. In a URL a + is written %2B.`,
+  });
+}

@@ -4,6 +4,7 @@ import { type ErrorCode, HoldfastError, isHoldfastError, randomText } from "@hol
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
 import { blaxelRoutes } from "./adapters/blaxel/routes.ts";
+import { runbookRoutes } from "./adapters/runbook/routes.ts";
 import { authorizationOf, Gate } from "./auth.ts";
 import { readWhole } from "./body.ts";
 import { CallerLeft, Callers } from "./callers.ts";
@@ -13,17 +14,21 @@ import { createScrub, type Scrub, toWireError } from "./errors.ts";
 import { PeerWatch } from "./peer-watch.ts";
 import { retryAfterSeconds } from "./retry-after.ts";
 import { RouteTable } from "./route-table.ts";
+import { alertRoutes } from "./routes/alerts.ts";
 import { attachRoutes } from "./routes/attach.ts";
 import { checkpointRoutes } from "./routes/checkpoints.ts";
 import { cleaningRoutes } from "./routes/cleaning.ts";
 import { driveRoutes } from "./routes/drives.ts";
+import { eventRoutes } from "./routes/events.ts";
 import { execInputRoutes } from "./routes/exec-input.ts";
 import { execOutputRoutes } from "./routes/exec-output.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { imageRoutes } from "./routes/images.ts";
+import { logRoutes } from "./routes/logs.ts";
 import { mountRoutes } from "./routes/mounts.ts";
 import { operatorRoutes } from "./routes/operator.ts";
+import { resourceRoutes } from "./routes/resources.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
 import { StartGate } from "./start-gate.ts";
@@ -46,9 +51,14 @@ const ROUTES = [
   driveRoutes,
   mountRoutes,
   imageRoutes,
+  resourceRoutes,
+  eventRoutes,
+  logRoutes,
   operatorRoutes,
   cleaningRoutes,
+  alertRoutes,
   blaxelRoutes,
+  runbookRoutes,
 ] as const;
 
 /** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
@@ -162,11 +172,15 @@ function registerHooks(app: App, context: RouteContext): void {
 }
 
 function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["report"] {
-  return (thrown, { id, method, url, routeOptions }, left) => {
+  return (thrown, { id, method, url, routeOptions, owner }, left) => {
     const operation = routeOptions?.schema?.operationId;
     const wire = toWireError(thrown, { requestId: id, operation, scrub });
+    const { code, message, sandboxId: sandbox, execId: exec } = wire.body.error;
     if (wire.unexpected && !left) {
       log.error({ requestId: id, method, url, err: thrown }, "request failed");
+    } else if (owner && !left) {
+      // By someone with a key: whoever has none could otherwise push out of the log what others look for.
+      log.info({ requestId: id, method, operation, code, message, sandbox, exec }, "request refused");
     }
     metrics.failure(left ? "caller_left" : wire.body.error.code);
     return wire;

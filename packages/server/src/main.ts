@@ -18,7 +18,9 @@ import { ensureAdminKey } from "./admin-key.ts";
 import { announce } from "./announcement.ts";
 import { type Config, readConfig } from "./config.ts";
 import type { App } from "./context.ts";
+import { createScrub } from "./errors.ts";
 import { buildHttp } from "./http.ts";
+import { LogBook } from "./log-book.ts";
 import { createLogger } from "./logger.ts";
 import { Metrics } from "./metrics.ts";
 import { selfTest } from "./selftest.ts";
@@ -26,6 +28,7 @@ import { closeOnSignal, endOnBugs } from "./signals.ts";
 import { explain, StartFailure } from "./start-failure.ts";
 import { makeStateDir } from "./state-dir.ts";
 import { VERSION } from "./version.ts";
+import { createWebhook } from "./webhook.ts";
 
 const REPOSITORY = join(import.meta.dirname, "..", "..", "..");
 
@@ -47,6 +50,7 @@ export async function startServer(
   config: Config,
   log: Log,
   wrap: (ports: Ports) => Ports = (ports) => ports,
+  book?: LogBook,
 ): Promise<RunningServer> {
   await using taken = new AsyncDisposableStack();
   checkRights();
@@ -57,6 +61,8 @@ export async function startServer(
   taken.defer(() => announcement.withdraw());
   const hold = holdStateDirectory(config.stateDir);
   taken.defer(() => hold.release());
+  book?.open(join(config.stateDir, "logs"));
+  taken.defer(() => book?.close());
   const store = await openStore({
     path: join(config.stateDir, "holdfast.db"),
     onUnreadable: (error) => log.error({ err: error }, "a record can't be read; it is kept and left out"),
@@ -80,6 +86,8 @@ export async function startServer(
   taken.defer(() => driver.close());
 
   const metrics = new Metrics();
+  const hostPaths = [stateDir, realpathSync(stateDir), REPOSITORY, "/sys/fs/cgroup"];
+  const scrub = createScrub(hostPaths);
   const ports = wrap({
     installation,
     clock: systemClock,
@@ -90,6 +98,7 @@ export async function startServer(
     drives,
     images,
     journals,
+    notifier: config.webhook === undefined ? null : createWebhook(config.webhook, { installation, scrub }),
   });
   const engine = createEngine(ports, numbers);
   taken.defer(() => engine.stop());
@@ -106,7 +115,8 @@ export async function startServer(
     installation,
     metrics,
     started: recovered.promise,
-    hostPaths: [stateDir, realpathSync(stateDir), REPOSITORY, "/sys/fs/cgroup"],
+    hostPaths,
+    logs: book,
     imageAliases: config.imageAliases,
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
@@ -196,9 +206,12 @@ async function main(): Promise<void> {
     uid: process.getuid?.() ?? 0,
     isTerminal: process.stderr.isTTY === true,
   });
-  const log = createLogger({ level: config.logLevel });
+  // Helpers inherit the environment.
+  delete process.env.HOLDFAST_WEBHOOK_SECRET;
+  const book = new LogBook(config.numbers);
+  const log = createLogger({ level: config.logLevel, book });
   endOnBugs(log);
-  const server = await startServer(config, log);
+  const server = await startServer(config, log, undefined, book);
   closeOnSignal(() => server.close(), log, config.numbers.shutdownMs);
   if (values["self-test"] && process.env.HOLDFAST_SELF_TEST !== "0") {
     console.log("\nSelf-test");

@@ -1,8 +1,8 @@
-import { type LayerHealth, STATUSES, type Stats } from "@holdfast/contract";
-import type { Commit, Driver, EngineApi, Store } from "@holdfast/engine";
+import { type AlertKind, type LayerHealth, STATUSES, type Stats } from "@holdfast/contract";
+import type { Commit, Driver, EngineApi, Reading, Store } from "@holdfast/engine";
 import { expect, test } from "vitest";
 import { Metrics } from "./metrics.ts";
-import { aStats } from "./testing/double.ts";
+import { aStats, someFigures } from "./testing/double.ts";
 
 const aLayer: LayerHealth = {
   layer: "stale",
@@ -30,7 +30,9 @@ const stats = aStats({
   launches: { state: "suspended", waiting: 12, failuresInARow: 5 },
   capacity: { diskFreeBytes: 5e9, diskTotalBytes: 1e10, memoryFreeBytes: 6e9, memoryTotalBytes: 8e9 },
 });
-const engine = { stats: async () => stats } as EngineApi;
+const engineOf = (told: Stats, figures = someFigures()) =>
+  ({ stats: async () => told, alerts: { figures: async () => figures } }) as unknown as EngineApi;
+const engine = engineOf(stats);
 
 test("gauges show what the engine says when asked", async () => {
   const text = await new Metrics({ process: false }).render(engine);
@@ -64,7 +66,7 @@ test("whether there is room for more, and launches are let through, is seen", as
   expect(text).toContain("holdfast_launches_waiting 12");
   expect(text).toContain("holdfast_disk_free_bytes 5000000000");
   expect(text).toContain("holdfast_memory_free_bytes 6000000000");
-  const unmeasured = await metrics.render({ stats: async () => aStats() } as EngineApi);
+  const unmeasured = await metrics.render(engineOf(aStats()));
   expect(unmeasured).toContain("holdfast_launches_suspended 0");
   expect(unmeasured).toContain("holdfast_disk_free_bytes Nan");
   expect(unmeasured).toContain("holdfast_audit_age_seconds Nan");
@@ -76,6 +78,55 @@ test("what the engine has counted is counted once, however often the figures are
   const text = await metrics.render(engine);
   expect(text).toContain("holdfast_links_lost_total 6");
   expect(text).toContain('holdfast_sweep_failures_total{layer="stale"} 3');
+});
+
+test("alerts, what they are about and who was told is seen", async () => {
+  const about = (kind: AlertKind, subject: string | null, value: number | null): Reading => ({
+    kind,
+    subject,
+    sandboxId: null,
+    value,
+    message: "",
+  });
+  const figures = someFigures({
+    evaluatedAt: Date.parse(stats.at) - 3_000,
+    firing: [{ kind: "stuck", severity: "warning", count: 2 }],
+    deliveries: { pending: 1, delivered: 7, dead: 3 },
+    readings: {
+      timeout_rate: [],
+      too_many_active: [about("too_many_active", null, 21)],
+      stuck: [about("stuck", "sbx_1", 700_000), about("stuck", "sbx_2", 900_000)],
+      lease_exhausted: [about("lease_exhausted", "sbx_1", 1), about("lease_exhausted", "sbx_2", 1)],
+      cleanup_failing: [about("cleanup_failing", "age", 4)],
+      capacity: [about("capacity", "disk", 81.5), about("capacity", "memory", null)],
+      leak: null,
+    },
+  });
+  const text = await new Metrics({ process: false }).render(engineOf(stats, figures));
+  expect(text).toContain('holdfast_alerts{kind="stuck",severity="warning"} 2');
+  expect(text).toContain('holdfast_alerts{kind="leak",severity="critical"} 0');
+  expect(text).toContain("holdfast_alerts_evaluation_age_seconds 3");
+  expect(text).toContain('holdfast_deliveries{state="dead"} 3');
+  expect(text).toContain("holdfast_exec_timeout_percent Nan");
+  expect(text).toContain("holdfast_sandboxes_active 21");
+  expect(text).toContain("holdfast_stuck_seconds_max 900");
+  expect(text).toContain("holdfast_leases_exhausted 2");
+  expect(text).toContain('holdfast_sweep_failed_in_a_row{layer="age"} 4');
+  expect(text).toContain('holdfast_sweep_failed_in_a_row{layer="stale"} 0');
+  expect(text).toContain('holdfast_capacity_used_percent{what="disk"} 81.5');
+  // What could not be read is not shown as it was before.
+  expect(text).toContain('holdfast_capacity_used_percent{what="memory"} Nan');
+  expect(text).toContain("holdfast_leaks Nan");
+});
+
+test("ends of execs are counted by outcome, from zero on", async () => {
+  const metrics = new Metrics({ process: false });
+  const store = metrics.watchStore({ commit: async () => undefined } as unknown as Store);
+  const record = { status: "timed_out", startedAt: null, endedAt: 3_000 };
+  await store.commit({ changes: [{ kind: "exec.end", record }] } as unknown as Commit);
+  const text = await metrics.render(engine);
+  expect(text).toContain('holdfast_execs_ended_total{status="timed_out"} 1');
+  expect(text).toContain('holdfast_execs_ended_total{status="exited"} 0');
 });
 
 test("an exec's duration is counted when its end was stored, and not when that failed", async () => {

@@ -1,6 +1,7 @@
-import type { Stats } from "@holdfast/contract";
+import { type Stats, TERMINAL_EXEC_STATUSES } from "@holdfast/contract";
 import type { Driver, EngineApi, Store } from "@holdfast/engine";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { AlertMetrics } from "./alert-metrics.ts";
 
 const HTTP_BUCKETS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 240];
 const EXEC_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 1800, 3600];
@@ -54,8 +55,12 @@ export class Metrics {
   readonly #memoryFree = this.#gauge("memory_free_bytes", "free memory of the host, as last measured");
   readonly #totals = this.#gauge("total", "stored counters that never go down", ["what"]);
   readonly #errors = this.#counter("http_errors_total", "error responses by code", ["code"]);
+  readonly #ended = this.#counter("execs_ended_total", "execs that ended, by outcome", ["status"]);
+  readonly #alerts = new AlertMetrics(this.registry);
 
   constructor(options: { process: boolean } = { process: true }) {
+    // A rate is known from the first on only where there was a zero before.
+    for (const status of TERMINAL_EXEC_STATUSES) this.#ended.inc({ status }, 0);
     if (options.process) collectDefaultMetrics({ register: this.registry });
   }
 
@@ -91,7 +96,8 @@ export class Metrics {
   }
 
   async render(engine: EngineApi): Promise<string> {
-    const stats = await engine.stats();
+    const [stats, alerts] = await Promise.all([engine.stats(), engine.alerts.figures()]);
+    this.#alerts.show(alerts, Date.parse(stats.at));
     for (const [status, count] of Object.entries(stats.sandboxes)) this.#sandboxes.set({ status }, count);
     for (const [what, count] of Object.entries(stats.totals)) this.#totals.set({ what }, count);
     this.#links.set({ state: "up" }, stats.links.up);
@@ -134,8 +140,10 @@ export class Metrics {
     return withMethod(store, "commit", async (commit) => {
       await store.commit(commit);
       for (const change of commit.changes) {
-        if (change.kind !== "exec.end" || change.record.startedAt === null) continue;
+        if (change.kind !== "exec.end") continue;
         const { status, startedAt, endedAt } = change.record;
+        this.#ended.inc({ status });
+        if (startedAt === null) continue;
         this.#execs.observe({ status }, Math.max(0, (endedAt ?? startedAt) - startedAt) / 1000);
       }
     });

@@ -3,8 +3,11 @@ import { type Static, type TSchema, Type } from "@fastify/type-provider-typebox"
 import {
   AbsolutePath,
   ErrorBody,
+  EVENT_TYPES,
+  Event,
   EXEC_ID_PATTERN,
   FileChange,
+  Nullable,
   OneOf,
   OUTPUT_STREAMS,
   Sandbox,
@@ -154,6 +157,40 @@ export const WatchRecord = Type.Union(
   },
 );
 export type WatchRecord = Static<typeof WatchRecord>;
+
+/** One record of the timeline as a stream. */
+export const EventRecord = Type.Union(
+  [
+    Type.Object({
+      type: OneOf(["start", "keepalive"], { description: "start: the first one" }),
+      cursor: Type.String({ description: "all that was asked for up to here was told" }),
+    }),
+    Type.Object({ type: Type.Literal("event"), cursor: Type.String(), event: Event }),
+    Type.Object({ type: Type.Literal("end"), error: Nullable(ErrorBody.properties.error) }),
+  ],
+  {
+    $id: "EventRecord",
+    title: "EventRecord",
+    description:
+      "as server-sent events: `id` is the cursor, `event` the type, of an event its own, and `data` then the event alone. The last one is an `end`, whose error is null once `until` has come; a stream without it was cut. Come back with the last cursor",
+  },
+);
+export type EventRecord = Static<typeof EventRecord>;
+
+export const TimeQuery = {
+  since: Type.Optional(Type.String({ maxLength: 64, description: "not before this time, in ISO 8601" })),
+  until: Type.Optional(Type.String({ maxLength: 64, description: "before this time, in ISO 8601" })),
+};
+
+export const EventQuery = {
+  exec: Type.Optional(Type.String({ pattern: EXEC_ID_PATTERN })),
+  drive: Type.Optional(Type.String({ maxLength: 64, description: "id or name of a drive" })),
+  type: Type.Optional(Type.Array(Type.String(), { description: `any of: ${EVENT_TYPES.join(", ")}` })),
+  ...TimeQuery,
+  order: Type.Optional(
+    OneOf(["oldest", "newest"], { description: "which come first; default: the oldest. Not for streams" }),
+  ),
+};
 
 export const Process = Type.Object(
   {

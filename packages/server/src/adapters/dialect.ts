@@ -1,3 +1,4 @@
+import type { TSchema } from "@fastify/type-provider-typebox";
 import type { WireError } from "../errors.ts";
 
 /** What the client of another platform expects where Holdfast's own way differs. */
@@ -6,4 +7,6 @@ export interface Dialect {
   keyHeader: string;
   /** The body that tells it of an error. */
   errorBody(error: WireError): object;
+  /** What that body is, where its routes are in the API document. */
+  errorSchema?: TSchema;
 }

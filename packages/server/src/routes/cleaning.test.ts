@@ -20,6 +20,7 @@ const swept = (dryRun: boolean, emergency: boolean): SweepReport => ({
   emergency,
   dryRun,
   removed: 0,
+  putToStandby: 0,
   failed: 0,
   items: [],
 });

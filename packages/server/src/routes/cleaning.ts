@@ -3,6 +3,7 @@ import type { FastifyReply } from "fastify";
 import { whileHeard } from "../callers.ts";
 import type { App, RouteContext } from "../context.ts";
 import { Cleanup } from "../schemas.ts";
+import { scrubbed } from "../scrubbed.ts";
 
 const tags = ["operators"];
 
@@ -12,7 +13,7 @@ const tags = ["operators"];
  */
 export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   /** Reports quote errors of the host: its paths are nobody's business here either. */
-  const told = <Report>(report: Report): Report => JSON.parse(scrub(JSON.stringify(report))) as Report;
+  const told = <Report>(report: Report): Report => scrubbed(report, scrub);
   const cleanUp = async (reply: FastifyReply, { dryRun = false }: Cleanup, emergency: boolean) =>
     told(await whileHeard(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
 
@@ -70,7 +71,8 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
     {
       schema: {
         operationId: "cleanupEmergency",
-        summary: "Clean now, and delete every disposable sandbox that has no exec under way.",
+        summary:
+          "Put to standby what is idle, then clean, and delete every disposable sandbox that has no exec under way.",
         tags,
         body: Cleanup,
         response: { 200: SweepReport },

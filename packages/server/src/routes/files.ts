@@ -4,12 +4,13 @@ import { type ErrorCode, FileList, FileSearch, FileStat, Unpacked } from "@holdf
 import type { EngineApi, FileApi } from "@holdfast/engine";
 import { ARCHIVE_TYPE, sendArchive } from "../archive-sender.ts";
 import { readChunks } from "../body.ts";
-import { CHANGE_CONTENT, CHANGE_FORMATS, sendChanges } from "../change-sender.ts";
+import { CHANGE_CONTENT, sendChanges } from "../change-sender.ts";
 import type { App, RouteContext } from "../context.ts";
 import { sendFile } from "../file-sender.ts";
 import { gunzipped } from "../gunzip.ts";
 import { acceptedFormat } from "../output-format.ts";
 import { parseRange } from "../range.ts";
+import { RECORD_FORMATS } from "../record-sender.ts";
 import {
   bytes,
   DrivePathQuery,
@@ -241,7 +242,7 @@ function treeRoutes(app: App, context: RouteContext, home: Home): void {
       config: { content: { 200: CHANGE_CONTENT }, errors: errors.watch },
     },
     ({ params: { ref }, query, headers }, reply) => {
-      const format = acceptedFormat(headers.accept, CHANGE_FORMATS) ?? "sse";
+      const format = acceptedFormat(headers.accept, RECORD_FORMATS) ?? "sse";
       const { path, recursive = false } = query;
       return sendChanges(reply, context, { files: files(engine), ref, path, recursive, format });
     },

@@ -1,13 +1,5 @@
 import { Type } from "@fastify/type-provider-typebox";
-import {
-  CreateSandbox,
-  EventList,
-  Proof,
-  Sandbox,
-  SandboxList,
-  STATUSES,
-  type Status,
-} from "@holdfast/contract";
+import { CreateSandbox, Proof, Sandbox, SandboxList, STATUSES, type Status } from "@holdfast/contract";
 import type { CreateOptions } from "@holdfast/engine";
 import { orMaybeDispatched } from "../callers.ts";
 import type { App, RouteContext } from "../context.ts";
@@ -174,22 +166,6 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
       config: { errors: [...SERVING_ERRORS] },
     },
     ({ params }, reply) => engine.sandboxes.verify(params.ref, callers.signal(reply.raw)),
-  );
-
-  app.get(
-    "/v1/sandboxes/:ref/events",
-    {
-      schema: {
-        operationId: "listSandboxEvents",
-        summary: "The sandbox's timeline, oldest first.",
-        tags,
-        params: SandboxRef,
-        querystring: Type.Object(Page),
-        response: { 200: EventList },
-      },
-      config: { errors: ["sandbox_not_found", "pending_cleanup"] },
-    },
-    ({ params, query }) => engine.events({ ref: params.ref, ...pageOf(query) }),
   );
 
   app.get(

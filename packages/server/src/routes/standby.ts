@@ -14,7 +14,7 @@ interface Verb {
   run(sandboxes: SandboxApi, ref: string, signal: AbortSignal): Promise<Sandbox>;
 }
 
-const VERBS: Readonly<Record<"pause" | "resume" | "standby" | "wake", Verb>> = {
+const VERBS: Readonly<Record<"pause" | "resume" | "standby" | "wake" | "restart", Verb>> = {
   pause: {
     operationId: "pauseSandbox",
     summary: "Freeze a sandbox in memory, until it is resumed.",
@@ -43,6 +43,14 @@ const VERBS: Readonly<Record<"pause" | "resume" | "standby" | "wake", Verb>> = {
     description: "What any call into it does by itself. One that is awake is fine.",
     errors: SERVING_ERRORS,
     run: (sandboxes, ref, signal) => sandboxes.wake(ref, signal),
+  },
+  restart: {
+    operationId: "restartSandbox",
+    summary: "Start a sandbox anew on the same files; answers when it is proven.",
+    description:
+      "Its instance is ended first, where it has one; what was in its memory is lost, and commands under way end as `lost`. Also the way back for one that `failed` and whose files are kept.",
+    errors: [...SERVING_ERRORS, "too_many_sandboxes", "disk_full", "launch_failed"],
+    run: (sandboxes, ref, signal) => sandboxes.restart(ref, signal),
   },
 };
 

@@ -6,6 +6,7 @@ import {
   type Checkpoint,
   DEFAULT_RESOURCES,
   type Drive,
+  type Event,
   type Exec,
   type FileStat,
   type Mount,
@@ -15,9 +16,10 @@ import {
   STATUSES,
   type Stats,
 } from "@holdfast/contract";
-import type { EngineApi, Log } from "@holdfast/engine";
+import type { AlertFigures, EngineApi, Log } from "@holdfast/engine";
 import type { App } from "../context.ts";
 import { buildHttp } from "../http.ts";
+import type { LogBook } from "../log-book.ts";
 import { Metrics } from "../metrics.ts";
 
 type Loose<Part> = { [Name in keyof Part]?: Part[Name] };
@@ -30,7 +32,9 @@ export interface EngineDouble {
   drives?: Loose<EngineApi["drives"]>;
   driveFiles?: Loose<EngineApi["driveFiles"]>;
   images?: Loose<EngineApi["images"]>;
+  alerts?: Loose<EngineApi["alerts"]>;
   events?: EngineApi["events"];
+  followEvents?: EngineApi["followEvents"];
   stats?: EngineApi["stats"];
   audit?: EngineApi["audit"];
   lastAudit?: EngineApi["lastAudit"];
@@ -79,6 +83,7 @@ export async function serve(
     hostPaths?: string[];
     /** Further keys that are known. */
     keys?: readonly string[];
+    logs?: LogBook;
   } = {},
 ): Promise<TestServer> {
   const lines: LogLine[] = [];
@@ -88,6 +93,7 @@ export async function serve(
     engine: {
       ...engine,
       execs: { readerWedged: (id: string) => wedged.push(id), ...engine.execs },
+      alerts: { figures: async () => someFigures(), ...engine.alerts },
     } as EngineApi,
     keys: { findKey: async (secret) => (keys.includes(secret) ? { name: "test" } : null) },
     log: recordingLog(lines),
@@ -97,6 +103,7 @@ export async function serve(
     metrics: new Metrics({ process: false }),
     ...(options.started ? { started: options.started } : {}),
     ...(options.hostPaths ? { hostPaths: options.hostPaths } : {}),
+    logs: options.logs,
   });
   const url = await app.listen({ host: "127.0.0.1", port: 0 });
   return {
@@ -135,6 +142,7 @@ export const aSandbox = (over: Partial<Sandbox> = {}): Sandbox => ({
   provenAt: "2025-01-01T00:00:00.000Z",
   proof: null,
   lease: { state: "held" },
+  recovery: null,
   standbyKind: "memory",
   checkpoint: null,
   forkedFrom: null,
@@ -200,6 +208,15 @@ export const aStats = (over: Partial<Stats> = {}): Stats => ({
   ...over,
 });
 
+/** Of a server that has not evaluated its alerts yet. */
+export const someFigures = (over: Partial<AlertFigures> = {}): AlertFigures => ({
+  evaluatedAt: null,
+  firing: [],
+  readings: {},
+  deliveries: { pending: 0, delivered: 0, dead: 0 },
+  ...over,
+});
+
 export const anExec = (over: Partial<Exec> = {}): Exec => ({
   id: "exe_1",
   sandboxId: "sbx_0123456789abcdef",
@@ -219,6 +236,19 @@ export const anExec = (over: Partial<Exec> = {}): Exec => ({
   keptUntil: null,
   truncated: false,
   cursor: "0",
+  ...over,
+});
+
+export const anEvent = (over: Partial<Event> = {}): Event => ({
+  seq: 1,
+  at: "2025-01-01T00:00:00.000Z",
+  type: "sandbox.ready",
+  sandboxId: "sbx_0123456789abcdef",
+  execId: null,
+  driveId: null,
+  generation: 1,
+  message: "It serves.",
+  data: {},
   ...over,
 });
 

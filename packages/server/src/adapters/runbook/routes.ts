@@ -1,0 +1,237 @@
+/**
+ * The commands of a runbook for stuck and leaked sandboxes, as it writes them: paths, names and bare bodies are its own,
+ * what is behind them is what `/v1` answers from. Nothing is decided here.
+ */
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import { HoldfastError, isHoldfastError, type Sandbox } from "@holdfast/contract";
+import type { SandboxApi } from "@holdfast/engine";
+import type { FastifyReply } from "fastify";
+import { whileHeard } from "../../callers.ts";
+import type { App, RouteContext } from "../../context.ts";
+import { sandboxStory } from "../../sandbox-story.ts";
+import { MAX_LIMIT } from "../../schemas.ts";
+import { scrubbed } from "../../scrubbed.ts";
+import { RUNBOOK } from "./errors.ts";
+import {
+  cleanupShape,
+  deletedShape,
+  RunbookCleanup,
+  RunbookDeleted,
+  RunbookList,
+  RunbookLogs,
+  RunbookResources,
+  RunbookSandbox,
+  RunbookStats,
+  resourcesShape,
+  sandboxShape,
+  statsShape,
+} from "./shapes.ts";
+
+const MOUNTED_AT = "/api/sandbox";
+const tags = ["runbook"];
+const DEFAULT_LINES = 200;
+
+const InSandbox = Type.Object({
+  id: Type.String({ minLength: 1, maxLength: 64, description: "id or name of a sandbox" }),
+});
+const errors = ["sandbox_not_found", "pending_cleanup"] as const;
+
+export function runbookRoutes(app: App, context: RouteContext): void {
+  for (const routes of [lookingRoutes, endingRoutes])
+    app.register(async (scope) => routes(scope as App, context), { prefix: MOUNTED_AT });
+}
+
+/** Questions that wake nobody. */
+function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
+  app.get(
+    "/stats",
+    {
+      schema: {
+        operationId: "runbookStats",
+        summary: "Exact counts, in the words of a runbook.",
+        tags,
+        response: { 200: RunbookStats },
+      },
+      config: { dialect: RUNBOOK },
+    },
+    async () => statsShape(await engine.stats()),
+  );
+
+  app.get(
+    "/list",
+    {
+      schema: {
+        operationId: "runbookList",
+        summary: "All live sandboxes with age and purpose.",
+        tags,
+        response: { 200: RunbookList },
+      },
+      config: { dialect: RUNBOOK },
+    },
+    async () => {
+      const now = Date.now();
+      const all = await everySandbox(engine.sandboxes);
+      return all.map((sandbox) => sandboxShape(sandbox, now)).filter((item) => item !== null);
+    },
+  );
+
+  app.get(
+    "/:id",
+    {
+      schema: {
+        operationId: "runbookGet",
+        summary: "One of them.",
+        description: "What is called `stats`, `list` or `cleanup` is found by its id.",
+        tags,
+        params: InSandbox,
+        response: { 200: RunbookSandbox },
+      },
+      config: { dialect: RUNBOOK, errors },
+    },
+    async ({ params }) => {
+      const sandbox = await engine.sandboxes.get(params.id);
+      const shown = sandboxShape(sandbox, Date.now());
+      if (shown !== null) return shown;
+      const message = `Sandbox ${sandbox.id} was deleted${sandbox.endedAt === null ? "" : ` at ${sandbox.endedAt}`}.`;
+      throw new HoldfastError("sandbox_not_found", { sandboxId: sandbox.id, message });
+    },
+  );
+
+  app.get(
+    "/:id/logs",
+    {
+      schema: {
+        operationId: "runbookLogs",
+        summary: "What happened in a sandbox and what it wrote last, with the time of its last activity.",
+        tags,
+        params: InSandbox,
+        querystring: Type.Object({
+          limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIMIT, default: DEFAULT_LINES })),
+        }),
+        response: { 200: RunbookLogs },
+      },
+      config: { dialect: RUNBOOK, errors },
+    },
+    async ({ params, query }, reply): Promise<RunbookLogs> => {
+      const { id } = await engine.sandboxes.get(params.id);
+      const limit = query.limit ?? DEFAULT_LINES;
+      const story = await sandboxStory(engine, id, { limit }, callers.signal(reply.raw));
+      const lines = story.lines.map(({ at, kind, text, execId }) => ({
+        ...{ at, kind, exec_id: execId },
+        text: kind === "event" ? scrub(text) : text,
+      }));
+      return { id, last_activity_at: story.lastActivityAt, lines };
+    },
+  );
+
+  app.get(
+    "/:id/resources",
+    {
+      schema: {
+        operationId: "runbookResources",
+        summary: "What a sandbox uses; also of one that sleeps or failed.",
+        tags,
+        params: InSandbox,
+        response: { 200: RunbookResources },
+      },
+      config: { dialect: RUNBOOK, errors: [...errors, "sandbox_gone"] },
+    },
+    async ({ params }, reply) =>
+      resourcesShape(await engine.sandboxes.resources(params.id, callers.signal(reply.raw))),
+  );
+}
+
+/** Orders: the end of one sandbox, and cleaning. */
+function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
+  app.delete(
+    "/:id",
+    {
+      schema: {
+        operationId: "runbookDelete",
+        summary:
+          "End a sandbox, from any state. 200 once its absence was observed, 202 while it still stops.",
+        tags,
+        params: InSandbox,
+        response: { 200: RunbookDeleted, 202: RunbookDeleted },
+      },
+      config: { dialect: RUNBOOK, errors: [...errors, "wrong_state"] },
+    },
+    async ({ params }, reply) => {
+      const options = { graceMs: 0, signal: callers.signal(reply.raw) };
+      const deleted = await engine.sandboxes.remove(params.id, options).then(deletedShape, isGone(params.id));
+      const last_error = deleted.last_error === null ? null : scrub(deleted.last_error);
+      return reply.code(deleted.status === "terminated" ? 200 : 202).send({ ...deleted, last_error });
+    },
+  );
+
+  const cleanUp = async (reply: FastifyReply, body: Static<typeof CleanupBody>, emergency: boolean) => {
+    const order = { dryRun: body.dry_run ?? false, emergency };
+    const report = await whileHeard(engine.cleanup(order), callers.signal(reply.raw));
+    return scrubbed(cleanupShape(report), scrub);
+  };
+
+  app.post(
+    "/cleanup",
+    {
+      schema: {
+        operationId: "runbookCleanup",
+        summary: "Clean now what the sweeps would clean in time.",
+        tags,
+        body: CleanupBody,
+        response: { 200: RunbookCleanup },
+      },
+      config: { dialect: RUNBOOK, optionalBody: true },
+    },
+    ({ body }, reply) => cleanUp(reply, body, false),
+  );
+
+  app.post(
+    "/cleanup/emergency",
+    {
+      schema: {
+        operationId: "runbookCleanupEmergency",
+        summary:
+          "Put to standby what is idle, then clean, and delete what is disposable and has no exec under way.",
+        tags,
+        body: CleanupBody,
+        response: { 200: RunbookCleanup },
+      },
+      config: { dialect: RUNBOOK, optionalBody: true },
+    },
+    ({ body }, reply) => cleanUp(reply, body, true),
+  );
+}
+
+const CleanupBody = Type.Object(
+  {
+    dry_run: Type.Optional(
+      Type.Boolean({ default: false, description: "change nothing, and say what would be done" }),
+    ),
+  },
+  { $id: "RunbookCleanupOrder", title: "RunbookCleanupOrder", additionalProperties: false },
+);
+
+/** What had no readable record is told as gone by an error; to who ordered its end that is what was ordered. */
+const isGone =
+  (id: string) =>
+  (error: unknown): RunbookDeleted => {
+    if (!isHoldfastError(error) || error.code !== "sandbox_gone") throw error;
+    return {
+      id: error.sandboxId ?? id,
+      status: "terminated",
+      attempts: 0,
+      next_attempt_at: null,
+      last_error: null,
+    };
+  };
+
+/** Page after page: a runbook's list has no pages. */
+async function everySandbox(sandboxes: SandboxApi): Promise<Sandbox[]> {
+  const all: Sandbox[] = [];
+  for (let cursor: string | undefined; ; ) {
+    const { items, nextCursor } = await sandboxes.list({ cursor, limit: MAX_LIMIT });
+    all.push(...items);
+    if (nextCursor === null) return all;
+    cursor = nextCursor;
+  }
+}

@@ -1,0 +1,139 @@
+/**
+ * What happened in a sandbox and what its commands said last, in one list: what someone reads first who wonders what it is
+ * doing. It wakes nobody, and costs the same however much was written: a journal can only be read from its beginning, so
+ * that of a chatty command is read up to a bound, and a line says where the reading ended.
+ */
+import { StringDecoder } from "node:string_decoder";
+import {
+  causeOf,
+  type Event,
+  type Exec,
+  isHoldfastError,
+  type SandboxStory,
+  type StoryLine,
+} from "@holdfast/contract";
+import type { EngineApi, OutputRecord } from "@holdfast/engine";
+import { timeWithin } from "./frames.ts";
+
+/** The newest execs whose output is looked at, and how much of it is read, of all of them together. */
+const EXECS = 8;
+const READ_BYTES = 16 * 1_048_576;
+const READ_MS = 3_000;
+/** More of one line is cut off. */
+const LINE_CHARACTERS = 2_000;
+
+/** The last `limit` lines, oldest first. */
+export async function sandboxStory(
+  engine: EngineApi,
+  ref: string,
+  { limit }: { limit: number },
+  signal: AbortSignal,
+): Promise<SandboxStory> {
+  const { id, lastActivityAt } = await engine.sandboxes.get(ref);
+  const [events, execs] = await Promise.all([
+    engine.events({ ref: id, order: "newest", limit }),
+    engine.execs.list(id, { limit: EXECS }),
+  ]);
+  const lines = events.items.map(lineOfEvent);
+  const budget = { bytes: READ_BYTES, until: AbortSignal.timeout(READ_MS) };
+  for (const exec of execs.items) lines.push(...(await linesOf(engine, exec, { limit, budget, signal })));
+  lines.sort((one, other) => Date.parse(one.at) - Date.parse(other.at));
+  return { sandboxId: id, lastActivityAt, lines: lines.slice(-limit) };
+}
+
+const lineOfEvent = ({ at, type, message, execId }: Event): StoryLine => ({
+  at,
+  kind: "event",
+  text: `${type}: ${message}`,
+  execId,
+});
+
+interface Reading {
+  limit: number;
+  budget: { bytes: number; until: AbortSignal };
+  signal: AbortSignal;
+}
+
+/** What can't be read leaves a word about it, and the rest of the story whole. */
+async function linesOf(
+  engine: EngineApi,
+  exec: Exec,
+  { limit, budget, signal }: Reading,
+): Promise<StoryLine[]> {
+  const said = new Lines(exec, limit);
+  const either = AbortSignal.any([signal, budget.until]);
+  try {
+    for await (const record of engine.execs.output(exec.id, { follow: false, signal: either })) {
+      if (!("data" in record)) continue;
+      said.take(record);
+      budget.bytes -= record.data.length;
+      if (budget.bytes <= 0) return said.end("More of its output follows than is read here.");
+    }
+    return said.end();
+  } catch (error) {
+    signal.throwIfAborted();
+    if (budget.until.aborted) return said.end("Its output could not be read in time.");
+    if (!isHoldfastError(error)) throw error;
+    return said.end(`Its output can't be read: ${causeOf(error).message}`);
+  }
+}
+
+/** The last lines of one exec. A line is dated by its first byte. */
+class Lines {
+  readonly #exec: Exec;
+  readonly #limit: number;
+  #lines: StoryLine[] = [];
+  readonly #begun = { stdout: new BegunLine(), stderr: new BegunLine() };
+
+  constructor(exec: Exec, limit: number) {
+    this.#exec = exec;
+    this.#limit = limit;
+  }
+
+  take({ type, at: time, data }: Extract<OutputRecord, { data: Uint8Array }>): void {
+    const at = new Date(timeWithin(time)).toISOString();
+    const begun = this.#begun[type];
+    const [first = "", ...others] = begun.decoder.write(Buffer.from(data)).split("\n");
+    begun.add(first, at);
+    for (const text of others) {
+      this.#push(type, begun.at, begun.text);
+      begun.restart(text, at);
+    }
+  }
+
+  #push(kind: StoryLine["kind"], at: string, text: string): void {
+    this.#lines.push({ at, kind, text: text.replace(/\r$/, ""), execId: this.#exec.id });
+    if (this.#lines.length > 2 * this.#limit) this.#lines = this.#lines.slice(-this.#limit);
+  }
+
+  /** With what stands on lines that were not ended, and a word about what is not there. */
+  end(remark?: string): StoryLine[] {
+    for (const type of ["stdout", "stderr"] as const) {
+      const { at, text } = this.#begun[type];
+      if (text !== "") this.#push(type, at, text);
+    }
+    const { startedAt, createdAt } = this.#exec;
+    if (remark !== undefined) this.#push("event", this.#lines.at(-1)?.at ?? startedAt ?? createdAt, remark);
+    return this.#lines.slice(-this.#limit);
+  }
+}
+
+/** A line whose end has not come yet. */
+class BegunLine {
+  readonly decoder = new StringDecoder("utf8");
+  text = "";
+  at = "";
+
+  add(text: string, at: string): void {
+    if (this.text === "") this.at = at;
+    this.text = cut(this.text + text);
+  }
+
+  restart(text: string, at: string): void {
+    this.text = cut(text);
+    this.at = at;
+  }
+}
+
+const cut = (text: string): string =>
+  text.length > LINE_CHARACTERS ? `${text.slice(0, LINE_CHARACTERS - 1)}…` : text;
