@@ -5,12 +5,15 @@
 import { writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import {
+  AlertList,
   AuditReport,
   Cause,
   CheckpointList,
   CreateCheckpoint,
   CreateDrive,
   CreateSandbox,
+  DeliveryList,
+  Diagnosis,
   DriveList,
   ERRORS,
   ErrorBody,
@@ -21,26 +24,33 @@ import {
   FileSearch,
   Health,
   ImageList,
+  LogList,
   MountDrive,
   MountList,
+  ResourceReport,
   SandboxList,
+  SandboxStory,
   StartExec,
   Stats,
   StreamRecord,
   SweepReport,
   Unpacked,
+  UsageList,
 } from "@holdfast/contract";
 import { compile } from "json-schema-to-typescript";
 
 export const file = fileURLToPath(new URL("./src/types.generated.ts", import.meta.url));
 
 const ROOTS = [
+  AlertList,
   AuditReport,
   Cause,
   CheckpointList,
   CreateCheckpoint,
   CreateDrive,
   CreateSandbox,
+  DeliveryList,
+  Diagnosis,
   DriveList,
   ErrorBody,
   EventList,
@@ -50,14 +60,18 @@ const ROOTS = [
   FileSearch,
   Health,
   ImageList,
+  LogList,
   MountDrive,
   MountList,
+  ResourceReport,
   SandboxList,
+  SandboxStory,
   StartExec,
   Stats,
   StreamRecord,
   SweepReport,
   Unpacked,
+  UsageList,
 ];
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
@@ -111,6 +125,14 @@ export type DriveStatus = Drive["status"];
 export type AuditFinding = AuditReport["findings"][number];
 export type SweepItem = SweepReport["items"][number];
 export type LayerHealth = Stats["sweeps"][number];
+export type AlertKind = Alert["kind"];
+export type DeliveryState = Delivery["state"];
+export type Finding = Diagnosis["findings"][number];
+export type FindingKind = Finding["kind"];
+export type ProcessUsage = ResourceReport["processes"]["items"][number];
+export type UsageSample = ResourceReport["history"][number];
+export type LogLevel = LogLine["level"];
+export type StoryLine = SandboxStory["lines"][number];
 `;
 
 /** For errors that come within a stream, whose own status was sent before. */

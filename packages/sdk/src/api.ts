@@ -4,9 +4,13 @@
  * of an exec that is no longer waited for is in an `ExecUnfinishedError` and in its handle.
  */
 import type {
+  AlertList,
   Checkpoint,
   CreateDrive,
   CreateSandbox,
+  Delivery,
+  DeliveryState,
+  Diagnosis,
   Drive as DriveInfo,
   Event,
   EventType,
@@ -16,13 +20,17 @@ import type {
   FileSearch,
   FileStat,
   Image,
+  LogLevel,
   Mount,
   MountDrive,
   Proof,
+  ResourceReport,
   Sandbox as SandboxInfo,
   SandboxStatus,
+  SandboxStory,
   StartExec,
   Unpacked,
+  UsageSummary,
 } from "./types.generated.ts";
 
 export interface CallOptions {
@@ -79,6 +87,8 @@ export interface Sandboxes {
   /** By id or name. */
   get(ref: string, options?: CallOptions): Promise<Sandbox>;
   list(filter?: SandboxFilter): Promise<Page<SandboxInfo>>;
+  /** What every live sandbox uses, as the server last measured it: one call for all, which looks at none of them. */
+  usage(options?: CallOptions): Promise<UsageSummary[]>;
   /**
    * What a handle's `delete` does, by id alone. It also removes what is left of a sandbox whose record is gone or can't be
    * read, to which there is no handle: `get` fails with `pending_cleanup`.
@@ -153,6 +163,11 @@ export interface Sandbox extends AsyncDisposable {
   /** Resolves once it is proven. Not needed before a call: every call that needs it awake does this by itself. */
   wake(options?: CallOptions): Promise<SandboxInfo>;
   /**
+   * Ends its processes and starts it anew on the same files; resolves once it is proven. Also the way back for one that
+   * failed, while its files are kept. Commands under way end as `lost`. Never repeated by itself: the error's `dispatched` tells.
+   */
+  restart(options?: CallOptions): Promise<SandboxInfo>;
+  /**
    * Mounts a drive, by its name or id, at a directory that is made where it is missing; resolves once the same is seen there
    * from inside and outside. The same mount again is fine, and is proven again. Throws `mount_conflict` where another is at
    * the path, above or below it, and `mount_refused` where nothing can be.
@@ -162,8 +177,17 @@ export interface Sandbox extends AsyncDisposable {
   unmount(path: string, options?: CallOptions): Promise<void>;
   /** Its drives, and where they are. Leaves a sandbox in standby asleep. */
   mounts(options?: CallOptions): Promise<Mount[]>;
-  /** What happened to the sandbox, oldest first. */
+  /** What happened to the sandbox, oldest first. `holdfast.events.follow({ sandbox: box.id })` goes on with what happens. */
   events(options?: EventFilter): Promise<Page<Event>>;
+  /** What it uses: CPU, memory, I/O, disk, and its processes with what they wait for. Leaves one in standby asleep. */
+  resources(options?: CallOptions): Promise<ResourceReport>;
+  /**
+   * What is the matter with it, with the evidence, what the server does about it and what you can do; also when nothing is.
+   * Looks from outside: it need not answer, and is not woken.
+   */
+  diagnose(options?: DiagnoseOptions): Promise<Diagnosis>;
+  /** The last of what happened in it and of what its commands said, in the order of time. Leaves one in standby asleep. */
+  story(options?: CallOptions & { limit?: number | undefined }): Promise<SandboxStory>;
   /** Resolves once its absence was observed; throws `deadline` after two minutes, while the server goes on trying. */
   delete(options?: DeleteOptions): Promise<SandboxInfo>;
 }
@@ -243,8 +267,82 @@ export interface DeleteOptions extends CallOptions {
   graceMs?: number | undefined;
 }
 
+/** A moment: a `Date`, or text in ISO 8601 with its offset. */
+export type Moment = Date | string;
+
 export interface EventFilter extends PageOptions {
   types?: readonly EventType[] | undefined;
+  /** The id of an exec. */
+  exec?: string | undefined;
+  /** Not before, and before, this time. */
+  since?: Moment | undefined;
+  until?: Moment | undefined;
+  /** Which come first. Default: the oldest. */
+  order?: "oldest" | "newest" | undefined;
+}
+
+/** What an event may be about. */
+export interface EventSubject {
+  /** By name, or by id also when it is gone. */
+  sandbox?: string | undefined;
+  drive?: string | undefined;
+}
+
+/** The timeline: all that happened to sandboxes, execs, drives and the server, for as long as that is kept. */
+export interface Events {
+  /** Oldest first, unless `order` says otherwise. */
+  list(filter?: EventFilter & EventSubject): Promise<Page<Event>>;
+  /**
+   * What happened from a cursor or `since` on, or without either from now on, and then what happens, until `until` or for ever.
+   * Reconnects by itself: over lost connections and servers that restart each event comes once, in the order of its `seq`.
+   */
+  follow(options?: FollowOptions): AsyncIterable<Event>;
+}
+
+export interface FollowOptions extends CallOptions, EventSubject {
+  types?: readonly EventType[] | undefined;
+  exec?: string | undefined;
+  since?: Moment | undefined;
+  until?: Moment | undefined;
+  /** The `seq` of the last event that was seen, as text. `0`: from the oldest that is kept. */
+  cursor?: string | undefined;
+  /**
+   * What to do when events are no longer kept that were not seen yet: throw an `EventsDroppedError`, or go on with the first
+   * that is kept. Default: throw.
+   */
+  onDropped?: "throw" | "skip" | undefined;
+  /** Told each time it begins, from where on nothing is missed, and when the connection is lost; then it is tried again for up to `outageMs`. */
+  onConnection?: ((state: "open" | "lost") => void) | undefined;
+}
+
+/** What goes wrong with the server as a whole, or with a sandbox for too long. */
+export interface Alerts {
+  /** Those that fire and, with `cleared`, those that did lately. */
+  list(options?: CallOptions & { cleared?: boolean | undefined }): Promise<AlertList>;
+  /** What was sent to the webhook, or is to be, newest first. */
+  deliveries(filter?: PageOptions & { state?: DeliveryState | undefined }): Promise<Page<Delivery>>;
+  /** Sends a dead one again. */
+  retry(id: string, options?: CallOptions): Promise<Delivery>;
+}
+
+export interface LogFilter extends PageOptions {
+  /** By name, or by id also when it is gone. */
+  sandbox?: string | undefined;
+  drive?: string | undefined;
+  exec?: string | undefined;
+  /** `requestId` of an error, or an answer's `x-request-id`. */
+  request?: string | undefined;
+  /** This one and those that are worse. */
+  level?: LogLevel | undefined;
+  /** What the line says, in any case. */
+  text?: string | undefined;
+  since?: Moment | undefined;
+  until?: Moment | undefined;
+}
+
+export interface DiagnoseOptions extends CallOptions {
+  /** How long it is looked at: at most 10 s. Default 3 s. */
+  windowMs?: number | undefined;
 }
 
 export interface ExecOptions extends WaitOptions {

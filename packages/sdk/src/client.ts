@@ -1,12 +1,14 @@
 import type {
+  Alerts,
   CallOptions,
   CleanupOptions,
   ClientOptions,
   CreateOptions,
   Drives,
-  EventFilter,
+  Events,
   ExecRun,
   Images,
+  LogFilter,
   Page,
   Sandbox,
   Sandboxes,
@@ -16,6 +18,7 @@ import { Calls } from "./calls.ts";
 import { Creation } from "./creation.ts";
 import { drivesOf } from "./drives.ts";
 import { GoneError, NotFoundError } from "./errors.ts";
+import { eventsOf, momentOf } from "./events.ts";
 import { getRun } from "./execs.ts";
 import { PATIENCE, type Patience } from "./retry.ts";
 import { SandboxHandle, untilGone } from "./sandbox.ts";
@@ -24,13 +27,14 @@ import { HttpTransport } from "./transport-http.ts";
 import type {
   AuditReport,
   CreateSandbox,
-  Event,
   Health,
   Image,
   ImageList,
+  LogLine,
   Sandbox as SandboxInfo,
   Stats,
   SweepReport,
+  UsageList,
 } from "./types.generated.ts";
 
 const TIMEOUT_MS = 30_000;
@@ -46,6 +50,8 @@ export class Holdfast {
   readonly sandboxes: Sandboxes;
   readonly drives: Drives;
   readonly images: Images;
+  readonly events: Events;
+  readonly alerts: Alerts;
   readonly execs: { get(id: string, options?: CallOptions): Promise<ExecRun> };
 
   constructor(options: ClientOptions = {}) {
@@ -60,6 +66,8 @@ export class Holdfast {
     this.sandboxes = sandboxesOf(calls);
     this.drives = drivesOf(calls);
     this.images = imagesOf(calls);
+    this.events = eventsOf(calls);
+    this.alerts = alertsOf(calls);
     this.execs = { get: (id, given = {}) => getRun(calls, id, given) };
   }
 
@@ -68,21 +76,10 @@ export class Holdfast {
     return this.#calls.url;
   }
 
-  /** What happened on the server, oldest first; or to a drive, by its name or id, also when it is gone. */
-  events({
-    types,
-    drive,
-    limit,
-    cursor,
-    signal,
-  }: EventFilter & { drive?: string | undefined } = {}): Promise<Page<Event>> {
-    return this.#calls.json({
-      method: "GET",
-      path: "/v1/events",
-      query: { type: types, drive, limit, cursor },
-      idempotent: true,
-      signal,
-    });
+  /** The server's own log, newest first. A page may have few lines and a cursor: then there is more to look through. */
+  logs({ signal, since, until, ...filter }: LogFilter = {}): Promise<Page<LogLine>> {
+    const query = { ...filter, since: momentOf(since), until: momentOf(until) };
+    return this.#calls.json({ method: "GET", path: "/v1/logs", query, idempotent: true, signal });
   }
 
   stats({ signal }: CallOptions = {}): Promise<Stats> {
@@ -154,6 +151,10 @@ function sandboxesOf(calls: Calls): Sandboxes {
       const query = { status, label, limit, cursor };
       return calls.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal });
     },
+    async usage({ signal } = {}) {
+      const call = { method: "GET", path: "/v1/resources", idempotent: true, signal } as const;
+      return (await calls.json<UsageList>(call)).items;
+    },
     async delete(id, options = {}) {
       try {
         await untilGone(calls, id, options, () => {});
@@ -190,5 +191,22 @@ function imagesOf(calls: Calls): Images {
       }),
     remove: (name, { signal } = {}) =>
       calls.json({ method: "DELETE", path: path(name), idempotent: false, signal }),
+  };
+}
+
+function alertsOf(calls: Calls): Alerts {
+  const get = { method: "GET", idempotent: true } as const;
+  return {
+    list: ({ cleared, signal } = {}) =>
+      calls.json({ ...get, path: "/v1/alerts", query: { cleared }, signal }),
+    deliveries: ({ signal, ...query } = {}) =>
+      calls.json({ ...get, path: "/v1/alerts/deliveries", query, signal }),
+    retry: (id, { signal } = {}) =>
+      calls.json({
+        method: "POST",
+        path: `/v1/alerts/deliveries/${encodeURIComponent(id)}/retry`,
+        idempotent: false,
+        signal,
+      }),
   };
 }

@@ -111,8 +111,8 @@ describe("drives", () => {
     const drive = await aHandle();
     bench.server.answer(json(200, { items: [], nextCursor: null }));
     await drive.events({ types: ["mount.added", "mount.removed"], limit: 5 });
-    await bench.holdfast.events({ drive: id });
-    await bench.holdfast.events();
+    await bench.holdfast.events.list({ drive: id });
+    await bench.holdfast.events.list();
     expect(requests()).toEqual([
       `GET /v1/events?drive=${id}&type=mount.added&type=mount.removed&limit=5`,
       `GET /v1/events?drive=${id}`,

@@ -11,6 +11,7 @@ import type {
 } from "./api.ts";
 import { type Call, type Calls, pause } from "./calls.ts";
 import { HoldfastError, NotFoundError, type Where } from "./errors.ts";
+import { eventsOf } from "./events.ts";
 import { FilesOf } from "./files.ts";
 import { backoff } from "./retry.ts";
 import type { CreateDrive, Drive as DriveInfo, Event } from "./types.generated.ts";
@@ -77,14 +78,8 @@ class DriveHandle implements Drive {
     return this.#info;
   }
 
-  events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {
-    return this.#calls.json({
-      method: "GET",
-      path: "/v1/events",
-      query: { drive: this.id, type: types, limit, cursor },
-      idempotent: true,
-      signal,
-    });
+  events(filter: EventFilter = {}): Promise<Page<Event>> {
+    return eventsOf(this.#calls).list({ ...filter, drive: this.id });
   }
 
   delete(options: DeleteDriveOptions = {}): Promise<void> {

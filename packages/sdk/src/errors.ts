@@ -76,11 +76,21 @@ export class PermissionError extends HoldfastError {}
 export class NotFoundError extends HoldfastError {}
 /** 409. */
 export class ConflictError extends HoldfastError {}
-/** 410: the sandbox was deleted or failed, or the output is no longer kept. */
+/** 410: the sandbox was deleted or failed, or what was asked for is no longer kept. */
 export class GoneError extends HoldfastError {}
 /** Output was asked for that the journal no longer has: the reader was slower than the command, or came too late. */
 export class OutputDroppedError extends GoneError {
   /** The first cursor that can be read; null where nothing is kept any more. */
+  readonly floor: string | null;
+
+  constructor(facts: ErrorFacts & { floor: string | null }) {
+    super(facts);
+    this.floor = facts.floor;
+  }
+}
+/** Events were asked for that are no longer kept: the reader came back too late. */
+export class EventsDroppedError extends GoneError {
+  /** The first cursor behind which nothing is missing. */
   readonly floor: string | null;
 
   constructor(facts: ErrorFacts & { floor: string | null }) {
@@ -170,7 +180,9 @@ export function errorOf(where: Where, status: number, body: string): HoldfastErr
     operation: said.operation,
     cause: said.cause ?? undefined,
   };
-  if (said.code === "output_dropped") return new OutputDroppedError({ ...facts, floor: said.floor ?? null });
+  const floor = said.floor ?? null;
+  if (said.code === "output_dropped") return new OutputDroppedError({ ...facts, floor });
+  if (said.code === "events_dropped") return new EventsDroppedError({ ...facts, floor });
   return new Class(facts);
 }
 

@@ -2,6 +2,7 @@ import type {
   CallOptions,
   Checkpoints,
   DeleteOptions,
+  DiagnoseOptions,
   EventFilter,
   ExecOptions,
   ExecResult,
@@ -14,10 +15,20 @@ import type {
 import { type Calls, pause } from "./calls.ts";
 import { CheckpointsOf } from "./checkpoints.ts";
 import { HoldfastError, type Where } from "./errors.ts";
+import { eventsOf } from "./events.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
 import { backoff } from "./retry.ts";
-import type { Event, Mount, MountList, Proof, Sandbox as SandboxInfo } from "./types.generated.ts";
+import type {
+  Diagnosis,
+  Event,
+  Mount,
+  MountList,
+  Proof,
+  ResourceReport,
+  Sandbox as SandboxInfo,
+  SandboxStory,
+} from "./types.generated.ts";
 
 /** What one request of a delete may wait on the server, and how long they are repeated in all. */
 const DELETE_WAIT_MS = 30_000;
@@ -26,6 +37,11 @@ const DELETE_PATIENCE_MS = 120_000;
 /** How long memory may take to get onto the disk, and to come back. */
 const STANDBY_WAIT_MS = 120_000;
 const WAKE_WAIT_MS = 30_000;
+/** The end of the old instance, a turn in line, and the start of a new one. */
+const RESTART_WAIT_MS = 120_000;
+
+/** How long a sandbox is looked at for a diagnosis, unless that is said. */
+const DIAGNOSIS_WAIT_MS = 3_000;
 
 /** What the server gives one mount, or unmount. */
 const MOUNT_WAIT_MS = 60_000;
@@ -86,8 +102,18 @@ export class SandboxHandle implements Sandbox {
     return this.#turn("wake", WAKE_WAIT_MS, options);
   }
 
-  async #turn(verb: string, waitMs: number, { signal }: CallOptions): Promise<SandboxInfo> {
-    const call = { method: "POST", path: this.#path(verb), idempotent: true, waitMs, signal } as const;
+  /** Not idempotent: a second one would end what began after the first. */
+  restart(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#turn("restart", RESTART_WAIT_MS, options, false);
+  }
+
+  async #turn(
+    verb: string,
+    waitMs: number,
+    { signal }: CallOptions,
+    idempotent = true,
+  ): Promise<SandboxInfo> {
+    const call = { method: "POST", path: this.#path(verb), idempotent, waitMs, signal } as const;
     this.#info = await this.#calls.json(call);
     return this.#info;
   }
@@ -120,14 +146,22 @@ export class SandboxHandle implements Sandbox {
     return (await this.#calls.json<MountList>(call)).items;
   }
 
-  events({ types, limit, cursor, signal }: EventFilter = {}): Promise<Page<Event>> {
-    return this.#calls.json({
-      method: "GET",
-      path: "/v1/events",
-      query: { sandbox: this.id, type: types, limit, cursor },
-      idempotent: true,
-      signal,
-    });
+  events(filter: EventFilter = {}): Promise<Page<Event>> {
+    return eventsOf(this.#calls).list({ ...filter, sandbox: this.id });
+  }
+
+  resources({ signal }: CallOptions = {}): Promise<ResourceReport> {
+    return this.#calls.json({ method: "GET", path: this.#path("resources"), idempotent: true, signal });
+  }
+
+  diagnose({ windowMs, signal }: DiagnoseOptions = {}): Promise<Diagnosis> {
+    const call = { method: "GET", path: this.#path("diagnosis"), query: { windowMs } } as const;
+    return this.#calls.json({ ...call, idempotent: true, waitMs: windowMs ?? DIAGNOSIS_WAIT_MS, signal });
+  }
+
+  story({ limit, signal }: CallOptions & { limit?: number | undefined } = {}): Promise<SandboxStory> {
+    const call = { method: "GET", path: this.#path("logs"), query: { limit } } as const;
+    return this.#calls.json({ ...call, idempotent: true, signal });
   }
 
   async delete(options: DeleteOptions = {}): Promise<SandboxInfo> {

@@ -27,6 +27,51 @@ export type StreamRecord =
       exec: Exec;
     };
 
+export interface Alert {
+  /** of this firing: one that cleared and fires again has another */
+  id: string;
+  /** the same whenever it is the same trouble: `stuck:sbx_…`, `capacity:disk`, `timeout_rate` */
+  key: string;
+  kind:
+    | "timeout_rate"
+    | "too_many_active"
+    | "active_escalation"
+    | "running_long"
+    | "stuck"
+    | "repeated_timeouts"
+    | "leak"
+    | "cleanup_not_running"
+    | "cleanup_failing"
+    | "audit_overdue"
+    | "audit_incomplete"
+    | "observation_overdue"
+    | "sandbox_failed"
+    | "lease_exhausted"
+    | "lease_quarantined"
+    | "capacity"
+    | "capacity_unmeasured"
+    | "launches_suspended"
+    | "delivery_failing";
+  severity: "info" | "warning" | "critical";
+  state: "firing" | "cleared";
+  sandboxId: string | null;
+  message: string;
+  unit: "percent" | "ms" | "count";
+  /** the figure as last read */
+  value: number;
+  /** it fires above this */
+  threshold: number;
+  /** it clears at or below this */
+  clearBelow: number;
+  target: number | null;
+  /** ISO 8601, UTC */
+  firedAt: string;
+  clearedAt: string | null;
+}
+export interface AlertList {
+  items: Alert[];
+  evaluatedAt: string | null;
+}
 export interface AuditReport {
   /** ISO 8601, UTC */
   at: string;
@@ -129,7 +174,7 @@ export interface CreateSandbox {
     maxExecs?: number;
     /** deleted when it is this old, whatever it is doing */
     ttlMs?: number;
-    /** goes to standby after this long without a call, unless an exec holds it awake; default: never by itself */
+    /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
     idleStandbyMs?: number;
     /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
     onMemoryLoss?: "fail" | "cold-start";
@@ -155,6 +200,91 @@ export interface MountDrive {
   /** the directory of the drive that is mounted, without `..`; made where it is missing */
   subpath?: string;
   readOnly?: boolean;
+}
+export interface Delivery {
+  id: string;
+  /** dead: given up after the last try; kept until it is retried or past its retention */
+  state: "pending" | "delivered" | "dead";
+  alert: Alert;
+  attempts: number;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  nextAttemptAt: string | null;
+  deliveredAt: string | null;
+  lastError: string | null;
+}
+export interface DeliveryList {
+  items: Delivery[];
+  nextCursor: string | null;
+}
+export interface Diagnosis {
+  sandboxId: string;
+  name: string;
+  /** ISO 8601, UTC */
+  at: string;
+  /** how long it was looked at for this answer */
+  windowMs: number;
+  /** computed from evidence at the time of the answer */
+  status:
+    | "queued"
+    | "creating"
+    | "ready"
+    | "degraded"
+    | "paused"
+    | "suspending"
+    | "standby"
+    | "waking"
+    | "stopping"
+    | "terminated"
+    | "failed";
+  /** that of the first finding */
+  summary: string;
+  /** most telling first */
+  findings: {
+    kind:
+      | "failed"
+      | "stopping"
+      | "keeper_gone"
+      | "frozen"
+      | "keeper_silent"
+      | "mount_gone"
+      | "not_serving"
+      | "recovering"
+      | "link_flapping"
+      | "out_of_memory"
+      | "disk_full"
+      | "pid_limit"
+      | "uninterruptible"
+      | "deadlock"
+      | "memory_leak"
+      | "busy_loop"
+      | "zombies"
+      | "waiting_on_io"
+      | "repeated_timeouts"
+      | "queue_starved"
+      | "clock_jump"
+      | "no_task"
+      | "starting"
+      | "asleep"
+      | "gone"
+      | "working"
+      | "idle"
+      | "unknown";
+    severity: "problem" | "notice" | "fine";
+    /** what is the matter, in a sentence */
+    summary: string;
+    /** what was seen */
+    evidence: string[];
+    /** high: it was seen; medium: nothing else fits what was seen; low: it may be something else */
+    confidence: "high" | "medium" | "low";
+    /** what Holdfast does about it by itself, and when */
+    holdfast: string;
+    /** what a person can do */
+    you: string[];
+  }[];
+  /** what could not be looked at, and why */
+  unseen: string[];
+  nextAt: string | null;
 }
 /** a persistent directory that any number of sandboxes can have at the same time */
 export interface Drive {
@@ -204,6 +334,7 @@ export interface ErrorBody {
       | "exec_not_found"
       | "file_not_found"
       | "image_not_found"
+      | "delivery_not_found"
       | "drive_not_found"
       | "mount_not_found"
       | "method_not_allowed"
@@ -220,6 +351,7 @@ export interface ErrorBody {
       | "name_taken"
       | "exec_conflict"
       | "idempotency_conflict"
+      | "no_webhook"
       | "wrong_state"
       | "file_conflict"
       | "exec_limit"
@@ -230,6 +362,7 @@ export interface ErrorBody {
       | "sandbox_gone"
       | "sandbox_failed"
       | "output_dropped"
+      | "events_dropped"
       | "too_large"
       | "unsupported_media_type"
       | "range_not_satisfiable"
@@ -269,7 +402,7 @@ export interface ErrorBody {
     sandboxId?: string;
     execId?: string;
     operation?: string;
-    /** with output_dropped: the first cursor that can be read */
+    /** with output_dropped and events_dropped: the first cursor that can be read from */
     floor?: string;
     cause?: Cause | null;
   };
@@ -323,6 +456,11 @@ export interface Event {
     | "disk.low"
     | "disk.recovered"
     | "sandbox.frozen"
+    | "sandbox.healing"
+    | "sandbox.healed"
+    | "alert.fired"
+    | "alert.cleared"
+    | "delivery.dead"
     | "orphan.found"
     | "orphan.removed"
     | "drive.created"
@@ -456,6 +594,24 @@ export interface ImageList {
   items: Image[];
   nextCursor: string | null;
 }
+export interface LogLine {
+  /** ISO 8601, UTC */
+  at: string;
+  level: "debug" | "info" | "warn" | "error";
+  message: string;
+  sandboxId: string | null;
+  execId: string | null;
+  driveId: string | null;
+  requestId: string | null;
+  /** what else the line says */
+  fields: {
+    [k: string]: unknown;
+  };
+}
+export interface LogList {
+  items: LogLine[];
+  nextCursor: string | null;
+}
 export interface Mount {
   /** the drive's name */
   drive: string;
@@ -483,6 +639,116 @@ export interface Proof {
     ok: boolean;
     ms: number;
     message?: string;
+  }[];
+}
+export interface ResourceReport {
+  sandboxId: string;
+  /** ISO 8601, UTC */
+  at: string;
+  /** computed from evidence at the time of the answer */
+  status:
+    | "queued"
+    | "creating"
+    | "ready"
+    | "degraded"
+    | "paused"
+    | "suspending"
+    | "standby"
+    | "waking"
+    | "stopping"
+    | "terminated"
+    | "failed";
+  /** since it was created */
+  durationMs: number;
+  /** ISO 8601, UTC */
+  lastActivityAt: string;
+  /** execs, calls on files, and reads and writes of its processes that reached a disk */
+  operations: number;
+  cpu: {
+    /** of one core, lately */
+    percent: number;
+    totalMs: number;
+    limitCpus: number;
+    /** held back by its limit, in all */
+    throttledMs: number;
+  };
+  memory: {
+    /** of its processes and memory file systems; caches aside */
+    bytes: number;
+    limitBytes: number;
+    trendBytesPerMinute: number | null;
+    /** processes that the kernel killed for it */
+    oomKills: number;
+  };
+  io: {
+    readBytes: number;
+    writtenBytes: number;
+    operations: number;
+  };
+  disk: {
+    usedBytes: number;
+    limitBytes: number;
+  } | null;
+  processes: {
+    /** processes and threads */
+    count: number;
+    limit: number;
+    /** forks that the limit refused */
+    refused: number;
+    items: {
+      /** as seen inside */
+      pid: number;
+      parent: number;
+      name: string;
+      commandLine: string;
+      /** one letter, as in ps */
+      state: string;
+      threads: number;
+      /** what its threads wait for: its first thread first, then most of them */
+      waits: {
+        /** cpu: nothing, it runs or could; futex: another thread; pipe, fifo, socket, terminal, file: to read, write or open one; lock: a file's lock; child: the end of a child; sleep: time; events: poll, select or epoll; disk: the kernel, without being interruptible; stopped, frozen: being let go on; zombie: its parent, which has not asked how it ended */
+        on:
+          | "cpu"
+          | "futex"
+          | "pipe"
+          | "fifo"
+          | "socket"
+          | "terminal"
+          | "file"
+          | "lock"
+          | "child"
+          | "sleep"
+          | "events"
+          | "disk"
+          | "stopped"
+          | "frozen"
+          | "zombie"
+          | "unknown";
+        /** how many wait so */
+        threads: number;
+        /** whether the wait ends by itself */
+        bounded: boolean;
+        what: string | null;
+      }[];
+      cpuMs: number;
+      rssBytes: number;
+      /** the exec it belongs to, or empty */
+      execId: string;
+    }[];
+    truncated: boolean;
+  };
+  /** oldest first, of the last minutes */
+  history: {
+    /** ISO 8601, UTC */
+    at: string;
+    /** of one core, since the sample before */
+    cpuPercent: number;
+    memoryBytes: number;
+    processes: number;
+    /** in all */
+    readBytes: number;
+    /** in all */
+    writtenBytes: number;
   }[];
 }
 export interface Sandbox {
@@ -524,6 +790,17 @@ export interface Sandbox {
     nextAttemptAt?: string;
     lastError?: string;
   };
+  recovery: {
+    /** wait: it may heal by itself; relink: a new link to the keeper; thaw: let its processes run; remount: put its root back where the host sees it; restart: end the instance, then start it on the same files, or fail it with everything kept, as onMemoryLoss says; hold: it serves again, and has to for a while */
+    step: "wait" | "relink" | "thaw" | "remount" | "restart" | "hold";
+    /** ISO 8601, UTC */
+    since: string;
+    /** of this step */
+    tries: number;
+    /** when it is decided how to go on */
+    nextAt: string;
+    message: string;
+  } | null;
   /** memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files */
   standbyKind: "memory" | "files";
   checkpoint: {
@@ -557,7 +834,7 @@ export interface Sandbox {
     maxExecs?: number;
     /** deleted when it is this old, whatever it is doing */
     ttlMs?: number;
-    /** goes to standby after this long without a call, unless an exec holds it awake; default: never by itself */
+    /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
     idleStandbyMs?: number;
     /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
     onMemoryLoss?: "fail" | "cold-start";
@@ -573,6 +850,19 @@ export interface Sandbox {
 export interface SandboxList {
   items: Sandbox[];
   nextCursor: string | null;
+}
+export interface SandboxStory {
+  sandboxId: string;
+  /** ISO 8601, UTC */
+  lastActivityAt: string;
+  /** in the order of time, oldest first */
+  lines: {
+    /** ISO 8601, UTC */
+    at: string;
+    kind: "event" | "stdout" | "stderr";
+    text: string;
+    execId: string | null;
+  }[];
 }
 export interface StartExec {
   /** chosen by the caller, so that a lost answer never runs a command twice */
@@ -687,14 +977,15 @@ export interface SweepReport {
   emergency: boolean;
   dryRun: boolean;
   removed: number;
+  putToStandby: number;
   failed: number;
   items: {
-    rule: "kept_long_enough" | "past_ttl" | "disposable" | "old_events" | "old_keys" | "ended_execs";
+    rule: "kept_long_enough" | "past_ttl" | "disposable" | "idle" | "old_events" | "old_keys" | "ended_execs";
     sandboxId: string | null;
     /** how many things it stands for */
     count: number;
-    /** ordered: being removed, absence not observed yet */
-    action: "removed" | "ordered" | "would_remove" | "failed";
+    /** ordered: being removed, absence not observed yet; put_to_standby: the next call wakes it */
+    action: "removed" | "ordered" | "would_remove" | "put_to_standby" | "would_put_to_standby" | "failed";
     message: string;
   }[];
 }
@@ -703,6 +994,41 @@ export interface Unpacked {
   path: string;
   files: number;
   bytes: number;
+}
+export interface UsageList {
+  /** ISO 8601, UTC */
+  at: string;
+  items: UsageSummary[];
+}
+export interface UsageSummary {
+  sandboxId: string;
+  name: string;
+  /** computed from evidence at the time of the answer */
+  status:
+    | "queued"
+    | "creating"
+    | "ready"
+    | "degraded"
+    | "paused"
+    | "suspending"
+    | "standby"
+    | "waking"
+    | "stopping"
+    | "terminated"
+    | "failed";
+  cause: Cause | null;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  /** ISO 8601, UTC */
+  lastActivityAt: string;
+  /** as in its ResourceReport */
+  operations: number;
+  measuredAt: string | null;
+  cpuPercent: number | null;
+  memoryBytes: number | null;
+  memoryLimitBytes: number;
+  processes: number | null;
+  processLimit: number;
 }
 
 /** Every code an error from the server can carry. */
@@ -716,6 +1042,14 @@ export type DriveStatus = Drive["status"];
 export type AuditFinding = AuditReport["findings"][number];
 export type SweepItem = SweepReport["items"][number];
 export type LayerHealth = Stats["sweeps"][number];
+export type AlertKind = Alert["kind"];
+export type DeliveryState = Delivery["state"];
+export type Finding = Diagnosis["findings"][number];
+export type FindingKind = Finding["kind"];
+export type ProcessUsage = ResourceReport["processes"]["items"][number];
+export type UsageSample = ResourceReport["history"][number];
+export type LogLevel = LogLine["level"];
+export type StoryLine = SandboxStory["lines"][number];
 
 /** The HTTP status that belongs to each code. */
 export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
@@ -730,6 +1064,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   exec_not_found: 404,
   file_not_found: 404,
   image_not_found: 404,
+  delivery_not_found: 404,
   drive_not_found: 404,
   mount_not_found: 404,
   method_not_allowed: 405,
@@ -746,6 +1081,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   name_taken: 409,
   exec_conflict: 409,
   idempotency_conflict: 409,
+  no_webhook: 409,
   wrong_state: 409,
   file_conflict: 409,
   exec_limit: 409,
@@ -756,6 +1092,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   sandbox_gone: 410,
   sandbox_failed: 410,
   output_dropped: 410,
+  events_dropped: 410,
   too_large: 413,
   unsupported_media_type: 415,
   range_not_satisfiable: 416,

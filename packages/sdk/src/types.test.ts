@@ -41,6 +41,13 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.AuditReport, contract.AuditReport>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.SweepReport, contract.SweepReport>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.LayerHealth, contract.LayerHealth>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.AlertList, contract.AlertList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.DeliveryList, contract.DeliveryList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Diagnosis, contract.Diagnosis>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.LogList, contract.LogList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ResourceReport, contract.ResourceReport>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.SandboxStory, contract.SandboxStory>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.UsageList, contract.UsageList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Health, contract.Health>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Cause, contract.Cause>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ErrorCode, contract.ErrorCode>>().toEqualTypeOf<true>();

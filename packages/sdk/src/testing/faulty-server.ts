@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Checkpoint, Drive, Exec, Mount } from "../types.generated.ts";
+import type { Checkpoint, Drive, Event, Exec, Mount } from "../types.generated.ts";
 
 /** A test double of the server that fails on command: each answer is written by the test, by hand. */
 export interface Seen {
@@ -226,6 +226,19 @@ export const aDrive = (facts: Partial<Drive> = {}): Drive => ({
   mounts: [],
   createdAt: "2026-01-01T00:00:00.000Z",
   labels: {},
+  ...facts,
+});
+
+export const anEvent = (facts: Partial<Event> = {}): Event => ({
+  seq: 1,
+  at: "2026-01-01T00:00:00.000Z",
+  type: "sandbox.ready",
+  sandboxId: "sbx_0000000000000000",
+  execId: null,
+  driveId: null,
+  generation: 1,
+  message: "It serves.",
+  data: {},
   ...facts,
 });
 
