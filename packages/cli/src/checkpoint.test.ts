@@ -74,7 +74,7 @@ describe("holdfast checkpoint create", () => {
 describe("holdfast checkpoint ls", () => {
   const items = [
     aCheckpoint({ execs: ["exe_1", "exe_2"] }),
-    aCheckpoint({ id: "ckp_1111111111111111", name: "after", kind: "files", sizeBytes: 1_000 }),
+    aCheckpoint({ id: "ckp_1111111111111111", name: "after", kind: "files", sizeBytes: 1_024 }),
   ];
 
   it("lists what there is, with what it keeps and takes", async () => {
@@ -82,7 +82,7 @@ describe("holdfast checkpoint ls", () => {
     const { code, stdout } = await told("checkpoint", "ls", "box");
     expect(code).toBe(0);
     expect(stdout).toMatch(/^NAME +ID +KEEPS +SIZE +EXECS +AGE$/m);
-    expect(stdout).toMatch(/^before +ckp_0000000000000000 +memory and files +23\.5 MB +2 +\d+d$/m);
+    expect(stdout).toMatch(/^before +ckp_0000000000000000 +memory and files +22\.4 MB +2 +\d+d$/m);
     expect(stdout).toMatch(/^after +ckp_1111111111111111 +files only +1\.0 kB +0 +\d+d$/m);
   });
 

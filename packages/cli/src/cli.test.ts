@@ -144,10 +144,10 @@ describe("holdfast", () => {
   it("says how it is used, for every command with an example", async () => {
     const { stdout, code } = await holdfast("--help");
     expect(code).toBe(0);
-    const commands = [...stdout.toString().matchAll(/^ {2}(\w+) .*/gm)].map(([, name]) => String(name));
+    const commands = [...stdout.toString().matchAll(/^ {2}([\w-]+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
     expect(named).toEqual(
-      "doctor run create ls get rm verify pause resume standby wake checkpoint exec shell attach execs kill logs cp drive mount unmount mounts events stats audit cleanup image".split(
+      "doctor run create ls get rm verify pause resume standby wake restart checkpoint exec shell attach execs kill logs cp drive mount unmount mounts top resources diagnose events stats alerts server-logs audit cleanup image".split(
         " ",
       ),
     );
@@ -439,6 +439,15 @@ describe("holdfast get", () => {
     serve({});
     const plain = (await holdfast("get", "box")).stdout.toString();
     expect(plain).toMatch(/^execs started: +0$/m);
-    expect(plain).not.toMatch(/expires|disposable|disk/);
+    expect(plain).not.toMatch(/expires|disposable|disk|recovery/);
+  });
+
+  it("shows what is being done about one that does not serve", async () => {
+    const nextAt = new Date(Date.now() + 9_000_000).toISOString();
+    const recovery = { step: "relink", since: nextAt, tries: 1, nextAt, message: "A new link.\x1b[2J" };
+    serve({ "GET /v1/sandboxes/box": json(200, aSandbox({ status: "degraded", recovery })) });
+    expect((await holdfast("get", "box")).stdout.toString()).toMatch(
+      /^recovery: +relink: A new link\.\\x1b\[2J \(next decision in 2h\)$/m,
+    );
   });
 });

@@ -68,7 +68,7 @@ describe("holdfast drive ls", () => {
     const { code, stdout } = await told("drive", "ls", "--label", "a=b");
     expect(code).toBe(0);
     expect(stdout).toMatch(/^NAME +STATUS +SIZE +USED +MOUNTS +AGE +ID +CAUSE$/m);
-    expect(stdout).toMatch(/^data +ready +64 MB +23\.5 MB +2 +\d+d +drv_0000000000000000$/m);
+    expect(stdout).toMatch(/^data +ready +64 MB +22\.4 MB +2 +\d+d +drv_0000000000000000$/m);
     expect(stdout).toMatch(/^lost +degraded +no limit +unknown +0 .* {2}its files are not there$/m);
     expect(bench.server.seen[0]?.url.searchParams.get("label")).toBe("a=b");
     expect((await told("drive", "ls", "-q")).stdout).toBe(`${id}\ndrv_1111111111111111\n`);
@@ -78,7 +78,7 @@ describe("holdfast drive ls", () => {
   it("shows one with who has it, and how much is in it", async () => {
     serve({ "GET /v1/drives/data": json(200, items[0]), "GET /v1/drives/lost": json(200, items[1]) });
     const { stdout } = await told("drive", "get", "data");
-    expect(stdout).toMatch(/^used: +23\.5 MB, 1\.0 GB free, at 2026/m);
+    expect(stdout).toMatch(/^used: +22\.4 MB, 953\.7 MB free, at 2026/m);
     expect(stdout).toMatch(
       /^mounted: +in box at \/workspace\nmounted: +\/models in other at \/models, read-only$/m,
     );
@@ -201,7 +201,6 @@ describe("holdfast events", () => {
       `2026-01-01T00:00:00.000Z  drive.created         Drive data was made.  [${id}]\n`,
     );
     expect(bench.server.seen[0]?.url.searchParams.get("drive")).toBe("data");
-    expect((await told("events", "--drive", "data", "box")).code).toBe(2);
   });
 });
 

@@ -4,6 +4,7 @@ import { EXIT, Failure } from "./failure.ts";
 import { exitCodeOf } from "./interrupt.ts";
 import { pipeOutput, pumpStdin } from "./pipe.ts";
 import { ConnectionNotice, converse } from "./session.ts";
+import { printable } from "./table.ts";
 
 export interface Following {
   /** Whether our stdin goes to the command. */
@@ -42,6 +43,8 @@ async function followPipes(run: ExecRun, options: Following): Promise<void> {
 export function outcome(exec: Exec): number {
   switch (exec.status) {
     case "exited":
+      // Who killed it is nothing that the command could say itself.
+      if (exec.signal && exec.cause) process.stderr.write(`holdfast: ${printable(exec.cause.message)}\n`);
       return exec.exitCode ?? exitCodeOf(exec.signal ?? "");
     case "timed_out":
       process.stderr.write(`holdfast: the command was killed after its timeout of ${exec.timeoutMs} ms\n`);

@@ -19,6 +19,10 @@ export async function findSandbox(context: Context, ref: string): Promise<Sandbo
   }
 }
 
+/** The id that a name means; an id means itself, also when the sandbox is gone. */
+export const sandboxIdOf = async (context: Context, ref: string): Promise<string> =>
+  ref.startsWith("sbx_") ? ref : (await findSandbox(context, ref)).id;
+
 const byIdInstead = (error: NotFoundError): NotFoundError =>
   new NotFoundError({
     ...error,

@@ -79,6 +79,7 @@ describe("holdfast cleanup", () => {
     emergency: false,
     dryRun: action === "would_remove",
     removed: 0,
+    putToStandby: 0,
     failed: 0,
     items: [
       { rule: "disposable", sandboxId: "sbx_x", count: 1, action, message: "it was created disposable" },
@@ -106,6 +107,12 @@ describe("holdfast cleanup", () => {
     const real = await holdfast("cleanup");
     expect(real.stdout.toString()).toMatch(/\n8 removed, 0 still going, 0 failed\.\n$/);
     expect(bodies()).toEqual(['/v1/cleanup {"dryRun":true}', '/v1/cleanup {"dryRun":false}']);
+
+    const idle = { rule: "idle", sandboxId: "sbx_y", count: 1, action: "put_to_standby", message: "idle" };
+    serve({ [`POST ${EMERGENCY}`]: json(200, swept("removed", { putToStandby: 1, items: [idle] })) });
+    const relieved = (await holdfast("cleanup", "--emergency")).stdout.toString();
+    expect(relieved).toMatch(/idle +sbx_y +1 +put to standby/);
+    expect(relieved).toMatch(/\n0 removed, 1 put to standby, 0 still going, 0 failed\.\n$/);
 
     serve({ "POST /v1/cleanup": json(200, swept("removed", { items: [] })) });
     expect((await holdfast("cleanup")).stdout.toString()).toBe("Nothing had to be removed.\n");
@@ -166,15 +173,31 @@ describe("holdfast stats", () => {
       readersCut: { wedged: 6, expired: 0 },
       lastAuditAt: null,
       launches: { state: "suspended", waiting: 3, failuresInARow: 5 },
-      capacity: { diskFreeBytes: 5e9, diskTotalBytes: 2e10, memoryFreeBytes: 1e9, memoryTotalBytes: 4e9 },
+      capacity: {
+        diskFreeBytes: 5 * 2 ** 30,
+        diskTotalBytes: 20 * 2 ** 30,
+        memoryFreeBytes: 2 ** 30,
+        memoryTotalBytes: 4 * 2 ** 30,
+      },
       sweeps: [
         { ...layer, layer: "stale", lastAt: new Date(Date.now() - 61_000).toISOString() },
         { ...layer, layer: "age", lastAt: null, overdue: true, failures: 2, lastError: "no luck\n" },
       ],
     };
-    serve({ "GET /v1/stats": json(200, stats) });
+    const alert = {
+      ...{ key: "capacity:disk", kind: "capacity", severity: "critical", state: "firing", sandboxId: null },
+      ...{ message: "The disk is full.\x9b", unit: "percent", value: 91.23, threshold: 80, clearedAt: null },
+      firedAt: new Date(Date.now() - 61_000).toISOString(),
+    };
+    const alerts = (...items: object[]) => json(200, { items, evaluatedAt: null });
+    serve({ "GET /v1/stats": json(200, stats), "GET /v1/alerts": alerts(alert) });
     const text = (await holdfast("stats")).stdout.toString();
+    expect(JSON.parse((await holdfast("stats", "--json")).stdout.toString())).toMatchObject({
+      alerts: [alert],
+    });
     for (const line of [
+      /^alerts firing +1$/m,
+      /^critical +capacity +firing +1m ago +91\.2 % +80 % +- +The disk is full\.\\x9b$/m,
       /^readers cut off, wedged +6$/m,
       /^launches +suspended$/m,
       /^launches failed in a row +5$/m,
@@ -185,7 +208,10 @@ describe("holdfast stats", () => {
       /^age +5m +never +4 +2 +2 +overdue: no luck\\x0a$/m,
     ])
       expect(text).toMatch(line);
-    serve({ "GET /v1/stats": json(200, { ...stats, capacity: null }) });
-    expect((await holdfast("stats")).stdout.toString()).toMatch(/^disk free +not measured yet$/m);
+    serve({ "GET /v1/stats": json(200, { ...stats, capacity: null }), "GET /v1/alerts": alerts() });
+    const quiet = (await holdfast("stats")).stdout.toString();
+    expect(quiet).toMatch(/^disk free +not measured yet$/m);
+    expect(quiet).toMatch(/^alerts firing +0$/m);
+    expect(quiet).not.toContain("SEVERITY");
   });
 });

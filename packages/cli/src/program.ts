@@ -1,10 +1,12 @@
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
+import { registerAlerts } from "./commands/alerts.ts";
 import { registerAttach } from "./commands/attach.ts";
 import { registerAudit } from "./commands/audit.ts";
 import { registerCheckpoint } from "./commands/checkpoint.ts";
 import { registerCleanup } from "./commands/cleanup.ts";
 import { registerCp } from "./commands/cp.ts";
+import { registerDiagnose } from "./commands/diagnose.ts";
 import { registerDoctor } from "./commands/doctor.ts";
 import { registerDrive } from "./commands/drive.ts";
 import { registerEvents } from "./commands/events.ts";
@@ -13,11 +15,14 @@ import { registerExecs } from "./commands/execs.ts";
 import { registerImage } from "./commands/image.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerMounts } from "./commands/mounts.ts";
+import { registerResources } from "./commands/resources.ts";
 import { registerRun } from "./commands/run.ts";
 import { registerSandboxes } from "./commands/sandboxes.ts";
+import { registerServerLogs } from "./commands/server-logs.ts";
 import { registerShell } from "./commands/shell.ts";
 import { registerStandby } from "./commands/standby.ts";
 import { registerStats } from "./commands/stats.ts";
+import { registerTop } from "./commands/top.ts";
 import type { Context } from "./context.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
@@ -60,8 +65,13 @@ Examples:
   registerCp(program, context);
   registerDrive(program, context);
   registerMounts(program, context);
+  registerTop(program, context);
+  registerResources(program, context);
+  registerDiagnose(program, context);
   registerEvents(program, context);
   registerStats(program, context);
+  registerAlerts(program, context);
+  registerServerLogs(program, context);
   registerAudit(program, context);
   registerCleanup(program, context);
   registerImage(program, context);

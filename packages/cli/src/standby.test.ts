@@ -5,7 +5,7 @@ import { useBench } from "./testing/bench.ts";
 const bench = useBench();
 const { holdfast, serve, requests } = bench;
 const id = "sbx_0000000000000000";
-const checkpoint = { id: "ckp_0000000000000000", takenAt: "2026-01-01T00:00:00.000Z", sizeBytes: 12_345_678 };
+const checkpoint = { id: "ckp_0000000000000000", takenAt: "2026-01-01T00:00:00.000Z", sizeBytes: 12_897_484 };
 const asleep = aSandbox({ status: "standby", checkpoint });
 const order = (verb: string) => `POST /v1/sandboxes/${id}/${verb}`;
 
@@ -14,6 +14,7 @@ describe.each([
   ["resume", aSandbox()],
   ["standby", asleep],
   ["wake", aSandbox()],
+  ["restart", aSandbox()],
 ])("holdfast %s", (verb, reached) => {
   it("prints the name once it is so", async () => {
     serve({ [order(verb)]: json(200, reached) });

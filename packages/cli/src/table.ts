@@ -13,9 +13,15 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
     .join("");
 }
 
-/** Names and messages may come out of a sandbox: nothing in them may drive the terminal. */
+/** Control characters, line and paragraph separators, what turns the direction of text, and halves of characters. */
+const UNPRINTABLE = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/gu;
+
+/** Names and messages may come out of a sandbox: nothing in them may drive the terminal, or look like something else. */
 export const printable = (text: string): string =>
-  text.replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  text.replace(UNPRINTABLE, (character) => {
+    const code = character.charCodeAt(0).toString(16);
+    return code.length > 2 ? `\\u{${code}}` : `\\x${code.padStart(2, "0")}`;
+  });
 
 /** One fact a line, without those that there is nothing to say of. */
 export const factsheet = (facts: readonly (readonly [string, string | null | undefined])[]): string =>
@@ -32,7 +38,13 @@ export const labelsOf = (labels: Record<string, string>): string =>
 export const counted = (count: number, one: string, many = `${one}s`): string =>
   `${count} ${count === 1 ? one : many}`;
 
-export const asJson = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
+export const asJson = (value: unknown): string => `${jsonText(value, 2)}\n`;
+
+/** For programs, that read the same from it, and for terminals, which it doesn't drive either. */
+export const jsonText = (value: unknown, indent?: number): string =>
+  JSON.stringify(value, null, indent).replace(UNPRINTABLE, (character) =>
+    character === "\n" ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 
 const UNITS: readonly [string, number][] = [
   ["d", 86_400],
@@ -65,9 +77,10 @@ export function elapsed(from: string, to: string | null, now: number = Date.now(
 
 const SIZES = ["B", "kB", "MB", "GB", "TB"];
 
+/** In the units of the limits: a megabyte is 1,048,576 bytes. */
 export function size(bytes: number): string {
   let value = bytes;
   let unit = 0;
-  for (; value >= 1000 && unit < SIZES.length - 1; unit++) value /= 1000;
+  for (; value >= 1024 && unit < SIZES.length - 1; unit++) value /= 1024;
   return `${unit === 0 ? value : value.toFixed(1)} ${SIZES[unit]}`;
 }

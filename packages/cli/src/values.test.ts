@@ -3,8 +3,8 @@ import { signalName } from "./commands/execs.ts";
 import { DetachWatch, detachKeys } from "./detach-keys.ts";
 import { isPlainName, parsePlace, targetOf } from "./place.ts";
 import { withoutQuestions } from "./scrollback.ts";
-import { age, ahead, elapsed, printable, size, table } from "./table.ts";
-import { commandOf, duration, megabytes, mount, variable } from "./values.ts";
+import { age, ahead, asJson, elapsed, jsonText, printable, size, table } from "./table.ts";
+import { commandOf, duration, megabytes, moment, mount, variable } from "./values.ts";
 
 describe("values on the command line", () => {
   it("durations have a unit, or are seconds", () => {
@@ -12,6 +12,16 @@ describe("values on the command line", () => {
       500, 30_000, 30_000, 90_000, 7_200_000,
     ]);
     for (const wrong of ["", "x", "-1s", "0", "5 m", "1e3", "10d"]) expect(() => duration(wrong)).toThrow();
+  });
+
+  it("moments are so long ago, or a date or time", () => {
+    const ago = (text: string) => Math.round((Date.now() - moment(text).getTime()) / 1_000);
+    expect(["90s", "10m", "2h", "1d"].map(ago)).toEqual([90, 600, 7_200, 86_400]);
+    expect(moment("2026-01-31T12:00:00+02:00").toISOString()).toBe("2026-01-31T10:00:00.000Z");
+    expect(moment("2026-01-31").toISOString()).toBe("2026-01-31T00:00:00.000Z");
+    expect(moment("2026-01-31 12:00").getTime()).toBe(new Date(2026, 0, 31, 12).getTime());
+    for (const wrong of ["", "x", "10", "-5m", "5 m", "yesterday", "12:00", "2026-13-01", "2026"])
+      expect(() => moment(wrong)).toThrow();
   });
 
   it("sizes have a unit, or are megabytes", () => {
@@ -75,6 +85,21 @@ describe("listings", () => {
     expect(table(["A"], [["\x1b[31m"]])).toBe("A\n\\x1b[31m\n");
   });
 
+  it("show what turns the direction of text, or breaks its lines, and leave the rest of the world's letters", () => {
+    expect(printable("safe\u202etxt.exe\u2028\u061c\ud800")).toBe(
+      "safe\\u{202e}txt.exe\\u{2028}\\u{61c}\\u{d800}",
+    );
+    expect(printable("Größe 漢字 👩‍💻 עברית")).toBe("Größe 漢字 👩‍💻 עברית");
+  });
+
+  it("print JSON that says the same and drives no terminal either", () => {
+    const value = { name: "a\x1b\x9b\u202e\u2028\n漢" };
+    for (const text of [asJson(value), jsonText(value)]) {
+      expect(JSON.parse(text)).toEqual(value);
+      expect(text.replaceAll("\n", "")).not.toMatch(/[\p{Cc}\u202e\u2028]/u);
+    }
+  });
+
   it("align their columns", () => {
     expect(
       table(
@@ -95,7 +120,7 @@ describe("listings", () => {
       "in 29m",
       "now",
     ]);
-    expect([size(999), size(1_500_000)]).toEqual(["999 B", "1.5 MB"]);
+    expect([size(999), size(1_572_864)]).toEqual(["999 B", "1.5 MB"]);
   });
 });
 

@@ -14,6 +14,18 @@ export function duration(text: string): number {
   return ms;
 }
 
+const DAY_MS = 86_400_000;
+
+/** "10m", "2h", "3d": so long ago. A date or time is taken as it is, and as one of our own clock where it has no offset. */
+export function moment(text: string): Date {
+  const [, number, unit = ""] = /^(\d+)(s|m|h|d)$/.exec(text) ?? [];
+  if (number !== undefined) return new Date(Date.now() - Number(number) * (DURATIONS[unit] ?? DAY_MS));
+  const at = /^\d{4}-\d{2}-\d{2}([T ]|$)/.test(text) ? Date.parse(text) : Number.NaN;
+  if (Number.isNaN(at))
+    throw new InvalidArgumentError("Use a time such as 10m, 2h or 3d ago, or 2026-01-31T12:00:00Z.");
+  return new Date(at);
+}
+
 /** "512m", "2g"; a bare number is megabytes. */
 export function megabytes(text: string): number {
   const [, number = "", unit = "m"] = /^(\d+(?:\.\d+)?)(m|mb|g|gb)?$/i.exec(text) ?? [];

@@ -17,13 +17,17 @@ export function registerCleanup(program: Command, context: Context): void {
   program
     .command("cleanup")
     .summary("remove now what the sweeps would remove in time")
-    .option("--emergency", "delete every disposable sandbox that has no exec under way, too")
+    .option(
+      "--emergency",
+      "put to standby what is idle, and delete what is disposable and has no exec under way",
+    )
     .option("--dry-run", "remove nothing; show what would be removed")
     .option("-y, --yes", "don't ask before an emergency cleanup")
     .option("--json", "print the report as JSON")
     .description(
       "Removes failed sandboxes that were kept long enough, sandboxes past their --ttl, and records past their retention.\n" +
-        "With --emergency also what was created --disposable; on a terminal it asks first.\n" +
+        "With --emergency what is idle is put to standby first, and what was created --disposable goes too; on a terminal it\n" +
+        "asks first.\n" +
         "Exits 1 if something could not be removed.",
     )
     .addHelpText(
@@ -57,9 +61,10 @@ async function agree(client: Holdfast, signal: AbortSignal): Promise<void> {
 
 function textOf({ items, dryRun, removed, failed }: SweepReport): string {
   if (items.length === 0) return dryRun ? "Nothing would be removed.\n" : "Nothing had to be removed.\n";
+  const slept = sum(items, dryRun ? "would_put_to_standby" : "put_to_standby");
   const summary = dryRun
-    ? `${sum(items, "would_remove")} would be removed.`
-    : `${removed} removed, ${sum(items, "ordered")} still going, ${failed} failed.`;
+    ? `${sum(items, "would_remove")} would be removed${slept > 0 ? `, ${slept} put to standby` : ""}.`
+    : `${removed} removed, ${slept > 0 ? `${slept} put to standby, ` : ""}${sum(items, "ordered")} still going, ${failed} failed.`;
   return `${listing(items)}\n${summary}\n`;
 }
 
@@ -70,7 +75,7 @@ const listing = (items: readonly SweepItem[]): string =>
       rule,
       sandboxId ?? "-",
       String(count),
-      action.replace("_", " "),
+      action.replaceAll("_", " "),
       message,
     ]),
   );

@@ -166,6 +166,10 @@ function standbyOf({ standbyKind, lifecycle: { idleStandbyMs } }: SandboxInfo): 
 const checkpointOf = ({ id, takenAt, sizeBytes }: NonNullable<SandboxInfo["checkpoint"]>): string =>
   `${id}, ${size(sizeBytes)}, of ${takenAt}`;
 
+/** What is being done about one that does not serve. */
+const recoveryOf = ({ step, message, nextAt }: NonNullable<SandboxInfo["recovery"]>): string =>
+  `${step}: ${message} (next decision ${ahead(nextAt)})`;
+
 const originOf = ({ checkpointId, sandboxId }: NonNullable<SandboxInfo["forkedFrom"]>): string =>
   `${checkpointId} of ${sandboxId}`;
 
@@ -189,6 +193,7 @@ function details(info: SandboxInfo): string {
     ["id", info.id],
     ["status", info.status],
     ["cause", info.cause && `${info.cause.code}: ${info.cause.message}`],
+    ["recovery", info.recovery && recoveryOf(info.recovery)],
     ["image", info.image],
     ["forked from", info.forkedFrom && originOf(info.forkedFrom)],
     ["created", info.createdAt],

@@ -2,6 +2,7 @@ import type { CallOptions, Sandbox, SandboxInfo } from "@holdfast/sdk";
 import type { Command } from "commander";
 import type { Context } from "../context.ts";
 import { forEachOf } from "../each.ts";
+import { findSandbox } from "../lookup.ts";
 import { withSpinner } from "../spinner.ts";
 import { printable } from "../table.ts";
 
@@ -49,13 +50,24 @@ const VERBS: readonly Verb[] = [
   },
 ];
 
+const RESTART: Verb = {
+  name: "restart",
+  summary: "start sandboxes anew on the same files",
+  description:
+    "Ends all that runs in sandboxes, starts them again on their files, and prints each name once it is proven. What was in\n" +
+    "their memory is lost, and commands under way with it. Also the way back for one that failed, while its files are kept.",
+  doing: "restarting",
+  run: (box, options) => box.restart(options),
+};
+
 export function registerStandby(program: Command, context: Context): void {
-  for (const verb of VERBS) {
+  for (const verb of [...VERBS, RESTART]) {
+    const again = verb === RESTART ? "" : "\nOne of which it is so already is fine.";
     program
       .command(verb.name)
       .summary(verb.summary)
       .argument("<sandboxes...>", "names or ids")
-      .description(`${verb.description}\nOne of which it is so already is fine.`)
+      .description(`${verb.description}${again}`)
       .addHelpText("after", `\nExamples:\n  holdfast ${verb.name} box\n  holdfast ${verb.name} box other`)
       .action((names: string[]) =>
         withSpinner(verb.doing, () => forEachOf(context, names, (name) => turn(context, name, verb))),
@@ -65,7 +77,7 @@ export function registerStandby(program: Command, context: Context): void {
 
 async function turn(context: Context, name: string, { run }: Verb): Promise<void> {
   const { signal } = context.interruption;
-  const box = await context.client().sandboxes.get(name, { signal });
+  const box = await findSandbox(context, name);
   const info = await run(box, { signal });
   process.stdout.write(`${info.name}\n`);
   if (info.status === "standby" && info.checkpoint === null) {

@@ -1,22 +1,35 @@
-import type { LayerHealth, Stats } from "@holdfast/sdk";
+import type { Alert, LayerHealth, Stats } from "@holdfast/sdk";
 import type { Command } from "commander";
+import { alertTable } from "../alert-words.ts";
 import type { Context } from "../context.ts";
 import { age, asJson, size, span, table } from "../table.ts";
 
 export function registerStats(program: Command, context: Context): void {
   program
     .command("stats")
-    .summary("show exact counts, and how the server's own cleaning does")
+    .summary("show exact counts, alerts that fire, and how the server's own cleaning does")
     .option("--json", "print them as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast stats\n  holdfast stats --json")
     .action(async ({ json }: { json?: boolean }) => {
-      const stats = await context.client().stats({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(stats) : `${counts(stats)}\n${sweeps(stats.sweeps)}`);
+      const { signal } = context.interruption;
+      const client = context.client();
+      const [stats, { items: alerts }] = await Promise.all([
+        client.stats({ signal }),
+        client.alerts.list({ signal }),
+      ]);
+      if (json) process.stdout.write(asJson({ ...stats, alerts }));
+      else process.stdout.write([counts(stats, alerts), sweeps(stats.sweeps), ...firing(alerts)].join("\n"));
     });
 }
 
-function counts({ sandboxes, totals, links, launches, capacity, ...stats }: Stats): string {
+const firing = (alerts: readonly Alert[]): string[] => (alerts.length === 0 ? [] : [alertTable(alerts)]);
+
+function counts(
+  { sandboxes, totals, links, launches, capacity, ...stats }: Stats,
+  alerts: readonly Alert[],
+): string {
   const rows: [string, string | number][] = [
+    ["alerts firing", alerts.length],
     ...Object.entries(sandboxes).filter(([status, count]) => count > 0 || status === "ready"),
     ...Object.entries(totals).map(([name, count]): [string, number] => [`total ${name}`, count]),
     ["execs running", stats.execsRunning],
