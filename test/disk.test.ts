@@ -33,11 +33,11 @@ afterAll(async () => {
   await disk[Symbol.asyncDispose]();
 });
 
-const eventsSince = async (cursor: string) => (await client.events({ limit: 1000, cursor })).items;
+const eventsSince = async (cursor: string) => (await client.events.list({ limit: 1000, cursor })).items;
 async function lastEvent(): Promise<string> {
   let cursor = "0";
   for (;;) {
-    const { items, nextCursor } = await client.events({ limit: 1000, cursor });
+    const { items, nextCursor } = await client.events.list({ limit: 1000, cursor });
     cursor = String(items.at(-1)?.seq ?? cursor);
     if (nextCursor === null) return cursor;
   }

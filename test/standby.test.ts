@@ -270,6 +270,23 @@ describe("standby on a host without a working CRIU", () => {
   });
 });
 
+describe.skipIf(!memoryStandby)("a sandbox at its limit on processes", () => {
+  it("is not put to sleep, since it could not be woken, and goes on", async () => {
+    const client = server.client();
+    const box = await client.sandboxes.create({ resources: { pids: 24 } });
+    await box.execs.start("i=0; while [ $i -lt 21 ]; do sleep 1000 & i=$((i+1)); done; wait", {
+      keepAwake: false,
+    });
+    await vi.waitFor(async () => expect((await box.resources()).processes.count).toBeGreaterThanOrEqual(22), {
+      timeout: 15_000,
+    });
+    await expect(box.standby()).rejects.toMatchObject({ code: "standby_failed" });
+    expect((await box.refresh()).status).toBe("ready");
+    await box.delete();
+    client.close();
+  });
+});
+
 describe.skipIf(!memoryStandby)("a sandbox that is broken when it comes back", () => {
   it.each([
     { what: "root", policy: "fail" },

@@ -10,22 +10,24 @@ export type Breakage = "root" | "keeper" | "none";
 const breakage = process.env.HOLDFAST_BREAK_WAKES as Breakage | undefined;
 const { HOLDFAST_DIR: dir = "" } = process.env;
 
-const BREAK: Record<Breakage, (instance: Instance) => void> = {
-  root: ({ sandboxId }) => {
-    execFileSync("umount", ["-l", join(dir, "sandboxes", sandboxId, "root")]);
-  },
-  keeper: ({ pid }) => {
-    process.kill(pid, "SIGSTOP");
-  },
-  none: () => undefined,
-};
+/** What was restored and is about to run for the first time. */
+const fresh = new Map<string, Instance>();
 
+/** A root is taken before anything runs; a keeper is stopped as soon as it does, since what wakes it lets it go on. */
 const breaking = (driver: Driver): Driver =>
   replacing(driver, {
     restore: async (...given) => {
       const instance = await driver.restore(...given);
-      BREAK[breakage ?? "none"](instance);
+      const { sandboxId } = instance;
+      if (breakage === "root") execFileSync("umount", ["-l", join(dir, "sandboxes", sandboxId, "root")]);
+      fresh.set(sandboxId, instance);
       return instance;
+    },
+    thaw: async (id, signal) => {
+      await driver.thaw(id, signal);
+      const instance = fresh.get(id);
+      fresh.delete(id);
+      if (breakage === "keeper" && instance !== undefined) process.kill(instance.pid, "SIGSTOP");
     },
   });
 

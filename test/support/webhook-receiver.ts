@@ -1,0 +1,86 @@
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+
+export interface Received {
+  /** Of the delivery, by its header. */
+  id: string;
+  type: "alert.fired" | "alert.cleared";
+  alert: { id: string; key: string; kind: string; state: string; severity: string; message: string };
+  /** Null: it was never answered. */
+  status: number | null;
+}
+
+/** What to answer: a status, or nothing at all. */
+type Answer = (message: Received) => number | null;
+
+/** Somebody who is told of alerts: a real server on loopback that checks every signature, as docs/operating.md says how. */
+export class WebhookReceiver implements AsyncDisposable {
+  readonly #server: Server;
+  readonly secret = "a secret between the two of us";
+  readonly received: Received[] = [];
+  readonly forged: string[] = [];
+  answer: Answer = () => 204;
+
+  private constructor() {
+    this.#server = createServer((request, response) => void this.#take(request, response));
+  }
+
+  static async start(): Promise<WebhookReceiver> {
+    const receiver = new WebhookReceiver();
+    receiver.#server.listen(0, "127.0.0.1");
+    await once(receiver.#server, "listening");
+    return receiver;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/alerts`;
+  }
+
+  /** What a server needs in order to find it. */
+  get env(): NodeJS.ProcessEnv {
+    return { HOLDFAST_WEBHOOK_URL: this.url, HOLDFAST_WEBHOOK_SECRET: this.secret };
+  }
+
+  async #take(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const parts: Buffer[] = [];
+    for await (const part of request) parts.push(part as Buffer);
+    const body = Buffer.concat(parts);
+    if (!this.#isSigned(request, body)) {
+      this.forged.push(body.toString());
+      response.writeHead(401).end();
+      return;
+    }
+    const { type, alert } = JSON.parse(body.toString()) as Received;
+    const message: Received = { id: String(request.headers["holdfast-delivery"]), type, alert, status: null };
+    message.status = this.answer(message);
+    this.received.push(message);
+    if (message.status !== null) response.writeHead(message.status).end();
+  }
+
+  #isSigned({ headers }: IncomingMessage, body: Buffer): boolean {
+    const timestamp = String(headers["holdfast-timestamp"]);
+    const expected = createHmac("sha256", this.secret).update(`${timestamp}.`).update(body).digest();
+    const given = Buffer.from(String(headers["holdfast-signature"]).replace(/^sha256=/, ""), "hex");
+    const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) < 300;
+    return isRecent && given.length === expected.length && timingSafeEqual(given, expected);
+  }
+
+  about(key: string): Received[] {
+    return this.received.filter(({ alert }) => alert.key === key);
+  }
+
+  /** What was taken, in its order. */
+  taken(key: string): string[] {
+    return this.about(key)
+      .filter(({ status }) => status !== null && status < 300)
+      .map(({ type }) => type);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.closeAllConnections();
+    this.#server.close();
+    await once(this.#server, "close");
+  }
+}
