@@ -10,11 +10,14 @@ import { Docker } from "./docker.ts";
 import { printing, reading } from "./gigabyte.ts";
 import { interleaved, type Sample, timed } from "./measure.ts";
 import { pssKb, rssKb } from "./memory.ts";
+import { passCost } from "./pass.ts";
 import { type Row, save, table } from "./report.ts";
 import { Runc } from "./runc.ts";
 
 const MB = 1_048_576;
-const PARTS = ["exec", "create", "files", "output", "memory"] as const;
+const PARTS = ["exec", "create", "files", "output", "memory", "pass"] as const;
+/** Of which one pass is measured; `node bench/pass.ts` does it for more. */
+const PASS_COUNTS = [50, 200];
 const rows: Row[] = [];
 const say = (text: string) => process.stderr.write(`${text}\n`);
 
@@ -229,6 +232,7 @@ async function main(): Promise<void> {
   if (docker) await docker.remove(container);
   await box.delete();
   if (wants("memory")) await idleMemory(server, client);
+  if (wants("pass")) await passCost(PASS_COUNTS, rows);
   client.close();
   process.stdout.write(`\n${table(rows)}\n\n`);
   say(`written to ${save(rows, { docker: docker !== null }).replace(process.cwd(), ".")}`);
