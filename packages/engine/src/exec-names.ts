@@ -47,6 +47,13 @@ export function renamedLink(link: Link, names: ExecNames): Link {
     forgetExec: (id, options, signal) => link.forgetExec(inside(id), options, signal),
     resizeExec: (id, size, signal) => link.resizeExec(inside(id), size, signal),
     onExecEnd: (listener) => link.onExecEnd((exec) => listener(renamed(exec))),
+    keepExec: async (order, policy, signal) => {
+      const { existed, exec } = await link.keepExec({ ...order, id: inside(order.id) }, policy, signal);
+      return { existed, exec: renamed(exec) };
+    },
+    listKept: async (signal) =>
+      (await link.listKept(signal)).map((kept) => ({ ...kept, execId: names.outside(kept.execId) })),
+    onExecStart: (listener) => link.onExecStart((exec) => listener(renamed(exec))),
     probe: (signal) => link.probe(signal),
     processes: async (signal) =>
       (await link.processes(signal)).map((each) => ({

@@ -741,6 +741,32 @@ export interface KeeperExec {
   digest: string;
 }
 
+/**
+ * How a keeper starts a command again by itself. After a run that ended, and was not cancelled: with `failure` an exit with 0
+ * is the end of it; otherwise the next run begins after `backoffMs`, doubled with every restart in a row up to a minute, in
+ * lived time. A run that lasted a minute begins the row anew. After `max` restarts in a row it is given up.
+ */
+export interface KeepPolicy {
+  on: "failure" | "always";
+  max: number;
+  backoffMs: number;
+}
+
+/**
+ * A row of runs as the keeper knows it. Each run is an exec of its own, with an outcome and a journal; its id is that of the
+ * first with the number at its end, behind the last hyphen, counted up.
+ */
+export interface KeptRun {
+  /** Of the last run. */
+  execId: ExecId;
+  /** `waiting` for the next run; `done` by its policy; `stopped` by a cancel; `given_up` after too many restarts. */
+  state: "running" | "waiting" | "done" | "stopped" | "given_up";
+  /** In a row. */
+  restarts: number;
+  /** When the next run is due, where it waits. */
+  nextAt: number | null;
+}
+
 export interface JournalRecord {
   stream: "stdout" | "stderr";
   at: number;
@@ -872,6 +898,19 @@ export interface Link {
   resizeExec(id: ExecId, size: TerminalSize, signal: AbortSignal): Promise<void>;
   /** Called for every exec that ends while the link is up. */
   onExecEnd(listener: (exec: KeeperExec) => void): void;
+  /**
+   * As `startExec`, and has the command started again when it ends. The id must end with a hyphen and a number. A cancel of the
+   * last run ends the row as well, also while it waits. A keeper that can't refuses with `unknown_type`.
+   */
+  keepExec(
+    order: ExecOrder,
+    policy: KeepPolicy,
+    signal: AbortSignal,
+  ): Promise<{ existed: boolean; exec: KeeperExec }>;
+  /** The rows that it has, those that are over included until their last run is forgotten. */
+  listKept(signal: AbortSignal): Promise<KeptRun[]>;
+  /** Called for every run that the keeper begins by itself while the link is up. */
+  onExecStart(listener: (exec: KeeperExec) => void): void;
   probe(signal: AbortSignal): Promise<Probe>;
   processes(signal: AbortSignal): Promise<ProcessInfo[]>;
   close(): void;

@@ -1,5 +1,12 @@
 import { type ExecId, NUMBERS, type TerminalSize } from "@holdfast/contract";
-import { type ExecOrder, type FileAccess, type KeeperExec, type Link, LinkLost } from "@holdfast/engine";
+import {
+  type ExecOrder,
+  type FileAccess,
+  type KeeperExec,
+  KeeperRefusal,
+  type Link,
+  LinkLost,
+} from "@holdfast/engine";
 import { Channel } from "./channel.ts";
 import {
   cancelExec,
@@ -124,6 +131,16 @@ class KeeperLink implements Link {
   onExecEnd(listener: (exec: KeeperExec) => void): void {
     this.#listeners.add(listener);
   }
+
+  async keepExec(): Promise<never> {
+    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  }
+
+  async listKept() {
+    return [];
+  }
+
+  onExecStart(): void {}
 
   probe(signal: AbortSignal) {
     return this.#channel.request(probe(), signal);

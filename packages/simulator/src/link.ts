@@ -106,6 +106,16 @@ export class SimulatedLink implements Link {
     this.#listeners.push(listener);
   }
 
+  async keepExec(): Promise<never> {
+    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  }
+
+  async listKept() {
+    return [];
+  }
+
+  onExecStart(): void {}
+
   /** One request: its way there, what the keeper does, the way back, and all that can happen to it in between. */
   #ask<Answer>(
     kind: RequestKind,

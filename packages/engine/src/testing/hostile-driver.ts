@@ -275,6 +275,16 @@ class FakeLink implements Link {
     this.#listeners.push(listener);
   }
 
+  async keepExec(): Promise<never> {
+    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  }
+
+  async listKept() {
+    return [];
+  }
+
+  onExecStart(): void {}
+
   #check(): FakeInstance {
     if (!this.#open) throw new LinkLost("the link is closed", "unknown");
     return this.#instance;

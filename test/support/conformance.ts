@@ -1,0 +1,58 @@
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+
+/** What became of one public method of a client's type when it was called against a server. */
+export interface Finding {
+  /** The client's type, as its users write it. */
+  type: string;
+  method: string;
+  outcome: "works" | "501" | "not applicable";
+  /** Why, where it does not work; what differs, where it does. */
+  note?: string;
+}
+
+const DOCUMENT = join(import.meta.dirname, "..", "..", "docs", "clients.md");
+const WORDS = { works: "works", "501": "501", "not applicable": "n/a" } as const;
+
+const sectionOf = (client: string) => ({
+  begin: `<!-- conformance: ${client} -->`,
+  end: `<!-- end of conformance: ${client} -->`,
+});
+
+/** The table that a client's users read, with what it adds up to. Rows keep the order in which they were found. */
+export function tableOf(findings: readonly Finding[]): string {
+  const count = (outcome: Finding["outcome"]) => findings.filter((each) => each.outcome === outcome).length;
+  const cell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
+  const rows = findings.map(
+    ({ type, method, outcome, note = "" }) => `| \`${type}.${method}\` | ${WORDS[outcome]} | ${cell(note)} |`,
+  );
+  return [
+    `${findings.length} methods: ${count("works")} work, ${count("501")} are refused with 501, ${count("not applicable")} don't apply.`,
+    "",
+    "| method | outcome | note |",
+    "|---|---|---|",
+    ...rows,
+  ].join("\n");
+}
+
+/**
+ * The client's table as docs/clients.md has it, beside what the findings make of it. With HOLDFAST_WRITE_CONFORMANCE=1 the
+ * document is written first.
+ */
+export async function documented(
+  client: string,
+  findings: readonly Finding[],
+): Promise<{ found: string; wanted: string }> {
+  const wanted = tableOf(findings);
+  const { begin, end } = sectionOf(client);
+  let text = await readFile(DOCUMENT, "utf8");
+  const from = text.indexOf(begin);
+  const to = text.indexOf(end);
+  if (from === -1 || to < from) throw new Error(`docs/clients.md has no place for ${client}`);
+  if (process.env.HOLDFAST_WRITE_CONFORMANCE === "1") {
+    text = `${text.slice(0, from)}${begin}\n\n${wanted}\n\n${text.slice(to)}`;
+    await writeFile(DOCUMENT, text);
+  }
+  const at = text.indexOf(begin) + begin.length;
+  return { found: text.slice(at, text.indexOf(end)).trim(), wanted };
+}
