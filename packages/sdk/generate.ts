@@ -35,6 +35,7 @@ import {
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
 import { compile } from "json-schema-to-typescript";
@@ -71,6 +72,7 @@ const ROOTS = [
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateSandbox,
   UsageList,
 ];
 

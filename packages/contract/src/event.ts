@@ -26,6 +26,7 @@ export const EVENT_TYPES = [
   "sandbox.restarting",
   "sandbox.paused",
   "sandbox.resumed",
+  "sandbox.updated",
   "sandbox.suspending",
   "sandbox.standby",
   "sandbox.standby_failed",

@@ -2,7 +2,21 @@ import { type Static, Type } from "typebox";
 import { Mount, MountDrive } from "./drive.ts";
 import { Cause } from "./errors.ts";
 import { CHECKPOINT_ID_PATTERN, IMAGE_PATTERN, NAME_PATTERN, SANDBOX_ID_PATTERN } from "./ids.ts";
-import { AbsolutePath, Environment, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
+import {
+  AbsolutePath,
+  Environment,
+  LABELS_MAX,
+  LabelKey,
+  Labels,
+  LabelValue,
+  List,
+  Nullable,
+  OneOf,
+  Timestamp,
+  VARIABLES_MAX,
+  VariableName,
+  VariableValue,
+} from "./schema.ts";
 
 /** What the engine is doing. Stored. */
 export const PHASES = [
@@ -141,6 +155,45 @@ export const CreateSandbox = Type.Object(
   { $id: "CreateSandbox", title: "CreateSandbox", additionalProperties: false },
 );
 export type CreateSandbox = Static<typeof CreateSandbox>;
+
+export const UpdateSandbox = Type.Object(
+  {
+    labels: Type.Optional(
+      Type.Record(LabelKey, Nullable(LabelValue), {
+        additionalProperties: false,
+        maxProperties: LABELS_MAX,
+        description: "null removes one",
+      }),
+    ),
+    env: Type.Optional(
+      Type.Record(VariableName, Nullable(VariableValue), {
+        additionalProperties: false,
+        maxProperties: VARIABLES_MAX,
+        description: "of execs that start from now on; null removes a variable",
+      }),
+    ),
+    lifecycle: Type.Optional(
+      Type.Object(
+        {
+          maxExecMs: Type.Optional(Nullable(Lifecycle.properties.maxExecMs)),
+          maxExecs: Type.Optional(Nullable(Lifecycle.properties.maxExecs)),
+          ttlMs: Type.Optional(Nullable(Lifecycle.properties.ttlMs)),
+          idleStandbyMs: Type.Optional(Nullable(Lifecycle.properties.idleStandbyMs)),
+          onMemoryLoss: Type.Optional(Nullable(Lifecycle.properties.onMemoryLoss)),
+          disposable: Type.Optional(Nullable(Lifecycle.properties.disposable)),
+        },
+        { additionalProperties: false, description: "null takes a limit or a choice back" },
+      ),
+    ),
+  },
+  {
+    $id: "UpdateSandbox",
+    title: "UpdateSandbox",
+    additionalProperties: false,
+    description: "what is not named stays as it is",
+  },
+);
+export type UpdateSandbox = Static<typeof UpdateSandbox>;
 
 /** One check of a proof. */
 export const Check = Type.Object({

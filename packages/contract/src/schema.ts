@@ -11,22 +11,24 @@ export const OneOf = <const Values extends readonly string[]>(
   options: { description?: string } = {},
 ) => Type.Unsafe<Values[number]>({ type: "string", enum: [...values], ...options });
 
-export const Labels = Type.Record(
-  Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" }),
-  Type.String({ maxLength: 256 }),
-  {
-    additionalProperties: false,
-    maxProperties: 64,
-    description: "the caller's own key-value pairs; listings filter by them",
-  },
-);
+export const LabelKey = Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" });
+export const LabelValue = Type.String({ maxLength: 256 });
+export const LABELS_MAX = 64;
+export const Labels = Type.Record(LabelKey, LabelValue, {
+  additionalProperties: false,
+  maxProperties: LABELS_MAX,
+  description: "the caller's own key-value pairs; listings filter by them",
+});
 export type Labels = Static<typeof Labels>;
 
-export const Environment = Type.Record(
-  Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" }),
-  Type.String({ maxLength: 131_072, pattern: "^[^\\u0000]*$" }),
-  { additionalProperties: false, maxProperties: 512, description: "environment variables" },
-);
+export const VariableName = Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" });
+export const VariableValue = Type.String({ maxLength: 131_072, pattern: "^[^\\u0000]*$" });
+export const VARIABLES_MAX = 512;
+export const Environment = Type.Record(VariableName, VariableValue, {
+  additionalProperties: false,
+  maxProperties: VARIABLES_MAX,
+  description: "environment variables",
+});
 export type Environment = Static<typeof Environment>;
 
 export const AbsolutePath = Type.String({

@@ -40,6 +40,7 @@ import type {
   SweepReport,
   TerminalSize,
   Unpacked,
+  UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
 import type { Readings } from "./alert-rules.ts";
@@ -67,6 +68,8 @@ export interface SandboxApi {
   /** Resolves with a proven sandbox (or, without `wait`, a stored one). `existed` tells 200 from 201. */
   create(input: CreateSandbox, options: CreateOptions): Promise<{ sandbox: Sandbox; existed: boolean }>;
   get(ref: string): Promise<Sandbox>;
+  /** Labels, environment and lifecycle of one that lives, from now on. Wakes nobody. */
+  update(ref: string, changes: UpdateSandbox): Promise<Sandbox>;
   list(filter: {
     status?: readonly Status[] | undefined;
     labels?: Labels | undefined;

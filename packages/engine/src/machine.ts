@@ -11,7 +11,7 @@ import {
 import { nextLease } from "./lease.ts";
 import { type MountInput, mountStep } from "./mount-step.ts";
 import type { Checkpoint, Instance, NewEvent } from "./ports.ts";
-import type { Lease, Origin, PhaseState, SandboxRecord } from "./records.ts";
+import type { Lease, Origin, PhaseState, SandboxRecord, SandboxSpec } from "./records.ts";
 
 /** Everything that can happen to a sandbox. What carries a generation or attempt id is ignored when that is stale. */
 export type Input =
@@ -60,6 +60,8 @@ export type Input =
   | { type: "stop_attempt"; attemptId: AttemptId; deadline: number }
   | { type: "stop_failed"; attemptId: AttemptId; error: string }
   | { type: "absence_observed"; attemptId: AttemptId }
+  /** What it was created with is to be something else from now on. */
+  | { type: "update"; spec: SandboxSpec; what: string }
   | MountInput;
 
 /** What a failed wake says about the next: nothing, where a server ended; that one try is used up; that none can work. */
@@ -127,6 +129,9 @@ export function decide(
     case "restored":
     case "wake_failed":
       return sleepStep(record, input, now, settings);
+    case "update":
+      if (record.phase.name === "deleting" || record.phase.name === "gone") return null;
+      return outcome({ ...record, spec: input.spec }, now, [["sandbox.updated", `Changed: ${input.what}.`]]);
     case "lingered":
       return linger(record, now, settings);
     case "delete":

@@ -18,6 +18,7 @@ import {
   type SandboxId,
   type SandboxList,
   type Status,
+  type UpdateSandbox,
   type UsageList,
 } from "@holdfast/contract";
 import type { Admission } from "./admission.ts";
@@ -48,6 +49,7 @@ import type {
 } from "./records.ts";
 import type { Restarts } from "./restarts.ts";
 import type { Standby } from "./standby.ts";
+import { changedSpec } from "./updated-spec.ts";
 import { summaryOf } from "./usage-summary.ts";
 import { viewSandbox } from "./view.ts";
 import type { World } from "./world.ts";
@@ -177,6 +179,23 @@ export class Sandboxes implements SandboxApi {
   async get(ref: string): Promise<Sandbox> {
     const cell = this.#cells.get(ref as SandboxId);
     return this.view(cell?.record ?? (await this.#stored(ref)));
+  }
+
+  /** Callers at the same time don't undo each other: what was changed meanwhile is looked at again. */
+  async update(ref: string, changes: UpdateSandbox): Promise<Sandbox> {
+    const cell = await this.find(ref);
+    for (let tries = 1; tries <= UPDATE_TRIES; tries += 1) {
+      const before = cell.record.spec;
+      const change = changedSpec(before, changes);
+      if (change === null) return this.view(cell.record);
+      const isSame = () => cell.record.spec === before;
+      if ((await cell.decide({ type: "update", ...change }, [], isSame)) !== null)
+        return this.view(cell.record);
+      const { phase } = cell.record;
+      if (phase.name === "deleting" || phase.name === "gone") throw cell.refusal();
+    }
+    const message = "Others change the sandbox all the time.";
+    throw new HoldfastError("capacity", { sandboxId: cell.id, message });
   }
 
   async list(filter: Parameters<SandboxApi["list"]>[0]): Promise<SandboxList> {
@@ -571,6 +590,7 @@ interface Race {
 
 /** How often a name that changes hands is asked for. */
 const NAME_TRIES = 3;
+const UPDATE_TRIES = 20;
 
 function nullIfGone(error: unknown): null {
   if (isHoldfastError(error) && ["sandbox_not_found", "sandbox_gone"].includes(error.code)) return null;

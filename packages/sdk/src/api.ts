@@ -30,6 +30,7 @@ import type {
   SandboxStory,
   StartExec,
   Unpacked,
+  UpdateSandbox,
   UsageSummary,
 } from "./types.generated.ts";
 
@@ -149,6 +150,8 @@ export interface Sandbox extends AsyncDisposable {
   refresh(options?: CallOptions): Promise<SandboxInfo>;
   /** A fresh proof now: every check, passed or not. */
   verify(options?: CallOptions): Promise<Proof>;
+  /** Labels, environment and lifecycle from now on: what is not named stays, null removes. Wakes nobody. */
+  update(changes: UpdateSandbox & CallOptions): Promise<SandboxInfo>;
   /** Freezes it, its memory stays where it is. Calls into it are refused until `resume`; a paused one is fine. */
   pause(options?: CallOptions): Promise<SandboxInfo>;
   /** Lets a paused one go on, and resolves once it is proven. */
@@ -557,4 +560,4 @@ export interface CleanupOptions extends CallOptions {
   emergency?: boolean | undefined;
 }
 
-export type { CreateDrive, CreateSandbox, MountDrive, StartExec };
+export type { CreateDrive, CreateSandbox, MountDrive, StartExec, UpdateSandbox };

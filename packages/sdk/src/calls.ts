@@ -24,7 +24,7 @@ type Query = Record<string, string | number | boolean | readonly string[] | unde
 
 /** One call of the API. */
 export interface Call {
-  method: "GET" | "POST" | "PUT" | "DELETE";
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   path: string;
   query?: Query;
   json?: unknown;

@@ -111,6 +111,7 @@ export type {
   SweepItem,
   SweepReport,
   Unpacked,
+  UpdateSandbox,
   UsageSample,
   UsageSummary,
 } from "./types.generated.ts";

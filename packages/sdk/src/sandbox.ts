@@ -28,6 +28,7 @@ import type {
   ResourceReport,
   Sandbox as SandboxInfo,
   SandboxStory,
+  UpdateSandbox,
 } from "./types.generated.ts";
 
 /** What one request of a delete may wait on the server, and how long they are repeated in all. */
@@ -79,6 +80,12 @@ export class SandboxHandle implements Sandbox {
 
   async refresh({ signal }: CallOptions = {}): Promise<SandboxInfo> {
     this.#info = await this.#calls.json({ method: "GET", path: this.#path(), idempotent: true, signal });
+    return this.#info;
+  }
+
+  async update({ signal, ...changes }: UpdateSandbox & CallOptions): Promise<SandboxInfo> {
+    const call = { method: "PATCH", path: this.#path(), json: changes, idempotent: true, signal } as const;
+    this.#info = await this.#calls.json(call);
     return this.#info;
   }
 

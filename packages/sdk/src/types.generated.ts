@@ -437,6 +437,7 @@ export interface Event {
     | "sandbox.restarting"
     | "sandbox.paused"
     | "sandbox.resumed"
+    | "sandbox.updated"
     | "sandbox.suspending"
     | "sandbox.standby"
     | "sandbox.standby_failed"
@@ -994,6 +995,26 @@ export interface Unpacked {
   path: string;
   files: number;
   bytes: number;
+}
+/** what is not named stays as it is */
+export interface UpdateSandbox {
+  /** null removes one */
+  labels?: {
+    [k: string]: string | null;
+  };
+  /** of execs that start from now on; null removes a variable */
+  env?: {
+    [k: string]: string | null;
+  };
+  /** null takes a limit or a choice back */
+  lifecycle?: {
+    maxExecMs?: number | null;
+    maxExecs?: number | null;
+    ttlMs?: number | null;
+    idleStandbyMs?: number | null;
+    onMemoryLoss?: ("fail" | "cold-start") | null;
+    disposable?: boolean | null;
+  };
 }
 export interface UsageList {
   /** ISO 8601, UTC */

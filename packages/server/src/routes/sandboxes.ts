@@ -1,5 +1,13 @@
 import { Type } from "@fastify/type-provider-typebox";
-import { CreateSandbox, Proof, Sandbox, SandboxList, STATUSES, type Status } from "@holdfast/contract";
+import {
+  CreateSandbox,
+  Proof,
+  Sandbox,
+  SandboxList,
+  STATUSES,
+  type Status,
+  UpdateSandbox,
+} from "@holdfast/contract";
 import type { CreateOptions } from "@holdfast/engine";
 import { orMaybeDispatched } from "../callers.ts";
 import type { App, RouteContext } from "../context.ts";
@@ -111,6 +119,24 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
       config: { errors: ["sandbox_not_found", "pending_cleanup"] },
     },
     ({ params }) => engine.sandboxes.get(params.ref),
+  );
+
+  app.patch(
+    "/v1/sandboxes/:ref",
+    {
+      schema: {
+        operationId: "updateSandbox",
+        summary: "Change a sandbox's labels, environment or lifecycle.",
+        description:
+          "What is not named stays, and null removes. The environment is that of execs that start from now on. Wakes nobody; a new `ttlMs` counts from the creation.",
+        tags,
+        params: SandboxRef,
+        body: UpdateSandbox,
+        response: { 200: Sandbox },
+      },
+      config: { errors: ["sandbox_not_found", "pending_cleanup", "sandbox_gone", "wrong_state", "capacity"] },
+    },
+    ({ params, body }) => engine.sandboxes.update(params.ref, body),
   );
 
   app.delete(
