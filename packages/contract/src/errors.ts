@@ -51,6 +51,12 @@ export const ERRORS = {
     message: "That path belongs to Holdfast.",
     hint: "Everything under /.holdfast is the keeper's; choose another path.",
   },
+  preview_denied: {
+    status: 403,
+    retryable: false,
+    message: "The preview link is not valid here, has expired, or was taken back.",
+    hint: "Ask whoever made it for a new one: POST /v1/sandboxes/:ref/previews.",
+  },
   permission_denied: {
     status: 403,
     retryable: false,
@@ -92,6 +98,12 @@ export const ERRORS = {
     retryable: false,
     message: "There is no such delivery.",
     hint: "GET /v1/alerts/deliveries lists those that are kept.",
+  },
+  preview_not_found: {
+    status: 404,
+    retryable: false,
+    message: "The sandbox has no such preview, or the preview no such token.",
+    hint: "List them with GET /v1/sandboxes/:ref/previews.",
   },
   drive_not_found: {
     status: 404,
@@ -140,6 +152,12 @@ export const ERRORS = {
     retryable: false,
     message: "The drive is being deleted.",
     hint: "Create another one; the name is free when the delete is done.",
+  },
+  preview_exists: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has a preview of that name.",
+    hint: "Use that one, remove it, or choose another name.",
   },
   mount_conflict: {
     status: 409,
@@ -345,11 +363,41 @@ export const ERRORS = {
     message: "Something went wrong in Holdfast.",
     hint: "Look for the request id in the server's log and report it.",
   },
+  too_many_previews: {
+    status: 429,
+    retryable: false,
+    message: "The sandbox has as many previews, or the preview as many tokens, as it may have.",
+    hint: "Remove some that are not needed any more.",
+  },
+  too_many_streams: {
+    status: 429,
+    retryable: true,
+    message: "The sandbox has as many connections to its ports as it may have.",
+    hint: "Send it again when some of the others are over.",
+  },
   not_supported: {
     status: 501,
     retryable: false,
     message: "Holdfast does not do this.",
     hint: "The message says what. docs/clients.md lists what of other platforms' clients is supported.",
+  },
+  port_closed: {
+    status: 502,
+    retryable: true,
+    message: "Nothing listens at that port of the sandbox.",
+    hint: "Start the server inside, on 127.0.0.1, 0.0.0.0 or ::1, and see that it has not ended: 'holdfast execs'.",
+  },
+  port_cut: {
+    status: 502,
+    retryable: true,
+    message: "The connection to the port was cut before an answer came.",
+    hint: "What listens there ended it, or the sandbox went to sleep; 'dispatched' says whether the request may have taken effect.",
+  },
+  port_silent: {
+    status: 504,
+    retryable: true,
+    message: "What listens at that port of the sandbox does not answer.",
+    hint: "Ask what it is doing: 'holdfast diagnose'.",
   },
   launch_failed: {
     status: 502,

@@ -62,6 +62,8 @@ export const EVENT_TYPES = [
   "mount.added",
   "mount.failed",
   "mount.removed",
+  "preview.created",
+  "preview.removed",
   "image.imported",
   "image.removed",
   "server.started",

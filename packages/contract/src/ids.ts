@@ -15,6 +15,9 @@ export type DriveId = Branded<"DriveId">;
 /** One firing of an alert, and one message about it. */
 export type AlertId = Branded<"AlertId">;
 export type DeliveryId = Branded<"DeliveryId">;
+export type PreviewId = Branded<"PreviewId">;
+/** The part of a preview's token that is no secret. */
+export type TokenId = Branded<"TokenId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
 /** Exec ids become file names of journals, so the alphabet is closed. */
@@ -27,6 +30,8 @@ export const CHECKPOINT_ID_PATTERN = "^ckp_[a-z0-9]{16}$";
 export const DRIVE_ID_PATTERN = "^drv_[a-z0-9]{16}$";
 export const ALERT_ID_PATTERN = "^alr_[a-z0-9]{16}$";
 export const DELIVERY_ID_PATTERN = "^dlv_[a-z0-9]{16}$";
+export const PREVIEW_ID_PATTERN = "^prv_[a-z0-9]{16}$";
+export const TOKEN_ID_PATTERN = "^[a-z0-9]{16}$";
 
 const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
 const execId = new RegExp(EXEC_ID_PATTERN);
@@ -64,4 +69,6 @@ export const newCheckpointId = (): CheckpointId => `ckp_${randomText(16)}` as Ch
 export const newDriveId = (): DriveId => `drv_${randomText(16)}` as DriveId;
 export const newAlertId = (): AlertId => `alr_${randomText(16)}` as AlertId;
 export const newDeliveryId = (): DeliveryId => `dlv_${randomText(16)}` as DeliveryId;
+export const newPreviewId = (): PreviewId => `prv_${randomText(16)}` as PreviewId;
+export const newTokenId = (): TokenId => randomText(16) as TokenId;
 export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

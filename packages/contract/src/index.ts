@@ -12,6 +12,7 @@ export * from "./invariant.ts";
 export * from "./log.ts";
 export * from "./numbers.ts";
 export * from "./operator.ts";
+export * from "./preview.ts";
 export * from "./sandbox.ts";
 export * from "./schema.ts";
 export * from "./usage.ts";

@@ -56,6 +56,14 @@ export const NUMBERS = {
   execInlineBytes: 1_048_576,
   journalCapBytes: 64 * 1_048_576,
   streamKeepaliveMs: 5_000,
+  /** Ports: how long a connection may take, how long what listens may take to answer a request, and how often traffic counts as use. */
+  portConnectMs: 10_000,
+  portAnswerMs: 300_000,
+  portTouchEveryMs: 1_000,
+  /** Previews of one sandbox, tokens of one preview, and how long a token is good for unless it is said. */
+  previewsPerSandbox: 100,
+  tokensPerPreview: 100,
+  previewTokenMs: 86_400_000,
   /** Callers that read output at the same time: of one exec, and in all. */
   readersPerExec: 64,
   readersMax: 2_000,

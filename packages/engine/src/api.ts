@@ -1,4 +1,5 @@
 /** What the engine offers. The server, and nothing else, is written against this. */
+import type { Duplex } from "node:stream";
 import type {
   AlertKind,
   AlertList,
@@ -7,6 +8,7 @@ import type {
   CheckpointList,
   CreateCheckpoint,
   CreateDrive,
+  CreatePreview,
   CreateSandbox,
   Delivery,
   DeliveryList,
@@ -29,9 +31,13 @@ import type {
   MountDrive,
   MountList,
   OutputStream,
+  PreviewId,
+  PreviewInfo,
+  PreviewTokenInfo,
   Proof,
   ResourceReport,
   Sandbox,
+  SandboxId,
   SandboxList,
   Severity,
   StartExec,
@@ -310,6 +316,62 @@ export interface EventPage {
   cursor: string;
 }
 
+/** A connection to a port, and what its user says of it. */
+export interface PortConnection {
+  readonly sandboxId: SandboxId;
+  /** Fails with `StreamCut` where it ends before its end. Who lets go of it destroys it. */
+  readonly bytes: Duplex;
+  /** What was asked for was answered: from now on only traffic keeps the sandbox awake. */
+  settled(): void;
+  /** Something was sent, or came. */
+  used(): void;
+}
+
+export interface PortApi {
+  /** Connections that are open now. */
+  readonly open: number;
+  /** Resolves when what listens there has taken the connection; a sandbox that sleeps is woken. The signal ends it as well. */
+  connect(ref: string, port: number, signal: AbortSignal): Promise<PortConnection>;
+}
+
+/** What a preview lets in. */
+export interface Grant {
+  previewId: PreviewId;
+  sandboxId: SandboxId;
+  port: number;
+  expiresAt: number | null;
+  /** Aborted when it is over, or was taken back: what came in by it goes. */
+  signal: AbortSignal;
+}
+
+export interface PreviewApi {
+  /** The token is null for a public one. */
+  create(ref: string, input: CreatePreview): Promise<{ preview: PreviewInfo; token: string | null }>;
+  /** Oldest first. Wakes nobody, as none of these do. */
+  list(ref: string): Promise<PreviewInfo[]>;
+  get(ref: string, name: string): Promise<PreviewInfo>;
+  /** A preview of another port has no tokens any more. */
+  update(
+    ref: string,
+    name: string,
+    changes: { port?: number | undefined; public?: boolean | undefined; ttlMs?: number | null | undefined },
+  ): Promise<PreviewInfo>;
+  remove(ref: string, name: string): Promise<void>;
+  createToken(
+    ref: string,
+    name: string,
+    options: { ttlMs?: number | undefined },
+  ): Promise<{ info: PreviewTokenInfo; token: string }>;
+  tokens(ref: string, name: string): Promise<PreviewTokenInfo[]>;
+  removeToken(ref: string, name: string, id: string): Promise<void>;
+  /** What a token opens; `preview_denied` where that is nothing, whatever the reason. */
+  admit(token: string): Grant;
+  /** Where a port is open without a token; null where it is not. */
+  admitPublic(sandboxId: SandboxId, port: number): Grant | null;
+  /** One that is not over; null where there is none. */
+  byId(id: string): PreviewInfo | null;
+}
+
 export interface EngineApi {
   readonly sandboxes: SandboxApi;
   readonly checkpoints: CheckpointApi;
@@ -319,6 +381,8 @@ export interface EngineApi {
   readonly drives: DriveApi;
   /** Files of drives, without any sandbox: a `ref` is a drive's. */
   readonly driveFiles: FileApi;
+  readonly ports: PortApi;
+  readonly previews: PreviewApi;
   readonly images: Images;
   readonly alerts: AlertApi;
   /** Oldest first, unless it is told otherwise. */

@@ -5,7 +5,9 @@ import {
   newDeliveryId,
   newDriveId,
   newExecId,
+  newPreviewId,
   newSandboxId,
+  newTokenId,
   randomText,
 } from "@holdfast/contract";
 import type { Clock, Ids } from "./ports.ts";
@@ -90,6 +92,8 @@ export const systemIds: Ids = {
   drive: newDriveId,
   alert: newAlertId,
   delivery: newDeliveryId,
+  preview: newPreviewId,
+  token: newTokenId,
   name: () => `${pick(FIRST)}-${pick(SECOND)}-${randomText(5)}`,
   random: Math.random,
 };

@@ -40,12 +40,14 @@ import { isAwaited } from "./open-exec.ts";
 import { Orphans } from "./orphans.ts";
 import { Pauses } from "./pauses.ts";
 import type { Change, Ports } from "./ports.ts";
+import { Previews } from "./previews.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
 import type { ExecRecord } from "./records.ts";
 import { Recovery } from "./recovery.ts";
 import { Restarts } from "./restarts.ts";
 import { Retention } from "./retention.ts";
+import { SandboxPorts } from "./sandbox-ports.ts";
 import { Sandboxes } from "./sandboxes.ts";
 import { Standby } from "./standby.ts";
 import { Sweeps } from "./sweeps.ts";
@@ -90,6 +92,8 @@ class Engine implements EngineApi {
   readonly drives: Drives;
   readonly driveFiles: EngineApi["driveFiles"];
   readonly images: EngineApi["images"];
+  readonly ports: SandboxPorts;
+  readonly previews: Previews;
   readonly alerts: Alerts;
 
   constructor(ports: Ports, numbers: Numbers) {
@@ -237,12 +241,15 @@ class Engine implements EngineApi {
     this.files = fileApi(world, gate, find);
     this.driveFiles = driveFileApi(world, (ref, signal) => drives.files(ref, signal));
     this.images = ports.images;
+    this.ports = new SandboxPorts(world, gate, find);
+    this.previews = new Previews(world, { find, cell: (id) => sandboxes.cell(id) });
   }
 
   async start(): Promise<void> {
     this.#state = "recovering";
     const { log, clock, store } = this.#world;
     await this.alerts.load();
+    await this.previews.load();
     const records = await store.liveSandboxes();
     const cells = records.map((record) => this.sandboxes.adopt(record));
     await this.drives.start();
@@ -471,6 +478,7 @@ class Engine implements EngineApi {
       if (stopping.aborted) return;
       this.#reproveDegraded();
       this.#pauses.tend(this.sandboxes.cells());
+      this.previews.tend();
       this.drives.tend();
       this.mounts.tend(this.sandboxes.cells());
       for (const cell of this.sandboxes.cells())

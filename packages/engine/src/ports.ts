@@ -23,11 +23,13 @@ import type {
   Image,
   InstallationId,
   Labels,
+  PreviewId,
   ProcessUsage,
   Resources,
   SandboxId,
   StandbyKind,
   TerminalSize,
+  TokenId,
 } from "@holdfast/contract";
 import type {
   AlertRecord,
@@ -35,6 +37,7 @@ import type {
   DeliveryRecord,
   DriveRecord,
   ExecRecord,
+  PreviewRecord,
   SandboxRecord,
   SavedCheckpoint,
 } from "./records.ts";
@@ -58,6 +61,8 @@ export interface Ids {
   drive(): DriveId;
   alert(): AlertId;
   delivery(): DeliveryId;
+  preview(): PreviewId;
+  token(): TokenId;
   /** A made-up name for a sandbox or drive whose creator gave none. */
   name(): string;
   /** Uniform in [0, 1), for jitter. */
@@ -133,6 +138,10 @@ export type Change =
   | { kind: "drive.update"; record: DriveRecord; expectedRevision: number }
   /** Only after its absence was observed. One that isn't there is fine. */
   | { kind: "drive.remove"; id: DriveId }
+  /** Made, or changed: by its id. */
+  | { kind: "preview.put"; record: PreviewRecord }
+  /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
+  | { kind: "preview.remove"; id: PreviewId }
   | { kind: "alert.fire"; record: AlertRecord }
   /** Written only over one that fires. */
   | { kind: "alert.clear"; record: AlertRecord }
@@ -169,6 +178,7 @@ export class StoreConflict extends Error {
     | "name_taken"
     | "exec_exists"
     | "checkpoint_exists"
+    | "preview_exists"
     | "drive_exists"
     | "stale_revision"
     | "already_terminal"
@@ -262,6 +272,11 @@ export interface Store {
   /** Newest first, before the given one. */
   deliveries(filter: DeliveryFilter): Promise<DeliveryRecord[]>;
   deliveryCounts(): Promise<Record<DeliveryState, number>>;
+
+  /** Every preview of sandboxes that live, oldest first. */
+  previews(): Promise<PreviewRecord[]>;
+  /** Made with the database and known to nobody else: what this installation signs with. */
+  readonly secret: string;
 
   /** Every drive, oldest first. */
   drives(): Promise<DriveRecord[]>;

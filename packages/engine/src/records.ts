@@ -16,12 +16,14 @@ import type {
   Labels,
   Lifecycle,
   OnWake,
+  PreviewId,
   Resources,
   SandboxId,
   Severity,
   StandbyKind,
   StopReason,
   TerminalSize,
+  TokenId,
 } from "@holdfast/contract";
 import type { Checkpoint, Instance, MountPoint } from "./ports.ts";
 
@@ -238,6 +240,26 @@ export interface ExecRecord {
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;
+}
+
+/** A port of a sandbox that can be reached without a key. */
+export interface PreviewRecord {
+  id: PreviewId;
+  sandboxId: SandboxId;
+  name: string;
+  port: number;
+  /** Whether no token is needed. */
+  public: boolean;
+  createdAt: number;
+  expiresAt: number | null;
+  /** What opens it. Their secret part is not kept: it is a signature over all that they are good for. */
+  tokens: readonly TokenRecord[];
+}
+
+export interface TokenRecord {
+  id: TokenId;
+  createdAt: number;
+  expiresAt: number;
 }
 
 /** One firing of an alert. What it was measured against is kept with it: the numbers may be others by the next start. */

@@ -328,6 +328,7 @@ export interface ErrorBody {
       | "bad_cursor"
       | "unauthorized"
       | "forbidden_path"
+      | "preview_denied"
       | "permission_denied"
       | "not_found"
       | "sandbox_not_found"
@@ -335,6 +336,7 @@ export interface ErrorBody {
       | "file_not_found"
       | "image_not_found"
       | "delivery_not_found"
+      | "preview_not_found"
       | "drive_not_found"
       | "mount_not_found"
       | "method_not_allowed"
@@ -343,6 +345,7 @@ export interface ErrorBody {
       | "drive_exists"
       | "drive_mounted"
       | "drive_deleting"
+      | "preview_exists"
       | "mount_conflict"
       | "mount_refused"
       | "checkpoint_unusable"
@@ -377,7 +380,12 @@ export interface ErrorBody {
       | "too_many_watches"
       | "too_many_readers"
       | "internal"
+      | "too_many_previews"
+      | "too_many_streams"
       | "not_supported"
+      | "port_closed"
+      | "port_cut"
+      | "port_silent"
       | "launch_failed"
       | "proof_failed"
       | "sandbox_degraded"
@@ -473,6 +481,8 @@ export interface Event {
     | "mount.added"
     | "mount.failed"
     | "mount.removed"
+    | "preview.created"
+    | "preview.removed"
     | "image.imported"
     | "image.removed"
     | "server.started"
@@ -1079,6 +1089,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   bad_cursor: 400,
   unauthorized: 401,
   forbidden_path: 403,
+  preview_denied: 403,
   permission_denied: 403,
   not_found: 404,
   sandbox_not_found: 404,
@@ -1086,6 +1097,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   file_not_found: 404,
   image_not_found: 404,
   delivery_not_found: 404,
+  preview_not_found: 404,
   drive_not_found: 404,
   mount_not_found: 404,
   method_not_allowed: 405,
@@ -1094,6 +1106,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   drive_exists: 409,
   drive_mounted: 409,
   drive_deleting: 409,
+  preview_exists: 409,
   mount_conflict: 409,
   mount_refused: 422,
   checkpoint_unusable: 409,
@@ -1128,7 +1141,12 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   too_many_watches: 429,
   too_many_readers: 429,
   internal: 500,
+  too_many_previews: 429,
+  too_many_streams: 429,
   not_supported: 501,
+  port_closed: 502,
+  port_cut: 502,
+  port_silent: 504,
   launch_failed: 502,
   proof_failed: 502,
   sandbox_degraded: 503,

@@ -19,6 +19,8 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   too_many_readers: () => 5_000,
   too_many_watches: () => 5_000,
   too_many_mounts: () => 30_000,
+  too_many_previews: () => 30_000,
+  too_many_streams: () => 1_000,
   low_memory: () => 15_000,
   capacity: () => 5_000,
   disk_full: () => 30_000,

@@ -7,7 +7,9 @@ import type {
   ExecId,
   Image,
   Numbers,
+  PreviewId,
   SandboxId,
+  TokenId,
 } from "@holdfast/contract";
 import { clockOf, createEngine, type EngineApi, type Ids, type Images, type Log } from "@holdfast/engine";
 import { SimulatedDriver } from "./driver.ts";
@@ -39,6 +41,8 @@ export class SimulatedIds implements Ids {
   readonly drive = () => this.#next("drv_", 16) as DriveId;
   readonly alert = () => this.#next("alr_", 16) as AlertId;
   readonly delivery = () => this.#next("dlv_", 16) as DeliveryId;
+  readonly preview = () => this.#next("prv_", 16) as PreviewId;
+  readonly token = () => this.#next("", 16) as TokenId;
   readonly name = () => this.#next("made-up-", 3);
   readonly random = () => this.#random.unit();
 }

@@ -19,6 +19,7 @@ const MIGRATIONS: readonly Up[] = [
   keepCheckpoints,
   keepDrives,
   keepAlerts,
+  keepPreviews,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -239,6 +240,19 @@ async function keepAlerts(db: Kysely<Tables>): Promise<void> {
     .execute();
   await db.schema.createIndex("deliveries_state").on("deliveries").columns(["state", "position"]).execute();
   await db.schema.createIndex("deliveries_of_alert").on("deliveries").column("alert_id").execute();
+}
+
+/** Ports of sandboxes that can be reached without a key. */
+async function keepPreviews(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("previews")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("sandbox_id", "text", (column) => column.notNull().references("sandboxes.id"))
+    .addColumn("name", "text", (column) => column.notNull())
+    .addColumn("content", "text", (column) => column.notNull())
+    .addUniqueConstraint("previews_name", ["sandbox_id", "name"])
+    .execute();
 }
 
 const VERSION_KEY = "schema_version";

@@ -21,6 +21,7 @@ import type {
   EndedExecs,
   EventFilter,
   ExecRecord,
+  PreviewRecord,
   SandboxFilter,
   SandboxRecord,
   Store,
@@ -36,6 +37,7 @@ import {
   readDrive,
   readEvent,
   readExec,
+  readPreview,
   readSandbox,
   readSummary,
 } from "./rows.ts";
@@ -51,7 +53,7 @@ import type {
   Tables,
 } from "./tables.ts";
 
-export type Reader = Omit<Store, "commit">;
+export type Reader = Omit<Store, "commit" | "secret">;
 
 /**
  * Reads see only what was committed. A record asked for by itself that can't be read is an error; in a listing it is
@@ -206,6 +208,11 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
         .orderBy("position")
         .execute();
       return readable(rows, readSummary);
+    },
+
+    async previews(): Promise<PreviewRecord[]> {
+      const rows = await db.selectFrom("previews").selectAll().orderBy("position").execute();
+      return readable(rows, readPreview);
     },
 
     async drives(): Promise<DriveRecord[]> {

@@ -8,6 +8,7 @@ import type {
   ExecRecord,
   Lease,
   NewEvent,
+  PreviewRecord,
   SandboxRecord,
   SavedCheckpoint,
   StoredEvent,
@@ -20,6 +21,7 @@ import {
   checkDrive,
   checkEvent,
   checkExec,
+  checkPreview,
   checkSandbox,
   checkSaved,
   checkSummary,
@@ -32,6 +34,7 @@ import type {
   DriveTable,
   EventTable,
   ExecTable,
+  PreviewTable,
   SandboxTable,
 } from "./tables.ts";
 
@@ -40,6 +43,7 @@ export type ExecRow = Omit<Insertable<ExecTable>, "position">;
 export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
 export type CheckpointRow = Omit<Insertable<CheckpointTable>, "position">;
 export type DriveRow = Omit<Insertable<DriveTable>, "position">;
+export type PreviewRow = Omit<Insertable<PreviewTable>, "position">;
 export type AlertRow = Omit<Insertable<AlertTable>, "position">;
 export type DeliveryRow = Omit<Insertable<DeliveryTable>, "position">;
 export type EventRow = Omit<Insertable<EventTable>, "seq">;
@@ -196,6 +200,16 @@ export const readSummary = (row: SummaryRow): CheckpointSummary =>
 
 export const readCheckpoint = (row: Selectable<CheckpointTable>): SavedCheckpoint =>
   reading("checkpoint", row.id, () => checkSaved({ ...summaryOf(row), ...JSON.parse(row.content) }));
+
+export function previewRow(record: PreviewRecord): PreviewRow {
+  const { id, sandboxId, name, ...content } = checkPreview(record);
+  return { id, sandbox_id: sandboxId, name, content: json(content) };
+}
+
+export const readPreview = (row: Selectable<PreviewTable>): PreviewRecord =>
+  reading("preview", row.id, () =>
+    checkPreview({ ...JSON.parse(row.content), id: row.id, sandboxId: row.sandbox_id, name: row.name }),
+  );
 
 export function driveRow(record: DriveRecord): DriveRow {
   const { sizeMb, createdAt, labels, ...rest } = checkDrive(record);

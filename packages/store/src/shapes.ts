@@ -26,11 +26,15 @@ import {
   isTerminal,
   Nullable,
   OneOf,
+  PREVIEW_ID_PATTERN,
+  type PreviewId,
   SANDBOX_ID_PATTERN,
   type SandboxId,
   SEVERITIES,
   STANDBY_KINDS,
   STOP_REASONS,
+  TOKEN_ID_PATTERN,
+  type TokenId,
 } from "@holdfast/contract";
 import type {
   AlertRecord,
@@ -39,6 +43,7 @@ import type {
   DriveRecord,
   Lease as EngineLease,
   ExecRecord,
+  PreviewRecord,
   SandboxRecord,
   SavedCheckpoint,
   StoredEvent,
@@ -55,6 +60,8 @@ const Checkpoint = Type.Unsafe<CheckpointId>({ type: "string", pattern: CHECKPOI
 const Drive = Type.Unsafe<DriveId>({ type: "string", pattern: DRIVE_ID_PATTERN });
 const AlertName = Type.Unsafe<AlertId>({ type: "string", pattern: ALERT_ID_PATTERN });
 const DeliveryName = Type.Unsafe<DeliveryId>({ type: "string", pattern: DELIVERY_ID_PATTERN });
+const Preview = Type.Unsafe<PreviewId>({ type: "string", pattern: PREVIEW_ID_PATTERN });
+const Token = Type.Unsafe<TokenId>({ type: "string", pattern: TOKEN_ID_PATTERN });
 const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
 
 const CheckpointShape = Type.Object({
@@ -257,6 +264,17 @@ const DriveShape = Type.Object({
   revision: Count,
 });
 
+const PreviewShape = Type.Object({
+  id: Preview,
+  sandboxId: Sandbox,
+  name: Type.String({ minLength: 1 }),
+  port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+  public: Type.Boolean(),
+  createdAt: Time,
+  expiresAt: Nullable(Time),
+  tokens: Type.Array(Type.Object({ id: Token, createdAt: Time, expiresAt: Time })),
+});
+
 const AlertShape = Type.Object({
   id: AlertName,
   key: Type.String({ minLength: 1 }),
@@ -315,6 +333,7 @@ export const checkSummary: (value: unknown) => CheckpointSummary = checker(
 );
 export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
 export const checkDrive: (value: unknown) => DriveRecord = checker(DriveShape, "drive");
+export const checkPreview: (value: unknown) => PreviewRecord = checker(PreviewShape, "preview");
 export const checkAlert: (value: unknown) => AlertRecord = checker(AlertShape, "alert");
 const deliveryShape: (value: unknown) => DeliveryRecord = checker(DeliveryShape, "delivery");
 export const checkEvent: (value: unknown) => StoredEvent = checker(EventShape, "event");

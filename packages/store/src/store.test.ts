@@ -7,6 +7,7 @@ import type {
   DeliveryRecord,
   DriveRecord,
   ExecRecord,
+  PreviewRecord,
   SandboxRecord,
   SavedCheckpoint,
 } from "@holdfast/engine";
@@ -20,6 +21,7 @@ import {
   anyDelivery,
   anyDrive,
   anyExec,
+  anyPreviewOf,
   anySandbox,
   ended,
   sampleAlert,
@@ -57,6 +59,7 @@ const UNTIL_100 = {
 
 /** Makes a database what it was before there were drives, but for its number. */
 function takeDrivesBack(path: string): void {
+  tamper(path, "DROP TABLE previews");
   tamper(path, "DROP TABLE alerts");
   tamper(path, "DROP TABLE deliveries");
   tamper(path, "DROP TABLE drives");
@@ -239,6 +242,60 @@ describe("conflicts", () => {
     const events = await store.events({ limit: 10 });
     expect(events.map(({ sandboxId }) => sandboxId)).toEqual([before.id, after.id]);
     expect((await store.counters()).created).toBe(2);
+  });
+});
+
+describe("previews", () => {
+  const put = (record: PreviewRecord): Change => ({ kind: "preview.put", record });
+
+  test("any is read as it was written, and as it was written last", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await fc.assert(
+      fc.asyncProperty(anyPreviewOf(sandbox.id), async (record) => {
+        await store.commit({ changes: [put(record)] });
+        expect(await store.previews()).toEqual([record]);
+        const without = { ...record, tokens: [] };
+        await store.commit({ changes: [put(without)] });
+        expect(await store.previews()).toEqual([without]);
+        await store.commit({ changes: [{ kind: "preview.remove", id: record.id }] });
+        expect(await store.previews()).toEqual([]);
+      }),
+      { numRuns: 50 },
+    );
+  });
+
+  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const [mine, theirs] = fc.sample(anyPreviewOf(one.id), 1).concat(fc.sample(anyPreviewOf(other.id), 1));
+    if (mine === undefined || theirs === undefined) throw new Error("no samples");
+    await store.commit({ changes: [insert(one), insert(other), put(mine), put(theirs)] });
+    const phase = { name: "gone", cause: null } as const;
+    const gone = { ...one, phase, nameHeld: false, endedAt: 9 };
+    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
+    expect(await store.previews()).toEqual([theirs]);
+  });
+
+  test("a name is one preview's in its sandbox", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const [one, other] = fc.sample(anyPreviewOf(sandbox.id), 2);
+    if (one === undefined || other === undefined) throw new Error("no samples");
+    await store.commit({ changes: [insert(sandbox), put(one)] });
+    const taken = store.commit({ changes: [put({ ...other, name: one.name })] });
+    await expect(taken).rejects.toMatchObject({ reason: "preview_exists" });
+  });
+
+  test("what is signed with is made once, and another's is another", async () => {
+    const { store, path } = await temporaryStore();
+    await store.close();
+    const again = await openStore({ path });
+    expect(again.secret).toBe(store.secret);
+    expect(again.secret).toMatch(/^[\w-]{43}$/);
+    await again.close();
+    expect((await temporaryStore()).store.secret).not.toBe(store.secret);
   });
 });
 
@@ -864,6 +921,7 @@ describe("the database", () => {
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
     await store.close();
+    tamper(path, "DROP TABLE previews");
     tamper(path, "DROP TABLE alerts");
     tamper(path, "DROP TABLE deliveries");
     tamper(path, "UPDATE meta SET value = '6' WHERE key = 'schema_version'");

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import type { DatabaseSync } from "node:sqlite";
 import { type InstallationId, newInstallationId } from "@holdfast/contract";
 import type { Store } from "@holdfast/engine";
@@ -34,7 +35,7 @@ export interface OpenedStore extends Store {
 export async function openStore(options: StoreOptions): Promise<OpenedStore> {
   const { path, onUnreadable = (error) => process.emitWarning(error), now = Date.now } = options;
   const ballast = ballastFor(path);
-  const { database, db, installation } = await openWithin(path, ballast, options.onFull);
+  const { database, db, installation, secret } = await openWithin(path, ballast, options.onFull);
   const flush = new LateFlush(() => syncLog(database));
   for (const each of ballast) await each.load();
   const commits = new CommitQueue(database, createWriter(database, db), {
@@ -44,6 +45,7 @@ export async function openStore(options: StoreOptions): Promise<OpenedStore> {
   return {
     ...createReader(database, db, onUnreadable),
     installation,
+    secret,
     keys: createKeyStore(database, db, now),
     commit: (commit) => commits.add(commit),
     async close() {
@@ -94,6 +96,7 @@ interface Opened {
   database: DatabaseSync;
   db: Kysely<Tables>;
   installation: InstallationId;
+  secret: string;
 }
 
 async function open(path: string): Promise<Opened> {
@@ -101,19 +104,22 @@ async function open(path: string): Promise<Opened> {
   try {
     const db = queryBuilder(database);
     await migrate(db);
-    return { database, db, installation: await readInstallation(db) };
+    const installation = (await once(db, "installation", newInstallationId)) as InstallationId;
+    const secret = await once(db, "secret", () => randomBytes(SECRET_BYTES).toString("base64url"));
+    return { database, db, installation, secret };
   } catch (error) {
     database.close();
     throw error;
   }
 }
 
-async function readInstallation(db: Kysely<Tables>): Promise<InstallationId> {
-  const read = () =>
-    db.selectFrom("meta").select("value").where("key", "=", "installation").executeTakeFirst();
-  const known = await read();
-  if (known !== undefined) return known.value as InstallationId;
-  const value = newInstallationId();
-  await db.insertInto("meta").values({ key: "installation", value }).execute();
+/** Made at the first opening, and the same ever after. */
+async function once(db: Kysely<Tables>, key: string, make: () => string): Promise<string> {
+  const known = await db.selectFrom("meta").select("value").where("key", "=", key).executeTakeFirst();
+  if (known !== undefined) return known.value;
+  const value = make();
+  await db.insertInto("meta").values({ key, value }).execute();
   return value;
 }
+
+const SECRET_BYTES = 32;

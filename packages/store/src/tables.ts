@@ -66,6 +66,15 @@ export interface CheckpointTable {
   created_at: number;
 }
 
+export interface PreviewTable {
+  position: Generated<number>;
+  id: string;
+  sandbox_id: string;
+  name: string;
+  /** JSON: all else. */
+  content: string;
+}
+
 export interface DriveTable {
   position: Generated<number>;
   id: string;
@@ -149,6 +158,7 @@ export interface Tables {
   execs: ExecTable;
   checkpoints: CheckpointTable;
   drives: DriveTable;
+  previews: PreviewTable;
   alerts: AlertTable;
   deliveries: DeliveryTable;
   events: EventTable;

@@ -1,5 +1,13 @@
 import type { DatabaseSync } from "node:sqlite";
-import { COUNTERS, type Counter, type ExecId, invariant, isTerminal, unreachable } from "@holdfast/contract";
+import {
+  COUNTERS,
+  type Counter,
+  type ExecId,
+  invariant,
+  isTerminal,
+  type SandboxId,
+  unreachable,
+} from "@holdfast/contract";
 import { type Change, type Commit, type Idempotency, StoreConflict } from "@holdfast/engine";
 import { type Kysely, sql } from "kysely";
 import { oldAlerts, oldDeliveries, oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
@@ -18,6 +26,8 @@ import {
   execRow,
   type OutcomeRow,
   outcomeRow,
+  type PreviewRow,
+  previewRow,
   type SandboxRow,
   sandboxRow,
 } from "./rows.ts";
@@ -29,6 +39,7 @@ const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
   "sandboxes.name": "name_taken",
   "execs.id": "exec_exists",
   "checkpoints.sandbox_id, checkpoints.name": "checkpoint_exists",
+  "previews.sandbox_id, previews.name": "preview_exists",
   "drives.name": "drive_exists",
   "idempotency.scope, idempotency.key": "idempotency_key_used",
 };
@@ -63,7 +74,7 @@ function apply(statements: Statements, change: Change): void {
       invariant(record.revision === expectedRevision + 1, "a revision grows by one");
       const row = { ...sandboxRow(record), expected_revision: expectedRevision };
       if (statements.updateSandbox.run(row) === 1) {
-        if (record.phase.name === "gone") statements.deleteCheckpointsOf.run(record);
+        if (record.phase.name === "gone") dropOwned(statements, record.id);
         return;
       }
       invariant(statements.findSandbox.get(record), `sandbox ${record.id} was inserted before its update`);
@@ -74,7 +85,7 @@ function apply(statements: Statements, change: Change): void {
       return;
     case "sandbox.scrap":
       statements.scrapSandbox.run(change);
-      statements.deleteCheckpointsOf.run(change);
+      dropOwned(statements, change.id);
       return;
     case "exec.insert": {
       const { record, idempotency, execsStarted } = change;
@@ -112,6 +123,12 @@ function apply(statements: Statements, change: Change): void {
     case "drive.remove":
       statements.deleteDrive.run(change);
       return;
+    case "preview.put":
+      statements.putPreview.run(previewRow(change.record));
+      return;
+    case "preview.remove":
+      statements.deletePreview.run(change);
+      return;
     case "alert.fire":
       statements.insertAlert.run(alertRow(change.record));
       return;
@@ -136,6 +153,12 @@ function apply(statements: Statements, change: Change): void {
     default:
       unreachable(change);
   }
+}
+
+/** What a sandbox that is gone has none of. */
+function dropOwned(statements: Statements, id: SandboxId): void {
+  statements.deleteCheckpointsOf.run({ id });
+  statements.deletePreviewsOf.run({ id });
 }
 
 /** An exec without an outcome is nobody's to forget: it is left alone, and its key with it. */
@@ -164,6 +187,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ...sandboxStatements(database, db),
     ...execStatements(database, db),
     ...checkpointStatements(database, db),
+    ...previewStatements(database, db),
     ...driveStatements(database, db),
     ...alertStatements(database, db),
     ...otherStatements(database, db),
@@ -308,9 +332,30 @@ function checkpointStatements(database: DatabaseSync, db: Kysely<Tables>) {
     deleteCheckpoint: prepare<{ id: string }>(database, (slot) =>
       db.deleteFrom("checkpoints").where("id", "=", slot("id")),
     ),
-    /** A sandbox that is gone has none. */
     deleteCheckpointsOf: prepare<{ id: string }>(database, (slot) =>
       db.deleteFrom("checkpoints").where("sandbox_id", "=", slot("id")),
+    ),
+  };
+}
+
+function previewStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    putPreview: prepare<PreviewRow>(database, (slot) =>
+      db
+        .insertInto("previews")
+        .values({
+          id: slot("id"),
+          sandbox_id: slot("sandbox_id"),
+          name: slot("name"),
+          content: slot("content"),
+        })
+        .onConflict((conflict) => conflict.column("id").doUpdateSet({ content: slot("content") })),
+    ),
+    deletePreview: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("previews").where("id", "=", slot("id")),
+    ),
+    deletePreviewsOf: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("previews").where("sandbox_id", "=", slot("id")),
     ),
   };
 }

@@ -11,7 +11,9 @@ import {
   newDeliveryId,
   newDriveId,
   newExecId,
+  newPreviewId,
   newSandboxId,
+  newTokenId,
   type SandboxId,
   SEVERITIES,
   STOP_REASONS,
@@ -27,6 +29,7 @@ import type {
   MountRecord,
   Origin,
   PhaseState,
+  PreviewRecord,
   SandboxRecord,
   SavedCheckpoint,
 } from "@holdfast/engine";
@@ -228,6 +231,22 @@ const mount: fc.Arbitrary<MountRecord> = record({
   readOnly: fc.boolean(),
   state: fc.constantFrom("wanted", "removing"),
 });
+
+/** Any preview that may be written, of a sandbox. */
+export const anyPreviewOf = (sandboxId: SandboxId): fc.Arbitrary<PreviewRecord> =>
+  record({
+    name: fc.uuid(),
+    port: fc.integer({ min: 1, max: 65_535 }),
+    public: fc.boolean(),
+    createdAt: time,
+    expiresAt: orNull(time),
+    tokens: fc.array(record({ createdAt: time, expiresAt: time }), { maxLength: 3 }),
+  }).map(({ tokens, ...rest }) => ({
+    id: newPreviewId(),
+    sandboxId,
+    ...rest,
+    tokens: tokens.map((token) => ({ id: newTokenId(), ...token })),
+  }));
 
 /** Any drive that may be written. */
 export const anyDrive: fc.Arbitrary<DriveRecord> = record({
