@@ -56,12 +56,17 @@ function bearer(authorization: string | undefined): string | null {
   return secret === undefined || secret.length > LONGEST_KEY ? null : secret;
 }
 
+/** Where a key may come as well: for requests whose `Authorization` is somebody else's to read. */
+export const KEY_HEADER = "x-holdfast-key";
+
 /** Where a request says who it comes from, by what its route knows of its callers. */
 export function authorizationOf(
   headers: IncomingHttpHeaders,
   { socket, dialect }: RouteFacts,
 ): string | undefined {
   if (socket) return socketAuthorization(headers);
+  const own = headers[KEY_HEADER];
+  if (typeof own === "string") return `Bearer ${own}`;
   const foreign = dialect && headers[dialect.keyHeader];
   return typeof foreign === "string" ? foreign : headers.authorization;
 }

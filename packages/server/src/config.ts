@@ -19,6 +19,8 @@ export interface Config {
   numbers: Numbers;
   /** What names of images on other platforms mean here; undefined: only what is known without. */
   imageAliases: ImageAliases | undefined;
+  /** Below which name ports have hosts of their own; undefined: localhost. */
+  previewDomain: string | undefined;
   /** Where alerts are sent; undefined: nowhere. */
   webhook: WebhookSettings | undefined;
 }
@@ -53,6 +55,7 @@ export function readConfig(env: Environment, { uid, isTerminal }: Surroundings):
       ...parseNumbers(env.HOLDFAST_NUMBERS_JSON || "{}", "HOLDFAST_NUMBERS_JSON"),
     },
     imageAliases: readImageAliases(env.HOLDFAST_IMAGE_ALIASES),
+    previewDomain: readDomain(env.HOLDFAST_PREVIEW_DOMAIN),
     webhook: readWebhook(env),
   };
 }
@@ -64,6 +67,18 @@ function readPort(text: string | undefined): number {
   throw new StartFailure(
     `HOLDFAST_PORT is "${text}".`,
     "Set it to a port between 1 and 65535, or 0 for any.",
+  );
+}
+
+const DOMAIN = /^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$/;
+
+function readDomain(text: string | undefined): string | undefined {
+  if (!text) return undefined;
+  const domain = text.toLowerCase();
+  if (DOMAIN.test(domain)) return domain;
+  throw new StartFailure(
+    `HOLDFAST_PREVIEW_DOMAIN is "${text}".`,
+    "Set it to a domain such as preview.example.com, all names below which lead to this server.",
   );
 }
 

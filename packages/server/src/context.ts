@@ -1,8 +1,9 @@
+import type { EventEmitter } from "node:events";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
-import type { FastifyBaseLogger, FastifyInstance, FastifyRequest, RawServerDefault } from "fastify";
+import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
 import type { ImageAliases } from "./adapters/image-aliases.ts";
 import type { Keys } from "./auth.ts";
 import type { Callers } from "./callers.ts";
@@ -44,6 +45,17 @@ export interface HttpParts {
   logs?: LogBook | undefined;
   /** What names of images on other platforms mean here. */
   imageAliases?: ImageAliases | undefined;
+  /** Below which name every port of every sandbox has a host; default `localhost`. */
+  previewDomain?: string | undefined;
+}
+
+/** What a report says of a request. */
+export interface Asked {
+  id: string;
+  method: string;
+  url: string;
+  owner: string | null;
+  routeOptions?: { schema?: { operationId?: string } | undefined };
 }
 
 /** What routes are given. */
@@ -51,7 +63,10 @@ export interface RouteContext extends HttpParts {
   callers: Callers;
   peers: PeerWatch;
   /** What a caller is told of an error; counts it, and logs what is ours. `left`: nobody is there to be told. */
-  report(thrown: unknown, request: FastifyRequest, left: boolean): WireError;
+  report(thrown: unknown, request: Asked, left: boolean): WireError;
   /** Takes the host's paths out of a text. */
   scrub: Scrub;
+  /** Where requests for another protocol arrive that are the API's. */
+  upgrades: EventEmitter;
+  domain: string;
 }

@@ -112,8 +112,8 @@ describe("bad requests", () => {
       status: 404,
       code: "not_found",
     });
-    const response = await server.fetch("/v1/sandboxes/a", { method: "PATCH" });
-    expect(response.headers.get("allow")).toBe("DELETE, GET");
+    const response = await server.fetch("/v1/sandboxes/a", { method: "PUT" });
+    expect(response.headers.get("allow")).toBe("DELETE, GET, PATCH");
     expect(await errorOf(response)).toMatchObject({ status: 405, code: "method_not_allowed" });
   });
 

@@ -1,6 +1,13 @@
-import { type IncomingMessage, type Server, STATUS_CODES } from "node:http";
+import { EventEmitter } from "node:events";
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  STATUS_CODES,
+} from "node:http";
 import type { Socket } from "node:net";
-import { type ErrorCode, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
+import { type ErrorCode, HoldfastError, isHoldfastError, type Numbers, randomText } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
 import { blaxelRoutes } from "./adapters/blaxel/routes.ts";
@@ -12,6 +19,8 @@ import type { App, HttpParts, RouteContext } from "./context.ts";
 import { registerDocs } from "./docs.ts";
 import { createScrub, type Scrub, toWireError } from "./errors.ts";
 import { PeerWatch } from "./peer-watch.ts";
+import { FrontDoor } from "./ports/door.ts";
+import { DEFAULT_DOMAIN } from "./ports/preview-urls.ts";
 import { retryAfterSeconds } from "./retry-after.ts";
 import { RouteTable } from "./route-table.ts";
 import { alertRoutes } from "./routes/alerts.ts";
@@ -28,6 +37,8 @@ import { imageRoutes } from "./routes/images.ts";
 import { logRoutes } from "./routes/logs.ts";
 import { mountRoutes } from "./routes/mounts.ts";
 import { operatorRoutes } from "./routes/operator.ts";
+import { portRoutes } from "./routes/ports.ts";
+import { previewRoutes } from "./routes/previews.ts";
 import { resourceRoutes } from "./routes/resources.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
@@ -50,6 +61,8 @@ const ROUTES = [
   fileRoutes,
   driveRoutes,
   mountRoutes,
+  portRoutes,
+  previewRoutes,
   imageRoutes,
   resourceRoutes,
   eventRoutes,
@@ -64,8 +77,11 @@ const ROUTES = [
 /** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
 export function buildHttp(parts: HttpParts): App {
   const scrub = createScrub(parts.hostPaths ?? []);
+  const upgrades = new EventEmitter();
   const context: RouteContext = {
     ...parts,
+    upgrades,
+    domain: parts.previewDomain ?? DEFAULT_DOMAIN,
     callers: new Callers(),
     peers: new PeerWatch({ everyMs: parts.numbers.streamKeepaliveMs, stallMs: parts.numbers.httpStallMs }),
     report: createReport(parts, scrub),
@@ -74,30 +90,25 @@ export function buildHttp(parts: HttpParts): App {
   const nextId = requestIds();
   const fail = createFailure(context);
   const table = new RouteTable();
+  const gate = new Gate(context.keys);
+  const start = new StartGate(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
+  const door = new FrontDoor(context, { gate, start, nextId, domain: context.domain });
   const app: App = Fastify({
     logger: false,
     genReqId: nextId,
     exposeHeadRoutes: false,
     return503OnClosing: false,
     bodyLimit: parts.numbers.bodyLimitBytes,
-    keepAliveTimeout: parts.numbers.httpKeepAliveMs,
     routerOptions: { maxParamLength: MAX_PARAM_LENGTH },
-    http: {
-      maxHeaderSize: parts.numbers.headerLimitBytes,
-      headersTimeout: parts.numbers.httpReceiveMs,
-      shouldUpgradeCallback: (request) => isForSocket(request, table),
-    },
-    /** Files may take as long as they move; every body has a timer of its own. */
-    requestTimeout: 0,
+    serverFactory: (handler) => listenerFor({ handler, door, table, upgrades, numbers: parts.numbers }),
     frameworkErrors: fail,
     clientErrorHandler: (error, socket) => refuseConnection(error, socket, nextId(), scrub),
   });
-  limitConnections(app.server, parts.numbers.httpConnections);
   app.setValidatorCompiler(validatorCompiler);
   app.setSerializerCompiler(() => JSON.stringify);
   app.setErrorHandler(fail);
   registerJson(app, parts);
-  registerHooks(app, context);
+  registerHooks(app, context, { gate, start });
 
   app.addHook("onRoute", (route) => table.add(route));
   app.setNotFoundHandler((request, reply) => refuseRoute(table, request, reply));
@@ -113,8 +124,36 @@ function requestIds(): () => string {
   return () => `${prefix}${(count++).toString(36).padStart(6, "0")}`;
 }
 
-function limitConnections(server: Server, connections: number): void {
-  server.maxConnections = connections;
+interface ListenerParts {
+  handler: RequestListener;
+  door: FrontDoor;
+  table: RouteTable;
+  upgrades: EventEmitter;
+  numbers: Numbers;
+}
+
+/** What listens: requests for ports go by the door, and never come to the API's router; all others do. */
+function listenerFor({ handler, door, table, upgrades, numbers }: ListenerParts): Server {
+  const server = createServer(
+    {
+      maxHeaderSize: numbers.headerLimitBytes,
+      headersTimeout: numbers.httpReceiveMs,
+      keepAliveTimeout: numbers.httpKeepAliveMs,
+      /** Files may take as long as they move; every body has a timer of its own. */
+      requestTimeout: 0,
+      shouldUpgradeCallback: (request) => door.takesUpgrade(request) || isForSocket(request, table),
+    },
+    (request, response) => {
+      if (door.takes(request)) door.serve(request, response);
+      else handler(request, response);
+    },
+  );
+  server.maxConnections = numbers.httpConnections;
+  server.on("upgrade", (request, socket, head) => {
+    if (door.takesUpgrade(request)) door.upgrade(request, socket as Socket, head);
+    else upgrades.emit("upgrade", request, socket, head);
+  });
+  return server;
 }
 
 /** Asks to upgrade that are not for a socket of ours (curl offers HTTP/2 this way) are answered as if they had not. */
@@ -133,10 +172,12 @@ function registerJson(app: App, { numbers }: HttpParts): void {
   });
 }
 
-function registerHooks(app: App, context: RouteContext): void {
-  const gate = new Gate(context.keys);
+function registerHooks(
+  app: App,
+  context: RouteContext,
+  { gate, start }: { gate: Gate; start: StartGate },
+): void {
   app.decorateRequest("owner", null);
-  const start = new StartGate(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
   app.addHook("onRequest", async (request, reply) => {
     reply.header("x-request-id", request.id);
     const facts = request.routeOptions.config;

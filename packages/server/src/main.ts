@@ -118,6 +118,7 @@ export async function startServer(
     hostPaths,
     logs: book,
     imageAliases: config.imageAliases,
+    previewDomain: config.previewDomain,
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
   await app.listen({ host: config.host, port: config.port });

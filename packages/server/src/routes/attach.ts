@@ -13,6 +13,8 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
   const { callers, log, metrics, numbers } = context;
   await app.register(websocket, {
     options: {
+      // Only those come here that are not a port's.
+      server: context.upgrades as never,
       maxPayload: numbers.bodyLimitBytes,
       // Never one that carries a key: the answer's headers are nobody's secret.
       handleProtocols: (offered) => (offered.has(SUBPROTOCOL) ? SUBPROTOCOL : false),

@@ -32,6 +32,8 @@ export interface EngineDouble {
   drives?: Loose<EngineApi["drives"]>;
   driveFiles?: Loose<EngineApi["driveFiles"]>;
   images?: Loose<EngineApi["images"]>;
+  ports?: Loose<EngineApi["ports"]>;
+  previews?: Loose<EngineApi["previews"]>;
   alerts?: Loose<EngineApi["alerts"]>;
   events?: EngineApi["events"];
   followEvents?: EngineApi["followEvents"];

@@ -1,0 +1,210 @@
+import { request as ask, type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
+import type { Duplex, Readable } from "node:stream";
+import { HoldfastError, isHoldfastError } from "@holdfast/contract";
+import type { EngineApi, PortConnection } from "@holdfast/engine";
+import type { HttpParts } from "../context.ts";
+import { answerHeaders, type HeaderPairs } from "./headers.ts";
+
+/** A request that is to be put to a program inside. */
+export interface Order {
+  ref: string;
+  port: number;
+  method: string;
+  path: string;
+  headers: HeaderPairs;
+  /** Null where there is none. */
+  body: Readable | null;
+  /** Below which path of this server the program is found; empty where it has a host of its own. */
+  prefix: string;
+  /** Ends all of it. */
+  signal: AbortSignal;
+}
+
+/** What a program inside has begun to answer. */
+export interface Answer {
+  readonly status: number;
+  /** Passes it on to its end. Resolves when it is over, whichever way. */
+  send(response: ServerResponse): Promise<void>;
+}
+
+/** What may be asked for again when nobody knows whether it was heard: it changes nothing. */
+const SAFE = new Set(["GET", "HEAD", "OPTIONS"]);
+/** How often one that was cut before it was answered is put again. */
+const REPEATS = 2;
+
+/**
+ * Puts requests to the programs that listen in sandboxes. Each has a connection of its own, so that a program that is restarted, or
+ * a sandbox that sleeps, cuts what it was answering and nothing else. What is cut before its answer came is asked again where that
+ * is harmless, and otherwise told as what it is: nobody knows whether it took effect. What is cut in the middle of an answer is cut
+ * for the caller too, and never looks like an end.
+ */
+export class PortProxy {
+  readonly #engine: Pick<EngineApi, "ports">;
+  readonly #answerMs: number;
+
+  constructor({ engine, numbers }: Pick<HttpParts, "engine" | "numbers">) {
+    this.#engine = engine;
+    this.#answerMs = numbers.portAnswerMs;
+  }
+
+  async ask(order: Order): Promise<Answer> {
+    return this.#tried(order, async (connection) => {
+      const { response } = await this.#put(connection, order, [...order.headers, ["connection", "close"]]);
+      if (response !== null) return answerOf(response, connection, order);
+      throw new HoldfastError("port_cut", { message: "The program changed to another protocol unasked." });
+    });
+  }
+
+  /** Asks for another protocol; where the program agrees, `socket` speaks it with the program from then on. */
+  async upgrade(
+    order: Order & { protocol: string; socket: Duplex; head: Buffer },
+  ): Promise<Answer | "tunnel"> {
+    const { protocol, socket, head } = order;
+    return this.#tried(order, async (connection) => {
+      const headers = [...order.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
+      const { response, upgraded } = await this.#put(connection, order, headers);
+      if (response !== null) return answerOf(response, connection, order);
+      connection.settled();
+      socket.write(headOf(upgraded.message));
+      if (upgraded.head.length > 0) socket.write(upgraded.head);
+      if (head.length > 0) upgraded.socket.write(head);
+      join(socket, upgraded.socket, () => connection.used());
+      return "tunnel";
+    });
+  }
+
+  async #tried<Result>(order: Order, act: (connection: PortConnection) => Promise<Result>): Promise<Result> {
+    const mayRepeat = SAFE.has(order.method) && order.body === null;
+    for (let repeats = 0; ; repeats += 1) {
+      const connection = await this.#engine.ports.connect(order.ref, order.port, order.signal);
+      try {
+        return await act(connection);
+      } catch (error) {
+        connection.bytes.destroy();
+        order.signal.throwIfAborted();
+        if (isHoldfastError(error)) throw error;
+        if (mayRepeat && repeats < REPEATS) continue;
+        throw new HoldfastError("port_cut", {
+          sandboxId: connection.sandboxId,
+          dispatched: "unknown",
+          cause: error,
+        });
+      }
+    }
+  }
+
+  /** Resolves with the head of the answer. Rejects where the connection ends before it, or nothing happens for too long. */
+  #put(connection: PortConnection, order: Order, headers: HeaderPairs): Promise<Put> {
+    const { method, path, body } = order;
+    return new Promise<Put>((resolve, reject) => {
+      const request = ask({
+        method,
+        path,
+        headers: headers.flat(),
+        setHost: false,
+        createConnection: () => connection.bytes as never,
+      });
+      const patience = setTimeout(() => reject(silent(connection, order)), this.#answerMs);
+      const settle = (act: () => void) => {
+        clearTimeout(patience);
+        act();
+      };
+      const used = () => {
+        patience.refresh();
+        connection.used();
+      };
+      request.on("response", (response) => settle(() => resolve({ response, upgraded: null })));
+      request.on("upgrade", (message, socket, head) =>
+        settle(() => resolve({ response: null, upgraded: { message, socket, head } })),
+      );
+      request.on("error", (error) => settle(() => reject(error)));
+      request.on("close", () =>
+        settle(() => reject(new Error("the connection was closed without an answer"))),
+      );
+      send(request, body, used);
+    });
+  }
+}
+
+type Put =
+  | { response: IncomingMessage; upgraded: null }
+  | { response: null; upgraded: { message: IncomingMessage; socket: Duplex; head: Buffer } };
+
+/** An answer may come before all of the body was taken: the rest is then read for nobody, and the caller's connection goes. */
+function send(request: ClientRequest, body: Readable | null, used: () => void): void {
+  if (body === null) {
+    request.end();
+    return;
+  }
+  body.on("data", used);
+  body.pipe(request);
+  const leave = () => {
+    body.off("data", used);
+    body.unpipe(request);
+    body.resume();
+  };
+  request.on("close", leave);
+  request.on("error", leave);
+}
+
+const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =>
+  new HoldfastError("port_silent", {
+    sandboxId,
+    dispatched: "unknown",
+    message: `What listens at port ${port} of the sandbox has not answered in time.`,
+  });
+
+function answerOf(response: IncomingMessage, connection: PortConnection, order: Order): Answer {
+  const { statusCode: status = 502, statusMessage, rawHeaders } = response;
+  return {
+    status,
+    send: (to) =>
+      new Promise((resolve) => {
+        connection.settled();
+        const isWhole = () => response.complete;
+        const cut = () => {
+          connection.bytes.destroy();
+          if (!isWhole() || !to.writableEnded) to.destroy();
+        };
+        to.once("close", () => {
+          connection.bytes.destroy();
+          resolve();
+        });
+        response.on("data", () => connection.used());
+        response.once("error", cut);
+        response.once("close", () => {
+          if (!isWhole()) cut();
+        });
+        response.once("end", () => {
+          if (!isWhole()) return;
+          const trailers = response.rawTrailers;
+          if (trailers.length > 0 && to.getHeader("trailer") !== undefined)
+            to.addTrailers(response.trailers as never);
+          to.end();
+        });
+        to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+        response.pipe(to, { end: false });
+      }),
+  };
+}
+
+/** The answer that agrees to another protocol, to the letter. */
+function headOf({ statusCode = 101, statusMessage = "", rawHeaders }: IncomingMessage): string {
+  const lines = [`HTTP/1.1 ${statusCode} ${statusMessage}`];
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2)
+    lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`);
+  return `${lines.join("\r\n")}\r\n\r\n`;
+}
+
+/** Each side hears all that the other says; when one is gone, so is the other. */
+function join(one: Duplex, other: Duplex, used: () => void): void {
+  for (const [from, to] of [
+    [one, other],
+    [other, one],
+  ] as const) {
+    from.on("error", () => undefined);
+    from.on("data", used);
+    from.once("close", () => to.destroy());
+    from.pipe(to);
+  }
+}

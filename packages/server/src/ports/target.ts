@@ -1,0 +1,68 @@
+import { isName, isSandboxId } from "@holdfast/contract";
+
+/**
+ * What a request that is not for the API asks for, by how it says so: a host of the port's own, a preview's path, or, with a key,
+ * a path of the API. `path` is what the program inside is asked for, as it came: nothing of it is decoded or made simpler.
+ */
+export type Target =
+  | { via: "host"; ref: string; port: number; path: string }
+  | { via: "preview"; by: string; path: string; prefix: string }
+  | { via: "path"; ref: string; port: number; path: string; prefix: string };
+
+export const PREVIEW_PATH = "/preview/";
+
+const IN_HOST = /^(\d{1,5})-([a-z0-9_-]+)$/;
+const IN_PREVIEW = /^\/preview\/((?:hfp|prv)_[A-Za-z0-9_-]+)(\/[^?]*)?(\?.*)?$/;
+const IN_API = /^\/v1\/sandboxes\/([^/?]+)\/ports\/(\d{1,5})(\/[^?]*)?(\?.*)?$/;
+const ABSOLUTE = /^https?:\/\/[^/?#]*/i;
+
+/** The host comes first: whatever path is asked for there, it is the program's and never the API's. */
+export function targetOf(host: string | undefined, url: string, domain: string): Target | null {
+  const path = pathOf(url);
+  const named = hostTarget(host, domain);
+  if (named !== null) return { via: "host", ...named, path };
+  const preview = IN_PREVIEW.exec(path);
+  if (preview?.[1] !== undefined) {
+    const [, by, rest = "/", query = ""] = preview;
+    return { via: "preview", by, path: rest + query, prefix: `${PREVIEW_PATH}${by}` };
+  }
+  return apiTarget(path);
+}
+
+function hostTarget(host: string | undefined, domain: string): { ref: string; port: number } | null {
+  const [name = ""] = (host ?? "").toLowerCase().split(":", 1);
+  if (!name.endsWith(`.${domain}`)) return null;
+  const [, digits = "", ref = ""] = IN_HOST.exec(name.slice(0, -domain.length - 1)) ?? [];
+  const port = portIn(digits);
+  return port !== null && isRef(ref) ? { ref, port } : null;
+}
+
+function apiTarget(path: string): Target | null {
+  const [, coded, digits, rest = "/", query = ""] = IN_API.exec(path) ?? [];
+  if (coded === undefined || digits === undefined) return null;
+  const ref = decoded(coded);
+  const port = portIn(digits);
+  if (ref === null || port === null || !isRef(ref)) return null;
+  return { via: "path", ref, port, path: rest + query, prefix: `/v1/sandboxes/${coded}/ports/${digits}` };
+}
+
+/** A request line may have the whole URL in it; the host is that of the header all the same. */
+function pathOf(url: string): string {
+  const path = url.replace(ABSOLUTE, "");
+  return path === "" || path.startsWith("?") ? `/${path}` : path;
+}
+
+const isRef = (ref: string): boolean => isSandboxId(ref) || isName(ref);
+
+function portIn(digits: string): number | null {
+  const port = Number(digits);
+  return digits !== "" && port >= 1 && port <= 65_535 ? port : null;
+}
+
+function decoded(text: string): string | null {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,65 @@
+import { Type } from "@fastify/type-provider-typebox";
+import { Port } from "@holdfast/contract";
+import type { FastifyReply, FastifyRequest } from "fastify";
+import { KEY_HEADER } from "../auth.ts";
+import type { App, RouteContext } from "../context.ts";
+import { orderFor } from "../ports/door.ts";
+import { PortProxy } from "../ports/proxy.ts";
+import { targetOf } from "../ports/target.ts";
+import { SandboxRef } from "../schemas.ts";
+import { takeAnyBody } from "./files.ts";
+import { SERVING_ERRORS } from "./sandboxes.ts";
+
+const InPort = Type.Object({ ...SandboxRef.properties, port: Port });
+const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] as const;
+
+/** Below this, a path is the program's own, whatever it looks like. */
+export function portRoutes(app: App, context: RouteContext): void {
+  const { callers } = context;
+  const proxy = new PortProxy(context);
+  takeAnyBody(app);
+
+  for (const url of ["/v1/sandboxes/:ref/ports/:port", "/v1/sandboxes/:ref/ports/:port/*"]) {
+    for (const method of METHODS) {
+      app.route({
+        method,
+        url,
+        schema: {
+          ...(url.endsWith("*") ? described(method) : { hide: true }),
+          params: InPort,
+        },
+        config: { errors: [...SERVING_ERRORS, "port_closed", "port_cut", "port_silent", "too_many_streams"] },
+        handler: forward,
+      });
+    }
+  }
+
+  async function forward(request: FastifyRequest, reply: FastifyReply) {
+    const { ref, port } = request.params as { ref: string; port: number };
+    const { raw } = request;
+    const target = targetOf(undefined, raw.url ?? "/", context.domain);
+    const order = orderFor(raw, {
+      ref,
+      port,
+      path: target?.path ?? "/",
+      prefix: target?.via === "path" ? target.prefix : "",
+      // The key came in one of them, and the program inside is nobody to be told.
+      withheld: new Set([raw.headers[KEY_HEADER] === undefined ? "authorization" : KEY_HEADER]),
+      cookie: undefined,
+      signal: callers.signal(reply.raw),
+    });
+    const answer = await proxy.ask(order);
+    reply.hijack();
+    const stop = raw.socket && context.peers.watch(raw.socket, () => reply.raw.destroy());
+    await answer.send(reply.raw).finally(stop);
+  }
+}
+
+const described = (method: string) => ({
+  operationId: `${method.toLowerCase()}Port`,
+  summary: `${method} to a program that listens at a port inside, over HTTP or as a WebSocket.`,
+  description:
+    "What follows the port is the program's own path, passed on as it is. A sandbox that sleeps is woken. Errors of Holdfast have its error body; all else is the program's answer. The key is not passed on: where the program wants an Authorization header of its own, send the key as X-Holdfast-Key.",
+  tags: ["ports"],
+  response: { 200: { description: "Whatever the program answers.", type: "null" } },
+});
