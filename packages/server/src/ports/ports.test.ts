@@ -1,0 +1,575 @@
+import { once } from "node:events";
+import {
+  request as ask,
+  createServer,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from "node:http";
+import { type AddressInfo, connect, type Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { HoldfastError, type SandboxId } from "@holdfast/contract";
+import type { Grant, PortConnection } from "@holdfast/engine";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { aSandbox, authorized, type EngineDouble, KEY, serve, type TestServer } from "../testing/double.ts";
+
+const sandbox = aSandbox();
+const HOST = `3000-${sandbox.id}.localhost`;
+const RIGHT = `hfp_0123456789abcdef_${"A".repeat(43)}`;
+
+interface Inside {
+  /** A program that listens at port 3000 of the sandbox. */
+  program: Server;
+  connections: Socket[];
+  settled: number;
+  engine: EngineDouble;
+  /** Takes the token back. */
+  revoke(): void;
+  isPublic: boolean;
+  grantPort: number;
+}
+
+async function inside(handle: (request: IncomingMessage, response: ServerResponse) => void): Promise<Inside> {
+  const program = createServer(handle);
+  program.listen(0, "127.0.0.1");
+  await once(program, "listening");
+  onTestFinished(() => {
+    program.closeAllConnections();
+    program.close();
+    for (const each of found.connections) each.destroy();
+  });
+  const revoked = new AbortController();
+  const grant = (): Grant => ({
+    previewId: "prv_0123456789abcdef" as Grant["previewId"],
+    sandboxId: sandbox.id as SandboxId,
+    port: found.grantPort,
+    expiresAt: Date.now() + 60_000,
+    signal: revoked.signal,
+  });
+  const reach = async (_ref: string, port: number, signal: AbortSignal): Promise<PortConnection> => {
+    if (port !== 3000) throw new HoldfastError("port_closed", { sandboxId: sandbox.id, dispatched: "no" });
+    const socket = connect((program.address() as AddressInfo).port, "127.0.0.1");
+    await once(socket, "connect");
+    socket.on("error", () => undefined);
+    signal.addEventListener("abort", () => socket.destroy());
+    if (signal.aborted) socket.destroy();
+    found.connections.push(socket);
+    const settled = () => {
+      found.settled += 1;
+    };
+    return { sandboxId: sandbox.id as SandboxId, bytes: socket, settled, used: () => undefined };
+  };
+  const found: Inside = {
+    program,
+    connections: [],
+    settled: 0,
+    isPublic: false,
+    grantPort: 3000,
+    revoke: () => revoked.abort(new HoldfastError("preview_denied")),
+    engine: {
+      sandboxes: {
+        get: async (ref) => {
+          if (ref === sandbox.id || ref === sandbox.name) return sandbox;
+          throw new HoldfastError("sandbox_not_found");
+        },
+      },
+      ports: { connect: reach },
+      previews: {
+        admit: (token) => {
+          if (token === RIGHT && !revoked.signal.aborted) return grant();
+          throw new HoldfastError("preview_denied");
+        },
+        admitPublic: () => (found.isPublic ? grant() : null),
+        byId: () => null,
+      },
+    },
+  };
+  return found;
+}
+
+interface Heard {
+  status: number;
+  headers: IncomingMessage["headers"];
+  text: string;
+  isWhole: boolean;
+}
+
+/** As `fetch`, but for the host and the path, which are sent as they are given. */
+function hear(
+  server: TestServer,
+  {
+    path = "/",
+    host,
+    ...options
+  }: { path?: string; host?: string; method?: string; body?: string; headers?: Record<string, string> },
+): Promise<Heard> {
+  const { port } = new URL(server.url);
+  const { body, headers = {}, method = "GET" } = options;
+  return new Promise((resolve, reject) => {
+    const request = ask(
+      {
+        host: "127.0.0.1",
+        port,
+        path,
+        method,
+        headers: { ...(host ? { host } : {}), ...headers },
+        agent: false,
+      },
+      (response) => {
+        let text = "";
+        response.on("data", (chunk) => {
+          text += chunk;
+        });
+        response.on("close", () =>
+          resolve({
+            status: response.statusCode ?? 0,
+            headers: response.headers,
+            text,
+            isWhole: response.complete,
+          }),
+        );
+        response.on("error", () => undefined);
+      },
+    );
+    request.on("error", reject);
+    request.end(body);
+  });
+}
+
+const echo = (request: IncomingMessage, response: ServerResponse) => {
+  let body = "";
+  request.on("data", (chunk) => {
+    body += chunk;
+  });
+  request.on("end", () => {
+    const { method, url, headers } = request;
+    response.writeHead(201, { "x-program": "yes", "content-type": "application/json" });
+    response.end(JSON.stringify({ method, url, headers, body }));
+  });
+};
+
+describe("below a path of the API", () => {
+  test("the program gets the request as it is, but for the key", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const path = "/v1/sandboxes/demo/ports/3000/a%2Fb/../c?x=%41&y";
+    const heard = await hear(server, {
+      path,
+      method: "PUT",
+      body: "hello",
+      headers: { ...authorized, "content-type": "text/x-own", cookie: "a=b", "content-length": "5" },
+    });
+    expect(heard).toMatchObject({ status: 201, headers: { "x-program": "yes" }, isWhole: true });
+    const { headers, ...rest } = JSON.parse(heard.text);
+    expect(rest).toEqual({ method: "PUT", url: "/a%2Fb/../c?x=%41&y", body: "hello" });
+    expect(headers).toMatchObject({
+      host: "localhost:3000",
+      cookie: "a=b",
+      "content-type": "text/x-own",
+      "x-forwarded-prefix": "/v1/sandboxes/demo/ports/3000",
+    });
+    expect(JSON.stringify(headers)).not.toContain(KEY);
+  });
+
+  test("the program's own Authorization comes through where the key comes in a header of its own", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const heard = await hear(server, {
+      path: "/v1/sandboxes/demo/ports/3000/",
+      headers: { "x-holdfast-key": KEY, authorization: "Basic own" },
+    });
+    const { headers } = JSON.parse(heard.text);
+    expect(headers.authorization).toBe("Basic own");
+    expect(JSON.stringify(headers)).not.toContain(KEY);
+  });
+
+  test("nobody comes in without a key, whatever token there is", async () => {
+    const { engine, connections } = await inside(echo);
+    await using server = await serve(engine);
+    const path = `/v1/sandboxes/demo/ports/3000/?holdfast_token=${RIGHT}`;
+    expect(await hear(server, { path })).toMatchObject({ status: 401 });
+    expect(connections).toHaveLength(0);
+  });
+
+  test("what the engine has against it is told as ever", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/4000/");
+    expect(response.status).toBe(502);
+    expect(await response.json()).toMatchObject({ error: { code: "port_closed", dispatched: "no" } });
+    const wrong = await server.fetch("/v1/sandboxes/demo/ports/70000/");
+    expect(wrong.status).toBe(400);
+  });
+
+  test.each(["HEAD", "OPTIONS", "PATCH", "DELETE"])("%s goes through", async (method) => {
+    const { engine } = await inside((request, response) => {
+      response.writeHead(200, { "x-method": request.method ?? "", "content-length": "3" });
+      response.end(request.method === "HEAD" ? undefined : "abc");
+    });
+    await using server = await serve(engine);
+    const heard = await hear(server, { path: "/v1/sandboxes/demo/ports/3000/", method, headers: authorized });
+    expect(heard).toMatchObject({ status: 200, headers: { "x-method": method, "content-length": "3" } });
+    expect(heard.text).toBe(method === "HEAD" ? "" : "abc");
+  });
+
+  test("an answer without a length streams as it comes", async () => {
+    const more = Promise.withResolvers<void>();
+    const { engine } = await inside(async (_request, response) => {
+      response.write("first\n");
+      await more.promise;
+      response.end("second\n");
+    });
+    await using server = await serve(engine);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
+    const reader = response.body?.getReader();
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe("first\n");
+    more.resolve();
+    expect(Buffer.from((await reader?.read())?.value ?? []).toString()).toBe("second\n");
+    expect((await reader?.read())?.done).toBe(true);
+  });
+
+  test("a large upload and a large answer come through whole", async () => {
+    const { engine } = await inside((request, response) => {
+      request.pipe(response);
+    });
+    await using server = await serve(engine);
+    const body = Buffer.alloc(9_000_000, "0123456789");
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/", { method: "POST", body });
+    expect(Buffer.from(await response.arrayBuffer()).equals(body)).toBe(true);
+  });
+});
+
+describe("an answer", () => {
+  test("that is cut in the middle is cut for the caller, and is no whole one", async () => {
+    const { engine } = await inside((_request, response) => {
+      response.writeHead(200, { "content-length": "100" });
+      response.write("part");
+      setTimeout(() => response.destroy(), 20);
+    });
+    await using server = await serve(engine);
+    const path = "/v1/sandboxes/demo/ports/3000/";
+    const heard = await hear(server, { path, headers: authorized });
+    expect(heard).toMatchObject({ text: "part", isWhole: false });
+  });
+
+  test("in chunks that is cut in the middle is no whole one either", async () => {
+    const { engine } = await inside((_request, response) => {
+      response.write("part");
+      setTimeout(() => response.socket?.destroy(), 20);
+    });
+    await using server = await serve(engine);
+    const heard = await hear(server, { path: "/v1/sandboxes/demo/ports/3000/", headers: authorized });
+    expect(heard).toMatchObject({ text: "part", isWhole: false });
+  });
+
+  test("that was cut before it began is asked for again where that changes nothing", async () => {
+    let asked = 0;
+    const { engine } = await inside((request, response) => {
+      asked += 1;
+      if (asked === 1) request.socket.destroy();
+      else response.end("ok");
+    });
+    await using server = await serve(engine);
+    expect((await server.fetch("/v1/sandboxes/demo/ports/3000/")).status).toBe(200);
+    expect(asked).toBe(2);
+  });
+
+  test("to a request that may have changed something is not asked for again, and the error says so", async () => {
+    let asked = 0;
+    const { engine } = await inside((request) => {
+      asked += 1;
+      request.socket.destroy();
+    });
+    await using server = await serve(engine);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/", { method: "POST", body: "x" });
+    expect(await response.json()).toMatchObject({ error: { code: "port_cut", dispatched: "unknown" } });
+    expect(asked).toBe(1);
+  });
+
+  test("that never comes is given up", async () => {
+    const { engine, connections } = await inside(() => undefined);
+    await using server = await serve(engine, { numbers: { portAnswerMs: 50 } });
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
+    expect(response.status).toBe(504);
+    expect(await response.json()).toMatchObject({ error: { code: "port_silent", dispatched: "unknown" } });
+    await expect.poll(() => connections.every(({ destroyed }) => destroyed)).toBe(true);
+  });
+
+  test("whose caller has left is not waited for", async () => {
+    const { engine, connections } = await inside(() => undefined);
+    await using server = await serve(engine);
+    const leaving = new AbortController();
+    const call = server
+      .fetch("/v1/sandboxes/demo/ports/3000/", { signal: leaving.signal })
+      .catch(() => "left");
+    await expect.poll(() => connections.length).toBe(1);
+    leaving.abort();
+    expect(await call).toBe("left");
+    await expect.poll(() => connections[0]?.destroyed).toBe(true);
+  });
+
+  test("that has begun holds nobody awake by itself any more", async () => {
+    const found = await inside((_request, response) => response.write("first"));
+    await using server = await serve(found.engine);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
+    await expect.poll(() => found.settled).toBe(1);
+    await response.body?.cancel();
+  });
+});
+
+describe("on a host of its own", () => {
+  test("nobody comes in without a token or a key, and nobody learns what exists", async () => {
+    const { engine, connections } = await inside(echo);
+    await using server = await serve(engine);
+    expect(await hear(server, { host: HOST })).toMatchObject({ status: 401 });
+    const denied = await hear(server, { host: HOST, path: "/?holdfast_token=wrong" });
+    expect(JSON.parse(denied.text)).toMatchObject({ error: { code: "preview_denied" } });
+    const other = await hear(server, { host: "3000-nobody.localhost", path: `/?holdfast_token=${RIGHT}` });
+    expect(JSON.parse(other.text)).toMatchObject({ error: { code: "preview_denied" } });
+    expect(connections).toHaveLength(0);
+  });
+
+  test.each<[by: string, options: { path?: string; headers?: Record<string, string> }]>([
+    ["its URL", { path: `/x?a=b&holdfast_token=${RIGHT}` }],
+    ["another client's parameter", { path: `/x?bl_preview_token=${RIGHT}&a=b` }],
+    ["a header", { path: "/x?a=b", headers: { "x-holdfast-preview-token": RIGHT } }],
+    ["another client's header", { path: "/x?a=b", headers: { "x-blaxel-preview-token": RIGHT } }],
+    ["a cookie", { path: "/x?a=b", headers: { cookie: `own=1; holdfast_preview=${RIGHT}` } }],
+    ["a key", { path: "/x?a=b", headers: authorized }],
+  ])("a request comes in by %s, which the program never sees", async (_by, options) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const heard = await hear(server, { host: HOST, ...options });
+    expect(heard.status).toBe(201);
+    const { url, headers } = JSON.parse(heard.text);
+    expect(url).toBe("/x?a=b");
+    expect(headers.host).toBe(HOST);
+    expect(heard.text).not.toContain(RIGHT);
+    expect(heard.text).not.toContain(KEY);
+    if (options.headers?.cookie) expect(headers.cookie).toBe("own=1");
+  });
+
+  test("a token of another port opens nothing", async () => {
+    const found = await inside(echo);
+    found.grantPort = 3001;
+    await using server = await serve(found.engine);
+    const heard = await hear(server, { host: HOST, path: `/?holdfast_token=${RIGHT}` });
+    expect(heard).toMatchObject({ status: 403 });
+  });
+
+  test("a port that is open to everybody is, and an Authorization that is no key of ours is the program's", async () => {
+    const found = await inside(echo);
+    found.isPublic = true;
+    await using server = await serve(found.engine);
+    const heard = await hear(server, { host: HOST, headers: { authorization: "Bearer own" } });
+    expect(JSON.parse(heard.text).headers.authorization).toBe("Bearer own");
+  });
+
+  test.each([
+    "/v1/stats",
+    "/../v1/stats",
+    "/..%2fv1/stats",
+    "//v1/stats",
+    "/%2e%2e/v1/stats",
+    "/v1/sandboxes/demo/ports/3000/../../../stats",
+    "http://127.0.0.1/v1/stats",
+    "/healthz",
+    "/openapi.json",
+    "/metrics",
+  ])("%s is the program's, with a token and without", async (path) => {
+    let asked = 0;
+    const { engine } = await inside((_request, response) => {
+      asked += 1;
+      response.end("program");
+    });
+    const stats = async () => {
+      throw new Error("the API was reached");
+    };
+    await using server = await serve({ ...engine, stats });
+    const headers = { "x-holdfast-preview-token": RIGHT };
+    expect(await hear(server, { host: HOST, path, headers })).toMatchObject({ status: 200, text: "program" });
+    expect(asked).toBe(1);
+    expect(await hear(server, { host: HOST, path })).toMatchObject({ status: 401 });
+  });
+
+  test("a browser that comes by the link has the token in a cookie from then on, and not in its URL", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const path = `/deep?a=b&holdfast_token=${RIGHT}`;
+    const heard = await hear(server, { host: HOST, path, headers: { "sec-fetch-mode": "navigate" } });
+    expect(heard).toMatchObject({ status: 302, headers: { location: "/deep?a=b" } });
+    const [cookie = ""] = heard.headers["set-cookie"] ?? [];
+    expect(cookie).toMatch(/^holdfast_preview=hfp_.*; Path=\/; HttpOnly; SameSite=Lax; Max-Age=\d+$/);
+    const next = await hear(server, {
+      host: HOST,
+      path: "/deep?a=b",
+      headers: { cookie: cookie.split(";")[0] ?? "" },
+    });
+    expect(next.status).toBe(201);
+    const twisted = await hear(server, {
+      host: HOST,
+      path: `//evil.example/?holdfast_token=${RIGHT}`,
+      headers: { "sec-fetch-mode": "navigate" },
+    });
+    expect(twisted.headers.location).not.toMatch(/^\/\//);
+  });
+
+  test("somebody whose browser can't be shown it sees a page, with nothing of the request in it", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const heard = await hear(server, {
+      host: HOST,
+      path: "/<script>alert(1)</script>",
+      headers: { "sec-fetch-mode": "navigate", accept: "text/html" },
+    });
+    expect(heard).toMatchObject({ status: 401, headers: { "content-type": "text/html; charset=utf-8" } });
+    expect(heard.text).not.toContain("<script>");
+  });
+
+  test("what came in by a token that is taken back is cut", async () => {
+    const found = await inside((_request, response) => response.write("first"));
+    await using server = await serve(found.engine);
+    const call = hear(server, { host: HOST, headers: { "x-holdfast-preview-token": RIGHT } });
+    await expect.poll(() => found.settled).toBe(1);
+    found.revoke();
+    expect(await call).toMatchObject({ text: "first", isWhole: false });
+    expect(await hear(server, { host: HOST, headers: { "x-holdfast-preview-token": RIGHT } })).toMatchObject({
+      status: 403,
+    });
+  });
+
+  test("nothing is served before the server has started, and all of it is held until then", async () => {
+    const { engine } = await inside(echo);
+    const started = Promise.withResolvers<void>();
+    await using server = await serve(engine, { started: started.promise });
+    const call = hear(server, { host: HOST, headers: authorized });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    started.resolve();
+    expect(await call).toMatchObject({ status: 201 });
+  });
+});
+
+describe("below a preview's path", () => {
+  test("the program is found by the token in it, and told nothing of that", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const heard = await hear(server, { path: `/preview/${RIGHT}/a?b` });
+    expect(heard).toMatchObject({ status: 201 });
+    expect(heard.headers["content-security-policy"]).toContain("sandbox");
+    expect(JSON.parse(heard.text).url).toBe("/a?b");
+    expect(heard.text).not.toContain(RIGHT);
+  });
+
+  test.each(["hfp_0123456789abcdef_wrong", "prv_0123456789abcdef"])("%s opens nothing", async (by) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    expect(await hear(server, { path: `/preview/${by}/` })).toMatchObject({ status: 403 });
+  });
+});
+
+describe("a change of protocol", () => {
+  const agreeing = async () => {
+    const found = await inside(echo);
+    found.program.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+      socket.write(
+        `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Path: ${request.url}\r\n\r\n`,
+      );
+      socket.write(head);
+      socket.pipe(socket);
+      socket.on("error", () => undefined);
+    });
+    return found;
+  };
+
+  function upgrade(
+    server: TestServer,
+    options: { host?: string; path?: string; headers?: Record<string, string> },
+  ) {
+    const { port } = new URL(server.url);
+    const { host, path = "/", headers = {} } = options;
+    const request = ask({
+      host: "127.0.0.1",
+      port,
+      path,
+      headers: { connection: "Upgrade", upgrade: "websocket", ...(host ? { host } : {}), ...headers },
+    });
+    request.end();
+    return new Promise<{ response: IncomingMessage; socket: Socket | null }>((resolve, reject) => {
+      request.on("upgrade", (response, socket) => resolve({ response, socket: socket as Socket }));
+      request.on("response", (response) => {
+        response.resume();
+        resolve({ response, socket: null });
+      });
+      request.on("error", reject);
+    });
+  }
+
+  test.each<[by: string, options: Parameters<typeof upgrade>[1]]>([
+    ["a path of the API", { path: "/v1/sandboxes/demo/ports/3000/ws?x", headers: authorized }],
+    ["a host of its own", { host: HOST, path: `/ws?x&holdfast_token=${RIGHT}` }],
+    ["a cookie", { host: HOST, path: "/ws?x", headers: { cookie: `holdfast_preview=${RIGHT}` } }],
+    ["a preview's path", { path: `/preview/${RIGHT}/ws?x` }],
+  ])("goes through by %s, and both sides hear each other", async (_by, options) => {
+    const found = await agreeing();
+    await using server = await serve(found.engine);
+    const { response, socket } = await upgrade(server, options);
+    expect(response).toMatchObject({ statusCode: 101, headers: { "x-path": "/ws?x" } });
+    socket?.write("hello");
+    expect(String((await once(socket as Socket, "data"))[0])).toBe("hello");
+    expect(found.settled).toBe(1);
+    socket?.destroy();
+    await expect.poll(() => found.connections.every(({ destroyed }) => destroyed)).toBe(true);
+  });
+
+  test("is refused without a right to it, and leaves nothing", async () => {
+    const found = await agreeing();
+    await using server = await serve(found.engine);
+    expect((await upgrade(server, { host: HOST })).response.statusCode).toBe(401);
+    const path = "/v1/sandboxes/demo/ports/3000/ws";
+    expect((await upgrade(server, { path })).response.statusCode).toBe(401);
+    expect((await upgrade(server, { host: HOST, path: "/?holdfast_token=wrong" })).response.statusCode).toBe(
+      403,
+    );
+    expect(found.connections).toHaveLength(0);
+  });
+
+  test("that the program does not agree to is answered as it answers", async () => {
+    const { engine } = await inside((_request, response) => {
+      response.writeHead(426, { "x-program": "yes" });
+      response.end("no");
+    });
+    await using server = await serve(engine);
+    const { response } = await upgrade(server, { host: HOST, headers: authorized });
+    expect(response).toMatchObject({ statusCode: 426, headers: { "x-program": "yes" } });
+  });
+
+  test("at a port at which nothing listens is a typed error", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const { response } = await upgrade(server, { host: `4000-${sandbox.id}.localhost`, headers: authorized });
+    expect(response).toMatchObject({ statusCode: 502, headers: { "x-holdfast-error": "port_closed" } });
+  });
+
+  test("is over for both when the token is taken back, and when the program ends it", async () => {
+    const found = await agreeing();
+    await using server = await serve(found.engine);
+    const headers = { "x-holdfast-preview-token": RIGHT };
+    const one = await upgrade(server, { host: HOST, headers });
+    const other = await upgrade(server, { host: HOST, headers: authorized });
+    found.revoke();
+    await once(one.socket as Socket, "close");
+    expect(other.socket?.destroyed).toBe(false);
+    found.program.closeAllConnections();
+    for (const each of found.connections) each.destroy();
+    await once(other.socket as Socket, "close");
+  });
+
+  test("is over when the server shuts down", async () => {
+    const found = await agreeing();
+    const server = await serve(found.engine);
+    const { socket } = await upgrade(server, { host: HOST, headers: authorized });
+    const closed = once(socket as Socket, "close");
+    await server.app.close();
+    await closed;
+  });
+});
