@@ -54,10 +54,7 @@ const readStarted = (from: Reader) => ({ existed: from.flag(), exec: readExec(fr
 export const startExec = (order: ExecOrder): Ask<{ existed: boolean; exec: KeeperExec }> =>
   ask(REQUEST.execStart, (out) => writeOrder(out, order), readStarted);
 
-export const keepExec = (
-  order: ExecOrder,
-  policy: KeepPolicy,
-): Ask<{ existed: boolean; exec: KeeperExec }> =>
+export const keepExec = (order: ExecOrder, policy: KeepPolicy): Ask<{ existed: boolean; exec: KeeperExec }> =>
   ask(
     REQUEST.execKeep,
     (out) => {
