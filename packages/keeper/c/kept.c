@@ -216,17 +216,20 @@ void kept_write(const struct server *server, struct writer *out) {
 
 /* ── Turns ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A name that is taken stays so; whatever else is in the way may pass. */
-static void begin(struct server *server, struct kept *row) {
+static struct outcome start_again(struct server *server, const struct kept *row, struct exec **exec) {
   char id[EXEC_ID_MAX + 1];
-  struct exec *exec;
-  if (!next_id(row->exec->id, id) || exec_find(slice_of(id))) {
-    row_over(row, KEPT_GIVEN_UP);
-    return;
-  }
+  if (!next_id(row->exec->id, id)) return refused(EXEC_CONFLICT, "the next id would be too long");
+  if (exec_find(slice_of(id))) return refused(EXEC_CONFLICT, "another command has the next id");
+  if (execs_known() >= KEPT_KNOWN_MAX) return refused(LIMIT, "too many commands are known; forget some");
   struct exec_order order = row->order;
   order.id = slice_of(id);
-  struct outcome outcome = exec_start(server, &order, &exec);
+  return exec_start(server, &order, exec);
+}
+
+/* An id that can't be used never can; whatever else is in the way may pass. */
+static void begin(struct server *server, struct kept *row) {
+  struct exec *exec;
+  struct outcome outcome = start_again(server, row, &exec);
   if (outcome.kind == ANSWER) {
     row->restarts++;
     row->tries = 0;

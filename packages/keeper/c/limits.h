@@ -91,6 +91,8 @@
 /* Rows of runs that are not over, and what all of them together keep of their orders. */
 #define KEPT_MAX 64u
 #define KEPT_STRINGS_MAX (4u * MIB)
+/* Where so many execs are known none begins that nobody asked for: a server that was away finds places for its own. */
+#define KEPT_KNOWN_MAX (EXECS_KNOWN_MAX / 2)
 #define KEPT_RESTARTS_MAX 1000u
 #define KEPT_BACKOFF_MIN_MS 10u
 #define KEPT_BACKOFF_MAX_MS 60000u

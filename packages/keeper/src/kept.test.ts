@@ -265,6 +265,28 @@ describe("a row", () => {
   });
 });
 
+test("rows leave half of the places for execs to what is asked for", async () => {
+  const full = await TestKeeper.start();
+  try {
+    const via = await full.connect();
+    const PLACES = 2_048;
+    const orders = Array.from({ length: PLACES - 1 }, () => full.order(["true"]));
+    for (let at = 0; at < orders.length; at += 100) {
+      await Promise.all(orders.slice(at, at + 100).map((order) => via.startExec(order, soon())));
+    }
+    const order = first(["false"], {}, full);
+    await keep(order, QUICK, via);
+    await untilRow(order, "waiting", via);
+    await pause(500);
+    expect(await rowOf(order, via)).toMatchObject({ state: "waiting", restarts: 0 });
+    expect(await run(via, full.order(["true"]))).toMatchObject({ exitCode: 0 });
+    for (const { id } of orders.slice(0, 10)) await via.forgetExec(id, { keepJournal: false }, soon());
+    await untilRow(order, "given_up", via);
+  } finally {
+    await full.stop();
+  }
+});
+
 describe("a keep", () => {
   test("that is repeated starts nothing twice", async () => {
     const order = shell("echo x >> kept-once", { cwd: keeper.directory });
