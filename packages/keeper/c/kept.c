@@ -39,7 +39,8 @@ static bool is_over(const struct kept *row) {
 
 /*
  * What follows a run that ended, while nobody has stopped the row: KEPT_WAITING, KEPT_DONE or KEPT_GIVEN_UP.
- * A run that lasted begins the count of restarts anew.
+ * A run that lasted begins the count of restarts anew. One that is cancelled all the same, because the kernel had no
+ * memory to watch it with, has failed.
  */
 static enum kept_state decide(const struct keep_policy *policy, const struct exec *run, uint64_t lived_ms,
                               uint32_t *restarts) {

@@ -296,6 +296,11 @@ describe("a link that is not read for a while", () => {
     socket.write(Buffer.concat(out.take()));
     await until("the hello is answered", () => frames.length === 1);
 
+    const kept = keeper.order(["true"], { id: "kept-1" as ExecId });
+    const [first, second] = [nextEnd(link, kept.id), nextEnd(link, "kept-2" as ExecId)];
+    await link.keepExec(kept, { on: "always", max: 1, backoffMs: 1_000 }, soon());
+    await first;
+
     socket.pause();
     for (let id = 2; id < 12; id += 1)
       out.frame(id, REQUEST.execRead, () => {
@@ -307,17 +312,17 @@ describe("a link that is not read for a while", () => {
     await new Promise((sent) => socket.write(Buffer.concat(out.take()), sent));
     // Once asked, so that it has seen them, and once more, so that it has answered.
     for (let pings = 0; pings < 2; pings += 1) await link.ping(soon());
+    await second;
     const end = nextEnd(link, quiet.id);
     await link.writeStdin(quiet.id, { offset: 0, data: new Uint8Array(), end: true }, soon());
     await end;
-    const kept = keeper.order(["true"], { id: "kept-1" as ExecId });
-    const last = nextEnd(link, "kept-2" as ExecId);
-    await link.keepExec(kept, { on: "always", max: 1, backoffMs: 10 }, soon());
-    await last;
     socket.resume();
     const told = (event: number, id: string) =>
       frames.flatMap(({ type, payload }, index) => (type === event && payload.includes(id) ? [index] : []));
-    await until("the end is told", () => told(EXEC_END, "kept-2").length > 0);
+    await until(
+      "the ends are told",
+      () => told(EXEC_END, quiet.id).length * told(EXEC_END, "kept-2").length > 0,
+    );
     for (const id of [quiet.id, "kept-1"])
       expect([told(EXEC_BEGIN, id), told(EXEC_END, id)]).toEqual([[], [expect.any(Number)]]);
     const [begins, ends] = [told(EXEC_BEGIN, "kept-2"), told(EXEC_END, "kept-2")];
