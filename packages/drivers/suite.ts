@@ -61,21 +61,24 @@ export interface Ran {
   output: string;
 }
 
-/** Starts a shell command, which is ended after a while, and does not wait for it. */
+/** A shell command, which is ended after a while. */
+const commandOf = (command: string, changes: Partial<ExecOrder> = {}): ExecOrder => ({
+  id: newExecId(),
+  argv: ["/bin/sh", "-c", command],
+  env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
+  cwd: "/",
+  user: "",
+  timeoutMs: CALL_MS,
+  stdin: false,
+  tty: null,
+  journalCapBytes: 4 * 1_048_576,
+  digest: "0".repeat(64),
+  ...changes,
+});
+
+/** Starts a shell command, and does not wait for it. */
 export async function start(link: Link, command: string, changes: Partial<ExecOrder> = {}): Promise<ExecId> {
-  const order = {
-    id: newExecId(),
-    argv: ["/bin/sh", "-c", command],
-    env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
-    cwd: "/",
-    user: "",
-    timeoutMs: CALL_MS,
-    stdin: false,
-    tty: null,
-    journalCapBytes: 4 * 1_048_576,
-    digest: "0".repeat(64),
-    ...changes,
-  };
+  const order = commandOf(command, changes);
   await link.startExec(order, soon());
   return order.id;
 }
@@ -374,6 +377,42 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       await expect(driver.restore({ ...order, generation: 3 }, soon())).rejects.toMatchObject({
         code: "checkpoint_missing",
       });
+    });
+
+    test("a kept command is started again, also after its memory came back where the driver has that", async () => {
+      const { driver } = world;
+      const instance = await launch();
+      const { sandboxId } = instance;
+      const row = newExecId();
+      const script = "until rm /tmp/end 2>/dev/null; do sleep 0.05; done; echo ended; exit 1";
+      const order = commandOf(script, { id: `${row}-1` as ExecId, timeoutMs: 0 });
+      /** Ends the run that is under way, and waits until the keeper has seen it. */
+      const endRun = async (link: Link, number: number) => {
+        await expect
+          .poll(() => link.listKept(soon()), { timeout: CALL_MS })
+          .toMatchObject([{ execId: `${row}-${number}`, state: "running", restarts: number - 1 }]);
+        await run(link, "touch /tmp/end");
+        await expect
+          .poll(() => link.listKept(soon()), { timeout: CALL_MS })
+          .toMatchObject([{ state: "waiting" }]);
+      };
+      const link = await connect(instance);
+      await link.keepExec(order, { on: "failure", max: 3, backoffMs: 1_500 }, soon());
+      await endRun(link, 1);
+      await endRun(link, 2);
+      if (driver.standby.kind !== "memory") return;
+      for (const open of links.splice(0)) open.close();
+      await driver.freeze(sandboxId, soon());
+      const checkpoint = await driver.checkpoint({ sandboxId, generation: 1, id: newCheckpointId() }, soon());
+      await driver.stop(sandboxId, { graceMs: 0 }, soon());
+      const { name, image, resources } = orderFor(sandboxId);
+      const sleeping = { sandboxId, name, image, resources, checkpoint, generation: 2 };
+      const second = await driver.restore(sleeping, soon());
+      await driver.thaw(sandboxId, soon());
+      const later = await connect(second);
+      await endRun(later, 3);
+      const runs = (await later.listExecs(soon())).filter(({ id }) => id.startsWith(row));
+      expect(runs.map(({ state, exitCode }) => [state, exitCode])).toEqual(Array(3).fill(["exited", 1]));
     });
 
     test("files of a sandbox without an instance can be read, and what only an instance has is refused", async () => {

@@ -51,6 +51,7 @@ const KEEPER = [
     "exec_output.c",
     "exec_kill.c",
     "execs.c",
+    "kept.c",
     "ends.c",
     "terminal.c",
     "sink.c",

@@ -69,19 +69,28 @@ const hello = (generation = 1) => frame(1, 1, u32(2), u64(generation), str("inst
 const dial = (port: number, generation = 1) =>
   frame(1, 3, u32(2), u64(generation), str("install"), str("box"), u16(port));
 const ping = (id: number) => frame(id, 2, u64(id));
-const start = (
+interface StartOptions {
+  timeoutMs?: number;
+  cap?: number;
+  stdin?: boolean;
+  size?: [cols: number, rows: number];
+}
+const orderOf = (exec: string, argv: string[], options: StartOptions): Buffer[] => [
+  ...[str(exec), list(...argv), list("PATH=/usr/bin:/bin"), str("/"), str("0")],
+  ...[u64(options.timeoutMs ?? 0), u8(options.stdin ? 1 : 0), ...(options.size ?? [0, 0]).map(u16)],
+  ...[u64(options.cap ?? 1 << 20), str("digest")],
+];
+const start = (id: number, exec: string, argv: string[], options: StartOptions = {}) =>
+  frame(id, 10, ...orderOf(exec, argv, options));
+const keep = (
   id: number,
   exec: string,
   argv: string[],
-  options: { timeoutMs?: number; cap?: number; stdin?: boolean; size?: [cols: number, rows: number] } = {},
-) =>
-  frame(
-    id,
-    10,
-    ...[str(exec), list(...argv), list("PATH=/usr/bin:/bin"), str("/"), str("0")],
-    ...[u64(options.timeoutMs ?? 0), u8(options.stdin ? 1 : 0), ...(options.size ?? [0, 0]).map(u16)],
-    ...[u64(options.cap ?? 1 << 20), str("digest")],
-  );
+  policy: { on?: number; max?: number; backoffMs?: number } = {},
+) => {
+  const { on = 2, max = 3, backoffMs = 10 } = policy;
+  return frame(id, 18, ...orderOf(exec, argv, {}), u8(on), u32(max), u32(backoffMs));
+};
 
 interface Answer {
   id: number;
@@ -290,7 +299,7 @@ describe("a keeper", () => {
 
   test("refuses a malformed payload of every request and goes on", async () => {
     const wire = await keeper.greeted();
-    const types = [1, 2, ...range(10, 17), ...range(20, 39), 40, 41];
+    const types = [1, 2, ...range(10, 39), 40, 41];
     for (const type of types) {
       const lying = Buffer.concat([u32(0xfffffff0), Buffer.from("short")]);
       expect(refusal(await wire.send(frame(type, type, lying)).answer(type)), `type ${type}`).toBe(MALFORMED);
@@ -583,6 +592,56 @@ describe("a keeper", () => {
     wire.send(frame(13, 14, str("t10")));
     expect(await wire.end("t10")).toBe(CANCELLED);
     expect(refusal(await wire.send(frame(14, 10, tty(12).subarray(12))).answer(14))).toBe(0);
+  });
+
+  test("keeps rows of runs in every state, and frees what it had of them", async () => {
+    const wire = await keeper.greeted();
+    const rows = async (id: number) => {
+      const { payload } = await wire.send(frame(id, 19)).answer(id);
+      const states = new Map<string, number>();
+      for (let at = 4; at < payload.length; ) {
+        const end = at + 4 + payload.readUInt32LE(at);
+        states.set(payload.toString("utf8", at + 4, end), payload.readUInt8(end));
+        at = end + 13;
+      }
+      expect(states.size).toBe(payload.readUInt32LE());
+      return states;
+    };
+    wire.send(
+      keep(2, "runs-1", ["sleep", "96"]),
+      keep(3, "waits-1", ["false"], { backoffMs: 60_000 }),
+      keep(4, "done-1", ["true"], { on: 1 }),
+      keep(5, "stopped-1", ["false"], { backoffMs: 60_000 }),
+      keep(6, "vain-1", ["/nothing/here"]),
+      keep(7, "dropped-9", ["false"], { max: 0 }),
+    );
+    const ended = new Set<string>();
+    const all = ["waits-1", "done-1", "stopped-1", "vain-4", "dropped-9"];
+    while (!all.every((id) => ended.has(id))) ended.add((await wire.nextEnd())[0]);
+    wire.send(frame(8, 14, str("stopped-1")), frame(9, 16, str("dropped-9"), u8(0)));
+    expect(refusal(await wire.answer(9))).toBe(0);
+    expect(await rows(10)).toEqual(
+      new Map([
+        ["runs-1", 1],
+        ["waits-1", 2],
+        ["done-1", 3],
+        ["stopped-1", 4],
+        ["vain-4", 5],
+      ]),
+    );
+    expect(refusal(await wire.send(frame(11, 19, u8(0))).answer(11))).toBe(MALFORMED);
+  });
+
+  test.each([
+    ["no case to start it again in", { on: 0 }],
+    ["an unknown case to start it again in", { on: 3 }],
+    ["more restarts than there may be", { max: 0xffffffff }],
+    ["no wait", { backoffMs: 0 }],
+    ["a wait without end", { backoffMs: 0xffffffff }],
+  ])("keeps nothing by a policy with %s", async (_, policy) => {
+    const wire = await keeper.greeted();
+    expect(refusal(await wire.send(keep(2, "row-1", ["true"], policy)).answer(2))).toBe(MALFORMED);
+    expect((await wire.send(frame(3, 15)).answer(3)).payload.readUInt32LE()).toBe(0);
   });
 
   test("drops what waited for a link that is gone", async () => {

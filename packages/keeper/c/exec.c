@@ -22,7 +22,7 @@ static struct {
   uint32_t known;
   uint32_t running;
   uint64_t serial;
-  uint64_t ends;
+  uint64_t events;
   struct rlimit files;
   struct exec *buckets[BUCKETS];
   struct exec *serials[BUCKETS];
@@ -266,51 +266,57 @@ static void journal_exit(struct exec *exec) {
   writer_drop(&out);
 }
 
-static void announce_to(struct link *link, const struct exec *exec) {
-  struct writer out = writer_begin(0, TYPE_EXEC_END, 256);
+static void announce_to(struct link *link, uint16_t type, const struct exec *exec) {
+  struct writer out = writer_begin(0, type, 256);
   exec_write(exec, &out);
   link_send(link, writer_end(&out));
 }
 
 /* What there is no room for is owed, and sent once there is. */
-static void announce(struct server *server, const struct exec *exec) {
+static void announce(struct server *server, uint16_t type, const struct exec *exec) {
   for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
-    if (!link || !link->greeted || link->closing || link->ends_owed) continue;
+    if (!link || !link->greeted || link->closing || link->events_owed) continue;
     if (link_has_room(link)) {
-      announce_to(link, exec);
+      announce_to(link, type, exec);
     } else {
-      link->ends_owed = exec->end_number;
+      link->events_owed = table.events;
     }
   }
 }
 
 static void announce_if_owed(struct exec *exec, void *context) {
   struct link *link = context;
-  if (exec->end_number >= link->ends_owed) announce_to(link, exec);
+  if (exec->begin_number >= link->events_owed) announce_to(link, TYPE_EXEC_BEGIN, exec);
+  if (exec->end_number >= link->events_owed) announce_to(link, TYPE_EXEC_END, exec);
 }
 
 /* All at once: of the execs that are known there are never so many that this would be a queue of its own. */
 static void announce_owed(struct server *server) {
   for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
-    if (!link || !link->ends_owed || !link_has_room(link)) continue;
+    if (!link || !link->events_owed || !link_has_room(link)) continue;
     execs_each(announce_if_owed, link);
-    link->ends_owed = 0;
+    link->events_owed = 0;
   }
+}
+
+void exec_announce_begin(struct server *server, struct exec *exec) {
+  exec->begin_number = ++table.events;
+  announce(server, TYPE_EXEC_BEGIN, exec);
 }
 
 static void finish(struct server *server, struct exec *exec) {
   exec->exit_at = exec->journal.end;
   exec->state = exec->outcome;
   exec->ended_at_ms = realtime_us() / 1000;
-  exec->end_number = ++table.ends;
+  exec->end_number = ++table.events;
   table.running--;
   exec_input_drop(exec);
   journal_exit(exec);
   exec_output_note(exec);
   if (exec_output_done(exec)) journal_close(&exec->journal);
-  announce(server, exec);
+  announce(server, TYPE_EXEC_END, exec);
 }
 
 static void read_failure(struct exec *exec) {

@@ -41,8 +41,11 @@ struct exec {
   int signal;
   uint64_t started_at_ms;
   uint64_t ended_at_ms;
-  /* The how manieth end it was; 0 while it runs. */
+  /* The how manieth events these were; 0 for a begin that somebody asked for, and while it runs. */
+  uint64_t begin_number;
   uint64_t end_number;
+  /* A run of a row. */
+  bool kept;
   struct journal journal;
   /* On a terminal stdout and stdin are the keeper's end of it, twice, and there is no stderr. */
   bool terminal;
@@ -104,6 +107,8 @@ struct exec *execs_active(void);
 uint32_t execs_known(void);
 
 struct outcome exec_start(struct server *server, const struct exec_order *order, struct exec **exec);
+/* Tells every link of one that nobody asked for. */
+void exec_announce_begin(struct server *server, struct exec *exec);
 /* For an exec that has ended and is not being killed: nothing may use it any more. What it left running goes on. */
 void exec_forget(struct exec *exec, bool keep_journal);
 /* Removes the journal of an exec that is not known. False where there is none. */

@@ -7,6 +7,7 @@
 
 #include "evidence.h"
 #include "exec.h"
+#include "kept.h"
 #include "stream.h"
 
 /* A request that waits for output, or for room in a command's stdin. */
@@ -66,11 +67,11 @@ static struct terminal_size read_size(struct reader *in) {
   return (struct terminal_size){.cols = cols, .rows = read_u16(in)};
 }
 
-static struct outcome read_order(struct reader *in, struct exec_order *order) {
-  size_t total = 0;
+/* What all strings of arguments and environment take together is `total`. */
+static void read_order(struct reader *in, struct exec_order *order, size_t *total) {
   order->id = read_str(in);
-  order->argv = read_list(in, false, &total);
-  order->env = read_list(in, true, &total);
+  order->argv = read_list(in, false, total);
+  order->env = read_list(in, true, total);
   order->cwd = read_str(in);
   order->user = read_str(in);
   order->timeout_ms = read_u64(in);
@@ -78,6 +79,10 @@ static struct outcome read_order(struct reader *in, struct exec_order *order) {
   order->terminal = read_size(in);
   order->journal_cap = read_u64(in);
   order->digest = read_str(in);
+}
+
+/* Once all of the request was read. */
+static struct outcome check_order(const struct reader *in, const struct exec_order *order, size_t total) {
   if (!reader_done(in) || !is_exec_id(order->id) || load_u32(order->argv.data) == 0) return malformed();
   if ((order->terminal.cols == 0) != (order->terminal.rows == 0)) return refused(MALFORMED, "half a terminal's size");
   if (order->digest.size > EXEC_DIGEST_MAX) return refused(MALFORMED, "digest too long");
@@ -89,18 +94,49 @@ static bool same_digest(const struct exec *exec, struct slice digest) {
   return strlen(exec->digest) == digest.size && memcmp(exec->digest, digest.data, digest.size) == 0;
 }
 
-static struct outcome handle_start(struct request *request) {
-  struct exec_order order;
-  struct outcome outcome = read_order(&request->in, &order);
-  if (outcome.kind != ANSWER) return outcome;
-  struct exec *exec = exec_find(order.id);
+/* Without a policy it is started once. */
+static struct outcome start(struct request *request, const struct exec_order *order, const struct keep_policy *policy) {
+  struct server *server = request->server;
+  struct exec *exec = exec_find(order->id);
+  struct outcome outcome = answered();
   bool existed = exec;
-  if (existed && !same_digest(exec, order.digest)) return refused(EXEC_CONFLICT, "another command has this id");
-  if (!existed) outcome = exec_start(request->server, &order, &exec);
+  if (existed && !same_digest(exec, order->digest)) return refused(EXEC_CONFLICT, "another command has this id");
+  if (existed && policy && !exec->kept) return refused(EXEC_CONFLICT, "the command with this id is not kept");
+  if (!existed) outcome = policy ? kept_start(server, order, policy, &exec) : exec_start(server, order, &exec);
   if (outcome.kind != ANSWER) return outcome;
   write_u8(&request->out, existed);
   exec_write(exec, &request->out);
   return answered();
+}
+
+static struct outcome handle_start(struct request *request) {
+  struct exec_order order;
+  size_t total = 0;
+  read_order(&request->in, &order, &total);
+  struct outcome outcome = check_order(&request->in, &order, total);
+  return outcome.kind == ANSWER ? start(request, &order, NULL) : outcome;
+}
+
+static bool read_policy(struct reader *in, struct keep_policy *policy) {
+  uint8_t on = read_u8(in);
+  policy->always = on == 2;
+  policy->max = read_u32(in);
+  policy->backoff_ms = read_u32(in);
+  return (on == 1 || on == 2) && policy->max <= KEPT_RESTARTS_MAX && policy->backoff_ms >= KEPT_BACKOFF_MIN_MS &&
+         policy->backoff_ms <= KEPT_BACKOFF_MAX_MS;
+}
+
+static struct outcome handle_keep(struct request *request) {
+  struct exec_order order;
+  struct keep_policy policy;
+  size_t total = 0;
+  read_order(&request->in, &order, &total);
+  bool sound = read_policy(&request->in, &policy);
+  struct outcome outcome = check_order(&request->in, &order, total);
+  if (outcome.kind != ANSWER) return outcome;
+  if (!sound) return refused(MALFORMED, "a policy that is none");
+  if (order.with_stdin) return refused(MALFORMED, "a command that is kept has no stdin");
+  return start(request, &order, &policy);
 }
 
 /* ── Read ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -200,6 +236,7 @@ static struct outcome handle_cancel(struct request *request) {
   if (!reader_done(&request->in)) return malformed();
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
+  kept_stop(exec);
   exec_kill(request->server, exec, EXEC_CANCELLED);
   return answered();
 }
@@ -215,6 +252,12 @@ static struct outcome handle_list(struct request *request) {
   return answered();
 }
 
+static struct outcome handle_kept(struct request *request) {
+  if (!reader_done(&request->in)) return malformed();
+  kept_write(request->server, &request->out);
+  return answered();
+}
+
 static struct outcome handle_forget(struct request *request) {
   struct slice id = read_str(&request->in);
   bool keep_journal = read_u8(&request->in);
@@ -224,9 +267,11 @@ static struct outcome handle_forget(struct request *request) {
   if (!exec_has_ended(exec)) return refused(EXEC_RUNNING, "the command is still running");
   /* Forgotten, what has survived so far would not be hunted any more. */
   if (exec->killing) return refused(EXEC_RUNNING, "what is left of the command is still being killed");
+  if (kept_needs(exec)) return refused(EXEC_RUNNING, "the command is about to be started again");
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {
     if (waiter->exec == exec) waiter->exec = NULL;
   }
+  kept_forget(exec);
   exec_forget(exec, keep_journal);
   return answered();
 }
@@ -264,7 +309,10 @@ static void settle_waiter(struct waiter *waiter) {
 }
 
 static void tick(struct server *server) {
+  /* First, so that what begins is looked after in this turn already. */
+  kept_begin(server);
   execs_tick(server);
+  kept_follow(server);
   streams_tick(server);
   for (struct waiter **at = &waiters; *at;) {
     struct waiter *waiter = *at;
@@ -291,7 +339,8 @@ static void link_gone(struct server *server, struct link *link) {
 
 static const struct route routes[] = {
     {10, handle_start}, {11, handle_read}, {12, handle_stdin},  {13, handle_signal},    {14, handle_cancel},
-    {15, handle_list},  {16, handle_forget}, {17, handle_resize}, {40, handle_probe}, {41, handle_processes}, {0, NULL},
+    {15, handle_list},  {16, handle_forget}, {17, handle_resize}, {18, handle_keep},    {19, handle_kept},
+    {40, handle_probe}, {41, handle_processes}, {0, NULL},
 };
 
 static const struct route greetings[] = {{3, handle_dial}, {0, NULL}};

@@ -13,6 +13,7 @@
 #define TYPE_ANSWER 0x8000u
 #define TYPE_REFUSAL 0xFFFFu
 #define TYPE_EXEC_END 0x0100u
+#define TYPE_EXEC_BEGIN 0x0101u
 
 enum refusal_code {
   ACCEPTED = 0,

@@ -25,6 +25,7 @@
 #include "exec.h"
 #include "execs.h"
 #include "files.h"
+#include "kept.h"
 #include "proc.h"
 #include "remove.h"
 #include "server.h"
@@ -67,14 +68,18 @@ static bool once_in(uint64_t count) {
 
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Fields by letter: n port, p path, i exec id, t text, d data, h handle, w watch, s size, a arguments, e environment, 1 4 8 numbers. */
+/*
+ * Fields by letter: n port, p path, i exec id, k id that counts, t text, d data, h handle, w watch, s size, r policy,
+ * a arguments, e environment, 0 flag that is seldom set, 1 4 8 numbers.
+ */
 static const struct {
   uint16_t type;
   uint8_t weight;
   const char *fields;
 } requests[] = {
     {1, 1, "48tt"},   {2, 2, "8"},   {3, 1, "48ttn"},       {10, 3, "iaepu81s8t"}, {11, 6, "i844"}, {12, 4, "i81d"}, {13, 2, "i4"},
-    {14, 2, "i"},     {15, 1, ""},   {16, 3, "i1"},         {17, 4, "is"},   {20, 4, "p1"},   {21, 4, "p"},
+    {14, 2, "i"},     {15, 1, ""},   {16, 3, "i1"},         {17, 4, "is"},
+    {18, 6, "kaepu80s8tr"}, {19, 2, ""}, {20, 4, "p1"},   {21, 4, "p"},
     {22, 4, "h84"},   {23, 6, "p4144"}, {24, 6, "hd"},      {25, 4, "h"},    {26, 4, "h"},    {27, 3, "p"},
     {28, 3, "h4"},    {29, 6, "p4144"}, {30, 3, "p1"},      {31, 3, "pp1"},  {32, 2, "p4"},   {33, 2, "p44"},
     {34, 3, "pp44"},  {35, 2, "pp"}, {36, 2, "p8"},         {37, 4, "p1"},   {38, 4, "w44"},  {39, 2, "w"},
@@ -134,7 +139,7 @@ static void put_port(struct writer *out) {
 }
 
 static void put_field(struct writer *out, char field) {
-  char id[8];
+  char id[16];
   uint64_t number = once_in(3) ? dice() : numbers[below(sizeof numbers / sizeof *numbers)];
   switch (field) {
     case 'n':
@@ -144,7 +149,15 @@ static void put_field(struct writer *out, char field) {
       put_path(out);
       break;
     case 'i':
+      if (once_in(2)) {
+        put_field(out, 'k');
+        break;
+      }
       snprintf(id, sizeof id, "%c%d", once_in(30) ? '-' : 'e', (int)below(6));
+      put_text(out, id);
+      break;
+    case 'k':
+      snprintf(id, sizeof id, "k%d-%s%d", (int)below(4), once_in(10) ? "x" : "", (int)below(12));
       put_text(out, id);
       break;
     case 't':
@@ -170,6 +183,14 @@ static void put_field(struct writer *out, char field) {
       break;
     case 's':
       write_u32(out, once_in(4) ? (uint32_t)number : once_in(2) ? 0 : 80u | 24u << 16);
+      break;
+    case 'r':
+      write_u8(out, (uint8_t)(once_in(8) ? below(256) : 1 + below(2)));
+      write_u32(out, (uint32_t)(once_in(8) ? number : below(4)));
+      write_u32(out, (uint32_t)(once_in(8) ? number : KEPT_BACKOFF_MIN_MS));
+      break;
+    case '0':
+      write_u8(out, once_in(8));
       break;
     case '1':
       write_u8(out, (uint8_t)below(3));
@@ -416,6 +437,7 @@ static int run(int argc, char **argv, const char *scratch) {
   }
   server_end(&server);
   streams_end();
+  kept_end();
   execs_end();
   close(listener);
   /* The leak check at exit looks into /proc. */

@@ -19,6 +19,7 @@
 #include "exec.h"
 #include "execs.h"
 #include "files.h"
+#include "kept.h"
 #include "server.h"
 #include "stream.h"
 
@@ -140,6 +141,7 @@ static int keep(const char *control) {
   forget_socket(control);
   /* The end of PID 1 is the end of everything in its namespace. */
   if (server.init) _exit(0);
+  kept_end();
   execs_end();
   streams_end();
   server_end(&server);

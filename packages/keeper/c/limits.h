@@ -88,6 +88,17 @@
 /* After this long of killing in vain the outcome says that something survived. */
 #define KILL_GIVE_UP_MS 30000u
 
+/* Rows of runs that are not over, and what all of them together keep of their orders. */
+#define KEPT_MAX 64u
+#define KEPT_STRINGS_MAX (4u * MIB)
+/* Where so many execs are known none begins that nobody asked for: a server that was away finds places for its own. */
+#define KEPT_KNOWN_MAX (EXECS_KNOWN_MAX / 2)
+#define KEPT_RESTARTS_MAX 1000u
+#define KEPT_BACKOFF_MIN_MS 10u
+#define KEPT_BACKOFF_MAX_MS 60000u
+/* A run of this length begins the count of restarts anew. */
+#define KEPT_ANEW_MS 60000u
+
 #define JOURNAL_RECORD_MAX (64u * KIB)
 #define JOURNAL_CAP_MIN (64u * KIB)
 #define JOURNAL_STEPS 8u

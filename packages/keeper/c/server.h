@@ -95,8 +95,8 @@ struct link {
   struct chunk **last;
   size_t queued;
   uint32_t in_flight;
-  /* The first end of an exec that there was no room to announce, by its number; 0 where none is owed. */
-  uint64_t ends_owed;
+  /* The first event of an exec that there was no room to announce, by its number; 0 where none is owed. */
+  uint64_t events_owed;
   struct handle *handles;
   struct watches *watches;
   struct link *next_dead;

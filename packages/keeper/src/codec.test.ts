@@ -1,5 +1,5 @@
 import type { ExecId } from "@holdfast/contract";
-import type { KeeperExec, Stat } from "@holdfast/engine";
+import type { KeeperExec, KeptRun, Stat } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import * as execs from "./exec-codec.ts";
@@ -83,6 +83,39 @@ describe("answers", () => {
         expect(execs.listExecs().decode(Reader.of(bytes))).toEqual(list);
       }),
     );
+  });
+
+  test("rows of runs are read as they were sent, and only those that wait have a time to wait for", () => {
+    const states = ["running", "waiting", "done", "stopped", "given_up"] as const;
+    const read = (rows: readonly (Omit<KeptRun, "state"> & { code: number })[]) =>
+      execs.listKept().decode(
+        Reader.of(
+          payload((out) => {
+            out.u32(rows.length);
+            for (const { execId, code, restarts, nextAt } of rows) {
+              out.str(execId);
+              out.u8(code);
+              out.u32(restarts);
+              out.u64(nextAt ?? 0);
+            }
+          }),
+        ),
+      );
+    const rows = states.map((state, index) => {
+      const nextAt = state === "waiting" ? 1_700_000_000_000 : null;
+      return { execId: `exe-${index}` as ExecId, state, restarts: index, nextAt };
+    });
+    const coded = rows.map(({ state, ...row }) => ({ ...row, code: states.indexOf(state) + 1 }));
+    expect(read(coded)).toEqual(rows);
+    const row = { execId: id, code: 1, restarts: 0, nextAt: null };
+    for (const wrong of [
+      ...[{ code: 0 }, { code: 6 }, { code: 2 }, { nextAt: 5 }],
+      ...[{ execId: "../etc" as ExecId }, { execId: "" as ExecId }],
+    ]) {
+      expect(() => read([{ ...row, ...wrong }]), JSON.stringify(wrong)).toThrow(WireError);
+    }
+    const many = payload((out) => out.u32(0xffffffff));
+    expect(() => execs.listKept().decode(Reader.of(many))).toThrow(WireError);
   });
 
   test("stats and listings are read as they were sent", () => {
@@ -197,6 +230,7 @@ test("random bytes into any decoder give an answer or a WireError", () => {
     (from) => readRecords(from.take(from.left), 0),
     execs.readOutput(id, { cursor: 0, maxBytes: 1, waitMs: 0 }).decode,
     execs.listExecs().decode,
+    execs.listKept().decode,
     execs.writeStdin(id, { offset: 0, data: new Uint8Array(3), end: false }).decode,
     files.openFile("/").decode,
     files.readFile(1, 0, 10).decode,

@@ -1,13 +1,17 @@
 import { type ExecId, isExecId, type TerminalSize } from "@holdfast/contract";
-import type { ExecOrder, KeeperExec } from "@holdfast/engine";
+import type { ExecOrder, KeeperExec, KeepPolicy, KeptRun } from "@holdfast/engine";
 import { type Ask, ask, nothing, oneOf } from "./ask.ts";
 import { readSlice } from "./journal.ts";
 import { REQUEST } from "./protocol.ts";
-import { type Reader, WireError } from "./wire.ts";
+import { type Reader, WireError, type Writer } from "./wire.ts";
 
 const STATES = ["running", "exited", "timed_out", "cancelled"] as const;
 /** An Exec with empty strings. */
 const SMALLEST_EXEC = 57;
+const POLICIES: Record<KeepPolicy["on"], number> = { failure: 1, always: 2 };
+const KEPT_STATES = ["running", "waiting", "done", "stopped", "given_up"] as const;
+/** A row of runs with an empty id. */
+const SMALLEST_KEPT = 17;
 
 export function readExecId(from: Reader): ExecId {
   const id = from.str();
@@ -31,24 +35,52 @@ export function readExec(from: Reader): KeeperExec {
   };
 }
 
+function writeOrder(out: Writer, order: ExecOrder): void {
+  out.str(order.id);
+  out.strs(order.argv);
+  out.strs(Object.entries(order.env).map(([name, value]) => `${name}=${value}`));
+  out.str(order.cwd);
+  out.str(order.user);
+  out.u64(order.timeoutMs);
+  out.flag(order.stdin);
+  out.u16(order.tty?.cols ?? 0);
+  out.u16(order.tty?.rows ?? 0);
+  out.u64(order.journalCapBytes);
+  out.str(order.digest);
+}
+
+const readStarted = (from: Reader) => ({ existed: from.flag(), exec: readExec(from) });
+
 export const startExec = (order: ExecOrder): Ask<{ existed: boolean; exec: KeeperExec }> =>
+  ask(REQUEST.execStart, (out) => writeOrder(out, order), readStarted);
+
+export const keepExec = (order: ExecOrder, policy: KeepPolicy): Ask<{ existed: boolean; exec: KeeperExec }> =>
   ask(
-    REQUEST.execStart,
+    REQUEST.execKeep,
     (out) => {
-      out.str(order.id);
-      out.strs(order.argv);
-      out.strs(Object.entries(order.env).map(([name, value]) => `${name}=${value}`));
-      out.str(order.cwd);
-      out.str(order.user);
-      out.u64(order.timeoutMs);
-      out.flag(order.stdin);
-      out.u16(order.tty?.cols ?? 0);
-      out.u16(order.tty?.rows ?? 0);
-      out.u64(order.journalCapBytes);
-      out.str(order.digest);
+      writeOrder(out, order);
+      out.u8(POLICIES[policy.on]);
+      out.u32(policy.max);
+      out.u32(policy.backoffMs);
     },
-    (from) => ({ existed: from.flag(), exec: readExec(from) }),
+    readStarted,
   );
+
+function readKept(from: Reader): KeptRun {
+  const execId = readExecId(from);
+  const state = oneOf(KEPT_STATES, from.u8(), "state of a row");
+  const restarts = from.u32();
+  const nextAt = from.u64() || null;
+  if ((state === "waiting") !== (nextAt !== null)) throw new WireError("a row that waits for nothing");
+  return { execId, state, restarts, nextAt };
+}
+
+export const listKept = (): Ask<KeptRun[]> =>
+  ask(REQUEST.execKept, nothing, (from) => {
+    const rows: KeptRun[] = [];
+    for (let count = from.count(SMALLEST_KEPT); count > 0; count--) rows.push(readKept(from));
+    return rows;
+  });
 
 export const readOutput = (id: ExecId, read: { cursor: number; maxBytes: number; waitMs: number }) =>
   ask(

@@ -6,7 +6,16 @@ import type { ExecId } from "@holdfast/contract";
 import { LinkLost } from "@holdfast/engine";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { connectKeeper } from "./link.ts";
-import { DATA_LIMIT, EXEC_END, PROTOCOL, REQUEST } from "./protocol.ts";
+import {
+  ANSWER,
+  DATA_LIMIT,
+  EXEC_BEGIN,
+  EXEC_END,
+  FRAME_LIMIT,
+  PROTOCOL,
+  REFUSAL,
+  REQUEST,
+} from "./protocol.ts";
 import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper, until } from "./testing.ts";
 import { FrameSplitter, Writer } from "./wire.ts";
 
@@ -207,6 +216,41 @@ class Meddler {
   }
 }
 
+test("a keeper that starts nothing again says so when it is asked to, and has no rows", async () => {
+  const out = new Writer();
+  const older = createServer((socket) => {
+    const splitter = new FrameSplitter((id, type) => {
+      if (type === REQUEST.hello)
+        out.frame(id, type | ANSWER, () => {
+          out.u32(PROTOCOL);
+          out.str("older");
+          out.str("0".repeat(32));
+          out.u64(1);
+          out.u64(1);
+          out.u32(FRAME_LIMIT);
+        });
+      else
+        out.frame(id, REFUSAL, () => {
+          out.u32(3);
+          out.u32(0);
+          out.u64(0);
+          out.str("unknown request");
+        });
+      socket.write(Buffer.concat(out.take()));
+    });
+    socket.on("error", () => {});
+    socket.on("data", (data) => splitter.feed(data, false));
+  }).listen(join(keeper.directory, "older.sock"));
+  await once(older, "listening");
+  const link = await keeper.connect({ socketPath: join(keeper.directory, "older.sock") });
+  expect(await link.listKept(soon())).toEqual([]);
+  const policy = { on: "always", max: 1, backoffMs: 10 } as const;
+  const keep = link.keepExec(keeper.order(["true"]), policy, soon());
+  await expect(keep).rejects.toMatchObject({ reason: "unknown_type" });
+  link.close();
+  older.close();
+});
+
 describe("the memory of output that was read", () => {
   test("is used again once it was released, and not before", async () => {
     const link = await keeper.connect();
@@ -229,7 +273,7 @@ describe("the memory of output that was read", () => {
 });
 
 describe("a link that is not read for a while", () => {
-  test("is told of what ended meanwhile once it has room again", async () => {
+  test("is told of what began and ended meanwhile once it has room again", async () => {
     const link = await keeper.connect();
     const loud = keeper.order(["head", "-c", "2M", "/dev/zero"], { journalCapBytes: 8_388_608 });
     await run(link, loud);
@@ -252,6 +296,11 @@ describe("a link that is not read for a while", () => {
     socket.write(Buffer.concat(out.take()));
     await until("the hello is answered", () => frames.length === 1);
 
+    const kept = keeper.order(["true"], { id: "kept-1" as ExecId });
+    const [first, second] = [nextEnd(link, kept.id), nextEnd(link, "kept-2" as ExecId)];
+    await link.keepExec(kept, { on: "always", max: 1, backoffMs: 1_000 }, soon());
+    await first;
+
     socket.pause();
     for (let id = 2; id < 12; id += 1)
       out.frame(id, REQUEST.execRead, () => {
@@ -263,14 +312,22 @@ describe("a link that is not read for a while", () => {
     await new Promise((sent) => socket.write(Buffer.concat(out.take()), sent));
     // Once asked, so that it has seen them, and once more, so that it has answered.
     for (let pings = 0; pings < 2; pings += 1) await link.ping(soon());
+    await second;
     const end = nextEnd(link, quiet.id);
     await link.writeStdin(quiet.id, { offset: 0, data: new Uint8Array(), end: true }, soon());
     await end;
     socket.resume();
-    const isEnd = ({ type, payload }: (typeof frames)[number]) =>
-      type === EXEC_END && payload.includes(quiet.id);
-    await until("the end is told", () => frames.some(isEnd));
-    expect(frames.filter(isEnd)).toHaveLength(1);
+    const told = (event: number, id: string) =>
+      frames.flatMap(({ type, payload }, index) => (type === event && payload.includes(id) ? [index] : []));
+    await until(
+      "the ends are told",
+      () => told(EXEC_END, quiet.id).length * told(EXEC_END, "kept-2").length > 0,
+    );
+    for (const id of [quiet.id, "kept-1"])
+      expect([told(EXEC_BEGIN, id), told(EXEC_END, id)]).toEqual([[], [expect.any(Number)]]);
+    const [begins, ends] = [told(EXEC_BEGIN, "kept-2"), told(EXEC_END, "kept-2")];
+    expect([begins.length, ends.length]).toEqual([1, 1]);
+    expect(begins[0]).toBeLessThan(ends[0] ?? 0);
     socket.destroy();
   });
 });
@@ -322,6 +379,7 @@ describe("a broken way", () => {
       Buffer.alloc(4, 0xff),
       Buffer.alloc(4),
       frame(0, 0x0100),
+      frame(0, 0x0101),
       frame(0, 0x7777),
       frame(4_000_000, 0x8002),
     ];

@@ -4,6 +4,8 @@ import {
   type FileAccess,
   type KeeperExec,
   KeeperRefusal,
+  type KeepPolicy,
+  type KeptRun,
   type Link,
   LinkLost,
 } from "@holdfast/engine";
@@ -11,7 +13,9 @@ import { Channel } from "./channel.ts";
 import {
   cancelExec,
   forgetExec,
+  keepExec,
   listExecs,
+  listKept,
   readExec,
   readOutput,
   resizeExec,
@@ -21,7 +25,7 @@ import {
 } from "./exec-codec.ts";
 import { Files } from "./files.ts";
 import { type Greeting, hello, ping, probe, processes, type Welcome } from "./link-codec.ts";
-import { EXEC_END, PROTOCOL } from "./protocol.ts";
+import { EXEC_BEGIN, EXEC_END, PROTOCOL } from "./protocol.ts";
 import { openSocket } from "./socket.ts";
 import { type Reader, WireError } from "./wire.ts";
 
@@ -37,7 +41,7 @@ export interface ConnectOptions extends Greeting {
  * larger generation, with `LinkLost` where none answers or it speaks another version of the protocol, with the signal's reason where that comes first.
  */
 export async function connectKeeper(options: ConnectOptions, signal: AbortSignal): Promise<Link> {
-  const listeners = new Set<(exec: KeeperExec) => void>();
+  const listeners: Listeners = { begin: new Set(), end: new Set() };
   let channel: Channel | undefined;
   const socket = await openSocket(options.socketPath, (chunk) => channel?.feed(chunk, true), signal);
   channel = new Channel(socket, {
@@ -65,11 +69,18 @@ export const otherProtocol = (spoken: number) =>
   `the keeper speaks version ${spoken} of the protocol, this server version ${PROTOCOL}: ` +
   "the sandbox was made by another version of Holdfast and can't be served by this one";
 
-function announce(listeners: Iterable<(exec: KeeperExec) => void>, type: number, payload: Reader): void {
-  if (type !== EXEC_END) throw new WireError("an unknown event");
+type Listeners = Record<"begin" | "end", Set<(exec: KeeperExec) => void>>;
+const EVENTS: ReadonlyMap<number, keyof Listeners> = new Map([
+  [EXEC_BEGIN, "begin"],
+  [EXEC_END, "end"],
+]);
+
+function announce(listeners: Listeners, type: number, payload: Reader): void {
+  const event = EVENTS.get(type);
+  if (event === undefined) throw new WireError("an unknown event");
   const exec = readExec(payload);
   payload.end();
-  for (const listener of listeners) listener(exec);
+  for (const listener of listeners[event]) listener(exec);
 }
 
 class KeeperLink implements Link {
@@ -77,10 +88,10 @@ class KeeperLink implements Link {
   readonly closed: Promise<string>;
   readonly files: FileAccess;
   readonly #channel: Channel;
-  readonly #listeners: Set<(exec: KeeperExec) => void>;
+  readonly #listeners: Listeners;
   #pings = 0;
 
-  constructor(channel: Channel, keeper: Welcome, listeners: Set<(exec: KeeperExec) => void>) {
+  constructor(channel: Channel, keeper: Welcome, listeners: Listeners) {
     this.keeper = keeper;
     this.closed = channel.closed;
     this.files = new Files(channel);
@@ -129,18 +140,26 @@ class KeeperLink implements Link {
   }
 
   onExecEnd(listener: (exec: KeeperExec) => void): void {
-    this.#listeners.add(listener);
+    this.#listeners.end.add(listener);
   }
 
-  async keepExec(): Promise<never> {
-    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  keepExec(order: ExecOrder, policy: KeepPolicy, signal: AbortSignal) {
+    return this.#channel.request(keepExec(order, policy), signal);
   }
 
-  async listKept() {
-    return [];
+  /** A keeper that does not know the request has no rows. */
+  async listKept(signal: AbortSignal): Promise<KeptRun[]> {
+    try {
+      return await this.#channel.request(listKept(), signal);
+    } catch (error) {
+      if (error instanceof KeeperRefusal && error.reason === "unknown_type") return [];
+      throw error;
+    }
   }
 
-  onExecStart(): void {}
+  onExecStart(listener: (exec: KeeperExec) => void): void {
+    this.#listeners.begin.add(listener);
+  }
 
   probe(signal: AbortSignal) {
     return this.#channel.request(probe(), signal);

@@ -12,6 +12,7 @@ export const DATA_LIMIT = 1_048_576;
 export const ANSWER = 0x8000;
 export const REFUSAL = 0xffff;
 export const EXEC_END = 0x0100;
+export const EXEC_BEGIN = 0x0101;
 
 export const REQUEST = {
   hello: 1,
@@ -25,6 +26,8 @@ export const REQUEST = {
   execList: 15,
   execForget: 16,
   execResize: 17,
+  execKeep: 18,
+  execKept: 19,
   fileStat: 20,
   fileOpen: 21,
   fileRead: 22,
