@@ -240,9 +240,25 @@ describe("below a path of the API", () => {
 });
 
 describe("an answer", () => {
+  test("that is short is passed on whole or not at all", async () => {
+    let asked = 0;
+    const { engine } = await inside((request, response) => {
+      asked += 1;
+      response.writeHead(200, { "content-length": "4" });
+      response.write("ab");
+      if (asked === 1 || request.method === "POST") setTimeout(() => response.destroy(), 20);
+      else response.end("cd");
+    });
+    await using server = await serve(engine);
+    expect(await (await server.fetch("/v1/sandboxes/demo/ports/3000/")).text()).toBe("abcd");
+    const posted = await server.fetch("/v1/sandboxes/demo/ports/3000/", { method: "POST", body: "x" });
+    expect(await posted.json()).toMatchObject({ error: { code: "port_cut", dispatched: "unknown" } });
+    expect(asked).toBe(3);
+  });
+
   test("that is cut in the middle is cut for the caller, and is no whole one", async () => {
     const { engine } = await inside((_request, response) => {
-      response.writeHead(200, { "content-length": "100" });
+      response.writeHead(200, { "content-length": "100000" });
       response.write("part");
       setTimeout(() => response.destroy(), 20);
     });

@@ -29,6 +29,8 @@ export interface Answer {
 
 /** What may be asked for again when nobody knows whether it was heard: it changes nothing. */
 const SAFE = new Set(["GET", "HEAD", "OPTIONS"]);
+/** Answers up to this length are waited for. */
+const SHORT_BYTES = 65_536;
 /** How often one that was cut before it was answered is put again. */
 const REPEATS = 2;
 
@@ -50,7 +52,7 @@ export class PortProxy {
   async ask(order: Order): Promise<Answer> {
     return this.#tried(order, async (connection) => {
       const { response } = await this.#put(connection, order, [...order.headers, ["connection", "close"]]);
-      if (response !== null) return answerOf(response, connection, order);
+      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
       throw new HoldfastError("port_cut", { message: "The program changed to another protocol unasked." });
     });
   }
@@ -63,7 +65,7 @@ export class PortProxy {
     return this.#tried(order, async (connection) => {
       const headers = [...order.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
       const { response, upgraded } = await this.#put(connection, order, headers);
-      if (response !== null) return answerOf(response, connection, order);
+      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
       connection.settled();
       socket.write(headOf(upgraded.message));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
@@ -71,6 +73,18 @@ export class PortProxy {
       join(socket, upgraded.socket, () => connection.used());
       return "tunnel";
     });
+  }
+
+  /** A short answer is passed on whole or not at all: one that was cut can then be asked for again, or told as what it is. */
+  async #whole(response: IncomingMessage): Promise<Buffer | null> {
+    const length = Number(response.headers["content-length"] ?? Number.POSITIVE_INFINITY);
+    if (!(length <= SHORT_BYTES)) return null;
+    const patience = setTimeout(() => response.destroy(), this.#answerMs);
+    try {
+      return Buffer.concat(await response.toArray());
+    } finally {
+      clearTimeout(patience);
+    }
   }
 
   async #tried<Result>(order: Order, act: (connection: PortConnection) => Promise<Result>): Promise<Result> {
@@ -154,13 +168,25 @@ const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =
     message: `What listens at port ${port} of the sandbox has not answered in time.`,
   });
 
-function answerOf(response: IncomingMessage, connection: PortConnection, order: Order): Answer {
+function answerOf(
+  response: IncomingMessage,
+  connection: PortConnection,
+  order: Order,
+  whole: Buffer | null,
+): Answer {
   const { statusCode: status = 502, statusMessage, rawHeaders } = response;
+  const begin = (to: ServerResponse) => to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
   return {
     status,
     send: (to) =>
       new Promise((resolve) => {
         connection.settled();
+        if (whole !== null) {
+          connection.bytes.destroy();
+          to.once("close", resolve);
+          begin(to).end(whole);
+          return;
+        }
         const isWhole = () => response.complete;
         const cut = () => {
           connection.bytes.destroy();
@@ -182,7 +208,7 @@ function answerOf(response: IncomingMessage, connection: PortConnection, order: 
             to.addTrailers(response.trailers as never);
           to.end();
         });
-        to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+        begin(to);
         response.pipe(to, { end: false });
       }),
   };
