@@ -23,6 +23,8 @@ const RUNTIMES = ["runc", "crun"].map((name) => ({
   met: () => hasCommand(name),
 }));
 
+const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+
 /** What the tests run inside sandboxes, which see the host's /usr, and what serving can do without. */
 const TEST_NEEDS = [
   { package: "python3", why: "tests' programs", met: () => existsSync("/usr/bin/python3") },
@@ -30,6 +32,11 @@ const TEST_NEEDS = [
     package: "e2fsprogs",
     why: "sandboxes' own disks",
     met: () => hasCommand("mke2fs"),
+  },
+  {
+    package: "chromium",
+    why: "opens previews as people do",
+    met: () => BROWSERS.some((path) => existsSync(path)),
   },
 ];
 
