@@ -129,5 +129,5 @@ try {
   await server[Symbol.asyncDispose]();
 }
 process.stdout.write(`\n${table(rows)}\n\n`);
-say(`written to ${save(rows, {})}`);
+say(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
 process.exit(0);
