@@ -3,7 +3,7 @@ import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
 import type { HttpParts } from "../context.ts";
-import { answerHeaders, type HeaderPairs } from "./headers.ts";
+import { answerHeaders, type HeaderPairs, pairsOf } from "./headers.ts";
 
 /** A request that is to be put to a program inside. */
 export interface Order {
@@ -65,7 +65,7 @@ export class PortProxy {
       const { response, upgraded } = await this.#put(connection, order, headers);
       if (response !== null) return answerOf(response, connection, order);
       connection.settled();
-      socket.write(headOf(upgraded.message));
+      socket.write(headOf(upgraded.message, protocol, order));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
       join(socket, upgraded.socket, () => connection.used());
@@ -154,8 +154,18 @@ const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =
     message: `What listens at port ${port} of the sandbox has not answered in time.`,
   });
 
+/** What Node reads of an answer and would not write. */
+const UNPRINTABLE = /[^\t\x20-\x7e\x80-\xff]/g;
+const LOWEST_STATUS = 200;
+
 function answerOf(response: IncomingMessage, connection: PortConnection, order: Order): Answer {
-  const { statusCode: status = 502, statusMessage, rawHeaders } = response;
+  const { statusCode: status = 0, rawHeaders, headers } = response;
+  const { sandboxId } = connection;
+  if (status < LOWEST_STATUS) {
+    const message = `What listens at port ${order.port} answered with the status ${status}, which is none.`;
+    throw new HoldfastError("port_cut", { sandboxId, dispatched: "unknown", message });
+  }
+  const statusMessage = response.statusMessage?.replace(UNPRINTABLE, "");
   return {
     status,
     send: (to) =>
@@ -178,25 +188,38 @@ function answerOf(response: IncomingMessage, connection: PortConnection, order: 
         response.once("end", () => {
           if (!isWhole()) return;
           const trailers = response.rawTrailers;
-          if (trailers.length > 0 && to.getHeader("trailer") !== undefined)
+          if (trailers.length > 0 && headers.trailer !== undefined)
             to.addTrailers(response.trailers as never);
           to.end();
         });
-        to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+        try {
+          to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+        } catch {
+          return cut();
+        }
         response.pipe(to, { end: false });
       }),
   };
 }
 
-/** The answer that agrees to another protocol, to the letter. */
-function headOf({ statusCode = 101, statusMessage = "", rawHeaders }: IncomingMessage): string {
-  const lines = [`HTTP/1.1 ${statusCode} ${statusMessage}`];
-  for (let at = 0; at + 1 < rawHeaders.length; at += 2)
-    lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`);
-  return `${lines.join("\r\n")}\r\n\r\n`;
+/** The answer that agrees to another protocol. What it says beside that goes the way of every answer's headers. */
+function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, order: Order): string {
+  const said = answerHeaders(rawHeaders, order);
+  const agreed = ["Upgrade", headers.upgrade ?? protocol, "Connection", "Upgrade"];
+  const lines = pairsOf([...agreed, ...said]).map(([name, value]) => `${name}: ${value}`);
+  return ["HTTP/1.1 101 Switching Protocols", ...lines, "", ""].join("\r\n");
 }
 
-/** Each side hears all that the other says; when one is gone, so is the other. */
+/** How long the last of what was said may be on its way to a side that reads slowly. */
+const LAST_WORDS_MS = 30_000;
+
+function finish(to: Duplex): void {
+  const timer = setTimeout(() => to.destroy(), LAST_WORDS_MS).unref();
+  to.once("close", () => clearTimeout(timer));
+  to.end(() => to.destroy());
+}
+
+/** Each side hears all that the other says, also what it said last; when one is gone, so is the other. */
 function join(one: Duplex, other: Duplex, used: () => void): void {
   for (const [from, to] of [
     [one, other],
@@ -204,7 +227,10 @@ function join(one: Duplex, other: Duplex, used: () => void): void {
   ] as const) {
     from.on("error", () => undefined);
     from.on("data", used);
-    from.once("close", () => to.destroy());
+    from.once("close", () => {
+      if (from.readableEnded) finish(to);
+      else to.destroy();
+    });
     from.pipe(to);
   }
 }
