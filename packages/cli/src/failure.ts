@@ -58,6 +58,11 @@ const HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
     "'holdfast unmount' takes it off a sandbox; 'holdfast drive rm --force' takes it from all.",
   ],
   ["drive_degraded", "'holdfast drive get' says what is missing. Nothing was written elsewhere instead."],
+  [
+    "preview_not_found",
+    "'holdfast preview ls' lists those of a sandbox, 'holdfast preview tokens' their tokens.",
+  ],
+  ["preview_exists", "'holdfast preview token' makes one more link to it; 'holdfast preview rm' closes it."],
   ["mount_not_found", "'holdfast mounts' lists what is mounted in a sandbox, and where."],
 ]);
 

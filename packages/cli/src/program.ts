@@ -15,6 +15,7 @@ import { registerExecs } from "./commands/execs.ts";
 import { registerImage } from "./commands/image.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerMounts } from "./commands/mounts.ts";
+import { registerPreview } from "./commands/preview.ts";
 import { registerResources } from "./commands/resources.ts";
 import { registerRun } from "./commands/run.ts";
 import { registerSandboxes } from "./commands/sandboxes.ts";
@@ -23,6 +24,7 @@ import { registerShell } from "./commands/shell.ts";
 import { registerStandby } from "./commands/standby.ts";
 import { registerStats } from "./commands/stats.ts";
 import { registerTop } from "./commands/top.ts";
+import { registerUpdate } from "./commands/update.ts";
 import type { Context } from "./context.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
@@ -55,6 +57,7 @@ Examples:
   registerDoctor(program, context);
   registerRun(program, context);
   registerSandboxes(program, context);
+  registerUpdate(program, context);
   registerStandby(program, context);
   registerCheckpoint(program, context);
   registerExec(program, context);
@@ -65,6 +68,7 @@ Examples:
   registerCp(program, context);
   registerDrive(program, context);
   registerMounts(program, context);
+  registerPreview(program, context);
   registerTop(program, context);
   registerResources(program, context);
   registerDiagnose(program, context);

@@ -4,9 +4,19 @@ import { DetachWatch, detachKeys } from "./detach-keys.ts";
 import { isPlainName, parsePlace, targetOf } from "./place.ts";
 import { withoutQuestions } from "./scrollback.ts";
 import { age, ahead, asJson, elapsed, jsonText, printable, size, table } from "./table.ts";
-import { commandOf, duration, megabytes, moment, mount, variable } from "./values.ts";
+import { commandOf, duration, durationOrNone, megabytes, moment, mount, port, variable } from "./values.ts";
 
 describe("values on the command line", () => {
+  it("a duration may be none where that is a choice", () => {
+    expect(["2h", "none"].map(durationOrNone)).toEqual([7_200_000, "none"]);
+    for (const wrong of ["", "never", "None"]) expect(() => durationOrNone(wrong)).toThrow();
+  });
+
+  it("ports are whole numbers that there are", () => {
+    expect(["1", "3000", "65535"].map((text) => port(text))).toEqual([1, 3_000, 65_535]);
+    for (const wrong of ["", "0", "65536", "-1", "3e3", "080", "http"]) expect(() => port(wrong)).toThrow();
+  });
+
   it("durations have a unit, or are seconds", () => {
     expect(["500ms", "30s", "30", "1.5m", "2h"].map(duration)).toEqual([
       500, 30_000, 30_000, 90_000, 7_200_000,

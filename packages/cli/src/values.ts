@@ -14,6 +14,9 @@ export function duration(text: string): number {
   return ms;
 }
 
+/** The same, or "none". */
+export const durationOrNone = (text: string): number | "none" => (text === "none" ? text : duration(text));
+
 const DAY_MS = 86_400_000;
 
 /** "10m", "2h", "3d": so long ago. A date or time is taken as it is, and as one of our own clock where it has no offset. */
@@ -44,6 +47,15 @@ export function count(text: string): number {
   if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError("Use a whole number.");
   return Number(text);
 }
+
+export function port(text: string): number {
+  const number = /^[1-9]\d{0,4}$/.test(text) ? Number(text) : 0;
+  if (number < 1 || number > 65_535) throw new InvalidArgumentError("Use a port from 1 to 65535.");
+  return number;
+}
+
+/** Any number of times. */
+export const several = (text: string, before: readonly string[] = []): string[] => [...before, text];
 
 /** "KEY=VALUE", any number of times; "KEY" alone takes the value from our own environment. */
 export function variable(text: string, before: Record<string, string> = {}): Record<string, string> {

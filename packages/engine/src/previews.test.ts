@@ -97,6 +97,27 @@ describe("a preview", () => {
     expect(await codeOf(engine.previews.get("one", "web"))).toBe("preview_not_found");
   });
 
+  it("that is of another port by now has cut what it had let in to the one before", async () => {
+    const { engine, sandbox } = await opened();
+    await engine.previews.create("one", { port: 3000, name: "web", public: true });
+    const grant = engine.previews.admitPublic(sandbox.id as never, 3000);
+    await engine.previews.update("one", "web", { port: 3001 });
+    expect(grant?.signal.aborted).toBe(true);
+    expect(engine.previews.admitPublic(sandbox.id as never, 3001)?.signal.aborted).toBe(false);
+  });
+
+  it("that is over makes room, and gives up its name", async () => {
+    const { engine, store } = await opened({ previewsPerSandbox: 1 });
+    const first = await engine.previews.create("one", { port: 3000, name: "web", ttlMs: 1_000 });
+    expect(await codeOf(engine.previews.create("one", { port: 3001 }))).toBe("too_many_previews");
+    await eventually(() =>
+      expect(denied(() => engine.previews.admit(first.token ?? ""))).toBe("preview_denied"),
+    );
+    const { preview } = await engine.previews.create("one", { port: 3001, name: "web" });
+    expect(await engine.previews.list("one")).toEqual([preview]);
+    expect(await store.previews()).toHaveLength(1);
+  });
+
   it("is there for the next server, and gone with its sandbox", async () => {
     const { engine, restart, store } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" });

@@ -54,7 +54,9 @@ export class Previews implements PreviewApi {
       const { clock, ids, numbers } = this.#world;
       const refusal = cell.refusal();
       if (refusal !== null && cell.record.phase.name !== "paused") throw refusal;
-      if (this.#of(cell.id).length >= numbers.previewsPerSandbox)
+      // Those that are over make room, and give up their names.
+      const [over, live] = this.#parted(cell.id);
+      if (live.length >= numbers.previewsPerSandbox)
         throw new HoldfastError("too_many_previews", { sandboxId: cell.id });
       const now = clock.now();
       const record: PreviewRecord = {
@@ -69,7 +71,7 @@ export class Previews implements PreviewApi {
       };
       const made = record.public ? null : this.#newToken(record, input.tokenTtlMs);
       const whole = made === null ? record : { ...record, tokens: [made] };
-      await this.#store(whole, `Port ${record.port} is open as preview ${record.name}.`);
+      await this.#store(whole, `Port ${record.port} is open as preview ${record.name}.`, over);
       return { preview: viewOf(whole), token: made === null ? null : this.#sign(whole, made) };
     });
   }
@@ -219,19 +221,34 @@ export class Previews implements PreviewApi {
     throw new HoldfastError("preview_not_found", { sandboxId, message });
   }
 
+  #parted(sandboxId: SandboxId): [over: PreviewRecord[], live: PreviewRecord[]] {
+    const records = this.#of(sandboxId).map(({ record }) => record);
+    return [
+      records.filter((record) => this.#isOver(record)),
+      records.filter((record) => !this.#isOver(record)),
+    ];
+  }
+
   #of(sandboxId: SandboxId): Doors[] {
     return [...this.#doors.values()].filter(({ record }) => record.sandboxId === sandboxId);
   }
 
-  async #store(record: PreviewRecord, created: string | null): Promise<void> {
+  /** Keeps a record, in the place of those that are `over`. */
+  async #store(
+    record: PreviewRecord,
+    created: string | null,
+    over: readonly PreviewRecord[] = [],
+  ): Promise<void> {
+    const removed = over.map(({ id }) => ({ kind: "preview.remove", id }) as const);
     const events = created === null ? [] : [this.#event(record, "preview.created", created)];
     try {
-      await this.#world.store.commit({ changes: [{ kind: "preview.put", record }], events });
+      await this.#world.store.commit({ changes: [...removed, { kind: "preview.put", record }], events });
     } catch (error) {
       if (!(error instanceof StoreConflict) || error.reason !== "preview_exists") throw error;
       const message = `The sandbox has a preview ${record.name}.`;
       throw new HoldfastError("preview_exists", { sandboxId: record.sandboxId, message });
     }
+    for (const { id } of over) this.#forget(id);
     this.#remember(record);
   }
 
@@ -241,14 +258,16 @@ export class Previews implements PreviewApi {
     return { at: this.#world.clock.now(), type, sandboxId, message, data };
   }
 
-  /** What is not among its tokens any more opens nothing, and what it had let in is cut. */
+  /** What is not among its tokens any more opens nothing, and what it had let in, or to another port, is cut. */
   #remember(record: PreviewRecord): void {
-    const { open } = this.#doors.get(record.id) ?? { open: new Map() };
+    const before = this.#doors.get(record.id);
+    const open: Doors["open"] = before?.open ?? new Map();
+    const isMoved = before !== undefined && before.record.port !== record.port;
     for (const [token, preview] of this.#tokens) if (preview === record.id) this.#tokens.delete(token);
     for (const { id } of record.tokens) this.#tokens.set(id, record.id);
     for (const [token, controller] of open) {
       const isKept = token === "public" ? record.public : record.tokens.some(({ id }) => id === token);
-      if (!isKept) this.#shut(open, token, controller);
+      if (isMoved || !isKept) this.#shut(open, token, controller);
     }
     this.#doors.set(record.id, { record, open });
   }

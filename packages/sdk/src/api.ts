@@ -23,6 +23,9 @@ import type {
   LogLevel,
   Mount,
   MountDrive,
+  Preview,
+  PreviewToken,
+  PreviewTokenInfo,
   Proof,
   ResourceReport,
   Sandbox as SandboxInfo,
@@ -140,6 +143,9 @@ export interface Sandbox extends AsyncDisposable {
   readonly execs: Execs;
   readonly files: Files;
   readonly checkpoints: Checkpoints;
+  readonly previews: Previews;
+  /** What listens at a TCP port inside, for whoever has the key. Asks nothing of the server yet. */
+  port(number: number): SandboxPort;
   /**
    * Runs a command and waits for its end, however long that takes and however often the server restarts meanwhile: a
    * string by `/bin/sh -c`, an array as it is. A non-zero exit, a timeout or a lost exec is data; it throws only where the
@@ -213,6 +219,62 @@ export interface Checkpoints {
 export interface CheckpointOptions extends CallOptions {
   /** A DNS label that no other checkpoint of the sandbox has; made up where absent. */
   name?: string | undefined;
+}
+
+/** A program that listens at a port of a sandbox, on its loopback. */
+export interface SandboxPort {
+  readonly number: number;
+  /**
+   * Asks the program for a path, as `fetch` does, and gives back whatever it answers, whatever its status; both bodies may be
+   * streams. A sandbox that sleeps is woken. It throws where no answer of the program came: `port_closed` (nothing listens),
+   * `port_cut` (it was gone before it answered; `dispatched` tells), `port_silent`, and all that every call can throw. What can do
+   * no harm is repeated, by the server and from here: GET, HEAD and OPTIONS without a body. A body that is cut throws while it is read.
+   * The key goes in a header of its own and is not passed on, so that an `Authorization` of the program's can be sent. Redirects are
+   * given back and not followed: the program decides where they lead, and the key does not go there.
+   */
+  fetch(path: string, init?: Omit<RequestInit, "redirect">): Promise<Response>;
+  /** Where the path is found by who has the key. For who hasn't, and for browsers, there are previews. */
+  url(path?: string): string;
+}
+
+/**
+ * Ports that can be reached without the key: by a link with a token in it, or by everybody. A preview opens one port and nothing
+ * else. None of these calls wakes the sandbox; a visit does.
+ */
+export interface Previews {
+  /**
+   * `url` of the answer is a link that opens it; `pathUrl` is the same for programs that can't resolve such a host. The token
+   * is told once. Safe against lost answers: one call makes one preview. Only a `preview_exists` that says
+   * `dispatched: "unknown"` may be about the one of this call.
+   */
+  create(port: number, options?: PreviewOptions): Promise<Preview>;
+  /** Oldest first, without tokens. */
+  list(options?: CallOptions): Promise<Preview[]>;
+  get(idOrName: string, options?: CallOptions): Promise<Preview>;
+  /** What came in by it is cut. */
+  delete(idOrName: string, options?: CallOptions): Promise<void>;
+  /** One more, with links that have it in them. Where the answer is lost it is not asked for again: each request makes one. */
+  createToken(idOrName: string, options?: TokenOptions): Promise<PreviewToken>;
+  /** Those there are, without their secrets. */
+  tokens(idOrName: string, options?: CallOptions): Promise<PreviewTokenInfo[]>;
+  /** Takes one back, by its id; what came in by it is cut. */
+  deleteToken(idOrName: string, tokenId: string, options?: CallOptions): Promise<void>;
+}
+
+export interface PreviewOptions extends CallOptions {
+  /** A DNS label that no other preview of the sandbox has; made up where absent. */
+  name?: string | undefined;
+  /** Open to everybody, without a token. Default false. */
+  public?: boolean | undefined;
+  /** How long it is open. Default: as long as the sandbox lives. */
+  ttlMs?: number | undefined;
+  /** How long the token in the answer is good for. Default a day. */
+  tokenTtlMs?: number | undefined;
+}
+
+export interface TokenOptions extends CallOptions {
+  /** Default a day, and never longer than the preview. */
+  ttlMs?: number | undefined;
 }
 
 export interface MountOptions extends CallOptions {

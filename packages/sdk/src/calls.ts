@@ -19,6 +19,7 @@ import {
   type WireReply,
   type WireRequest,
 } from "./transport.ts";
+import { lost } from "./transport-fetch.ts";
 
 type Query = Record<string, string | number | boolean | readonly string[] | undefined>;
 
@@ -45,11 +46,16 @@ export interface Call {
   signal?: AbortSignal | undefined;
 }
 
+/** What decides over repeating it. */
+export type Repeated = Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">;
+
 export interface CallsOptions {
   url?: string | undefined;
   apiKey?: string | undefined;
   timeoutMs: number;
   transport: Transport;
+  /** For what is not ours: answers of programs inside. Default: the built-in one. */
+  fetch?: typeof globalThis.fetch | undefined;
   patience: Patience;
 }
 
@@ -95,7 +101,7 @@ export class Calls {
         const { status, body } = await this.#transport.ask(request, JSON_LIMIT_BYTES);
         this.#acquainted = true;
         const text = Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString();
-        if (status >= 400 && status !== call.accept) throw this.#error(request, status, text);
+        if (status >= 400 && status !== call.accept) throw this.#error(whereOf(request), status, text);
         return parsed(request, status, text);
       } catch (error) {
         outage ??= this.outage(call);
@@ -127,13 +133,43 @@ export class Calls {
     const reply = await this.#transport.open(request);
     this.#acquainted = true;
     if (reply.status >= 400 && reply.status !== call.accept)
-      throw this.#error(request, reply.status, await textOf(reply, ERROR_LIMIT_BYTES));
+      throw this.#error(whereOf(request), reply.status, await textOf(reply, ERROR_LIMIT_BYTES));
     if (call.type !== undefined && reply.header("content-type")?.startsWith(call.type) !== true)
       throw new HoldfastError(unexpected(whereOf(request), reply.status, await textOf(reply, 1)));
     return reply;
   }
 
-  outage(call: Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">): Outage {
+  /**
+   * What a program inside answers, as it is. Only what Holdfast says itself is an error. Redirects are the program's, and may lead
+   * anywhere: they are not followed, since the key would be.
+   */
+  fetch(path: string, init: RequestInit): Promise<Response> {
+    const { method = "GET", body } = init;
+    const attempt = () => this.#fetched(path, init);
+    if (body !== undefined && body !== null && !isRepeatable(body)) return attempt();
+    const idempotent = SAFE.has(method.toUpperCase()) && (body === undefined || body === null);
+    return this.#repeat({ idempotent, signal: init.signal ?? undefined }, attempt);
+  }
+
+  async #fetched(path: string, init: RequestInit): Promise<Response> {
+    const where = { method: init.method ?? "GET", url: this.#base + path };
+    const headers = new Headers(init.headers);
+    if (this.#endpoint.apiKey !== undefined) headers.set("x-holdfast-key", this.#endpoint.apiKey);
+    const sent = { ...init, headers, redirect: "manual", duplex: "half" } as RequestInit;
+    const { fetch = globalThis.fetch } = this.#options;
+    const response = await fetch(where.url, sent).catch((error: unknown) => {
+      init.signal?.throwIfAborted();
+      // What was wrong with the order itself has no cause.
+      const isNetworks = error instanceof Error && error.cause !== undefined;
+      throw isNetworks ? lost(where, error) : error;
+    });
+    this.#acquainted = true;
+    const code = response.headers.get("x-holdfast-error");
+    if (code === null) return response;
+    throw this.#error(where, response.status, (await response.text()) || wordless(where, code));
+  }
+
+  outage(call: Repeated): Outage {
     return new Outage({
       call,
       patience: this.#options.patience,
@@ -154,7 +190,7 @@ export class Calls {
     this.#transport.close();
   }
 
-  async #repeat<Answer>(call: Call, attempt: () => Promise<Answer>): Promise<Answer> {
+  async #repeat<Answer>(call: Repeated, attempt: () => Promise<Answer>): Promise<Answer> {
     for (let outage: Outage | null = null; ; ) {
       try {
         return await attempt();
@@ -186,16 +222,34 @@ export class Calls {
     return headers;
   }
 
-  #error(request: WireRequest, status: number, text: string): HoldfastError {
-    const error = errorOf(whereOf(request), status, text.slice(0, ERROR_LIMIT_BYTES));
+  #error(where: Where, status: number, text: string): HoldfastError {
+    const error = errorOf(where, status, text.slice(0, ERROR_LIMIT_BYTES));
     const { problem } = this.#endpoint;
     if (!(error instanceof AuthenticationError) || problem === undefined) return error;
     return new AuthenticationError({ ...error, message: error.message, hint: problem, cause: error.cause });
   }
 }
 
+/** What can be asked for twice. */
+const SAFE: ReadonlySet<string> = new Set(["GET", "HEAD", "OPTIONS"]);
+
+/** A stream is gone once it was sent. */
+const isRepeatable = (body: unknown): boolean => typeof body === "string" || ArrayBuffer.isView(body);
+
+/** An error in answer to a HEAD, which has no body to say more. */
+const wordless = ({ method, url }: Where, code: string): string =>
+  JSON.stringify({
+    error: {
+      code,
+      message: `${method} ${url} was answered with ${code}.`,
+      hint: "Ask with GET for what is the matter.",
+      retryable: false,
+      dispatched: "unknown",
+    },
+  });
+
 interface OutageFacts {
-  call: Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">;
+  call: Repeated;
   patience: Patience;
   acquainted: () => boolean;
   rediscover: () => void;

@@ -1,6 +1,6 @@
 import type { CallOptions, CheckpointOptions, Checkpoints } from "./api.ts";
 import type { Calls } from "./calls.ts";
-import { NotFoundError } from "./errors.ts";
+import { wasDoneBefore } from "./errors.ts";
 import type { Checkpoint, CheckpointList } from "./types.generated.ts";
 
 /** What the server gives a checkpoint, and one that is before it in line. */
@@ -39,11 +39,7 @@ export class CheckpointsOf implements Checkpoints {
     try {
       await this.#calls.json({ method: "DELETE", path, idempotent, waitMs: CHECKPOINT_WAIT_MS, signal });
     } catch (error) {
-      if (!isRemovedBefore(error)) throw error;
+      if (!wasDoneBefore(error, "checkpoint_not_found")) throw error;
     }
   }
 }
-
-/** An earlier try arrived, and only its answer was lost. */
-const isRemovedBefore = (error: unknown): boolean =>
-  error instanceof NotFoundError && error.code === "checkpoint_not_found" && error.dispatched !== "no";

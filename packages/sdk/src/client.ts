@@ -59,6 +59,7 @@ export class Holdfast {
       url: options.url,
       apiKey: options.apiKey,
       timeoutMs: options.timeoutMs ?? TIMEOUT_MS,
+      fetch: options.fetch,
       transport: options.fetch === undefined ? new HttpTransport() : new FetchTransport(options.fetch),
       patience: patienceOf(options),
     });

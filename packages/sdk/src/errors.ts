@@ -265,6 +265,10 @@ export function maybeDispatched(error: HoldfastError): HoldfastError {
   return new Class({ ...error, message, cause, hint, dispatched: "unknown" });
 }
 
+/** What is said of a request that an earlier try of has done already: that one arrived, and only its answer was lost. */
+export const wasDoneBefore = (error: unknown, code: ErrorCode): boolean =>
+  error instanceof HoldfastError && error.code === code && error.dispatched !== "no";
+
 function reasonOf(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
   const code = "code" in cause ? String(cause.code) : "";

@@ -10,7 +10,9 @@ import type {
   Files,
   MountOptions,
   Page,
+  Previews,
   Sandbox,
+  SandboxPort,
 } from "./api.ts";
 import { type Calls, pause } from "./calls.ts";
 import { CheckpointsOf } from "./checkpoints.ts";
@@ -18,6 +20,8 @@ import { HoldfastError, type Where } from "./errors.ts";
 import { eventsOf } from "./events.ts";
 import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
+import { PortOf } from "./port.ts";
+import { PreviewsOf } from "./previews.ts";
 import { backoff } from "./retry.ts";
 import type {
   Diagnosis,
@@ -54,6 +58,7 @@ export class SandboxHandle implements Sandbox {
   readonly execs: Execs;
   readonly files: Files;
   readonly checkpoints: Checkpoints;
+  readonly previews: Previews;
 
   constructor(calls: Calls, info: SandboxInfo, owned: boolean) {
     this.#calls = calls;
@@ -62,6 +67,7 @@ export class SandboxHandle implements Sandbox {
     this.execs = new ExecsOf(calls, info.id);
     this.files = new FilesOf(calls, this.#path());
     this.checkpoints = new CheckpointsOf(calls, info.id);
+    this.previews = new PreviewsOf(calls, info.id);
   }
 
   get id(): string {
@@ -72,6 +78,10 @@ export class SandboxHandle implements Sandbox {
   }
   get info(): SandboxInfo {
     return this.#info;
+  }
+
+  port(number: number): SandboxPort {
+    return new PortOf(this.#calls, this.id, number);
   }
 
   exec(command: string | readonly string[], options: ExecOptions = {}): Promise<ExecResult> {

@@ -1,4 +1,4 @@
-import { silent, unreachable, whereOf } from "./errors.ts";
+import { type ConnectionError, silent, unreachable, type Where, whereOf } from "./errors.ts";
 import {
   type Body,
   gather,
@@ -13,6 +13,13 @@ type Fetch = typeof globalThis.fetch;
 
 /** The errors of a connection that never came to be; after any other one the request may have arrived. */
 const NEVER_CONNECTED = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
+
+/** What a `fetch` that failed says of the connection. */
+export function lost(where: Where, error: unknown): ConnectionError {
+  const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
+  const code = String((cause as { code?: unknown }).code);
+  return unreachable(where, NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
+}
 
 /** Goes through a `fetch` of the caller's: for proxies, tracing or tests. */
 export class FetchTransport implements Transport {
@@ -114,9 +121,7 @@ class Guard {
   explain(error: unknown): unknown {
     this.done();
     if (this.signal.aborted) return this.signal.reason;
-    const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
-    const code = String((cause as { code?: unknown }).code);
-    return unreachable(whereOf(this.#request), NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
+    return lost(whereOf(this.#request), error);
   }
 }
 

@@ -147,6 +147,22 @@ export interface CreateDrive {
   /** what to do when the name is taken; default fail */
   ifExists?: "return" | "fail";
 }
+export interface CreatePreview {
+  /** a TCP port at which a program of the sandbox listens, on its loopback */
+  port: number;
+  /** a DNS label that no other preview of the sandbox has; made up where absent */
+  name?: string;
+  /** whether the port is open without a token; default false */
+  public?: boolean;
+  /** how long it is open; default: as long as the sandbox lives */
+  ttlMs?: number;
+  /** how long the token in this answer is good for; default a day */
+  tokenTtlMs?: number;
+}
+export interface CreatePreviewToken {
+  /** how long it is good for; default a day, and never longer than the preview */
+  ttlMs?: number;
+}
 export interface CreateSandbox {
   /** a DNS label; made up where absent */
   name?: string;
@@ -637,6 +653,52 @@ export interface Mount {
 }
 export interface MountList {
   items: Mount[];
+}
+/** a port of a sandbox that can be reached without a key */
+export interface Preview {
+  id: string;
+  name: string;
+  sandboxId: string;
+  /** a TCP port at which a program of the sandbox listens, on its loopback */
+  port: number;
+  public: boolean;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  expiresAt: string | null;
+  /** where the port is, with the token where there is one: on a host of its own, so that absolute links work */
+  url: string;
+  /** the same below a path of this server, for programs that can't resolve that host */
+  pathUrl: string;
+  /** opens this port and nothing else; told once, when it is made */
+  token?: string;
+}
+export interface PreviewList {
+  items: Preview[];
+}
+export interface PreviewToken {
+  id: string;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  /** ISO 8601, UTC */
+  expiresAt: string;
+  expired: boolean;
+  /** where the port is, with the token where there is one: on a host of its own, so that absolute links work */
+  url: string;
+  /** the same below a path of this server, for programs that can't resolve that host */
+  pathUrl: string;
+  /** told once */
+  token: string;
+}
+export interface PreviewTokenInfo {
+  id: string;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  /** ISO 8601, UTC */
+  expiresAt: string;
+  expired: boolean;
+}
+export interface PreviewTokenList {
+  items: PreviewTokenInfo[];
 }
 /** dated evidence that an instance serves, or what failed */
 export interface Proof {

@@ -27,6 +27,12 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Mount, contract.Mount>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.MountList, contract.MountList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.MountDrive, contract.MountDrive>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Preview, contract.Preview>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.PreviewList, contract.PreviewList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CreatePreview, contract.CreatePreview>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.PreviewToken, contract.PreviewToken>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.PreviewTokenList, contract.PreviewTokenList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.CreatePreviewToken, contract.CreatePreviewToken>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Proof, contract.Proof>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Exec, contract.Exec>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ExecList, contract.ExecList>>().toEqualTypeOf<true>();

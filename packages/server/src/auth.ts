@@ -1,7 +1,10 @@
 import { hash } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
-import { HoldfastError } from "@holdfast/contract";
+import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { RouteFacts } from "./route-config.ts";
+
+/** Where a key may come as well: for requests whose `Authorization` is somebody else's to read. */
+export const KEY_HEADER = "x-holdfast-key";
 
 /** Where keys are looked up. It keeps hashes only, and compares those. */
 export interface Keys {
@@ -38,6 +41,24 @@ export class Gate {
     return this.#lookUp(secret, digest);
   }
 
+  /** The headers that keys came in. What is no key of ours is somebody else's. */
+  async keyHeaders({ authorization, [KEY_HEADER]: own }: IncomingHttpHeaders): Promise<string[]> {
+    return [
+      ...(typeof own === "string" && (await this.#isKey(`Bearer ${own}`)) ? [KEY_HEADER] : []),
+      ...(authorization !== undefined && (await this.#isKey(authorization)) ? ["authorization"] : []),
+    ];
+  }
+
+  async #isKey(authorization: string): Promise<boolean> {
+    try {
+      await this.admit(authorization);
+      return true;
+    } catch (error) {
+      if (isHoldfastError(error) && error.code === "unauthorized") return false;
+      throw error;
+    }
+  }
+
   async #lookUp(secret: string, digest: string): Promise<string> {
     this.#known.delete(digest);
     if (!(await this.#keys.findKey(secret))) throw new HoldfastError("unauthorized");
@@ -55,9 +76,6 @@ function bearer(authorization: string | undefined): string | null {
   const secret = match?.[1];
   return secret === undefined || secret.length > LONGEST_KEY ? null : secret;
 }
-
-/** Where a key may come as well: for requests whose `Authorization` is somebody else's to read. */
-export const KEY_HEADER = "x-holdfast-key";
 
 /** Where a request says who it comes from, by what its route knows of its callers. */
 export function authorizationOf(

@@ -20,6 +20,7 @@ import { registerDocs } from "./docs.ts";
 import { createScrub, type Scrub, toWireError } from "./errors.ts";
 import { PeerWatch } from "./peer-watch.ts";
 import { FrontDoor } from "./ports/door.ts";
+import { ERROR_HEADER } from "./ports/headers.ts";
 import { DEFAULT_DOMAIN } from "./ports/preview-urls.ts";
 import { retryAfterSeconds } from "./retry-after.ts";
 import { RouteTable } from "./route-table.ts";
@@ -236,6 +237,7 @@ function createFailure({ report, numbers }: RouteContext) {
     const known = isHoldfastError(thrown) ? thrown.retryAfterMs : undefined;
     const seconds = retryAfterSeconds(body.error.code, numbers, known);
     if (seconds !== null) reply.header("retry-after", String(seconds));
+    reply.header(ERROR_HEADER, body.error.code);
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
     const { socket, dialect } = request.routeOptions?.config ?? {};
     if (socket) reply.header("connection", "close");
@@ -283,7 +285,7 @@ function refuseConnection(
         });
   const text = JSON.stringify(wire.body);
   socket.end(
-    `HTTP/1.1 ${wire.status} ${STATUS_CODES[wire.status]}\r\nconnection: close\r\ncontent-type: application/json; charset=utf-8\r\nx-request-id: ${requestId}\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
+    `HTTP/1.1 ${wire.status} ${STATUS_CODES[wire.status]}\r\nconnection: close\r\ncontent-type: application/json; charset=utf-8\r\n${ERROR_HEADER}: ${wire.body.error.code}\r\nx-request-id: ${requestId}\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
   );
   const timer = setTimeout(() => socket.destroy(), LINGER_MS);
   socket.once("close", () => clearTimeout(timer));

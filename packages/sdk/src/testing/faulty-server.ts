@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Checkpoint, Drive, Event, Exec, Mount } from "../types.generated.ts";
+import type { Checkpoint, Drive, Event, Exec, Mount, Preview, PreviewToken } from "../types.generated.ts";
 
 /** A test double of the server that fails on command: each answer is written by the test, by hand. */
 export interface Seen {
@@ -250,6 +250,30 @@ export const aMount = (facts: Partial<Mount> = {}): Mount => ({
   readOnly: false,
   state: "proven",
   cause: null,
+  ...facts,
+});
+
+export const aPreview = (facts: Partial<Preview> = {}): Preview => ({
+  id: "prv_0000000000000000",
+  name: "web",
+  sandboxId: "sbx_0000000000000000",
+  port: 3000,
+  public: false,
+  createdAt: "2026-01-01T00:00:00.000Z",
+  expiresAt: null,
+  url: "http://3000-sbx_0000000000000000.localhost:4750/",
+  pathUrl: "http://127.0.0.1:4750/preview/prv_0000000000000000/",
+  ...facts,
+});
+
+export const aToken = (facts: Partial<PreviewToken> = {}): PreviewToken => ({
+  id: "0000000000000000",
+  createdAt: "2026-01-01T00:00:00.000Z",
+  expiresAt: "2026-01-02T00:00:00.000Z",
+  expired: false,
+  token: "hfp_secret",
+  url: "http://3000-sbx_0000000000000000.localhost:4750/?holdfast_token=hfp_secret",
+  pathUrl: "http://127.0.0.1:4750/preview/hfp_secret/",
   ...facts,
 });
 

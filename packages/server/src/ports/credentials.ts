@@ -8,8 +8,9 @@ const TOKEN_PARAMETERS = [TOKEN_PARAMETER, "bl_preview_token"];
 const TOKEN_HEADERS = ["x-holdfast-preview-token", "x-blaxel-preview-token"];
 
 export interface Presented {
-  /** Tokens in the order in which they count. */
+  /** Tokens in the order in which they count; those in cookies, which a browser adds by itself, come last. */
   tokens: readonly string[];
+  cookieTokens: readonly string[];
   /** Whether one came in the URL, where it stays visible. */
   isInUrl: boolean;
   /** The path without the tokens in it. */
@@ -25,7 +26,8 @@ export function presented(path: string, headers: IncomingHttpHeaders): Presented
   const inCookie = withoutCookie(headers.cookie);
   const inHeaders = TOKEN_HEADERS.filter((name) => typeof headers[name] === "string");
   return {
-    tokens: [...inUrl.tokens, ...inHeaders.map((name) => String(headers[name])), ...inCookie.tokens],
+    tokens: [...inUrl.tokens, ...inHeaders.map((name) => String(headers[name]))],
+    cookieTokens: inCookie.tokens,
     isInUrl: inUrl.tokens.length > 0,
     path: inUrl.path,
     cookie: inCookie.tokens.length > 0 ? inCookie.rest : undefined,

@@ -10,7 +10,7 @@ import { siteOf } from "../site.ts";
 import type { StartGate } from "../start-gate.ts";
 import { type Presented, presented, TOKEN_COOKIE } from "./credentials.ts";
 import { errorPage } from "./error-page.ts";
-import { requestHeaders } from "./headers.ts";
+import { ERROR_HEADER, requestHeaders } from "./headers.ts";
 import { type Answer, type Order, PortProxy } from "./proxy.ts";
 import { PREVIEW_PATH, type Target, targetOf } from "./target.ts";
 
@@ -26,11 +26,20 @@ export interface DoorParts {
 interface Entry {
   ref: string;
   port: number;
-  /** Headers that said so, which are nobody else's. */
-  withheld: readonly string[];
   grant: Grant | null;
   /** What of it was a token. */
   token: string | null;
+}
+
+/** A request that may go on, with what was found in it. */
+interface Admitted {
+  target: Target;
+  given: Presented;
+  /** Headers with keys in them. */
+  keys: readonly string[];
+  entry: Entry;
+  request: IncomingMessage;
+  signal: AbortSignal;
 }
 
 /**
@@ -66,11 +75,13 @@ export class FrontDoor {
 
   serve(request: IncomingMessage, response: ServerResponse): void {
     void this.#answered(request, response, async (target, given) => {
-      const entry = await this.#enter(target, given, request);
+      const keys = await this.#parts.gate.keyHeaders(request.headers);
+      const entry = await this.#enter(target, given, request, keys.length > 0);
       if (target.via === "host" && given.isInUrl && entry.token !== null && isVisit(request)) {
         return welcome(response, given.path, entry, siteOf(request.headers).protocol);
       }
-      const order = this.#order(target, given, entry, request, this.#context.callers.signal(response));
+      const signal = this.#context.callers.signal(response);
+      const order = this.#order({ target, given, keys, entry, request, signal });
       await this.#send(await this.#proxy.ask(order), response);
     });
   }
@@ -83,9 +94,10 @@ export class FrontDoor {
     response.shouldKeepAlive = false;
     response.once("finish", () => socket.destroySoon());
     void this.#answered(request, response, async (target, given) => {
-      const entry = await this.#enter(target, given, request);
+      const keys = await this.#parts.gate.keyHeaders(request.headers);
+      const entry = await this.#enter(target, given, request, keys.length > 0);
       const signal = this.#context.callers.attached(socket);
-      const order = this.#order(target, given, entry, request, signal);
+      const order = this.#order({ target, given, keys, entry, request, signal });
       const protocol = request.headers.upgrade ?? "websocket";
       const answer = await this.#proxy.upgrade({ ...order, body: null, protocol, socket, head });
       if (answer !== "tunnel") return this.#send(answer, response);
@@ -102,7 +114,12 @@ export class FrontDoor {
 
   /** A peer that acknowledges nothing holds a connection of the sandbox as well. */
   #watch(socket: Socket, vanished: () => void): () => void {
-    const stop = this.#context.peers.watch(socket, vanished);
+    const drop = this.#context.peers.watch(socket, vanished);
+    // A connection has many answers, one after the other: each takes with it what it hung on it.
+    const stop = () => {
+      socket.off("close", stop);
+      drop();
+    };
     socket.once("close", stop);
     return stop;
   }
@@ -135,27 +152,50 @@ export class FrontDoor {
   }
 
   /** By a token, a key, or because the port is open to everybody; in that order. */
-  async #enter(target: Target, given: Presented, request: IncomingMessage): Promise<Entry> {
+  async #enter(target: Target, given: Presented, request: IncomingMessage, hasKey: boolean): Promise<Entry> {
     if (target.via === "preview") return this.#byPreview(target.by);
-    const { ref, port } = target;
-    const { id } = await this.#context.engine.sandboxes.get(ref).catch(hidden);
-    const denied: unknown[] = [];
-    for (const token of given.tokens) {
-      try {
-        const grant = this.#context.engine.previews.admit(token);
-        if (grant.sandboxId === id && grant.port === port)
-          return { ref: id, port, grant, token, withheld: given.headers };
-        denied.push(new HoldfastError("preview_denied"));
-      } catch (error) {
-        denied.push(error);
-      }
+    const { port } = target;
+    const tokens = [...given.tokens, ...(this.#isStranger(target, request) ? [] : given.cookieTokens)];
+    const refusal =
+      tokens.length > 0
+        ? new HoldfastError("preview_denied")
+        : new HoldfastError("unauthorized", { message: NO_ENTRY });
+    const id = await this.#idOf(target.ref, hasKey ? null : refusal);
+    for (const token of tokens) {
+      const grant = this.#admitted(token);
+      if (grant?.sandboxId === id && grant.port === port) return { ref: id, port, grant, token };
     }
-    const entry = { ref: id, port, token: null };
-    const header = await this.#byKey(request);
-    if (header !== null) return { ...entry, grant: null, withheld: [...given.headers, header] };
-    const grant = this.#context.engine.previews.admitPublic(id as SandboxId, port);
-    if (grant !== null) return { ...entry, grant, withheld: given.headers };
-    throw denied[0] ?? new HoldfastError("unauthorized", { message: NO_ENTRY });
+    const grant = hasKey ? null : this.#context.engine.previews.admitPublic(id as SandboxId, port);
+    if (!hasKey && grant === null) throw refusal;
+    return { ref: id, port, grant, token: null };
+  }
+
+  /** Who has no right to a sandbox does not learn whether it exists. */
+  async #idOf(ref: string, refusal: HoldfastError | null): Promise<string> {
+    try {
+      return (await this.#context.engine.sandboxes.get(ref)).id;
+    } catch (error) {
+      throw isHoldfastError(error) ? (refusal ?? error) : error;
+    }
+  }
+
+  #admitted(token: string): Grant | null {
+    try {
+      return this.#context.engine.previews.admit(token);
+    } catch (error) {
+      if (isHoldfastError(error)) return null;
+      throw error;
+    }
+  }
+
+  /**
+   * A page of another sandbox is of the same site, so that a browser sends our cookie along with what that page asks for. It
+   * counts for pages of this sandbox only.
+   */
+  #isStranger({ ref }: Target & { ref: string }, { headers: { origin } }: IncomingMessage): boolean {
+    if (origin === undefined) return false;
+    const from = targetOf(origin.replace(/^https?:\/\//, ""), "/", this.#parts.domain);
+    return from?.via !== "host" || from.ref !== ref;
   }
 
   #byPreview(by: string): Entry {
@@ -163,40 +203,16 @@ export class FrontDoor {
     const known = by.startsWith("prv_") ? previews.byId(by) : null;
     const open = known === null ? null : previews.admitPublic(known.sandboxId as SandboxId, known.port);
     const grant = open ?? previews.admit(by);
-    return { ref: grant.sandboxId, port: grant.port, grant, token: null, withheld: [] };
+    return { ref: grant.sandboxId, port: grant.port, grant, token: null };
   }
 
-  /** The header that a key came in; null where none did. What is no key of ours is the program's own. */
-  async #byKey({ headers }: IncomingMessage): Promise<string | null> {
-    const own = headers[KEY_HEADER];
-    if (typeof own === "string" && (await this.#isKey(`Bearer ${own}`))) return KEY_HEADER;
-    const { authorization } = headers;
-    return authorization !== undefined && (await this.#isKey(authorization)) ? "authorization" : null;
-  }
-
-  async #isKey(authorization: string): Promise<boolean> {
-    try {
-      await this.#parts.gate.admit(authorization);
-      return true;
-    } catch (error) {
-      if (isHoldfastError(error) && error.code === "unauthorized") return false;
-      throw error;
-    }
-  }
-
-  #order(
-    target: Target,
-    given: Presented,
-    entry: Entry,
-    request: IncomingMessage,
-    signal: AbortSignal,
-  ): Order {
+  #order({ target, given, keys, entry, request, signal }: Admitted): Order {
     return orderFor(request, {
       ref: entry.ref,
       port: entry.port,
       path: given.path,
       prefix: target.via === "host" ? "" : target.prefix,
-      withheld: new Set([...entry.withheld, KEY_HEADER]),
+      withheld: new Set([...given.headers, ...keys, KEY_HEADER]),
       cookie: given.cookie,
       signal: entry.grant === null ? signal : AbortSignal.any([signal, entry.grant.signal]),
     });
@@ -218,7 +234,7 @@ export class FrontDoor {
       "content-length": Buffer.byteLength(text),
       "cache-control": "no-store",
       "x-request-id": asked.id,
-      "x-holdfast-error": body.error.code,
+      [ERROR_HEADER]: body.error.code,
       ...(seconds === null ? {} : { "retry-after": String(seconds) }),
       // What is left of the body is nobody's.
       connection: "close",
@@ -228,12 +244,6 @@ export class FrontDoor {
 }
 
 const NO_ENTRY = "This port is open to who has a preview link or an API key.";
-
-/** Who has no right to a sandbox does not learn whether it exists. */
-function hidden(error: unknown): never {
-  const isAbout = isHoldfastError(error) && ["sandbox_not_found", "sandbox_gone"].includes(error.code);
-  throw isAbout ? new HoldfastError("preview_denied") : error;
-}
 
 /** Somebody's browser goes there, as opposed to a program or a part of a page. */
 const isVisit = ({ method, headers }: IncomingMessage): boolean =>

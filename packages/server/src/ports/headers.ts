@@ -37,12 +37,16 @@ export function pairsOf(raw: readonly string[]): [string, string][] {
   return pairs;
 }
 
+/** What says where a message ends can't be named away: the rest of it would be taken for another one. */
+const FRAMING = new Set(["content-length"]);
+
 /** Those that the `Connection` header names are of the connection too. */
 function passing(pairs: HeaderPairs): HeaderPairs {
   const named = pairs
     .filter(([name]) => name.toLowerCase() === "connection")
     .flatMap(([, value]) => value.toLowerCase().split(","))
-    .map((name) => name.trim());
+    .map((name) => name.trim())
+    .filter((name) => !FRAMING.has(name));
   const dropped = new Set([...OF_CONNECTION, ...named]);
   return pairs.filter(([name]) => !dropped.has(name.toLowerCase()));
 }
@@ -74,6 +78,12 @@ export function requestHeaders(raw: readonly string[], passage: Passage): Header
 /** A page below a path of this server has the server's own origin: it must not act as it. */
 const UNTRUSTED = "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads";
 
+/** Tells an error of this server from whatever a program answers: no program has it. */
+export const ERROR_HEADER = "x-holdfast-error";
+
+/** Those by which a page below a path of this server would speak for all of the server's origin. */
+const OF_ORIGIN = new Set(["clear-site-data", "service-worker-allowed", "strict-transport-security"]);
+
 /**
  * The headers of an answer as the caller gets them. A program that is found below a path is told nothing of it, so what it says of
  * paths is moved there; cookies are kept to the host, and the path, that they came from.
@@ -82,7 +92,11 @@ export function answerHeaders(
   raw: readonly string[],
   { prefix, port }: { prefix: string; port: number },
 ): string[] {
-  const moved = passing(pairsOf(raw)).map(([name, value]): readonly [string, string] => {
+  const said = passing(pairsOf(raw)).filter(([given]) => {
+    const name = given.toLowerCase();
+    return name !== ERROR_HEADER && !(prefix !== "" && OF_ORIGIN.has(name));
+  });
+  const moved = said.map(([name, value]): readonly [string, string] => {
     const known = name.toLowerCase();
     if (known === "set-cookie") return [name, ownCookie(value, prefix)];
     if (known === "location" && prefix !== "") return [name, below(value, prefix, port)];

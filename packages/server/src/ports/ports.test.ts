@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import {
+  Agent,
   request as ask,
   createServer,
   type IncomingMessage,
@@ -7,11 +8,12 @@ import {
   type ServerResponse,
 } from "node:http";
 import { type AddressInfo, connect, type Socket } from "node:net";
-import type { Duplex } from "node:stream";
-import { HoldfastError, type SandboxId } from "@holdfast/contract";
-import type { Grant, PortConnection } from "@holdfast/engine";
+import { Duplex } from "node:stream";
+import { HoldfastError, NUMBERS, type SandboxId } from "@holdfast/contract";
+import type { EngineApi, Grant, PortConnection } from "@holdfast/engine";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { aSandbox, authorized, type EngineDouble, KEY, serve, type TestServer } from "../testing/double.ts";
+import { PortProxy } from "./proxy.ts";
 
 const sandbox = aSandbox();
 const HOST = `3000-${sandbox.id}.localhost`;
@@ -183,6 +185,28 @@ describe("below a path of the API", () => {
     expect(JSON.stringify(headers)).not.toContain(KEY);
   });
 
+  test("a key that comes twice is passed on by neither header, and a token not at all", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine, { keys: ["hf_other"] });
+    const heard = await hear(server, {
+      path: `/v1/sandboxes/demo/ports/3000/x?holdfast_token=${RIGHT}`,
+      headers: { "x-holdfast-key": KEY, authorization: "Bearer hf_other", "x-holdfast-preview-token": RIGHT },
+    });
+    expect(heard).toMatchObject({ status: 201 });
+    expect(heard.text).not.toMatch(/hf_|hfp_/);
+  });
+
+  test.each(["ports/003000/x", "p%6Frts/3000/x"])(
+    "%s is no other way to spell it: no page of a program is served as this server's own",
+    async (path) => {
+      const { engine, connections } = await inside(echo);
+      await using server = await serve(engine);
+      const heard = await hear(server, { path: `/v1/sandboxes/demo/${path}`, headers: authorized });
+      expect(heard.status).toBe(404);
+      expect(connections).toHaveLength(0);
+    },
+  );
+
   test("nobody comes in without a key, whatever token there is", async () => {
     const { engine, connections } = await inside(echo);
     await using server = await serve(engine);
@@ -197,8 +221,10 @@ describe("below a path of the API", () => {
     const response = await server.fetch("/v1/sandboxes/demo/ports/4000/");
     expect(response.status).toBe(502);
     expect(await response.json()).toMatchObject({ error: { code: "port_closed", dispatched: "no" } });
+    expect(response.headers.get("x-holdfast-error")).toBe("port_closed");
     const wrong = await server.fetch("/v1/sandboxes/demo/ports/70000/");
     expect(wrong.status).toBe(400);
+    expect(wrong.headers.get("x-holdfast-error")).toBe("invalid_request");
   });
 
   test.each(["HEAD", "OPTIONS", "PATCH", "DELETE"])("%s goes through", async (method) => {
@@ -302,6 +328,47 @@ describe("an answer", () => {
     expect(asked).toBe(1);
   });
 
+  test("of a program that calls itself this server is told from this server's own", async () => {
+    const { engine } = await inside((_request, response) => {
+      response.writeHead(502, { "x-holdfast-error": "port_closed" });
+      response.end();
+    });
+    await using server = await serve(engine);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
+    expect(response.status).toBe(502);
+    expect(response.headers.get("x-holdfast-error")).toBeNull();
+  });
+
+  test.each([
+    ["with a reason that can't be written", "HTTP/1.1 200 a\x01b\r\nContent-Length: 2\r\n\r\nok", 200],
+    ["with a status that is none", "HTTP/1.1 099 No\r\nContent-Length: 2\r\n\r\nok", 502],
+    ["that is no HTTP", "hello\r\n\r\n", 502],
+  ])("%s leaves nobody waiting", async (_what, bytes, status) => {
+    const { engine } = await inside((request) => void request.socket.end(bytes, "latin1"));
+    await using server = await serve(engine);
+    const signal = AbortSignal.timeout(5_000);
+    const response = await server.fetch("/v1/sandboxes/demo/ports/3000/", { signal });
+    expect(response.status).toBe(status);
+    await response.text();
+  });
+
+  test("has its trailers with it", async () => {
+    const { engine } = await inside((_request, response) => {
+      response.writeHead(200, { trailer: "x-sum" });
+      response.write("body");
+      response.addTrailers({ "x-sum": "7" });
+      response.end();
+    });
+    await using server = await serve(engine);
+    const { port } = new URL(server.url);
+    const path = "/v1/sandboxes/demo/ports/3000/";
+    const request = ask({ host: "127.0.0.1", port, path, headers: authorized, agent: false }).end();
+    const [response] = (await once(request, "response")) as [IncomingMessage];
+    response.resume();
+    await once(response, "end");
+    expect(response.trailers).toEqual({ "x-sum": "7" });
+  });
+
   test("that never comes is given up", async () => {
     const { engine, connections } = await inside(() => undefined);
     await using server = await serve(engine, { numbers: { portAnswerMs: 50 } });
@@ -338,6 +405,7 @@ describe("on a host of its own", () => {
     const { engine, connections } = await inside(echo);
     await using server = await serve(engine);
     expect(await hear(server, { host: HOST })).toMatchObject({ status: 401 });
+    expect(await hear(server, { host: "3000-nobody.localhost" })).toMatchObject({ status: 401 });
     const denied = await hear(server, { host: HOST, path: "/?holdfast_token=wrong" });
     expect(JSON.parse(denied.text)).toMatchObject({ error: { code: "preview_denied" } });
     const other = await hear(server, { host: "3000-nobody.localhost", path: `/?holdfast_token=${RIGHT}` });
@@ -363,6 +431,51 @@ describe("on a host of its own", () => {
     expect(heard.text).not.toContain(RIGHT);
     expect(heard.text).not.toContain(KEY);
     if (options.headers?.cookie) expect(headers.cookie).toBe("own=1");
+  });
+
+  test.each<[by: string, options: { path?: string; host?: string; headers?: Record<string, string> }]>([
+    ["by a token", { host: HOST, headers: { "x-holdfast-preview-token": RIGHT } }],
+    ["below a preview's path", { path: `/preview/${RIGHT}/`, headers: { "x-blaxel-preview-token": RIGHT } }],
+  ])("a key that somebody has with them who comes in %s is not passed on", async (_by, options) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const heard = await hear(server, { ...options, headers: { ...options.headers, ...authorized } });
+    expect(heard.status).toBe(201);
+    expect(heard.text).not.toMatch(/hf_|hfp_/);
+  });
+
+  test.each([
+    [`http://${HOST}:4750`, 201],
+    [`https://5000-${sandbox.id}.localhost`, 201],
+    ["http://3000-other.localhost:4750", 401],
+    ["https://example.com", 401],
+    ["null", 401],
+  ])("the cookie that a browser adds for a page of %s is answered with %i", async (origin, status) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const headers = { origin, cookie: `holdfast_preview=${RIGHT}` };
+    expect(await hear(server, { host: HOST, headers })).toMatchObject({ status });
+  });
+
+  test("many requests on one connection leave nothing on it", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const sockets: Socket[] = [];
+    server.app.server.on("connection", (socket: Socket) => sockets.push(socket));
+    const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+    onTestFinished(() => agent.destroy());
+    const before: number[] = [];
+    for (let round = 0; round < 15; round += 1) {
+      const { port } = new URL(server.url);
+      const headers = { host: HOST, ...authorized };
+      const request = ask({ host: "127.0.0.1", port, headers, agent }).end();
+      const [response] = (await once(request, "response")) as [IncomingMessage];
+      response.resume();
+      await once(response, "end");
+      before.push(sockets[0]?.listenerCount("close") ?? 0);
+    }
+    expect(sockets).toHaveLength(1);
+    expect(before.at(-1)).toBe(before[1]);
   });
 
   test("a token of another port opens nothing", async () => {
@@ -535,6 +648,45 @@ describe("a change of protocol", () => {
     expect(found.settled).toBe(1);
     socket?.destroy();
     await expect.poll(() => found.connections.every(({ destroyed }) => destroyed)).toBe(true);
+  });
+
+  test("has what the program says beside it kept to where it came from", async () => {
+    const found = await inside(echo);
+    found.program.on("upgrade", (_request: IncomingMessage, socket: Duplex) => {
+      const said = "Set-Cookie: a=b; Domain=localhost; Path=/\r\nX-Holdfast-Error: no\r\nX-Own: 1";
+      socket.write(`HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n${said}\r\n\r\n`);
+    });
+    await using server = await serve(found.engine);
+    const path = "/v1/sandboxes/demo/ports/3000/ws";
+    const { response, socket } = await upgrade(server, { path, headers: authorized });
+    expect(response.headers).toMatchObject({ upgrade: "websocket", connection: "Upgrade", "x-own": "1" });
+    expect(response.headers["set-cookie"]).toEqual(["a=b; Path=/v1/sandboxes/demo/ports/3000/"]);
+    expect(response.headers["x-holdfast-error"]).toBeUndefined();
+    socket?.destroy();
+  });
+
+  test("is heard to its last word, however slowly it is read", async () => {
+    const found = await inside(echo);
+    found.program.on("upgrade", (_request: IncomingMessage, socket: Duplex) => {
+      socket.end("HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nlast word");
+    });
+    let heard = "";
+    const slow = new Duplex({
+      read: () => undefined,
+      write: (chunk, _encoding, done) => {
+        setTimeout(() => {
+          heard += chunk;
+          done();
+        }, 100);
+      },
+    });
+    const proxy = new PortProxy({ engine: found.engine as EngineApi, numbers: NUMBERS });
+    const asked = { ref: sandbox.id, port: 3000, method: "GET", path: "/", prefix: "", body: null };
+    const signal = new AbortController().signal;
+    const order = { ...asked, headers: [], signal, protocol: "websocket", socket: slow, head: Buffer.of() };
+    expect(await proxy.upgrade(order)).toBe("tunnel");
+    await once(slow, "close");
+    expect(heard).toMatch(/last word$/);
   });
 
   test("is refused without a right to it, and leaves nothing", async () => {

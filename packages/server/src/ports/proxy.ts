@@ -3,7 +3,7 @@ import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
 import type { HttpParts } from "../context.ts";
-import { answerHeaders, type HeaderPairs } from "./headers.ts";
+import { answerHeaders, type HeaderPairs, pairsOf } from "./headers.ts";
 
 /** A request that is to be put to a program inside. */
 export interface Order {
@@ -67,7 +67,7 @@ export class PortProxy {
       const { response, upgraded } = await this.#put(connection, order, headers);
       if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
       connection.settled();
-      socket.write(headOf(upgraded.message));
+      socket.write(headOf(upgraded.message, protocol, order));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
       join(socket, upgraded.socket, () => connection.used());
@@ -168,61 +168,77 @@ const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =
     message: `What listens at port ${port} of the sandbox has not answered in time.`,
   });
 
+/** What Node reads of an answer and would not write. */
+const UNPRINTABLE = /[^\t\x20-\x7e\x80-\xff]/g;
+const LOWEST_STATUS = 200;
+
 function answerOf(
   response: IncomingMessage,
   connection: PortConnection,
   order: Order,
   whole: Buffer | null,
 ): Answer {
-  const { statusCode: status = 502, statusMessage, rawHeaders } = response;
-  const begin = (to: ServerResponse) => to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+  const { statusCode: status = 0, rawHeaders } = response;
+  const { sandboxId } = connection;
+  if (status < LOWEST_STATUS) {
+    const message = `What listens at port ${order.port} answered with the status ${status}, which is none.`;
+    throw new HoldfastError("port_cut", { sandboxId, dispatched: "unknown", message });
+  }
+  const statusMessage = response.statusMessage?.replace(UNPRINTABLE, "");
   return {
     status,
     send: (to) =>
       new Promise((resolve) => {
         connection.settled();
-        if (whole !== null) {
-          connection.bytes.destroy();
-          to.once("close", resolve);
-          begin(to).end(whole);
-          return;
-        }
-        const isWhole = () => response.complete;
-        const cut = () => {
-          connection.bytes.destroy();
-          if (!isWhole() || !to.writableEnded) to.destroy();
-        };
         to.once("close", () => {
           connection.bytes.destroy();
           resolve();
         });
-        response.on("data", () => connection.used());
-        response.once("error", cut);
-        response.once("close", () => {
-          if (!isWhole()) cut();
-        });
-        response.once("end", () => {
-          if (!isWhole()) return;
-          const trailers = response.rawTrailers;
-          if (trailers.length > 0 && to.getHeader("trailer") !== undefined)
-            to.addTrailers(response.trailers as never);
-          to.end();
-        });
-        begin(to);
-        response.pipe(to, { end: false });
+        try {
+          to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+        } catch {
+          to.destroy();
+          return;
+        }
+        if (whole === null) passOn(response, connection, to);
+        else to.end(whole);
       }),
   };
 }
 
-/** The answer that agrees to another protocol, to the letter. */
-function headOf({ statusCode = 101, statusMessage = "", rawHeaders }: IncomingMessage): string {
-  const lines = [`HTTP/1.1 ${statusCode} ${statusMessage}`];
-  for (let at = 0; at + 1 < rawHeaders.length; at += 2)
-    lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`);
-  return `${lines.join("\r\n")}\r\n\r\n`;
+/** As it comes. What is cut inside is cut here. */
+function passOn(response: IncomingMessage, connection: PortConnection, to: ServerResponse): void {
+  response.on("data", () => connection.used());
+  response.once("error", () => to.destroy());
+  response.once("close", () => {
+    if (!response.complete) to.destroy();
+  });
+  response.once("end", () => {
+    if (!response.complete) return;
+    if (response.headers.trailer !== undefined) to.addTrailers(pairsOf(response.rawTrailers));
+    to.end();
+  });
+  response.pipe(to, { end: false });
 }
 
-/** Each side hears all that the other says; when one is gone, so is the other. */
+/** The answer that agrees to another protocol. What it says beside that goes the way of every answer's headers. */
+function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, order: Order): string {
+  const said = answerHeaders(rawHeaders, order);
+  const agreed = ["Upgrade", headers.upgrade ?? protocol, "Connection", "Upgrade"];
+  const lines = pairsOf([...agreed, ...said]).map(([name, value]) => `${name}: ${value}`);
+  return ["HTTP/1.1 101 Switching Protocols", ...lines, "", ""].join("\r\n");
+}
+
+/** How long the last of what was said may be on its way to a side that reads slowly. */
+const LAST_WORDS_MS = 30_000;
+
+function finish(to: Duplex): void {
+  const timer = setTimeout(() => to.destroy(), LAST_WORDS_MS).unref();
+  to.once("close", () => clearTimeout(timer));
+  to.end(() => to.destroy());
+}
+
+/** Each side hears all that the other says, also what it said last; when one is gone, so is the other. */
 function join(one: Duplex, other: Duplex, used: () => void): void {
   for (const [from, to] of [
     [one, other],
@@ -230,7 +246,10 @@ function join(one: Duplex, other: Duplex, used: () => void): void {
   ] as const) {
     from.on("error", () => undefined);
     from.on("data", used);
-    from.once("close", () => to.destroy());
+    from.once("close", () => {
+      if (from.readableEnded) finish(to);
+      else to.destroy();
+    });
     from.pipe(to);
   }
 }

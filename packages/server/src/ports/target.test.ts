@@ -59,7 +59,8 @@ test("tokens are taken off a request wherever they come, and all else stays as i
     "x-holdfast-preview-token": "four",
   });
   expect(given).toEqual({
-    tokens: ["one", "two", "four", "three"],
+    tokens: ["one", "two", "four"],
+    cookieTokens: ["three"],
     isInUrl: true,
     path: "/a%20b?x=1&y=%41&",
     cookie: "a=b; c=d",
@@ -116,6 +117,20 @@ test("a body has one length: what comes in chunks goes in chunks", () => {
   const names = requestHeaders(raw, passage).map(([name, value]) => `${name}: ${value}`);
   expect(names).toContain("transfer-encoding: chunked");
   expect(names.join()).not.toMatch(/content-length/i);
+});
+
+test("what says where a body ends can't be named as the connection's", () => {
+  const raw = ["Connection", "content-length, x-own", "Content-Length", "5", "X-Own", "1"];
+  const names = requestHeaders(raw, passage).map(([name]) => name.toLowerCase());
+  expect(names).toContain("content-length");
+  expect(names).not.toContain("x-own");
+});
+
+test("a program can't speak as this server, nor for all of its origin", () => {
+  const raw = ["X-Holdfast-Error", "port_cut", "Clear-Site-Data", '"*"', "A", "b"];
+  const names = (prefix: string) => answerHeaders(raw, { prefix, port: 1 }).map((each) => each.toLowerCase());
+  expect(names("")).toEqual(["clear-site-data", '"*"', "a", "b"]);
+  expect(names("/p").slice(0, 2)).toEqual(["a", "b"]);
 });
 
 test("what a program says of paths is moved below its own, and its cookies stay there", () => {

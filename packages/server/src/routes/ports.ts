@@ -1,8 +1,9 @@
 import { Type } from "@fastify/type-provider-typebox";
-import { Port } from "@holdfast/contract";
+import { HoldfastError, Port } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
-import { KEY_HEADER } from "../auth.ts";
+import { Gate, KEY_HEADER } from "../auth.ts";
 import type { App, RouteContext } from "../context.ts";
+import { presented } from "../ports/credentials.ts";
 import { orderFor } from "../ports/door.ts";
 import { PortProxy } from "../ports/proxy.ts";
 import { targetOf } from "../ports/target.ts";
@@ -17,6 +18,7 @@ const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] as 
 export function portRoutes(app: App, context: RouteContext): void {
   const { callers } = context;
   const proxy = new PortProxy(context);
+  const gate = new Gate(context.keys);
   takeAnyBody(app);
 
   for (const url of ["/v1/sandboxes/:ref/ports/:port", "/v1/sandboxes/:ref/ports/:port/*"]) {
@@ -38,14 +40,16 @@ export function portRoutes(app: App, context: RouteContext): void {
     const { ref, port } = request.params as { ref: string; port: number };
     const { raw } = request;
     const target = targetOf(undefined, raw.url ?? "/", context.domain);
+    // The router is more generous with spellings; where the program's path begins is clear in one of them only.
+    if (target?.via !== "path") throw new HoldfastError("not_found");
+    const given = presented(target.path, raw.headers);
     const order = orderFor(raw, {
       ref,
       port,
-      path: target?.path ?? "/",
-      prefix: target?.via === "path" ? target.prefix : "",
-      // The key came in one of them, and the program inside is nobody to be told.
-      withheld: new Set([raw.headers[KEY_HEADER] === undefined ? "authorization" : KEY_HEADER]),
-      cookie: undefined,
+      path: given.path,
+      prefix: target.prefix,
+      withheld: new Set([...given.headers, ...(await gate.keyHeaders(raw.headers)), KEY_HEADER]),
+      cookie: given.cookie,
       signal: callers.signal(reply.raw),
     });
     const answer = await proxy.ask(order);
