@@ -9,17 +9,27 @@ import type { RouteContext } from "./context.ts";
 
 export const ARCHIVE_TYPE = "application/x-tar";
 
+interface Sent {
+  archive: AsyncIterable<Uint8Array>;
+  /** What is in it. */
+  path: string;
+  /** What it is, and what a file of that kind is called by. Default: a tar archive as it is. */
+  type?: string;
+  suffix?: string;
+  signal: AbortSignal;
+}
+
 export async function sendArchive(
   reply: FastifyReply,
   { numbers, log }: RouteContext,
-  { archive, path, signal }: { archive: AsyncIterable<Uint8Array>; path: string; signal: AbortSignal },
+  { archive, path, type = ARCHIVE_TYPE, suffix = ".tar", signal }: Sent,
 ): Promise<FastifyReply> {
   const { raw: response, request } = reply;
   const chunks = archive[Symbol.asyncIterator]();
   try {
     let step = await chunks.next();
     reply.hijack();
-    response.writeHead(200, { "x-request-id": request.id, ...headersFor(path) });
+    response.writeHead(200, { "x-request-id": request.id, ...headersFor(path, type, suffix) });
     const writer = new ChunkWriter(response, { stallMs: numbers.httpStallMs, signal });
     for (; !step.done; step = await chunks.next()) await writer.write([step.value]);
     writer.flush();
@@ -34,11 +44,11 @@ export async function sendArchive(
   return reply;
 }
 
-function headersFor(path: string): Record<string, string> {
+function headersFor(path: string, type: string, suffix: string): Record<string, string> {
   const name = posix.basename(path).replaceAll(/[^\w.-]/g, "_") || "files";
   return {
-    "content-type": ARCHIVE_TYPE,
-    "content-disposition": `attachment; filename="${name}.tar"`,
+    "content-type": type,
+    "content-disposition": `attachment; filename="${name}${suffix}"`,
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
   };

@@ -4,6 +4,7 @@
  * takes. Nothing is dropped; what is too much altogether is refused.
  */
 import { HoldfastError, type Labels } from "@holdfast/contract";
+import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "../label-text.ts";
 
 /** What a sandbox or a drive is called there, besides its name. */
 export interface Tags {
@@ -23,32 +24,26 @@ const FIELDS = {
 const REST = `${OURS}rest-`;
 /** Of the contract's labels. */
 const KEY = /^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$/;
-const VALUE_MAX = 256;
-const LABELS_MAX = 64;
 
 export const externalIdLabel = (externalId: string): Labels => ({ [FIELDS.externalId]: externalId });
 
 export function toLabels({ labels, ...fields }: Tags): Labels {
   const given = Object.entries(labels);
   const rest = given.filter((label) => !fits(label));
-  const text = rest.length === 0 ? "" : ascii(JSON.stringify(Object.fromEntries(rest)));
-  const pieces = Array.from({ length: Math.ceil(text.length / VALUE_MAX) }, (_, index): [string, string] => [
-    `${REST}${String(index).padStart(2, "0")}`,
-    text.slice(index * VALUE_MAX, (index + 1) * VALUE_MAX),
-  ]);
+  const pieces = rest.length === 0 ? [] : textToLabels(REST, JSON.stringify(Object.fromEntries(rest)));
   const named = Object.entries(fields).flatMap(([name, value]): [string, string][] =>
     value === undefined ? [] : [[FIELDS[name as keyof typeof FIELDS], value]],
   );
   const made = [...given.filter(fits), ...named, ...pieces];
   if (made.length <= LABELS_MAX) return Object.fromEntries(made);
   throw new HoldfastError("invalid_request", {
-    message: `body/metadata/labels are more than can be kept: ${LABELS_MAX} labels of ${VALUE_MAX} characters.`,
+    message: `body/metadata/labels are more than can be kept: ${LABELS_MAX} labels of ${LABEL_VALUE_MAX} characters.`,
   });
 }
 
 /** As a label of ours, and not as one that this file makes. */
 const fits = ([key, value]: [string, string]): boolean =>
-  KEY.test(key) && !key.startsWith(OURS) && value.length <= VALUE_MAX;
+  KEY.test(key) && !key.startsWith(OURS) && value.length <= LABEL_VALUE_MAX;
 
 export function fromLabels(labels: Labels): Tags {
   const own = Object.entries(labels).filter(([key]) => !key.startsWith(OURS));
@@ -62,11 +57,7 @@ export function fromLabels(labels: Labels): Tags {
 }
 
 function restOf(labels: Labels): Record<string, string> {
-  const keys = Object.keys(labels).filter((key) => key.startsWith(REST));
-  const text = keys
-    .sort()
-    .map((key) => labels[key])
-    .join("");
+  const { keys, text } = textFromLabels(REST, labels);
   try {
     return text === "" ? {} : (JSON.parse(text) as Record<string, string>);
   } catch {
@@ -74,7 +65,3 @@ function restOf(labels: Labels): Record<string, string> {
     return Object.fromEntries(keys.map((key) => [key, labels[key] ?? ""]));
   }
 }
-
-/** Cut anywhere, it is still text. */
-const ascii = (text: string): string =>
-  text.replaceAll(/[^\x20-\x7e]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);

@@ -3,13 +3,13 @@ import type { RouteContext } from "../../context.ts";
 import { sendAll } from "../../stream.ts";
 
 /**
- * Sends lines as they come. The first is awaited before the headers go out, so that what can't begin is an error response;
- * what breaks off later breaks the connection too, because the client takes an orderly end for the end.
+ * Sends lines, or bytes, as they come. The first is awaited before the headers go out, so that what can't begin is an error
+ * response; what breaks off later breaks the connection too, because the client takes an orderly end for the end.
  */
 export async function sendLines(
   reply: FastifyReply,
   { numbers, peers, log }: RouteContext,
-  { type, lines, signal }: { type: string; lines: AsyncIterable<string>; signal: AbortSignal },
+  { type, lines, signal }: { type: string; lines: AsyncIterable<string | Uint8Array>; signal: AbortSignal },
 ): Promise<FastifyReply> {
   const source = lines[Symbol.asyncIterator]();
   const first = await source.next();
@@ -40,8 +40,10 @@ export async function sendLines(
 }
 
 async function* bytesOf(
-  first: IteratorResult<string>,
-  source: AsyncIterator<string>,
+  first: IteratorResult<string | Uint8Array>,
+  source: AsyncIterator<string | Uint8Array>,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  for (let step = first; !step.done; step = await source.next()) yield Buffer.from(step.value);
+  for (let step = first; !step.done; step = await source.next()) {
+    yield typeof step.value === "string" ? Buffer.from(step.value) : step.value;
+  }
 }

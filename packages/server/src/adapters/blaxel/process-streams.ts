@@ -8,13 +8,14 @@ import { processShape } from "./shapes.ts";
 type OnRecord = () => Promise<void> | void;
 
 /** A stream lasts as long as the process; the engine's own are over sooner, and are taken up again where they were. */
-async function* records(
+export async function* records(
   execs: ExecApi,
   id: string,
   signal: AbortSignal,
+  stream?: OutputStream,
 ): AsyncGenerator<OutputRecord, void, undefined> {
   for (let cursor: string | undefined; ; ) {
-    for await (const record of execs.output(id, { cursor, follow: true, signal })) {
+    for await (const record of execs.output(id, { cursor, stream, follow: true, signal })) {
       cursor = record.cursor;
       yield record;
       if (record.type === "end") return;
