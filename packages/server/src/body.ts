@@ -2,11 +2,13 @@
 import type { Readable } from "node:stream";
 import { HoldfastError } from "@holdfast/contract";
 
+export interface BodyLimits {
+  limitBytes: number;
+  withinMs: number;
+}
+
 /** The whole body. Ends with `too_large` past the limit, whatever Content-Length said. */
-export function readWhole(
-  source: Readable,
-  options: { limitBytes: number; withinMs: number },
-): Promise<Buffer> {
+export function readWhole(source: Readable, options: BodyLimits): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
     let size = 0;

@@ -47,6 +47,8 @@ export interface HttpParts {
   imageAliases?: ImageAliases | undefined;
   /** Below which name every port of every sandbox has a host; default `localhost`. */
   previewDomain?: string | undefined;
+  /** What links that need no key are signed with, and stay valid with; a new one for this server where absent. */
+  linkSecret?: string | undefined;
 }
 
 /** What a report says of a request. */

@@ -10,14 +10,15 @@ import type { Socket } from "node:net";
 import { type ErrorCode, HoldfastError, isHoldfastError, type Numbers, randomText } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
+import { agentuityRoutes } from "./adapters/agentuity/routes.ts";
 import { blaxelRoutes } from "./adapters/blaxel/routes.ts";
 import { runbookRoutes } from "./adapters/runbook/routes.ts";
 import { authorizationOf, Gate } from "./auth.ts";
-import { readWhole } from "./body.ts";
 import { CallerLeft, Callers } from "./callers.ts";
 import type { App, HttpParts, RouteContext } from "./context.ts";
 import { registerDocs } from "./docs.ts";
 import { createScrub, type Scrub, toWireError } from "./errors.ts";
+import { takeJson } from "./json-body.ts";
 import { PeerWatch } from "./peer-watch.ts";
 import { FrontDoor } from "./ports/door.ts";
 import { ERROR_HEADER } from "./ports/headers.ts";
@@ -72,6 +73,7 @@ const ROUTES = [
   cleaningRoutes,
   alertRoutes,
   blaxelRoutes,
+  agentuityRoutes,
   runbookRoutes,
 ] as const;
 
@@ -108,7 +110,7 @@ export function buildHttp(parts: HttpParts): App {
   app.setValidatorCompiler(validatorCompiler);
   app.setSerializerCompiler(() => JSON.stringify);
   app.setErrorHandler(fail);
-  registerJson(app, parts);
+  takeJson(app, { limitBytes: parts.numbers.bodyLimitBytes, withinMs: parts.numbers.httpReceiveMs });
   registerHooks(app, context, { gate, start });
 
   app.addHook("onRoute", (route) => table.add(route));
@@ -160,18 +162,6 @@ function listenerFor({ handler, door, table, upgrades, numbers }: ListenerParts)
 /** Asks to upgrade that are not for a socket of ours (curl offers HTTP/2 this way) are answered as if they had not. */
 const isForSocket = ({ headers, url = "" }: IncomingMessage, table: RouteTable): boolean =>
   headers.upgrade?.toLowerCase() === "websocket" && table.isSocket(url);
-
-function registerJson(app: App, { numbers }: HttpParts): void {
-  const parse = app.getDefaultJsonParser("error", "error");
-  const limits = { limitBytes: numbers.bodyLimitBytes, withinMs: numbers.httpReceiveMs };
-  app.removeAllContentTypeParsers();
-  app.addContentTypeParser("application/json", (request, payload, done) => {
-    readWhole(payload, limits).then((body) => {
-      if (body.length === 0) done(null, undefined);
-      else parse(request, body.toString("utf8"), done);
-    }, done);
-  });
-}
 
 function registerHooks(
   app: App,
@@ -233,13 +223,14 @@ function createFailure({ report, numbers }: RouteContext) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
     const left = thrown instanceof CallerLeft || reply.raw.destroyed;
     const wire = report(thrown, request, left);
-    const { status, body } = wire;
+    const { socket, dialect } = request.routeOptions?.config ?? {};
+    const { body } = wire;
+    const status = dialect?.errorStatus?.(wire) ?? wire.status;
     const known = isHoldfastError(thrown) ? thrown.retryAfterMs : undefined;
     const seconds = retryAfterSeconds(body.error.code, numbers, known);
     if (seconds !== null) reply.header("retry-after", String(seconds));
     reply.header(ERROR_HEADER, body.error.code);
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
-    const { socket, dialect } = request.routeOptions?.config ?? {};
     if (socket) reply.header("connection", "close");
     const told = JSON.stringify(dialect?.errorBody(wire) ?? body);
     reply.code(status).header("content-type", "application/json; charset=utf-8").send(told);

@@ -119,6 +119,7 @@ export async function startServer(
     logs: book,
     imageAliases: config.imageAliases,
     previewDomain: config.previewDomain,
+    linkSecret: key,
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
   await app.listen({ host: config.host, port: config.port });

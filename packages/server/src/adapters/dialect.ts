@@ -7,6 +7,8 @@ export interface Dialect {
   keyHeader: string;
   /** The body that tells it of an error. */
   errorBody(error: WireError): object;
+  /** The status that goes with it, where the client would take ours for something else. */
+  errorStatus?(error: WireError): number;
   /** What that body is, where its routes are in the API document. */
   errorSchema?: TSchema;
 }

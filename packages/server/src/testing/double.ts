@@ -86,6 +86,7 @@ export async function serve(
     /** Further keys that are known. */
     keys?: readonly string[];
     logs?: LogBook;
+    linkSecret?: string;
   } = {},
 ): Promise<TestServer> {
   const lines: LogLine[] = [];
@@ -106,6 +107,7 @@ export async function serve(
     ...(options.started ? { started: options.started } : {}),
     ...(options.hostPaths ? { hostPaths: options.hostPaths } : {}),
     logs: options.logs,
+    linkSecret: options.linkSecret,
   });
   const url = await app.listen({ host: "127.0.0.1", port: 0 });
   return {

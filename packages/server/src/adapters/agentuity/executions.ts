@@ -1,0 +1,104 @@
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import { type Exec, isHoldfastError, isTerminal, type Status } from "@holdfast/contract";
+import type { App } from "../../context.ts";
+import { fieldsOf, refuseFields } from "../blaxel/not-supported.ts";
+import { durationIn } from "./durations.ts";
+import { AGENTUITY_EXECUTE } from "./errors.ts";
+import { executionIdOf, isJob } from "./exec-ids.ts";
+import { execsOf } from "./exec-list.ts";
+import { FilesIn, takeFilesIn } from "./files-in.ts";
+import { InSandbox, type Parts, succeeded } from "./parts.ts";
+import { Command, refuseStreams, Streams } from "./sandbox-request.ts";
+import { executeShape, executionShape } from "./shapes.ts";
+import { startCommand } from "./start-command.ts";
+import { linksFor } from "./told.ts";
+
+const ExecuteRequest = Type.Object({
+  command: Command,
+  files: Type.Optional(FilesIn),
+  timeout: Type.Optional(Type.String()),
+  stream: Type.Optional(Streams),
+});
+const KNOWN = fieldsOf(ExecuteRequest);
+
+const InExecution = Type.Object({ execution: Type.String({ minLength: 1, maxLength: 64 }) });
+const WaitQuery = Type.Object({ wait: Type.Optional(Type.String()) });
+export const LimitQuery = Type.Object({ limit: Type.Optional(Type.Integer({ minimum: 1 })) });
+const LISTED = 100;
+const LISTED_MAX = 1_000;
+export const limitOf = ({ limit = LISTED }: Static<typeof LimitQuery>): number => Math.min(limit, LISTED_MAX);
+
+/** What a call wakes. */
+const ASLEEP: readonly Status[] = ["standby", "waking"];
+
+/** Commands and what became of them. */
+export function executionRoutes(app: App, parts: Parts): void {
+  const { engine, callers, numbers, lost, views } = parts;
+
+  app.register(async (scope) => {
+    takeFilesIn(scope as App, parts);
+    executeRoute(scope as App);
+  });
+
+  function executeRoute(scope: App): void {
+    scope.post(
+      "/sandbox/:id/execute",
+      { schema: { params: InSandbox, body: ExecuteRequest }, config: { dialect: AGENTUITY_EXECUTE } },
+      async (request, reply) => {
+        const { params, body, owner } = request;
+        const signal = callers.signal(reply.raw);
+        refuseFields("execute", body, KNOWN);
+        refuseStreams("execute.stream", body.stream);
+        const { id, status } = await engine.sandboxes.get(params.id);
+        const order = await lost.idFor(["execute", owner, id, body], reply.raw, signal);
+        const exec = await startCommand(parts, id, {
+          id: executionIdOf(order),
+          argv: body.command,
+          files: body.files ?? [],
+          timeoutMs: body.timeout ? durationIn("body/timeout", body.timeout) : undefined,
+          signal,
+        });
+        const data = executeShape(exec, linksFor(request, parts.links, body.stream));
+        return { ...succeeded(data), ...(ASLEEP.includes(status) ? { autoResumed: true } : {}) };
+      },
+    );
+  }
+
+  /** Held until the command has ended, or the wait is over; the client then asks again. */
+  app.get(
+    "/sandbox/execution/:execution",
+    { schema: { params: InExecution, querystring: WaitQuery } },
+    async (request, reply) => {
+      const { params, query } = request;
+      const asked = query.wait ? durationIn("query/wait", query.wait) : 0;
+      const waitMs = Math.min(asked, numbers.execWaitMaxMs);
+      const signal = callers.signal(reply.raw);
+      if (waitMs > 0) await engine.execs.wait(params.execution, { waitMs, signal });
+      const exec = await engine.execs.get(params.execution);
+      if (isTerminal(exec.status)) await tellEnd(exec);
+      return succeeded(executionShape(exec, linksFor(request, parts.links)));
+    },
+  );
+
+  /** Its sandbox is looked at too: one that was to run this alone is over with it. Nothing of it may be left to look at. */
+  async function tellEnd({ sandboxId }: Exec): Promise<void> {
+    try {
+      await views.get(sandboxId);
+    } catch (error) {
+      if (!isHoldfastError(error)) throw error;
+      parts.log.debug({ sandbox: sandboxId, err: error }, "the sandbox of an execution can't be looked at");
+    }
+  }
+
+  app.get(
+    "/sandbox/sandboxes/:id/executions",
+    { schema: { params: InSandbox, querystring: LimitQuery } },
+    async (request) => {
+      const { params, query } = request;
+      const wanted = { limit: limitOf(query), isWanted: (id: string) => !isJob(id) };
+      const execs = await execsOf(engine.execs, params.id, wanted);
+      const links = linksFor(request, parts.links);
+      return succeeded({ executions: execs.map((exec) => executionShape(exec, links)) });
+    },
+  );
+}
