@@ -15,6 +15,7 @@ afterAll(() => server[Symbol.asyncDispose]());
 
 it.each([
   ["coding-agent.ts", "done: the tests pass"],
+  ["agentuity-session.mjs", "Everything is as it should be."],
   ["fan-out.ts", "20 workers summed to 5000050000; it is 5000050000"],
 ])(
   "%s does what it says, and leaves nothing behind",

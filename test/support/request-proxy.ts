@@ -1,0 +1,75 @@
+import { once } from "node:events";
+import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
+
+const REQUEST = /(?:GET|POST|PUT|PATCH|DELETE) \/\S* HTTP\/1\.1\r\n/g;
+
+/** Stands between a client and a server, writes down what is asked for, and breaks connections when it is told to. */
+export class RequestProxy implements AsyncDisposable {
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  #target: { host: string; port: number };
+  /** Method and path of every request that was passed on, in their order. */
+  readonly requests: string[] = [];
+
+  private constructor(url: string) {
+    this.#target = placeOf(url);
+    this.#server = createServer((client) => {
+      const upstream = connect(this.#target);
+      for (const [socket, other] of [
+        [client, upstream],
+        [upstream, client],
+      ] as const) {
+        this.#sockets.add(socket);
+        socket
+          .on("error", () => undefined)
+          .on("close", () => {
+            this.#sockets.delete(socket);
+            other.destroy();
+          });
+      }
+      client.on("data", (data) => this.#note(data.toString("latin1")));
+      client.pipe(upstream);
+      upstream.pipe(client);
+    });
+  }
+
+  static async toUrl(url: string): Promise<RequestProxy> {
+    const proxy = new RequestProxy(url);
+    proxy.#server.listen(0, "127.0.0.1");
+    await once(proxy.#server, "listening");
+    return proxy;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  /** What is behind it has moved, as a server does that is started again. */
+  retarget(url: string): void {
+    this.#target = placeOf(url);
+  }
+
+  #note(text: string): void {
+    for (const [line] of text.matchAll(REQUEST)) this.requests.push(line.slice(0, line.lastIndexOf(" ")));
+  }
+
+  countOf(pattern: RegExp): number {
+    return this.requests.filter((line) => pattern.test(line)).length;
+  }
+
+  /** Every connection there is, both ends of it. New ones are taken. */
+  cut(): void {
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.close();
+    this.cut();
+    await once(this.#server, "close");
+  }
+}
+
+function placeOf(url: string): { host: string; port: number } {
+  const { hostname, port } = new URL(url);
+  return { host: hostname, port: Number(port) };
+}
