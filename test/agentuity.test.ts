@@ -225,6 +225,17 @@ describe("waiting", () => {
     await box.delete();
   });
 
+  it("for a one-shot is a handful of requests, however long it takes", { timeout: LONG_MS }, async () => {
+    await using proxy = await RequestProxy.toUrl(server.url);
+    const ran = await play("run", { command: ["sh", "-c", "sleep 4; echo end"] }, proxy.url);
+    expect(ran).toEqual({ exitCode: 0, stdout: "end\n" });
+    expect(proxy.countOf(/^POST .*\/sandbox$/)).toBe(1);
+    expect(proxy.countOf(/^GET .*\/sandbox\/execution\//)).toBe(1);
+    expect(proxy.countOf(/^GET .*\/sandbox\/status\//)).toBe(1);
+    expect(proxy.countOf(/^GET .*\/streams\//)).toBe(2);
+    expect(proxy.requests).toHaveLength(5);
+  });
+
   it("for a command goes on over the death of the server", { timeout: LONG_MS }, async () => {
     await using own = await TestServer.start();
     await using proxy = await RequestProxy.toUrl(own.url);

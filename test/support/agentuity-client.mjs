@@ -351,6 +351,11 @@ const scenarios = {
     );
   },
 
+  async run({ command }) {
+    const { exitCode, stdout } = await client.run({ command: { exec: command } });
+    return { exitCode, stdout };
+  },
+
   async create({ body }) {
     const box = await client.create(body);
     return { id: box.id, status: box.status };
