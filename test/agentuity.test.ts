@@ -261,6 +261,7 @@ describe("waiting", () => {
 });
 
 describe("a connection that breaks before the answer", () => {
+  const EXECUTE = /^POST .*\/execute/;
   const counting = (file: string) => ["sh", "-c", `echo ran >> ${file}`];
   const linesIn = async (box: Sandbox, file: string) =>
     (await box.exec(`cat ${file}`)).stdout.trimEnd().split("\n").length;
@@ -271,19 +272,16 @@ describe("a connection that breaks before the answer", () => {
     await using proxy = await RequestProxy.toUrl(server.url);
     const box = await holdfast.sandboxes.create();
     const pid = server.keeperPid(box.id);
-    // The command is on its way to a keeper that does not answer: it is begun, and nobody has been told.
-    process.kill(pid, "SIGSTOP");
+    // The command goes to a keeper that does not answer: it is begun, and nobody has been told.
+    proxy.beforePassing = (request) => {
+      if (EXECUTE.test(request) && proxy.countOf(EXECUTE) === 1) process.kill(pid, "SIGSTOP");
+    };
     const playing = play<unknown[]>("execute", { id: box.id, command: counting("dropped") }, proxy.url);
+    const patient = { timeout: 30_000, interval: 5 };
     try {
-      await vi.waitFor(async () => expect((await box.execs.list()).items).toHaveLength(1), {
-        timeout: 20_000,
-        interval: 5,
-      });
+      await vi.waitFor(async () => expect((await box.execs.list()).items).toHaveLength(1), patient);
       proxy.cut();
-      await vi.waitFor(() => expect(proxy.countOf(/^POST .*\/execute/)).toBe(2), {
-        timeout: 20_000,
-        interval: 5,
-      });
+      await vi.waitFor(() => expect(proxy.countOf(EXECUTE)).toBe(2), patient);
     } finally {
       process.kill(pid, "SIGCONT");
     }
@@ -298,10 +296,7 @@ describe("a connection that breaks before the answer", () => {
     const box = await holdfast.sandboxes.create();
     await box.standby();
     const playing = play<unknown[]>("execute", { id: box.id, command: counting("woken") }, proxy.url);
-    await vi.waitFor(() => expect(proxy.countOf(/^POST .*\/execute/)).toBe(1), {
-      timeout: 20_000,
-      interval: 1,
-    });
+    await vi.waitFor(() => expect(proxy.countOf(EXECUTE)).toBe(1), { timeout: 30_000, interval: 1 });
     proxy.cut();
     const [ran] = await playing;
     expect(ran).toMatchObject({ status: "completed", exitCode: 0 });

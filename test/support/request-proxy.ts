@@ -8,8 +8,10 @@ export class RequestProxy implements AsyncDisposable {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   #target: { host: string; port: number };
-  /** Method and path of every request that was passed on, in their order. */
+  /** Method and path of every request, in their order. */
   readonly requests: string[] = [];
+  /** Called with each before it is passed on. */
+  beforePassing: (request: string) => void = () => undefined;
 
   private constructor(url: string) {
     this.#target = placeOf(url);
@@ -27,8 +29,11 @@ export class RequestProxy implements AsyncDisposable {
             other.destroy();
           });
       }
-      client.on("data", (data) => this.#note(data.toString("latin1")));
-      client.pipe(upstream);
+      client.on("data", (data) => {
+        this.#note(data.toString("latin1"));
+        upstream.write(data);
+      });
+      client.on("end", () => upstream.end());
       upstream.pipe(client);
     });
   }
@@ -50,7 +55,11 @@ export class RequestProxy implements AsyncDisposable {
   }
 
   #note(text: string): void {
-    for (const [line] of text.matchAll(REQUEST)) this.requests.push(line.slice(0, line.lastIndexOf(" ")));
+    for (const [line] of text.matchAll(REQUEST)) {
+      const request = line.slice(0, line.lastIndexOf(" "));
+      this.requests.push(request);
+      this.beforePassing(request);
+    }
   }
 
   countOf(pattern: RegExp): number {
