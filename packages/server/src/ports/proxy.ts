@@ -3,6 +3,7 @@ import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
 import type { HttpParts } from "../context.ts";
+import type { Metrics } from "../metrics.ts";
 import { answerHeaders, type HeaderPairs, pairsOf } from "./headers.ts";
 
 /** A request that is to be put to a program inside. */
@@ -42,17 +43,19 @@ const REPEATS = 2;
  */
 export class PortProxy {
   readonly #engine: Pick<EngineApi, "ports">;
+  readonly #metrics: Pick<Metrics, "portRequest">;
   readonly #answerMs: number;
 
-  constructor({ engine, numbers }: Pick<HttpParts, "engine" | "numbers">) {
+  constructor({ engine, metrics, numbers }: Pick<HttpParts, "engine" | "metrics" | "numbers">) {
     this.#engine = engine;
+    this.#metrics = metrics;
     this.#answerMs = numbers.portAnswerMs;
   }
 
   async ask(order: Order): Promise<Answer> {
     return this.#tried(order, async (connection) => {
       const { response } = await this.#put(connection, order, [...order.headers, ["connection", "close"]]);
-      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
+      if (response !== null) return this.#answer(response, connection, order);
       throw new HoldfastError("port_cut", { message: "The program changed to another protocol unasked." });
     });
   }
@@ -65,8 +68,9 @@ export class PortProxy {
     return this.#tried(order, async (connection) => {
       const headers = [...order.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
       const { response, upgraded } = await this.#put(connection, order, headers);
-      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
+      if (response !== null) return this.#answer(response, connection, order);
       connection.settled();
+      this.#metrics.portRequest("upgraded");
       socket.write(headOf(upgraded.message, protocol, order));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
@@ -87,7 +91,25 @@ export class PortProxy {
     }
   }
 
+  async #answer(response: IncomingMessage, connection: PortConnection, order: Order): Promise<Answer> {
+    const whole = await this.#whole(response);
+    const over = (outcome: Outcome) => this.#metrics.portRequest(outcome);
+    return answerOf(response, connection, order, { whole, over });
+  }
+
   async #tried<Result>(order: Order, act: (connection: PortConnection) => Promise<Result>): Promise<Result> {
+    try {
+      return await this.#repeated(order, act);
+    } catch (error) {
+      this.#metrics.portRequest(isHoldfastError(error) ? error.code : "caller_left");
+      throw error;
+    }
+  }
+
+  async #repeated<Result>(
+    order: Order,
+    act: (connection: PortConnection) => Promise<Result>,
+  ): Promise<Result> {
     const mayRepeat = SAFE.has(order.method) && order.body === null;
     for (let repeats = 0; ; repeats += 1) {
       const connection = await this.#engine.ports.connect(order.ref, order.port, order.signal);
@@ -168,6 +190,9 @@ const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =
     message: `What listens at port ${port} of the sandbox has not answered in time.`,
   });
 
+/** How an answer went that had begun. */
+type Outcome = "answered" | "cut";
+
 /** What Node reads of an answer and would not write. */
 const UNPRINTABLE = /[^\t\x20-\x7e\x80-\xff]/g;
 const LOWEST_STATUS = 200;
@@ -176,7 +201,7 @@ function answerOf(
   response: IncomingMessage,
   connection: PortConnection,
   order: Order,
-  whole: Buffer | null,
+  { whole, over }: { whole: Buffer | null; over: (outcome: Outcome) => void },
 ): Answer {
   const { statusCode: status = 0, rawHeaders } = response;
   const { sandboxId } = connection;
@@ -192,6 +217,7 @@ function answerOf(
         connection.settled();
         to.once("close", () => {
           connection.bytes.destroy();
+          over(response.complete && to.writableFinished ? "answered" : "cut");
           resolve();
         });
         try {
