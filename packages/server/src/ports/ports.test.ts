@@ -378,6 +378,26 @@ describe("an answer", () => {
     expect(response.trailers).toEqual({ "x-sum": "7" });
   });
 
+  test("that comes before the request is all sent is heard, and the rest is not waited for for ever", async () => {
+    const { engine, connections } = await inside((_request, response) => {
+      response.writeHead(413, { "content-length": "9" });
+      response.end("too large");
+    });
+    await using server = await serve(engine, { numbers: { httpReceiveMs: 200 } });
+    const { port } = new URL(server.url);
+    const socket = connect(Number(port), "127.0.0.1");
+    socket.on("error", () => undefined);
+    const head = `POST /v1/sandboxes/demo/ports/3000/ HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${KEY}`;
+    socket.write(`${head}\r\nContent-Length: 1000000\r\n\r\npart`);
+    let heard = "";
+    socket.on("data", (chunk) => {
+      heard += chunk;
+    });
+    await once(socket, "close");
+    expect(heard).toMatch(/^HTTP\/1.1 413 [^]*too large$/);
+    expect(connections.every(({ destroyed }) => destroyed)).toBe(true);
+  });
+
   test("is counted by how it went", async () => {
     const found = await inside((request, response) => {
       if (request.url === "/cut") {

@@ -45,11 +45,14 @@ export class PortProxy {
   readonly #engine: Pick<EngineApi, "ports">;
   readonly #metrics: Pick<Metrics, "portRequest">;
   readonly #answerMs: number;
+  /** How long what is left may be on its way when all else is over. */
+  readonly #lingerMs: number;
 
   constructor({ engine, metrics, numbers }: Pick<HttpParts, "engine" | "metrics" | "numbers">) {
     this.#engine = engine;
     this.#metrics = metrics;
     this.#answerMs = numbers.portAnswerMs;
+    this.#lingerMs = numbers.httpReceiveMs;
   }
 
   async ask(order: Order): Promise<Answer> {
@@ -74,7 +77,7 @@ export class PortProxy {
       socket.write(headOf(upgraded.message, protocol, order));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
-      join(socket, upgraded.socket, () => connection.used());
+      join(socket, upgraded.socket, { used: () => connection.used(), lingerMs: this.#lingerMs });
       return "tunnel";
     });
   }
@@ -93,7 +96,10 @@ export class PortProxy {
 
   async #answer(response: IncomingMessage, connection: PortConnection, order: Order): Promise<Answer> {
     const whole = await this.#whole(response);
-    const over = (outcome: Outcome) => this.#metrics.portRequest(outcome);
+    const over = (outcome: Outcome) => {
+      this.#metrics.portRequest(outcome);
+      if (order.body !== null) letGo(order.body, this.#lingerMs);
+    };
     return answerOf(response, connection, order, { whole, over });
   }
 
@@ -166,7 +172,7 @@ type Put =
   | { response: IncomingMessage; upgraded: null }
   | { response: null; upgraded: { message: IncomingMessage; socket: Duplex; head: Buffer } };
 
-/** An answer may come before all of the body was taken: the rest is then read for nobody, and the caller's connection goes. */
+/** An answer may come before all of the body was taken: the rest is then read for nobody. */
 function send(request: ClientRequest, body: Readable | null, used: () => void): void {
   if (body === null) {
     request.end();
@@ -181,6 +187,13 @@ function send(request: ClientRequest, body: Readable | null, used: () => void): 
   };
   request.on("close", leave);
   request.on("error", leave);
+}
+
+/** Whoever sends what nobody reads any more has so long for it; then its connection goes. */
+function letGo(body: Readable, lingerMs: number): void {
+  if (body.readableEnded || body.destroyed) return;
+  const timer = setTimeout(() => body.destroy(), lingerMs).unref();
+  body.once("close", () => clearTimeout(timer));
 }
 
 const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =>
@@ -255,17 +268,15 @@ function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, orde
   return ["HTTP/1.1 101 Switching Protocols", ...lines, "", ""].join("\r\n");
 }
 
-/** How long the last of what was said may be on its way to a side that reads slowly. */
-const LAST_WORDS_MS = 30_000;
-
-function finish(to: Duplex): void {
-  const timer = setTimeout(() => to.destroy(), LAST_WORDS_MS).unref();
+/** A side that reads slowly has so long for the last of what was said. */
+function finish(to: Duplex, lingerMs: number): void {
+  const timer = setTimeout(() => to.destroy(), lingerMs).unref();
   to.once("close", () => clearTimeout(timer));
   to.end(() => to.destroy());
 }
 
 /** Each side hears all that the other says, also what it said last; when one is gone, so is the other. */
-function join(one: Duplex, other: Duplex, used: () => void): void {
+function join(one: Duplex, other: Duplex, { used, lingerMs }: { used: () => void; lingerMs: number }): void {
   for (const [from, to] of [
     [one, other],
     [other, one],
@@ -273,7 +284,7 @@ function join(one: Duplex, other: Duplex, used: () => void): void {
     from.on("error", () => undefined);
     from.on("data", used);
     from.once("close", () => {
-      if (from.readableEnded) finish(to);
+      if (from.readableEnded) finish(to, lingerMs);
       else to.destroy();
     });
     from.pipe(to);
