@@ -91,7 +91,7 @@ export function authorizationOf(
 
 /** What a socket's server answers with, and the prefix of the subprotocol that carries a key in base64url. */
 export const SUBPROTOCOL = "holdfast.v1";
-const KEY_PROTOCOL = "holdfast.key.";
+export const KEY_PROTOCOL = "holdfast.key.";
 
 /**
  * The authorization of a request for a WebSocket. A browser's page can't set its headers, so the key may come as one of

@@ -31,7 +31,11 @@ const stats = aStats({
   capacity: { diskFreeBytes: 5e9, diskTotalBytes: 1e10, memoryFreeBytes: 6e9, memoryTotalBytes: 8e9 },
 });
 const engineOf = (told: Stats, figures = someFigures()) =>
-  ({ stats: async () => told, alerts: { figures: async () => figures } }) as unknown as EngineApi;
+  ({
+    stats: async () => told,
+    alerts: { figures: async () => figures },
+    ports: { open: 13 },
+  }) as unknown as EngineApi;
 const engine = engineOf(stats);
 
 test("gauges show what the engine says when asked", async () => {
@@ -44,6 +48,7 @@ test("gauges show what the engine says when asked", async () => {
   expect(text).toContain('holdfast_readers_cut_total{why="wedged"} 8');
   expect(text).toContain('holdfast_readers_cut_total{why="expired"} 2');
   expect(text).toContain("holdfast_orphans 3");
+  expect(text).toContain("holdfast_port_connections 13");
   expect(text).toContain("holdfast_observation_age_seconds 4");
   expect(text).toContain('holdfast_total{what="created"} 5');
 });

@@ -38,6 +38,12 @@ export class Metrics {
   );
   readonly #attached = this.#gauge("attached_sockets", "WebSockets attached to execs right now");
   readonly #streamed = this.#counter("output_bytes_total", "bytes of output sent, by form", ["format"]);
+  readonly #ports = this.#gauge("port_connections", "connections to ports of sandboxes right now");
+  readonly #portRequests = this.#counter(
+    "port_requests_total",
+    "requests for ports by outcome: answered, upgraded, cut in the middle of the answer, or the code of the error",
+    ["outcome"],
+  );
   readonly #age = this.#gauge("observation_age_seconds", "time since the last pass over all instances");
   readonly #auditAge = this.#gauge("audit_age_seconds", "time since the last audit");
   readonly #sweepAge = this.#gauge("sweep_age_seconds", "time since a layer of cleaning last ran", ["layer"]);
@@ -89,6 +95,11 @@ export class Metrics {
     this.#streamed.inc({ format }, bytes);
   }
 
+  /** How a request for a port went. */
+  portRequest(outcome: string): void {
+    this.#portRequests.inc({ outcome });
+  }
+
   /** One more attached socket; the answer is to be called when it is gone. */
   attach(): () => void {
     this.#attached.inc();
@@ -110,6 +121,7 @@ export class Metrics {
     this.#readers.set(stats.readers);
     this.#readersCut.reset();
     for (const [why, count] of Object.entries(stats.readersCut)) this.#readersCut.inc({ why }, count);
+    this.#ports.set(engine.ports.open);
     this.#age.set(ageSeconds(stats, stats.lastObservationAt));
     this.#showCleaning(stats);
     this.#showRoom(stats);

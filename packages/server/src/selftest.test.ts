@@ -1,7 +1,15 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import type { AuditReport, Sandbox } from "@holdfast/contract";
-import { expect, test } from "vitest";
+import { createServer } from "node:http";
+import { type AddressInfo, connect } from "node:net";
+import {
+  type AuditReport,
+  HoldfastError,
+  type PreviewId,
+  type Sandbox,
+  type SandboxId,
+} from "@holdfast/contract";
+import { expect, onTestFinished, test } from "vitest";
 import { selfTest } from "./selftest.ts";
 import {
   aDrive,
@@ -42,6 +50,8 @@ test("a sandbox that is not what it should be fails the self-test with the reaso
   expect(removed).toEqual(["sbx_a"]);
 });
 
+const idAt = (number: number): string => `sbx_${String(number).padStart(16, "0")}`;
+
 /** An engine that does all that the self-test asks for, and then finds this. */
 function flawless(found: AuditReport): EngineDouble {
   const ids: string[] = [];
@@ -66,7 +76,7 @@ function flawless(found: AuditReport): EngineDouble {
     audit: async () => found,
     sandboxes: {
       create: async () => {
-        ids.push(`sbx_${ids.length}`);
+        ids.push(idAt(ids.length));
         return { sandbox: aSandbox({ id: ids.at(-1) ?? "" }), existed: false };
       },
       get: async (id) => aSandbox({ id, status: "failed", cause }),
@@ -79,6 +89,13 @@ function flawless(found: AuditReport): EngineDouble {
     execs: {
       start: async () => ({ exec: anExec(), followed: false }),
       wait: async () => anExec({ exitCode: 3, stdout: "out\n", stderr: "err\n" }),
+      // Of what was to listen: there is nothing that could.
+      get: async () => anExec({ exitCode: 127 }),
+    },
+    ports: {
+      connect: async () => {
+        throw new HoldfastError("port_closed");
+      },
     },
     files,
     driveFiles: files,
@@ -110,7 +127,7 @@ const found = (...sandboxIds: string[]): AuditReport => ({
 });
 
 test.each([
-  ["of itself fails it", found("sbx_other", "sbx_1"), false, /✗ .*orphan: no record owns it/],
+  ["of itself fails it", found("sbx_other", idAt(1)), false, /✗ .*orphan: no record owns it/],
   ["of others is shown, and no reason to fail", found("sbx_other"), true, /✓ .*audit found 1 difference$/],
   ["is what is hoped for when there is none", found(), true, /✓ .*audit found 0 differences$/],
   ["is not known where the audit is not complete", { ...found(), complete: false }, false, /✗ .*be listed/],
@@ -130,4 +147,61 @@ test.each([
   await ended;
   expect(lines.at(-1)).toMatch(last);
   expect(passed).toBe(passes);
+  expect(lines.find((line) => line.includes("port"))).toMatch(/✓ .*skipped: nothing in the image can listen/);
+});
+
+test.each([
+  ["that ends with what opened it passes", true, /✓ serve a port.* by key and by link$/],
+  [
+    "that outlives what opened it fails",
+    false,
+    /✗ serve a port.*answered with 200 though it was taken back$/,
+  ],
+])("a link to a port %s", async (_claim, closes, told) => {
+  const program = createServer((_request, response) => response.end("served")).listen(0, "127.0.0.1");
+  await once(program, "listening");
+  onTestFinished(() => {
+    program.closeAllConnections();
+    program.close();
+  });
+  let isOpen = true;
+  const sandboxId = idAt(0) as SandboxId;
+  const preview = { id: "prv_0123456789abcdef", name: "own", sandboxId, port: 8765, public: false };
+  const engine = flawless(found());
+  await using server = await serve({
+    ...engine,
+    ports: {
+      connect: async () => {
+        const bytes = connect((program.address() as AddressInfo).port, "127.0.0.1");
+        await once(bytes, "connect");
+        return { sandboxId, bytes, settled: () => undefined, used: () => undefined };
+      },
+    },
+    previews: {
+      create: async () => ({
+        preview: { ...preview, createdAt: "", expiresAt: null },
+        token: `hfp_0123456789abcdef_${"A".repeat(43)}`,
+      }),
+      remove: async () => {
+        isOpen = !closes;
+      },
+      admit: () => {
+        if (!isOpen) throw new HoldfastError("preview_denied");
+        const { signal } = new AbortController();
+        return { previewId: preview.id as PreviewId, sandboxId, port: 8765, expiresAt: null, signal };
+      },
+    },
+  });
+  const lines: string[] = [];
+  await selfTest({
+    url: server.url,
+    key: KEY,
+    // It ends here: the rest is none of this test's.
+    keeperPid: async () => {
+      throw new Error("no");
+    },
+    remains: async () => [],
+    print: (line) => lines.push(line),
+  });
+  expect(lines.find((line) => line.includes("port"))).toMatch(told);
 });

@@ -2,8 +2,9 @@
  * Shows on this very machine that the promises hold, through the same HTTP API that everyone uses: a sandbox that is
  * ready serves, one that breaks says so and why, and of what was deleted nothing is left.
  */
-import type { AuditReport, Drive, Exec, Mount, Proof, Sandbox, Stats } from "@holdfast/contract";
+import type { AuditReport, Drive, Exec, Mount, Preview, Proof, Sandbox, Stats } from "@holdfast/contract";
 import { randomText } from "@holdfast/contract";
+import { LISTENER, PORT } from "./selftest-listener.ts";
 
 export interface SelfTestParts {
   url: string;
@@ -65,6 +66,7 @@ async function steps(parts: SelfTestParts, api: Api, made: Sandbox[], step: Step
   await step("run a command in it", () => runCommand(api, whole));
   await step("write a file and read it back", () => copyFile(api, whole));
   await step("mount a drive in it, the same from both sides", () => shareDrive(api, whole));
+  await step("serve a port, and take its preview back", () => openPort(api, whole));
   await step("verify it", () => verify(api, whole));
   await step("break another one on purpose: kill its keeper", async () => {
     broken = (await create()).id;
@@ -123,6 +125,40 @@ async function shareDrive(api: Api, id: string): Promise<string> {
 
 const MOUNTED_AT = "/self-test";
 
+const LISTENER_MS = 60_000;
+
+/** What listens is reached with the key and by a preview's link, and by the link no more once that is taken back. */
+async function openPort(api: Api, id: string): Promise<string> {
+  const order = { command: LISTENER, detach: true, timeoutMs: LISTENER_MS };
+  const exec = await api.call<Exec>("POST", `/v1/sandboxes/${id}/execs`, order);
+  if (!(await listens(api, id, exec.id)))
+    return "skipped: nothing in the image can listen (perl, node, python3)";
+  const base = `/v1/sandboxes/${id}/previews`;
+  const { name, pathUrl } = await api.call<Preview>("POST", base, { port: PORT });
+  const link = new URL(pathUrl).pathname;
+  const open = await api.visit(link);
+  expect(open.ok && (await open.text()) === "served", `the link was answered with ${open.status}`);
+  await api.send("DELETE", `${base}/${name}`);
+  const { status } = await api.visit(link);
+  expect(status === 403, `the link is answered with ${status} though it was taken back`);
+  return "by key and by link";
+}
+
+/** False where nothing does, and nothing will. */
+async function listens(api: Api, id: string, execId: string): Promise<boolean> {
+  const deadline = performance.now() + CHANGE_MS;
+  while (performance.now() < deadline) {
+    const response = await api.ask("GET", `/v1/sandboxes/${id}/ports/${PORT}/`);
+    const said = await response.text();
+    if (response.ok && said === "served") return true;
+    const { exitCode, endedAt } = await api.call<Exec>("GET", `/v1/execs/${execId}`);
+    if (exitCode === 127) return false;
+    expect(endedAt === null, `what was to listen has ended with ${exitCode}`);
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+  throw new Error(`port ${PORT} was not served after ${CHANGE_MS / 1000} s`);
+}
+
 async function verify(api: Api, id: string): Promise<string> {
   const proof = await api.call<Proof>("POST", `/v1/sandboxes/${id}/verify`);
   const failed = proof.checks.filter((check) => !check.ok).map(({ name, message }) => `${name}: ${message}`);
@@ -177,14 +213,23 @@ class Api {
     this.#key = key;
   }
 
+  /** Without the key. */
+  visit(path: string): Promise<Response> {
+    return fetch(this.#url + path, { signal: AbortSignal.timeout(CALL_MS) });
+  }
+
   async send(method: string, path: string, body?: object | string): Promise<Response> {
+    const response = await this.ask(method, path, body);
+    if (response.ok) return response;
+    throw new Error(`${method} ${path.split("?", 1)[0]}: ${response.status} ${await response.text()}`);
+  }
+
+  ask(method: string, path: string, body?: object | string): Promise<Response> {
     const headers: Record<string, string> = { authorization: `Bearer ${this.#key}` };
     const init: RequestInit = { method, headers, signal: AbortSignal.timeout(CALL_MS) };
     if (typeof body === "object") headers["content-type"] = "application/json";
     if (body !== undefined) init.body = typeof body === "string" ? body : JSON.stringify(body);
-    const response = await fetch(this.#url + path, init);
-    if (response.ok) return response;
-    throw new Error(`${method} ${path.split("?", 1)[0]}: ${response.status} ${await response.text()}`);
+    return fetch(this.#url + path, init);
   }
 
   async call<Answer = unknown>(method: string, path: string, body?: object | string): Promise<Answer> {

@@ -3,6 +3,8 @@
  * turn, with repeated ones and in the order they came.
  */
 
+import { KEY_PROTOCOL } from "../auth.ts";
+
 /** Those that are of one connection alone, by RFC 9110, and what old proxies made up beside them. */
 const OF_CONNECTION = new Set([
   "connection",
@@ -62,10 +64,11 @@ export function requestHeaders(raw: readonly string[], passage: Passage): Header
     if (name === "cookie" && cookie !== undefined) return false;
     return !DONE_HERE.has(name) && !FORWARDED.has(name) && !withheld.has(name);
   });
+  const told = kept.flatMap(withoutSecrets);
   const isChunked = pairs.some(([name]) => name.toLowerCase() === "transfer-encoding");
   return [
     ["host", host],
-    ...kept.filter(([name]) => !isChunked || name.toLowerCase() !== "content-length"),
+    ...told.filter(([name]) => !isChunked || name.toLowerCase() !== "content-length"),
     ...(isChunked ? [["transfer-encoding", "chunked"] as const] : []),
     ...(cookie ? [["cookie", cookie] as const] : []),
     ["x-forwarded-for", forwarded.address],
@@ -73,6 +76,17 @@ export function requestHeaders(raw: readonly string[], passage: Passage): Header
     ["x-forwarded-proto", forwarded.protocol],
     ...(forwarded.prefix ? [["x-forwarded-prefix", forwarded.prefix] as const] : []),
   ];
+}
+
+const TOKEN = /hfp_[a-z0-9]{16}_[A-Za-z0-9_-]{43}/;
+
+/** Browsers repeat URLs, with the tokens in them, and pages that can't set headers offer a key as a protocol. */
+function withoutSecrets([name, value]: HeaderPairs[number]): HeaderPairs {
+  const known = name.toLowerCase();
+  if (known === "referer" && TOKEN.test(value)) return [];
+  if (known !== "sec-websocket-protocol") return [[name, value]];
+  const offered = value.split(",").filter((each) => !each.trim().startsWith(KEY_PROTOCOL));
+  return offered.length > 0 ? [[name, offered.join(",").trim()]] : [];
 }
 
 /** A page below a path of this server has the server's own origin: it must not act as it. */

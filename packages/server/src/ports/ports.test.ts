@@ -12,7 +12,16 @@ import { Duplex } from "node:stream";
 import { HoldfastError, NUMBERS, type SandboxId } from "@holdfast/contract";
 import type { EngineApi, Grant, PortConnection } from "@holdfast/engine";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { aSandbox, authorized, type EngineDouble, KEY, serve, type TestServer } from "../testing/double.ts";
+import { Metrics } from "../metrics.ts";
+import {
+  aSandbox,
+  aStats,
+  authorized,
+  type EngineDouble,
+  KEY,
+  serve,
+  type TestServer,
+} from "../testing/double.ts";
 import { PortProxy } from "./proxy.ts";
 
 const sandbox = aSandbox();
@@ -369,6 +378,41 @@ describe("an answer", () => {
     expect(response.trailers).toEqual({ "x-sum": "7" });
   });
 
+  test("that comes before the request is all sent is heard, and the rest is not waited for for ever", async () => {
+    const { engine, connections } = await inside((_request, response) => {
+      response.writeHead(413, { "content-length": "9" });
+      response.end("too large");
+    });
+    await using server = await serve(engine, { numbers: { httpReceiveMs: 200 } });
+    const { port } = new URL(server.url);
+    const socket = connect(Number(port), "127.0.0.1");
+    socket.on("error", () => undefined);
+    const head = `POST /v1/sandboxes/demo/ports/3000/ HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${KEY}`;
+    socket.write(`${head}\r\nContent-Length: 1000000\r\n\r\npart`);
+    let heard = "";
+    socket.on("data", (chunk) => {
+      heard += chunk;
+    });
+    await once(socket, "close");
+    expect(heard).toMatch(/^HTTP\/1.1 413 .*too large$/s);
+    expect(connections.every(({ destroyed }) => destroyed)).toBe(true);
+  });
+
+  test("is counted by how it went", async () => {
+    const found = await inside((request, response) => {
+      if (request.url === "/cut") {
+        response.write("part");
+        setTimeout(() => response.destroy(), 20);
+      } else response.end("ok");
+    });
+    await using server = await serve({ ...found.engine, stats: async () => aStats() });
+    for (const path of ["3000/", "3000/cut", "4000/"])
+      await hear(server, { path: `/v1/sandboxes/demo/ports/${path}`, headers: authorized });
+    const text = await (await server.fetch("/metrics")).text();
+    for (const outcome of ["answered", "cut", "port_closed"])
+      expect(text).toContain(`holdfast_port_requests_total{outcome="${outcome}"} 1`);
+  });
+
   test("that never comes is given up", async () => {
     const { engine, connections } = await inside(() => undefined);
     await using server = await serve(engine, { numbers: { portAnswerMs: 50 } });
@@ -680,7 +724,11 @@ describe("a change of protocol", () => {
         }, 100);
       },
     });
-    const proxy = new PortProxy({ engine: found.engine as EngineApi, numbers: NUMBERS });
+    const proxy = new PortProxy({
+      engine: found.engine as EngineApi,
+      numbers: NUMBERS,
+      metrics: new Metrics({ process: false }),
+    });
     const asked = { ref: sandbox.id, port: 3000, method: "GET", path: "/", prefix: "", body: null };
     const signal = new AbortController().signal;
     const order = { ...asked, headers: [], signal, protocol: "websocket", socket: slow, head: Buffer.of() };

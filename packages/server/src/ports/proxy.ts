@@ -3,6 +3,7 @@ import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
 import type { HttpParts } from "../context.ts";
+import type { Metrics } from "../metrics.ts";
 import { answerHeaders, type HeaderPairs, pairsOf } from "./headers.ts";
 
 /** A request that is to be put to a program inside. */
@@ -42,17 +43,22 @@ const REPEATS = 2;
  */
 export class PortProxy {
   readonly #engine: Pick<EngineApi, "ports">;
+  readonly #metrics: Pick<Metrics, "portRequest">;
   readonly #answerMs: number;
+  /** How long what is left may be on its way when all else is over. */
+  readonly #lingerMs: number;
 
-  constructor({ engine, numbers }: Pick<HttpParts, "engine" | "numbers">) {
+  constructor({ engine, metrics, numbers }: Pick<HttpParts, "engine" | "metrics" | "numbers">) {
     this.#engine = engine;
+    this.#metrics = metrics;
     this.#answerMs = numbers.portAnswerMs;
+    this.#lingerMs = numbers.httpReceiveMs;
   }
 
   async ask(order: Order): Promise<Answer> {
     return this.#tried(order, async (connection) => {
       const { response } = await this.#put(connection, order, [...order.headers, ["connection", "close"]]);
-      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
+      if (response !== null) return this.#answer(response, connection, order);
       throw new HoldfastError("port_cut", { message: "The program changed to another protocol unasked." });
     });
   }
@@ -65,12 +71,13 @@ export class PortProxy {
     return this.#tried(order, async (connection) => {
       const headers = [...order.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
       const { response, upgraded } = await this.#put(connection, order, headers);
-      if (response !== null) return answerOf(response, connection, order, await this.#whole(response));
+      if (response !== null) return this.#answer(response, connection, order);
       connection.settled();
+      this.#metrics.portRequest("upgraded");
       socket.write(headOf(upgraded.message, protocol, order));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
-      join(socket, upgraded.socket, () => connection.used());
+      join(socket, upgraded.socket, { used: () => connection.used(), lingerMs: this.#lingerMs });
       return "tunnel";
     });
   }
@@ -87,7 +94,28 @@ export class PortProxy {
     }
   }
 
+  async #answer(response: IncomingMessage, connection: PortConnection, order: Order): Promise<Answer> {
+    const whole = await this.#whole(response);
+    const over = (outcome: Outcome) => {
+      this.#metrics.portRequest(outcome);
+      if (order.body !== null) letGo(order.body, this.#lingerMs);
+    };
+    return answerOf(response, connection, order, { whole, over });
+  }
+
   async #tried<Result>(order: Order, act: (connection: PortConnection) => Promise<Result>): Promise<Result> {
+    try {
+      return await this.#repeated(order, act);
+    } catch (error) {
+      this.#metrics.portRequest(isHoldfastError(error) ? error.code : "caller_left");
+      throw error;
+    }
+  }
+
+  async #repeated<Result>(
+    order: Order,
+    act: (connection: PortConnection) => Promise<Result>,
+  ): Promise<Result> {
     const mayRepeat = SAFE.has(order.method) && order.body === null;
     for (let repeats = 0; ; repeats += 1) {
       const connection = await this.#engine.ports.connect(order.ref, order.port, order.signal);
@@ -144,7 +172,7 @@ type Put =
   | { response: IncomingMessage; upgraded: null }
   | { response: null; upgraded: { message: IncomingMessage; socket: Duplex; head: Buffer } };
 
-/** An answer may come before all of the body was taken: the rest is then read for nobody, and the caller's connection goes. */
+/** An answer may come before all of the body was taken: the rest is then read for nobody. */
 function send(request: ClientRequest, body: Readable | null, used: () => void): void {
   if (body === null) {
     request.end();
@@ -161,12 +189,22 @@ function send(request: ClientRequest, body: Readable | null, used: () => void): 
   request.on("error", leave);
 }
 
+/** Whoever sends what nobody reads any more has so long for it; then its connection goes. */
+function letGo(body: Readable, lingerMs: number): void {
+  if (body.readableEnded || body.destroyed) return;
+  const timer = setTimeout(() => body.destroy(), lingerMs).unref();
+  body.once("close", () => clearTimeout(timer));
+}
+
 const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =>
   new HoldfastError("port_silent", {
     sandboxId,
     dispatched: "unknown",
     message: `What listens at port ${port} of the sandbox has not answered in time.`,
   });
+
+/** How an answer went that had begun. */
+type Outcome = "answered" | "cut";
 
 /** What Node reads of an answer and would not write. */
 const UNPRINTABLE = /[^\t\x20-\x7e\x80-\xff]/g;
@@ -176,7 +214,7 @@ function answerOf(
   response: IncomingMessage,
   connection: PortConnection,
   order: Order,
-  whole: Buffer | null,
+  { whole, over }: { whole: Buffer | null; over: (outcome: Outcome) => void },
 ): Answer {
   const { statusCode: status = 0, rawHeaders } = response;
   const { sandboxId } = connection;
@@ -192,6 +230,7 @@ function answerOf(
         connection.settled();
         to.once("close", () => {
           connection.bytes.destroy();
+          over(response.complete && to.writableFinished ? "answered" : "cut");
           resolve();
         });
         try {
@@ -229,17 +268,15 @@ function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, orde
   return ["HTTP/1.1 101 Switching Protocols", ...lines, "", ""].join("\r\n");
 }
 
-/** How long the last of what was said may be on its way to a side that reads slowly. */
-const LAST_WORDS_MS = 30_000;
-
-function finish(to: Duplex): void {
-  const timer = setTimeout(() => to.destroy(), LAST_WORDS_MS).unref();
+/** A side that reads slowly has so long for the last of what was said. */
+function finish(to: Duplex, lingerMs: number): void {
+  const timer = setTimeout(() => to.destroy(), lingerMs).unref();
   to.once("close", () => clearTimeout(timer));
   to.end(() => to.destroy());
 }
 
 /** Each side hears all that the other says, also what it said last; when one is gone, so is the other. */
-function join(one: Duplex, other: Duplex, used: () => void): void {
+function join(one: Duplex, other: Duplex, { used, lingerMs }: { used: () => void; lingerMs: number }): void {
   for (const [from, to] of [
     [one, other],
     [other, one],
@@ -247,7 +284,7 @@ function join(one: Duplex, other: Duplex, used: () => void): void {
     from.on("error", () => undefined);
     from.on("data", used);
     from.once("close", () => {
-      if (from.readableEnded) finish(to);
+      if (from.readableEnded) finish(to, lingerMs);
       else to.destroy();
     });
     from.pipe(to);

@@ -112,6 +112,15 @@ test("what is of the connection, or meant for this server, is not passed on", ()
   ]);
 });
 
+test("secrets in what browsers and pages say by themselves are not passed on", () => {
+  const told = (...raw: string[]) => requestHeaders(raw, passage).slice(1, -3);
+  expect(told("Referer", `http://a/x?holdfast_token=${TOKEN}`)).toEqual([]);
+  expect(told("Referer", "http://a/x?token=1")).toEqual([["Referer", "http://a/x?token=1"]]);
+  const name = "Sec-WebSocket-Protocol";
+  expect(told(name, "holdfast.key.aGY, chat, v2")).toEqual([[name, "chat, v2"]]);
+  expect(told(name, "holdfast.key.aGY")).toEqual([]);
+});
+
 test("a body has one length: what comes in chunks goes in chunks", () => {
   const raw = ["Transfer-Encoding", "chunked", "Content-Length", "5"];
   const names = requestHeaders(raw, passage).map(([name, value]) => `${name}: ${value}`);

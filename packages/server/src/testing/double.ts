@@ -97,6 +97,7 @@ export async function serve(
       ...engine,
       execs: { readerWedged: (id: string) => wedged.push(id), ...engine.execs },
       alerts: { figures: async () => someFigures(), ...engine.alerts },
+      ports: { open: 0, ...engine.ports },
     } as EngineApi,
     keys: { findKey: async (secret) => (keys.includes(secret) ? { name: "test" } : null) },
     log: recordingLog(lines),
