@@ -96,6 +96,8 @@ export class FrontDoor {
     void this.#answered(request, response, async (target, given) => {
       const keys = await this.#parts.gate.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
+      // One that is closed already says so to nobody any more.
+      if (socket.destroyed) throw new CallerLeft();
       const signal = this.#context.callers.attached(socket);
       const order = this.#order({ target, given, keys, entry, request, signal });
       const protocol = request.headers.upgrade ?? "websocket";

@@ -749,6 +749,25 @@ describe("a change of protocol", () => {
     expect(found.connections).toHaveLength(0);
   });
 
+  test("whose caller has left before it was let in reaches nobody", async () => {
+    const found = await agreeing();
+    const started = Promise.withResolvers<void>();
+    await using server = await serve(found.engine, { started: started.promise });
+    const gone = new Promise((resolve) => {
+      server.app.server.on("connection", (socket: Socket) => socket.once("close", resolve));
+    });
+    const { port } = new URL(server.url);
+    const socket = connect(Number(port), "127.0.0.1");
+    const asked = `GET / HTTP/1.1\r\nHost: ${HOST}\r\nAuthorization: Bearer ${KEY}`;
+    socket.write(`${asked}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    socket.resetAndDestroy();
+    await gone;
+    started.resolve();
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(found.connections.filter(({ destroyed }) => !destroyed)).toHaveLength(0);
+  });
+
   test("that the program does not agree to is answered as it answers", async () => {
     const { engine } = await inside((_request, response) => {
       response.writeHead(426, { "x-program": "yes" });
