@@ -349,6 +349,7 @@ export interface ErrorBody {
       | "not_found"
       | "sandbox_not_found"
       | "exec_not_found"
+      | "process_not_found"
       | "file_not_found"
       | "image_not_found"
       | "delivery_not_found"
@@ -369,6 +370,8 @@ export interface ErrorBody {
       | "too_many_checkpoints"
       | "name_taken"
       | "exec_conflict"
+      | "process_conflict"
+      | "process_unsupported"
       | "idempotency_conflict"
       | "no_webhook"
       | "wrong_state"
@@ -391,6 +394,7 @@ export interface ErrorBody {
       | "too_many_sandboxes"
       | "low_memory"
       | "too_many_execs"
+      | "too_many_processes"
       | "too_many_held"
       | "too_many_mounts"
       | "too_many_watches"
@@ -456,6 +460,14 @@ export interface Event {
     | "exec.started"
     | "exec.ended"
     | "execs.forgotten"
+    | "process.started"
+    | "process.ready"
+    | "process.unready"
+    | "process.restarted"
+    | "process.exited"
+    | "process.given_up"
+    | "process.stopped"
+    | "process.lost"
     | "link.lost"
     | "link.restored"
     | "sandbox.restarting"
@@ -1156,6 +1168,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   not_found: 404,
   sandbox_not_found: 404,
   exec_not_found: 404,
+  process_not_found: 404,
   file_not_found: 404,
   image_not_found: 404,
   delivery_not_found: 404,
@@ -1176,6 +1189,8 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   too_many_checkpoints: 409,
   name_taken: 409,
   exec_conflict: 409,
+  process_conflict: 409,
+  process_unsupported: 409,
   idempotency_conflict: 409,
   no_webhook: 409,
   wrong_state: 409,
@@ -1198,6 +1213,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   too_many_sandboxes: 429,
   low_memory: 429,
   too_many_execs: 429,
+  too_many_processes: 429,
   too_many_held: 429,
   too_many_mounts: 429,
   too_many_watches: 429,
