@@ -235,6 +235,8 @@ export interface ProcessApi {
   list(ref: string): Promise<ProcessList>;
   /** By name or id. */
   get(ref: string, which: string): Promise<Process>;
+  /** When it is ready, is not in time, or is over; at the latest after `waitMs`, as it then is. */
+  wait(ref: string, which: string, options: { waitMs: number; signal: AbortSignal }): Promise<Process>;
   /** Ends its run and what would follow. Resolves when its tree is gone. Wakes a sandbox that sleeps. Idempotent. */
   stop(ref: string, which: string, signal: AbortSignal): Promise<Process>;
   /** Ends its run, if there is one, and begins the next at once, also of one that is over. Resolves as `start` does. */

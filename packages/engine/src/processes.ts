@@ -122,6 +122,10 @@ export class Processes implements ProcessApi, Runs {
     return this.#view(await this.#find(ref, which));
   }
 
+  async wait(ref: string, which: string, options: Waited): Promise<Process> {
+    return this.#settled(await this.#find(ref, which), options);
+  }
+
   async runs(ref: string, which: string, page: { cursor?: string | undefined; limit: number }) {
     const { record } = await this.#find(ref, which);
     return this.#parts.execs.listOf(record.sandboxId, record.id, page);
