@@ -8,8 +8,8 @@ export interface ProcessEntry {
   record: ProcessRecord;
   /** The last run where it has ended, as far as that is on record. */
   last: ExecRecord | null;
-  /** What its keeper said of it, over which link; null where that was not asked yet. */
-  heard: { row: KeptRun | null; link: Link } | null;
+  /** What its keeper said when it was asked after this run, over which link; null where that was not asked yet. */
+  heard: { row: KeptRun | null; link: Link; run: number } | null;
   /** The looks for the readiness of one run in one generation, while there are any. */
   watch: { run: number; generation: number; over: AbortController } | null;
   /** What is decided about it is decided one after the other. */

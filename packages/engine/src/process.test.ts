@@ -85,6 +85,11 @@ describe("what is done about a process", () => {
       { do: "nothing" },
     ],
     [
+      "what its keeper did since is put on record first",
+      facts({ restart: keep }, over("exited", 1), row("given_up", 3)),
+      { do: "nothing" },
+    ],
+    [
       "its keeper is done",
       facts({ restart: keep }, over("exited", 0), row("done")),
       { do: "end", state: "exited" },

@@ -29,7 +29,7 @@ export type LastRun = { is: "open"; stage: Stage } | { is: "over"; exec: ExecRec
 export interface ProcessFacts {
   record: ProcessRecord;
   last: LastRun;
-  /** The row as its keeper has it; null: it has none; unknown: it could not be asked. */
+  /** The row as its keeper has it, asked when it had the last run; null: it has none; unknown: it could not be asked. */
   kept: KeptRun | null | "unknown";
   /** Whether the memory is still there that the last run began in, and with it the keeper that would begin the next. */
   isRemembered: boolean;
@@ -56,8 +56,10 @@ export function verdict(facts: ProcessFacts): Verdict {
   const mayFollow = spec.restart !== null && isRemembered;
   if (mayFollow && kept === "unknown") return { do: "nothing" };
   const row = mayFollow && kept !== "unknown" ? kept : null;
+  // Runs are put on record first, and then it is asked what became of the last.
+  if (row !== null && !isLast(row, record)) return { do: "nothing" };
   if (isOrdered) {
-    if (row?.state === "waiting" && isLast(row, record)) return { do: "cancel" };
+    if (row?.state === "waiting") return { do: "cancel" };
     if (row?.state === "running") return { do: "nothing" };
     return order.do === "restart" ? { do: "begin" } : { do: "end", state: "stopped", cause: STOPPED };
   }

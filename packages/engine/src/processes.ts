@@ -378,11 +378,10 @@ export class Processes implements ProcessApi, Runs {
     try {
       if (link !== null) {
         const limit = { ms: numbers.keeperCallMs, what: "asking for processes", signal: stopping };
-        const rows = await within(clock, limit, async (signal) => {
+        await within(clock, limit, async (signal) => {
           await this.#parts.ledger.compare(cell, link, signal);
-          return link.listKept(signal);
+          await this.#hear(cell, link, signal);
         });
-        for (const entry of cell.processes.values()) entry.heard = { row: rowOf(rows, entry), link };
         cell.changed();
       }
     } catch (error) {
@@ -396,6 +395,17 @@ export class Processes implements ProcessApi, Runs {
         const cause = causeOf(error);
         log.warn({ sandbox: cell.id, process: entry.record.id, cause }, "a process could not be tended");
       });
+  }
+
+  /** That there is no row says something only where its keeper has had the run: a start may still be on its way there. */
+  async #hear(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
+    const isThere = (entry: ProcessEntry) =>
+      this.#parts.ledger.open(runIdOf(entry.record))?.acknowledged ?? true;
+    const asked = [...cell.processes.values()]
+      .filter(isThere)
+      .map((entry) => ({ entry, run: entry.record.run }));
+    const rows = await link.listKept(signal);
+    for (const { entry, run } of asked) entry.heard = { row: rowOf(rows, entry), link, run };
   }
 
   async #tend(entry: ProcessEntry): Promise<void> {
@@ -518,7 +528,8 @@ export class Processes implements ProcessApi, Runs {
   #facts(entry: ProcessEntry): ProcessFacts {
     const { cell, record, last, heard } = entry;
     const open = this.#parts.ledger.open(runIdOf(record));
-    const kept = heard !== null && heard.link === cell.links?.current ? heard.row : "unknown";
+    const isOfNow = heard !== null && heard.link === cell.links?.current && heard.run === record.run;
+    const kept = isOfNow ? heard.row : "unknown";
     return {
       record,
       last: open === undefined ? { is: "over", exec: last } : { is: "open", stage: stageOf(open) },

@@ -712,6 +712,67 @@ export interface PreviewTokenInfo {
 export interface PreviewTokenList {
   items: PreviewTokenInfo[];
 }
+export interface Process {
+  id: string;
+  name: string;
+  sandboxId: string;
+  /** starting: it is not known to be ready yet; ready: it runs and what readyWhen asks for was seen; unready: it runs, and that was not seen in time; waiting: between two runs; exited: it ended by itself and is not started again; given_up: too many restarts in a row, or it could not be started; stopped: by order; lost: how it ended can't be known and nothing starts it again. The last four are the end of it */
+  status: "starting" | "ready" | "unready" | "waiting" | "exited" | "given_up" | "stopped" | "lost";
+  cause: Cause | null;
+  ready: {
+    /** ISO 8601, UTC */
+    at: string;
+    /** what was seen; running: nothing else was asked for */
+    how: "port" | "output" | "running";
+  } | null;
+  argv: string[];
+  /** in a row */
+  restarts: number;
+  /** so far */
+  runs: number;
+  nextRunAt: string | null;
+  /** of the last run, which is `exec` for as long as that is kept */
+  execId: string;
+  exec: Exec | null;
+  restart: RestartPolicy | null;
+  readyWhen:
+    | (
+        | {
+            /** something listens at this port */
+            port: number;
+            withinMs: number;
+          }
+        | {
+            /** text that appears in the run's output */
+            output: string;
+            withinMs: number;
+          }
+      )
+    | null;
+  connectBy: {
+    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    port: number;
+    withinMs: number;
+  } | null;
+  keepAwake: boolean;
+  /** its sandbox sleeps and this with it; it goes on after the wake */
+  suspended: boolean;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  endedAt: string | null;
+}
+export interface RestartPolicy {
+  /** failure: after any end but an exit with 0; always: after that too */
+  on: "failure" | "always";
+  /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+  max: number;
+  /** wait before the first restart of a row; doubled with each, up to a minute */
+  backoffMs: number;
+}
+export interface ProcessList {
+  items: Process[];
+  nextCursor: string | null;
+}
 /** dated evidence that an instance serves, or what failed */
 export interface Proof {
   /** ISO 8601, UTC */
@@ -988,6 +1049,64 @@ export interface StartExec {
   /** answer 202 as soon as the command runs */
   detach?: boolean;
 }
+export interface StartProcess {
+  /** one process of the sandbox has it at a time */
+  name: string;
+  /** run by /bin/sh -c */
+  command?: string;
+  argv?: string[];
+  /** environment variables */
+  env?: {
+    [k: string]: string;
+  };
+  /** an absolute path inside the sandbox, without `..` */
+  cwd?: string;
+  /** default: uid 1000; 'root' is root inside only */
+  user?: string;
+  timeoutMs?: number;
+  /** give the command a terminal of this size; stdin stays open and all output is stdout */
+  tty?: {
+    cols: number;
+    rows: number;
+  };
+  /** whether the sandbox stays awake for it; default false: it is frozen with the sandbox and goes on after the wake */
+  keepAwake?: boolean;
+  /** done once after every wake, when the sandbox is proven; the outcome is an event */
+  onWake?:
+    | {
+        signal: string;
+      }
+    | {
+        argv: string[];
+      };
+  /** how it is started again; without it, it is not. Default: 10 restarts, and 1 s */
+  restart?: {
+    /** failure: after any end but an exit with 0; always: after that too */
+    on: "failure" | "always";
+    /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+    max?: number;
+    /** wait before the first restart of a row; doubled with each, up to a minute */
+    backoffMs?: number;
+  };
+  /** what has to be seen of each run before it is ready; withinMs is a minute by default */
+  readyWhen?:
+    | {
+        /** something listens at this port */
+        port: number;
+        withinMs?: number;
+      }
+    | {
+        /** text that appears in the run's output */
+        output: string;
+        withinMs?: number;
+      };
+  /** after a wake, something has to listen at this port within so long; else it is unready */
+  connectBy?: {
+    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    port: number;
+    withinMs: number;
+  };
+}
 export interface Stats {
   /** ISO 8601, UTC */
   at: string;
@@ -1141,6 +1260,7 @@ export type ErrorCode = ErrorBody["error"]["code"];
 export type Dispatched = ErrorBody["error"]["dispatched"];
 export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
+export type ProcessStatus = Process["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
 export type DriveStatus = Drive["status"];
