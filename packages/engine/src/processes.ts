@@ -51,6 +51,8 @@ interface Waited {
 
 /** Beyond the time that readiness has: for the start itself, and for the look after which it is late. */
 const READY_SLACK_MS = 5_000;
+/** How often one that is over may be wanted again in the very moment in which its name is. */
+const START_TRIES = 3;
 
 /**
  * Named processes. A run is an exec like any other; which run follows which is the keeper's to decide while its memory lasts,
@@ -97,17 +99,15 @@ export class Processes implements ProcessApi, Runs {
     const cell = await this.#parts.finder.find(ref);
     const spec = processSpecOf(input, cell);
     const digest = processDigest(spec);
+    const asked = { name: input.name, spec, digest };
     const { entry, followed } = await this.#inLine(`${cell.id}/${input.name}`, async () => {
-      const there = named(cell, input.name);
-      if (there?.record.end === null) {
-        if (there.record.digest === digest) return { entry: there, followed: true };
-        const message = `The sandbox has a process ${input.name} that was started differently, and is not over.`;
-        throw new HoldfastError("process_conflict", { sandboxId: cell.id, message });
+      for (let tries = 1; ; tries += 1) {
+        const there = named(cell, input.name);
+        if (there?.record.end === null) return { entry: followable(there, digest), followed: true };
+        const made = await this.#begin(cell, asked, options.signal);
+        if (made !== null) return { entry: made, followed: false };
+        if (tries === START_TRIES) throw conflict(cell, input.name);
       }
-      return {
-        entry: await this.#begin(cell, { name: input.name, spec, digest }, options.signal),
-        followed: false,
-      };
     });
     return { process: await this.#settled(entry, options), followed };
   }
@@ -197,12 +197,15 @@ export class Processes implements ProcessApi, Runs {
     return this.#view(entry);
   }
 
-  /** The process and its first run are stored in one commit, before the keeper hears of either. */
+  /**
+   * The process and its first run are stored in one commit, before the keeper hears of either. Null where one that was to make
+   * room is needed again.
+   */
   async #begin(
     cell: Cell,
     asked: { name: string; spec: ProcessSpec; digest: string },
     signal: AbortSignal,
-  ): Promise<ProcessEntry> {
+  ): Promise<ProcessEntry | null> {
     const { clock, ids, numbers } = this.#world;
     const link = await this.#parts.gate.pass(cell, signal);
     signal.throwIfAborted();
@@ -230,16 +233,20 @@ export class Processes implements ProcessApi, Runs {
       events: [eventOf(record, "process.started", clock.now(), message)],
     };
     const entry = processEntry(cell, record);
-    const open = await this.#inTurn(entry, async () => {
+    const open = await this.#inTurns([...displaced, entry], async () => {
+      // Somebody may have wanted one of them again meanwhile.
+      if (displaced.some((old) => old.record.end === null)) return null;
       cell.processes.set(record.id, entry);
       try {
-        return await this.#startRun(cell, record, link, also);
+        const started = await this.#startRun(cell, record, link, also);
+        for (const { record: old } of displaced) cell.processes.delete(old.id);
+        return started;
       } catch (error) {
         cell.processes.delete(record.id);
         throw error;
       }
     });
-    for (const { record: old } of displaced) cell.processes.delete(old.id);
+    if (open === null) return null;
     await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
     if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
       throw new HoldfastError("process_unsupported", { sandboxId: cell.id, execId: open.record.id });
@@ -515,6 +522,15 @@ export class Processes implements ProcessApi, Runs {
     return turn;
   }
 
+  /** The turns of several at once, taken in an order that all keep to. */
+  #inTurns<Result>(entries: readonly ProcessEntry[], act: () => Promise<Result>): Promise<Result> {
+    const sorted = [...entries].sort((one, other) => (one.record.id < other.record.id ? -1 : 1));
+    return sorted.reduceRight<() => Promise<Result>>(
+      (inner, entry) => () => this.#inTurn(entry, inner),
+      act,
+    )();
+  }
+
   async #inLine<Result>(key: string, act: () => Promise<Result>): Promise<Result> {
     const turn = (this.#lines.get(key) ?? Promise.resolve()).then(act);
     const tail = turn.catch(() => undefined);
@@ -581,6 +597,16 @@ export class Processes implements ProcessApi, Runs {
       endedAt: record.end === null ? null : new Date(record.end.at).toISOString(),
     };
   }
+}
+
+function followable(there: ProcessEntry, digest: string): ProcessEntry {
+  if (there.record.digest === digest) return there;
+  throw conflict(there.cell, there.record.name);
+}
+
+function conflict({ id: sandboxId }: Cell, name: string): HoldfastError {
+  const message = `The sandbox has a process ${name} that was started differently, and is not over.`;
+  return new HoldfastError("process_conflict", { sandboxId, message });
 }
 
 function notFound({ id: sandboxId }: Cell, which: string): HoldfastError {
