@@ -148,6 +148,18 @@ describe("a process that ends", () => {
     expect(await eventsOf(engine, "box")).toContain("process.given_up");
   });
 
+  it("is not taken for unknown to its keeper, because its start was still on its way when that was asked", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process: one } = await start(engine, { name: "one", restart: { ...keep, backoffMs: 60_000 } });
+    driver.faults.start = () => new Promise((resolve) => setTimeout(resolve, 80));
+    const starting = start(engine, { argv: ["exit", "1"], restart: { ...keep, max: 0 } }, 0);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    instance().end(run(one, 1), 1, "");
+    const { process } = await starting;
+    await becomes(engine, { status: "given_up", runs: 1 });
+    expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
   it("with 0 is done where only failures are followed", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: keep });

@@ -5,7 +5,6 @@ import {
   HoldfastError,
   isProcessId,
   isProcessOver,
-  isTerminal,
   type Process,
   type ProcessList,
   type SandboxId,
@@ -14,23 +13,16 @@ import {
 import type { ProcessApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
 import { aborted, soonest, within } from "./clock.ts";
-import { newExec, outcomeOf } from "./exec.ts";
+import { newExec } from "./exec.ts";
 import { checkSteps, type Execs, type Finder } from "./execs.ts";
 import type { Gate } from "./gate.ts";
 import type { Also, Ledger, Runs } from "./ledger.ts";
 import { type OpenExec, stageOf } from "./open-exec.ts";
 import type { Change, KeeperExec, KeptRun, Link, NewEvent } from "./ports.ts";
-import {
-  type Ending,
-  howItEnded,
-  judgeProcess,
-  type ProcessFacts,
-  readyOf,
-  runId,
-  runOf,
-  verdict,
-} from "./process.ts";
+import { judgeProcess, type ProcessFacts, readyOf, runId, verdict } from "./process.ts";
 import { type ProcessEntry, processEntry } from "./process-entry.ts";
+import { endingOf, eventOf, restarted } from "./process-events.ts";
+import { entryOf, isNews, named, numberIn, rowOf, rowWord, runIdOf } from "./process-runs.ts";
 import { processDigest, processSpecOf } from "./process-spec.ts";
 import { Readiness } from "./readiness.ts";
 import type { ExecRecord, ProcessRecord, ProcessSpec, Seen } from "./records.ts";
@@ -43,7 +35,7 @@ export interface ProcessParts {
   finder: Finder;
 }
 
-/** A process in memory, and where the answer about it is to come from. */
+/** How long an answer waits, and for whom. */
 interface Waited {
   waitMs?: number | undefined;
   signal: AbortSignal;
@@ -138,7 +130,7 @@ export class Processes implements ProcessApi, Runs {
     if (entry.record.end === null) {
       // What has failed runs no more, and can still be told not to be started again.
       if (cell.record.phase.name !== "failed") await this.#parts.gate.pass(cell, signal);
-      await this.#order(entry, { do: "stop" });
+      await this.#order(entry, "stop");
       const limit = { ms: numbers.keeperCallMs, what: "the end of the process", signal };
       const isOver = () => entry.record.end !== null || isEnding(cell);
       await within(clock, limit, (inner) => cell.until(isOver, inner)).catch(() => signal.throwIfAborted());
@@ -149,8 +141,7 @@ export class Processes implements ProcessApi, Runs {
   async restart(ref: string, which: string, options: Waited): Promise<Process> {
     const entry = await this.#find(ref, which);
     await this.#parts.gate.pass(entry.cell, options.signal);
-    const after = entry.record.run;
-    await this.#order(entry, { do: "restart", after });
+    const after = await this.#order(entry, "restart");
     const { clock, numbers } = this.#world;
     const limit = { ms: numbers.execStartDeadlineMs, what: "the next run", signal: options.signal };
     const isBegun = () => entry.record.run > after || entry.record.end !== null || isEnding(entry.cell);
@@ -160,17 +151,21 @@ export class Processes implements ProcessApi, Runs {
     return this.#settled(entry, options);
   }
 
-  /** Somebody wants something of it, which is done whatever becomes of the caller. */
-  async #order(entry: ProcessEntry, order: NonNullable<ProcessRecord["order"]>): Promise<void> {
-    await this.#inTurn(entry, async () => {
-      if (entry.cell.processes.get(entry.record.id) !== entry) throw notFound(entry.cell, entry.record.name);
-      if (order.do === "stop" && (entry.record.end !== null || entry.record.order?.do === "stop")) return;
+  /** Somebody wants something of it, which is done whatever becomes of the caller. Says which run was the last then. */
+  async #order(entry: ProcessEntry, what: "stop" | "restart"): Promise<number> {
+    const after = await this.#inTurn(entry, async () => {
+      const { cell, record } = entry;
+      if (cell.processes.get(record.id) !== entry) throw notFound(cell, record.name);
+      if (what === "stop" && (record.end !== null || record.order?.do === "stop")) return record.run;
+      const order = what === "stop" ? { do: what } : { do: what, after: record.run };
       await this.#store(entry, { order, end: null }, []).catch((cause: unknown) => {
         const message = "The order could not be recorded, so it was not begun.";
-        throw new HoldfastError("internal", { sandboxId: entry.cell.id, message, cause });
+        throw new HoldfastError("internal", { sandboxId: cell.id, message, cause });
       });
+      return record.run;
     });
     this.look(entry.cell);
+    return after;
   }
 
   async #find(ref: string, which: string): Promise<ProcessEntry> {
@@ -341,7 +336,14 @@ export class Processes implements ProcessApi, Runs {
       },
     }));
     const restarts = row?.restarts ?? record.restarts + known.length;
-    const change = { run: numberIn(last.id), generation: cell.record.generation, restarts, end: null };
+    const change = {
+      run: numberIn(last.id),
+      generation: cell.record.generation,
+      restarts,
+      // Whoever wanted the next run has it.
+      order: record.order?.do === "stop" ? record.order : null,
+      end: null,
+    };
     const before = await this.#lastExec(entry);
     await this.#apply(entry, change, (next) => {
       const events = known.map(({ id, startedAt }, place) => {
@@ -419,6 +421,7 @@ export class Processes implements ProcessApi, Runs {
     const { cell, record } = entry;
     if (record.end !== null || isEnding(cell) || cell.processes.get(record.id) !== entry) return;
     const open = this.#parts.ledger.open(runIdOf(record));
+    if (open === undefined) entry.last ??= await this.#lastExec(entry);
     const next = verdict(this.#facts(entry));
     switch (next.do) {
       case "nothing":
@@ -614,33 +617,6 @@ function notFound({ id: sandboxId }: Cell, which: string): HoldfastError {
   return new HoldfastError("process_not_found", { sandboxId, message });
 }
 
-const runIdOf = ({ id, run }: ProcessRecord): ExecId => runId(id, run);
-const numberIn = (id: string): number => runOf(id)?.run ?? 0;
-
-const named = ({ processes }: Cell, name: string): ProcessEntry | undefined =>
-  [...processes.values()].find(({ record }) => record.name === name);
-
-const entryOf = ({ processes }: Cell, id: string): ProcessEntry | undefined => {
-  const run = runOf(id);
-  return run === null ? undefined : processes.get(run.process);
-};
-
-/** Whether it is a run that is not on record. */
-const isNews = (cell: Cell, id: string): boolean =>
-  numberIn(id) > (entryOf(cell, id)?.record.run ?? Number.POSITIVE_INFINITY);
-
-const rowOf = (rows: readonly KeptRun[], { record }: ProcessEntry): KeptRun | null =>
-  rows
-    .filter(({ execId }) => runOf(execId)?.process === record.id)
-    .reduce<KeptRun | null>(
-      (last, row) => (numberIn(row.execId) > numberIn(last?.execId ?? "") ? row : last),
-      null,
-    );
-
-/** What the keeper last said of the run that is on record. */
-const rowWord = ({ heard, record }: ProcessEntry): KeptRun | null =>
-  heard?.row?.execId === runIdOf(record) ? heard.row : null;
-
 const execOf = (record: ProcessRecord, createdAt: number) => ({
   id: runIdOf(record),
   spec: record.spec.command,
@@ -653,29 +629,6 @@ const updateOf = (record: ProcessRecord): Change => ({
   record,
   expectedRevision: record.revision - 1,
 });
-
-function eventOf(
-  record: ProcessRecord,
-  type: NewEvent["type"],
-  at: number,
-  message: string,
-  data: Record<string, unknown> = {},
-): NewEvent {
-  const { id: processId, name, sandboxId, run, generation } = record;
-  const execId = runIdOf(record);
-  return { at, type, sandboxId, execId, generation, message, data: { processId, name, run, ...data } };
-}
-
-function restarted(record: ProcessRecord, before: Ending | null, at: number): NewEvent {
-  const how = before === null || !isTerminal(before.status) ? "ended" : howItEnded(before);
-  const message = `Process ${record.name} was started again: the run before it ${how}.`;
-  const last = before && { status: before.status, exitCode: before.exitCode, signal: before.signal };
-  return eventOf(record, "process.restarted", at, message, { restarts: record.restarts, last });
-}
-
-/** How a run ended, by its keeper; null where that knows nothing of it, or of its end. */
-const endingOf = (exec: KeeperExec | undefined): Ending | null =>
-  exec === undefined || exec.state === "running" ? null : outcomeOf(exec);
 
 /** Not where that was lost, and its record says so. */
 const hasMemory = ({ record: { phase } }: Cell): boolean =>

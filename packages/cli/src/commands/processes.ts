@@ -4,11 +4,8 @@ import type { Context } from "../context.ts";
 import { forEachOf } from "../each.ts";
 import { findSandbox } from "../lookup.ts";
 import { withSpinner } from "../spinner.ts";
-import { age, asJson, table } from "../table.ts";
+import { age, asJson, commandLine, table } from "../table.ts";
 import { count, duration, given, variable } from "../values.ts";
-
-/** What is shown of a command line. */
-const COMMAND_CHARACTERS = 48;
 
 export function registerProcesses(program: Command, context: Context): void {
   registerStart(program, context);
@@ -151,11 +148,6 @@ const listing = (found: readonly Process[]): string =>
       each.cause?.message ?? "",
     ]),
   );
-
-function commandLine({ argv }: Process): string {
-  const line = argv.join(" ");
-  return line.length > COMMAND_CHARACTERS ? `${line.slice(0, COMMAND_CHARACTERS - 1)}…` : line;
-}
 
 function registerStop(program: Command, context: Context): void {
   program
