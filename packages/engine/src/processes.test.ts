@@ -29,6 +29,7 @@ const becomes = async (engine: EngineApi, want: object) => {
   await eventually(async () => expect(await shown(engine)).toMatchObject(want));
   return shown(engine);
 };
+const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 const outcome = (engine: EngineApi, id: string) => engine.execs.wait(id, { waitMs: 10_000, signal });
 
 describe("a named process", () => {
@@ -149,11 +150,17 @@ describe("a process that ends", () => {
   });
 
   it("is not taken for unknown to its keeper, because its start was still on its way when that was asked", async () => {
-    const { engine, driver, instance } = await boxed();
-    const { process: one } = await start(engine, { name: "one", restart: { ...keep, backoffMs: 60_000 } });
-    driver.faults.start = () => new Promise((resolve) => setTimeout(resolve, 80));
+    const { engine, driver, store, instance } = await boxed();
+    const { process: one } = await start(engine, { name: "one", restart: { ...keep, max: 0 } });
+    const commit = store.commit.bind(store);
+    store.commit = async (order) => {
+      // What becomes of the first takes long to be written; meanwhile the other begins, and ends.
+      if (order.events?.some(({ type }) => type === "process.given_up")) await later(150);
+      return commit(order);
+    };
+    driver.faults.start = () => later(60);
     const starting = start(engine, { argv: ["exit", "1"], restart: { ...keep, max: 0 } }, 0);
-    await new Promise((resolve) => setTimeout(resolve, 20));
+    await later(20);
     instance().end(run(one, 1), 1, "");
     const { process } = await starting;
     await becomes(engine, { status: "given_up", runs: 1 });
@@ -570,6 +577,29 @@ describe("in a fork", () => {
     );
     expect(driver.instances.get(second.id as SandboxId)?.execs.has(run(process, 2))).toBe(true);
     expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
+  it("a run that can't be put on record at once is not taken for a stranger's", async () => {
+    const { engine, driver, store } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    const made = await fork(engine, (await save(engine, "box")).id, { name: "copy" });
+    const copy = driver.instances.get(made.id as SandboxId);
+    driver.faults.connect = () => Promise.reject(new Error("no link"));
+    for (const link of [...(copy?.links ?? [])]) link.drop("cut");
+    copy?.end(run(process, 1), 1, "");
+    await eventually(() => expect(copy?.execs.has(run(process, 2))).toBe(true));
+    const commit = store.commit.bind(store);
+    let refusals = 0;
+    store.commit = async (order) => {
+      if (!order.changes.some(({ kind }) => kind === "exec.insert") || refusals === 2) return commit(order);
+      refusals += 1;
+      throw new Error("no room");
+    };
+    driver.faults = {};
+    await eventually(async () =>
+      expect(await engine.processes.get("copy", "web")).toMatchObject({ status: "ready", runs: 2 }),
+    );
+    expect(copy?.execs.get(run(process, 2))?.known.state).toBe("running");
   });
 
   it("of files alone there is none", async () => {
