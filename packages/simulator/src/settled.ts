@@ -167,7 +167,7 @@ function execs({ host, mirror, time, history }: Scene): string[] {
  * Of a sandbox that serves, every process is over, runs, or is about to, and is told as what it is. Without memory the next run
  * is begun when it serves again.
  */
-async function processes({ host, mirror }: Scene, engine: EngineApi): Promise<string[]> {
+async function processes({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
   const found: string[] = [];
   for (const { id: sandboxId, phase, lease } of mirror.readable()) {
     const instance = host.instanceOf(sandboxId);
@@ -180,6 +180,8 @@ async function processes({ host, mirror }: Scene, engine: EngineApi): Promise<st
       else if ((record.end === null) !== (endedAt === null)) found.push(`${what}, and that is not stored`);
       else if (record.order !== null) found.push(`${what}, and is to ${record.order.do}`);
       if (endedAt !== null) continue;
+      // The end of a place in the line is a time of day.
+      if (time.setBackMs > 0 && mirror.execs.get(execId as ExecId)?.status === "queued") continue;
       const inside = otherName(mirror, sandboxId, execId as ExecId);
       const isAlive = instance.keeper.execs.get(inside)?.state === "running";
       const waits = [...instance.keeper.rows].some(
