@@ -32,10 +32,12 @@ import {
   PreviewList,
   PreviewToken,
   PreviewTokenList,
+  ProcessList,
   ResourceReport,
   SandboxList,
   SandboxStory,
   StartExec,
+  StartProcess,
   Stats,
   StreamRecord,
   SweepReport,
@@ -74,10 +76,12 @@ const ROOTS = [
   PreviewList,
   PreviewToken,
   PreviewTokenList,
+  ProcessList,
   ResourceReport,
   SandboxList,
   SandboxStory,
   StartExec,
+  StartProcess,
   Stats,
   StreamRecord,
   SweepReport,
@@ -131,6 +135,7 @@ export type ErrorCode = ErrorBody["error"]["code"];
 export type Dispatched = ErrorBody["error"]["dispatched"];
 export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
+export type ProcessStatus = Process["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
 export type DriveStatus = Drive["status"];

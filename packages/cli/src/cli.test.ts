@@ -147,7 +147,7 @@ describe("holdfast", () => {
     const commands = [...stdout.toString().matchAll(/^ {2}([\w-]+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
     expect(named).toEqual(
-      "doctor run create ls get rm verify update pause resume standby wake restart checkpoint exec shell attach execs kill logs cp drive mount unmount mounts preview top resources diagnose events stats alerts server-logs audit cleanup image".split(
+      "doctor run create ls get rm verify update pause resume standby wake restart checkpoint exec shell attach execs kill logs start ps stop cp drive mount unmount mounts preview top resources diagnose events stats alerts server-logs audit cleanup image".split(
         " ",
       ),
     );

@@ -16,6 +16,7 @@ import { registerImage } from "./commands/image.ts";
 import { registerLogs } from "./commands/logs.ts";
 import { registerMounts } from "./commands/mounts.ts";
 import { registerPreview } from "./commands/preview.ts";
+import { registerProcesses } from "./commands/processes.ts";
 import { registerResources } from "./commands/resources.ts";
 import { registerRun } from "./commands/run.ts";
 import { registerSandboxes } from "./commands/sandboxes.ts";
@@ -65,6 +66,7 @@ Examples:
   registerAttach(program, context);
   registerExecs(program, context);
   registerLogs(program, context);
+  registerProcesses(program, context);
   registerCp(program, context);
   registerDrive(program, context);
   registerMounts(program, context);

@@ -84,3 +84,11 @@ export function size(bytes: number): string {
   for (; value >= 1024 && unit < SIZES.length - 1; unit++) value /= 1024;
   return `${unit === 0 ? value : value.toFixed(1)} ${SIZES[unit]}`;
 }
+
+/** What is shown of a command line. */
+const COMMAND_CHARACTERS = 60;
+
+export function commandLine({ argv }: { argv: readonly string[] }): string {
+  const line = argv.join(" ");
+  return line.length > COMMAND_CHARACTERS ? `${line.slice(0, COMMAND_CHARACTERS - 1)}…` : line;
+}

@@ -81,6 +81,12 @@ export const ERRORS = {
     message: "There is no such exec.",
     hint: "List the sandbox's execs to find the id.",
   },
+  process_not_found: {
+    status: 404,
+    retryable: false,
+    message: "The sandbox has no such process.",
+    hint: "'holdfast ps' lists the named processes of a sandbox. A process is replaced by the next one of its name.",
+  },
   file_not_found: {
     status: 404,
     retryable: false,
@@ -200,6 +206,18 @@ export const ERRORS = {
     retryable: false,
     message: "That exec id belongs to another command or another sandbox.",
     hint: "Use a fresh id for a new command; the same id only repeats the same command.",
+  },
+  process_conflict: {
+    status: 409,
+    retryable: false,
+    message: "A process of that name, started differently, is there already.",
+    hint: "Stop that one first, or choose another name; the same request again only follows it.",
+  },
+  process_unsupported: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox was started by an earlier version, which can't start commands again.",
+    hint: "'holdfast restart' brings the present version into it; what is in its memory is lost. Or leave out 'restart'.",
   },
   idempotency_conflict: {
     status: 409,
@@ -332,6 +350,12 @@ export const ERRORS = {
     retryable: true,
     message: "The sandbox has too many execs under way.",
     hint: "Wait for some to end, or cancel them.",
+  },
+  too_many_processes: {
+    status: 429,
+    retryable: false,
+    message: "The sandbox has as many named processes as it may have.",
+    hint: "Stop one first. The limit is the server's processesPerSandbox.",
   },
   too_many_held: {
     status: 429,

@@ -18,6 +18,8 @@ export type DeliveryId = Branded<"DeliveryId">;
 export type PreviewId = Branded<"PreviewId">;
 /** The part of a preview's token that is no secret. */
 export type TokenId = Branded<"TokenId">;
+/** A named process; its runs are execs whose ids begin with it. */
+export type ProcessId = Branded<"ProcessId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
 /** Exec ids become file names of journals, so the alphabet is closed. */
@@ -32,6 +34,8 @@ export const ALERT_ID_PATTERN = "^alr_[a-z0-9]{16}$";
 export const DELIVERY_ID_PATTERN = "^dlv_[a-z0-9]{16}$";
 export const PREVIEW_ID_PATTERN = "^prv_[a-z0-9]{16}$";
 export const TOKEN_ID_PATTERN = "^[a-z0-9]{16}$";
+export const PROCESS_ID_PREFIX = "prc_";
+export const PROCESS_ID_PATTERN = `^${PROCESS_ID_PREFIX}[a-z0-9]{16}$`;
 
 const sandboxId = new RegExp(SANDBOX_ID_PATTERN);
 const execId = new RegExp(EXEC_ID_PATTERN);
@@ -46,6 +50,8 @@ const driveId = new RegExp(DRIVE_ID_PATTERN);
 export const isDriveId = (text: string): text is DriveId => driveId.test(text);
 const deliveryId = new RegExp(DELIVERY_ID_PATTERN);
 export const isDeliveryId = (text: string): text is DeliveryId => deliveryId.test(text);
+const processId = new RegExp(PROCESS_ID_PATTERN);
+export const isProcessId = (text: string): text is ProcessId => processId.test(text);
 export const isName = (text: string): boolean => name.test(text);
 export const isImageName = (text: string): boolean => image.test(text);
 
@@ -71,4 +77,5 @@ export const newAlertId = (): AlertId => `alr_${randomText(16)}` as AlertId;
 export const newDeliveryId = (): DeliveryId => `dlv_${randomText(16)}` as DeliveryId;
 export const newPreviewId = (): PreviewId => `prv_${randomText(16)}` as PreviewId;
 export const newTokenId = (): TokenId => randomText(16) as TokenId;
+export const newProcessId = (): ProcessId => `${PROCESS_ID_PREFIX}${randomText(16)}` as ProcessId;
 export const newInstallationId = (): InstallationId => randomText(8) as InstallationId;

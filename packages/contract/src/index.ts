@@ -13,6 +13,7 @@ export * from "./log.ts";
 export * from "./numbers.ts";
 export * from "./operator.ts";
 export * from "./preview.ts";
+export * from "./process.ts";
 export * from "./sandbox.ts";
 export * from "./schema.ts";
 export * from "./usage.ts";

@@ -42,6 +42,14 @@ export const NUMBERS = {
   execsQueuedPerSandbox: 1_000,
   execQueueMs: 600_000,
   execStartDeadlineMs: 15_000,
+  /** Named processes of one sandbox, those that are over included: beyond it the one that ended first makes room. */
+  processesPerSandbox: 64,
+  /** Looks for readiness: the first wait between two, the longest, and that after it was not ready in time. */
+  readyPollMinMs: 50,
+  readyPollMaxMs: 1_000,
+  unreadyPollMs: 5_000,
+  /** One try at a port. */
+  readyDialMs: 2_000,
   /** Ended execs that a keeper has in memory; the journals of older ones are read from the disk. */
   execsInKeeper: 1_000,
   /** How long after its end an exec's id stays valid and its output readable, deleted sandbox or not. */

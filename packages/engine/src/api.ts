@@ -34,6 +34,8 @@ import type {
   PreviewId,
   PreviewInfo,
   PreviewTokenInfo,
+  Process,
+  ProcessList,
   Proof,
   ResourceReport,
   Sandbox,
@@ -41,6 +43,7 @@ import type {
   SandboxList,
   Severity,
   StartExec,
+  StartProcess,
   Stats,
   Status,
   SweepReport,
@@ -218,6 +221,34 @@ export interface ExecApi {
   cancel(id: string, signal: AbortSignal): Promise<Exec>;
 }
 
+export interface ProcessApi {
+  /**
+   * Resolves when it is ready, is not in time, or is over; at the latest after `waitMs`, as it then is. One of the same name that
+   * is not over is followed where it was started in the same way, and is a conflict otherwise.
+   */
+  start(
+    ref: string,
+    input: StartProcess,
+    options: { waitMs?: number | undefined; signal: AbortSignal },
+  ): Promise<{ process: Process; followed: boolean }>;
+  /** Oldest first. Wakes nobody. */
+  list(ref: string): Promise<ProcessList>;
+  /** By name or id. */
+  get(ref: string, which: string): Promise<Process>;
+  /** When it is ready, is not in time, or is over; at the latest after `waitMs`, as it then is. */
+  wait(ref: string, which: string, options: { waitMs: number; signal: AbortSignal }): Promise<Process>;
+  /** Ends its run and what would follow. Resolves when its tree is gone. Wakes a sandbox that sleeps. Idempotent. */
+  stop(ref: string, which: string, signal: AbortSignal): Promise<Process>;
+  /** Ends its run, if there is one, and begins the next at once, also of one that is over. Resolves as `start` does. */
+  restart(
+    ref: string,
+    which: string,
+    options: { waitMs?: number | undefined; signal: AbortSignal },
+  ): Promise<Process>;
+  /** Its runs, newest first, as long as execs are kept. */
+  runs(ref: string, which: string, page: { cursor?: string | undefined; limit: number }): Promise<ExecList>;
+}
+
 export interface ReadOptions {
   /** Whether a sleeping sandbox may be woken for it. */
   wake: boolean;
@@ -376,6 +407,7 @@ export interface EngineApi {
   readonly sandboxes: SandboxApi;
   readonly checkpoints: CheckpointApi;
   readonly execs: ExecApi;
+  readonly processes: ProcessApi;
   readonly files: FileApi;
   readonly mounts: MountApi;
   readonly drives: DriveApi;

@@ -1,9 +1,10 @@
-import { causeOf, HoldfastError, type SandboxId } from "@holdfast/contract";
+import { causeOf, HoldfastError, type ProcessId, type SandboxId } from "@holdfast/contract";
 import type { Progress } from "./api.ts";
 import type { LinkHolder } from "./link-holder.ts";
 import { type Decision, decide, type Input } from "./machine.ts";
 import type { OpenExec } from "./open-exec.ts";
 import type { Change } from "./ports.ts";
+import type { ProcessEntry } from "./process-entry.ts";
 import type { SandboxRecord } from "./records.ts";
 import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
 import type { World } from "./world.ts";
@@ -31,6 +32,8 @@ export class Cell {
   readonly openExecs = new Set<OpenExec>();
   /** Those of them that wait for their turn, in the order they came. */
   readonly queuedExecs = new Set<OpenExec>();
+  /** Its named processes, oldest first. */
+  readonly processes = new Map<ProcessId, ProcessEntry>();
   /** When its link was lost, newest last: as many as tell whether it flaps. */
   readonly linkLosses: number[] = [];
   /** Calls on its files since this server started. */
@@ -141,6 +144,12 @@ export class Cell {
   /** Its processes exist and don't run: what waits for them waits. */
   get isAsleep(): boolean {
     return ASLEEP.has(this.#record.phase.name);
+  }
+
+  /** Whether it has a named process that is not over. */
+  get hasLiveProcess(): boolean {
+    for (const { record } of this.processes.values()) if (record.end === null) return true;
+    return false;
   }
 
   /** A call on its link begins, and ends with what is returned: while any is under way it is not put to sleep. */

@@ -4,6 +4,7 @@ import {
   type CheckpointList,
   type CreateCheckpoint,
   causeOf,
+  type ExecId,
   HoldfastError,
   isCheckpointId,
   isHoldfastError,
@@ -17,7 +18,8 @@ import { errorOf, type Gate } from "./gate.ts";
 import { mb } from "./megabytes.ts";
 import type { OpenExec } from "./open-exec.ts";
 import { type Link, StoreConflict } from "./ports.ts";
-import type { CheckpointSummary, SavedCheckpoint } from "./records.ts";
+import { runId, runOf } from "./process.ts";
+import type { CheckpointSummary, SavedCheckpoint, SavedProcess } from "./records.ts";
 import { isQuiet, roomFor, type Standby, untilQuiet } from "./standby.ts";
 import { Turnstile } from "./turnstile.ts";
 import type { World } from "./world.ts";
@@ -268,7 +270,7 @@ export class Checkpoints implements CheckpointApi {
     const { generation, spec, name: sandboxName, instance } = cell.record;
     const limit = { ms: numbers.standbyDeadlineMs, what: "making the checkpoint", signal };
     return within(clock, limit, async (inner) => {
-      const { execs, journals } = await this.#quietExecs(cell, link, inner);
+      const { execs, processes, journals } = await this.#quietExecs(cell, link, inner);
       const order = { sandboxId: cell.id, generation, id, kind, journals, maxBytes };
       await raced(cell.mending, inner);
       const freezing = { ms: numbers.freezeMs, what: "freezing", signal: inner };
@@ -281,9 +283,9 @@ export class Checkpoints implements CheckpointApi {
       const { sizeBytes, memoryBytes } = await raced(copying, inner);
       const keeperBootId = instance?.keeperBootId ?? null;
       const made = { id, sandboxId: cell.id, name, kind, generation, keeperBootId, createdAt: clock.now() };
-      const kept = kind === "memory" ? execs : [];
-      const execIds = kept.map((exec) => exec.id);
-      return { ...made, sizeBytes, memoryBytes, spec, sandboxName, execs: kept, execIds };
+      const kept = kind === "memory" ? { execs, processes } : { execs: [], processes: [] };
+      const execIds = kept.execs.map((exec) => exec.id);
+      return { ...made, sizeBytes, memoryBytes, spec, sandboxName, ...kept, execIds };
     });
   }
 
@@ -311,11 +313,12 @@ export class Checkpoints implements CheckpointApi {
         digest,
         startedAt,
       }));
+      const processes = savedProcesses(cell, new Set<string>(execs.map(({ id }) => id)), inside);
       const journals = new Set([
         ...known.map(({ id }) => inside(id)),
         ...execs.map(({ keeperId }) => keeperId),
       ]);
-      return { execs, journals: [...journals] };
+      return { execs, processes, journals: [...journals] };
     }
   }
 
@@ -353,6 +356,21 @@ interface Wanted {
 /** Roughly, and not less than it is. */
 const sizeOf = (execs: readonly OpenExec[]): number =>
   execs.reduce((sum, { record: { spec } }) => sum + JSON.stringify(spec).length, 0);
+
+/** Those that go on in its memory: one that is started again does so also between two runs. */
+function savedProcesses(
+  { processes }: Cell,
+  execs: ReadonlySet<string>,
+  inside: (id: ExecId) => ExecId,
+): SavedProcess[] {
+  return [...processes.values()].flatMap(({ record: { end, ...record } }) => {
+    const id = runId(record.id, record.run);
+    if (end !== null || (record.spec.restart === null && !execs.has(id))) return [];
+    const { name, spec, digest, run, restarts } = record;
+    const keeperId = runOf(inside(id))?.process ?? record.id;
+    return [{ id: record.id, keeperId, name, spec, digest, run, restarts }];
+  });
+}
 
 const isUnderWay = ({ acknowledged, finishing }: OpenExec): boolean => acknowledged && !finishing;
 

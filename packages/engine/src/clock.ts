@@ -6,6 +6,7 @@ import {
   newDriveId,
   newExecId,
   newPreviewId,
+  newProcessId,
   newSandboxId,
   newTokenId,
   randomText,
@@ -94,6 +95,7 @@ export const systemIds: Ids = {
   delivery: newDeliveryId,
   preview: newPreviewId,
   token: newTokenId,
+  process: newProcessId,
   name: () => `${pick(FIRST)}-${pick(SECOND)}-${randomText(5)}`,
   random: Math.random,
 };

@@ -41,6 +41,7 @@ import { Orphans } from "./orphans.ts";
 import { Pauses } from "./pauses.ts";
 import type { Change, Ports } from "./ports.ts";
 import { Previews } from "./previews.ts";
+import { Processes } from "./processes.ts";
 import { Prover } from "./prover.ts";
 import { Reaper } from "./reaper.ts";
 import type { ExecRecord } from "./records.ts";
@@ -87,6 +88,7 @@ class Engine implements EngineApi {
   readonly sandboxes: Sandboxes;
   readonly checkpoints: Checkpoints;
   readonly execs: Execs;
+  readonly processes: Processes;
   readonly files: EngineApi["files"];
   readonly mounts: Mounts;
   readonly drives: Drives;
@@ -140,6 +142,7 @@ class Engine implements EngineApi {
       openLink: (cell) => this.#openLink(cell),
       onFailed: (cell) => this.#reaper.tend(cell),
       onServing: (cell) => this.#forked(cell),
+      onProven: (cell) => this.processes.look(cell),
     });
     this.#orphans = new Orphans(world, {
       owned: async (id) => sandboxes.cell(id) !== undefined || (await this.#isRecorded(id)),
@@ -234,9 +237,14 @@ class Engine implements EngineApi {
       restarts,
       source: (id) => this.checkpoints.source(id),
       adoptExec: (cell, record) => this.#ledger.adopt(cell, record),
+      adoptProcess: (cell, record) => this.processes.adopt(cell, record),
     });
     this.sandboxes = sandboxes;
     this.execs = new Execs(world, gate, this.#ledger, sandboxes);
+    const { ledger, execs } = { ledger: this.#ledger, execs: this.execs };
+    this.processes = new Processes(world, { ledger, gate, execs, finder: sandboxes });
+    this.#ledger.runs = this.processes;
+    this.#retention.isHeld = (sandboxId, id) => this.processes.isHeld(sandboxId, id);
     this.#afterWake = new AfterWake(world, this.#ledger);
     this.files = fileApi(world, gate, find);
     this.driveFiles = driveFileApi(world, (ref, signal) => drives.files(ref, signal));
@@ -254,6 +262,7 @@ class Engine implements EngineApi {
     const cells = records.map((record) => this.sandboxes.adopt(record));
     await this.drives.start();
     for (const cell of cells) await this.#retention.adopt(cell);
+    await this.processes.load();
     await this.#adoptExecs();
     for (const cell of cells) if (cell.isAsleep) await this.#ledger.lookAsleep(cell);
     await this.#recovery.recover(cells);
@@ -311,12 +320,17 @@ class Engine implements EngineApi {
       instance,
       {
         onUp: async (link) => {
-          link.onExecEnd((exec) => this.#ledger.exited(cell, exec));
+          link.onExecEnd((exec) => {
+            this.#ledger.exited(cell, exec);
+            if (this.processes.isUnrecorded(cell, exec.id)) this.processes.look(cell);
+          });
+          link.onExecStart(() => this.processes.look(cell));
           const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
           await within(clock, limit, (signal) => this.#ledger.reconcile(cell, link, signal));
           if (wasUp) this.#sayLink(cell, "link.restored", "The link to the keeper is back.");
           wasUp = true;
           cell.learn({ linkDown: null, heardAt: link.lastHeardAt });
+          if (cell.hasLiveProcess) this.#lookOnceLinked(cell);
         },
         onDown: (why) => {
           if (cell.health.linkDown === null && wasUp) {
@@ -332,6 +346,15 @@ class Engine implements EngineApi {
       execNames(cell.record),
     );
     cell.links.open();
+  }
+
+  /** A link is anybody's only when all that must come first is done. */
+  #lookOnceLinked(cell: Cell): void {
+    const { numbers, stopping } = this.#world;
+    cell.links?.get(numbers.linkDeadMs, stopping).then(
+      () => this.processes.look(cell),
+      () => undefined,
+    );
   }
 
   /** Also of a sandbox that is gone: its execs can be asked for as long as its record is there. */
@@ -378,6 +401,7 @@ class Engine implements EngineApi {
   #woke(cell: Cell): void {
     void this.#standby.discard(cell);
     void this.#afterWake.tell(cell);
+    this.processes.look(cell);
   }
 
   /** A fork serves for the first time: it is called by its own name, and what came with its memory learns that it was woken. */
@@ -510,8 +534,10 @@ class Engine implements EngineApi {
     const { clock, numbers } = this.#world;
     const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
     for (const cell of this.sandboxes.cells()) {
+      // Which asks for the execs as well.
+      this.processes.look(cell);
       const link = cell.links?.current;
-      if (!link || cell.openExecs.size === 0) continue;
+      if (!link || cell.openExecs.size === 0 || cell.hasLiveProcess) continue;
       within(clock, limit, (signal) => this.#ledger.compare(cell, link, signal)).catch(() => undefined);
     }
   }

@@ -1,5 +1,6 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import type { Journals, KeeperExec, Link } from "./ports.ts";
+import { runId, runOf } from "./process.ts";
 import type { SandboxRecord } from "./records.ts";
 
 /** What the execs of one sandbox are called by its keeper, and the other way round. */
@@ -12,16 +13,23 @@ export interface ExecNames {
  * A fork has execs that its keeper remembers by the ids of another sandbox. Outside they have ids of their own; this is the
  * only place where both are known. Null where there is nothing to translate, as in every sandbox that is no fork.
  *
- * The two names change places: callers choose ids, and one that the keeper has for another exec may be free outside.
+ * The two names change places: callers choose ids, and one that the keeper has for another exec may be free outside. Runs of a
+ * process are translated by its name, because its keeper goes on counting.
  */
 export function execNames({ forkedFrom }: Pick<SandboxRecord, "forkedFrom">): ExecNames | null {
-  if (forkedFrom === null || forkedFrom.execs.length === 0) return null;
-  const others = new Map(
-    forkedFrom.execs.flatMap(({ id, keeperId }) => [[id, keeperId] as const, [keeperId, id] as const]),
-  );
-  const other = (id: ExecId): ExecId => others.get(id) ?? id;
+  if (forkedFrom === null || forkedFrom.execs.length + forkedFrom.processes.length === 0) return null;
+  const others = bothWays(forkedFrom.execs);
+  const otherProcesses = bothWays(forkedFrom.processes);
+  const other = (id: ExecId): ExecId => {
+    const run = runOf(id);
+    const process = run === null ? undefined : otherProcesses.get(run.process);
+    return run === null || process === undefined ? (others.get(id) ?? id) : runId(process, run.run);
+  };
   return { inside: other, outside: other };
 }
+
+const bothWays = <Id extends string>(names: readonly { id: Id; keeperId: Id }[]): Map<Id, Id> =>
+  new Map(names.flatMap(({ id, keeperId }) => [[id, keeperId] as const, [keeperId, id] as const]));
 
 /** A link on which execs go by the names that they have outside. */
 export function renamedLink(link: Link, names: ExecNames): Link {

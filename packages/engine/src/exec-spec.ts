@@ -1,4 +1,10 @@
-import { HoldfastError, normalisePath, type OnWake, type StartExec } from "@holdfast/contract";
+import {
+  HoldfastError,
+  normalisePath,
+  type OnWake,
+  PROCESS_ID_PREFIX,
+  type StartExec,
+} from "@holdfast/contract";
 import type { Cell } from "./cell.ts";
 import { signalNumber } from "./exec.ts";
 import type { Idempotency } from "./ports.ts";
@@ -25,8 +31,9 @@ export function specOf(input: StartExec, cell: Cell): ExecSpec {
       sandboxId: cell.id,
       message: "cwd must be an absolute path without '..'.",
     });
-  if (input.id?.startsWith(PROOF_EXEC_PREFIX)) {
-    const message = `Ids that begin with ${PROOF_EXEC_PREFIX} are Holdfast's own.`;
+  const own = [PROOF_EXEC_PREFIX, PROCESS_ID_PREFIX].find((prefix) => input.id?.startsWith(prefix));
+  if (own !== undefined) {
+    const message = `Ids that begin with ${own} are Holdfast's own.`;
     throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
   }
   if (argv.some((arg) => arg.includes("\0"))) {

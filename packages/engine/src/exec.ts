@@ -6,6 +6,7 @@ import {
   type ExecStatus,
   invariant,
   isTerminal,
+  type SandboxId,
   type TerminalExecStatus,
 } from "@holdfast/contract";
 import type { JournalEnd, KeeperExec } from "./ports.ts";
@@ -22,6 +23,24 @@ export interface Outcome {
   endedAt: number;
   outputEnd: number;
 }
+
+/** An exec that is about to be started in the sandbox as it is now. */
+export const newExec = (
+  { id: sandboxId, record: { generation } }: { id: SandboxId; record: { generation: number } },
+  order: Pick<ExecRecord, "id" | "spec" | "digest" | "createdAt">,
+): ExecRecord => ({
+  ...order,
+  sandboxId,
+  generation,
+  status: "starting",
+  exitCode: null,
+  signal: null,
+  cause: null,
+  dispatched: "unknown",
+  outputEnd: 0,
+  startedAt: null,
+  endedAt: null,
+});
 
 const SIGNAL_NAMES = new Map(
   Object.entries(constants.signals).map(([name, number]) => [number as number, name]),

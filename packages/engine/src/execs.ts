@@ -6,6 +6,7 @@ import {
   HoldfastError,
   isExecId,
   isTerminal,
+  type ProcessId,
   type SandboxId,
   type StartExec,
   type TerminalSize,
@@ -13,7 +14,7 @@ import {
 import type { ExecApi, OutputOptions, OutputRecord } from "./api.ts";
 import type { Cell } from "./cell.ts";
 import { raced, soonest, within } from "./clock.ts";
-import { cursorOf, isComplete, offsetIn, signalNumber } from "./exec.ts";
+import { cursorOf, isComplete, newExec, offsetIn, signalNumber } from "./exec.ts";
 import { idempotencyOf, specOf } from "./exec-spec.ts";
 import { type Gate, translate } from "./gate.ts";
 import { InlineOutput } from "./inline-output.ts";
@@ -85,7 +86,7 @@ export class Execs implements ExecApi {
     checkSteps(cell);
     try {
       const { awaited = false } = options;
-      const order = this.#record(cell, id, spec, digest);
+      const order = newExec(cell, { id, spec, digest, createdAt: this.#world.clock.now() });
       const open = await this.#ledger.start(cell, order, { idempotency, link, awaited });
       return { exec: this.#ledger.view(open.record), followed: false };
     } catch (error) {
@@ -94,25 +95,6 @@ export class Execs implements ExecApi {
       if (known === null) throw new HoldfastError("exec_conflict", { sandboxId: cell.id, execId: id });
       return { exec: this.#ledger.view(known), followed: true };
     }
-  }
-
-  #record(cell: Cell, id: ExecId, spec: ExecSpec, digest: string): ExecRecord {
-    return {
-      id,
-      sandboxId: cell.id,
-      generation: cell.record.generation,
-      spec,
-      digest,
-      status: "starting",
-      exitCode: null,
-      signal: null,
-      cause: null,
-      dispatched: "unknown",
-      outputEnd: 0,
-      createdAt: this.#world.clock.now(),
-      startedAt: null,
-      endedAt: null,
-    };
   }
 
   /** The exec that this request has already made, null where it hasn't; a conflict where the id means something else. */
@@ -204,8 +186,16 @@ export class Execs implements ExecApi {
     }
   }
 
-  async list(ref: string, { cursor, limit }: { cursor?: string | undefined; limit: number }) {
-    const sandboxId = await this.#finder.idOf(ref);
+  async list(ref: string, page: { cursor?: string | undefined; limit: number }) {
+    return this.listOf(await this.#finder.idOf(ref), undefined, page);
+  }
+
+  /** Of a sandbox, all or the runs of one process. */
+  async listOf(
+    sandboxId: SandboxId,
+    of: ProcessId | undefined,
+    { cursor, limit }: { cursor?: string | undefined; limit: number },
+  ) {
     if (cursor !== undefined && !isExecId(cursor))
       throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
     const items: Exec[] = [];
@@ -213,7 +203,7 @@ export class Execs implements ExecApi {
     // A page ends early where its commands are large: a thousand of a megabyte each would be nobody's answer.
     for (let size = 0; ; ) {
       const count = Math.min(LISTED_AT_ONCE, limit + 1 - items.length);
-      const records = await this.#world.store.execs(sandboxId, { before, limit: count });
+      const records = await this.#world.store.execs(sandboxId, { of, before, limit: count });
       for (const record of records) {
         if (items.length === limit || size > LISTED_SIZE) return { items, nextCursor: before ?? null };
         items.push(this.#ledger.view(record));
@@ -421,7 +411,7 @@ const sizeOf = ({ argv, env, stdin }: ExecSpec): number =>
 const hasNoStepsLeft = ({ record }: Cell): boolean =>
   record.execsStarted >= (record.spec.lifecycle.maxExecs ?? Number.POSITIVE_INFINITY);
 
-function checkSteps(cell: Cell): void {
+export function checkSteps(cell: Cell): void {
   if (!hasNoStepsLeft(cell)) return;
   const { id: sandboxId, record } = cell;
   const message = `The sandbox has started ${record.execsStarted} execs, as many as its maxExecs allows.`;

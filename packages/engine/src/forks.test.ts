@@ -1,4 +1,4 @@
-import type { ExecId, SandboxId } from "@holdfast/contract";
+import type { ExecId, ProcessId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { execNames } from "./exec-names.ts";
 import { CheckpointUnusable } from "./ports.ts";
@@ -297,7 +297,12 @@ describe("the names of a fork", () => {
       { id: id("n1"), from: id("f1"), keeperId: id("k1") },
       { id: id("n2"), from: id("f2"), keeperId: id("k2") },
     ];
-    const names = execNames({ forkedFrom: { execs } as unknown as Origin });
+    const process = (letter: string) => `prc_${letter.repeat(16)}` as ProcessId;
+    const processes = [{ id: process("n"), from: process("f"), keeperId: process("k") }];
+    const names = execNames({ forkedFrom: { execs, processes } as unknown as Origin });
+    expect(names?.inside(id(`${process("n")}-12`))).toBe(`${process("k")}-12`);
+    expect(names?.outside(id(`${process("k")}-3`))).toBe(`${process("n")}-3`);
+    expect(names?.inside(id(`${process("f")}-3`))).toBe(`${process("f")}-3`);
     expect(names?.inside(id("n1"))).toBe("k1");
     expect(names?.outside(id("k2"))).toBe("n2");
     for (const each of ["n1", "n2", "k1", "k2", "f1", "other"].map(id)) {

@@ -1,6 +1,15 @@
 import { type CreateSandbox, HoldfastError, normalisePath } from "@holdfast/contract";
 import type { Ids, Link } from "./ports.ts";
-import type { ExecRecord, Origin, SandboxRecord, SandboxSpec, SavedCheckpoint } from "./records.ts";
+import { runId, runOf } from "./process.ts";
+import type {
+  ExecRecord,
+  ForkedProcess,
+  Origin,
+  ProcessRecord,
+  SandboxRecord,
+  SandboxSpec,
+  SavedCheckpoint,
+} from "./records.ts";
 
 /** What the creator of a fork may not choose: the memory was laid out for it, and the files lie over it. */
 const FIXED = ["image", "resources"] as const;
@@ -25,16 +34,47 @@ export function forkedSpec({ spec }: SavedCheckpoint, input: CreateSandbox): San
   };
 }
 
-/** Where a fork comes from. Its execs get names of their own here, before there is anything that could be called by them. */
-export const originOf = (saved: SavedCheckpoint, ids: Pick<Ids, "exec">): Origin => ({
-  sandboxId: saved.sandboxId,
-  sandboxName: saved.sandboxName,
-  checkpointId: saved.id,
-  kind: saved.kind,
-  generation: saved.generation,
-  keeperBootId: saved.keeperBootId,
-  execs: saved.execs.map(({ id, keeperId }) => ({ id: ids.exec(), from: id, keeperId })),
-});
+/**
+ * Where a fork comes from. Its execs and processes get names of their own here, before there is anything that could be called
+ * by them; a run is called by its process, and keeps its number.
+ */
+export function originOf(saved: SavedCheckpoint, ids: Pick<Ids, "exec" | "process">): Origin {
+  const processes = saved.processes.map(({ id, keeperId }) => ({ id: ids.process(), from: id, keeperId }));
+  return {
+    sandboxId: saved.sandboxId,
+    sandboxName: saved.sandboxName,
+    checkpointId: saved.id,
+    kind: saved.kind,
+    generation: saved.generation,
+    keeperBootId: saved.keeperBootId,
+    execs: saved.execs.map(({ id, keeperId }) => ({
+      id: runIn(processes, id) ?? ids.exec(),
+      from: id,
+      keeperId,
+    })),
+    processes,
+  };
+}
+
+/** What a run of the source is called in a fork; null where it is no run of a process that comes along. */
+function runIn(processes: readonly ForkedProcess[], id: string) {
+  const run = runOf(id);
+  const process = processes.find(({ from }) => from === run?.process);
+  return run === null || process === undefined ? null : runId(process.id, run.run);
+}
+
+/** The processes that a fork begins with. */
+export function forkedProcesses(
+  { id: sandboxId, forkedFrom }: SandboxRecord,
+  saved: SavedCheckpoint,
+  createdAt: number,
+): ProcessRecord[] {
+  return saved.processes.flatMap(({ id: from, keeperId: _keeperId, ...rest }) => {
+    const id = forkedFrom?.processes.find((process) => process.from === from)?.id;
+    const fresh = { order: null, seen: null, end: null, createdAt, revision: 0 };
+    return id === undefined ? [] : [{ ...rest, ...fresh, id, sandboxId, generation: saved.generation }];
+  });
+}
 
 /** The execs that a fork begins with. They are under way in memory that is still on disk. */
 export function forkedExecs(

@@ -21,6 +21,7 @@ export class Launcher {
   readonly #openLink: (cell: Cell) => void;
   readonly #onFailed: (cell: Cell) => void;
   readonly #onServing: (cell: Cell) => Promise<void>;
+  readonly #onProven: (cell: Cell) => void;
   readonly #establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
   readonly #admission: Admission;
   readonly #line = new FairLine<Place>();
@@ -35,6 +36,8 @@ export class Launcher {
       onFailed: (cell: Cell) => void;
       /** It is proven, and nobody has been told so yet. */
       onServing: (cell: Cell) => Promise<void>;
+      /** It serves, by its record too. */
+      onProven: (cell: Cell) => void;
       /** Has the drives mounted that it is to have. */
       establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
     },
@@ -45,6 +48,7 @@ export class Launcher {
     this.#openLink = parts.openLink;
     this.#onFailed = parts.onFailed;
     this.#onServing = parts.onServing;
+    this.#onProven = parts.onProven;
     this.#establish = parts.establish;
   }
 
@@ -155,6 +159,7 @@ export class Launcher {
     const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId, lacking });
     if (proven === null) throw new Error("the launch was overtaken");
     cell.progress("ready");
+    this.#onProven(cell);
   }
 
   /** Runs the work in one of the few places. Whoever gives up waiting leaves the line without having had one. */

@@ -4,12 +4,15 @@ import { aborted, soonest, within } from "./clock.ts";
 import { ended, type Outcome, outcomeOf, type Trace, unseenEnd, viewExec } from "./exec.ts";
 import { isAwaited, type OpenExec, openExec, REACHED, stageOf } from "./open-exec.ts";
 import {
+  type Commit,
   type ExecOrder,
   type Idempotency,
   type KeeperExec,
   KeeperRefusal,
+  type KeepPolicy,
   type Link,
   LinkLost,
+  type NewEvent,
   StoreConflict,
 } from "./ports.ts";
 import { PROOF_EXEC_PREFIX } from "./prover.ts";
@@ -22,6 +25,39 @@ export interface StartOptions {
   link: Link;
   /** The caller hears nothing of the exec before its end. */
   awaited: boolean;
+  /** Stored with it, in the same commit. */
+  also?: Also;
+  /** It is not one of the steps that callers may take. */
+  isUncounted?: boolean;
+  /** Resolves once it is stored and on its way. */
+  isUnwaited?: boolean;
+}
+
+/** What else belongs into the commit of a start. */
+export type Also = Pick<Commit, "changes"> & Required<Pick<Commit, "events">>;
+
+/** What the ledger asks about execs that are runs of named processes, and tells of them. */
+export interface Runs {
+  /** How the keeper is to start it again; null where it is not. */
+  policyOf(exec: OpenExec): KeepPolicy | null;
+  /** Whether that is what the last run of a process of this sandbox is called, or a later one. */
+  isOf(cell: Cell, id: ExecId): boolean;
+  /** All that a keeper has: those that it has begun by itself are put on record. Never rejects. */
+  found(cell: Cell, known: readonly KeeperExec[], link: Link, signal: AbortSignal): Promise<void>;
+  over(exec: OpenExec): void;
+}
+
+const NO_RUNS: Runs = {
+  policyOf: () => null,
+  isOf: () => false,
+  found: async () => undefined,
+  over: () => undefined,
+};
+
+/** A run that a keeper has begun by itself, and what that says of it. */
+export interface FoundRun {
+  record: ExecRecord;
+  known: KeeperExec;
 }
 
 /**
@@ -38,6 +74,7 @@ export class Ledger {
   #queued = 0;
   /** Told of every end that was stored. */
   onEnd: (record: ExecRecord) => void = () => undefined;
+  runs: Runs = NO_RUNS;
 
   constructor(world: World, retention: Retention, onKilled: (cell: Cell) => Promise<Cause | null>) {
     this.#world = world;
@@ -90,7 +127,7 @@ export class Ledger {
     const turn = this.admit(cell);
     const exec = this.#enter(cell, { ...order, status: turn === "now" ? "starting" : "queued" });
     if (turn === "queued") this.#enqueue(exec);
-    cell.countExec();
+    if (!options.isUncounted) cell.countExec();
     await this.#storeStart(exec, options);
     cell.touch();
     if (exec.queued) {
@@ -98,28 +135,60 @@ export class Ledger {
       return exec;
     }
     void this.#dispatch(exec, options.link);
-    if (!exec.acknowledged) await soonest(clock, numbers.execStartDeadlineMs, exec.begun.signal);
+    if (!exec.acknowledged && !options.isUnwaited)
+      await soonest(clock, numbers.execStartDeadlineMs, exec.begun.signal);
     return exec;
   }
 
-  async #storeStart(exec: OpenExec, { idempotency, awaited }: StartOptions): Promise<void> {
+  async #storeStart(exec: OpenExec, options: StartOptions): Promise<void> {
+    const { idempotency, awaited, also = NOTHING_ELSE } = options;
     const { record } = exec;
-    const { id: execId, sandboxId, generation, createdAt: at, spec } = record;
-    const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
     try {
       await this.#world.store.commit({
-        changes: [{ kind: "exec.insert", record, idempotency, execsStarted: limitedCount(exec.cell) }],
-        events: [{ at, type: "exec.started", sandboxId, execId, generation, message }],
+        changes: [
+          ...also.changes,
+          { kind: "exec.insert", record, idempotency, execsStarted: limitedCount(exec.cell) },
+        ],
+        events: [...also.events, started(record)],
         counters: { execsStarted: 1 },
         outlives: awaited && idempotency === undefined ? "server" : "host",
       });
       exec.stored = true;
     } catch (error) {
-      this.#leave(exec);
-      exec.over.abort(REACHED);
+      this.#withdraw(exec);
       throw error instanceof StoreConflict ? error : storeFailure(error, record);
     } finally {
       exec.storing.abort(REACHED);
+    }
+  }
+
+  /** It turned out not to exist. */
+  #withdraw(exec: OpenExec): void {
+    this.#leave(exec);
+    exec.over.abort(REACHED);
+  }
+
+  /**
+   * Takes up what a keeper has begun by itself, in one commit with what belongs to it. It runs already: neither a place in
+   * the line nor a step of the caller's is asked for.
+   */
+  async take(cell: Cell, runs: readonly FoundRun[], also: Also): Promise<void> {
+    const execs = runs.map(({ record, known }) => ({ exec: this.#enter(cell, record), known }));
+    try {
+      await this.#world.store.commit({
+        changes: [...also.changes, ...runs.map(({ record }) => ({ kind: "exec.insert", record }) as const)],
+        events: [...also.events, ...runs.map(({ record }) => started(record))],
+        counters: { execsStarted: runs.length },
+      });
+    } catch (error) {
+      for (const { exec } of execs) this.#withdraw(exec);
+      throw error;
+    } finally {
+      for (const { exec } of execs) exec.storing.abort(REACHED);
+    }
+    for (const { exec, known } of execs) {
+      exec.stored = true;
+      this.#acknowledge(exec, known);
     }
   }
 
@@ -194,7 +263,7 @@ export class Ledger {
           link ??= (await exec.cell.links?.get(numbers.createDeadlineMs, stopping)) ?? null;
           if (link === null || exec.finishing || exec.acknowledged) return;
           if (isOfOtherMemory(exec.record, exec.cell)) return;
-          const answer = await link.startExec(this.#order(exec.record), stopping);
+          const answer = await this.#send(exec, link, stopping);
           this.#acknowledge(exec, answer.exec);
           return;
         } catch (error) {
@@ -214,6 +283,12 @@ export class Ledger {
     } finally {
       exec.dispatching = false;
     }
+  }
+
+  #send(exec: OpenExec, link: Link, signal: AbortSignal) {
+    const policy = this.runs.policyOf(exec);
+    const order = this.#order(exec.record);
+    return policy === null ? link.startExec(order, signal) : link.keepExec(order, policy, signal);
   }
 
   /**
@@ -282,7 +357,8 @@ export class Ledger {
   /** Called by the link for every exec that ends while it is up. A fork's keeper may know ids that are another sandbox's. */
   exited(cell: Cell, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
-    if (exec?.cell !== cell) return;
+    // What is not on record yet is asked for again when it is.
+    if (exec?.cell !== cell || !exec.stored) return;
     this.#acknowledge(exec, known);
   }
 
@@ -291,7 +367,9 @@ export class Ledger {
    * sends again what never arrived, and calls lost what the keeper had and no longer knows.
    */
   async reconcile(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
-    const known = new Map((await link.listExecs(signal)).map((exec) => [exec.id, exec]));
+    const listed = await link.listExecs(signal);
+    const known = new Map(listed.map((exec) => [exec.id, exec]));
+    await this.runs.found(cell, listed, link, signal);
     for (const exec of this.openOf(cell).filter(({ stored }) => stored)) {
       const there = known.get(exec.record.id);
       if (there !== undefined) this.#acknowledge(exec, there);
@@ -302,7 +380,7 @@ export class Ledger {
       else void this.#dispatch(exec, null);
     }
     this.#advance(cell);
-    const others = [...known.values()].filter(({ id }) => this.#open.get(id)?.cell !== cell);
+    const others = listed.filter(({ id }) => this.#open.get(id)?.cell !== cell);
     await this.#sort(cell, others, link, signal);
   }
 
@@ -312,7 +390,7 @@ export class Ledger {
     const named = execs.filter((exec) => !isProof(exec));
     const strangers = await this.#retention.strangers(
       cell,
-      named.map(({ id }) => id),
+      named.map(({ id }) => id).filter((id) => !this.runs.isOf(cell, id)),
     );
     for (const exec of execs.filter((each) => isProof(each) || strangers.has(each.id))) {
       if (exec.state !== "running")
@@ -334,8 +412,10 @@ export class Ledger {
    */
   async compare(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
     const sure = this.openOf(cell).filter((exec) => exec.acknowledged && !exec.finishing);
-    if (sure.length === 0) return;
-    const known = new Map((await link.listExecs(signal)).map((exec) => [exec.id, exec]));
+    if (sure.length === 0 && !cell.hasLiveProcess) return;
+    const listed = await link.listExecs(signal);
+    const known = new Map(listed.map((exec) => [exec.id, exec]));
+    await this.runs.found(cell, listed, link, signal);
     for (const exec of sure) {
       const there = known.get(exec.record.id);
       if (there !== undefined) this.#acknowledge(exec, there);
@@ -413,6 +493,7 @@ export class Ledger {
     exec.begun.abort(REACHED);
     this.#retention.ended(exec.cell, record, { mayComeAgain: exec.sent });
     this.#advance(exec.cell);
+    this.runs.over(exec);
   }
 
   /** A command that was killed from outside may have been killed for memory: then the outcome says so. */
@@ -476,6 +557,13 @@ export class Ledger {
     });
   }
 }
+
+const NOTHING_ELSE: Also = { changes: [], events: [] };
+
+const started = ({ id: execId, sandboxId, generation, createdAt: at, spec }: ExecRecord): NewEvent => {
+  const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
+  return { at, type: "exec.started", sandboxId, execId, generation, message };
+};
 
 const TRACE_MS = 5_000;
 const START_PAUSE_MS = 200;

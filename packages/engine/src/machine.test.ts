@@ -114,6 +114,7 @@ describe("the sandbox's machine", () => {
       generation: 4,
       keeperBootId: "k",
       execs: [],
+      processes: [],
     };
     const from = (origin: Origin, ...inputs: Input[]): SandboxRecord =>
       inputs.reduce(

@@ -24,6 +24,7 @@ import type {
   InstallationId,
   Labels,
   PreviewId,
+  ProcessId,
   ProcessUsage,
   Resources,
   SandboxId,
@@ -38,6 +39,7 @@ import type {
   DriveRecord,
   ExecRecord,
   PreviewRecord,
+  ProcessRecord,
   SandboxRecord,
   SavedCheckpoint,
 } from "./records.ts";
@@ -63,6 +65,7 @@ export interface Ids {
   delivery(): DeliveryId;
   preview(): PreviewId;
   token(): TokenId;
+  process(): ProcessId;
   /** A made-up name for a sandbox or drive whose creator gave none. */
   name(): string;
   /** Uniform in [0, 1), for jitter. */
@@ -130,6 +133,12 @@ export type Change =
   | { kind: "exec.end"; record: ExecRecord }
   /** Ended execs whose time is over, with what was remembered under their idempotency keys. Unknown ids are fine. */
   | { kind: "exec.forget"; ids: readonly ExecId[] }
+  /** Takes the place of the one that has its name in the sandbox. Those of a sandbox go with its becoming gone. */
+  | { kind: "process.insert"; record: ProcessRecord }
+  /** Written only over `expectedRevision`, like a sandbox. */
+  | { kind: "process.update"; record: ProcessRecord; expectedRevision: number }
+  /** One that isn't there is fine. */
+  | { kind: "process.remove"; id: ProcessId }
   | { kind: "checkpoint.insert"; record: SavedCheckpoint }
   /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
   | { kind: "checkpoint.remove"; id: CheckpointId }
@@ -244,8 +253,11 @@ export interface Store {
   liveSandboxes(): Promise<SandboxRecord[]>;
 
   exec(id: ExecId): Promise<ExecRecord | null>;
-  /** Newest first, before the given one. */
-  execs(sandboxId: SandboxId, page: { before?: ExecId | undefined; limit: number }): Promise<ExecRecord[]>;
+  /** Newest first, before the given one; all, or the runs of one process. */
+  execs(
+    sandboxId: SandboxId,
+    page: { of?: ProcessId | undefined; before?: ExecId | undefined; limit: number },
+  ): Promise<ExecRecord[]>;
   /** Every exec without an outcome. */
   openExecs(): Promise<ExecRecord[]>;
   /** Those that ended before the given time, oldest end first, without those of some sandboxes. */
@@ -256,6 +268,9 @@ export interface Store {
   }): Promise<{ id: ExecId; sandboxId: SandboxId; outputEnd: number }[]>;
   /** What is kept of the ended execs of one sandbox, oldest end first. */
   keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
+
+  /** Every process of every sandbox that is not gone, oldest first. */
+  processes(): Promise<ProcessRecord[]>;
 
   checkpoint(id: CheckpointId): Promise<SavedCheckpoint | null>;
   /** Oldest first. */

@@ -6,6 +6,7 @@ import type {
   AttemptId,
   Cause,
   CheckpointId,
+  ConnectBy,
   DeliveryId,
   DeliveryState,
   Dispatched,
@@ -17,6 +18,9 @@ import type {
   Lifecycle,
   OnWake,
   PreviewId,
+  ProcessEnd,
+  ProcessId,
+  ReadyWhen,
   Resources,
   SandboxId,
   Severity,
@@ -25,7 +29,7 @@ import type {
   TerminalSize,
   TokenId,
 } from "@holdfast/contract";
-import type { Checkpoint, Instance, MountPoint } from "./ports.ts";
+import type { Checkpoint, Instance, KeepPolicy, MountPoint } from "./ports.ts";
 
 export interface SandboxSpec {
   image: string;
@@ -118,6 +122,14 @@ export interface Origin {
   generation: number;
   keeperBootId: string | null;
   execs: readonly ForkedExec[];
+  processes: readonly ForkedProcess[];
+}
+
+/** One process under three names, as an exec; its runs are called by it and a number, also those that are still to come. */
+export interface ForkedProcess {
+  id: ProcessId;
+  from: ProcessId;
+  keeperId: ProcessId;
 }
 
 /** One exec under three names: its own, the one it has where it was forked from, and what its keeper calls it. */
@@ -149,6 +161,13 @@ export interface SavedCheckpoint extends CheckpointSummary {
   spec: SandboxSpec;
   sandboxName: string;
   execs: readonly SavedExec[];
+  /** Those that were not over. */
+  processes: readonly SavedProcess[];
+}
+
+export interface SavedProcess
+  extends Pick<ProcessRecord, "id" | "name" | "spec" | "digest" | "run" | "restarts"> {
+  keeperId: ProcessId;
 }
 
 export interface SavedExec {
@@ -261,6 +280,44 @@ export interface TokenRecord {
   createdAt: number;
   expiresAt: number;
 }
+export interface ProcessSpec {
+  /** What every run of it is. */
+  command: ExecSpec;
+  /** Null: it is not started again. */
+  restart: KeepPolicy | null;
+  readyWhen: ReadyWhen | null;
+  connectBy: ConnectBy | null;
+}
+
+/** A named process. What its keeper does with it is asked of that; here is what must be known without it. */
+export interface ProcessRecord {
+  id: ProcessId;
+  sandboxId: SandboxId;
+  name: string;
+  spec: ProcessSpec;
+  /** Of the spec; every run has it. */
+  digest: string;
+  /** The number of the last run that is on record. */
+  run: number;
+  /** In which that began. */
+  generation: number;
+  /** In a row, as its keeper told last. */
+  restarts: number;
+  /** What somebody wants of it and is not done yet. A restart is done by a run behind the given one. */
+  order: { do: "stop" } | { do: "restart"; after: number } | null;
+  /** What was seen of a run; null where nothing was yet. */
+  seen: Seen | null;
+  /** How it is over, where it is: nothing of it runs, and nothing starts it again. */
+  end: { state: ProcessEnd; cause: Cause | null; at: number } | null;
+  createdAt: number;
+  revision: number;
+}
+
+/** That a run was ready, or was not in time, in one generation of its sandbox. */
+export type Seen = { run: number; generation: number; at: number } & (
+  | { state: "ready"; how: "port" | "output" }
+  | { state: "unready"; cause: Cause }
+);
 
 /** One firing of an alert. What it was measured against is kept with it: the numbers may be others by the next start. */
 export interface AlertRecord {

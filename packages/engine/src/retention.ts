@@ -44,6 +44,8 @@ export class Retention {
   readonly #shelves = new Map<SandboxId, Shelf>();
   /** Bytes of journals of sandboxes that are gone, as far as they are known. */
   readonly #leftBytes = new Map<SandboxId, number>();
+  /** Whether it is still needed, however long ago it ended: the last run of a process that is not over is. */
+  isHeld: (sandboxId: SandboxId, id: ExecId) => boolean = () => false;
 
   constructor(world: World, cellOf: (id: SandboxId) => Cell | undefined) {
     this.#world = world;
@@ -129,10 +131,12 @@ export class Retention {
   #letKeeperForget(cell: Cell, shelf: Shelf): void {
     const link = cell.links?.current;
     for (const id of shelf.inKeeper.splice(0, AT_ONCE)) {
-      link?.forgetExec(id, { keepJournal: true }, this.#world.stopping).catch((error: unknown) => {
-        // What it left running is still being killed; its turn comes again. After a lost link the keeper is asked anew.
-        if (error instanceof KeeperRefusal && error.reason === "exec_running") shelf.inKeeper.push(id);
-      });
+      if (this.isHeld(cell.id, id)) shelf.inKeeper.push(id);
+      else
+        link?.forgetExec(id, { keepJournal: true }, this.#world.stopping).catch((error: unknown) => {
+          // What it left running is still being killed; its turn comes again. After a lost link the keeper is asked anew.
+          if (error instanceof KeeperRefusal && error.reason === "exec_running") shelf.inKeeper.push(id);
+        });
     }
   }
 
@@ -146,7 +150,8 @@ export class Retention {
     const now = clock.now();
     const gone: Kept[] = [];
     while (shelf.kept.length > numbers.execsKeptPerSandbox || shelf.bytes > numbers.journalsPerSandboxBytes) {
-      const place = shelf.kept.findIndex(({ pinnedUntil }) => pinnedUntil <= now);
+      const isFree = ({ id, pinnedUntil }: Kept) => pinnedUntil <= now && !this.isHeld(cell.id, id);
+      const place = shelf.kept.findIndex(isFree);
       const [oldest] = place < 0 ? [] : shelf.kept.splice(place, 1);
       if (oldest === undefined) break;
       shelf.bytes -= oldest.bytes;
@@ -174,8 +179,9 @@ export class Retention {
     let count = 0;
     while (!stopping.aborted) {
       const execs = await store.endedExecs({ endedBefore, exceptOf, limit: SWEPT_AT_ONCE });
-      for (const [sandboxId, group] of Map.groupBy(execs, (exec) => exec.sandboxId)) {
-        if (await this.#isCollected(sandboxId, group)) count += group.length;
+      for (const [sandboxId, all] of Map.groupBy(execs, (exec) => exec.sandboxId)) {
+        const group = all.filter(({ id }) => !this.isHeld(sandboxId, id));
+        if (group.length > 0 && (await this.#isCollected(sandboxId, group))) count += group.length;
         else exceptOf.push(sandboxId);
       }
       if (execs.length < SWEPT_AT_ONCE) break;

@@ -29,7 +29,7 @@ import type { Source } from "./checkpoints.ts";
 import { raced, within } from "./clock.ts";
 import type { Diagnostician } from "./diagnostician.ts";
 import type { Drives } from "./drives.ts";
-import { forkedExecs, forkedSpec, originOf } from "./forks.ts";
+import { forkedExecs, forkedProcesses, forkedSpec, originOf } from "./forks.ts";
 import { errorOf, type Gate, rootMessage, translate } from "./gate.ts";
 import type { Launcher } from "./launcher.ts";
 import type { Meter } from "./meter.ts";
@@ -43,6 +43,7 @@ import type {
   ExecRecord,
   MountRecord,
   Origin,
+  ProcessRecord,
   SandboxRecord,
   SandboxSpec,
   SavedCheckpoint,
@@ -73,8 +74,9 @@ export interface Parts {
   restarts: Restarts;
   /** The checkpoint that a new sandbox is to begin with. */
   source(id: string): Promise<Source>;
-  /** An exec that a sandbox has from its beginning. */
+  /** An exec, and a process, that a sandbox has from its beginning. */
   adoptExec(cell: Cell, record: ExecRecord): void;
+  adoptProcess(cell: Cell, record: ProcessRecord): void;
 }
 
 /** The live sandboxes, by id and by name, and what callers can do with them. */
@@ -287,13 +289,15 @@ export class Sandboxes implements SandboxApi {
     const origin = saved === null ? null : originOf(saved, ids);
     const record = { ...this.#record(input.name ?? ids.name(), spec, owner, origin), mounts };
     const execs = saved === null ? [] : forkedExecs(record, saved, record.createdAt);
+    const processes = saved === null ? [] : forkedProcesses(record, saved, record.createdAt);
     const cell = this.adopt(record);
     try {
-      await store.commit(acceptance(record, execs, idempotency));
+      await store.commit(acceptance(record, { execs, processes }, idempotency));
     } catch (error) {
       this.#cells.delete(record.id);
       throw error;
     }
+    for (const process of processes) this.#with.adoptProcess(cell, process);
     for (const exec of execs) this.#with.adoptExec(cell, exec);
     return cell;
   }
@@ -600,7 +604,7 @@ function nullIfGone(error: unknown): null {
 /** What is written when a sandbox is accepted. */
 function acceptance(
   record: SandboxRecord,
-  execs: readonly ExecRecord[],
+  { execs, processes }: { execs: readonly ExecRecord[]; processes: readonly ProcessRecord[] },
   idempotency: Idempotency | undefined,
 ): Commit {
   const { id: sandboxId, createdAt: at, name, generation, spec, forkedFrom } = record;
@@ -609,6 +613,7 @@ function acceptance(
   return {
     changes: [
       { kind: "sandbox.insert", record, idempotency },
+      ...processes.map((process) => ({ kind: "process.insert", record: process }) as const),
       ...execs.map((exec) => ({ kind: "exec.insert", record: exec }) as const),
     ],
     events: [
@@ -616,6 +621,11 @@ function acceptance(
       ...execs.map(({ id: execId }) => ({
         ...{ at, type: "exec.started" as const, sandboxId, execId, generation },
         message: "An exec goes on in a fork.",
+      })),
+      ...processes.map(({ id: processId, name: called, run }) => ({
+        ...{ at, type: "process.started" as const, sandboxId, generation },
+        message: `Process ${called} goes on in a fork.`,
+        data: { processId, name: called, run },
       })),
     ],
     counters: { created: 1, execsStarted: execs.length },

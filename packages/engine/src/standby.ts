@@ -4,6 +4,7 @@ import { raced, within } from "./clock.ts";
 import { errorOf } from "./gate.ts";
 import { mb } from "./megabytes.ts";
 import type { Checkpoint } from "./ports.ts";
+import type { ProcessEntry } from "./process-entry.ts";
 import type { Prover } from "./prover.ts";
 import type { Reaper } from "./reaper.ts";
 import { NO_HEALTH } from "./status.ts";
@@ -232,6 +233,9 @@ function isUnused(cell: Cell, now: number): boolean {
   const { idleStandbyMs } = cell.record.spec.lifecycle;
   if (idleStandbyMs === undefined) return false;
   if (cell.calls > 0 || now - cell.record.lastActivityAt < idleStandbyMs) return false;
+  // Also between two runs.
+  const isKeptAwake = ({ record }: ProcessEntry) => record.end === null && record.spec.command.keepAwake;
+  if ([...cell.processes.values()].some(isKeptAwake)) return false;
   return ![...cell.openExecs].some(({ record }) => record.spec.keepAwake);
 }
 

@@ -26,12 +26,14 @@ import type {
   Preview,
   PreviewToken,
   PreviewTokenInfo,
+  Process,
   Proof,
   ResourceReport,
   Sandbox as SandboxInfo,
   SandboxStatus,
   SandboxStory,
   StartExec,
+  StartProcess,
   Unpacked,
   UpdateSandbox,
   UsageSummary,
@@ -146,6 +148,8 @@ export interface Sandbox extends AsyncDisposable {
   readonly previews: Previews;
   /** What listens at a TCP port inside, for whoever has the key. Asks nothing of the server yet. */
   port(number: number): SandboxPort;
+  /** Named, long-lived processes. */
+  readonly processes: Processes;
   /**
    * Runs a command and waits for its end, however long that takes and however often the server restarts meanwhile: a
    * string by `/bin/sh -c`, an array as it is. A non-zero exit, a timeout or a lost exec is data; it throws only where the
@@ -485,6 +489,68 @@ export interface ExecRun {
   write(content: Content, options?: StdinOptions): Promise<void>;
   /** Of its terminal. */
   resize(size: TerminalSize, options?: CallOptions): Promise<Exec>;
+}
+
+/** Named processes of a sandbox: started again when they end, if that is asked for, with nobody's help. */
+export interface Processes {
+  /**
+   * Starts one, and resolves once it is on record and on its way; `ready` waits for more. One of that name that was started in
+   * the same way and is not over is returned; one that was started differently is a `process_conflict`.
+   */
+  start(name: string, command: string | readonly string[], options?: ProcessOptions): Promise<ProcessHandle>;
+  /** Oldest first, those that are over included. Wakes nobody. */
+  list(options?: CallOptions): Promise<Process[]>;
+  /** By name or id. */
+  get(nameOrId: string, options?: CallOptions): Promise<ProcessHandle>;
+  /** Ends it and what would follow; resolves once nothing of it is left. One that is over is fine. */
+  stop(nameOrId: string, options?: CallOptions): Promise<Process>;
+  /** Ends its run, if there is one, and begins the next at once. Never repeated by itself. */
+  restart(nameOrId: string, options?: CallOptions): Promise<Process>;
+}
+
+export interface ProcessOptions extends CallOptions {
+  env?: Record<string, string> | undefined;
+  cwd?: string | undefined;
+  user?: string | undefined;
+  /** Of each run. */
+  timeoutMs?: number | undefined;
+  tty?: TerminalSize | undefined;
+  /** Whether the sandbox stays awake for it. Default false: it sleeps with it, and goes on after the wake. */
+  keepAwake?: boolean | undefined;
+  onWake?: OnWake | undefined;
+  /** How it is started again when it ends. Default: not at all. */
+  restart?: StartProcess["restart"] | undefined;
+  /** What has to be seen of each run before it is ready. Default: it runs. */
+  readyWhen?: StartProcess["readyWhen"] | undefined;
+  /** After a wake, something has to listen there within so long, or it is `unready` and says why. */
+  connectBy?: StartProcess["connectBy"] | undefined;
+}
+
+/** One named process. Losing this handle loses nothing of it: `processes.get` makes a new one. */
+export interface ProcessHandle {
+  readonly id: string;
+  readonly name: string;
+  /** As of the last answer; `refresh` gets a new one. */
+  readonly info: Process;
+  refresh(options?: CallOptions): Promise<Process>;
+  /**
+   * Waits until it is ready, across restarts of it and of the server. Throws `ProcessNotReadyError`, which has the process with the
+   * cause, where it is over, was not ready in time, or was not waited for any longer.
+   */
+  ready(options?: WaitOptions): Promise<Process>;
+  /** Its runs, newest first: execs, with an outcome and output of their own. */
+  runs(options?: PageOptions): Promise<Page<Exec>>;
+  /** What its last run writes, from its beginning on, and then what the runs behind it write, until it is over. */
+  output(options?: ProcessOutputOptions): AsyncIterable<ProcessChunk>;
+  stop(options?: CallOptions): Promise<Process>;
+  restart(options?: CallOptions): Promise<Process>;
+}
+
+export interface ProcessOutputOptions extends Omit<OutputOptions, "cursor"> {}
+
+export interface ProcessChunk extends OutputChunk {
+  /** The run that wrote it. */
+  readonly execId: string;
 }
 
 export interface StdinOptions extends WaitOptions {

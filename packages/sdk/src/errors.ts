@@ -1,4 +1,4 @@
-import type { Cause, Dispatched, ErrorBody, ErrorCode, Exec } from "./types.generated.ts";
+import type { Cause, Dispatched, ErrorBody, ErrorCode, Exec, Process } from "./types.generated.ts";
 
 /** Codes that only a client can give: the server never answered, or not in its own words, or was not waited for. */
 export type ClientErrorCode =
@@ -6,7 +6,8 @@ export type ClientErrorCode =
   | "timeout"
   | "unexpected_response"
   | "exec_refused"
-  | "exec_unfinished";
+  | "exec_unfinished"
+  | "process_not_ready";
 
 /** Everything known about a call that failed. */
 export interface ErrorFacts {
@@ -129,6 +130,16 @@ export class ExecUnfinishedError extends HoldfastError {
     this.execId = known.id;
     this.exec = known.exec;
     this.cursor = known.cursor;
+  }
+}
+
+/** A process is over, was not ready in time, or was not waited for any longer. `process` says what it was when last heard of. */
+export class ProcessNotReadyError extends HoldfastError {
+  readonly process: Process;
+
+  constructor(facts: ErrorFacts, process: Process) {
+    super(facts);
+    this.process = process;
   }
 }
 

@@ -11,6 +11,7 @@ import type {
   MountOptions,
   Page,
   Previews,
+  Processes,
   Sandbox,
   SandboxPort,
 } from "./api.ts";
@@ -22,6 +23,7 @@ import { ExecsOf, run } from "./execs.ts";
 import { FilesOf } from "./files.ts";
 import { PortOf } from "./port.ts";
 import { PreviewsOf } from "./previews.ts";
+import { ProcessesOf } from "./processes.ts";
 import { backoff } from "./retry.ts";
 import type {
   Diagnosis,
@@ -59,6 +61,7 @@ export class SandboxHandle implements Sandbox {
   readonly files: Files;
   readonly checkpoints: Checkpoints;
   readonly previews: Previews;
+  readonly processes: Processes;
 
   constructor(calls: Calls, info: SandboxInfo, owned: boolean) {
     this.#calls = calls;
@@ -68,6 +71,7 @@ export class SandboxHandle implements Sandbox {
     this.files = new FilesOf(calls, this.#path());
     this.checkpoints = new CheckpointsOf(calls, info.id);
     this.previews = new PreviewsOf(calls, info.id);
+    this.processes = new ProcessesOf(calls, info.id);
   }
 
   get id(): string {

@@ -349,6 +349,7 @@ export interface ErrorBody {
       | "not_found"
       | "sandbox_not_found"
       | "exec_not_found"
+      | "process_not_found"
       | "file_not_found"
       | "image_not_found"
       | "delivery_not_found"
@@ -369,6 +370,8 @@ export interface ErrorBody {
       | "too_many_checkpoints"
       | "name_taken"
       | "exec_conflict"
+      | "process_conflict"
+      | "process_unsupported"
       | "idempotency_conflict"
       | "no_webhook"
       | "wrong_state"
@@ -391,6 +394,7 @@ export interface ErrorBody {
       | "too_many_sandboxes"
       | "low_memory"
       | "too_many_execs"
+      | "too_many_processes"
       | "too_many_held"
       | "too_many_mounts"
       | "too_many_watches"
@@ -456,6 +460,14 @@ export interface Event {
     | "exec.started"
     | "exec.ended"
     | "execs.forgotten"
+    | "process.started"
+    | "process.ready"
+    | "process.unready"
+    | "process.restarted"
+    | "process.exited"
+    | "process.given_up"
+    | "process.stopped"
+    | "process.lost"
     | "link.lost"
     | "link.restored"
     | "sandbox.restarting"
@@ -699,6 +711,67 @@ export interface PreviewTokenInfo {
 }
 export interface PreviewTokenList {
   items: PreviewTokenInfo[];
+}
+export interface Process {
+  id: string;
+  name: string;
+  sandboxId: string;
+  /** starting: it is not known to be ready yet; ready: it runs and what readyWhen asks for was seen; unready: it runs, and that was not seen in time; waiting: between two runs; exited: it ended by itself and is not started again; given_up: too many restarts in a row, or it could not be started; stopped: by order; lost: how it ended can't be known and nothing starts it again. The last four are the end of it */
+  status: "starting" | "ready" | "unready" | "waiting" | "exited" | "given_up" | "stopped" | "lost";
+  cause: Cause | null;
+  ready: {
+    /** ISO 8601, UTC */
+    at: string;
+    /** what was seen; running: nothing else was asked for */
+    how: "port" | "output" | "running";
+  } | null;
+  argv: string[];
+  /** in a row */
+  restarts: number;
+  /** so far */
+  runs: number;
+  nextRunAt: string | null;
+  /** of the last run, which is `exec` for as long as that is kept */
+  execId: string;
+  exec: Exec | null;
+  restart: RestartPolicy | null;
+  readyWhen:
+    | (
+        | {
+            /** something listens at this port */
+            port: number;
+            withinMs: number;
+          }
+        | {
+            /** text that appears in the run's output */
+            output: string;
+            withinMs: number;
+          }
+      )
+    | null;
+  connectBy: {
+    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    port: number;
+    withinMs: number;
+  } | null;
+  keepAwake: boolean;
+  /** its sandbox sleeps and this with it; it goes on after the wake */
+  suspended: boolean;
+  /** ISO 8601, UTC */
+  createdAt: string;
+  endedAt: string | null;
+}
+export interface RestartPolicy {
+  /** failure: after any end but an exit with 0; always: after that too */
+  on: "failure" | "always";
+  /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+  max: number;
+  /** wait before the first restart of a row; doubled with each, up to a minute */
+  backoffMs: number;
+}
+export interface ProcessList {
+  items: Process[];
+  nextCursor: string | null;
 }
 /** dated evidence that an instance serves, or what failed */
 export interface Proof {
@@ -976,6 +1049,64 @@ export interface StartExec {
   /** answer 202 as soon as the command runs */
   detach?: boolean;
 }
+export interface StartProcess {
+  /** one process of the sandbox has it at a time */
+  name: string;
+  /** run by /bin/sh -c */
+  command?: string;
+  argv?: string[];
+  /** environment variables */
+  env?: {
+    [k: string]: string;
+  };
+  /** an absolute path inside the sandbox, without `..` */
+  cwd?: string;
+  /** default: uid 1000; 'root' is root inside only */
+  user?: string;
+  timeoutMs?: number;
+  /** give the command a terminal of this size; stdin stays open and all output is stdout */
+  tty?: {
+    cols: number;
+    rows: number;
+  };
+  /** whether the sandbox stays awake for it; default false: it is frozen with the sandbox and goes on after the wake */
+  keepAwake?: boolean;
+  /** done once after every wake, when the sandbox is proven; the outcome is an event */
+  onWake?:
+    | {
+        signal: string;
+      }
+    | {
+        argv: string[];
+      };
+  /** how it is started again; without it, it is not. Default: 10 restarts, and 1 s */
+  restart?: {
+    /** failure: after any end but an exit with 0; always: after that too */
+    on: "failure" | "always";
+    /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+    max?: number;
+    /** wait before the first restart of a row; doubled with each, up to a minute */
+    backoffMs?: number;
+  };
+  /** what has to be seen of each run before it is ready; withinMs is a minute by default */
+  readyWhen?:
+    | {
+        /** something listens at this port */
+        port: number;
+        withinMs?: number;
+      }
+    | {
+        /** text that appears in the run's output */
+        output: string;
+        withinMs?: number;
+      };
+  /** after a wake, something has to listen at this port within so long; else it is unready */
+  connectBy?: {
+    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    port: number;
+    withinMs: number;
+  };
+}
 export interface Stats {
   /** ISO 8601, UTC */
   at: string;
@@ -1129,6 +1260,7 @@ export type ErrorCode = ErrorBody["error"]["code"];
 export type Dispatched = ErrorBody["error"]["dispatched"];
 export type SandboxStatus = Sandbox["status"];
 export type ExecStatus = Exec["status"];
+export type ProcessStatus = Process["status"];
 export type EventType = Event["type"];
 export type FileKind = FileStat["kind"];
 export type DriveStatus = Drive["status"];
@@ -1156,6 +1288,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   not_found: 404,
   sandbox_not_found: 404,
   exec_not_found: 404,
+  process_not_found: 404,
   file_not_found: 404,
   image_not_found: 404,
   delivery_not_found: 404,
@@ -1176,6 +1309,8 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   too_many_checkpoints: 409,
   name_taken: 409,
   exec_conflict: 409,
+  process_conflict: 409,
+  process_unsupported: 409,
   idempotency_conflict: 409,
   no_webhook: 409,
   wrong_state: 409,
@@ -1198,6 +1333,7 @@ export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
   too_many_sandboxes: 429,
   low_memory: 429,
   too_many_execs: 429,
+  too_many_processes: 429,
   too_many_held: 429,
   too_many_mounts: 429,
   too_many_watches: 429,

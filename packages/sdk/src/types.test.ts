@@ -37,6 +37,9 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Exec, contract.Exec>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.ExecList, contract.ExecList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.StartExec, contract.StartExec>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.Process, contract.Process>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.ProcessList, contract.ProcessList>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.StartProcess, contract.StartProcess>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.StreamRecord, contract.StreamRecord>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.FileStat, contract.FileStat>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.FileList, contract.FileList>>().toEqualTypeOf<true>();

@@ -41,6 +41,7 @@ import { mountRoutes } from "./routes/mounts.ts";
 import { operatorRoutes } from "./routes/operator.ts";
 import { portRoutes } from "./routes/ports.ts";
 import { previewRoutes } from "./routes/previews.ts";
+import { processRoutes } from "./routes/processes.ts";
 import { resourceRoutes } from "./routes/resources.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
@@ -60,6 +61,7 @@ const ROUTES = [
   execOutputRoutes,
   execInputRoutes,
   attachRoutes,
+  processRoutes,
   fileRoutes,
   driveRoutes,
   mountRoutes,

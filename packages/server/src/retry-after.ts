@@ -21,6 +21,7 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   too_many_mounts: () => 30_000,
   too_many_previews: () => 30_000,
   too_many_streams: () => 1_000,
+  too_many_processes: () => 30_000,
   low_memory: () => 15_000,
   capacity: () => 5_000,
   disk_full: () => 30_000,

@@ -192,7 +192,7 @@ export const EventQuery = {
   ),
 };
 
-export const Process = Type.Object(
+export const RunningProcess = Type.Object(
   {
     pid: Type.Integer({ description: "as seen inside" }),
     parent: Type.Integer(),
@@ -204,13 +204,13 @@ export const Process = Type.Object(
     commandLine: Type.String(),
     execId: Type.String({ description: "the exec it belongs to, or empty" }),
   },
-  { $id: "Process", title: "Process" },
+  { $id: "RunningProcess", title: "RunningProcess" },
 );
-export const ProcessList = Type.Object(
-  { items: Type.Array(Process) },
-  { $id: "ProcessList", title: "ProcessList" },
+export const RunningProcessList = Type.Object(
+  { items: Type.Array(RunningProcess) },
+  { $id: "RunningProcessList", title: "RunningProcessList" },
 );
-export type ProcessList = Static<typeof ProcessList>;
+export type RunningProcessList = Static<typeof RunningProcessList>;
 
 export const Cleanup = Type.Object(
   {

@@ -5,6 +5,7 @@ import type {
   Exec,
   ExecId,
   Mount,
+  Process,
   Sandbox,
   SandboxId,
 } from "@holdfast/contract";
@@ -39,8 +40,15 @@ export type Fact =
   | { type: "told-drive"; drive: Drive }
   /** A caller's pause was answered with this sandbox. */
   | { type: "paused"; sandbox: Sandbox }
-  /** A command began to run. */
-  | { type: "command"; sandboxId: SandboxId; id: ExecId; digest: string; isProof: boolean }
+  /** A command began to run, because somebody asked for it or as the next run of a row. */
+  | {
+      type: "command";
+      sandboxId: SandboxId;
+      id: ExecId;
+      digest: string;
+      isProof: boolean;
+      why: "asked" | "next";
+    }
   | { type: "command-ended"; sandboxId: SandboxId; exec: KeeperExec }
   /** The database has taken this. */
   | { type: "stored"; change: Change }
@@ -71,6 +79,7 @@ export type Fact =
   /** A caller was told this of a sandbox or an exec. */
   | { type: "told-sandbox"; sandbox: Sandbox }
   | { type: "told-exec"; exec: Exec; askedAt: number }
+  | { type: "told-process"; process: Process }
   /** A caller was refused. */
   | { type: "refused"; call: string; ref: string | null; error: unknown }
   /** The engine asks the world for something again and again, and never lets time pass. */

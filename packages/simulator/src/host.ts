@@ -13,7 +13,7 @@ import type {
 import type { StoredCheckpoint } from "./checkpoints.ts";
 import type { DriveDirectory } from "./drives.ts";
 import type { Fact } from "./facts.ts";
-import type { Faults } from "./faults.ts";
+import type { Armed, Faults } from "./faults.ts";
 import type { Journal } from "./journal.ts";
 import { type KeeperMemory, SimulatedKeeper } from "./keeper.ts";
 import type { SimulatedLink } from "./link.ts";
@@ -232,10 +232,11 @@ export class Host {
     const pid = this.#pids;
     const surroundings = {
       time: this.time,
-      begun: (order: ExecOrder) => this.#begun(instance, order),
+      begun: (order: ExecOrder, why: "asked" | "next") => this.#begun(instance, order, why),
       cancelled: ({ id, timeoutMs }: ExecOrder, livedMs: number) =>
         this.tell({ type: "cancelled", sandboxId, id, livedMs, timeoutMs }),
       announce: (exec: KeeperExec) => this.#announce(instance, exec),
+      announceStart: (exec: KeeperExec) => this.#announceStart(instance, exec),
       forgetsTimeout: () => this.faults.take("exec.timeout") !== null,
       stepped: (memory: number) => this.#stepped(sandboxId, directory, memory),
     };
@@ -282,10 +283,10 @@ export class Host {
     if (memory !== directory.steps) this.tell({ type: "behind", sandboxId, memory, disk: directory.steps });
   }
 
-  #begun(instance: SimulatedInstance, { id, digest, argv }: ExecOrder): void {
+  #begun(instance: SimulatedInstance, { id, digest, argv }: ExecOrder, why: "asked" | "next"): void {
     const isProof = argv[1] === "prove";
     if (!isProof) instance.hasRun = true;
-    this.tell({ type: "command", sandboxId: instance.sandboxId, id, digest, isProof });
+    this.tell({ type: "command", sandboxId: instance.sandboxId, id, digest, isProof, why });
   }
 
   /** Events are not answered, so nobody notices that one was dropped. */
@@ -293,14 +294,22 @@ export class Host {
     if (exec.id.startsWith("proof-")) instance.provenAt = this.time.elapsed;
     else this.tell({ type: "command-ended", sandboxId: instance.sandboxId, exec });
     const fault = exec.id.startsWith("proof-") ? null : this.faults.take("exec.end");
+    this.#deliver(instance, fault, (link) => link.hearEnd(exec));
+  }
+
+  #announceStart(instance: SimulatedInstance, exec: KeeperExec): void {
+    this.#deliver(instance, this.faults.take("exec.end"), (link) => link.hearStart(exec));
+  }
+
+  #deliver(instance: SimulatedInstance, fault: Armed | null, hear: (link: SimulatedLink) => void): void {
     const deliver = () => {
-      for (const link of instance.links) link.hearEnd(exec);
+      for (const link of instance.links) hear(link);
     };
     if (fault?.kind === "end-lost") return;
     if (fault?.kind === "end-late") {
       const links = [...instance.links];
       this.time.after(fault.ms, () => {
-        for (const link of links) link.hearEnd(exec);
+        for (const link of links) hear(link);
       });
       return;
     }

@@ -7,6 +7,7 @@ import {
   HoldfastError,
   isTerminal,
   type Numbers,
+  type ProcessId,
   type Sandbox,
   type SandboxId,
 } from "@holdfast/contract";
@@ -21,7 +22,8 @@ import type { History } from "./history.ts";
 import type { Host } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import type { Mirror } from "./mirror.ts";
-import { otherName } from "./names.ts";
+import { otherName, runIn } from "./names.ts";
+import { PROCESS_INVARIANTS } from "./process-invariants.ts";
 import { SLEEP_INVARIANTS } from "./sleep-invariants.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
@@ -145,7 +147,8 @@ const ranOnce: Invariant = {
   name: "ran-once",
   promise: "A command runs at most once, and never without a record that is open.",
   witnessed({ mirror, history }, fact) {
-    if (fact.type !== "command" || fact.isProof) return null;
+    // What a keeper begins by itself is a promise of its own.
+    if (fact.type !== "command" || fact.isProof || fact.why === "next") return null;
     const id = otherName(mirror, fact.sandboxId, fact.id);
     const record = mirror.execs.get(id);
     if (record === undefined) return `${id} runs and no record knows of it`;
@@ -281,11 +284,23 @@ const endedForAReason: Invariant = {
     if (fact.type === "unwanted") history.unwanted.add(fact.id);
     if (fact.type !== "cancelled") return null;
     const id = otherName(mirror, fact.sandboxId, fact.id);
-    if (history.unwanted.has(id)) return null;
+    if (history.unwanted.has(id) || isUnwantedRun(history, mirror, fact.sandboxId, id)) return null;
     if (fact.timeoutMs > 0 && fact.livedMs >= fact.timeoutMs) return null;
     return `${id} was ended after ${fact.livedMs} ms, with a timeout of ${fact.timeoutMs} ms`;
   },
 };
+
+/** Whether somebody wanted the process to be stopped, or begun anew, that this is a run of. */
+function isUnwantedRun(
+  { unwanted }: History,
+  { processes, sandboxes }: Mirror,
+  sandboxId: SandboxId,
+  id: ExecId,
+): boolean {
+  const run = runIn(id);
+  const name = run === null ? undefined : processes.get(run.process)?.name;
+  return unwanted.has(`${sandboxId}/${name}`) || unwanted.has(`${sandboxes.get(sandboxId)?.name}/${name}`);
+}
 
 const keptLongEnough: Invariant = {
   name: "kept-long-enough",
@@ -373,7 +388,9 @@ const limitsKept: Invariant = {
         return `${owner} has ${own.length} sandboxes`;
     return first(host.instances, ({ keeper, sandboxId }) => {
       const running = [...keeper.execs.values()].filter(
-        ({ state, command }) => state === "running" && command.kind !== "prove",
+        // Keepers ask nobody before they begin the next run of a row.
+        ({ state, command, order }) =>
+          state === "running" && command.kind !== "prove" && (runIn(order.id)?.run ?? 1) === 1,
       );
       return running.length > numbers.execsPerSandbox
         ? `${running.length} commands run in ${short(sandboxId)}`
@@ -528,6 +545,11 @@ const storedAsSaid: Invariant = {
     if (saved.some(({ id }) => !mirror.checkpoints.has(id as CheckpointId))) return "a checkpoint is another";
     const drives = database.ask("SELECT id, phase, revision FROM drives");
     if (drives.length !== mirror.drives.size) return `there are ${drives.length} drives`;
+    const processes = database.ask("SELECT id, revision FROM processes");
+    if (processes.length !== mirror.processes.size) return `there are ${processes.length} processes`;
+    const wrongProcess = first(processes, ({ id, revision }) =>
+      mirror.processes.get(id as ProcessId)?.revision === revision ? null : `${id} is another`,
+    );
     const wrongDrive = first(drives, ({ id, phase, revision }) => {
       const record = mirror.drives.get(id as DriveId);
       return record?.phase === phase && record?.revision === revision ? null : `${id} is ${phase}`;
@@ -539,7 +561,7 @@ const storedAsSaid: Invariant = {
     const wrongExec = first(execs, ({ id, status }) =>
       mirror.execs.get(id as ExecId)?.status === status ? null : `${id} is ${status}`,
     );
-    return wrongSandbox ?? wrongExec ?? wrongDrive;
+    return wrongSandbox ?? wrongExec ?? wrongProcess ?? wrongDrive;
   },
 };
 
@@ -573,4 +595,5 @@ export const INVARIANTS: readonly Invariant[] = [
   ...FORK_INVARIANTS,
   ...DRIVE_INVARIANTS,
   ...HEAL_INVARIANTS,
+  ...PROCESS_INVARIANTS,
 ];

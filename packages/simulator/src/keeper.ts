@@ -4,6 +4,8 @@ import {
   type JournalSlice,
   type KeeperExec,
   KeeperRefusal,
+  type KeepPolicy,
+  type KeptRun,
   type ProcessInfo,
 } from "@holdfast/engine";
 import { type Parsed, parse } from "./command.ts";
@@ -12,17 +14,20 @@ import type { VirtualTime } from "./virtual-time.ts";
 
 const SIGKILL = 9;
 const STDIN_AT_ONCE = 5;
+/** A run that lasted so long begins the row anew, and no wait between two is longer. */
+const MINUTE_MS = 60_000;
 
 /** What a keeper needs of the host that it runs on. */
 export interface Surroundings {
   readonly time: VirtualTime;
   readonly diskIsFull: boolean;
-  /** A command begins to run. */
-  begun(order: ExecOrder): void;
+  /** A command begins to run, because somebody asked for it or as the next run of a row. */
+  begun(order: ExecOrder, why: "asked" | "next"): void;
   /** It was told to end one. */
   cancelled(order: ExecOrder, livedMs: number): void;
   /** To every link that is up. */
   announce(exec: KeeperExec): void;
+  announceStart(exec: KeeperExec): void;
   /** Whether the timeout of the exec that starts now will be forgotten. */
   forgetsTimeout(): boolean;
   /** It did something that both its memory and its disk know of; so much it has done by its memory. */
@@ -55,6 +60,17 @@ export interface SimulatedExec {
   readonly readers: Set<() => void>;
 }
 
+/** A row of runs: a command that is started again when it ends. */
+export interface SimulatedRow {
+  readonly policy: KeepPolicy;
+  readonly order: ExecOrder;
+  last: ExecId;
+  state: KeptRun["state"];
+  restarts: number;
+  /** The age of the keeper at which the next run is due. */
+  dueLived: number;
+}
+
 /** All that a keeper knows: what a checkpoint has of it, and what it lives on with when it comes back. */
 export interface KeeperMemory {
   readonly bootId: string;
@@ -62,12 +78,15 @@ export interface KeeperMemory {
   readonly steps: number;
   readonly pids: number;
   readonly execs: readonly SimulatedExec[];
+  readonly rows: readonly SimulatedRow[];
 }
 
 /** The keeper of one instance, as its protocol says that it is: execs by id, journals before forks, one end each. */
 export class SimulatedKeeper {
   readonly bootId: string;
   readonly execs = new Map<ExecId, SimulatedExec>();
+  readonly rows = new Set<SimulatedRow>();
+  readonly #dues = new Map<SimulatedRow, () => void>();
   readonly #journals: Map<ExecId, Journal>;
   readonly #host: Surroundings;
   #pids: number;
@@ -97,12 +116,14 @@ export class SimulatedKeeper {
     this.#journals = journals;
     this.#host = host;
     for (const exec of memory?.execs ?? []) this.execs.set(exec.order.id, copyOf(exec));
+    for (const row of memory?.rows ?? []) this.rows.add({ ...row });
   }
 
   /** As it is now, and untouched by what it does from now on. */
   remember(): KeeperMemory {
     const execs = [...this.execs.values()].map(copyOf);
-    return { bootId: this.bootId, livedMs: this.livedMs, steps: this.#steps, pids: this.#pids, execs };
+    const rows = [...this.rows].map((row) => ({ ...row }));
+    return { bootId: this.bootId, livedMs: this.livedMs, steps: this.#steps, pids: this.#pids, execs, rows };
   }
 
   get livedMs(): number {
@@ -130,12 +151,79 @@ export class SimulatedKeeper {
       return { existed: true, exec: known(there) };
     }
     if (this.#journals.has(order.id)) throw new KeeperRefusal("exec_conflict", "a journal has that name");
-    const exec = this.#fork(order);
+    const exec = this.#fork(order, "asked");
     this.#run(exec);
     return { existed: false, exec: known(exec) };
   }
 
-  #fork(order: ExecOrder): SimulatedExec {
+  /** As a start, and has it started again. */
+  keep(order: ExecOrder, policy: KeepPolicy): { existed: boolean; exec: KeeperExec } {
+    const isTaken = [...this.rows].some((row) => isOpen(row) && countsAlike(row.last, order.id));
+    if (!this.execs.has(order.id) && isTaken)
+      throw new KeeperRefusal("exec_conflict", "another command counts by this id");
+    const row: SimulatedRow = { policy, order, last: order.id, state: "running", restarts: 0, dueLived: 0 };
+    // Before it runs: it may end at once.
+    if (!this.execs.has(order.id)) this.rows.add(row);
+    try {
+      return this.start(order);
+    } catch (error) {
+      this.rows.delete(row);
+      throw error;
+    }
+  }
+
+  kept(): KeptRun[] {
+    const now = this.#host.time.now();
+    return [...this.rows].map(({ last, state, restarts, dueLived }) => ({
+      execId: last,
+      state,
+      restarts,
+      nextAt: state === "waiting" ? now + Math.max(0, dueLived - this.livedMs) : null,
+    }));
+  }
+
+  #rowOf(id: ExecId): SimulatedRow | undefined {
+    return [...this.rows].find(({ last }) => last === id);
+  }
+
+  /** What follows a run that ended. */
+  #follow(row: SimulatedRow, exec: SimulatedExec): void {
+    if (row.state !== "running") return;
+    const { on, max, backoffMs } = row.policy;
+    if (this.livedMs - exec.startedLived >= MINUTE_MS) row.restarts = 0;
+    const isDone = exec.state === "exited" && exec.exitCode === 0 && on === "failure";
+    if (isDone) row.state = "done";
+    else if (row.restarts >= max) row.state = "given_up";
+    else {
+      row.state = "waiting";
+      row.dueLived = this.livedMs + Math.min(MINUTE_MS, backoffMs * 2 ** row.restarts);
+      this.#awaitRow(row);
+    }
+  }
+
+  #awaitRow(row: SimulatedRow): void {
+    const ms = Math.max(0, row.dueLived - this.livedMs);
+    this.#dues.set(
+      row,
+      this.#host.time.after(ms, () => this.#beginNext(row)),
+    );
+  }
+
+  #beginNext(row: SimulatedRow): void {
+    if (this.#isStopped || this.#isDead || row.state !== "waiting") return;
+    this.#dues.delete(row);
+    const id = nextId(row.last);
+    if (this.execs.has(id) || this.#journals.has(id)) {
+      row.state = "given_up";
+      return;
+    }
+    Object.assign(row, { last: id, state: "running", restarts: row.restarts + 1 });
+    const exec = this.#fork({ ...row.order, id }, "next");
+    this.#host.announceStart(known(exec));
+    this.#run(exec);
+  }
+
+  #fork(order: ExecOrder, why: "asked" | "next"): SimulatedExec {
     const { time } = this.#host;
     const journal = new Journal(order.id);
     this.#journals.set(order.id, journal);
@@ -159,7 +247,7 @@ export class SimulatedKeeper {
     };
     this.execs.set(order.id, exec);
     this.step();
-    this.#host.begun(order);
+    this.#host.begun(order, why);
     return exec;
   }
 
@@ -220,6 +308,8 @@ export class SimulatedKeeper {
   #still(): void {
     for (const cancel of this.#timers.values()) cancel();
     this.#timers.clear();
+    for (const cancel of this.#dues.values()) cancel();
+    this.#dues.clear();
   }
 
   resume(): void {
@@ -227,11 +317,13 @@ export class SimulatedKeeper {
     this.#isStopped = false;
     this.#runsSince = this.#host.time.elapsed;
     for (const exec of this.execs.values()) for (const planned of exec.plan) this.#await(exec, planned);
+    for (const row of this.rows) if (row.state === "waiting") this.#awaitRow(row);
   }
 
   /** Commands that ran are not there any more, and it does not know that they ever were. */
   lose(): void {
     for (const [id, { state }] of this.execs) if (state === "running") this.execs.delete(id);
+    for (const row of this.rows) if (!this.execs.has(row.last)) this.rows.delete(row);
   }
 
   #print(exec: SimulatedExec, text: string): void {
@@ -250,6 +342,8 @@ export class SimulatedKeeper {
     Object.assign(exec, { state, exitCode, signal, endedAt: this.#host.time.now() });
     exec.journal.exit = known(exec);
     this.step();
+    const row = this.#rowOf(exec.order.id);
+    if (row !== undefined) this.#follow(row, exec);
     this.#wake(exec);
     this.#host.announce(known(exec));
   }
@@ -311,6 +405,8 @@ export class SimulatedKeeper {
 
   cancel(id: ExecId): void {
     const exec = this.#find(id);
+    const row = this.#rowOf(id);
+    if (row !== undefined && isOpen(row)) row.state = "stopped";
     if (exec.state === "running") this.#host.cancelled(exec.order, this.livedMs - exec.startedLived);
     this.#end(exec, "cancelled", -1, SIGKILL);
   }
@@ -322,6 +418,10 @@ export class SimulatedKeeper {
   forget(id: ExecId, keepJournal: boolean): void {
     const exec = this.execs.get(id);
     if (exec?.state === "running") throw new KeeperRefusal("exec_running", "it still runs");
+    const row = this.#rowOf(id);
+    if (row !== undefined && isOpen(row))
+      throw new KeeperRefusal("exec_running", "it is about to be started again");
+    if (row !== undefined) this.rows.delete(row);
     if (exec === undefined && (keepJournal || !this.#journals.has(id)))
       throw new KeeperRefusal("no_such_exec", "no exec has that id");
     this.execs.delete(id);
@@ -338,6 +438,15 @@ export class SimulatedKeeper {
     this.#still();
   }
 }
+
+const isOpen = ({ state }: SimulatedRow): boolean => state === "running" || state === "waiting";
+
+const stemOf = (id: ExecId): string => id.slice(0, id.lastIndexOf("-"));
+const countsAlike = (one: ExecId, other: ExecId): boolean => stemOf(one) === stemOf(other);
+const nextId = (id: ExecId): ExecId => {
+  const stem = stemOf(id);
+  return `${stem}-${Number(id.slice(stem.length + 1)) + 1}` as ExecId;
+};
 
 /** Its journal is a file, and the same for all copies; its readers were on links, which are gone. */
 const copyOf = (exec: SimulatedExec): SimulatedExec => ({

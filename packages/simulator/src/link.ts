@@ -1,5 +1,13 @@
 import type { ExecId, Numbers } from "@holdfast/contract";
-import { type ExecOrder, type KeeperExec, KeeperRefusal, type Link, LinkLost } from "@holdfast/engine";
+import {
+  type ExecOrder,
+  type KeeperExec,
+  KeeperRefusal,
+  type KeepPolicy,
+  type KeptRun,
+  type Link,
+  LinkLost,
+} from "@holdfast/engine";
 import { filesOf } from "./files.ts";
 import type { Host, SimulatedInstance } from "./host.ts";
 import { ROOT } from "./host.ts";
@@ -27,6 +35,7 @@ export class SimulatedLink implements Link {
   readonly #openedAt: number;
   #why: string | null = null;
   #listeners: ((exec: KeeperExec) => void)[] = [];
+  #startListeners: ((exec: KeeperExec) => void)[] = [];
   /** Since when nothing has come; null while it is heard. */
   #silentSince: number | null = null;
   #isHalfOpen = false;
@@ -106,15 +115,14 @@ export class SimulatedLink implements Link {
     this.#listeners.push(listener);
   }
 
-  async keepExec(): Promise<never> {
-    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  hearStart(exec: KeeperExec): void {
+    if (!this.server.alive || this.#isHalfOpen) return;
+    for (const listener of this.#startListeners) listener({ ...exec });
   }
 
-  async listKept() {
-    return [];
+  onExecStart(listener: (exec: KeeperExec) => void): void {
+    this.#startListeners.push(listener);
   }
-
-  onExecStart(): void {}
 
   /** One request: its way there, what the keeper does, the way back, and all that can happen to it in between. */
   #ask<Answer>(
@@ -186,6 +194,14 @@ export class SimulatedLink implements Link {
   startExec(order: ExecOrder, signal: AbortSignal) {
     const kind = order.id.startsWith("proof-") ? "probe" : "start";
     return this.#ask(kind, signal, () => this.#instance.keeper.start(order));
+  }
+
+  keepExec(order: ExecOrder, policy: KeepPolicy, signal: AbortSignal) {
+    return this.#ask("start", signal, () => this.#instance.keeper.keep(order, policy));
+  }
+
+  listKept(signal: AbortSignal): Promise<KeptRun[]> {
+    return this.#ask("list", signal, () => this.#instance.keeper.kept());
   }
 
   readExec(id: ExecId, from: { cursor: number; maxBytes: number; waitMs: number }, signal: AbortSignal) {

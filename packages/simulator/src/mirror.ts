@@ -4,6 +4,7 @@ import {
   type Counter,
   type DriveId,
   type ExecId,
+  type ProcessId,
   type SandboxId,
 } from "@holdfast/contract";
 import type {
@@ -12,6 +13,7 @@ import type {
   Commit,
   DriveRecord,
   ExecRecord,
+  ProcessRecord,
   SandboxRecord,
   Store,
 } from "@holdfast/engine";
@@ -26,6 +28,7 @@ export class Mirror {
   readonly sandboxes = new Map<SandboxId, SandboxRecord>();
   readonly execs = new Map<ExecId, ExecRecord>();
   readonly checkpoints = new Map<CheckpointId, CheckpointSummary>();
+  readonly processes = new Map<ProcessId, ProcessRecord>();
   readonly drives = new Map<DriveId, DriveRecord>();
   /** Those whose record is damaged; what it said is still known here. */
   readonly unreadable = new Set<SandboxId>();
@@ -59,7 +62,18 @@ export class Mirror {
       case "sandbox.update":
         this.#countPhase(change.record);
         this.sandboxes.set(change.record.id, { ...change.record });
-        if (change.record.phase.name === "gone") this.#removeCheckpointsOf(change.record.id);
+        if (change.record.phase.name === "gone") this.#removeWhatIsOf(change.record.id);
+        return;
+      case "process.insert":
+        for (const { id, sandboxId, name } of this.processes.values())
+          if (sandboxId === change.record.sandboxId && name === change.record.name) this.processes.delete(id);
+        this.processes.set(change.record.id, change.record);
+        return;
+      case "process.update":
+        this.processes.set(change.record.id, change.record);
+        return;
+      case "process.remove":
+        this.processes.delete(change.id);
         return;
       case "checkpoint.insert":
         this.checkpoints.set(change.record.id, change.record);
@@ -101,7 +115,7 @@ export class Mirror {
     const record = this.sandboxes.get(id);
     this.unreadable.delete(id);
     this.#scrapped.add(id);
-    this.#removeCheckpointsOf(id);
+    this.#removeWhatIsOf(id);
     if (record === undefined) return;
     const gone = { phase: { name: "gone", cause: null }, lease: { state: "none" }, instance: null } as const;
     const next = { ...record, ...gone, nameHeld: false, endedAt: at, revision: record.revision + 1 };
@@ -109,7 +123,9 @@ export class Mirror {
     this.sandboxes.set(id, next);
   }
 
-  #removeCheckpointsOf(id: SandboxId): void {
+  #removeWhatIsOf(id: SandboxId): void {
+    for (const process of this.processes.values())
+      if (process.sandboxId === id) this.processes.delete(process.id);
     for (const { id: checkpointId, sandboxId } of this.checkpoints.values())
       if (sandboxId === id) this.checkpoints.delete(checkpointId);
   }
@@ -138,6 +154,9 @@ export class Mirror {
     const checkpoints = await Promise.all(all.map(({ id }) => store.checkpoints(id)));
     const bent = [...this.drives.values()].filter(({ id }) => this.unreadableDrives.has(id));
     const drives = [...bent, ...(await store.drives())];
+    const processes = await store.processes();
+    this.processes.clear();
+    for (const process of processes) this.processes.set(process.id, process);
     this.drives.clear();
     for (const drive of drives) this.drives.set(drive.id, drive);
     this.sandboxes.clear();

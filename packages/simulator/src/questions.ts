@@ -23,6 +23,7 @@ import {
 import { argvOf } from "./command.ts";
 import { DriveQuestions } from "./drive-questions.ts";
 import type { Fact } from "./facts.ts";
+import { ProcessQuestions } from "./process-questions.ts";
 import type { Act } from "./schedule.ts";
 import type { VirtualTime } from "./virtual-time.ts";
 
@@ -79,10 +80,12 @@ export class Questions {
   /** With the sandbox that each was asked of. */
   readonly #saves = new Map<number, { ref: string; name: string | null; id: string | null }>();
   readonly #drives: DriveQuestions;
+  readonly #processes: ProcessQuestions;
 
   constructor(parts: Parts) {
     this.#parts = parts;
     this.#drives = new DriveQuestions(parts, (box) => this.#refOf(box));
+    this.#processes = new ProcessQuestions(parts);
   }
 
   /** Null where what it is about was never heard of. */
@@ -98,6 +101,13 @@ export class Questions {
       case "exec":
         this.#execs.set(act.exec, { act, id: act.hasId ? `x${act.exec}` : null });
         return this.#start(act);
+      case "process":
+      case "stop-process":
+      case "restart-process":
+      case "processes": {
+        const ref = this.#refOf(act.box);
+        return ref === null ? null : this.#processes.of(act, ref);
+      }
       case "again":
         return this.#again(act.of);
       case "drive":

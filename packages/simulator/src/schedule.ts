@@ -72,6 +72,20 @@ export type Act =
       /** How it wants to be told that it was woken. */
       onWake: "argv" | "signal" | null;
     }
+  /** Under one of a few names; how it is started again, where it is. */
+  | {
+      do: "process";
+      process: number;
+      box: number;
+      name: number;
+      command: Command;
+      restart: { on: "failure" | "always"; max: number; backoffMs: number } | null;
+      ready: "port" | "output" | null;
+      connect: boolean;
+      waitMs: number;
+    }
+  | { do: "stop-process" | "restart-process"; box: number; name: number }
+  | { do: "processes"; box: number }
   /** The same request again, as a client does that lost its answer. */
   | { do: "again"; of: number }
   | { do: "wait"; exec: number; waitMs: number }
@@ -112,6 +126,7 @@ export interface Schedule {
 /** So many names are used. */
 export const NAMES = 3;
 const KEYS = 3;
+const PROCESSES = 2;
 
 /** What a schedule is mostly about, beside all else. */
 interface Topics {
@@ -123,6 +138,8 @@ interface Topics {
   readonly isDriving: boolean;
   /** Sandboxes stop serving, and there is time to heal them. */
   readonly isBreaking: boolean;
+  /** Named processes, which end and are started again. */
+  readonly isKeeping: boolean;
 }
 
 /** Where it is about something, most of what goes wrong is. */
@@ -174,6 +191,7 @@ class Composer {
       isForking: random.chance(0.4),
       isDriving: random.chance(0.4),
       isBreaking: random.chance(0.25),
+      isKeeping: random.chance(0.4),
     };
     const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
     const faults = faultsAbout(this.#topics);
@@ -212,6 +230,7 @@ class Composer {
     if (isDriving && this.#drives.length === 0) return this.#makeDrive(number);
     if (this.#boxes.length === 0 || random.chance(0.18)) return this.#create(number);
     if (isDriving && random.chance(0.45)) return this.#drive(number);
+    if (this.#topics.isKeeping && random.chance(0.4)) return this.#keepOne(number);
     if (this.#execs.length === 0 || random.chance(0.3)) return this.#exec(number);
     if (isForking && random.chance(0.4)) return this.#keep(number);
     if (random.chance(isSleepy ? 0.6 : 0.1)) return this.#sleep();
@@ -393,6 +412,36 @@ class Composer {
       waitMs: random.chance(0.5) ? random.pick([1_000, 30_000]) : null,
       keepAwake: !random.chance(0.4),
       onWake: random.chance(0.15) ? random.pick(["argv", "argv", "signal"]) : null,
+    };
+  }
+
+  /** A process is started, stopped or begun anew. */
+  #keepOne(process: number): Act {
+    const random = this.#random;
+    const [box = 0] = this.#recent(this.#boxes);
+    const name = random.below(PROCESSES);
+    const draw = random.unit();
+    if (draw < 0.2) return { do: "stop-process", box, name };
+    if (draw < 0.35) return { do: "restart-process", box, name };
+    if (draw < 0.42) return { do: "processes", box };
+    this.#busy.push(box);
+    const ms = random.pick([null, null, 5, 300, 4_000]);
+    return {
+      do: "process",
+      process,
+      box,
+      name,
+      command: { kind: "run", ms, exitCode: random.pick([0, 1, 1]), prints: random.below(3) },
+      restart: random.chance(0.75)
+        ? {
+            on: random.pick(["failure", "always"]),
+            max: random.pick([0, 1, 3]),
+            backoffMs: random.pick([10, 200, 2_000]),
+          }
+        : null,
+      ready: random.chance(0.3) ? random.pick(["port", "output"]) : null,
+      connect: random.chance(0.15),
+      waitMs: random.pick([0, 3_000]),
     };
   }
 

@@ -8,6 +8,7 @@ import type {
   Image,
   Numbers,
   PreviewId,
+  ProcessId,
   SandboxId,
   TokenId,
 } from "@holdfast/contract";
@@ -43,6 +44,7 @@ export class SimulatedIds implements Ids {
   readonly delivery = () => this.#next("dlv_", 16) as DeliveryId;
   readonly preview = () => this.#next("prv_", 16) as PreviewId;
   readonly token = () => this.#next("", 16) as TokenId;
+  readonly process = () => this.#next("prc_", 16) as ProcessId;
   readonly name = () => this.#next("made-up-", 3);
   readonly random = () => this.#random.unit();
 }

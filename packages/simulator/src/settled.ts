@@ -1,4 +1,4 @@
-import { type DriveId, type ExecId, type SandboxId, STATUSES } from "@holdfast/contract";
+import { type DriveId, type ExecId, type ProcessId, type SandboxId, STATUSES } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
 import { isThere } from "./drive-invariants.ts";
 import { driveOn } from "./drives.ts";
@@ -6,7 +6,7 @@ import type { Host } from "./host.ts";
 import type { Scene } from "./invariants.ts";
 import type { SimulatedExec } from "./keeper.ts";
 import type { Mirror } from "./mirror.ts";
-import { otherName } from "./names.ts";
+import { otherName, runIn } from "./names.ts";
 import { copiesOn } from "./saved.ts";
 
 const ALL = 1_000;
@@ -22,6 +22,7 @@ export async function unsettled(scene: Scene, engine: EngineApi | null): Promise
     ...leftMounted(scene),
     ...(await sandboxes(scene, engine)),
     ...execs(scene),
+    ...(await processes(scene, engine)),
     ...calls(scene),
   ];
 }
@@ -155,9 +156,41 @@ function execs({ host, mirror, time, history }: Scene): string[] {
     // How it ended before its sandbox fell asleep, or that it goes on, is told when that wakes.
     if (isAsleep) return [];
     const waits = exec.command.kind === "cat" && spec.stdin?.end === false;
+    // How long it runs is up to the process that it is a run of.
+    if (runIn(id) !== null) return [];
     const isEndless = waits || (exec.command.kind === "run" && exec.command.ms === null);
     return isEndless && exec.order.timeoutMs === 0 ? [] : [`${id} still runs`];
   });
+}
+
+/**
+ * Of a sandbox that serves, every process is over, runs, or is about to, and is told as what it is. Without memory the next run
+ * is begun when it serves again.
+ */
+async function processes({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
+  const found: string[] = [];
+  for (const { id: sandboxId, phase, lease } of mirror.readable()) {
+    const instance = host.instanceOf(sandboxId);
+    if (phase.name !== "running" || lease.state !== "held" || instance === null) continue;
+    if (instance.brokenSince !== null) continue;
+    for (const { id, status, execId, endedAt } of (await engine.processes.list(sandboxId)).items) {
+      const record = mirror.processes.get(id as ProcessId);
+      const what = `process ${id} is ${status}`;
+      if (record === undefined) found.push(`${what}, and not on record`);
+      else if ((record.end === null) !== (endedAt === null)) found.push(`${what}, and that is not stored`);
+      else if (record.order !== null) found.push(`${what}, and is to ${record.order.do}`);
+      if (endedAt !== null) continue;
+      // The end of a place in the line is a time of day.
+      if (time.setBackMs > 0 && mirror.execs.get(execId as ExecId)?.status === "queued") continue;
+      const inside = otherName(mirror, sandboxId, execId as ExecId);
+      const isAlive = instance.keeper.execs.get(inside)?.state === "running";
+      const waits = [...instance.keeper.rows].some(
+        ({ last, state }) => last === inside && state === "waiting",
+      );
+      if (status === "waiting" ? !waits : !isAlive) found.push(`${what}, and its keeper knows better`);
+    }
+  }
+  return found;
 }
 
 /** An exec in the memory that its sandbox would be woken with. */
@@ -199,6 +232,7 @@ export async function remains(scene: Scene, engine: EngineApi | null): Promise<s
     ...[...host.kept.keys()].map((id) => `journals of ${id}`),
     ...[...mirror.execs.values()].map(({ id, status }) => `the record of ${id}, ${status}`),
     ...[...mirror.checkpoints.keys()].map((id) => `the record of ${id}`),
+    ...[...mirror.processes.keys()].map((id) => `the record of ${id}`),
     ...[...mirror.drives.values()].map(({ id, phase }) => `the record of ${id}, ${phase}`),
     ...[...host.drives.values()]
       .filter(({ id, isAway }) => !isAway && !scene.history.drives.strays.has(id))

@@ -20,6 +20,7 @@ const MIGRATIONS: readonly Up[] = [
   keepDrives,
   keepAlerts,
   keepPreviews,
+  keepProcesses,
 ];
 
 async function createSandboxes(db: Kysely<Tables>): Promise<void> {
@@ -252,6 +253,23 @@ async function keepPreviews(db: Kysely<Tables>): Promise<void> {
     .addColumn("name", "text", (column) => column.notNull())
     .addColumn("content", "text", (column) => column.notNull())
     .addUniqueConstraint("previews_name", ["sandbox_id", "name"])
+    .execute();
+}
+
+/** Named processes. What changes about one is asked for as a whole. */
+async function keepProcesses(db: Kysely<Tables>): Promise<void> {
+  await db.schema
+    .createTable("processes")
+    .addColumn("position", "integer", (column) => column.primaryKey())
+    .addColumn("id", "text", (column) => column.notNull().unique())
+    .addColumn("sandbox_id", "text", (column) => column.notNull().references("sandboxes.id"))
+    .addColumn("name", "text", (column) => column.notNull())
+    .addColumn("spec", "text", (column) => column.notNull())
+    .addColumn("digest", "text", (column) => column.notNull())
+    .addColumn("state", "text", (column) => column.notNull())
+    .addColumn("created_at", "integer", (column) => column.notNull())
+    .addColumn("revision", "integer", (column) => column.notNull())
+    .addUniqueConstraint("processes_name", ["sandbox_id", "name"])
     .execute();
 }
 

@@ -10,6 +10,7 @@ import {
   type ExecId,
   HoldfastError,
   invariant,
+  type ProcessId,
   type SandboxId,
 } from "@holdfast/contract";
 import type {
@@ -22,6 +23,7 @@ import type {
   EventFilter,
   ExecRecord,
   PreviewRecord,
+  ProcessRecord,
   SandboxFilter,
   SandboxRecord,
   Store,
@@ -38,6 +40,7 @@ import {
   readEvent,
   readExec,
   readPreview,
+  readProcess,
   readSandbox,
   readSummary,
 } from "./rows.ts";
@@ -183,11 +186,15 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       return readable(rows, readSandbox);
     },
 
-    async execs(sandboxId: SandboxId, filter: { before?: ExecId | undefined; limit: number }) {
+    async execs(
+      sandboxId: SandboxId,
+      filter: { of?: ProcessId | undefined; before?: ExecId | undefined; limit: number },
+    ) {
+      const { of } = filter;
       const before =
         filter.before === undefined ? undefined : await execPosition(db, sandboxId, filter.before);
       const fetch = (last: Selectable<ExecTable> | undefined, count: number) =>
-        execPage(db, { sandboxId, before: last?.position ?? before, count });
+        execPage(db, { sandboxId, of, before: last?.position ?? before, count });
       return page(filter.limit, fetch, readExec);
     },
 
@@ -213,6 +220,11 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
     async previews(): Promise<PreviewRecord[]> {
       const rows = await db.selectFrom("previews").selectAll().orderBy("position").execute();
       return readable(rows, readPreview);
+    },
+
+    async processes(): Promise<ProcessRecord[]> {
+      const rows = await db.selectFrom("processes").selectAll().orderBy("position").execute();
+      return readable(rows, readProcess);
     },
 
     async drives(): Promise<DriveRecord[]> {
@@ -396,9 +408,14 @@ function sandboxPage(db: Kysely<Tables>, filter: SandboxFilter, after: number | 
 
 function execPage(
   db: Kysely<Tables>,
-  page: { sandboxId: SandboxId; before: number | undefined; count: number },
+  page: {
+    sandboxId: SandboxId;
+    of: ProcessId | undefined;
+    before: number | undefined;
+    count: number;
+  },
 ) {
-  const { sandboxId, before, count } = page;
+  const { sandboxId, of, before, count } = page;
   let query = db
     .selectFrom("execs")
     .selectAll()
@@ -406,6 +423,8 @@ function execPage(
     .orderBy("position", "desc")
     .limit(count);
   if (before !== undefined) query = query.where("position", "<", before);
+  // Ids of runs are the process's, a hyphen and a number: by their order they all lie between these two.
+  if (of !== undefined) query = query.where("id", ">", `${of}-`).where("id", "<", `${of}.`);
   return query.execute();
 }
 

@@ -9,6 +9,7 @@ import type {
   Lease,
   NewEvent,
   PreviewRecord,
+  ProcessRecord,
   SandboxRecord,
   SavedCheckpoint,
   StoredEvent,
@@ -22,6 +23,7 @@ import {
   checkEvent,
   checkExec,
   checkPreview,
+  checkProcess,
   checkSandbox,
   checkSaved,
   checkSummary,
@@ -35,6 +37,7 @@ import type {
   EventTable,
   ExecTable,
   PreviewTable,
+  ProcessTable,
   SandboxTable,
 } from "./tables.ts";
 
@@ -42,6 +45,7 @@ export type SandboxRow = Omit<Insertable<SandboxTable>, "position">;
 export type ExecRow = Omit<Insertable<ExecTable>, "position">;
 export type OutcomeRow = Omit<ExecRow, "sandbox_id" | "spec" | "digest" | "created_at">;
 export type CheckpointRow = Omit<Insertable<CheckpointTable>, "position">;
+export type ProcessRow = Omit<Insertable<ProcessTable>, "position">;
 export type DriveRow = Omit<Insertable<DriveTable>, "position">;
 export type PreviewRow = Omit<Insertable<PreviewTable>, "position">;
 export type AlertRow = Omit<Insertable<AlertTable>, "position">;
@@ -121,12 +125,17 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       endedAt: row.ended_at,
       owner: row.owner,
       execsStarted: row.execs_started,
-      forkedFrom: parseOrNull(row.forked_from),
+      forkedFrom: readOrigin(row.forked_from),
       mounts: JSON.parse(row.mounts),
       restarts: parseOrNull(row.restarts),
       revision: row.revision,
     }),
   );
+}
+
+/** What was stored before there were named processes says nothing of them. */
+function readOrigin(text: string | null): unknown {
+  return text === null ? null : { processes: [], ...JSON.parse(text) };
 }
 
 export function execRow(record: ExecRecord): ExecRow {
@@ -180,8 +189,8 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
 
 export function checkpointRow(record: SavedCheckpoint): CheckpointRow {
   const { id, sandboxId, name, createdAt, ...rest } = checkSaved(record);
-  const { keeperBootId, spec, sandboxName, execs, ...summary } = rest;
-  const content = json({ keeperBootId, spec, sandboxName, execs });
+  const { keeperBootId, spec, sandboxName, execs, processes, ...summary } = rest;
+  const content = json({ keeperBootId, spec, sandboxName, execs, processes });
   return { id, sandbox_id: sandboxId, name, summary: json(summary), content, created_at: createdAt };
 }
 
@@ -199,7 +208,29 @@ export const readSummary = (row: SummaryRow): CheckpointSummary =>
   reading("checkpoint", row.id, () => checkSummary(summaryOf(row)));
 
 export const readCheckpoint = (row: Selectable<CheckpointTable>): SavedCheckpoint =>
-  reading("checkpoint", row.id, () => checkSaved({ ...summaryOf(row), ...JSON.parse(row.content) }));
+  reading("checkpoint", row.id, () =>
+    checkSaved({ ...summaryOf(row), processes: [], ...JSON.parse(row.content) }),
+  );
+
+export function processRow(record: ProcessRecord): ProcessRow {
+  const { id, sandboxId, name, spec, digest, createdAt, revision, ...state } = checkProcess(record);
+  const plain = { id, name, digest, revision };
+  return { ...plain, sandbox_id: sandboxId, spec: json(spec), state: json(state), created_at: createdAt };
+}
+
+export const readProcess = (row: Selectable<ProcessTable>): ProcessRecord =>
+  reading("process", row.id, () =>
+    checkProcess({
+      ...JSON.parse(row.state),
+      id: row.id,
+      sandboxId: row.sandbox_id,
+      name: row.name,
+      spec: JSON.parse(row.spec),
+      digest: row.digest,
+      createdAt: row.created_at,
+      revision: row.revision,
+    }),
+  );
 
 export function previewRow(record: PreviewRecord): PreviewRow {
   const { id, sandboxId, name, ...content } = checkPreview(record);

@@ -27,7 +27,10 @@ import {
   Nullable,
   OneOf,
   PREVIEW_ID_PATTERN,
+  PROCESS_ENDS,
+  PROCESS_ID_PATTERN,
   type PreviewId,
+  type ProcessId,
   SANDBOX_ID_PATTERN,
   type SandboxId,
   SEVERITIES,
@@ -44,6 +47,7 @@ import type {
   Lease as EngineLease,
   ExecRecord,
   PreviewRecord,
+  ProcessRecord,
   SandboxRecord,
   SavedCheckpoint,
   StoredEvent,
@@ -62,6 +66,7 @@ const AlertName = Type.Unsafe<AlertId>({ type: "string", pattern: ALERT_ID_PATTE
 const DeliveryName = Type.Unsafe<DeliveryId>({ type: "string", pattern: DELIVERY_ID_PATTERN });
 const Preview = Type.Unsafe<PreviewId>({ type: "string", pattern: PREVIEW_ID_PATTERN });
 const Token = Type.Unsafe<TokenId>({ type: "string", pattern: TOKEN_ID_PATTERN });
+const ProcessName = Type.Unsafe<ProcessId>({ type: "string", pattern: PROCESS_ID_PATTERN });
 const Attempt = Type.Unsafe<AttemptId>({ type: "string" });
 
 const CheckpointShape = Type.Object({
@@ -148,6 +153,7 @@ const OriginShape = Type.Object({
   generation: Count,
   keeperBootId: Nullable(Type.String()),
   execs: Type.Array(Type.Object({ id: Exec, from: Exec, keeperId: Exec })),
+  processes: Type.Array(Type.Object({ id: ProcessName, from: ProcessName, keeperId: ProcessName })),
 });
 
 const SandboxShape = Type.Object({
@@ -208,6 +214,49 @@ const ExecSpecShape = Type.Object({
   ),
 });
 
+const portWithin = { port: Count, withinMs: Count };
+
+const ProcessSpecShape = Type.Object({
+  command: ExecSpecShape,
+  restart: Nullable(Type.Object({ on: OneOf(["failure", "always"]), max: Count, backoffMs: Count })),
+  readyWhen: Nullable(
+    Type.Union([Type.Object(portWithin), Type.Object({ output: Type.String(), withinMs: Count })]),
+  ),
+  connectBy: Nullable(Type.Object(portWithin)),
+});
+
+const processFields = {
+  id: ProcessName,
+  name: Type.String({ minLength: 1 }),
+  spec: ProcessSpecShape,
+  digest: Type.String(),
+  run: Type.Integer({ minimum: 1 }),
+  restarts: Count,
+};
+
+const seenFields = { run: Count, generation: Count, at: Time };
+
+const ProcessShape = Type.Object({
+  ...processFields,
+  sandboxId: Sandbox,
+  generation: Count,
+  order: Nullable(
+    Type.Union([
+      Type.Object({ do: Type.Literal("stop") }),
+      Type.Object({ do: Type.Literal("restart"), after: Count }),
+    ]),
+  ),
+  seen: Nullable(
+    Type.Union([
+      Type.Object({ ...seenFields, state: Type.Literal("ready"), how: OneOf(["port", "output"]) }),
+      Type.Object({ ...seenFields, state: Type.Literal("unready"), cause: Cause }),
+    ]),
+  ),
+  end: Nullable(Type.Object({ state: OneOf(PROCESS_ENDS), cause: Nullable(Cause), at: Time })),
+  createdAt: Time,
+  revision: Count,
+});
+
 const summaryFields = {
   id: Checkpoint,
   sandboxId: Sandbox,
@@ -234,6 +283,7 @@ const SavedShape = Type.Object({
       startedAt: Nullable(Time),
     }),
   ),
+  processes: Type.Array(Type.Object({ ...processFields, keeperId: ProcessName })),
 });
 
 const ExecShape = Type.Object({
@@ -332,6 +382,7 @@ export const checkSummary: (value: unknown) => CheckpointSummary = checker(
   "checkpoint",
 );
 export const checkSaved: (value: unknown) => SavedCheckpoint = checker(SavedShape, "checkpoint");
+const processShape: (value: unknown) => ProcessRecord = checker(ProcessShape, "process");
 export const checkDrive: (value: unknown) => DriveRecord = checker(DriveShape, "drive");
 export const checkPreview: (value: unknown) => PreviewRecord = checker(PreviewShape, "preview");
 export const checkAlert: (value: unknown) => AlertRecord = checker(AlertShape, "alert");
@@ -380,6 +431,14 @@ export function checkExec(value: unknown): ExecRecord {
     record.status !== "exited" || record.exitCode !== null || record.signal !== null,
     "an exec that exited has an exit code or a signal",
   );
+  return record;
+}
+
+export function checkProcess(value: unknown): ProcessRecord {
+  const record = processShape(value);
+  const { order, end, seen, run } = record;
+  invariant(order === null || end === null, "nothing is wanted of a process that is over");
+  invariant(seen === null || seen.run <= run, "nothing was seen of a run that is not on record");
   return record;
 }
 

@@ -8,6 +8,7 @@ import type {
   DriveRecord,
   ExecRecord,
   PreviewRecord,
+  ProcessRecord,
   SandboxRecord,
   SavedCheckpoint,
 } from "@holdfast/engine";
@@ -22,6 +23,7 @@ import {
   anyDrive,
   anyExec,
   anyPreviewOf,
+  anyProcess,
   anySandbox,
   ended,
   sampleAlert,
@@ -29,6 +31,7 @@ import {
   sampleDelivery,
   sampleDrive,
   sampleExec,
+  sampleProcess,
   sampleSandbox,
   summaryOf,
 } from "./testing/samples.ts";
@@ -60,6 +63,7 @@ const UNTIL_100 = {
 /** Makes a database what it was before there were drives, but for its number. */
 function takeDrivesBack(path: string): void {
   tamper(path, "DROP TABLE previews");
+  tamper(path, "DROP TABLE processes");
   tamper(path, "DROP TABLE alerts");
   tamper(path, "DROP TABLE deliveries");
   tamper(path, "DROP TABLE drives");
@@ -396,6 +400,110 @@ describe("checkpoints", () => {
     await store.commit({ changes: [insert(sandbox)] });
     const odd = sampleCheckpoint(sandbox, { sizeBytes: 0.5 });
     await expect(store.commit({ changes: keep(odd) })).rejects.toThrow(/invariant|checkpoint/);
+  });
+});
+
+describe("processes", () => {
+  const put = (...records: ProcessRecord[]): Change[] =>
+    records.map((record) => ({ kind: "process.insert", record }));
+  const change = (record: ProcessRecord, to: Partial<ProcessRecord>): Change => ({
+    kind: "process.update",
+    record: { ...record, ...to, revision: record.revision + 1 },
+    expectedRevision: record.revision,
+  });
+
+  test("any is read as it was written", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    await fc.assert(
+      fc.asyncProperty(anyProcess(sandbox.id), async (record) => {
+        await store.commit({ changes: put(record) });
+        expect(await store.processes()).toEqual([record]);
+        await store.commit({ changes: [{ kind: "process.remove", id: record.id }] });
+        expect(await store.processes()).toEqual([]);
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test("one takes the place of the one that had its name in its sandbox, and of no other", async () => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const [web, job, theirs] = [
+      sampleProcess(one.id),
+      sampleProcess(one.id, { name: "job" }),
+      sampleProcess(other.id),
+    ];
+    await store.commit({ changes: [insert(one), insert(other), ...put(web, job, theirs)] });
+    const next = sampleProcess(one.id);
+    await store.commit({ changes: put(next) });
+    expect(await store.processes()).toEqual([job, theirs, next]);
+  });
+
+  test("is changed only by who has seen it as it is, with what belongs to the change or not at all", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const record = sampleProcess(sandbox.id);
+    const run = sampleExec(sandbox.id);
+    await store.commit({ changes: [insert(sandbox), ...put(record)] });
+    const late = change({ ...record, revision: 4 }, { run: 9 });
+    const both = store.commit({ changes: [{ kind: "exec.insert", record: run }, late] });
+    await expect(both).rejects.toMatchObject({ reason: "stale_revision" });
+    expect(await store.exec(run.id)).toBeNull();
+    await store.commit({ changes: [change(record, { run: 2, restarts: 1 })] });
+    expect(await store.processes()).toEqual([{ ...record, run: 2, restarts: 1, revision: 1 }]);
+  });
+
+  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
+    const { store } = await temporaryStore();
+    const [one, other] = [sampleSandbox(), sampleSandbox()];
+    const theirs = sampleProcess(other.id);
+    await store.commit({ changes: [insert(one), insert(other), ...put(sampleProcess(one.id), theirs)] });
+    const gone = { ...one, phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 9 } as const;
+    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
+    expect(await store.processes()).toEqual([theirs]);
+  });
+
+  test("one that can't be read is left out and told of, and gives its name to the next", async () => {
+    const reports: string[] = [];
+    const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
+    const sandbox = sampleSandbox();
+    const bent = sampleProcess(sandbox.id);
+    await store.commit({ changes: [insert(sandbox), ...put(bent)] });
+    tamper(path, "UPDATE processes SET state = '{}' WHERE id = ?", bent.id);
+    expect(await store.processes()).toEqual([]);
+    expect(reports).toEqual(["process"]);
+    const next = sampleProcess(sandbox.id);
+    await store.commit({ changes: put(next) });
+    expect(await store.processes()).toEqual([next]);
+  });
+
+  test("none is kept that wants something and is over, or was seen before it ran", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    await store.commit({ changes: [insert(sandbox)] });
+    const end = { state: "exited", cause: null, at: 1 } as const;
+    const seen = { state: "ready", how: "port", run: 2, generation: 1, at: 1 } as const;
+    for (const odd of [{ end, order: { do: "stop" } as const }, { seen }])
+      await expect(store.commit({ changes: put(sampleProcess(sandbox.id, odd)) })).rejects.toThrow(
+        /invariant/,
+      );
+  });
+
+  test("its runs are listed apart from other execs, newest first and page by page", async () => {
+    const { store } = await temporaryStore();
+    const sandbox = sampleSandbox();
+    const { id: of } = sampleProcess(sandbox.id);
+    const ids = [`${of}-1`, "other", `${of}-2`, `${of.slice(0, -1)}`, `${of}-10`] as ExecId[];
+    const execs = ids.map((id) => sampleExec(sandbox.id, { id }));
+    await store.commit({
+      changes: [insert(sandbox), ...execs.map((record) => ({ kind: "exec.insert", record }) as const)],
+    });
+    const listed = async (page: { before?: ExecId; limit: number }) =>
+      (await store.execs(sandbox.id, { of, ...page })).map(({ id }) => id);
+    expect(await listed({ limit: 9 })).toEqual([`${of}-10`, `${of}-2`, `${of}-1`]);
+    expect(await listed({ limit: 1, before: `${of}-10` as ExecId })).toEqual([`${of}-2`]);
   });
 });
 
@@ -922,6 +1030,7 @@ describe("the database", () => {
     await store.commit({ changes: [insert(sandbox)] });
     await store.close();
     tamper(path, "DROP TABLE previews");
+    tamper(path, "DROP TABLE processes");
     tamper(path, "DROP TABLE alerts");
     tamper(path, "DROP TABLE deliveries");
     tamper(path, "UPDATE meta SET value = '6' WHERE key = 'schema_version'");
@@ -930,6 +1039,28 @@ describe("the database", () => {
     const record = sampleAlert();
     await reopened.commit({ changes: [{ kind: "alert.fire", record }] });
     expect(await reopened.alerts({ state: "firing", limit: 9 })).toEqual([record]);
+  });
+
+  test("of the version before there were processes is brought up to date, and can keep them", async () => {
+    const { store, path } = await temporaryStore();
+    const origin = {
+      ...{ sandboxId: newSandboxId(), sandboxName: "source", checkpointId: newCheckpointId() },
+      ...{ kind: "memory" as const, generation: 1, keeperBootId: null, execs: [], processes: [] },
+    };
+    const sandbox = sampleSandbox({ forkedFrom: origin });
+    const saved = sampleCheckpoint(sandbox);
+    await store.commit({ changes: [insert(sandbox), { kind: "checkpoint.insert", record: saved }] });
+    await store.close();
+    tamper(path, "DROP TABLE processes");
+    tamper(path, "UPDATE sandboxes SET forked_from = json_remove(forked_from, '$.processes')");
+    tamper(path, "UPDATE checkpoints SET content = json_remove(content, '$.processes')");
+    tamper(path, "UPDATE meta SET value = '8' WHERE key = 'schema_version'");
+    const { store: reopened } = await temporaryStore({ path });
+    expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
+    expect(await reopened.checkpoint(saved.id)).toEqual(saved);
+    const record = sampleProcess(sandbox.id);
+    await reopened.commit({ changes: [{ kind: "process.insert", record }] });
+    expect(await reopened.processes()).toEqual([record]);
   });
 
   test("in memory works like one on disk", async () => {

@@ -75,6 +75,20 @@ export interface PreviewTable {
   content: string;
 }
 
+export interface ProcessTable {
+  position: Generated<number>;
+  id: string;
+  sandbox_id: string;
+  name: string;
+  /** JSON: what was asked for. */
+  spec: string;
+  digest: string;
+  /** JSON: how far it has come. */
+  state: string;
+  created_at: number;
+  revision: number;
+}
+
 export interface DriveTable {
   position: Generated<number>;
   id: string;
@@ -157,6 +171,7 @@ export interface Tables {
   sandboxes: SandboxTable;
   execs: ExecTable;
   checkpoints: CheckpointTable;
+  processes: ProcessTable;
   drives: DriveTable;
   previews: PreviewTable;
   alerts: AlertTable;

@@ -27,7 +27,9 @@ import {
   type OutcomeRow,
   outcomeRow,
   type PreviewRow,
+  type ProcessRow,
   previewRow,
+  processRow,
   type SandboxRow,
   sandboxRow,
 } from "./rows.ts";
@@ -104,6 +106,20 @@ function apply(statements: Statements, change: Change): void {
     case "exec.forget":
       for (const id of change.ids) forgetExec(statements, id);
       return;
+    case "process.insert":
+      statements.deleteNamesake.run(change.record);
+      statements.insertProcess.run(processRow(change.record));
+      return;
+    case "process.update": {
+      const { record, expectedRevision } = change;
+      invariant(record.revision === expectedRevision + 1, "a revision grows by one");
+      const row = { ...processRow(record), expected_revision: expectedRevision };
+      if (statements.updateProcess.run(row) !== 1) throw new StoreConflict("stale_revision");
+      return;
+    }
+    case "process.remove":
+      statements.deleteProcess.run(change);
+      return;
     case "checkpoint.insert":
       statements.insertCheckpoint.run(checkpointRow(change.record));
       return;
@@ -159,6 +175,7 @@ function apply(statements: Statements, change: Change): void {
 function dropOwned(statements: Statements, id: SandboxId): void {
   statements.deleteCheckpointsOf.run({ id });
   statements.deletePreviewsOf.run({ id });
+  statements.deleteProcessesOf.run({ id });
 }
 
 /** An exec without an outcome is nobody's to forget: it is left alone, and its key with it. */
@@ -188,6 +205,7 @@ function prepareStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ...execStatements(database, db),
     ...checkpointStatements(database, db),
     ...previewStatements(database, db),
+    ...processStatements(database, db),
     ...driveStatements(database, db),
     ...alertStatements(database, db),
     ...otherStatements(database, db),
@@ -356,6 +374,39 @@ function previewStatements(database: DatabaseSync, db: Kysely<Tables>) {
     ),
     deletePreviewsOf: prepare<{ id: string }>(database, (slot) =>
       db.deleteFrom("previews").where("sandbox_id", "=", slot("id")),
+    ),
+  };
+}
+
+function processStatements(database: DatabaseSync, db: Kysely<Tables>) {
+  return {
+    insertProcess: prepare<ProcessRow>(database, (slot) =>
+      db.insertInto("processes").values({
+        id: slot("id"),
+        sandbox_id: slot("sandbox_id"),
+        name: slot("name"),
+        spec: slot("spec"),
+        digest: slot("digest"),
+        state: slot("state"),
+        created_at: slot("created_at"),
+        revision: slot("revision"),
+      }),
+    ),
+    updateProcess: prepare<ProcessRow & { expected_revision: number }>(database, (slot) =>
+      db
+        .updateTable("processes")
+        .set({ state: slot("state"), revision: slot("revision") })
+        .where("id", "=", slot("id"))
+        .where("revision", "=", slot("expected_revision")),
+    ),
+    deleteNamesake: prepare<{ sandboxId: string; name: string }>(database, (slot) =>
+      db.deleteFrom("processes").where("sandbox_id", "=", slot("sandboxId")).where("name", "=", slot("name")),
+    ),
+    deleteProcess: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("processes").where("id", "=", slot("id")),
+    ),
+    deleteProcessesOf: prepare<{ id: string }>(database, (slot) =>
+      db.deleteFrom("processes").where("sandbox_id", "=", slot("id")),
     ),
   };
 }

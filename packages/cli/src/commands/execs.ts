@@ -4,10 +4,7 @@ import { type Command, InvalidArgumentError } from "commander";
 import { type Context, everything } from "../context.ts";
 import { report } from "../failure.ts";
 import { findSandbox } from "../lookup.ts";
-import { age, asJson, elapsed, table } from "../table.ts";
-
-/** What is shown of a command line. */
-const COMMAND_CHARACTERS = 60;
+import { age, asJson, commandLine, elapsed, table } from "../table.ts";
 
 export function registerExecs(program: Command, context: Context): void {
   registerList(program, context);
@@ -44,11 +41,6 @@ const listing = (found: readonly Exec[]): string =>
       commandLine(exec),
     ]),
   );
-
-function commandLine({ argv }: Exec): string {
-  const line = argv.join(" ");
-  return line.length > COMMAND_CHARACTERS ? `${line.slice(0, COMMAND_CHARACTERS - 1)}…` : line;
-}
 
 function registerKill(program: Command, context: Context): void {
   program

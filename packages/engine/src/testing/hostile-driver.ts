@@ -15,6 +15,8 @@ import {
   type Journals,
   type KeeperExec,
   KeeperRefusal,
+  type KeepPolicy,
+  type KeptRun,
   type LaunchOrder,
   type Link,
   LinkLost,
@@ -76,6 +78,15 @@ export interface Faults {
   startAnswer?: () => Promise<void>;
 }
 
+/** A row of runs. Waits are short here, and no row begins anew. */
+interface FakeRow {
+  policy: KeepPolicy;
+  last: ExecId;
+  state: KeptRun["state"];
+  restarts: number;
+  nextAt: number | null;
+}
+
 interface FakeExec {
   order: ExecOrder;
   stdin: Uint8Array;
@@ -116,6 +127,12 @@ class FakeInstance implements FakeDisk {
   root = true;
   full: FakeDisk["full"] = null;
   execs = new Map<ExecId, FakeExec>();
+  /** By the id of the first run. */
+  rows = new Map<ExecId, FakeRow>();
+  /** Nothing of it runs: what is due waits until it does. */
+  isFrozen: () => boolean = () => false;
+  /** Whether the keeper is one that starts commands again. */
+  canKeep = true;
   /** On disk: they outlive the processes. */
   readonly journals: Map<ExecId, FakeExec>;
   files = new Map<string, Uint8Array>();
@@ -130,6 +147,77 @@ class FakeInstance implements FakeDisk {
     this.pid = pid;
     this.bootId = bootId;
     this.journals = journals;
+  }
+
+  keep(order: ExecOrder, policy: KeepPolicy): { existed: boolean; exec: KeeperExec } {
+    if (!this.canKeep) throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+    const answer = this.start(order);
+    if (!answer.existed)
+      this.rows.set(order.id, { policy, last: order.id, state: "running", restarts: 0, nextAt: null });
+    return answer;
+  }
+
+  kept(): KeptRun[] {
+    return [...this.rows.values()].map(({ last, state, restarts, nextAt }) => ({
+      execId: last,
+      state,
+      restarts,
+      nextAt,
+    }));
+  }
+
+  #rowOf(id: ExecId): FakeRow | undefined {
+    return [...this.rows.values()].find(({ last }) => last === id);
+  }
+
+  /** What follows the end of a run. */
+  #follow(row: FakeRow, { state, exitCode }: KeeperExec): void {
+    if (row.state !== "running") return;
+    const { on, max, backoffMs } = row.policy;
+    if (state === "exited" && exitCode === 0 && on === "failure") row.state = "done";
+    else if (row.restarts >= max) row.state = "given_up";
+    else {
+      const ms = Math.min(60_000, backoffMs * 2 ** row.restarts);
+      row.state = "waiting";
+      row.nextAt = Date.now() + ms;
+      this.#beginLater(row, ms);
+    }
+  }
+
+  #beginLater(row: FakeRow, ms: number): void {
+    setTimeout(() => this.#beginNext(row), ms).unref();
+  }
+
+  /** What was due while nothing ran begins when it goes on. */
+  goOn(): void {
+    for (const row of this.rows.values()) if (row.state === "waiting") this.#beginLater(row, 1);
+  }
+
+  #beginNext(row: FakeRow): void {
+    const order = this.execs.get(row.last)?.order;
+    if (!this.alive || this.isFrozen() || row.state !== "waiting" || order === undefined) return;
+    if ([...this.rows.values()].every((each) => each !== row)) return;
+    const [process, run] = row.last.split("-");
+    const id = `${process}-${Number(run) + 1}` as ExecId;
+    Object.assign(row, { last: id, state: "running", restarts: row.restarts + 1, nextAt: null });
+    const { exec } = this.start({ ...order, id });
+    for (const link of this.links) link.tellStart(exec);
+  }
+
+  cancel(id: ExecId): void {
+    const row = this.#rowOf(id);
+    if (row?.state === "running" || row?.state === "waiting") row.state = "stopped";
+    this.end(id, -1, "", "cancelled");
+  }
+
+  forget(id: ExecId, keepJournal: boolean): void {
+    if (!this.execs.has(id) && !this.journals.has(id)) throw new KeeperRefusal("no_such_exec", "unknown");
+    const row = this.#rowOf(id);
+    if (row?.state === "waiting" || row?.state === "running")
+      throw new KeeperRefusal("exec_running", "the command is about to be started again");
+    for (const [first, each] of this.rows) if (each === row) this.rows.delete(first);
+    this.execs.delete(id);
+    if (!keepJournal) this.journals.delete(id);
   }
 
   die(): void {
@@ -197,6 +285,8 @@ class FakeInstance implements FakeDisk {
     if (exec?.known.state !== "running") return;
     this.print(id, output);
     exec.known = { ...exec.known, state, exitCode, endedAt: Date.now(), journalEnd: endOf(exec) };
+    const row = this.#rowOf(id);
+    if (row !== undefined) this.#follow(row, exec.known);
     if (silently) return;
     for (const link of this.links) link.tellEnd({ ...exec.known });
   }
@@ -207,6 +297,7 @@ interface FakeCheckpoint {
   bootId: string;
   greeted: number;
   execs: Map<ExecId, FakeExec>;
+  rows: Map<ExecId, FakeRow>;
   files: Map<string, Uint8Array>;
   /** Paths at which its memory has mounts. */
   mounts: readonly MountPoint[];
@@ -221,6 +312,9 @@ interface FakeSaved extends FakeCheckpoint {
 /** Execs are files and memory: two copies have nothing in common. */
 const copied = (execs: Iterable<[ExecId, FakeExec]>): Map<ExecId, FakeExec> =>
   new Map([...execs].map(([id, exec]) => [id, { ...exec, records: [...exec.records] }]));
+
+const copiedRows = (rows: Iterable<[ExecId, FakeRow]>): Map<ExecId, FakeRow> =>
+  new Map([...rows].map(([id, row]) => [id, { ...row }]));
 
 const etc = (name: string): [string, Uint8Array][] => [
   ["/etc/hostname", Buffer.from(`${name}\n`)],
@@ -244,6 +338,7 @@ class FakeLink implements Link {
   readonly #faults: Faults;
   readonly #over = Promise.withResolvers<string>();
   #listeners: ((exec: KeeperExec) => void)[] = [];
+  #startListeners: ((exec: KeeperExec) => void)[] = [];
   #open = true;
 
   constructor(instance: FakeInstance, faults: Faults) {
@@ -275,15 +370,12 @@ class FakeLink implements Link {
     this.#listeners.push(listener);
   }
 
-  async keepExec(): Promise<never> {
-    throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
+  tellStart(exec: KeeperExec): void {
+    for (const listener of this.#startListeners) listener(exec);
   }
-
-  async listKept() {
-    return [];
+  onExecStart(listener: (exec: KeeperExec) => void): void {
+    this.#startListeners.push(listener);
   }
-
-  onExecStart(): void {}
 
   #check(): FakeInstance {
     if (!this.#open) throw new LinkLost("the link is closed", "unknown");
@@ -300,6 +392,16 @@ class FakeLink implements Link {
     if (!order.id.startsWith("proof-")) await this.#faults.startAnswer?.();
     this.#check();
     return answer;
+  }
+  async keepExec(order: ExecOrder, policy: KeepPolicy) {
+    await this.#faults.start?.();
+    const answer = this.#check().keep(order, policy);
+    await this.#faults.startAnswer?.();
+    this.#check();
+    return answer;
+  }
+  async listKept() {
+    return this.#check().kept();
   }
   async readExec(id: ExecId, { cursor }: { cursor: number }) {
     const exec = this.#check().execs.get(id);
@@ -324,16 +426,13 @@ class FakeLink implements Link {
     this.#check();
   }
   async cancelExec(id: ExecId): Promise<void> {
-    this.#check().end(id, -1, "", "cancelled");
+    this.#check().cancel(id);
   }
   async listExecs() {
     return [...this.#check().execs.values()].map(({ known }) => ({ ...known }));
   }
   async forgetExec(id: ExecId, { keepJournal }: { keepJournal: boolean }): Promise<void> {
-    const { execs, journals } = this.#check();
-    if (!execs.has(id) && !journals.has(id)) throw new KeeperRefusal("no_such_exec", "unknown");
-    execs.delete(id);
-    if (!keepJournal) journals.delete(id);
+    this.#check().forget(id, keepJournal);
   }
   async resizeExec(): Promise<void> {
     this.#check();
@@ -391,7 +490,7 @@ export class HostileDriver implements Driver {
     if (order.restart && !this.directories.has(order.sandboxId)) throw new Error("its files are gone");
     this.#pids += 1;
     const instance = order.fork === undefined ? this.#fresh(order) : this.#forked(order, order.fork);
-    this.instances.set(order.sandboxId, instance);
+    this.#settle(order.sandboxId, instance);
     await this.faults.launchAnswer?.();
     return this.#reference(order.sandboxId, instance);
   }
@@ -422,6 +521,7 @@ export class HostileDriver implements Driver {
     if (!hasMemory) return instance;
     instance.greeted = kept.greeted;
     instance.execs = copied(kept.execs);
+    instance.rows = copiedRows(kept.rows);
     // What it does not have itself is its own disk again.
     const own = kept.mounts.filter(({ path }) => mounts?.some((each) => each.path === path));
     this.#remount(instance, own, mounts);
@@ -576,7 +676,8 @@ export class HostileDriver implements Driver {
     const execs = new Map([...there.execs].map(([key, exec]) => [key, { ...exec }]));
     const { bootId, greeted, files } = there;
     const mounts = pointsOf(there);
-    this.checkpoints.set(id, { sandboxId, bootId, greeted, execs, files, mounts });
+    const rows = copiedRows(there.rows);
+    this.checkpoints.set(id, { sandboxId, bootId, greeted, execs, rows, files, mounts });
     return { id, takenAt: Date.now(), generation, sizeBytes: 1 };
   }
 
@@ -592,11 +693,12 @@ export class HostileDriver implements Driver {
     const instance = new FakeInstance(generation, this.#pids, journals, kept.bootId);
     instance.execs = new Map([...kept.execs].map(([key, exec]) => [key, { ...exec }]));
     for (const [key, exec] of instance.execs) journals.set(key, exec);
+    instance.rows = copiedRows(kept.rows);
     instance.files = kept.files;
     instance.greeted = kept.greeted;
     this.#remount(instance, kept.mounts, order.mounts);
     this.frozen.add(sandboxId);
-    this.instances.set(sandboxId, instance);
+    this.#settle(sandboxId, instance);
     await this.faults.restoreAnswer?.();
     return this.#reference(sandboxId, instance);
   }
@@ -615,6 +717,7 @@ export class HostileDriver implements Driver {
     this.saves += 1;
     const { bootId, greeted } = there;
     const execs = copied(kind === "memory" ? there.execs : []);
+    const rows = copiedRows(kind === "memory" ? there.rows : []);
     const journals = copied([...there.journals].filter(([key]) => order.journals.includes(key)));
     const files = new Map(there.files);
     const mounts = pointsOf(there);
@@ -623,7 +726,7 @@ export class HostileDriver implements Driver {
     await this.faults.save?.(order, signal);
     if (SAVED_BYTES > maxBytes) throw new Error("no space left on device");
     this.halfSaved.delete(id);
-    this.saved.set(id, { sandboxId, kind, bootId, greeted, execs, journals, files, mounts });
+    this.saved.set(id, { sandboxId, kind, bootId, greeted, execs, rows, journals, files, mounts });
     await this.faults.saveAnswer?.();
     return { sizeBytes: SAVED_BYTES, memoryBytes: kind === "memory" ? 1 : 0 };
   }
@@ -653,6 +756,14 @@ export class HostileDriver implements Driver {
   async thaw(id: SandboxId): Promise<void> {
     await this.faults.thaw?.();
     this.frozen.delete(id);
+    this.instances.get(id)?.goOn();
+  }
+
+  /** It is there, and runs unless it is frozen. */
+  #settle(id: SandboxId, instance: FakeInstance): void {
+    instance.isFrozen = () => this.frozen.has(id);
+    this.instances.set(id, instance);
+    instance.goOn();
   }
   /** What the next looks see of each. */
   readonly usages = new Map<SandboxId, Partial<Usage>>();

@@ -1,5 +1,5 @@
-import { newSandboxId } from "@holdfast/contract";
-import type { SandboxRecord } from "../records.ts";
+import { newExecId, newProcessId, newSandboxId } from "@holdfast/contract";
+import type { ExecRecord, ExecSpec, ProcessRecord, ProcessSpec, SandboxRecord } from "../records.ts";
 
 /** A sandbox as it is when it was just accepted. */
 export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxRecord => ({
@@ -30,4 +30,54 @@ export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxReco
   restarts: null,
   revision: 0,
   ...changes,
+});
+
+const commandSpec: ExecSpec = {
+  argv: ["serve"],
+  env: {},
+  cwd: "",
+  user: "",
+  timeoutMs: null,
+  stdin: null,
+  tty: null,
+  keepAwake: false,
+  onWake: null,
+};
+
+export const someExec = (over: Partial<ExecRecord> = {}): ExecRecord => ({
+  id: newExecId(),
+  sandboxId: newSandboxId(),
+  generation: 1,
+  spec: commandSpec,
+  digest: "",
+  status: "running",
+  exitCode: null,
+  signal: null,
+  cause: null,
+  dispatched: "yes",
+  outputEnd: 0,
+  createdAt: 0,
+  startedAt: 0,
+  endedAt: null,
+  ...over,
+});
+
+export const someProcess = (
+  over: Partial<ProcessRecord> = {},
+  spec: Partial<ProcessSpec> = {},
+): ProcessRecord => ({
+  id: newProcessId(),
+  sandboxId: newSandboxId(),
+  name: "web",
+  spec: { command: commandSpec, restart: null, readyWhen: null, connectBy: null, ...spec },
+  digest: "",
+  run: 1,
+  generation: 1,
+  restarts: 0,
+  order: null,
+  seen: null,
+  end: null,
+  createdAt: 0,
+  revision: 0,
+  ...over,
 });

@@ -1,6 +1,15 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import type { Checkpoint, Drive, Event, Exec, Mount, Preview, PreviewToken } from "../types.generated.ts";
+import type {
+  Checkpoint,
+  Drive,
+  Event,
+  Exec,
+  Mount,
+  Preview,
+  PreviewToken,
+  Process,
+} from "../types.generated.ts";
 
 /** A test double of the server that fails on command: each answer is written by the test, by hand. */
 export interface Seen {
@@ -213,6 +222,29 @@ export const aCheckpoint = (facts: Partial<Checkpoint> = {}): Checkpoint => ({
   sizeBytes: 23_456_789,
   memoryBytes: 12_345_678,
   execs: [],
+  ...facts,
+});
+
+export const aProcess = (facts: Partial<Process> = {}): Process => ({
+  id: "prc_0000000000000000",
+  name: "web",
+  sandboxId: "sbx_0000000000000000",
+  status: "ready",
+  cause: null,
+  ready: { at: "2026-01-01T00:00:00.000Z", how: "port" },
+  argv: ["serve"],
+  restarts: 0,
+  runs: 1,
+  nextRunAt: null,
+  execId: "prc_0000000000000000-1",
+  exec: null,
+  restart: null,
+  readyWhen: null,
+  connectBy: null,
+  keepAwake: false,
+  suspended: false,
+  createdAt: "2026-01-01T00:00:00.000Z",
+  endedAt: null,
   ...facts,
 });
 

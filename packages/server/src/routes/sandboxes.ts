@@ -14,7 +14,7 @@ import type { App, RouteContext } from "../context.ts";
 import { labelFilter, oneOfEach } from "../filters.ts";
 import { acceptedFormat } from "../output-format.ts";
 import { PROGRESS_CONTENT, PROGRESS_FORMATS, sendProgress } from "../progress-sender.ts";
-import { IdempotencyHeaders, LabelQuery, Page, ProcessList, pageOf, SandboxRef } from "../schemas.ts";
+import { IdempotencyHeaders, LabelQuery, Page, pageOf, RunningProcessList, SandboxRef } from "../schemas.ts";
 
 const tags = ["sandboxes"];
 const MAX_GRACE_MS = 60_000;
@@ -195,14 +195,14 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
   );
 
   app.get(
-    "/v1/sandboxes/:ref/processes",
+    "/v1/sandboxes/:ref/ps",
     {
       schema: {
-        operationId: "listProcesses",
-        summary: "The processes inside.",
+        operationId: "listRunningProcesses",
+        summary: "What runs inside, as its keeper sees it. Named processes are at …/processes.",
         tags,
         params: SandboxRef,
-        response: { 200: ProcessList },
+        response: { 200: RunningProcessList },
       },
       config: { errors: [...SERVING_ERRORS] },
     },

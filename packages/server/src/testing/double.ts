@@ -12,6 +12,7 @@ import {
   type Mount,
   NUMBERS,
   type Numbers,
+  type Process,
   type Sandbox,
   STATUSES,
   type Stats,
@@ -27,6 +28,7 @@ export interface EngineDouble {
   sandboxes?: Loose<EngineApi["sandboxes"]>;
   checkpoints?: Loose<EngineApi["checkpoints"]>;
   execs?: Loose<EngineApi["execs"]>;
+  processes?: Loose<EngineApi["processes"]>;
   files?: Loose<EngineApi["files"]>;
   mounts?: Loose<EngineApi["mounts"]>;
   drives?: Loose<EngineApi["drives"]>;
@@ -192,6 +194,29 @@ export const aCheckpoint = (over: Partial<Checkpoint> = {}): Checkpoint => ({
   sizeBytes: 8_192,
   memoryBytes: 4_096,
   execs: ["exe_1"],
+  ...over,
+});
+
+export const aProcess = (over: Partial<Process> = {}): Process => ({
+  id: "prc_0123456789abcdef",
+  name: "web",
+  sandboxId: "sbx_0123456789abcdef",
+  status: "ready",
+  cause: null,
+  ready: { at: "2025-01-01T00:00:00.000Z", how: "port" },
+  argv: ["serve"],
+  restarts: 0,
+  runs: 1,
+  nextRunAt: null,
+  execId: "prc_0123456789abcdef-1",
+  exec: anExec({ id: "prc_0123456789abcdef-1" }),
+  restart: { on: "always", max: 10, backoffMs: 1_000 },
+  readyWhen: { port: 3_000, withinMs: 60_000 },
+  connectBy: null,
+  keepAwake: false,
+  suspended: false,
+  createdAt: "2025-01-01T00:00:00.000Z",
+  endedAt: null,
   ...over,
 });
 

@@ -12,8 +12,11 @@ import {
   newDriveId,
   newExecId,
   newPreviewId,
+  newProcessId,
   newSandboxId,
   newTokenId,
+  PROCESS_ENDS,
+  type ProcessId,
   type SandboxId,
   SEVERITIES,
   STOP_REASONS,
@@ -30,6 +33,8 @@ import type {
   Origin,
   PhaseState,
   PreviewRecord,
+  ProcessRecord,
+  ProcessSpec,
   SandboxRecord,
   SavedCheckpoint,
 } from "@holdfast/engine";
@@ -117,6 +122,7 @@ export function sampleCheckpoint(
     spec,
     sandboxName,
     execs: [{ id, keeperId: id, spec: execSpec, digest, startedAt }],
+    processes: [],
     execIds: [id],
     ...changes,
   };
@@ -210,6 +216,8 @@ const spec = record({
 
 const execId = fc.stringMatching(/^[A-Za-z0-9][A-Za-z0-9_-]{0,20}$/) as fc.Arbitrary<ExecId>;
 
+const processId = fc.stringMatching(/^prc_[a-z0-9]{16}$/) as fc.Arbitrary<ProcessId>;
+
 const origin: fc.Arbitrary<Origin> = record({
   sandboxId: fc.constantFrom("sbx_0123456789abcdef", "sbx_zzzzzzzzzzzzzzzz") as fc.Arbitrary<SandboxId>,
   sandboxName: fc.string({ minLength: 1 }),
@@ -218,6 +226,7 @@ const origin: fc.Arbitrary<Origin> = record({
   generation: count,
   keeperBootId: orNull(text),
   execs: fc.array(record({ id: execId, from: execId, keeperId: execId }), { maxLength: 3 }),
+  processes: fc.array(record({ id: processId, from: processId, keeperId: processId }), { maxLength: 2 }),
 });
 
 const path = fc.stringMatching(/^\/[a-z ]{1,10}$/);
@@ -385,6 +394,66 @@ const anyExecSpec: fc.Arbitrary<ExecRecord["spec"]> = record({
 
 const digest = fc.stringMatching(/^[0-9a-f]{0,64}$/);
 
+const portWithin = record({ port: count, withinMs: count });
+const anyProcessSpec: fc.Arbitrary<ProcessSpec> = record({
+  command: anyExecSpec,
+  restart: orNull(record({ on: fc.constantFrom("failure", "always"), max: count, backoffMs: count })),
+  readyWhen: orNull(fc.oneof(portWithin, record({ output: text, withinMs: count }))),
+  connectBy: orNull(portWithin),
+});
+
+const seenFields = { run: is(1), generation: count, at: time };
+
+/** Any process that may be written. */
+export const anyProcess = (sandboxId: SandboxId): fc.Arbitrary<ProcessRecord> =>
+  fc
+    .tuple(
+      record({
+        name: fc.uuid(),
+        spec: anyProcessSpec,
+        digest,
+        run: fc.integer({ min: 1 }),
+        generation: count,
+        restarts: count,
+        seen: orNull(
+          fc.oneof(
+            record({ ...seenFields, state: is("ready"), how: fc.constantFrom("port", "output") }),
+            record({ ...seenFields, state: is("unready"), cause }),
+          ),
+        ),
+        createdAt: time,
+        revision: count,
+      }),
+      fc.oneof(
+        record({
+          order: orNull(fc.oneof(record({ do: is("stop") }), record({ do: is("restart"), after: count }))),
+          end: is(null),
+        }),
+        record({
+          order: is(null),
+          end: record({ state: fc.constantFrom(...PROCESS_ENDS), cause: orNull(cause), at: time }),
+        }),
+      ),
+    )
+    .map(([rest, end]) => ({ id: newProcessId(), sandboxId, ...rest, ...end }) as ProcessRecord);
+
+export const sampleProcess = (sandboxId: SandboxId, changes: Partial<ProcessRecord> = {}): ProcessRecord => ({
+  id: newProcessId(),
+  sandboxId,
+  name: "web",
+  spec: { command: sampleExec(sandboxId).spec, restart: null, readyWhen: null, connectBy: null },
+  digest: "d",
+  run: 1,
+  generation: 1,
+  restarts: 0,
+  order: null,
+  seen: null,
+  end: null,
+  createdAt: 1_000,
+  revision: 0,
+  ...changes,
+});
+
 /** Any checkpoint that may be inserted. */
 export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoint> =>
   record({
@@ -401,6 +470,18 @@ export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoin
       record({ id: execId, keeperId: execId, spec: anyExecSpec, digest, startedAt: orNull(time) }),
       { maxLength: 3 },
     ),
+    processes: fc.array(
+      record({
+        id: processId,
+        keeperId: processId,
+        name: fc.string({ minLength: 1 }),
+        spec: anyProcessSpec,
+        digest,
+        run: fc.integer({ min: 1 }),
+        restarts: count,
+      }),
+      { maxLength: 2 },
+    ),
   }).map(
     (rest): SavedCheckpoint => ({
       id: newCheckpointId(),
@@ -411,7 +492,14 @@ export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoin
   );
 
 /** What a listing has of it. */
-export function summaryOf({ keeperBootId, spec, sandboxName, execs, ...summary }: SavedCheckpoint) {
+export function summaryOf({
+  keeperBootId,
+  spec,
+  sandboxName,
+  execs,
+  processes,
+  ...summary
+}: SavedCheckpoint) {
   return summary;
 }
 

@@ -1,0 +1,612 @@
+import type { ExecId, Process, SandboxId, StartProcess } from "@holdfast/contract";
+import { describe, expect, it } from "vitest";
+import type { EngineApi } from "./api.ts";
+import { KeeperRefusal, LinkLost } from "./ports.ts";
+import { eventsOf } from "./testing/asleep.ts";
+import { fork, save } from "./testing/forked.ts";
+import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+
+const QUICK = { readyPollMinMs: 5, readyPollMaxMs: 20, unreadyPollMs: 30, readyDialMs: 200 };
+const keep = { on: "failure", max: 3, backoffMs: 10 } as const;
+
+async function boxed(numbers: Parameters<typeof world>[0] = {}) {
+  const all = await world({ ...QUICK, ...numbers });
+  const { sandbox } = await all.create("box");
+  const id = sandbox.id as SandboxId;
+  const instance = () => {
+    const there = all.driver.instances.get(id);
+    if (there === undefined) throw new Error("there is no instance");
+    return there;
+  };
+  return { ...all, id, instance };
+}
+
+const start = (engine: EngineApi, more: Partial<StartProcess> = {}, waitMs?: number) =>
+  engine.processes.start("box", { name: "web", argv: ["serve"], ...more }, { waitMs, signal });
+const shown = (engine: EngineApi, name = "web") => engine.processes.get("box", name);
+const run = ({ id }: Pick<Process, "id">, number: number) => `${id}-${number}` as ExecId;
+const becomes = async (engine: EngineApi, want: object) => {
+  await eventually(async () => expect(await shown(engine)).toMatchObject(want));
+  return shown(engine);
+};
+const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+const outcome = (engine: EngineApi, id: string) => engine.execs.wait(id, { waitMs: 10_000, signal });
+
+describe("a named process", () => {
+  it("runs under an exec of its own, is found by name and id, and does not hold its sandbox awake", async () => {
+    const { engine } = await boxed();
+    const { process, followed } = await start(engine);
+    expect(followed).toBe(false);
+    expect(process).toMatchObject({
+      name: "web",
+      status: "ready",
+      ready: { how: "running" },
+      runs: 1,
+      restarts: 0,
+      execId: run(process, 1),
+      exec: { status: "running", keepAwake: false },
+      suspended: false,
+    });
+    expect(await shown(engine, process.id)).toMatchObject({ name: "web" });
+    expect((await engine.processes.list("box")).items.map(({ name }) => name)).toEqual(["web"]);
+    expect(await eventsOf(engine, "box")).toContain("process.started");
+  });
+
+  it("is followed when it is started again in the same way, and is a conflict otherwise", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine);
+    expect(await start(engine)).toMatchObject({ followed: true, process: { id: process.id } });
+    expect(await codeOf(start(engine, { argv: ["other"] }))).toBe("process_conflict");
+    expect(await codeOf(start(engine, { restart: keep }))).toBe("process_conflict");
+    expect(instance().starts).toBeGreaterThan(0);
+    expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
+  it("is started once by two who start it at once", async () => {
+    const { engine } = await boxed();
+    const [one, other] = await Promise.all([start(engine), start(engine)]);
+    expect(one.process.id).toBe(other.process.id);
+    expect([one.followed, other.followed].sort()).toEqual([false, true]);
+  });
+
+  it("that is over gives its name to the next, and is then found no more; its runs are", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine);
+    instance().end(run(process, 1), 3, "so much\n");
+    await becomes(engine, { status: "exited", exec: { exitCode: 3 } });
+    const next = await start(engine, { argv: ["other"] });
+    expect(next.followed).toBe(false);
+    expect(await codeOf(shown(engine, process.id))).toBe("process_not_found");
+    expect(await engine.execs.get(run(process, 1))).toMatchObject({ exitCode: 3 });
+    expect(await codeOf(shown(engine, "nobody"))).toBe("process_not_found");
+  });
+
+  it("takes no id that is Holdfast's own from callers of execs", async () => {
+    const { engine } = await boxed();
+    const id = "prc_0123456789abcdef-1";
+    expect(await codeOf(engine.execs.start("box", { id, argv: ["x"] }, { signal }))).toBe("invalid_request");
+  });
+
+  it("makes room for another when there are too many, unless all of them run", async () => {
+    const { engine, instance } = await boxed({ processesPerSandbox: 2 });
+    const { process } = await start(engine, { name: "one" });
+    await start(engine, { name: "two" });
+    expect(await codeOf(start(engine, { name: "three" }))).toBe("too_many_processes");
+    instance().end(run(process, 1), 0, "");
+    await eventually(async () => expect((await shown(engine, "one")).status).toBe("exited"));
+    await start(engine, { name: "three" });
+    const names = (await engine.processes.list("box")).items.map(({ name }) => name);
+    expect(names).toEqual(["two", "three"]);
+  });
+
+  it("is not started where that can't be stored", async () => {
+    const { engine, store, instance } = await boxed();
+    const commit = store.commit.bind(store);
+    store.commit = () => Promise.reject(new Error("no room"));
+    expect(await codeOf(start(engine))).toBe("internal");
+    store.commit = commit;
+    expect((await engine.processes.list("box")).items).toEqual([]);
+    expect([...instance().execs.keys()].filter((id) => id.startsWith("prc_"))).toEqual([]);
+    expect((await start(engine)).process.status).toBe("ready");
+  });
+
+  it("that its keeper can't start again says what to do, and runs nowhere", async () => {
+    const { engine, instance } = await boxed();
+    instance().canKeep = false;
+    expect(await codeOf(start(engine, { restart: keep }))).toBe("process_unsupported");
+    await becomes(engine, { status: "given_up", exec: { status: "refused", dispatched: "no" } });
+    expect((await start(engine, { name: "plain" })).process.status).toBe("ready");
+  });
+});
+
+describe("a process that ends", () => {
+  it("is started again by its keeper; every run has its own outcome and journal", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    instance().end(run(process, 1), 1, "first\n");
+    await becomes(engine, { status: "ready", runs: 2, restarts: 1, execId: run(process, 2) });
+    instance().end(run(process, 2), 2, "second\n");
+    await becomes(engine, { status: "ready", runs: 3, restarts: 2 });
+    expect(await outcome(engine, run(process, 1))).toMatchObject({ exitCode: 1, stdout: "first\n" });
+    expect(await outcome(engine, run(process, 2))).toMatchObject({ exitCode: 2, stdout: "second\n" });
+    const { items } = await engine.processes.runs("box", "web", { limit: 10 });
+    expect(items.map(({ id }) => id)).toEqual([3, 2, 1].map((number) => run(process, number)));
+    const { items: events } = await engine.events({ ref: "box", types: ["process.restarted"], limit: 10 });
+    expect(events.map(({ data }) => data)).toMatchObject([
+      { run: 2, restarts: 1, last: { status: "exited", exitCode: 1 } },
+      { run: 3, restarts: 2, last: { status: "exited", exitCode: 2 } },
+    ]);
+  });
+
+  it("too often is given up, and says so", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { argv: ["exit", "1"], restart: { ...keep, max: 2 } }, 0);
+    const over = await becomes(engine, { status: "given_up", runs: 3, restarts: 2 });
+    expect(over.cause).toMatchObject({ code: "too_many_restarts" });
+    expect(over.cause?.message).toContain("exited with 1");
+    expect(over.endedAt).not.toBeNull();
+    expect(instance().execs.has(run(process, 4))).toBe(false);
+    expect(await eventsOf(engine, "box")).toContain("process.given_up");
+  });
+
+  it("is not taken for unknown to its keeper, because its start was still on its way when that was asked", async () => {
+    const { engine, driver, store, instance } = await boxed();
+    const { process: one } = await start(engine, { name: "one", restart: { ...keep, max: 0 } });
+    const commit = store.commit.bind(store);
+    store.commit = async (order) => {
+      // What becomes of the first takes long to be written; meanwhile the other begins, and ends.
+      if (order.events?.some(({ type }) => type === "process.given_up")) await later(150);
+      return commit(order);
+    };
+    driver.faults.start = () => later(60);
+    const starting = start(engine, { argv: ["exit", "1"], restart: { ...keep, max: 0 } }, 0);
+    await later(20);
+    instance().end(run(one, 1), 1, "");
+    const { process } = await starting;
+    await becomes(engine, { status: "given_up", runs: 1 });
+    expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
+  it("with 0 is done where only failures are followed", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    instance().end(run(process, 1), 0, "");
+    await becomes(engine, { status: "exited", runs: 1 });
+  });
+
+  it("is put on record though its end comes before the answer to its start, and the next run before that", async () => {
+    const { engine, driver, instance } = await boxed();
+    driver.faults.startAnswer = async () => {
+      const [id] = [...instance().execs.keys()].filter((each) => each.startsWith("prc_"));
+      if (id !== undefined) instance().end(id, 1, "");
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    };
+    const { process } = await start(engine, { restart: keep });
+    driver.faults = {};
+    expect(await outcome(engine, run(process, 1))).toMatchObject({ status: "exited", exitCode: 1 });
+    await becomes(engine, { status: "ready", runs: 2 });
+  });
+
+  it("while the link is down is found again with all its runs", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, max: 9 } });
+    driver.faults.connect = () => Promise.reject(new Error("no link"));
+    for (const link of [...instance().links]) link.drop("cut");
+    for (const number of [1, 2, 3]) {
+      instance().end(run(process, number), number, `${number}`);
+      await eventually(() => expect(instance().execs.has(run(process, number + 1))).toBe(true));
+    }
+    expect(await shown(engine)).toMatchObject({ runs: 1 });
+    driver.faults = {};
+    await becomes(engine, { status: "ready", runs: 4, restarts: 3 });
+    for (const number of [1, 2, 3])
+      expect(await outcome(engine, run(process, number))).toMatchObject({ exitCode: number });
+    expect(instance().execs.get(run(process, 4))?.known.state).toBe("running");
+  });
+
+  it("while no server runs is found again with all its runs, and with what became of it", async () => {
+    const { engine, instance, restart } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, max: 1 } });
+    await engine.stop();
+    instance().end(run(process, 1), 1, "one");
+    await eventually(() => expect(instance().execs.has(run(process, 2))).toBe(true));
+    instance().end(run(process, 2), 2, "two");
+    const next = await restart();
+    await becomes(next, { status: "given_up", runs: 2 });
+    expect(await outcome(next, run(process, 1))).toMatchObject({ exitCode: 1, stdout: "one" });
+    expect(await outcome(next, run(process, 2))).toMatchObject({ exitCode: 2, stdout: "two" });
+  });
+
+  it("is waiting between two runs, also for a server that has just started", async () => {
+    const { engine, instance, restart } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
+    instance().end(run(process, 1), 7, "");
+    const waits = await becomes(engine, { status: "waiting" });
+    expect(waits.cause?.message).toContain("exited with 7");
+    expect(Date.parse(waits.nextRunAt ?? "")).toBeGreaterThan(Date.now());
+    await engine.stop();
+    const next = await restart();
+    await eventually(async () => expect((await shown(next)).nextRunAt).not.toBeNull());
+    expect(await shown(next)).toMatchObject({ status: "waiting", runs: 1, exec: { exitCode: 7 } });
+  });
+
+  it("is not counted as one of the steps that callers may take", async () => {
+    const all = await world(QUICK);
+    const { engine, driver } = all;
+    const lifecycle = { maxExecs: 2 };
+    const { sandbox } = await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
+    const { process } = await start(engine, { restart: keep });
+    driver.instances.get(sandbox.id as SandboxId)?.end(run(process, 1), 1, "");
+    await becomes(engine, { runs: 2 });
+    await engine.execs.start("box", { argv: ["sleep"] }, { signal });
+    expect(await codeOf(engine.execs.start("box", { argv: ["sleep"] }, { signal }))).toBe("exec_limit");
+  });
+
+  it("keeps its last run for as long as that may be followed by another", async () => {
+    const { engine, instance } = await boxed({ execRetentionMs: 1, retentionEveryMs: 20 });
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
+    instance().end(run(process, 1), 7, "");
+    await becomes(engine, { status: "waiting" });
+    const other = await engine.execs.start("box", { argv: ["exit", "0"] }, { signal });
+    await eventually(async () =>
+      expect(await codeOf(engine.execs.get(other.exec.id))).toBe("exec_not_found"),
+    );
+    expect(await engine.execs.get(run(process, 1))).toMatchObject({ exitCode: 7 });
+    await engine.processes.stop("box", "web", signal);
+    await eventually(async () =>
+      expect(await codeOf(engine.execs.get(run(process, 1)))).toBe("exec_not_found"),
+    );
+    expect(await shown(engine)).toMatchObject({ status: "stopped", exec: null });
+  });
+});
+
+describe("an order", () => {
+  it("to stop ends the run and what would follow, and is done once", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, on: "always" } });
+    const stopped = await engine.processes.stop("box", "web", signal);
+    expect(stopped).toMatchObject({ status: "stopped", exec: { status: "cancelled" } });
+    expect(await engine.processes.stop("box", process.id, signal)).toEqual(stopped);
+    expect(instance().kept()).toMatchObject([{ state: "stopped" }]);
+    expect(await eventsOf(engine, "box")).toContain("process.stopped");
+  });
+
+  it("to stop one that waits ends the waiting", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
+    instance().end(run(process, 1), 1, "");
+    await becomes(engine, { status: "waiting" });
+    expect(await engine.processes.stop("box", "web", signal)).toMatchObject({
+      status: "stopped",
+      exec: { status: "exited", exitCode: 1 },
+    });
+    expect(instance().kept()).toMatchObject([{ state: "stopped" }]);
+  });
+
+  it("to stop is carried out by the next server where this one could not", async () => {
+    const { engine, instance, restart } = await boxed({ keeperCallMs: 50 });
+    const { process } = await start(engine, { restart: keep });
+    const { links } = instance();
+    for (const link of links) link.cancelExec = () => Promise.reject(new LinkLost("cut", "unknown"));
+    expect(await engine.processes.stop("box", "web", signal)).toMatchObject({ status: "ready" });
+    await engine.stop();
+    const next = await restart();
+    await becomes(next, { status: "stopped" });
+    expect(await outcome(next, run(process, 1))).toMatchObject({ status: "cancelled" });
+  });
+
+  it("to end a run's exec is one to stop the process", async () => {
+    const { engine } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    await engine.execs.cancel(run(process, 1), signal);
+    await becomes(engine, { status: "stopped" });
+  });
+
+  it("to restart ends the run and begins the next, of one that runs, waits or is over", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
+    const again = () => engine.processes.restart("box", "web", { signal });
+    expect(await again()).toMatchObject({ status: "ready", runs: 2 });
+    expect(await outcome(engine, run(process, 1))).toMatchObject({ status: "cancelled" });
+    instance().end(run(process, 2), 1, "");
+    await becomes(engine, { status: "waiting" });
+    expect(await again()).toMatchObject({ status: "ready", runs: 3 });
+    await engine.processes.stop("box", "web", signal);
+    expect(await again()).toMatchObject({ status: "ready", runs: 4, endedAt: null });
+    expect([...instance().execs.values()].filter(({ known }) => known.state === "running")).toHaveLength(1);
+  });
+
+  it("to restart one that nothing would start again does", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine);
+    instance().end(run(process, 1), 1, "");
+    await becomes(engine, { status: "exited" });
+    expect(await engine.processes.restart("box", "web", { signal })).toMatchObject({
+      status: "ready",
+      runs: 2,
+    });
+  });
+
+  it("to delete the sandbox ends all of it", async () => {
+    const { engine, store } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    await remove(engine, "box");
+    expect(await engine.execs.get(run(process, 1))).toMatchObject({ status: "cancelled" });
+    expect(await store.processes()).toEqual([]);
+  });
+});
+
+describe("readiness", () => {
+  it("by output comes when the text is there, cut by records or not", async () => {
+    const { engine, instance } = await boxed();
+    const readyWhen = { output: "listening" };
+    const { process } = await start(engine, { readyWhen }, 0);
+    instance().print(run(process, 1), "not yet: lis");
+    await new Promise((resolve) => setTimeout(resolve, 60));
+    expect(await shown(engine)).toMatchObject({ status: "starting", ready: null });
+    instance().print(run(process, 1), "tening at 80\n");
+    await becomes(engine, { status: "ready", ready: { how: "output" } });
+    expect(await eventsOf(engine, "box")).toContain("process.ready");
+  });
+
+  it("by port comes when something listens, and whoever starts it waits for that", async () => {
+    const { engine, driver } = await boxed();
+    setTimeout(() => driver.echoes.add(3000), 60);
+    const { process } = await start(engine, { readyWhen: { port: 3000 } });
+    expect(process).toMatchObject({ status: "ready", ready: { how: "port" } });
+  });
+
+  it("that does not come in time is told with the reason, and may come later", async () => {
+    const { engine, driver } = await boxed();
+    const { process } = await start(engine, { readyWhen: { port: 3000, withinMs: 40 } });
+    expect(process).toMatchObject({ status: "unready", cause: { code: "port_closed" } });
+    expect(process.cause?.message).toContain("3000");
+    driver.faults.dial = () => Promise.reject(new KeeperRefusal("system", "timed out", "ETIMEDOUT"));
+    driver.faults = {};
+    driver.echoes.add(3000);
+    await becomes(engine, { status: "ready" });
+    const told = (await eventsOf(engine, "box")).filter((type) => type.startsWith("process."));
+    expect(told).toEqual(["process.started", "process.unready", "process.ready"]);
+  });
+
+  it("is not what an impostor answers", async () => {
+    const { engine, driver } = await boxed();
+    driver.echoes.add(3000);
+    const dial = driver.dial.bind(driver);
+    driver.dial = async (...args) => ({ ...(await dial(...args)), bootId: "another" });
+    const { process } = await start(engine, { readyWhen: { port: 3000, withinMs: 40 } });
+    expect(process).toMatchObject({ status: "unready", cause: { code: "port_unreachable" } });
+  });
+
+  it("is asked of every run anew", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep, readyWhen: { output: "up" } }, 0);
+    instance().print(run(process, 1), "up");
+    await becomes(engine, { status: "ready" });
+    instance().end(run(process, 1), 1, "");
+    await becomes(engine, { status: "starting", runs: 2, ready: null });
+    instance().print(run(process, 2), "up");
+    await becomes(engine, { status: "ready", runs: 2 });
+  });
+
+  it("is known to the next server", async () => {
+    const { engine, driver, restart } = await boxed();
+    driver.echoes.add(3000);
+    const { process } = await start(engine, { readyWhen: { port: 3000 } });
+    await engine.stop();
+    const next = await restart();
+    expect(await shown(next)).toMatchObject({ status: "ready", ready: process.ready });
+  });
+});
+
+describe("through standby", () => {
+  it("it is suspended, wakes nobody, and is the same run after the wake, looked at anew", async () => {
+    const { engine, driver } = await boxed();
+    driver.echoes.add(3000);
+    const { process } = await start(engine, { restart: keep, readyWhen: { port: 3000 } });
+    await engine.sandboxes.standby("box", signal);
+    let dials = 0;
+    driver.faults.dial = async () => {
+      dials += 1;
+    };
+    expect(await shown(engine)).toMatchObject({ status: "ready", suspended: true });
+    expect(await engine.sandboxes.get("box")).toMatchObject({ status: "standby" });
+    expect(dials).toBe(0);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, {
+      status: "ready",
+      suspended: false,
+      execId: run(process, 1),
+      ready: process.ready,
+    });
+    expect(dials).toBeGreaterThan(0);
+  });
+
+  it("what nobody connects to in time after a wake is unready, with the reason, until somebody does", async () => {
+    const { engine, driver } = await boxed();
+    await start(engine, { connectBy: { port: 3000, withinMs: 40 } });
+    expect(await shown(engine)).toMatchObject({ status: "ready" });
+    await engine.sandboxes.standby("box", signal);
+    await engine.sandboxes.wake("box", signal);
+    const late = await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
+    expect(late.cause?.message).toContain("Nothing listens at port 3000");
+    driver.echoes.add(3000);
+    await becomes(engine, { status: "ready", ready: { how: "port" } });
+  });
+
+  it("a run that ends before anybody could connect says so", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { connectBy: { port: 3000, withinMs: 60_000 } });
+    await engine.sandboxes.standby("box", signal);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "starting" });
+    instance().end(run(process, 1), 9, "");
+    await becomes(engine, { status: "exited" });
+    await eventually(async () => {
+      const { items } = await engine.events({ ref: "box", types: ["process.unready"], limit: 9 });
+      expect(items).toMatchObject([{ data: { cause: { code: "run_ended" } } }]);
+    });
+  });
+
+  it("one that waited goes on waiting, and its keeper begins the next run after the wake", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 300 } });
+    instance().end(run(process, 1), 1, "");
+    await becomes(engine, { status: "waiting" });
+    await engine.sandboxes.standby("box", signal);
+    expect(await shown(engine)).toMatchObject({ status: "waiting", suspended: true, runs: 1 });
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "ready", runs: 2 });
+  });
+
+  it("to stop it wakes its sandbox", async () => {
+    const { engine } = await boxed();
+    await start(engine, { restart: keep });
+    await engine.sandboxes.standby("box", signal);
+    expect(await engine.processes.stop("box", "web", signal)).toMatchObject({ status: "stopped" });
+    expect(await engine.sandboxes.get("box")).toMatchObject({ status: "ready" });
+  });
+
+  it("an idle sandbox sleeps with it unless it is to keep it awake", async () => {
+    const all = await world(QUICK);
+    const { engine } = all;
+    const lifecycle = { idleStandbyMs: 50 };
+    await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
+    await engine.sandboxes.create({ name: "up", lifecycle }, { wait: true, signal });
+    await start(engine);
+    await engine.processes.start("up", { name: "web", argv: ["serve"], keepAwake: true }, { signal });
+    await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("standby"));
+    expect((await engine.sandboxes.get("up")).status).toBe("ready");
+  });
+});
+
+describe("where memory is lost", () => {
+  it("one that is started again is, under the next number, once its sandbox is proven", async () => {
+    const { engine, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    await engine.sandboxes.restart("box", signal);
+    await becomes(engine, { status: "ready", runs: 2, execId: run(process, 2) });
+    expect(await outcome(engine, run(process, 1))).toMatchObject({ status: "lost" });
+    instance().end(run(process, 2), 1, "");
+    await becomes(engine, { status: "ready", runs: 3 });
+  });
+
+  it("one that is not is lost, and says so", async () => {
+    const { engine } = await boxed();
+    await start(engine);
+    await engine.sandboxes.restart("box", signal);
+    await becomes(engine, { status: "lost", runs: 1 });
+    expect(await eventsOf(engine, "box")).toContain("process.lost");
+  });
+
+  it("with a sandbox that failed it waits, can be stopped, and goes on when that is restarted", async () => {
+    const { engine, instance } = await boxed();
+    await start(engine, { restart: keep });
+    await start(engine, { name: "other", restart: keep });
+    instance().die();
+    await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("failed"));
+    await becomes(engine, { status: "waiting" });
+    expect(await engine.processes.stop("box", "other", signal)).toMatchObject({ status: "stopped" });
+    await engine.sandboxes.restart("box", signal);
+    await becomes(engine, { status: "ready", runs: 2 });
+    expect(await shown(engine, "other")).toMatchObject({ status: "stopped", runs: 1 });
+  });
+
+  it("where standby keeps files only it is begun anew by the wake", async () => {
+    const { engine, driver } = await boxed();
+    driver.standby = { kind: "files", why: "not here" };
+    await start(engine, { restart: keep });
+    await start(engine, { name: "plain" });
+    await engine.sandboxes.standby("box", signal);
+    await becomes(engine, { status: "waiting", suspended: true });
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "ready", runs: 2 });
+    await eventually(async () => expect((await shown(engine, "plain")).status).toBe("lost"));
+  });
+
+  it("is begun anew by the next server where this one ended before it could", async () => {
+    const { engine, restart, instance } = await boxed();
+    await start(engine, { restart: keep });
+    await engine.stop();
+    instance().die();
+    const next = await restart();
+    await next.sandboxes.restart("box", signal);
+    await becomes(next, { status: "ready", runs: 2 });
+  });
+});
+
+describe("in a fork", () => {
+  it("it goes on under a name of its own, and so do the runs that its keeper begins later", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, max: 9 } });
+    instance().end(run(process, 1), 1, "");
+    await becomes(engine, { status: "ready", runs: 2 });
+    const made = await fork(engine, (await save(engine, "box")).id);
+    const list = async () => (await engine.processes.list(made.id)).items;
+    await eventually(async () =>
+      expect(await list()).toMatchObject([{ name: "web", status: "ready", runs: 2 }]),
+    );
+    const [own] = await list();
+    if (own === undefined) throw new Error("the fork has no process");
+    expect(own.id).not.toBe(process.id);
+    expect(own.execId).toBe(run(own, 2));
+    const copy = driver.instances.get(made.id as SandboxId);
+    copy?.end(run(process, 2), 5, "of the fork");
+    await eventually(async () => expect(await list()).toMatchObject([{ status: "ready", runs: 3 }]));
+    expect(await outcome(engine, run(own, 2))).toMatchObject({ exitCode: 5, stdout: "of the fork" });
+    copy?.end(run(process, 3), 6, "later");
+    await eventually(async () => expect(await list()).toMatchObject([{ runs: 4 }]));
+    expect(await outcome(engine, run(own, 3))).toMatchObject({ exitCode: 6, stdout: "later" });
+    expect(await shown(engine)).toMatchObject({ status: "ready", runs: 2, id: process.id });
+    expect(copy?.execs.get(run(process, 4))?.known.state).toBe("running");
+    await engine.processes.stop(made.id, "web", signal);
+    expect(copy?.execs.get(run(process, 4))?.known.state).toBe("cancelled");
+    expect(await shown(engine)).toMatchObject({ status: "ready" });
+  });
+
+  it("of a fork, and one that waited, go on as well", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process } = await start(engine, { restart: { ...keep, backoffMs: 400 } });
+    const first = await fork(engine, (await save(engine, "box")).id, { name: "first" });
+    const copy = driver.instances.get(first.id as SandboxId);
+    copy?.end(run(process, 1), 1, "");
+    await eventually(async () => expect((await engine.processes.get("first", "web")).status).toBe("waiting"));
+    const second = await fork(engine, (await save(engine, "first")).id, { name: "second" });
+    await eventually(async () =>
+      expect(await engine.processes.get("second", "web")).toMatchObject({ status: "ready", runs: 2 }),
+    );
+    expect(driver.instances.get(second.id as SandboxId)?.execs.has(run(process, 2))).toBe(true);
+    expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
+  it("a run that can't be put on record at once is not taken for a stranger's", async () => {
+    const { engine, driver, store } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    const made = await fork(engine, (await save(engine, "box")).id, { name: "copy" });
+    const copy = driver.instances.get(made.id as SandboxId);
+    driver.faults.connect = () => Promise.reject(new Error("no link"));
+    for (const link of [...(copy?.links ?? [])]) link.drop("cut");
+    copy?.end(run(process, 1), 1, "");
+    await eventually(() => expect(copy?.execs.has(run(process, 2))).toBe(true));
+    const commit = store.commit.bind(store);
+    let refusals = 0;
+    store.commit = async (order) => {
+      if (!order.changes.some(({ kind }) => kind === "exec.insert") || refusals === 2) return commit(order);
+      refusals += 1;
+      throw new Error("no room");
+    };
+    driver.faults = {};
+    await eventually(async () =>
+      expect(await engine.processes.get("copy", "web")).toMatchObject({ status: "ready", runs: 2 }),
+    );
+    expect(copy?.execs.get(run(process, 2))?.known.state).toBe("running");
+  });
+
+  it("of files alone there is none", async () => {
+    const { engine, driver } = await boxed();
+    driver.standby = { kind: "files", why: "not here" };
+    await start(engine, { restart: keep });
+    const made = await fork(engine, (await save(engine, "box")).id);
+    expect((await engine.processes.list(made.id)).items).toEqual([]);
+  });
+});

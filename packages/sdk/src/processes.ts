@@ -1,0 +1,213 @@
+import type {
+  CallOptions,
+  Page,
+  PageOptions,
+  ProcessChunk,
+  Processes,
+  ProcessHandle,
+  ProcessOptions,
+  ProcessOutputOptions,
+  WaitOptions,
+} from "./api.ts";
+import { type Calls, pause } from "./calls.ts";
+import { HoldfastError, ProcessNotReadyError } from "./errors.ts";
+import { getRun } from "./execs.ts";
+import { backoff } from "./retry.ts";
+import type { Exec, Process, ProcessList, ProcessStatus } from "./types.generated.ts";
+import { Waiting } from "./waiting.ts";
+
+/** How long one request waits. Short enough for any proxy; waiting goes on with the next request. */
+const WAIT_MS = 25_000;
+const WAIT_MARGIN_MS = 10_000;
+/** What the server may take to wake a sandbox, and to see a whole tree dead or the next run begun. */
+const ORDER_WAIT_MS = 60_000;
+/** An answer that settles nothing and comes sooner is not one that was waited for. */
+const HASTY_MS = 100;
+
+const OVER: ReadonlySet<ProcessStatus> = new Set(["exited", "given_up", "stopped", "lost"]);
+
+export class ProcessesOf implements Processes {
+  readonly #calls: Calls;
+  readonly #base: string;
+
+  constructor(calls: Calls, sandboxId: string) {
+    this.#calls = calls;
+    this.#base = `/v1/sandboxes/${sandboxId}/processes`;
+  }
+
+  /** The same request again follows what the first one started. */
+  async start(
+    name: string,
+    command: string | readonly string[],
+    { signal, ...options }: ProcessOptions = {},
+  ): Promise<ProcessHandle> {
+    const what = typeof command === "string" ? { command } : { argv: command };
+    const process = await this.#calls.json<Process>({
+      method: "POST",
+      path: this.#base,
+      query: { waitMs: 0 },
+      json: { name, ...what, ...options },
+      idempotent: true,
+      waitMs: ORDER_WAIT_MS,
+      signal,
+    });
+    return new Handle(this.#calls, this.#base, process);
+  }
+
+  async list({ signal }: CallOptions = {}): Promise<Process[]> {
+    const call = { method: "GET", path: this.#base, idempotent: true, signal } as const;
+    return (await this.#calls.json<ProcessList>(call)).items;
+  }
+
+  async get(nameOrId: string, options: CallOptions = {}): Promise<ProcessHandle> {
+    const path = pathOf(this.#base, nameOrId);
+    return new Handle(this.#calls, this.#base, await show(this.#calls, path, 0, options.signal));
+  }
+
+  stop(nameOrId: string, options: CallOptions = {}): Promise<Process> {
+    return stop(this.#calls, pathOf(this.#base, nameOrId), options);
+  }
+
+  restart(nameOrId: string, options: CallOptions = {}): Promise<Process> {
+    return restart(this.#calls, pathOf(this.#base, nameOrId), options);
+  }
+}
+
+const pathOf = (base: string, nameOrId: string): string => `${base}/${encodeURIComponent(nameOrId)}`;
+
+const show = (
+  calls: Calls,
+  path: string,
+  waitMs: number,
+  signal: AbortSignal | undefined,
+): Promise<Process> =>
+  calls.json({
+    method: "GET",
+    path,
+    query: { waitMs },
+    idempotent: true,
+    ...(waitMs > 0 && { waiting: true, waitMs, silenceMs: waitMs + WAIT_MARGIN_MS }),
+    signal,
+  });
+
+const stop = (calls: Calls, path: string, { signal }: CallOptions): Promise<Process> =>
+  calls.json({ method: "DELETE", path, idempotent: true, waitMs: ORDER_WAIT_MS, signal });
+
+const restart = (calls: Calls, path: string, { signal }: CallOptions): Promise<Process> =>
+  calls.json({
+    method: "POST",
+    path: `${path}/restart`,
+    query: { waitMs: 0 },
+    idempotent: false,
+    waitMs: ORDER_WAIT_MS,
+    signal,
+  });
+
+/** By the id, which means this process for ever: the next of its name is another. */
+class Handle implements ProcessHandle {
+  readonly #calls: Calls;
+  readonly #path: string;
+  #process: Process;
+
+  constructor(calls: Calls, base: string, process: Process) {
+    this.#calls = calls;
+    this.#path = pathOf(base, process.id);
+    this.#process = process;
+  }
+
+  get id(): string {
+    return this.#process.id;
+  }
+  get name(): string {
+    return this.#process.name;
+  }
+  get info(): Process {
+    return this.#process;
+  }
+
+  refresh({ signal }: CallOptions = {}): Promise<Process> {
+    return this.#learn(show(this.#calls, this.#path, 0, signal));
+  }
+
+  async ready(options: WaitOptions = {}): Promise<Process> {
+    const waiting = new Waiting(options);
+    try {
+      for (let hasty = 0; ; ) {
+        const asked = performance.now();
+        const process = await this.#learn(show(this.#calls, this.#path, WAIT_MS, waiting.signal));
+        if (process.status === "ready") return process;
+        if (process.status === "unready" || OVER.has(process.status)) throw this.#notReady(undefined);
+        hasty = performance.now() - asked < HASTY_MS ? hasty + 1 : 0;
+        if (hasty > 0) await pause(backoff(hasty, Math.random()), waiting.signal);
+      }
+    } catch (error) {
+      const isGivenUp = waiting.isOver(error) || (error instanceof HoldfastError && error.retryable);
+      throw isGivenUp && !(error instanceof ProcessNotReadyError) ? this.#notReady(error) : error;
+    }
+  }
+
+  runs({ signal, ...query }: PageOptions = {}): Promise<Page<Exec>> {
+    const path = `${this.#path}/runs`;
+    return this.#calls.json({ method: "GET", path, query, idempotent: true, signal });
+  }
+
+  async *output(options: ProcessOutputOptions = {}): AsyncGenerator<ProcessChunk, void, undefined> {
+    const { signal } = options;
+    const isFollowed = options.follow ?? true;
+    for (let run = (await this.refresh({ signal })).runs; ; run += 1) {
+      const execId = `${this.id}-${run}`;
+      const exec = await getRun(this.#calls, execId, { signal });
+      for await (const { stream, data, text, cursor, at, dropped } of exec.output(options))
+        yield { stream, data, text, cursor, at, dropped, execId };
+      if (!isFollowed || !(await this.#hasNext(run, signal))) return;
+    }
+  }
+
+  /** Whether another run came behind this one, waited for until that is sure. */
+  async #hasNext(run: number, signal: AbortSignal | undefined): Promise<boolean> {
+    for (let tries = 1; ; tries += 1) {
+      const { runs, status } = await this.refresh({ signal });
+      if (runs > run) return true;
+      if (OVER.has(status)) return false;
+      await pause(backoff(tries, Math.random()), signal);
+    }
+  }
+
+  stop(options: CallOptions = {}): Promise<Process> {
+    return this.#learn(stop(this.#calls, this.#path, options));
+  }
+
+  restart(options: CallOptions = {}): Promise<Process> {
+    return this.#learn(restart(this.#calls, this.#path, options));
+  }
+
+  async #learn(answer: Promise<Process>): Promise<Process> {
+    this.#process = await answer;
+    return this.#process;
+  }
+
+  #notReady(cause: unknown): ProcessNotReadyError {
+    const process = this.#process;
+    const { name, status, sandboxId, execId } = process;
+    const why = process.cause === null ? "" : `: ${process.cause.message}`;
+    const isOver = OVER.has(status);
+    return new ProcessNotReadyError(
+      {
+        ...this.#calls.where({ method: "GET", path: this.#path }),
+        code: "process_not_ready",
+        message: `Process ${name} is ${status}${why}`,
+        hint: isOver
+          ? "It is over; the output of its last run may say why."
+          : "It goes on, and may become ready later.",
+        retryable: !isOver,
+        dispatched: "yes",
+        status: 200,
+        body: "",
+        sandboxId,
+        execId,
+        cause: cause ?? process.cause ?? undefined,
+      },
+      process,
+    );
+  }
+}

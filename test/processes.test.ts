@@ -1,0 +1,221 @@
+import { readdirSync, readFileSync } from "node:fs";
+import type { Holdfast, Process, ProcessHandle, Sandbox } from "@holdfast/sdk";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
+import { memoryStandby } from "./support/memory-standby.ts";
+import { TestServer } from "./support/server.ts";
+
+const soon = { timeout: 45_000, interval: 50 };
+const LONG_MS = 120_000;
+
+let server: TestServer;
+let client: Holdfast;
+beforeAll(async () => {
+  server = await TestServer.start();
+  client = server.client();
+});
+afterAll(async () => {
+  client.close();
+  await server[Symbol.asyncDispose]();
+});
+
+const becomes = (web: ProcessHandle, want: object) =>
+  vi.waitFor(async () => {
+    const process = await web.refresh();
+    expect(process).toMatchObject(want);
+    return process;
+  }, soon);
+
+const run = ({ id }: Pick<Process, "id">, number: number) => `${id}-${number}`;
+const outcome = async (id: string) => (await client.execs.get(id)).result();
+
+/** A server of a few lines; what it says is said once it takes connections. */
+const serving = (port: number, after = 0) => [
+  "node",
+  "-e",
+  `setTimeout(() => require("http").createServer((q, s) => s.end("hi")).listen(${port}, "127.0.0.1", () => console.log("listening at ${port}")), ${after})`,
+];
+
+/** Pids of the host whose command line has this in it. */
+function pidsOf(marker: string): number[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => {
+      try {
+        return pid !== process.pid && readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(marker);
+      } catch {
+        return false;
+      }
+    });
+}
+
+async function boxed(work: (box: Sandbox) => Promise<void>): Promise<void> {
+  await using box = await client.sandboxes.create({});
+  await work(box);
+}
+
+describe("a process that crashes", () => {
+  it(
+    "is started again while its server is killed and comes back, each run with its own outcome and journal",
+    async () => {
+      const box = await client.sandboxes.create({});
+      const script =
+        'n=$(cat n 2>/dev/null || echo 0); n=$((n+1)); echo $n > n; echo "run $n"; sleep 0.4; [ $n -ge 6 ] && exec sleep 300; exit $n';
+      const restart = { on: "failure", max: 10, backoffMs: 200 } as const;
+      const web = await box.processes.start("web", script, { restart });
+      await becomes(web, { runs: 2 });
+      await server.kill("SIGKILL");
+      await new Promise((resolve) => setTimeout(resolve, 2_000));
+      await server.start();
+      client.close();
+      client = server.client();
+      const again = await (await client.sandboxes.get(box.id)).processes.get("web");
+      expect(again.id).toBe(web.id);
+      await becomes(again, { status: "ready", runs: 6, execId: run(web, 6) });
+      for (const number of [1, 2, 3, 4, 5])
+        expect(await outcome(run(web, number))).toMatchObject({
+          status: "exited",
+          exitCode: number,
+          stdout: `run ${number}\n`,
+        });
+      const { items } = await again.runs();
+      expect(items.map(({ id }) => id)).toEqual([6, 5, 4, 3, 2, 1].map((number) => run(web, number)));
+      // By the server that there is now: the handle knows the one that is gone.
+      await client.sandboxes.delete(box.id);
+    },
+    LONG_MS,
+  );
+
+  it("too often is given up, visibly, and can be begun again", () =>
+    boxed(async (box) => {
+      const restart = { on: "always", max: 2, backoffMs: 10 } as const;
+      const web = await box.processes.start("web", "echo no; exit 3", { restart });
+      const over = await becomes(web, { status: "given_up", runs: 3, restarts: 2 });
+      expect(over.cause?.message).toContain("exited with 3");
+      expect(await box.processes.list()).toMatchObject([{ name: "web", status: "given_up" }]);
+      const { items } = await box.events({ limit: 100 });
+      expect(items.map(({ type }) => type)).toContain("process.given_up");
+      expect(await web.restart()).toMatchObject({ runs: 4, endedAt: null });
+      await becomes(web, { status: "given_up", runs: 6 });
+    }));
+});
+
+describe("readiness", () => {
+  it(
+    "is seen at a port and in the output, and its absence is told with the reason",
+    () =>
+      boxed(async (box) => {
+        const port = await box.processes.start("port", serving(3000, 500), { readyWhen: { port: 3000 } });
+        const text = await box.processes.start("text", serving(3001, 500), {
+          readyWhen: { output: "listening at 3001" },
+        });
+        expect(await port.ready()).toMatchObject({ status: "ready", ready: { how: "port" } });
+        expect(await text.ready()).toMatchObject({ status: "ready", ready: { how: "output" } });
+        const deaf = await box.processes.start("deaf", "sleep 300", {
+          readyWhen: { port: 3002, withinMs: 300 },
+        });
+        await expect(deaf.ready()).rejects.toMatchObject({
+          code: "process_not_ready",
+          process: { status: "unready", cause: { code: "port_closed" } },
+        });
+        const late = await box.processes.start("late", serving(3003, 1_500), {
+          readyWhen: { port: 3003, withinMs: 200 },
+        });
+        await becomes(late, { status: "unready" });
+        await becomes(late, { status: "ready" });
+      }),
+    LONG_MS,
+  );
+});
+
+describe("an order", () => {
+  it(
+    "to stop leaves no process, of a tree that runs and of one that waits",
+    () =>
+      boxed(async (box) => {
+        const marker = `stop-me-${Date.now()}`;
+        const restart = { on: "always", max: 5, backoffMs: 60_000 } as const;
+        const tree = `sh -c 'exec -a ${marker} sleep 300' & setsid bash -c 'exec -a ${marker} sleep 300' & exec -a ${marker} sleep 300`;
+        const web = await box.processes.start("web", ["bash", "-c", tree], { restart });
+        await web.ready();
+        await vi.waitFor(() => expect(pidsOf(marker).length).toBeGreaterThanOrEqual(2), soon);
+        expect(await web.stop()).toMatchObject({ status: "stopped", exec: { status: "cancelled" } });
+        expect(pidsOf(marker)).toEqual([]);
+        expect((await web.stop()).status).toBe("stopped");
+        const waits = await box.processes.start("waits", "exit 1", { restart });
+        await becomes(waits, { status: "waiting" });
+        expect(await waits.stop()).toMatchObject({ status: "stopped", runs: 1, exec: { exitCode: 1 } });
+      }),
+    LONG_MS,
+  );
+
+  it(
+    "to restart the sandbox begins it anew under the next number, and what nothing starts again is lost",
+    () =>
+      boxed(async (box) => {
+        const restart = { on: "always" } as const;
+        const web = await box.processes.start("web", "sleep 300", { restart });
+        const plain = await box.processes.start("plain", "sleep 300");
+        await box.restart();
+        await becomes(web, { status: "ready", runs: 2, execId: run(web, 2) });
+        expect(await outcome(run(web, 1))).toMatchObject({ status: "lost" });
+        await becomes(plain, { status: "lost", runs: 1 });
+      }),
+    LONG_MS,
+  );
+});
+
+describe.skipIf(!memoryStandby)("through standby", () => {
+  it(
+    "it is the same run, looked at anew; what takes no connections in time says why",
+    () =>
+      boxed(async (box) => {
+        const web = await box.processes.start("web", serving(3000), {
+          restart: { on: "failure" },
+          readyWhen: { port: 3000 },
+          connectBy: { port: 3000, withinMs: 20_000 },
+        });
+        const deaf = await box.processes.start("deaf", "sleep 300", {
+          connectBy: { port: 4000, withinMs: 500 },
+        });
+        await web.ready();
+        await deaf.ready();
+        await box.standby();
+        expect(await box.processes.list()).toMatchObject([
+          { name: "web", status: "ready", suspended: true },
+          { name: "deaf", status: "ready", suspended: true },
+        ]);
+        expect((await box.refresh()).status).toBe("standby");
+        await box.wake();
+        await becomes(web, { status: "ready", suspended: false, execId: run(web, 1), runs: 1 });
+        const late = await becomes(deaf, { status: "unready", runs: 1 });
+        expect(late.cause?.message).toContain("Nothing listens at port 4000");
+        await box.standby();
+        expect(await web.stop()).toMatchObject({ status: "stopped" });
+      }),
+    LONG_MS,
+  );
+
+  it(
+    "in a fork it goes on under its own name, and is started again there as well",
+    () =>
+      boxed(async (box) => {
+        const script = 'while [ ! -e stop ]; do sleep 0.1; done; rm stop; echo "ended"; exit 4';
+        const restart = { on: "failure", max: 5, backoffMs: 50 } as const;
+        const web = await box.processes.start("web", script, { restart });
+        await web.ready();
+        const checkpoint = await box.checkpoints.create({ name: "one" });
+        await using fork = await client.sandboxes.create({ fromCheckpoint: checkpoint.id });
+        const own = await fork.processes.get("web");
+        expect(own.id).not.toBe(web.id);
+        await becomes(own, { status: "ready", runs: 1 });
+        await fork.files.write("/home/user/stop", "");
+        await becomes(own, { status: "ready", runs: 2, execId: run(own, 2) });
+        expect(await outcome(run(own, 1))).toMatchObject({ exitCode: 4, stdout: "ended\n" });
+        expect(await web.refresh()).toMatchObject({ status: "ready", runs: 1 });
+        expect(await own.stop()).toMatchObject({ status: "stopped", runs: 2 });
+        expect(await web.refresh()).toMatchObject({ status: "ready", runs: 1 });
+      }),
+    LONG_MS,
+  );
+});
