@@ -40,6 +40,7 @@ import {
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
@@ -82,6 +83,7 @@ const ROOTS = [
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageList,
 ];

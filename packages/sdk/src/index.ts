@@ -118,6 +118,7 @@ export type {
   SweepItem,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageSample,
   UsageSummary,
