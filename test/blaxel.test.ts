@@ -1,10 +1,9 @@
 import { execFile } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { BlaxelStage } from "./support/blaxel-stage.ts";
+import type { TestServer } from "./support/server.ts";
 
 const CLIENT = join(import.meta.dirname, "support", "blaxel-client.mjs");
 const EXAMPLE = join(import.meta.dirname, "..", "examples", "blaxel-drive.mjs");
@@ -16,46 +15,18 @@ const ROUNDS = Number(process.env.HOLDFAST_BLAXEL_ROUNDS ?? 3);
 const LONG_MS = 60_000 + ROUNDS * 10_000;
 const CALLERS = 16;
 
+let stage: BlaxelStage;
 let server: TestServer;
-let elsewhere: string;
 beforeAll(async () => {
-  server = await TestServer.start();
-  // The client reads files of the directory it is started in, and of its user's home.
-  elsewhere = mkdtempSync(join(tmpdir(), "holdfast-blaxel-"));
+  stage = await BlaxelStage.start();
+  server = stage.server;
 });
-afterAll(async () => {
-  await server[Symbol.asyncDispose]();
-  rmSync(elsewhere, { recursive: true, force: true });
-});
+afterAll(() => stage[Symbol.asyncDispose]());
 
 const run = promisify(execFile);
 
-function environment(key = server.key): NodeJS.ProcessEnv {
-  return {
-    PATH: process.env.PATH,
-    HOME: elsewhere,
-    HOLDFAST_URL: server.url,
-    HOLDFAST_API_KEY: server.key,
-    BL_API_URL: `${server.url}/compat/blaxel/v0`,
-    BL_RUN_URL: `${server.url}/compat/blaxel/run`,
-    BL_API_KEY: key,
-    BL_WORKSPACE: "demo",
-    BL_DISABLE_H2: "1",
-    DO_NOT_TRACK: "1",
-  };
-}
-
-async function play<Result>(
-  version: Version,
-  scenario: string,
-  options: object = {},
-  key?: string,
-): Promise<Result> {
-  const args = [CLIENT, version, scenario, JSON.stringify(options)];
-  const given = { cwd: elsewhere, env: environment(key), timeout: LONG_MS, maxBuffer: 64 * 1_048_576 };
-  const { stdout } = await run(process.execPath, args, given);
-  return JSON.parse(stdout.trimEnd().split("\n").at(-1) ?? "") as Result;
-}
+const play = <Result>(version: Version, scenario: string, options: object = {}, key?: string) =>
+  stage.play<Result>(CLIENT, [version, scenario, JSON.stringify(options)], { key, timeoutMs: LONG_MS });
 
 interface Thrown {
   kind: string;
@@ -133,7 +104,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     const answer = await play<Record<string, Record<string, unknown>>>(version, "lifecycle", { name });
     const running = {
       ...{ name, url, labels, workspace: "demo", status: "DEPLOYED", state: "RUNNING" },
-      ...{ memory: 512, image: "blaxel/base-image:latest", ttl: "7200s" },
+      ...{ memory: 512, image: "blaxel/base-image:latest", ttl: "2h" },
     };
     expect(answer.made).toMatchObject({ ...running, events: ["sandbox.created", "sandbox.ready"] });
     expect(answer.made?.expiresIn).toBeGreaterThan(7_000);
@@ -289,11 +260,11 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
   });
 
   it("runs the example", async () => {
-    const env = { ...environment(), BLAXEL_PACKAGE: version };
-    const { stdout } = await run(process.execPath, [EXAMPLE], { cwd: elsewhere, env });
+    const env = { ...stage.environment(), BLAXEL_PACKAGE: version };
+    const { stdout } = await run(process.execPath, [EXAMPLE], { cwd: stage.home, env });
     expect(stdout).toMatch(/8\. drives\.list\(\) .*\nEverything is as it should be\.\n$/s);
     const wrong = { ...env, HOLDFAST_API_KEY: "hf_nobody" };
-    const failed = run(process.execPath, [EXAMPLE], { cwd: elsewhere, env: wrong });
+    const failed = run(process.execPath, [EXAMPLE], { cwd: stage.home, env: wrong });
     await expect(failed).rejects.toMatchObject({ code: 1 });
   });
 
@@ -320,9 +291,9 @@ const REFUSALS = (version: Version): [what: string, code: number, errorCode: str
   ["a taken name", 409, "name_taken"],
   ["a duration that is none", 400, "invalid_request"],
   ["too little memory", 400, "invalid_request"],
-  ["ports at create", 501, "not_supported"],
+  ["ports at create that are not TCP", 501, "not_supported"],
   ["a network at create", 501, "not_supported"],
-  ["idle expiry", 501, "not_supported"],
+  ["idle expiry after no duration", 400, "invalid_request"],
   ["an unknown drive", 404, "drive_not_found"],
   ["mounting an unknown drive", 404, "drive_not_found"],
   ["a volume that is no drive", 404, "drive_not_found"],
@@ -341,10 +312,13 @@ const REFUSALS = (version: Version): [what: string, code: number, errorCode: str
   ["a directory to run in that is not there", 400, "invalid_request"],
   ["a variable that can't be one", 400, "invalid_request"],
   ["restarts", 501, "not_supported"],
-  ["changing a sandbox", 501, "not_supported"],
-  ["a preview", 501, "not_supported"],
-  ["a session", 501, "not_supported"],
-  ["a volume", 501, "not_supported"],
+  ["how long a deleted sandbox is kept", 501, "not_supported"],
+  ["a preview of no port", 400, "invalid_request"],
+  ["a preview with a URL of one's own", 501, "not_supported"],
+  ["an unknown preview", 404, "preview_not_found"],
+  ["a session with headers", 501, "not_supported"],
+  ["a session that is over", 400, "invalid_request"],
+  ["a volume from a template", 501, "not_supported"],
   ["code generation", 501, "not_supported"],
   ["upgrading it", 501, "not_supported"],
   ["another drive at the same path", 409, "mount_conflict"],
@@ -410,7 +384,7 @@ describe("on the wire", () => {
 
   it.each([
     ["GET", "/compat/blaxel/v0/policies"],
-    ["POST", "/compat/blaxel/v0/sandboxes/x/fork"],
+    ["POST", "/compat/blaxel/v0/sandboxes/x/archive"],
     ["GET", "/compat/blaxel/run/demo/sandboxes/x/network/tunnel"],
     ["PUT", "/compat/blaxel/run/demo/sandboxes/x/filesystem-multipart"],
     ["GET", "/compat/blaxel/run/demo/sandboxes/x"],

@@ -13,14 +13,17 @@ beforeAll(async () => {
 });
 afterAll(() => server[Symbol.asyncDispose]());
 
-it.each([
+it.each<[example: string, said: string, blaxel?: string]>([
   ["coding-agent.ts", "done: the tests pass"],
   ["agentuity-session.mjs", "Everything is as it should be."],
   ["fan-out.ts", "20 workers summed to 5000050000; it is 5000050000"],
+  ["blaxel-session.mjs", "Everything is as it should be.", "blaxel-0.2"],
+  ["blaxel-session.mjs", "Everything is as it should be.", "blaxel-0.3"],
 ])(
   "%s does what it says, and leaves nothing behind",
-  async (example, said) => {
-    const env = { ...process.env, HOLDFAST_URL: server.url, HOLDFAST_API_KEY: server.key };
+  async (example, said, blaxel = "") => {
+    const place = { HOLDFAST_URL: server.url, HOLDFAST_API_KEY: server.key };
+    const env = { ...process.env, ...place, BLAXEL_PACKAGE: blaxel };
     const { stdout } = await run(process.execPath, [join(EXAMPLES, example)], { env });
     expect(stdout).toContain(said);
     const client = server.client();

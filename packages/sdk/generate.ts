@@ -42,6 +42,7 @@ import {
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
@@ -86,6 +87,7 @@ const ROOTS = [
   StreamRecord,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageList,
 ];

@@ -5,6 +5,7 @@
  *     node blaxel-client.mjs <package> <scenario> <arguments as JSON>
  */
 import { createHash, randomBytes } from "node:crypto";
+import { thrownShape } from "./blaxel-thrown.mjs";
 
 const [packageName, scenario, given = "{}"] = process.argv.slice(2);
 const { SandboxInstance, DriveInstance, ...client } = await import(packageName);
@@ -35,27 +36,6 @@ async function asleep(name) {
       if (tries === 5) throw error;
     }
     await pause(50);
-  }
-}
-
-/** What a caller can learn from whatever the client throws. */
-function thrownShape(thrown) {
-  const isError = thrown instanceof Error;
-  const told = isError ? (thrown.error ?? jsonIn(thrown.message)) : thrown;
-  const { code, errorCode, requestId, hint, retryable, dispatched } = told ?? {};
-  const facts = { code, errorCode, requestId, hint, retryable, dispatched };
-  return {
-    kind: isError ? thrown.constructor.name : "body",
-    text: isError ? thrown.message : told?.error,
-    ...facts,
-  };
-}
-
-function jsonIn(text) {
-  try {
-    return JSON.parse(text.slice(text.indexOf("{")));
-  } catch {
-    return null;
   }
 }
 
@@ -501,12 +481,13 @@ const scenarios = {
       "a taken name": () => SandboxInstance.create({ name }),
       "a duration that is none": () => SandboxInstance.create({ name: "other", ttl: "soon" }),
       "too little memory": () => SandboxInstance.create({ name: "other", memory: 1 }),
-      "ports at create": () => SandboxInstance.create({ name: "other", ports: [{ target: 80 }] }),
+      "ports at create that are not TCP": () =>
+        SandboxInstance.create({ name: "other", ports: [{ target: 80, protocol: "UDP" }] }),
       "a network at create": () => SandboxInstance.create({ name: "other", network: { subnet: "x" } }),
-      "idle expiry": () =>
+      "idle expiry after no duration": () =>
         SandboxInstance.create({
           name: "other",
-          lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "1h", action: "delete" }] },
+          lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "soon", action: "delete" }] },
         }),
       "an unknown drive": () => DriveInstance.get("nowhere"),
       "mounting an unknown drive": () => box.drives.mount({ driveName: "nowhere", mountPath: "/data" }),
@@ -530,10 +511,16 @@ const scenarios = {
         box.process.exec({ command: "true", workingDir: "/nowhere", waitForCompletion: true }),
       "a variable that can't be one": () => box.process.exec({ command: "true", env: { "a b": "c" } }),
       restarts: () => box.process.exec({ command: "true", restartOnFailure: true }),
-      "changing a sandbox": () => SandboxInstance.updateTtl(name, "1h"),
-      "a preview": () => box.previews.create({ metadata: { name: "p" }, spec: { port: 3000 } }),
-      "a session": () => box.sessions.create(),
-      "a volume": () => client.VolumeInstance.create({ name: "v", size: 1 }),
+      "how long a deleted sandbox is kept": () =>
+        SandboxInstance.updateLifecycle(name, { terminatedRetention: "1h" }),
+      "a preview of no port": () => box.previews.create({ metadata: { name: "p" }, spec: { port: 99_999 } }),
+      "a preview with a URL of one's own": () =>
+        box.previews.create({ metadata: { name: "p" }, spec: { port: 3000, prefixUrl: "mine" } }),
+      "an unknown preview": () => box.previews.get("nothing"),
+      "a session with headers": () => box.sessions.create({ responseHeaders: { a: "b" } }),
+      "a session that is over": () => box.sessions.create({ expiresAt: new Date(0) }),
+      "a volume from a template": () =>
+        client.VolumeInstance.create({ name: "v", size: 64, template: "mine:1" }),
       "code generation": () => box.codegen.reranking("/", "x"),
       "upgrading it": () => box.system?.upgrade() ?? box.codegen.fastapply("/a", "b"),
     };

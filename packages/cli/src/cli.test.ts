@@ -380,9 +380,9 @@ describe("holdfast create", () => {
       return JSON.parse(String(bench.server.seen[0]?.body));
     };
     expect(await wanted()).toEqual({ name: "box" });
-    expect(await wanted("--idle-standby", "15s")).toEqual({
+    expect(await wanted("--idle-standby", "15s", "--idle-ttl", "30m")).toEqual({
       name: "box",
-      lifecycle: { idleStandbyMs: 15_000 },
+      lifecycle: { idleTtlMs: 1_800_000, idleStandbyMs: 15_000 },
     });
     const lifecycle = ["--ttl", "2h", "--max-execs", "9", "--disposable", "--on-memory-loss", "cold-start"];
     expect(await wanted("--disk", "2g", "--memory", "64m", ...lifecycle)).toEqual({

@@ -1,7 +1,7 @@
 import { type Static, Type } from "typebox";
 import { Cause } from "./errors.ts";
 import { DRIVE_ID_PATTERN, NAME_PATTERN } from "./ids.ts";
-import { AbsolutePath, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
+import { AbsolutePath, LabelChanges, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
 /** What the engine is doing about a drive. Stored. */
 export const DRIVE_PHASES = ["making", "ready", "deleting"] as const;
@@ -33,6 +33,14 @@ export const CreateDrive = Type.Object(
   { $id: "CreateDrive", title: "CreateDrive", additionalProperties: false },
 );
 export type CreateDrive = Static<typeof CreateDrive>;
+
+export const UpdateDrive = Type.Object(
+  {
+    labels: Type.Optional(LabelChanges),
+  },
+  { $id: "UpdateDrive", title: "UpdateDrive", additionalProperties: false },
+);
+export type UpdateDrive = Static<typeof UpdateDrive>;
 
 /** Where a drive is mounted, or to be mounted. */
 const mountFields = {

@@ -64,6 +64,7 @@ export const EVENT_TYPES = [
   "drive.created",
   "drive.degraded",
   "drive.recovered",
+  "drive.updated",
   "drive.deleting",
   "drive.deleted",
   "drive.delete_failed",

@@ -43,9 +43,15 @@ export const FileMatch = Type.Object(
   {
     ...FileStat.properties,
     lines: Type.Optional(
-      Type.Array(Type.Object({ line: Type.Integer({ minimum: 1 }), text: Type.String() }), {
-        description: "where the content was found, cut to a readable length",
-      }),
+      Type.Array(
+        Type.Object({
+          line: Type.Integer({ minimum: 1 }),
+          text: Type.String(),
+          before: Type.Optional(Type.Array(Type.String(), { description: "with `contextLines`" })),
+          after: Type.Optional(Type.Array(Type.String(), { description: "with `contextLines`" })),
+        }),
+        { description: "where the content was found, cut to a readable length" },
+      ),
     ),
   },
   { $id: "FileMatch", title: "FileMatch" },

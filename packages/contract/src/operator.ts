@@ -57,6 +57,7 @@ export type SweepLayer = (typeof SWEEP_LAYERS)[number];
 export const SWEEP_RULES = [
   "kept_long_enough",
   "past_ttl",
+  "past_idle_ttl",
   "disposable",
   "idle",
   "old_events",

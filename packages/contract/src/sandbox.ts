@@ -5,10 +5,8 @@ import { CHECKPOINT_ID_PATTERN, IMAGE_PATTERN, NAME_PATTERN, SANDBOX_ID_PATTERN 
 import {
   AbsolutePath,
   Environment,
-  LABELS_MAX,
-  LabelKey,
+  LabelChanges,
   Labels,
-  LabelValue,
   List,
   Nullable,
   OneOf,
@@ -101,6 +99,14 @@ export const Lifecycle = Type.Object(
         description: "deleted when it is this old, whatever it is doing",
       }),
     ),
+    idleTtlMs: Type.Optional(
+      Type.Integer({
+        minimum: 1_000,
+        maximum: 31_536_000_000,
+        description:
+          "deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it",
+      }),
+    ),
     idleStandbyMs: Type.Optional(
       Type.Integer({
         minimum: 1_000,
@@ -158,13 +164,7 @@ export type CreateSandbox = Static<typeof CreateSandbox>;
 
 export const UpdateSandbox = Type.Object(
   {
-    labels: Type.Optional(
-      Type.Record(LabelKey, Nullable(LabelValue), {
-        additionalProperties: false,
-        maxProperties: LABELS_MAX,
-        description: "null removes one",
-      }),
-    ),
+    labels: Type.Optional(LabelChanges),
     env: Type.Optional(
       Type.Record(VariableName, Nullable(VariableValue), {
         additionalProperties: false,
@@ -178,6 +178,7 @@ export const UpdateSandbox = Type.Object(
           maxExecMs: Type.Optional(Nullable(Lifecycle.properties.maxExecMs)),
           maxExecs: Type.Optional(Nullable(Lifecycle.properties.maxExecs)),
           ttlMs: Type.Optional(Nullable(Lifecycle.properties.ttlMs)),
+          idleTtlMs: Type.Optional(Nullable(Lifecycle.properties.idleTtlMs)),
           idleStandbyMs: Type.Optional(Nullable(Lifecycle.properties.idleStandbyMs)),
           onMemoryLoss: Type.Optional(Nullable(Lifecycle.properties.onMemoryLoss)),
           disposable: Type.Optional(Nullable(Lifecycle.properties.disposable)),

@@ -21,6 +21,13 @@ export const Labels = Type.Record(LabelKey, LabelValue, {
 });
 export type Labels = Static<typeof Labels>;
 
+/** As many as there can be may go, and as many come. */
+export const LabelChanges = Type.Record(LabelKey, Nullable(LabelValue), {
+  additionalProperties: false,
+  maxProperties: 2 * LABELS_MAX,
+  description: "null removes one; those that are not named stay",
+});
+
 export const VariableName = Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" });
 export const VariableValue = Type.String({ maxLength: 131_072, pattern: "^[^\\u0000]*$" });
 export const VARIABLES_MAX = 512;

@@ -49,6 +49,7 @@ import type {
   SweepReport,
   TerminalSize,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
@@ -156,6 +157,8 @@ export interface DriveApi {
     cursor?: string | undefined;
     limit: number;
   }): Promise<DriveList>;
+  /** Its labels from now on. */
+  update(ref: string, changes: UpdateDrive, signal: AbortSignal): Promise<Drive>;
   /** Null once nothing of it is left; as `deleting` where that takes longer, which then goes on by itself. */
   remove(ref: string, options: { force: boolean; signal: AbortSignal }): Promise<Drive | null>;
 }
@@ -323,6 +326,8 @@ export interface SearchOptions {
   /** Whether that is a regular expression. */
   regex?: boolean | undefined;
   ignoreCase?: boolean | undefined;
+  /** How many lines before and after one that was found are told with it. */
+  contextLines?: number | undefined;
   /** Names of directories that are not looked into. */
   exclude?: readonly string[] | undefined;
   limit: number;
@@ -376,8 +381,12 @@ export interface Grant {
 }
 
 export interface PreviewApi {
-  /** The token is null for a public one. */
-  create(ref: string, input: CreatePreview): Promise<{ preview: PreviewInfo; token: string | null }>;
+  /** The token is null for a public one, and where none is wanted yet. */
+  create(
+    ref: string,
+    input: CreatePreview,
+    options?: { token?: boolean },
+  ): Promise<{ preview: PreviewInfo; token: string | null }>;
   /** Oldest first. Wakes nobody, as none of these do. */
   list(ref: string): Promise<PreviewInfo[]>;
   get(ref: string, name: string): Promise<PreviewInfo>;
@@ -394,6 +403,8 @@ export interface PreviewApi {
     options: { ttlMs?: number | undefined },
   ): Promise<{ info: PreviewTokenInfo; token: string }>;
   tokens(ref: string, name: string): Promise<PreviewTokenInfo[]>;
+  /** A token again, for who may make another one at any time. */
+  token(ref: string, name: string, id: string): Promise<string>;
   removeToken(ref: string, name: string, id: string): Promise<void>;
   /** What a token opens; `preview_denied` where that is nothing, whatever the reason. */
   admit(token: string): Grant;

@@ -17,13 +17,20 @@ describe("what a sweep may remove", () => {
   const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
   const failed = { name: "failed", cause: { code: "x", message: "y" }, keptUntil: 5_000 } as const;
   const asleep = { name: "standby", checkpoint: null, failedWakes: 0 } as const;
-  const verdict = (record: typeof running, { now = 9_000, execs = 0, short = false } = {}) =>
-    ruleFor({ record, execsUnderWay: execs, now }, { short });
+  const verdict = (record: typeof running, { now = 9_000, execs = 0, calls = 0, short = false } = {}) =>
+    ruleFor({ record, execsUnderWay: execs, callsUnderWay: calls, now }, { short });
+  const idle = { ...living({ idleTtlMs: 5_000 }), lastActivityAt: 4_000 };
 
   it.each([
     ["a sandbox without a TTL, however old", verdict(running, { now: 1e12, short: true }), null],
     ["one within its TTL", verdict(living({ ttlMs: 10_000 })), null],
     ["one past its TTL, though busy", verdict(living({ ttlMs: 5_000 }), { execs: 3 }), "past_ttl"],
+    ["one that nobody has used for its idle TTL", verdict(idle), "past_idle_ttl"],
+    ["one that was used since", verdict(idle, { now: 8_999 }), null],
+    ["one that is idle but for an exec", verdict(idle, { execs: 1 }), null],
+    ["one that is idle but for a call", verdict(idle, { calls: 1 }), null],
+    ["one that sleeps past its idle TTL", verdict({ ...idle, phase: asleep }), "past_idle_ttl"],
+    ["one that only waits past its idle TTL", verdict({ ...idle, phase: { name: "queued" } }), null],
     ["a failed one that is still kept", verdict({ ...running, phase: failed }, { now: 4_999 }), null],
     ["a failed one that was kept long enough", verdict({ ...running, phase: failed }), "kept_long_enough"],
     [
@@ -215,6 +222,28 @@ describe("sweeps", () => {
     const { sweeps } = await engine.stats();
     expect(sweeps.map(({ layer }) => layer)).toEqual(["stale", "age", "pressure", "reconcile"]);
     expect(sweeps.reduce((sum, { removed }) => sum + removed, 0)).toBeGreaterThan(0);
+  });
+
+  it("remove what nobody has used for its idle TTL, after an exec under way has ended, also after a restart", async () => {
+    const { engine, restart } = await world();
+    const lifecycle = { idleTtlMs: 1_000 };
+    const make = (name: string) => engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
+    await make("busy");
+    await make("idle");
+    await engine.execs.start("busy", { id: "a", argv: ["sleep"], keepAwake: false }, { signal });
+    const isGone = async (name: string, at = engine) =>
+      expect(await codeOf(at.sandboxes.get(name))).toBe("sandbox_not_found");
+    await eventually(() => isGone("idle"));
+    expect(await engine.sandboxes.get("busy")).toMatchObject({ status: "ready" });
+    await engine.stop();
+    const next = await restart();
+    await next.cleanup({ dryRun: false, emergency: false });
+    expect(await next.execs.get("a")).toMatchObject({ status: "running" });
+    await next.execs.cancel("a", signal);
+    const { items } = await next.cleanup({ dryRun: true, emergency: false });
+    // The end of what ran is use: nobody's output goes the moment that it is there.
+    expect(items).toEqual([]);
+    await eventually(() => isGone("busy", next));
   });
 
   it("by order say what would go, and take the disposable only in an emergency and when idle", async () => {

@@ -36,6 +36,34 @@ describe("a drive", () => {
     expect(await driveEvents(engine, "data")).toEqual(["drive.created"]);
   });
 
+  it("has other labels when it is told so, one change after the other, and after the next start", async () => {
+    const { engine, restart } = await world();
+    await makeDrive(engine, "data", { labels: { team: "red", old: "x" } });
+    const keys = Array.from({ length: 8 }, (_, index) => `k${index}`);
+    const change = (labels: Record<string, string | null>) =>
+      engine.drives.update("data", { labels }, signal);
+    await Promise.all([change({ team: "blue", old: null }), ...keys.map((key) => change({ [key]: "x" }))]);
+    const wanted = { team: "blue", ...Object.fromEntries(keys.map((key) => [key, "x"])) };
+    expect((await engine.drives.get("data", signal)).labels).toEqual(wanted);
+    await change({ team: "blue" });
+    expect(await driveEvents(engine, "data")).toEqual(["drive.created", ...Array(9).fill("drive.updated")]);
+    const many = Object.fromEntries(Array.from({ length: 60 }, (_, index) => [`m${index}`, "x"]));
+    expect(await codeOf(change(many))).toBe("invalid_request");
+    await engine.stop();
+    const next = await restart();
+    expect((await next.drives.get("data", signal)).labels).toEqual(wanted);
+  });
+
+  it("that is being changed and deleted at the same time is gone in the end", async () => {
+    const { engine } = await world();
+    await makeDrive(engine, "data");
+    const change = (key: string) => engine.drives.update("data", { labels: { [key]: "x" } }, signal);
+    const changes = [change("a"), change("b")].map((each) => codeOf(each).catch(() => "changed"));
+    await removeDrive(engine, "data");
+    await Promise.all(changes);
+    expect(await codeOf(change("c"))).toBe("drive_not_found");
+  });
+
   it("of a name that is taken is refused, or returned where that is asked for and it is of the size", async () => {
     const { engine, driver } = await world();
     const { id } = await makeDrive(engine, "data", { sizeMb: 64 });

@@ -10,6 +10,8 @@ import {
   isDriveId,
   isHoldfastError,
   isName,
+  LABELS_MAX,
+  type UpdateDrive,
 } from "@holdfast/contract";
 import type { DriveApi } from "./api.ts";
 import type { Cell } from "./cell.ts";
@@ -18,6 +20,7 @@ import type { OpenedDrive } from "./drive-files.ts";
 import { mountsOf } from "./mount-step.ts";
 import { type DriveObservation, type NewEvent, StoreConflict } from "./ports.ts";
 import type { DriveRecord } from "./records.ts";
+import { changedKeys, merged, requireFew, told } from "./updated-spec.ts";
 import type { World } from "./world.ts";
 
 /** One drive in memory: its record as stored, and what was last seen of it. */
@@ -36,6 +39,8 @@ interface Known {
   going: AbortController;
   /** The order to delete it, until the store has it. */
   ordered: Promise<void> | null;
+  /** Changes of its labels that the store does not have yet; never rejects. */
+  changing: Promise<unknown> | null;
   removal: { attempts: number; nextAt: number; underWay: Promise<void> | null; error: Cause | null };
 }
 
@@ -90,6 +95,7 @@ export class Drives implements DriveApi {
       isOpening: false,
       going: new AbortController(),
       ordered: null,
+      changing: null,
     };
     const known = { record, observation: null, usage: null, holds: 0, ...making, removal };
     this.#drives.set(record.id, known);
@@ -297,6 +303,33 @@ export class Drives implements DriveApi {
     return { items: page.map((known) => this.#view(known)), nextCursor };
   }
 
+  /** One change after the other, each made of what the last one left, and none beside a delete. */
+  async update(ref: string, { labels }: UpdateDrive, signal: AbortSignal): Promise<Drive> {
+    const known = this.#known(ref);
+    if (known.making) await raced(known.making, signal);
+    while (known.changing) await raced(known.changing, signal);
+    const change = this.#relabel(known, labels);
+    known.changing = change
+      .catch(() => undefined)
+      .finally(() => {
+        known.changing = null;
+      });
+    await raced(change, signal);
+    return this.#view(known);
+  }
+
+  async #relabel(known: Known, changes: UpdateDrive["labels"]): Promise<void> {
+    const { record } = known;
+    if (isGoing(known)) throw new HoldfastError("drive_deleting");
+    const labels = merged(record.labels, changes);
+    requireFew("The drive", "labels", labels, LABELS_MAX);
+    const keys = changedKeys(record.labels, labels);
+    if (keys.length === 0) return;
+    const message = `Changed: labels (${told(keys)}).`;
+    const event = said(record, this.#world.clock.now(), "drive.updated", message);
+    known.record = await this.#stored({ ...record, labels }, record.phase, event);
+  }
+
   async remove(ref: string, { force, signal }: Parameters<DriveApi["remove"]>[1]): Promise<Drive | null> {
     if (isDriveId(ref) && !this.#drives.has(ref)) return this.#scrap(ref, force);
     const known = this.#known(ref);
@@ -305,6 +338,7 @@ export class Drives implements DriveApi {
         known.making.catch(() => undefined),
         signal,
       );
+    while (known.changing) await raced(known.changing, signal);
     const { id, phase } = known.record;
     if (!this.#drives.has(id)) return null;
     if (phase === "ready")

@@ -71,6 +71,15 @@ describe("a search", () => {
     expect(paths(await search(project(), { name }))).toEqual(expected);
   });
 
+  it("tells as many lines around one that was found as it is asked for, where there are as many", async () => {
+    const files = new MemoryFiles().file("/app/a", "1\r\n2\r\nneedle\r\n4\r\n5\r\nneedle\r\n");
+    const found = await search(files, { content: "needle", contextLines: 2 });
+    expect(found.items[0]?.lines).toEqual([
+      { line: 3, text: "needle", before: ["1", "2"], after: ["4", "5"] },
+      { line: 6, text: "needle", before: ["4", "5"], after: [] },
+    ]);
+  });
+
   it("by content tells the lines, and passes by what is no text", async () => {
     const files = project();
     const found = await search(files, { content: "TODO", exclude: ["node_modules"] });

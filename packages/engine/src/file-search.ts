@@ -12,6 +12,7 @@ const SEARCH_MS = 20_000;
 const ENTRIES_MAX = 200_000;
 const DIRECTORY_ENTRIES_MAX = 50_000;
 const READ_BYTES_MAX = 256 * 1_048_576;
+/** Those around a line that was found count as well. */
 const LINES_MAX = 5_000;
 /** What is looked at of one file, and told of it. */
 const FILE_BYTES_MAX = 4 * 1_048_576;
@@ -128,10 +129,12 @@ class Search {
       return;
     }
     if (text === null) return;
-    const { lines, isCut } = await this.#matcher.lines(text, Math.min(FILE_LINES_MAX, this.#linesLeft));
+    const linesEach = 1 + 2 * (this.#given.contextLines ?? 0);
+    const most = Math.min(FILE_LINES_MAX, Math.ceil(this.#linesLeft / linesEach));
+    const { lines, isCut } = await this.#matcher.lines(text, most);
     if (isCut) this.isCut = true;
     if (lines.length === 0) return;
-    this.#linesLeft -= lines.length;
+    this.#linesLeft -= lines.length * linesEach;
     this.items.push({ ...viewFile(path, stat), lines });
   }
 

@@ -487,8 +487,9 @@ export class Ledger {
     await this.#store(record);
     exec.record = record;
     this.#leave(exec);
-    // What held the sandbox awake was use of it, up to now.
-    if (record.spec.keepAwake) exec.cell.touch();
+    // What held the sandbox awake, or kept it from being deleted, was use of it up to now.
+    const { idleTtlMs } = exec.cell.record.spec.lifecycle;
+    if (record.spec.keepAwake || idleTtlMs !== undefined) exec.cell.touch();
     exec.over.abort(REACHED);
     exec.begun.abort(REACHED);
     this.#retention.ended(exec.cell, record, { mayComeAgain: exec.sent });

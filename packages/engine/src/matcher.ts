@@ -11,7 +11,10 @@ const MEMORY_MB = 128;
 /** What a regular expression sees of a line: it may well take the square of it. */
 const LINE_MAX = 4_096;
 
-export type WantedPatterns = Pick<SearchOptions, "name" | "content" | "regex" | "ignoreCase">;
+export type WantedPatterns = Pick<
+  SearchOptions,
+  "name" | "content" | "regex" | "ignoreCase" | "contextLines"
+>;
 
 /** The patterns of one search, in a thread of their own that ends with it. To be asked one question at a time. */
 export class Matcher implements AsyncDisposable {
@@ -79,7 +82,8 @@ const unfit = (why: string): HoldfastError =>
   new HoldfastError("invalid_request", { message: `The pattern can't be searched for: ${why}.` });
 
 /** Text that is looked for as it is, is a regular expression too. */
-function patternsOf({ name, content, regex = false, ignoreCase = false }: WantedPatterns): Patterns {
+function patternsOf(wanted: WantedPatterns): Patterns {
+  const { name, content, regex = false, ignoreCase = false, contextLines = 0 } = wanted;
   const patterns: Patterns = { name: name ?? null, content: null };
   if (content === undefined) return patterns;
   const source = regex ? content : RegExp.escape(content);
@@ -90,5 +94,5 @@ function patternsOf({ name, content, regex = false, ignoreCase = false }: Wanted
     throw unfit(error instanceof Error ? error.message : String(error));
   }
   const lineMax = regex ? LINE_MAX : Number.POSITIVE_INFINITY;
-  return { ...patterns, content: { source, flags, lineMax } };
+  return { ...patterns, content: { source, flags, lineMax, contextLines } };
 }

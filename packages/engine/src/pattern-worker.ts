@@ -8,15 +8,15 @@ import { parentPort, workerData } from "node:worker_threads";
 export interface Patterns {
   /** A glob: of names or, with a slash in it, of paths. */
   name: string | null;
-  /** A regular expression, and how long a line may be to be matched in full. */
-  content: { source: string; flags: string; lineMax: number } | null;
+  /** A regular expression, how long a line may be to be matched in full, and how many lines around it are told. */
+  content: { source: string; flags: string; lineMax: number; contextLines: number } | null;
 }
 
 /** Paths are relative to where the search begins. */
 export type Asked = { paths: readonly string[] } | { text: Uint8Array; linesMax: number };
 
 export interface FoundLines {
-  lines: { line: number; text: string }[];
+  lines: { line: number; text: string; before?: string[]; after?: string[] }[];
   /** A line was longer than what was matched of it. */
   isCut: boolean;
 }
@@ -48,13 +48,26 @@ function linesOf({ text, linesMax }: Extract<Asked, { text: Uint8Array }>): Foun
   const found: FoundLines = { lines: [], isCut: false };
   if (expression === null || content === null) return found;
   const whole = Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString();
-  for (const [index, line] of whole.split(/\r?\n/).entries()) {
+  const all = whole.split(/\r?\n/);
+  for (const [index, line] of all.entries()) {
     const at = line.slice(0, content.lineMax).search(expression);
     if (at < 0 && line.length > content.lineMax) found.isCut = true;
-    if (at >= 0) found.lines.push({ line: index + 1, text: shown(line, at) });
+    if (at >= 0) found.lines.push({ line: index + 1, text: shown(line, at), ...around(all, index) });
     if (found.lines.length >= linesMax) break;
   }
   return found;
+}
+
+function around(all: readonly string[], index: number): { before?: string[]; after?: string[] } {
+  const { contextLines = 0 } = content ?? {};
+  if (contextLines === 0) return {};
+  const cut = (lines: readonly string[]) => lines.map((line) => line.slice(0, SHOWN_CHARS));
+  // What follows the last line's end is no line.
+  const end = all.at(-1) === "" ? all.length - 1 : all.length;
+  return {
+    before: cut(all.slice(Math.max(0, index - contextLines), index)),
+    after: cut(all.slice(index + 1, Math.min(end, index + 1 + contextLines))),
+  };
 }
 
 function shown(line: string, at: number): string {

@@ -17,6 +17,16 @@ async function opened(numbers = {}) {
 }
 
 describe("a preview", () => {
+  it("has no token before one is asked for, where that is wanted, and tells one again", async () => {
+    const { engine, create } = await world();
+    await create("one");
+    const { token } = await engine.previews.create("one", { port: 3000, name: "web" }, { token: false });
+    expect([token, await engine.previews.tokens("one", "web")]).toEqual([null, []]);
+    const made = await engine.previews.createToken("one", "web", {});
+    expect(await engine.previews.token("one", "web", made.info.id)).toBe(made.token);
+    expect(await codeOf(engine.previews.token("one", "web", "0123456789abcdef"))).toBe("preview_not_found");
+  });
+
   it("opens one port of one sandbox to who has its token", async () => {
     const { engine, sandbox } = await opened();
     const { preview, token } = await engine.previews.create("one", { port: 3000, name: "web" });

@@ -48,7 +48,7 @@ export class Previews implements PreviewApi {
     for (const record of await this.#world.store.previews()) this.#remember(record);
   }
 
-  async create(ref: string, input: CreatePreview) {
+  async create(ref: string, input: CreatePreview, { token = true } = {}) {
     const cell = await this.#parts.find(ref);
     return this.#inTurn(cell, async () => {
       const { clock, ids, numbers } = this.#world;
@@ -69,7 +69,7 @@ export class Previews implements PreviewApi {
         expiresAt: input.ttlMs === undefined ? null : now + input.ttlMs,
         tokens: [],
       };
-      const made = record.public ? null : this.#newToken(record, input.tokenTtlMs);
+      const made = record.public || !token ? null : this.#newToken(record, input.tokenTtlMs);
       const whole = made === null ? record : { ...record, tokens: [made] };
       await this.#store(whole, `Port ${record.port} is open as preview ${record.name}.`, over);
       return { preview: viewOf(whole), token: made === null ? null : this.#sign(whole, made) };
@@ -134,6 +134,13 @@ export class Previews implements PreviewApi {
   async tokens(ref: string, name: string): Promise<PreviewTokenInfo[]> {
     const { record } = await this.#find(ref, name);
     return record.tokens.map((token) => this.#tokenView(token));
+  }
+
+  async token(ref: string, name: string, id: string): Promise<string> {
+    const { record } = await this.#find(ref, name);
+    const known = record.tokens.find((each) => each.id === id);
+    if (known === undefined) throw new HoldfastError("preview_not_found", { sandboxId: record.sandboxId });
+    return this.#sign(record, known);
   }
 
   async removeToken(ref: string, name: string, id: string): Promise<void> {

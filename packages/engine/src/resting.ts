@@ -2,7 +2,7 @@ import { causeOf, type ErrorCode, isHoldfastError, type SweepItem } from "@holdf
 import type { Admission } from "./admission.ts";
 import type { Cell } from "./cell.ts";
 import { item, toldAsOrdered } from "./sweep-items.ts";
-import { isMemoryAbove, type Licence, leastRecentlyUsed, mayRest, ruleNow } from "./sweep-rules.ts";
+import { factsOf, isMemoryAbove, type Licence, leastRecentlyUsed, mayRest, ruleNow } from "./sweep-rules.ts";
 import type { World } from "./world.ts";
 
 export interface RestingParts {
@@ -87,9 +87,8 @@ export class Resting {
 
   #isIdle(cell: Cell): boolean {
     const { clock, driver, numbers } = this.#world;
-    const facts = { record: cell.record, execsUnderWay: cell.openExecs.size, callsUnderWay: cell.calls };
     const licence = { kind: driver.standby.kind, idleMs: numbers.pressureIdleMs };
-    return mayRest({ ...facts, now: clock.now() }, licence);
+    return mayRest({ ...factsOf(cell), now: clock.now() }, licence);
   }
 
   async #hasDisk(): Promise<boolean> {

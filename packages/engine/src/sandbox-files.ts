@@ -81,6 +81,7 @@ export class SandboxFiles implements FileSource {
     work: Work<Reading, Result>,
   ): Promise<Result> {
     const { driver, log } = this.#world;
+    cell.touch();
     const opening = during(this.#world, {}, signal, (inner) => driver.files(cell.id, inner));
     const { files, close } = await opening.catch((error: unknown) => {
       signal.throwIfAborted();

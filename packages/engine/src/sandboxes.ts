@@ -191,6 +191,8 @@ export class Sandboxes implements SandboxApi {
       const change = changedSpec(before, changes);
       if (change === null) return this.view(cell.record);
       const isSame = () => cell.record.spec === before;
+      // Who says how long it may lie unused begins to count now.
+      if (change.spec.lifecycle.idleTtlMs !== before.lifecycle.idleTtlMs) cell.touch();
       if ((await cell.decide({ type: "update", ...change }, [], isSame)) !== null)
         return this.view(cell.record);
       const { phase } = cell.record;

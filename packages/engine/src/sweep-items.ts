@@ -5,6 +5,7 @@ import type { Cell } from "./cell.ts";
 const MESSAGES: Record<SweepRule, string> = {
   kept_long_enough: "it failed, and has been kept for as long as it was to be",
   past_ttl: "its ttlMs is over",
+  past_idle_ttl: "nobody has used it for its idleTtlMs",
   disposable: "the host runs short, and it was created disposable",
   idle: "the host runs short of memory, and nobody has used it for a while",
   old_events: "events past their retention",

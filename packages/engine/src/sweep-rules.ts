@@ -12,15 +12,17 @@ export interface Licence {
 export interface Facts {
   record: SandboxRecord;
   execsUnderWay: number;
+  callsUnderWay: number;
   now: number;
 }
 
 /**
  * Why a sandbox may be removed, or null. The only reasons there are: what its creator allowed when creating it, and the
- * end of what a failure keeps. Being idle, old, busy or silent is none; a sandbox with an exec under way goes only by its
- * own TTL.
+ * end of what a failure keeps. Being idle, old, busy or silent is none by itself; a sandbox with an exec under way goes
+ * only by its own TTL.
  */
-export function ruleFor({ record, execsUnderWay, now }: Facts, { short }: Licence): SweepRule | null {
+export function ruleFor(facts: Facts, { short }: Licence): SweepRule | null {
+  const { record, execsUnderWay, now } = facts;
   const { phase, lease, spec } = record;
   if (phase.name === "deleting" || phase.name === "gone") return null;
   if (phase.name === "failed")
@@ -28,14 +30,21 @@ export function ruleFor({ record, execsUnderWay, now }: Facts, { short }: Licenc
   if (lease.state === "quarantined") return null;
   const expiresAt = expiryOf(record);
   if (expiresAt !== null && expiresAt <= now) return "past_ttl";
+  if (isPastIdleTtl(facts)) return "past_idle_ttl";
   // What only waits in line holds nothing that would help; what sleeps holds disk.
   const holdsSomething = phase.name === "running" || phase.name === "standby";
   if (short && spec.lifecycle.disposable && execsUnderWay === 0 && holdsSomething) return "disposable";
   return null;
 }
 
-export interface RestFacts extends Facts {
-  callsUnderWay: number;
+/** What is on its way to sleep, or from there, is left alone until it is there. */
+const MAY_BE_IDLE: readonly SandboxRecord["phase"]["name"][] = ["running", "paused", "standby"];
+
+function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, now }: Facts): boolean {
+  const { phase, spec, lastActivityAt } = record;
+  const { idleTtlMs } = spec.lifecycle;
+  if (idleTtlMs === undefined || execsUnderWay > 0 || callsUnderWay > 0) return false;
+  return MAY_BE_IDLE.includes(phase.name) && now - lastActivityAt >= idleTtlMs;
 }
 
 /** What standby keeps on this host, and for how long nobody may have used a sandbox that is put to it. */
@@ -48,7 +57,7 @@ export interface RestLicence {
  * Whether a sandbox may be put to standby for the host's sake. It costs its user the moment of a wake, and memory only
  * where standby keeps none: then its creator must have agreed, by asking for standby or for a cold start after a loss.
  */
-export function mayRest(facts: RestFacts, { kind, idleMs }: RestLicence): boolean {
+export function mayRest(facts: Facts, { kind, idleMs }: RestLicence): boolean {
   const { record, execsUnderWay, callsUnderWay, now } = facts;
   if (execsUnderWay > 0 || callsUnderWay > 0) return false;
   if (now - record.lastActivityAt < idleMs) return false;
@@ -70,4 +79,10 @@ export const leastRecentlyUsed = (cells: Iterable<Cell>): Cell[] =>
 
 /** The reason as it is now; it may be gone by the time that the turn of the sandbox comes. */
 export const ruleNow = (cell: Cell, licence: Licence, now: number): SweepRule | null =>
-  ruleFor({ record: cell.record, execsUnderWay: cell.openExecs.size, now }, licence);
+  ruleFor({ ...factsOf(cell), now }, licence);
+
+export const factsOf = (cell: Cell): Omit<Facts, "now"> => ({
+  record: cell.record,
+  execsUnderWay: cell.openExecs.size,
+  callsUnderWay: cell.calls,
+});

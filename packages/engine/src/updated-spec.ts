@@ -2,8 +2,7 @@ import { HoldfastError, LABELS_MAX, type UpdateSandbox, VARIABLES_MAX } from "@h
 import type { SandboxSpec } from "./records.ts";
 
 /**
- * What a sandbox is by a change of it, and in words what changed; null where that is nothing. Keys that are not named stay,
- * those that are null go.
+ * What a sandbox is by a change of it, and in words what changed; null where that is nothing.
  */
 export function changedSpec(
   spec: SandboxSpec,
@@ -15,8 +14,8 @@ export function changedSpec(
     env: merged(spec.env, env),
     lifecycle: merged(spec.lifecycle, lifecycle),
   };
-  requireFew("labels", next.labels, LABELS_MAX);
-  requireFew("variables", next.env, VARIABLES_MAX);
+  requireFew("The sandbox", "labels", next.labels, LABELS_MAX);
+  requireFew("The sandbox", "variables", next.env, VARIABLES_MAX);
   const keys = { labels: changedKeys(spec.labels, next.labels), env: changedKeys(spec.env, next.env) };
   const all = { ...keys, lifecycle: changedKeys(spec.lifecycle, next.lifecycle) };
   const what = Object.entries(all).filter(([, changed]) => changed.length > 0);
@@ -26,23 +25,24 @@ export function changedSpec(
 
 type Values = Readonly<Record<string, unknown>>;
 
-function merged<Known extends Values>(before: Known, changes: Values = {}): Known {
+/** Keys that are not named stay, those that are null go. */
+export function merged<Known extends Values>(before: Known, changes: Values = {}): Known {
   const left = Object.entries({ ...before, ...changes }).filter(
     ([, value]) => value !== null && value !== undefined,
   );
   return Object.fromEntries(left) as Known;
 }
 
-const changedKeys = (before: Values, after: Values): string[] =>
+export const changedKeys = (before: Values, after: Values): string[] =>
   Object.keys({ ...before, ...after }).filter((key) => before[key] !== after[key]);
 
 const TOLD = 8;
-const told = (keys: readonly string[]): string =>
+export const told = (keys: readonly string[]): string =>
   keys.length <= TOLD ? keys.join(", ") : `${keys.slice(0, TOLD).join(", ")} and ${keys.length - TOLD} more`;
 
-function requireFew(what: string, values: Values, most: number): void {
+export function requireFew(whose: string, what: string, values: Values, most: number): void {
   const count = Object.keys(values).length;
   if (count <= most) return;
-  const message = `The sandbox would have ${count} ${what}; ${most} is the most.`;
+  const message = `${whose} would have ${count} ${what}; ${most} is the most.`;
   throw new HoldfastError("invalid_request", { message });
 }

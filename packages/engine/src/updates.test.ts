@@ -46,6 +46,16 @@ it("a sandbox is changed, says so, and is so after the next start", async () => 
   expect(await next.sandboxes.get("one")).toMatchObject({ labels: { team: "b" } });
 });
 
+it("one that has lain unused is not deleted the moment that this gets a limit", async () => {
+  const { engine, create } = await world();
+  const { sandbox } = await create("one");
+  await new Promise((resolve) => setTimeout(resolve, 1_100));
+  const changed = await engine.sandboxes.update("one", { lifecycle: { idleTtlMs: 1_000 } });
+  expect(Date.parse(changed.lastActivityAt)).toBeGreaterThan(Date.parse(sandbox.lastActivityAt));
+  const { items } = await engine.cleanup({ dryRun: true, emergency: false });
+  expect(items).toEqual([]);
+});
+
 it("changes at the same time don't undo each other", async () => {
   const { engine, create } = await world();
   await create("one");

@@ -35,6 +35,7 @@ import type {
   StartExec,
   StartProcess,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageSummary,
 } from "./types.generated.ts";
@@ -313,6 +314,8 @@ export interface Drive {
   /** Its files, without any sandbox: `/` is the drive itself. What sandboxes that have it see is the same. */
   readonly files: Files;
   refresh(options?: CallOptions): Promise<DriveInfo>;
+  /** Its labels from now on: those that are not named stay, null removes. */
+  update(changes: UpdateDrive & CallOptions): Promise<DriveInfo>;
   /** What happened to the drive, oldest first. */
   events(options?: EventFilter): Promise<Page<Event>>;
   /**
@@ -644,6 +647,8 @@ export interface SearchOptions extends ReadOptions {
   /** `content` is a regular expression. */
   regex?: boolean | undefined;
   ignoreCase?: boolean | undefined;
+  /** How many lines before and after one that was found are told with it. At most 50. */
+  contextLines?: number | undefined;
   /** Names of directories that are not looked into. */
   exclude?: readonly string[] | undefined;
   /** At most 10000. Default 1000. */
@@ -688,4 +693,4 @@ export interface CleanupOptions extends CallOptions {
   emergency?: boolean | undefined;
 }
 
-export type { CreateDrive, CreateSandbox, MountDrive, StartExec, UpdateSandbox };
+export type { CreateDrive, CreateSandbox, MountDrive, StartExec, UpdateDrive, UpdateSandbox };

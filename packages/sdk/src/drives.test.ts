@@ -107,6 +107,15 @@ describe("drives", () => {
     expect(requests()).toEqual([`GET /v1/drives/${id}`]);
   });
 
+  it("are given other labels", async () => {
+    const drive = await aHandle();
+    bench.server.answer(json(200, aDrive({ labels: { team: "b" } })));
+    expect(await drive.update({ labels: { team: "b", old: null } })).toEqual(drive.info);
+    expect(drive.info.labels).toEqual({ team: "b" });
+    expect(requests()).toEqual([`PATCH /v1/drives/${id}`]);
+    expect(bodies()).toEqual([{ labels: { team: "b", old: null } }]);
+  });
+
   it("tell what happened to them, also by id when they are gone", async () => {
     const drive = await aHandle();
     bench.server.answer(json(200, { items: [], nextCursor: null }));

@@ -14,7 +14,7 @@ import { HoldfastError, NotFoundError, type Where } from "./errors.ts";
 import { eventsOf } from "./events.ts";
 import { FilesOf } from "./files.ts";
 import { backoff } from "./retry.ts";
-import type { CreateDrive, Drive as DriveInfo, Event } from "./types.generated.ts";
+import type { CreateDrive, Drive as DriveInfo, Event, UpdateDrive } from "./types.generated.ts";
 
 /** What the server gives one try at making or removing a drive. */
 const DRIVE_WAIT_MS = 60_000;
@@ -74,6 +74,12 @@ class DriveHandle implements Drive {
 
   async refresh({ signal }: CallOptions = {}): Promise<DriveInfo> {
     const call = { method: "GET", path: pathOf(this.id), idempotent: true, signal } as const;
+    this.#info = await this.#calls.json(call);
+    return this.#info;
+  }
+
+  async update({ signal, ...changes }: UpdateDrive & CallOptions): Promise<DriveInfo> {
+    const call = { method: "PATCH", path: pathOf(this.id), json: changes, idempotent: true, signal } as const;
     this.#info = await this.#calls.json(call);
     return this.#info;
   }

@@ -127,6 +127,7 @@ export type {
   SweepItem,
   SweepReport,
   Unpacked,
+  UpdateDrive,
   UpdateSandbox,
   UsageSample,
   UsageSummary,

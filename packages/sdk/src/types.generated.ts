@@ -190,6 +190,8 @@ export interface CreateSandbox {
     maxExecs?: number;
     /** deleted when it is this old, whatever it is doing */
     ttlMs?: number;
+    /** deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it */
+    idleTtlMs?: number;
     /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
     idleStandbyMs?: number;
     /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
@@ -503,6 +505,7 @@ export interface Event {
     | "drive.created"
     | "drive.degraded"
     | "drive.recovered"
+    | "drive.updated"
     | "drive.deleting"
     | "drive.deleted"
     | "drive.delete_failed"
@@ -605,6 +608,10 @@ export interface FileMatch {
   lines?: {
     line: number;
     text: string;
+    /** with `contextLines` */
+    before?: string[];
+    /** with `contextLines` */
+    after?: string[];
   }[];
 }
 export interface FileSearch {
@@ -980,6 +987,8 @@ export interface Sandbox {
     maxExecs?: number;
     /** deleted when it is this old, whatever it is doing */
     ttlMs?: number;
+    /** deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it */
+    idleTtlMs?: number;
     /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
     idleStandbyMs?: number;
     /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
@@ -1184,7 +1193,15 @@ export interface SweepReport {
   putToStandby: number;
   failed: number;
   items: {
-    rule: "kept_long_enough" | "past_ttl" | "disposable" | "idle" | "old_events" | "old_keys" | "ended_execs";
+    rule:
+      | "kept_long_enough"
+      | "past_ttl"
+      | "past_idle_ttl"
+      | "disposable"
+      | "idle"
+      | "old_events"
+      | "old_keys"
+      | "ended_execs";
     sandboxId: string | null;
     /** how many things it stands for */
     count: number;
@@ -1199,9 +1216,15 @@ export interface Unpacked {
   files: number;
   bytes: number;
 }
+export interface UpdateDrive {
+  /** null removes one; those that are not named stay */
+  labels?: {
+    [k: string]: string | null;
+  };
+}
 /** what is not named stays as it is */
 export interface UpdateSandbox {
-  /** null removes one */
+  /** null removes one; those that are not named stay */
   labels?: {
     [k: string]: string | null;
   };
@@ -1214,6 +1237,7 @@ export interface UpdateSandbox {
     maxExecMs?: number | null;
     maxExecs?: number | null;
     ttlMs?: number | null;
+    idleTtlMs?: number | null;
     idleStandbyMs?: number | null;
     onMemoryLoss?: ("fail" | "cold-start") | null;
     disposable?: boolean | null;

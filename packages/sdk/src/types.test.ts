@@ -17,6 +17,7 @@ describe("the generated types", () => {
     expectTypeOf<Same<sdk.Sandbox, contract.Sandbox>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.SandboxList, contract.SandboxList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CreateSandbox, contract.CreateSandbox>>().toEqualTypeOf<true>();
+    expectTypeOf<Same<sdk.UpdateDrive, contract.UpdateDrive>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.UpdateSandbox, contract.UpdateSandbox>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.Checkpoint, contract.Checkpoint>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CheckpointList, contract.CheckpointList>>().toEqualTypeOf<true>();

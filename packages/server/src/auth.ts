@@ -5,6 +5,8 @@ import type { RouteFacts } from "./route-config.ts";
 
 /** Where a key may come as well: for requests whose `Authorization` is somebody else's to read. */
 export const KEY_HEADER = "x-holdfast-key";
+/** Where the clients of another platform send theirs. */
+export const BLAXEL_KEY_HEADER = "x-blaxel-authorization";
 
 /** Where keys are looked up. It keeps hashes only, and compares those. */
 export interface Keys {
@@ -42,11 +44,14 @@ export class Gate {
   }
 
   /** The headers that keys came in. What is no key of ours is somebody else's. */
-  async keyHeaders({ authorization, [KEY_HEADER]: own }: IncomingHttpHeaders): Promise<string[]> {
-    return [
-      ...(typeof own === "string" && (await this.#isKey(`Bearer ${own}`)) ? [KEY_HEADER] : []),
-      ...(authorization !== undefined && (await this.#isKey(authorization)) ? ["authorization"] : []),
-    ];
+  async keyHeaders(headers: IncomingHttpHeaders): Promise<string[]> {
+    const found: string[] = [];
+    for (const name of [KEY_HEADER, "authorization", BLAXEL_KEY_HEADER]) {
+      const value = headers[name];
+      if (typeof value !== "string") continue;
+      if (await this.#isKey(name === KEY_HEADER ? `Bearer ${value}` : value)) found.push(name);
+    }
+    return found;
   }
 
   async #isKey(authorization: string): Promise<boolean> {

@@ -4,7 +4,7 @@ import type { Dialect } from "./adapters/dialect.ts";
 
 /** What a route says about itself beyond its schema: for the gate, and for the OpenAPI document. */
 export interface RouteFacts {
-  /** No key is needed: nothing secret is served. */
+  /** No key is needed: nothing secret is served, or something else lets in. */
   public?: true;
   /** Served while the server still recovers. */
   early?: true;

@@ -66,6 +66,8 @@ export const DrivePathQuery = {
   }),
 };
 
+export const CONTEXT_LINES_MAX = 50;
+
 export const SearchQuery = {
   name: Type.Optional(
     Type.String({
@@ -82,6 +84,14 @@ export const SearchQuery = {
     Type.Boolean({ default: false, description: "`content` is a regular expression, as in JavaScript" }),
   ),
   ignoreCase: Type.Optional(Type.Boolean({ default: false, description: "of `content`" })),
+  contextLines: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: CONTEXT_LINES_MAX,
+      default: 0,
+      description: "how many lines before and after one that was found are told with it",
+    }),
+  ),
   exclude: Type.Optional(
     Type.Array(Type.String({ maxLength: 255 }), {
       maxItems: 64,

@@ -327,7 +327,7 @@ const SHORT_MS = 30_000;
 const removedForAReason: Invariant = {
   name: "removed-for-a-reason",
   promise:
-    "A sandbox is deleted only at somebody's wish, past its TTL, past the time that a failure keeps it, or, if it was created disposable and nothing runs in it, when the host is short.",
+    "A sandbox is deleted only at somebody's wish, past its TTL, unused for its idle TTL with nothing running in it, past the time that a failure keeps it, or, if it was created disposable and nothing runs in it, when the host is short.",
   witnessed({ mirror, history, host, time }, fact) {
     if (fact.type === "emergency") history.emergencyAt = time.elapsed;
     if (fact.type === "stored" && fact.change.kind === "sandbox.update") {
@@ -336,8 +336,8 @@ const removedForAReason: Invariant = {
       if (phase.name === "failed") history.keptUntil.set(id, phase.keptUntil);
       if (!isNews) return null;
       history.deleting.add(id);
-      const { name, createdAt } = fact.change.record;
-      const { ttlMs, disposable } = spec.lifecycle;
+      const { name, createdAt, lastActivityAt } = fact.change.record;
+      const { ttlMs, idleTtlMs, disposable } = spec.lifecycle;
       const now = time.now();
       const isShort = time.elapsed - Math.max(host.shortAt, history.emergencyAt) < SHORT_MS;
       const isIdle = mirror.openExecs().every(({ sandboxId }) => sandboxId !== id);
@@ -345,6 +345,7 @@ const removedForAReason: Invariant = {
         history.unwanted.has(id) ||
         history.unwanted.has(name) ||
         (ttlMs !== undefined && createdAt + ttlMs <= now) ||
+        (idleTtlMs !== undefined && isIdle && lastActivityAt + idleTtlMs <= now) ||
         (history.keptUntil.get(id) ?? Number.POSITIVE_INFINITY) <= now ||
         (disposable === true && isIdle && isShort);
       return isAllowed ? null : `${short(id)} is deleted, and nobody wanted that`;

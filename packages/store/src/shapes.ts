@@ -138,6 +138,7 @@ const SpecShape = Type.Object({
     maxExecMs: Type.Optional(Type.Number()),
     maxExecs: Type.Optional(Type.Number()),
     ttlMs: Type.Optional(Type.Number()),
+    idleTtlMs: Type.Optional(Type.Number()),
     idleStandbyMs: Type.Optional(Type.Number()),
     onMemoryLoss: Type.Optional(OneOf(["fail", "cold-start"])),
     disposable: Type.Optional(Type.Boolean()),

@@ -36,6 +36,7 @@ export function registerSandboxes(program: Command, context: Context): void {
 
 interface CreateOptions extends SandboxOptions {
   fromCheckpoint?: string;
+  idleTtl?: number;
   idleStandby?: number;
   maxExecs?: number;
   disposable?: boolean;
@@ -61,6 +62,11 @@ function registerCreate(program: Command, context: Context): void {
       variable,
     )
     .option("--cwd <path>", "directory that commands start in")
+    .option(
+      "--idle-ttl <time>",
+      "delete it after this long without a call, such as 30m, unless a command is under way in it",
+      duration,
+    )
     .option(
       "--idle-standby <time>",
       "put it to sleep after this long without a call, such as 15s or 10m, unless a command holds it awake",
@@ -92,8 +98,9 @@ Examples:
     )
     .action(async (name: string | undefined, options: CreateOptions) => {
       const { image, fromCheckpoint, env, cwd, ifExists, label: labels, mount: mounts } = options;
-      const { ttl: ttlMs, idleStandby: idleStandbyMs, maxExecs, disposable, onMemoryLoss } = options;
-      const lifecycle = givenAny({ ttlMs, idleStandbyMs, maxExecs, disposable, onMemoryLoss });
+      const { ttl: ttlMs, idleTtl: idleTtlMs, idleStandby: idleStandbyMs } = options;
+      const { maxExecs, disposable, onMemoryLoss } = options;
+      const lifecycle = givenAny({ ttlMs, idleTtlMs, idleStandbyMs, maxExecs, disposable, onMemoryLoss });
       const resources = resourcesOf(options);
       const wanted = given({
         ...{ name, image, fromCheckpoint, env, cwd, ifExists, labels, mounts, resources, lifecycle },

@@ -77,8 +77,11 @@ export class FrontDoor {
     void this.#answered(request, response, async (target, given) => {
       const keys = await this.#parts.gate.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
-      if (target.via === "host" && given.isInUrl && entry.token !== null && isVisit(request)) {
-        return welcome(response, given.path, entry, siteOf(request.headers).protocol);
+      if (given.isInUrl && entry.token !== null && isVisit(request)) {
+        if (target.via === "host")
+          return welcome(response, given.path, entry, siteOf(request.headers).protocol);
+        // What the page asks for next knows its path, and nothing of a query.
+        return redirect(response, `${PREVIEW_PATH}${entry.token}${given.path}`);
       }
       const signal = this.#context.callers.signal(response);
       const order = this.#order({ target, given, keys, entry, request, signal });
@@ -155,7 +158,7 @@ export class FrontDoor {
 
   /** By a token, a key, or because the port is open to everybody; in that order. */
   async #enter(target: Target, given: Presented, request: IncomingMessage, hasKey: boolean): Promise<Entry> {
-    if (target.via === "preview") return this.#byPreview(target.by);
+    if (target.via === "preview") return this.#byPreview(target.by, given);
     const { port } = target;
     const tokens = [...given.tokens, ...(this.#isStranger(target, request) ? [] : given.cookieTokens)];
     const refusal =
@@ -200,10 +203,16 @@ export class FrontDoor {
     return from?.via !== "host" || from.ref !== ref;
   }
 
-  #byPreview(by: string): Entry {
+  /** By the token in its path, or by its id with a token beside it; one that is open to everybody needs none. */
+  #byPreview(by: string, given: Presented): Entry {
     const { previews } = this.#context.engine;
     const known = by.startsWith("prv_") ? previews.byId(by) : null;
-    const open = known === null ? null : previews.admitPublic(known.sandboxId as SandboxId, known.port);
+    if (known !== null)
+      for (const token of given.tokens) {
+        const grant = this.#admitted(token);
+        if (grant?.previewId === known.id) return { ref: grant.sandboxId, port: grant.port, grant, token };
+      }
+    const open = known?.public ? previews.admitPublic(known.sandboxId as SandboxId, known.port) : null;
     const grant = open ?? previews.admit(by);
     return { ref: grant.sandboxId, port: grant.port, grant, token: null };
   }
@@ -265,9 +274,13 @@ function welcome(response: ServerResponse, path: string, { grant, token }: Entry
     ...(seconds === null ? [] : [`Max-Age=${seconds}`]),
     ...(protocol === "https" ? ["Secure"] : []),
   ].join("; ");
+  redirect(response, path.startsWith("//") ? `/.${path}` : path, { "set-cookie": cookie });
+}
+
+function redirect(response: ServerResponse, location: string, headers: Record<string, string> = {}): void {
   response.writeHead(302, {
-    location: path.startsWith("//") ? `/.${path}` : path,
-    "set-cookie": cookie,
+    location,
+    ...headers,
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "content-length": 0,

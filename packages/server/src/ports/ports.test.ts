@@ -9,7 +9,7 @@ import {
 } from "node:http";
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { Duplex } from "node:stream";
-import { HoldfastError, NUMBERS, type SandboxId } from "@holdfast/contract";
+import { HoldfastError, NUMBERS, type PreviewInfo, type SandboxId } from "@holdfast/contract";
 import type { EngineApi, Grant, PortConnection } from "@holdfast/engine";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { Metrics } from "../metrics.ts";
@@ -27,6 +27,16 @@ import { PortProxy } from "./proxy.ts";
 const sandbox = aSandbox();
 const HOST = `3000-${sandbox.id}.localhost`;
 const RIGHT = `hfp_0123456789abcdef_${"A".repeat(43)}`;
+
+const PREVIEW: PreviewInfo = {
+  id: "prv_0123456789abcdef",
+  name: "web",
+  sandboxId: sandbox.id,
+  port: 3000,
+  public: false,
+  createdAt: "2025-01-01T00:00:00.000Z",
+  expiresAt: null,
+};
 
 interface Inside {
   /** A program that listens at port 3000 of the sandbox. */
@@ -91,7 +101,7 @@ async function inside(handle: (request: IncomingMessage, response: ServerRespons
           throw new HoldfastError("preview_denied");
         },
         admitPublic: () => (found.isPublic ? grant() : null),
-        byId: () => null,
+        byId: (id) => (id === PREVIEW.id ? PREVIEW : null),
       },
     },
   };
@@ -631,6 +641,29 @@ describe("below a preview's path", () => {
     expect(heard.headers["content-security-policy"]).toContain("sandbox");
     expect(JSON.parse(heard.text).url).toBe("/a?b");
     expect(heard.text).not.toContain(RIGHT);
+  });
+
+  test.each<[string, { path: string; headers?: Record<string, string> }]>([
+    ["query", { path: `/preview/${PREVIEW.id}/a?b=c&bl_preview_token=${RIGHT}` }],
+    ["header", { path: `/preview/${PREVIEW.id}/a?b=c`, headers: { "x-blaxel-preview-token": RIGHT } }],
+  ])("a token in the %s opens the preview that it is for, and no key is passed on", async (_where, asked) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const headers = { ...asked.headers, "x-blaxel-authorization": `Bearer ${KEY}` };
+    const heard = await hear(server, { ...asked, headers });
+    expect(heard).toMatchObject({ status: 201 });
+    expect(JSON.parse(heard.text).url).toBe("/a?b=c");
+    expect(heard.text).not.toMatch(/hf_|hfp_/);
+    const other = asked.path.replace(PREVIEW.id, "prv_other00000000000");
+    expect(await hear(server, { path: other, headers })).toMatchObject({ status: 403 });
+  });
+
+  test("a visitor is sent on to where the page finds what belongs to it", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const path = `/preview/${PREVIEW.id}/a?b=c&bl_preview_token=${RIGHT}`;
+    const heard = await hear(server, { path, headers: { accept: "text/html" } });
+    expect([heard.status, heard.headers.location]).toEqual([302, `/preview/${RIGHT}/a?b=c`]);
   });
 
   test.each(["hfp_0123456789abcdef_wrong", "prv_0123456789abcdef"])("%s opens nothing", async (by) => {

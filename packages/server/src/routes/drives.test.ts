@@ -173,7 +173,24 @@ describe("drives", () => {
   test("have paths on which other methods are refused by name", async () => {
     await using server = await serve({});
     expect((await server.fetch(url, { method: "PUT" })).headers.get("allow")).toBe("GET, POST");
-    expect((await server.fetch(`${url}/data`, { method: "PUT" })).headers.get("allow")).toBe("DELETE, GET");
+    expect((await server.fetch(`${url}/data`, { method: "PUT" })).headers.get("allow")).toBe(
+      "DELETE, GET, PATCH",
+    );
+  });
+
+  test("are given other labels, and null takes one away", async () => {
+    const asked: unknown[] = [];
+    const update: EngineApi["drives"]["update"] = async (ref, changes) => {
+      asked.push([ref, changes]);
+      return aDrive({ labels: { team: "b" } });
+    };
+    await using server = await serve({ drives: { update } });
+    const labels = { team: "b", old: null };
+    const answer = await server.fetch(`${url}/data`, { ...json({ labels }), method: "PATCH" });
+    expect([answer.status, await answer.json()]).toEqual([200, aDrive({ labels: { team: "b" } })]);
+    expect(asked).toEqual([["data", { labels }]]);
+    const wrong = await server.fetch(`${url}/data`, { ...json({ sizeMb: 64 }), method: "PATCH" });
+    expect(wrong.status).toBe(400);
   });
 });
 

@@ -1,6 +1,6 @@
 /** Persistent directories that sandboxes can have in common. Where they are mounted is told by `mounts.ts`. */
 import { Type } from "@fastify/type-provider-typebox";
-import { CreateDrive, Drive, DriveList } from "@holdfast/contract";
+import { CreateDrive, Drive, DriveList, UpdateDrive } from "@holdfast/contract";
 import { orMaybeDispatched } from "../callers.ts";
 import type { App, RouteContext } from "../context.ts";
 import { labelFilter } from "../filters.ts";
@@ -60,6 +60,25 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
       config: { errors: ["drive_not_found"] },
     },
     ({ params }, reply) => engine.drives.get(params.ref, callers.signal(reply.raw)),
+  );
+
+  app.patch(
+    "/v1/drives/:ref",
+    {
+      schema: {
+        operationId: "updateDrive",
+        summary: "Change a drive's labels.",
+        tags,
+        params: DriveRef,
+        body: UpdateDrive,
+        response: { 200: Drive },
+      },
+      config: { errors: ["drive_not_found", "drive_deleting"] },
+    },
+    ({ params, body }, reply) => {
+      const order = engine.drives.update(params.ref, body, callers.signal(reply.raw));
+      return orMaybeDispatched(callers, order);
+    },
   );
 
   app.delete(

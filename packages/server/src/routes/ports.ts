@@ -1,11 +1,8 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, Port } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
-import { Gate, KEY_HEADER } from "../auth.ts";
 import type { App, RouteContext } from "../context.ts";
-import { presented } from "../ports/credentials.ts";
-import { orderFor } from "../ports/door.ts";
-import { PortProxy } from "../ports/proxy.ts";
+import { Forwarder } from "../ports/forwarder.ts";
 import { targetOf } from "../ports/target.ts";
 import { SandboxRef } from "../schemas.ts";
 import { takeAnyBody } from "./files.ts";
@@ -16,9 +13,7 @@ const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] as 
 
 /** Below this, a path is the program's own, whatever it looks like. */
 export function portRoutes(app: App, context: RouteContext): void {
-  const { callers } = context;
-  const proxy = new PortProxy(context);
-  const gate = new Gate(context.keys);
+  const forwarder = new Forwarder(context);
   takeAnyBody(app);
 
   for (const url of ["/v1/sandboxes/:ref/ports/:port", "/v1/sandboxes/:ref/ports/:port/*"]) {
@@ -38,24 +33,10 @@ export function portRoutes(app: App, context: RouteContext): void {
 
   async function forward(request: FastifyRequest, reply: FastifyReply) {
     const { ref, port } = request.params as { ref: string; port: number };
-    const { raw } = request;
-    const target = targetOf(undefined, raw.url ?? "/", context.domain);
+    const target = targetOf(undefined, request.raw.url ?? "/", context.domain);
     // The router is more generous with spellings; where the program's path begins is clear in one of them only.
     if (target?.via !== "path") throw new HoldfastError("not_found");
-    const given = presented(target.path, raw.headers);
-    const order = orderFor(raw, {
-      ref,
-      port,
-      path: given.path,
-      prefix: target.prefix,
-      withheld: new Set([...given.headers, ...(await gate.keyHeaders(raw.headers)), KEY_HEADER]),
-      cookie: given.cookie,
-      signal: callers.signal(reply.raw),
-    });
-    const answer = await proxy.ask(order);
-    reply.hijack();
-    const stop = raw.socket && context.peers.watch(raw.socket, () => reply.raw.destroy());
-    await answer.send(reply.raw).finally(stop);
+    await forwarder.forward(request, reply, { ref, port, path: target.path, prefix: target.prefix });
   }
 }
 

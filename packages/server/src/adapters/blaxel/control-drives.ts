@@ -1,82 +1,143 @@
-import { Type } from "@fastify/type-provider-typebox";
-import { CreateDrive, Nullable } from "@holdfast/contract";
+/** Drives, and volumes, which are drives with a size: both are persistent, have a name, and are mounted by it. */
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import { CreateDrive, type Drive, HoldfastError, type Labels, Nullable } from "@holdfast/contract";
 import type { App, RouteContext } from "../../context.ts";
 import { checker } from "./checked.ts";
-import { ListQuery, paged, refuseListing } from "./control-sandboxes.ts";
-import { externalIdLabel, toLabels } from "./labels.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "./not-supported.ts";
-import { Metadata } from "./sandbox-request.ts";
-import { driveShape } from "./shapes.ts";
+import { chosenTags, externalIdLabel, fromLabels, replacing, toLabels, VOLUME } from "./labels.ts";
+import { everything, factsOf, ListQuery, listed } from "./listing.ts";
+import { isAnything, type Known, NO_KEYS, notSupported, refuseFields } from "./not-supported.ts";
+import { ByExternalId, Metadata } from "./sandbox-request.ts";
+import { driveShape, type Site, volumeShape } from "./shapes.ts";
 import { siteOf } from "./site.ts";
 
 const DriveRequest = Type.Object({
   metadata: Metadata,
   spec: Type.Optional(
     Type.Object({
-      size: Type.Optional(Nullable(Type.Number({ exclusiveMinimum: 0, description: "in GB" }))),
+      size: Type.Optional(Nullable(Type.Number({ exclusiveMinimum: 0 }))),
       permissions: Type.Optional(Nullable(Type.Array(Type.Unknown()))),
     }),
   ),
 });
-const DriveName = Type.Object({ driveName: Type.String({ minLength: 1, maxLength: 64 }) });
+type Spec = NonNullable<Static<typeof DriveRequest>["spec"]>;
+const Called = Type.Object({ called: Type.String({ minLength: 1, maxLength: 64 }) });
+
+/** How one of the two is called, and told. */
+interface Kind {
+  noun: "drive" | "volume";
+  unitMb: number;
+  /** What its drives have that others don't. */
+  label: Labels;
+  /** Empty ones ask for nothing. */
+  known: Known;
+  shape(drive: Drive, site: Site): ReturnType<typeof driveShape> | ReturnType<typeof volumeShape>;
+}
+
+const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0;
 /** There is one region, and what else is made of a drive is told, not asked for. */
-const KNOWN: Known = { size: isAnything, permissions: isAnything, region: isAnything };
-const MB_PER_GB = 1_024;
+const DRIVES: Kind = {
+  noun: "drive",
+  unitMb: 1_024,
+  label: {},
+  known: { size: isAnything, permissions: isEmpty, region: isAnything },
+  shape: driveShape,
+};
+const VOLUMES: Kind = {
+  noun: "volume",
+  unitMb: 1,
+  label: VOLUME,
+  known: { size: isAnything, region: isAnything },
+  shape: volumeShape,
+};
+const WHY = {
+  permissions: "Whoever has a key may mount every drive.",
+  template: "A volume begins empty; what is to be in it can be written by a sandbox that has it.",
+};
 const check = checker(CreateDrive);
 
-export function controlDriveRoutes(app: App, { engine, callers }: RouteContext): void {
-  app.post("/drives", { schema: { body: DriveRequest } }, async (request, reply) => {
+export function controlDriveRoutes(app: App, context: RouteContext): void {
+  app.get("/drives/jwks.json", () => {
+    throw notSupported("GET /drives/jwks.json", NO_KEYS);
+  });
+  for (const kind of [DRIVES, VOLUMES]) routesOf(kind, app, context);
+}
+
+function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void {
+  const { noun, label, shape } = kind;
+  const base = `/${noun}s`;
+
+  async function find(called: string, signal: AbortSignal): Promise<Drive> {
+    const drive = await engine.drives.get(called, signal);
+    if (Object.entries(label).every(([key, value]) => drive.labels[key] === value)) return drive;
+    throw new HoldfastError("drive_not_found", { message: `There is no ${noun} ${JSON.stringify(called)}.` });
+  }
+
+  app.post(base, { schema: { body: DriveRequest } }, async (request, reply) => {
     const { metadata, spec = {} } = request.body;
-    refuseFields("spec", spec, KNOWN);
-    if (spec.permissions?.length) {
-      throw notSupported("spec.permissions", "Whoever has a key may mount every drive.");
-    }
-    const { name, displayName, externalId, labels } = metadata;
-    const kept = {
-      labels: labels ?? {},
-      externalId: externalId || undefined,
-      displayName: displayName || undefined,
-    };
     const wanted = check(
       {
-        ...(name ? { name } : {}),
-        ...(spec.size ? { sizeMb: Math.ceil(spec.size * MB_PER_GB) } : {}),
-        labels: toLabels(kept),
+        ...(metadata.name ? { name: metadata.name } : {}),
+        ...sizeOf(kind, spec),
+        labels: { ...toLabels(chosenTags(metadata, { labels: {} })), ...label },
       },
-      "The drive that was asked for can't be had",
+      `The ${noun} that was asked for can't be had`,
     );
     const options = { owner: request.owner, signal: callers.signal(reply.raw) };
     const { drive } = await engine.drives.create(wanted, options);
-    return driveShape(drive, siteOf(request));
+    return shape(drive, siteOf(request));
   });
 
-  app.get("/drives", { schema: { querystring: ListQuery } }, async (request) => {
-    const { query } = request;
-    refuseListing(query);
-    if (query.status) throw notSupported("listing drives with status");
-    const labels = query.externalId === undefined ? undefined : externalIdLabel(query.externalId);
+  app.get(base, { schema: { querystring: ListQuery } }, async (request) => {
+    const { status, externalId } = request.query;
+    if (status)
+      throw notSupported(`listing ${noun}s with status`, "Leave it out: each is listed with its own.");
+    const labels = { ...label, ...(externalId === undefined ? {} : externalIdLabel(externalId)) };
     const site = siteOf(request);
-    return paged(request.headers["blaxel-version"], query, async (page) => {
-      const { items, nextCursor } = await engine.drives.list({ labels, ...page });
-      return { items: items.map((drive) => driveShape(drive, site)), nextCursor };
-    });
+    const all = await everything((page) => engine.drives.list({ labels, ...page }));
+    return listed(
+      request,
+      all.map((drive) => shape(drive, site)),
+      ({ metadata, holdfast }) => factsOf(metadata, holdfast),
+    );
   });
 
-  app.get("/drives/:driveName", { schema: { params: DriveName } }, async (request, reply) =>
-    driveShape(await engine.drives.get(request.params.driveName, callers.signal(reply.raw)), siteOf(request)),
+  app.get(`${base}/by-external-id/:externalId`, { schema: { params: ByExternalId } }, async (request) => {
+    const { externalId } = request.params;
+    const labels = { ...label, ...externalIdLabel(externalId) };
+    const { items } = await engine.drives.list({ labels, limit: 1 });
+    if (items[0] !== undefined) return shape(items[0], siteOf(request));
+    const message = `No ${noun} has the external id ${JSON.stringify(externalId)}.`;
+    throw new HoldfastError("drive_not_found", { message });
+  });
+
+  app.get(`${base}/:called`, { schema: { params: Called } }, async (request, reply) =>
+    shape(await find(request.params.called, callers.signal(reply.raw)), siteOf(request)),
   );
 
-  app.put("/drives/:driveName", { schema: { params: DriveName } }, async ({ params }, reply) => {
-    await engine.drives.get(params.driveName, callers.signal(reply.raw));
-    throw notSupported("changing a drive", "It is what it was when it was created.");
+  /** What the client read of it, with a part exchanged: what it does not name stays. */
+  app.put(`${base}/:called`, { schema: { params: Called, body: DriveRequest } }, async (request, reply) => {
+    const { metadata, spec = {} } = request.body;
+    const signal = callers.signal(reply.raw);
+    const drive = await find(request.params.called, signal);
+    const { sizeMb = drive.sizeMb } = sizeOf(kind, spec);
+    if (sizeMb !== drive.sizeMb)
+      throw notSupported("changing spec.size", `A ${noun} keeps the size that it was created with.`);
+    const before = fromLabels(drive.labels);
+    const after = { ...toLabels({ ...before, ...chosenTags(metadata, before) }), ...label };
+    const labels = replacing(drive.labels, after);
+    return shape(await engine.drives.update(drive.id, { labels }, signal), siteOf(request));
   });
 
-  app.delete("/drives/:driveName", { schema: { params: DriveName } }, async (request, reply) => {
+  app.delete(`${base}/:called`, { schema: { params: Called } }, async (request, reply) => {
     const signal = callers.signal(reply.raw);
-    const { driveName } = request.params;
-    const before = await engine.drives.get(driveName, signal);
-    const left = await engine.drives.remove(driveName, { force: false, signal });
-    const shape = driveShape(left ?? before, siteOf(request));
-    return left === null ? { ...shape, status: "TERMINATED" } : shape;
+    const before = await find(request.params.called, signal);
+    const left = await engine.drives.remove(before.id, { force: false, signal });
+    const told = shape(left ?? before, siteOf(request));
+    return left === null ? { ...told, status: "TERMINATED" } : told;
   });
+}
+
+function sizeOf({ known, unitMb }: Kind, spec: Spec): { sizeMb?: number } {
+  refuseFields("spec", spec, known, WHY);
+  return spec.size ? { sizeMb: Math.ceil(spec.size * unitMb) } : {};
 }

@@ -1,3 +1,4 @@
+import { BLAXEL_KEY_HEADER } from "../../auth.ts";
 import type { Dialect } from "../dialect.ts";
 
 /**
@@ -5,7 +6,7 @@ import type { Dialect } from "../dialect.ts";
  * our code and the request's id stand in that text too, so that whatever its user gets to see leads to the server's log.
  */
 export const BLAXEL: Dialect = {
-  keyHeader: "x-blaxel-authorization",
+  keyHeader: BLAXEL_KEY_HEADER,
   errorBody: ({ status, body }) => {
     const { code, message, requestId, ...rest } = body.error;
     const error = `${message} (${code}, ${requestId})`;

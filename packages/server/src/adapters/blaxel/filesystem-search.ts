@@ -2,8 +2,8 @@ import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type FileMatch, HoldfastError } from "@holdfast/contract";
 import type { SearchOptions } from "@holdfast/engine";
 import type { App, RouteContext } from "../../context.ts";
+import { CONTEXT_LINES_MAX } from "../../schemas.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
-import { notSupported } from "./not-supported.ts";
 
 /** The platform's own defaults. */
 const SKIPPED = [
@@ -34,7 +34,7 @@ const FuzzyQuery = Type.Object({ ...Found, query: Type.Optional(Type.String()) }
 const ContentQuery = Type.Object({
   query: Type.String({ minLength: 1 }),
   caseSensitive: Type.Optional(Type.Boolean()),
-  contextLines: Type.Optional(Type.Integer()),
+  contextLines: Type.Optional(Type.Integer({ minimum: 0, maximum: CONTEXT_LINES_MAX })),
   maxResults: Type.Optional(Type.Integer({ minimum: 0 })),
   filePattern: Type.Optional(Type.String()),
   excludeDirs: Type.Optional(Type.String()),
@@ -101,23 +101,24 @@ export function searchRoutes(app: App, { engine, callers }: RouteContext): void 
     "/filesystem-content-search/*",
     { schema: { params: AtPath, querystring: ContentQuery } },
     async ({ params, query }, reply) => {
-      if (query.contextLines) throw notSupported("contextLines", "Each match has its line.");
       const root = pathOf(params);
       const options = {
         content: query.query,
         name: query.filePattern || undefined,
         ignoreCase: query.caseSensitive !== true,
+        contextLines: query.contextLines,
         exclude: listOf(query.excludeDirs) ?? SKIPPED,
         limit: LOOKED_AT,
       };
       const files = await search(params.name, root, options, callers.signal(reply.raw));
       const matches = files
         .flatMap(({ path, lines = [] }) =>
-          lines.map(({ line, text }) => ({
+          lines.map(({ line, text, before, after }) => ({
             path: below(root, path),
             line,
             column: columnOf(text, query.query),
             text,
+            ...(before && after ? { context: [...before, text, ...after].join("\n") } : {}),
           })),
         )
         .slice(0, query.maxResults || LINES_MAX);

@@ -13,11 +13,16 @@ export type Known = Readonly<Record<string, (value: unknown) => boolean>>;
 export const isAnything = () => true;
 
 /** A field that asks for something unheard of is refused like one that asks for what is not had: by its name. */
-export function refuseFields(where: string, given: Readonly<Record<string, unknown>>, known: Known): void {
+export function refuseFields(
+  where: string,
+  given: Readonly<Record<string, unknown>>,
+  known: Known,
+  why: Readonly<Record<string, string>> = {},
+): void {
   for (const [name, value] of Object.entries(given)) {
     if (value === undefined || value === null) continue;
     if (Object.hasOwn(known, name) && known[name]?.(value)) continue;
-    throw notSupported(`${where}.${name}`, "Leave it out.");
+    throw notSupported(`${where}.${name}`, Object.hasOwn(why, name) ? why[name] : "Leave it out.");
   }
 }
 
@@ -25,23 +30,26 @@ export function refuseFields(where: string, given: Readonly<Record<string, unkno
 export const fieldsOf = ({ properties }: { properties: object }): Known =>
   Object.fromEntries(Object.keys(properties).map((name) => [name, isAnything]));
 
-const CHECKPOINTS = "Checkpoints and forks are at /v1/sandboxes/:ref/checkpoints.";
-const PORTS = "Ports of a sandbox are not published; a command inside reaches them on localhost.";
+const ARCHIVE =
+  "A sandbox that nobody calls sleeps, costs disk only, and keeps memory and processes as well.";
+const SCHEDULES = "Nothing is started by the clock; a scheduler outside can call, and wakes what sleeps.";
+export const NO_KEYS =
+  "Drives have no keys of their own: whoever has a key of the server may mount every drive.";
 
 /** By a word of the path. Whatever is not here is not done either, and then the path says all there is to say. */
 const INSTEAD: Readonly<Record<string, string>> = {
-  previews: PORTS,
-  port: PORTS,
-  network: PORTS,
-  snapshots: CHECKPOINTS,
-  fork: CHECKPOINTS,
-  archive: CHECKPOINTS,
-  unarchive: CHECKPOINTS,
-  volumes: "A drive is persistent as well, and can be mounted at create or later.",
+  network:
+    "Ports that a process opens are not watched for; waitForPorts of an exec waits until they are open.",
+  archive: ARCHIVE,
+  unarchive: ARCHIVE,
+  schedules: SCHEDULES,
+  "schedule-executions": SCHEDULES,
   images: "'holdfast image import' adds an image.",
   codegen: "No model is called on a caller's behalf.",
   upgrade: "The keeper comes with the server.",
   environment: "An exec's env is given with it.",
+  "access-token": NO_KEYS,
+  hub: "There is no hub of images; 'holdfast image ls' lists those that are here.",
   jobs: "Start a sandbox and run the job's command in it.",
 };
 

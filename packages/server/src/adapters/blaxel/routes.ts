@@ -7,7 +7,9 @@
  */
 import type { App, RouteContext } from "../../context.ts";
 import { controlDriveRoutes } from "./control-drives.ts";
+import { controlPreviewRoutes } from "./control-previews.ts";
 import { controlSandboxRoutes } from "./control-sandboxes.ts";
+import { controlSnapshotRoutes } from "./control-snapshots.ts";
 import { driveMountRoutes } from "./drive-mounts.ts";
 import { BLAXEL } from "./errors.ts";
 import { filesystemRoutes } from "./filesystem.ts";
@@ -16,14 +18,22 @@ import { uploadRoutes } from "./filesystem-uploads.ts";
 import { watchRoutes } from "./filesystem-watch.ts";
 import { healthRoutes } from "./health.ts";
 import { unsupportedRoutes } from "./not-supported.ts";
+import { portRoutes } from "./ports.ts";
 import { processRoutes } from "./process.ts";
+import { admitSessions, SESSION_BASE } from "./sessions.ts";
 import { MOUNTED_AT } from "./site.ts";
 
 type Routes = (app: App, context: RouteContext) => void;
 
 /** Two names for one base: the client adds `/api` by itself where it is given a proxy. */
 const CONTROL_BASES = ["/v0", "/api"] as const;
-const CONTROL: readonly Routes[] = [controlSandboxRoutes, controlDriveRoutes, unsupportedRoutes];
+const CONTROL: readonly Routes[] = [
+  controlSandboxRoutes,
+  controlSnapshotRoutes,
+  controlPreviewRoutes,
+  controlDriveRoutes,
+  unsupportedRoutes,
+];
 const DATA_BASE = "/run/:workspace/sandboxes/:name";
 const DATA: readonly Routes[] = [
   processRoutes,
@@ -32,6 +42,7 @@ const DATA: readonly Routes[] = [
   searchRoutes,
   watchRoutes,
   driveMountRoutes,
+  portRoutes,
   healthRoutes,
   unsupportedRoutes,
 ];
@@ -47,5 +58,14 @@ export function blaxelRoutes(app: App, context: RouteContext): void {
   };
   for (const base of CONTROL_BASES) mount(base, CONTROL);
   mount(DATA_BASE, DATA);
+  mount(`${SESSION_BASE}/:name`, DATA.map(bySession));
   mount("", [unsupportedRoutes]);
 }
+
+/** The same routes, for who has a session's token. */
+const bySession =
+  (routes: Routes): Routes =>
+  (app, context) => {
+    admitSessions(app, context);
+    routes(app, context);
+  };

@@ -69,10 +69,22 @@ test.each<[string, Spec, number]>([
   expect(read(spec).lifecycle).toEqual({ idleStandbyMs: 15_000, ttlMs });
 });
 
+test("a while without use is another limit than an age, and of several the shortest counts", () => {
+  const expirationPolicies = [
+    { type: "ttl-idle", value: "2h", action: "delete" },
+    { type: "ttl-idle", value: "30m", action: "delete" },
+    { type: "ttl-max-age", value: "7d" },
+  ];
+  expect(read({ lifecycle: { expirationPolicies } }).lifecycle).toEqual({
+    idleStandbyMs: 15_000,
+    idleTtlMs: 1_800_000,
+    ttlMs: 604_800_000,
+  });
+});
+
 describe("what asks for something that is not had is refused by its field", () => {
   test.each<[string, Spec]>([
-    ["spec.runtime.ports", { runtime: { ports: [{ target: 80 }] } }],
-    ["spec.runtime.snapshotEnabled", { runtime: { snapshotEnabled: true } }],
+    ["spec.runtime.ports with UDP", { runtime: { ports: [{ target: 80, protocol: "UDP" }] } }],
     ["spec.runtime.extraArgs", { runtime: { extraArgs: { nfs: "enabled" } } }],
     ["spec.runtime.terminationGracePeriodSeconds", { runtime: { terminationGracePeriodSeconds: 5 } }],
     ["spec.runtime.yetToCome", { runtime: { yetToCome: 1 } }],
@@ -83,8 +95,12 @@ describe("what asks for something that is not had is refused by its field", () =
     ["spec.constructor", { constructor: 1 }],
     ["spec.lifecycle.terminatedRetention", { lifecycle: { terminatedRetention: "1h" } }],
     [
-      "spec.lifecycle.expirationPolicies of type ttl-idle",
-      { lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "1h" }] } },
+      "spec.lifecycle.expirationPolicies of type ttl-moon",
+      { lifecycle: { expirationPolicies: [{ type: "ttl-moon", value: "1h" }] } },
+    ],
+    [
+      "spec.lifecycle.expirationPolicies with the action archive",
+      { lifecycle: { expirationPolicies: [{ type: "ttl-idle", value: "1h", action: "archive" }] } },
     ],
     ["spec.volumes of type ephemeral", { volumes: [{ name: "x", mountPath: "/x", type: "ephemeral" }] }],
   ])("%s", (field, spec) => {

@@ -1,9 +1,16 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
-import { CreateSandbox, HoldfastError, type MountDrive, NAME_PATTERN, Nullable } from "@holdfast/contract";
+import {
+  CreateSandbox,
+  HoldfastError,
+  type MountDrive,
+  NAME_PATTERN,
+  Nullable,
+  Port,
+} from "@holdfast/contract";
 import { type ImageAliases, imageFor } from "../image-aliases.ts";
 import { checker } from "./checked.ts";
-import { durationMs } from "./durations.ts";
-import { toLabels } from "./labels.ts";
+import { type AskedExpiry, expiryOf, Policy } from "./expiry.ts";
+import { type Asked, toLabels } from "./labels.ts";
 import { isAnything, type Known, notSupported, refuseFields } from "./not-supported.ts";
 
 const Maybe = <Schema extends Parameters<typeof Nullable>[0]>(schema: Schema) =>
@@ -17,6 +24,8 @@ export const Metadata = Type.Object({
   labels: Maybe(Type.Record(Type.String(), Type.String())),
 });
 
+export const ByExternalId = Type.Object({ externalId: Type.String({ minLength: 1, maxLength: 64 }) });
+
 const Volume = Type.Object({
   name: Type.String({ minLength: 1 }),
   mountPath: Type.String({ minLength: 1 }),
@@ -24,10 +33,10 @@ const Volume = Type.Object({
   type: Maybe(Type.String()),
 });
 
-const Policy = Type.Object({
-  type: Type.String(),
-  value: Type.String(),
-  action: Maybe(Type.String()),
+const DeclaredPort = Type.Object({
+  name: Maybe(Type.String({ maxLength: 64 })),
+  protocol: Maybe(Type.String()),
+  target: Port,
 });
 
 export const SandboxRequest = Type.Object({
@@ -45,6 +54,7 @@ export const SandboxRequest = Type.Object({
               envs: Maybe(Type.Array(Type.Intersect([Fields, Type.Object({ name: Type.String() })]))),
               ttl: Maybe(Type.String()),
               expires: Maybe(Type.String()),
+              ports: Maybe(Type.Array(DeclaredPort)),
             }),
           ]),
         ),
@@ -80,16 +90,17 @@ export function sandboxRequest(
   refuseUnknown(spec);
   const { runtime } = spec;
   const image = runtime?.image || DEFAULT_IMAGE_NAME;
-  const ttlMs = lifetimeOf(spec, reading.now);
+  const asked = askedOf(spec);
   const request: CreateSandbox = {
     image: imageFor(image, reading.aliases),
     env: environmentOf(runtime?.envs ?? []),
-    lifecycle: { idleStandbyMs: IDLE_STANDBY_MS, ...(ttlMs === null ? {} : { ttlMs }) },
+    lifecycle: { idleStandbyMs: IDLE_STANDBY_MS, ...expiryOf(asked, reading.now) },
     labels: toLabels({
       labels: metadata.labels ?? {},
       externalId: metadata.externalId || undefined,
       displayName: metadata.displayName || undefined,
       image,
+      asked,
     }),
     mounts: (spec.volumes ?? []).map(mountOf),
     ifExists: reading.createIfNotExist ? "return" : "fail",
@@ -97,6 +108,17 @@ export function sandboxRequest(
   if (metadata.name) request.name = metadata.name;
   if (runtime?.memory) request.resources = { memoryMb: runtime.memory };
   return check(request, "The sandbox that was asked for can't be had");
+}
+
+/** What was asked for in words that have no field here, and is told in the same ones. */
+export function askedOf({ runtime, lifecycle }: Spec): Asked & AskedExpiry {
+  const policies = lifecycle?.expirationPolicies ?? [];
+  return {
+    ...(runtime?.ttl ? { ttl: runtime.ttl } : {}),
+    ...(runtime?.expires ? { expires: runtime.expires } : {}),
+    ...(policies.length > 0 ? { policies } : {}),
+    ...(runtime?.ports?.length ? { ports: runtime.ports } : {}),
+  };
 }
 
 const isNothing = (value: unknown) =>
@@ -119,22 +141,34 @@ const RUNTIME: Known = {
   ttl: isAnything,
   expires: isAnything,
   generation: isAnything,
-  ports: isNothing,
-  snapshotEnabled: (value) => value === false,
+  ports: isAnything,
+  snapshotEnabled: (value) => typeof value === "boolean",
   extraArgs: isNothing,
   terminationGracePeriodSeconds: (value) => value === 0,
 };
 const LIFECYCLE: Known = { expirationPolicies: isAnything };
 const ENV: Known = { name: isAnything, value: isAnything, secret: isAnything };
 
-function refuseUnknown(spec: Spec): void {
-  refuseFields("spec", spec, SPEC);
-  refuseFields("spec.runtime", spec.runtime ?? {}, RUNTIME);
-  refuseFields("spec.lifecycle", spec.lifecycle ?? {}, LIFECYCLE);
+const WHY: Readonly<Record<string, string>> = {
+  network:
+    "A sandbox's network is its own loopback: nothing leaves it, and there is nothing to route or to filter.",
+  vpc: "A sandbox's network is its own loopback.",
+  enabled: "Pause it with Holdfast's own API, or delete it.",
+  terminatedRetention:
+    "Records and output of deleted sandboxes are kept for as long as the server is configured to.",
+  terminationGracePeriodSeconds: "A delete ends processes at once; stop them before.",
+};
+
+export function refuseUnknown(spec: Spec): void {
+  refuseFields("spec", spec, SPEC, WHY);
+  refuseFields("spec.runtime", spec.runtime ?? {}, RUNTIME, WHY);
+  refuseFields("spec.lifecycle", spec.lifecycle ?? {}, LIFECYCLE, WHY);
   for (const env of spec.runtime?.envs ?? []) refuseFields("spec.runtime.envs", env, ENV);
+  for (const { protocol } of spec.runtime?.ports ?? [])
+    if (protocol === "UDP") throw notSupported("spec.runtime.ports with UDP", "Ports here are TCP.");
 }
 
-function environmentOf(envs: readonly { name: string; value?: unknown }[]): Record<string, string> {
+export function environmentOf(envs: readonly { name: string; value?: unknown }[]): Record<string, string> {
   return Object.fromEntries(
     envs.map(({ name, value = "" }) => {
       if (typeof value === "string") return [name, value];
@@ -151,40 +185,4 @@ function mountOf({ name, mountPath, readOnly, type }: Static<typeof Volume>): Mo
     throw notSupported("spec.volumes of type ephemeral", "The sandbox's own disk is one.");
   }
   return { drive: name, path: mountPath, readOnly: readOnly ?? false };
-}
-
-/** How long it may live, by whatever ends it first; null where nothing does. */
-function lifetimeOf({ runtime, lifecycle }: Spec, now: number): number | null {
-  const limits = (lifecycle?.expirationPolicies ?? []).map((policy) => policyMs(policy, now));
-  if (runtime?.ttl) limits.push(ageMs("spec/runtime/ttl", runtime.ttl));
-  if (runtime?.expires) limits.push(untilMs("spec/runtime/expires", runtime.expires, now));
-  return limits.length === 0 ? null : Math.min(...limits);
-}
-
-function policyMs({ type, value, action }: Static<typeof Policy>, now: number): number {
-  const where = "spec/lifecycle/expirationPolicies";
-  if (action && action !== "delete")
-    throw notSupported(`spec.lifecycle.expirationPolicies with the action ${action}`);
-  if (type === "ttl-max-age") return ageMs(where, value);
-  if (type === "date") return untilMs(where, value, now);
-  throw notSupported(
-    `spec.lifecycle.expirationPolicies of type ${type}`,
-    "One that is idle sleeps and costs disk only; its age can be limited.",
-  );
-}
-
-function ageMs(where: string, text: string): number {
-  const ms = durationMs(text);
-  if (ms !== null && ms > 0) return ms;
-  throw new HoldfastError("invalid_request", {
-    message: `body/${where} is ${JSON.stringify(text.slice(0, 80))}; it must be a duration such as 30m, 24h or 7d.`,
-  });
-}
-
-function untilMs(where: string, text: string, now: number): number {
-  const ms = Date.parse(text) - now;
-  if (ms > 0) return ms;
-  throw new HoldfastError("invalid_request", {
-    message: `body/${where} is ${JSON.stringify(text.slice(0, 80))}; it must be a date that is still to come.`,
-  });
 }

@@ -1,5 +1,6 @@
 /** Holdfast's records in the shapes that the Blaxel client reads. What it has no word for is added under names of ours. */
 import {
+  type Checkpoint,
   type Drive,
   type DriveStatus,
   type Event,
@@ -12,6 +13,7 @@ import {
   type Status,
 } from "@holdfast/contract";
 import type { Output } from "./collected-output.ts";
+import { type AskedExpiry, shownExpiry } from "./expiry.ts";
 import { fromLabels } from "./labels.ts";
 import { commandOf, nameOf } from "./process-names.ts";
 
@@ -42,8 +44,10 @@ export const statusesCalled = (name: string): Status[] =>
   (Object.keys(STATUS) as Status[]).filter((status) => STATUS[status].status === name.toUpperCase());
 
 export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Event[] = []) {
-  const { id, name, createdAt, lastActivityAt, expiresAt, lifecycle, resources, cause } = sandbox;
-  const { labels, externalId, displayName, image } = fromLabels(sandbox.labels);
+  const { id, name, createdAt, lastActivityAt, resources, cause } = sandbox;
+  const { labels, externalId, displayName, image, asked } = fromLabels(sandbox.labels);
+  const { policies, ...limits } = expiryShown(sandbox);
+  const expiresAt = nextExpiry(sandbox);
   const url = site.base && `${site.base}/run/${encodeURIComponent(site.workspace)}/sandboxes/${name}`;
   return {
     metadata: {
@@ -58,8 +62,10 @@ export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Even
       runtime: {
         image: image ?? sandbox.image,
         memory: resources.memoryMb,
-        ...(lifecycle.ttlMs === undefined ? {} : { ttl: `${Math.ceil(lifecycle.ttlMs / 1_000)}s` }),
+        ...limits,
+        ...(asked?.ports ? { ports: asked.ports } : {}),
       },
+      ...(policies ? { lifecycle: { expirationPolicies: policies } } : {}),
     },
     ...STATUS[sandbox.status],
     lastUsedAt: lastActivityAt,
@@ -73,8 +79,20 @@ export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Even
   };
 }
 
-const secondsUntil = (time: string): number =>
-  Math.max(0, Math.ceil((Date.parse(time) - Date.now()) / 1_000));
+/** In the words of whoever asked for it. */
+export function expiryShown({ labels, lifecycle, createdAt }: Sandbox): AskedExpiry {
+  const { ports: _ports, ...asked } = fromLabels(labels).asked ?? {};
+  return shownExpiry(asked, lifecycle, Date.parse(createdAt));
+}
+
+/** By its age or, if nobody uses it until then, by its idleness. */
+function nextExpiry({ expiresAt, lastActivityAt, lifecycle: { idleTtlMs } }: Sandbox): number | null {
+  const times = expiresAt === null ? [] : [Date.parse(expiresAt)];
+  if (idleTtlMs !== undefined) times.push(Date.parse(lastActivityAt) + idleTtlMs);
+  return times.length === 0 ? null : Math.min(...times);
+}
+
+const secondsUntil = (time: number): number => Math.max(0, Math.ceil((time - Date.now()) / 1_000));
 
 /** What decides how a sandbox is; each sleep and each command is in our own timeline. */
 export const SHOWN_EVENTS: readonly EventType[] = [
@@ -125,6 +143,27 @@ export function driveShape(drive: Drive, { workspace }: Site) {
     holdfast: { id, status, cause, usage: drive.usage, mounts: drive.mounts },
   };
 }
+
+/** It says who has it where that is one; here it may be several, which `holdfast` tells. */
+export function volumeShape(drive: Drive, site: Site) {
+  const [one] = drive.mounts;
+  return {
+    ...driveShape(drive, site),
+    spec: drive.sizeMb === null ? {} : { size: drive.sizeMb },
+    state: one === undefined ? {} : { attachedTo: `sandbox:${one.sandbox}` },
+  };
+}
+
+export const snapshotShape = (
+  { name: source, labels, image, resources }: Sandbox,
+  { id, name, createdAt, kind, sizeBytes }: Checkpoint,
+  { workspace }: Site,
+) => ({
+  ...{ id, name, createdAt, workspace, status: "ready", sandboxName: source },
+  source: { name: source, kind: "sandbox", deleted: false },
+  spec: { image: fromLabels(labels).image ?? image, memory: resources.memoryMb },
+  holdfast: { kind, sizeBytes },
+});
 
 const NO_EXIT_CODE = -1;
 

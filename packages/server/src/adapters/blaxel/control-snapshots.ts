@@ -1,0 +1,220 @@
+/**
+ * Snapshots are checkpoints, and a fork is a sandbox that begins with one. There they belong to the account and outlive what
+ * they were taken of; here they belong to their sandbox and go with it.
+ */
+import { type Static, Type } from "@fastify/type-provider-typebox";
+import {
+  type Checkpoint,
+  CreateCheckpoint,
+  CreateSandbox,
+  HoldfastError,
+  Nullable,
+  randomText,
+  type Sandbox,
+} from "@holdfast/contract";
+import type { FastifyRequest } from "fastify";
+import { orMaybeDispatched } from "../../callers.ts";
+import type { App, RouteContext } from "../../context.ts";
+import { checker } from "./checked.ts";
+import { fromLabels, toLabels } from "./labels.ts";
+import { everything, ListQuery, listed } from "./listing.ts";
+import { isAnything, type Known, notSupported, refuseFields } from "./not-supported.ts";
+import { InSandbox } from "./process.ts";
+import { environmentOf } from "./sandbox-request.ts";
+import { snapshotShape } from "./shapes.ts";
+import { siteOf } from "./site.ts";
+
+const Ref = Type.String({ minLength: 1, maxLength: 64 });
+const InSnapshot = Type.Object({ ...InSandbox.properties, snapshotId: Ref });
+const SnapshotId = Type.Object({ snapshotName: Ref });
+const SnapshotName = Type.Optional(Nullable(Type.String()));
+const SnapshotRequest = Type.Object({ name: SnapshotName });
+const SnapshotOf = Type.Object({
+  name: SnapshotName,
+  source: Type.Object({ name: Ref, kind: Type.Optional(Nullable(Type.String())) }),
+});
+const ForkRequest = Type.Object({
+  targetName: Type.String({ minLength: 1 }),
+  targetType: Type.Optional(Type.String()),
+  snapshotId: Type.Optional(Nullable(Ref)),
+  envs: Type.Optional(Nullable(Type.Array(Type.Object({ name: Type.String(), value: Type.Unknown() })))),
+});
+type ForkRequest = Static<typeof ForkRequest>;
+
+const FORK: Known = {
+  targetName: isAnything,
+  targetType: (value) => value === "sandbox",
+  snapshotId: isAnything,
+  envs: isAnything,
+};
+const NO_APPLICATIONS = "There are no applications here; a fork is a sandbox, and a preview shows its port.";
+const WHY = Object.fromEntries(
+  ["targetType", "port", "traffic", "customDomain", "prefix"].map((field) => [field, NO_APPLICATIONS]),
+);
+
+const checkSnapshot = checker(CreateCheckpoint);
+const checkFork = checker(CreateSandbox);
+const SUFFIX_LENGTH = 8;
+/** A copy that was made for one fork goes whatever became of the fork, and of its caller. */
+const TIDY_MS = 30_000;
+
+interface Found {
+  sandbox: Sandbox;
+  checkpoint: Checkpoint;
+}
+
+export function controlSnapshotRoutes(app: App, context: RouteContext): void {
+  const { engine, callers, log } = context;
+
+  async function* everySnapshot(): AsyncGenerator<Found, void, undefined> {
+    for (const sandbox of await everything((page) => engine.sandboxes.list(page))) {
+      const { items } = await engine.checkpoints.list(sandbox.id);
+      for (const checkpoint of items) yield { sandbox, checkpoint };
+    }
+  }
+
+  async function inAccount(id: string): Promise<Found> {
+    for await (const found of everySnapshot()) if (found.checkpoint.id === id) return found;
+    throw notFound(id);
+  }
+
+  async function inSandbox(ref: string, which: string): Promise<Found> {
+    const sandbox = await engine.sandboxes.get(ref);
+    const { items } = await engine.checkpoints.list(sandbox.id);
+    const checkpoint = items.find(({ id, name }) => id === which || name === which);
+    if (checkpoint === undefined) throw notFound(which);
+    return { sandbox, checkpoint };
+  }
+
+  async function take(ref: string, name: string | null | undefined, signal: AbortSignal): Promise<Found> {
+    const sandbox = await engine.sandboxes.get(ref);
+    const wanted = checkSnapshot(name ? { name } : {}, "The snapshot that was asked for can't be had");
+    const taking = engine.checkpoints.create(sandbox.id, wanted, signal);
+    return { sandbox, checkpoint: await orMaybeDispatched(callers, taking) };
+  }
+
+  async function remove({ sandbox, checkpoint }: Found, request: FastifyRequest, signal: AbortSignal) {
+    await engine.checkpoints.remove(sandbox.id, checkpoint.id, signal);
+    return snapshotShape(sandbox, checkpoint, siteOf(request));
+  }
+
+  async function fork({ sandbox, checkpoint }: Found, request: FastifyRequest, signal: AbortSignal) {
+    const body = request.body as ForkRequest;
+    const wanted = checkFork(
+      {
+        name: body.targetName,
+        fromCheckpoint: checkpoint.id,
+        env: environmentOf(body.envs ?? []),
+        // An external id means one sandbox.
+        labels: toLabels({ ...fromLabels(sandbox.labels), externalId: undefined }),
+      },
+      "The fork that was asked for can't be had",
+    );
+    const options = { wait: true, owner: request.owner, signal };
+    const { sandbox: made } = await orMaybeDispatched(callers, engine.sandboxes.create(wanted, options));
+    return { name: made.name, snapshotId: checkpoint.id, type: "sandbox" };
+  }
+
+  /** From a copy of now, which is nobody's when the fork is there. */
+  async function forkLive(ref: string, request: FastifyRequest, signal: AbortSignal) {
+    const copy = await take(ref, `fork-${randomText(SUFFIX_LENGTH)}`, signal);
+    try {
+      const { snapshotId: _gone, ...made } = await fork(copy, request, signal);
+      return made;
+    } finally {
+      const { sandbox, checkpoint } = copy;
+      const tidying = engine.checkpoints.remove(sandbox.id, checkpoint.id, AbortSignal.timeout(TIDY_MS));
+      await tidying.catch((error: unknown) => {
+        log.warn({ sandbox: sandbox.id, checkpoint: checkpoint.id, err: error }, "a fork's copy is left");
+      });
+    }
+  }
+
+  app.get("/snapshots", { schema: { querystring: ListQuery } }, async (request) => {
+    const site = siteOf(request);
+    const all: ReturnType<typeof snapshotShape>[] = [];
+    for await (const { sandbox, checkpoint } of everySnapshot())
+      all.push(snapshotShape(sandbox, checkpoint, site));
+    return listed(request, all, ({ id, name, createdAt }) => ({ id, name, createdAt, texts: [name] }));
+  });
+
+  app.post("/snapshots", { schema: { body: SnapshotOf } }, async (request, reply) => {
+    const { name, source } = request.body;
+    if (source.kind && source.kind !== "sandbox")
+      throw notSupported("source.kind", "Only sandboxes have them.");
+    const { sandbox, checkpoint } = await take(source.name, name, callers.signal(reply.raw));
+    return snapshotShape(sandbox, checkpoint, siteOf(request));
+  });
+
+  app.get("/snapshots/:snapshotName", { schema: { params: SnapshotId } }, async (request) => {
+    const { sandbox, checkpoint } = await inAccount(request.params.snapshotName);
+    return snapshotShape(sandbox, checkpoint, siteOf(request));
+  });
+
+  app.delete("/snapshots/:snapshotName", { schema: { params: SnapshotId } }, async (request, reply) =>
+    remove(await inAccount(request.params.snapshotName), request, callers.signal(reply.raw)),
+  );
+
+  app.post(
+    "/snapshots/:snapshotName/fork",
+    { schema: { params: SnapshotId, body: ForkRequest } },
+    async (request, reply) => {
+      refuseFields("fork", request.body, FORK, WHY);
+      return fork(await inAccount(request.params.snapshotName), request, callers.signal(reply.raw));
+    },
+  );
+
+  app.get("/sandboxes/:name/snapshots", { schema: { params: InSandbox } }, async (request) => {
+    const sandbox = await engine.sandboxes.get(request.params.name);
+    const { items } = await engine.checkpoints.list(sandbox.id);
+    return items.map((checkpoint) => snapshotShape(sandbox, checkpoint, siteOf(request)));
+  });
+
+  app.post(
+    "/sandboxes/:name/snapshots",
+    { schema: { params: InSandbox, body: SnapshotRequest }, config: { optionalBody: true } },
+    async (request, reply) => {
+      const { params, body } = request;
+      const { sandbox, checkpoint } = await take(params.name, body.name, callers.signal(reply.raw));
+      return snapshotShape(sandbox, checkpoint, siteOf(request));
+    },
+  );
+
+  app.delete(
+    "/sandboxes/:name/snapshots/:snapshotId",
+    { schema: { params: InSnapshot } },
+    async (request, reply) => {
+      const { name, snapshotId } = request.params;
+      return remove(await inSandbox(name, snapshotId), request, callers.signal(reply.raw));
+    },
+  );
+
+  app.post(
+    "/sandboxes/:name/snapshots/:snapshotId/restore",
+    { schema: { params: InSnapshot } },
+    async ({ params }) => {
+      await inSandbox(params.name, params.snapshotId);
+      throw notSupported(
+        "restoring a sandbox to a snapshot",
+        "A sandbox never loses what it has written since; fork the snapshot into a new one.",
+      );
+    },
+  );
+
+  app.post(
+    "/sandboxes/:name/fork",
+    { schema: { params: InSandbox, body: ForkRequest } },
+    async (request, reply) => {
+      const { params, body } = request;
+      refuseFields("fork", body, FORK, WHY);
+      const signal = callers.signal(reply.raw);
+      if (!body.snapshotId) return forkLive(params.name, request, signal);
+      return fork(await inSandbox(params.name, body.snapshotId), request, signal);
+    },
+  );
+}
+
+const notFound = (which: string): HoldfastError =>
+  new HoldfastError("checkpoint_not_found", {
+    message: `There is no snapshot ${JSON.stringify(which.slice(0, 80))}.`,
+  });
