@@ -169,6 +169,21 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     expect(answer.list).toEqual(expect.arrayContaining(["ticker", "sleeper", "term", "server"]));
   });
 
+  it("has a process started again that fails, and follows it through its runs", async () => {
+    expect(await play(version, "restarts", { name: own("restarts") })).toMatchObject({
+      begun: { status: "running", restarts: true },
+      taken: refusedWith(400, "invalid_request"),
+      waited: { status: "completed", exitCode: 0, restarts: 2, ofMost: 5, logs: "run 1\nrun 2\nrun 3\n" },
+      samePid: true,
+      byName: "third time",
+      lines: ["run 1", "run 2", "run 3"],
+      given: { status: "failed", exitCode: 3, restarts: 1, ofMost: 1 },
+      again: "over\n",
+      stopped: "stopped",
+      listed: 3,
+    });
+  });
+
   it("writes, reads, lists and removes files, text and bytes, of any size", async () => {
     const answer = await play<Record<string, unknown>>(version, "files", { name: own("files") });
     expect(answer).toMatchObject({
@@ -311,7 +326,7 @@ const REFUSALS = (version: Version): [what: string, code: number, errorCode: str
   ["killing an unknown process", 404, "exec_not_found"],
   ["a directory to run in that is not there", 400, "invalid_request"],
   ["a variable that can't be one", 400, "invalid_request"],
-  ["restarts", 501, "not_supported"],
+  ["restarts that are waited for", 501, "not_supported"],
   ["how long a deleted sandbox is kept", 501, "not_supported"],
   ["a preview of no port", 400, "invalid_request"],
   ["a preview with a URL of one's own", 501, "not_supported"],

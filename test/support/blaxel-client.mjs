@@ -319,6 +319,43 @@ const scenarios = {
     };
   },
 
+  /** What fails, and is started again. */
+  async restarts({ name }) {
+    const box = await SandboxInstance.createIfNotExists({ name });
+    const { process: processes } = box;
+    const third = "echo x >> /root/runs; n=$(wc -l < /root/runs); echo run $n; [ $n -ge 3 ]";
+    const begun = await processes.exec({
+      name: "third time",
+      command: third,
+      restartOnFailure: true,
+      maxRestarts: 5,
+    });
+    const lines = [];
+    const stream = processes.streamLogs(begun.pid, { onLog: (line) => lines.push(line) });
+    const taken = await attempt(() => processes.exec({ name: "third time", command: "true" }));
+    const waited = await processes.wait(begun.pid, { interval: 200 });
+    await stream.wait?.();
+    const failing = await processes.exec({ command: "exit 3", restartOnFailure: true, maxRestarts: 1 });
+    const given = await processes.wait(failing.pid, { interval: 200 });
+    const again = await processes.exec({ name: "third time", command: "echo over", waitForCompletion: true });
+    await processes.exec({ name: "server", command: "exec sleep 300", restartOnFailure: true });
+    await processes.stop("server");
+    const stopped = await processes.get("server");
+    const shape = (one) => ({ ...pick(one), restarts: one.restartCount, ofMost: one.maxRestarts });
+    return {
+      begun: { status: begun.status, restarts: begun.restartOnFailure },
+      taken,
+      waited: shape(waited),
+      samePid: waited.pid === begun.pid,
+      byName: (await processes.get(begun.pid)).name,
+      lines,
+      given: shape(given),
+      again: again.stdout,
+      stopped: stopped.status,
+      listed: (await processes.list()).filter(({ restartOnFailure }) => restartOnFailure).length,
+    };
+  },
+
   named: ({ name, command }) =>
     attempt(async () => {
       const box = await SandboxInstance.createIfNotExists({ name });
@@ -510,7 +547,8 @@ const scenarios = {
       "a directory to run in that is not there": () =>
         box.process.exec({ command: "true", workingDir: "/nowhere", waitForCompletion: true }),
       "a variable that can't be one": () => box.process.exec({ command: "true", env: { "a b": "c" } }),
-      restarts: () => box.process.exec({ command: "true", restartOnFailure: true }),
+      "restarts that are waited for": () =>
+        box.process.exec({ command: "true", restartOnFailure: true, waitForCompletion: true }),
       "how long a deleted sandbox is kept": () =>
         SandboxInstance.updateLifecycle(name, { terminatedRetention: "1h" }),
       "a preview of no port": () => box.previews.create({ metadata: { name: "p" }, spec: { port: 99_999 } }),

@@ -1,5 +1,5 @@
-import { type Exec, HoldfastError, isExecId } from "@holdfast/contract";
-import type { ExecApi } from "@holdfast/engine";
+import { type Exec, HoldfastError, isExecId, type ProcessStatus } from "@holdfast/contract";
+import type { ExecApi, ProcessApi } from "@holdfast/engine";
 import { expect, test } from "vitest";
 import { anExec, aSandbox } from "../../testing/double.ts";
 import { commandOf, namedArgv, nameOf, ProcessNames } from "./process-names.ts";
@@ -9,7 +9,7 @@ const named = (name: string, over: Partial<Exec> = {}) =>
   anExec({ sandboxId: box.id, argv: namedArgv("true", name), ...over });
 
 /** Newest first, two to a page. */
-function namesAmong(execs: readonly Exec[]): ProcessNames {
+function namesAmong(execs: readonly Exec[], row: ProcessStatus = "exited"): ProcessNames {
   const api: Pick<ExecApi, "get" | "list"> = {
     get: async (id) => {
       const found = execs.find((exec) => exec.id === id);
@@ -22,7 +22,8 @@ function namesAmong(execs: readonly Exec[]): ProcessNames {
       return { items, nextCursor: begin + 2 < execs.length ? (items.at(-1)?.id ?? null) : null };
     },
   };
-  return new ProcessNames({ execs: api as ExecApi });
+  const processes = { get: async () => ({ status: row }) } as unknown as ProcessApi;
+  return new ProcessNames({ execs: api as ExecApi, processes });
 }
 
 test("a name stands in the command, and one without is called by its id", () => {
@@ -56,6 +57,13 @@ test.each(["queued", "starting", "running"] as const)(
     await expect(names.nextId(box, "web")).rejects.toMatchObject({ code: "invalid_request" });
   },
 );
+
+test("a name is taken between two runs of what is started again, and free when that is over", async () => {
+  const run = named("web", { id: "prc_0123456789abcdef-2", status: "exited", exitCode: 1 });
+  const waiting = namesAmong([run], "waiting");
+  await expect(waiting.nextId(box, "web")).rejects.toMatchObject({ code: "invalid_request" });
+  expect(await namesAmong([run], "given_up").nextId(box, "web")).toMatch(/^bl-[0-9a-f]{32}-1$/);
+});
 
 test("a process is found by id or name, the last of several, on whatever page", async () => {
   const last = named("web", { id: "exe_4" });

@@ -4,10 +4,12 @@ import {
   HoldfastError,
   isExecId,
   isHoldfastError,
+  isProcessOver,
   isTerminal,
   type Sandbox,
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
+import { Restarts } from "./restarts.ts";
 
 /** `sh -c` takes a name behind its command, which the command sees as `$0`. */
 const SHELL = ["/bin/sh", "-c"] as const;
@@ -30,10 +32,12 @@ export const commandOf = (exec: Exec): string => (isShell(exec) ? (exec.argv[2] 
  * and the engine starts an id once, so that of two callers who take a name at the same moment one is refused.
  */
 export class ProcessNames {
-  readonly #engine: Pick<EngineApi, "execs">;
+  readonly #engine: Pick<EngineApi, "execs" | "processes">;
+  readonly #restarts: Restarts;
 
-  constructor(engine: Pick<EngineApi, "execs">) {
+  constructor(engine: Pick<EngineApi, "execs" | "processes">) {
     this.#engine = engine;
+    this.#restarts = new Restarts(engine);
   }
 
   /** The process that a pid or a name means; of several that had the name, the last. */
@@ -46,11 +50,22 @@ export class ProcessNames {
 
   /** The id of the next process of that name. Refuses while the last one runs. */
   async nextId({ id: sandboxId, name: ref }: Sandbox, name: string): Promise<string> {
-    const last = await this.#lastNamed(ref, name);
-    if (last !== null && !isTerminal(last.status)) throw nameTaken(sandboxId, name);
+    await this.requireFree({ id: sandboxId, name: ref }, name);
     const prefix = `bl-${hash("sha256", `${sandboxId}\0${name}`).slice(0, KEY_DIGITS)}-`;
-    const count = last?.id.startsWith(prefix) ? Number(last.id.slice(prefix.length)) : 0;
-    return `${prefix}${count + 1}`;
+    const last = await this.#last(ref, ({ id }) => id.startsWith(prefix));
+    return `${prefix}${last === null ? 1 : Number(last.id.slice(prefix.length)) + 1}`;
+  }
+
+  /** Refuses while the last process of that name runs, or is to be started again. */
+  async requireFree({ id: sandboxId, name: ref }: Pick<Sandbox, "id" | "name">, name: string): Promise<void> {
+    const last = await this.#lastNamed(ref, name);
+    if (last !== null && !(await this.#isOver(last))) throw nameTaken(sandboxId, name);
+  }
+
+  async #isOver(exec: Exec): Promise<boolean> {
+    if (!isTerminal(exec.status)) return false;
+    const row = await this.#restarts.rowFor(exec);
+    return row === null || isProcessOver(row.status);
   }
 
   async #byId(sandboxId: string, id: string): Promise<Exec | null> {
@@ -64,11 +79,15 @@ export class ProcessNames {
     }
   }
 
+  #lastNamed(ref: string, name: string): Promise<Exec | null> {
+    return this.#last(ref, (exec) => isNamed(exec) && nameOf(exec) === name);
+  }
+
   /** Newest first, as far back as there are records. */
-  async #lastNamed(ref: string, name: string): Promise<Exec | null> {
+  async #last(ref: string, isWanted: (exec: Exec) => boolean): Promise<Exec | null> {
     for (let cursor: string | undefined; ; ) {
       const { items, nextCursor } = await this.#engine.execs.list(ref, { cursor, limit: PAGE });
-      const found = items.find((exec) => isNamed(exec) && nameOf(exec) === name);
+      const found = items.find(isWanted);
       if (found !== undefined) return found;
       if (nextCursor === null) return null;
       cursor = nextCursor;

@@ -4,6 +4,7 @@ import {
   HoldfastError,
   isHoldfastError,
   isTerminal,
+  type Process,
   type Sandbox,
   StartExec,
 } from "@holdfast/contract";
@@ -18,7 +19,8 @@ import { fieldsOf, notSupported, refuseFields } from "./not-supported.ts";
 import { homed } from "./paths.ts";
 import { namedArgv, nameTaken, ProcessNames } from "./process-names.ts";
 import { execLines, logLines } from "./process-streams.ts";
-import { processShape } from "./shapes.ts";
+import { Restarts, rowOf } from "./restarts.ts";
+import { processShape, rowShape } from "./shapes.ts";
 
 const ProcessRequest = Type.Object({
   command: Type.String({ minLength: 1 }),
@@ -48,6 +50,7 @@ const checkOrder = checker(StartExec);
 export function processRoutes(app: App, context: RouteContext): void {
   const { engine, callers, numbers } = context;
   const names = new ProcessNames(engine);
+  const restarts = new Restarts(engine);
 
   app.post(
     "/process",
@@ -56,6 +59,7 @@ export function processRoutes(app: App, context: RouteContext): void {
       const signal = callers.signal(reply.raw);
       refuseUnknown(body);
       const sandbox = await engine.sandboxes.get(params.name);
+      if (body.restartOnFailure) return startRow(sandbox, body, signal);
       const exec = await start(sandbox, body, signal);
       const workingDir = body.workingDir ? homed(body.workingDir) : "";
       if (!body.waitForCompletion) {
@@ -66,6 +70,21 @@ export function processRoutes(app: App, context: RouteContext): void {
       return ended(exec, workingDir, signal);
     },
   );
+
+  async function startRow(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal) {
+    const { name, maxRestarts, workingDir = "", waitForPorts = [] } = body;
+    if (name) await names.requireFree(sandbox, name);
+    const wanted = { name, maxRestarts, order: orderOf(body, sandbox) };
+    const { process, followed } = await restarts.start(sandbox, wanted, signal).catch((error: unknown) => {
+      const isTaken = name && isHoldfastError(error) && error.code === "process_conflict";
+      throw isTaken ? nameTaken(sandbox.id, name) : error;
+    });
+    if (followed && name) throw nameTaken(sandbox.id, name);
+    const exec = restarts.lastRun(process);
+    if (waitForPorts.length > 0) await untilListening(engine, exec, waitForPorts, signal);
+    const now = await engine.processes.get(sandbox.id, process.id);
+    return rowShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && homed(workingDir));
+  }
 
   async function start(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal): Promise<Exec> {
     const { name } = body;
@@ -102,26 +121,37 @@ export function processRoutes(app: App, context: RouteContext): void {
     const { items } = await engine.execs.list(params.name, { limit: LISTED });
     const running = items.find(({ status }) => !isTerminal(status));
     if (running) await engine.sandboxes.wake(running.sandboxId, signal);
-    return items.map((exec) => processShape(exec, NO_OUTPUT));
+    const { items: rows } = await engine.processes.list(params.name);
+    const shown = rows.flatMap((row) => (row.exec === null ? [] : [rowShape(row, row.exec, NO_OUTPUT)]));
+    const single = items.filter((exec) => rowOf(exec) === null);
+    return [...shown, ...single.map((exec) => processShape(exec, NO_OUTPUT))];
   });
 
   /** The process, in a sandbox that is awake if it still runs: who asks after it waits for it, and it does nothing asleep. */
-  async function found(params: Static<typeof InProcess>, signal: AbortSignal): Promise<Exec> {
-    const exec = await names.find(await engine.sandboxes.get(params.name), params.identifier);
-    if (isTerminal(exec.status)) return exec;
+  async function found(params: Static<typeof InProcess>, signal: AbortSignal): Promise<Found> {
+    const sandbox = await engine.sandboxes.get(params.name);
+    const byPid = await restarts.find(sandbox, params.identifier);
+    const exec = byPid ? restarts.lastRun(byPid) : await names.find(sandbox, params.identifier);
+    const row = byPid ?? (await restarts.rowFor(exec));
+    if (isTerminal(exec.status)) return { exec, row };
     await engine.sandboxes.wake(exec.sandboxId, signal);
-    return engine.execs.get(exec.id);
+    return { exec: await engine.execs.get(exec.id), row };
   }
+
+  const outputFound = ({ exec, row }: Found, signal: AbortSignal) =>
+    row === null ? outputOf(engine.execs, exec.id, signal) : restarts.output(row, signal);
 
   app.get("/process/:identifier", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const exec = await found(params, signal);
-    return processShape(exec, await outputOf(engine.execs, exec.id, signal));
+    const process = await found(params, signal);
+    const { exec, row } = process;
+    const output = await outputFound(process, signal);
+    return row === null ? processShape(exec, output) : rowShape(row, exec, output);
   });
 
   app.get("/process/:identifier/logs", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    return outputOf(engine.execs, (await found(params, signal)).id, signal);
+    return outputFound(await found(params, signal), signal);
   });
 
   app.get(
@@ -129,8 +159,12 @@ export function processRoutes(app: App, context: RouteContext): void {
     { schema: { params: InProcess } },
     async ({ params }, reply) => {
       const signal = callers.signal(reply.raw);
-      const exec = await found(params, signal);
-      const lines = logLines(engine.execs, exec, touching(exec, signal), signal);
+      const { exec, row } = await found(params, signal);
+      const touch = touching(exec, signal);
+      const lines =
+        row === null
+          ? logLines(engine.execs, exec, touch, signal)
+          : linesOfRuns(restarts.following(row, signal), (run) => logLines(engine.execs, run, touch, signal));
       return sendLines(reply, context, { type: "text/plain", lines, signal });
     },
   );
@@ -147,23 +181,31 @@ export function processRoutes(app: App, context: RouteContext): void {
     };
   }
 
+  /** The run that there is, and all that would follow. */
+  async function endRow({ sandboxId, id }: Process, signal: AbortSignal) {
+    await engine.processes.stop(sandboxId, id, signal);
+    return { message: "The process was ended, and is not started again.", pid: id };
+  }
+
   app.delete("/process/:identifier", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const exec = await found(params, signal);
+    const { exec, row } = await found(params, signal);
+    if (row !== null) return endRow(row, signal);
     await engine.execs.signal(exec.id, "SIGTERM", signal);
     return { message: "The process was sent SIGTERM.", pid: exec.id };
   });
 
   app.delete("/process/:identifier/kill", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const exec = await found(params, signal);
+    const { exec, row } = await found(params, signal);
+    if (row !== null) return endRow(row, signal);
     await engine.execs.cancel(exec.id, signal);
     return { message: "The process was killed.", pid: exec.id };
   });
 
   app.delete("/process/:identifier/stdin", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const exec = await found(params, signal);
+    const { exec } = await found(params, signal);
     const end = { offset: null, data: new Uint8Array(0), end: true };
     if (!isTerminal(exec.status)) await engine.execs.writeStdin(exec.id, end, signal);
     return { message: "The process's stdin is closed.", pid: exec.id };
@@ -182,13 +224,26 @@ export function processRoutes(app: App, context: RouteContext): void {
       { schema: { params: InProcess } },
       async ({ params, body }, reply) => {
         const signal = callers.signal(reply.raw);
-        const exec = await found(params, signal);
+        const { exec } = await found(params, signal);
         const data = body instanceof Uint8Array ? body : new Uint8Array(0);
         await engine.execs.writeStdin(exec.id, { offset: null, data, end: false }, signal);
         return { message: `${data.length} bytes were written.`, pid: exec.id };
       },
     );
   }
+}
+
+/** A process, and the row that its last run is of. */
+interface Found {
+  exec: Exec;
+  row: Process | null;
+}
+
+async function* linesOfRuns(
+  runs: AsyncIterable<Exec>,
+  linesOf: (run: Exec) => AsyncIterable<string>,
+): AsyncGenerator<string, void, undefined> {
+  for await (const run of runs) yield* linesOf(run);
 }
 
 const wantsStream = (accept = ""): boolean => /text\/event-stream|application\/x-ndjson/i.test(accept);
@@ -210,12 +265,13 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
 
 const KNOWN = fieldsOf(ProcessRequest);
 
+/** What is started again has no one end that a call could wait for, and nobody could type to the next run. */
 function refuseUnknown(body: ProcessRequest): void {
-  const { restartOnFailure, maxRestarts } = body;
   refuseFields("process", body, KNOWN);
-  if (restartOnFailure)
-    throw notSupported("restartOnFailure", "A loop in the command restarts what it runs.");
-  if (maxRestarts) throw notSupported("maxRestarts");
+  if (!body.restartOnFailure) return;
+  if (body.waitForCompletion)
+    throw notSupported("restartOnFailure with waitForCompletion", "Start it without, and wait for it.");
+  if (body.stdin) throw notSupported("restartOnFailure with stdin", "The next run would not have heard it.");
 }
 
 /** Why a command that was sent into the sandbox did not run there. */

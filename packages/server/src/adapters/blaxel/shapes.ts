@@ -8,7 +8,10 @@ import {
   type Exec,
   type ExecStatus,
   type FileStat,
+  isProcessOver,
   isTerminal,
+  type Process,
+  type ProcessEnd,
   type Sandbox,
   type Status,
 } from "@holdfast/contract";
@@ -16,6 +19,7 @@ import type { Output } from "./collected-output.ts";
 import { type AskedExpiry, shownExpiry } from "./expiry.ts";
 import { fromLabels } from "./labels.ts";
 import { commandOf, nameOf } from "./process-names.ts";
+import { isMadeUp } from "./restarts.ts";
 
 /** Where the caller is, as far as an answer has to say so. */
 export interface Site {
@@ -185,6 +189,33 @@ export function processShape(exec: Exec, { stdout, stderr, logs, truncated }: Ou
     ...(exec.suspended ? { suspended: true } : {}),
   };
 }
+
+/** Of one that is started again: what its runs are together. */
+export function rowShape(row: Process, exec: Exec, output: Output, workingDir = "") {
+  const { id, name, status, createdAt, endedAt, restart, runs, cause } = row;
+  return {
+    ...processShape(exec, output, workingDir),
+    pid: id,
+    ...(nameOf(exec) === exec.id ? { name: isMadeUp(name) ? id : name } : {}),
+    status: isProcessOver(status) ? (ROW_STATUS[status] ?? processStatus(exec)) : "running",
+    startedAt: createdAt,
+    completedAt: endedAt ?? "",
+    exitCode: isProcessOver(status) ? (exec.exitCode ?? NO_EXIT_CODE) : 0,
+    ...{
+      restartOnFailure: restart !== null,
+      maxRestarts: restart?.max ?? 0,
+      restartCount: Math.max(0, runs - 1),
+    },
+    holdfast: { status, cause, execId: exec.id },
+  };
+}
+
+const ROW_STATUS: Readonly<Record<ProcessEnd, string | null>> = {
+  exited: null,
+  given_up: "failed",
+  stopped: "stopped",
+  lost: "failed",
+};
 
 const BY_SIGNAL: Readonly<Record<string, string>> = { SIGTERM: "stopped", SIGKILL: "killed" };
 const BY_STATUS: Readonly<Record<Exclude<ExecStatus, "exited">, string>> = {
