@@ -8,7 +8,7 @@ import { isAbove, shortageOf } from "./admission.ts";
 import { LAUNCHES_OPEN, nextBreaker } from "./breaker.ts";
 import { systemIds } from "./clock.ts";
 import { FairLine } from "./fair-line.ts";
-import { mayRest, ruleFor } from "./sweep-rules.ts";
+import { factsOf, mayRest, ruleFor } from "./sweep-rules.ts";
 import { queuedSandbox } from "./testing/samples.ts";
 import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
 
@@ -57,6 +57,12 @@ describe("what a sweep may remove", () => {
     ],
     ["one that is being deleted", verdict({ ...running, phase: { name: "deleting", cause: null } }), null],
   ])("%s", (_what, found, expected) => expect(found).toBe(expected));
+});
+
+it("what is started again counts as under way between two runs", () => {
+  const cell = { record: queuedSandbox({}), openExecs: new Set(), calls: 0, hasLiveProcess: true };
+  expect(factsOf(cell as never).execsUnderWay).toBe(1);
+  expect(factsOf({ ...cell, hasLiveProcess: false } as never).execsUnderWay).toBe(0);
 });
 
 describe("what may be put to standby for the host's sake", () => {

@@ -83,6 +83,7 @@ export const ruleNow = (cell: Cell, licence: Licence, now: number): SweepRule | 
 
 export const factsOf = (cell: Cell): Omit<Facts, "now"> => ({
   record: cell.record,
-  execsUnderWay: cell.openExecs.size,
+  // Also between two runs of what is started again.
+  execsUnderWay: Math.max(cell.openExecs.size, cell.hasLiveProcess ? 1 : 0),
   callsUnderWay: cell.calls,
 });
