@@ -41,7 +41,10 @@ try {
   await box.files.write("/tmp/page.txt", "second version");
   console.log(`after an edit: ${await look()}`);
 
-  await box.port(PORT).fetch("/crash").catch(() => undefined);
+  await box
+    .port(PORT)
+    .fetch("/crash")
+    .catch(() => undefined);
   await web.ready();
   console.log(`after a crash: ${await look()}, run ${(await web.refresh()).runs}`);
 

@@ -15,6 +15,7 @@ afterAll(() => server[Symbol.asyncDispose]());
 
 it.each<[example: string, said: string, blaxel?: string]>([
   ["coding-agent.ts", "done: the tests pass"],
+  ["dev-server.ts", "the link, taken back: 403"],
   ["agentuity-session.mjs", "Everything is as it should be."],
   ["fan-out.ts", "20 workers summed to 5000050000; it is 5000050000"],
   ["blaxel-session.mjs", "Everything is as it should be.", "blaxel-0.2"],
