@@ -212,10 +212,19 @@ export class Cgroups {
     return this.#settle(id, false, signal);
   }
 
+  /** Asks for the freeze and does not wait for it: what is in it does not return to its program. Nothing there is fine. */
+  hold(id: SandboxId): void {
+    this.#writeIfThere(id, true);
+  }
+
   /** Asks for the thaw and does not wait for it; nothing there is fine. */
   unfreeze(id: SandboxId): void {
+    this.#writeIfThere(id, false);
+  }
+
+  #writeIfThere(id: SandboxId, frozen: boolean): void {
     try {
-      this.#write(id, false);
+      this.#write(id, frozen);
     } catch (error) {
       if (!isGone(error)) throw error;
     }

@@ -24,6 +24,8 @@ export interface CriuCall {
   argv: readonly string[];
   env?: Record<string, string>;
   deadlineMs: number;
+  /** Processes are built up: they are held where CRIU is ended. */
+  builds?: true;
 }
 
 export function requireCriu({ criu }: Pick<Machine, "criu">): CriuOnHost {
@@ -68,6 +70,9 @@ export async function runCriu(
     ...call.env,
   };
   const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), noise.signal]);
+  // CRIU stops what it builds up by tracing it. Once it is killed nobody does, and memory that is on disk would run: so it is
+  // held by its cgroup first, until it is killed as well.
+  if (call.builds) limits.addEventListener("abort", () => cgroups.hold(sandboxId), { once: true });
   try {
     const argv = helperArgv(machine, cgroups.makeHelper(sandboxId), call.argv, { runFile, ownTmp: true });
     const { status } = await porter.run({ name: "criu", argv, env }, limits);

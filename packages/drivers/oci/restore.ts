@@ -109,7 +109,7 @@ export async function bringBack(
       ),
     });
     const env = { HOLDFAST_FREEZER: cgroups.freezer(sandboxId) };
-    await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS }, signal);
+    await runCriu(machine, { sandboxId, argv, env, deadlineMs: RESTORE_MS, builds: true }, signal);
   } finally {
     await unstageDrives(machine, sandboxId);
   }

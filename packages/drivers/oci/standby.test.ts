@@ -8,6 +8,7 @@ import {
   renameSync,
   rmdirSync,
   rmSync,
+  statSync,
   truncateSync,
   writeFileSync,
 } from "node:fs";
@@ -678,4 +679,37 @@ describe.skipIf(!("path" in found))("files of a sandbox that sleeps", () => {
     expect(readdirSync(placeOf(instance.sandboxId, "checkpoints"))).toEqual([]);
     expect(readReferences(layout).keepers).not.toContain(before.keeperVersion);
   });
+});
+
+describe("what a broken-off restore built up", () => {
+  const ROUNDS = Number(process.env.HOLDFAST_ABORTED_RESTORES ?? 12);
+
+  test("never runs: its files are those of the checkpoint, whenever it was broken off", async () => {
+    const instance = await launch();
+    const { sandboxId } = instance;
+    const counter = await python(await connect(instance), COUNTER);
+    await countTo(await connect(instance), counter, 5);
+    const checkpoint = await dump(instance);
+    await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
+    const journal = () => statSync(placeOf(sandboxId, "control", "journals", counter)).size;
+    const size = journal();
+    let generation = instance.generation + 1;
+    // How long a whole one takes here and now.
+    const began = performance.now();
+    await machine.driver.restore(restoreOrder(instance, checkpoint, { generation }), soon());
+    const wholeMs = performance.now() - began;
+    await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const abort = new AbortController();
+      generation += 1;
+      const broken = machine.driver
+        .restore(restoreOrder(instance, checkpoint, { generation }), abort.signal)
+        .catch((error: unknown) => error);
+      await pause(wholeMs * (0.5 + round / ROUNDS / 2));
+      abort.abort(new Error("no longer wanted"));
+      await broken;
+      await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      expect({ round, size: journal() }).toEqual({ round, size });
+    }
+  }, 300_000);
 });

@@ -40,8 +40,12 @@ async function endHelpers(machine: Machine, id: SandboxId, signal: AbortSignal):
   for (;;) {
     const helpers = findHelpers(machine, id);
     if (helpers.length === 0 && machine.cgroups.removeHelper(id)) return;
-    // Without any left there is nothing to thaw for: what is frozen may be on disk by now, and must not run again.
-    if (helpers.length > 0) await kill(machine, id, helpers);
+    // Without any left there is nothing to thaw for: what is frozen may be on disk by now, and must not run again. Nor must what
+    // a helper holds by tracing it, such as the half of a restore: it is held by its cgroup, and killed with the helper.
+    if (helpers.length > 0) {
+      machine.cgroups.hold(id);
+      await kill(machine, id, [...helpers, ...allThatLives(machine, id)]);
+    }
     await settled(machine, () => !helpers.some(isLiving), signal);
     await machine.clock.sleep(POLL_MS, signal);
   }
