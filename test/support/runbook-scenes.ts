@@ -1,6 +1,6 @@
 /** The states of a server that the runbook has sections about, made on a real one. */
 import { once } from "node:events";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -155,10 +155,20 @@ const oneSandbox = async (_server: TestServer, client: Holdfast) => {
 /** A server that is there, so that no other can be. */
 const held = scene({ prepare: oneSandbox });
 
+function readLogs({ dir }: TestServer): string {
+  const logs = join(dir, "logs");
+  return readdirSync(logs)
+    .map((name) => readFileSync(join(logs, name), "utf8"))
+    .join("");
+}
+
 /** The server is gone, and what it looked after is still there. */
 const dead = scene({
   prepare: async (server, client) => {
     const env = await oneSandbox(server, client);
+    // What is told is written behind it, and a busy machine takes its time.
+    const written = () => readLogs(server).includes("sandbox proven");
+    await vi.waitFor(() => expect(written()).toBe(true), soon);
     await server.kill("SIGKILL");
     return env;
   },
