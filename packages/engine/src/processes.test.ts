@@ -535,6 +535,48 @@ describe("where memory is lost", () => {
   });
 });
 
+describe("runs that nobody heard of before memory was lost", () => {
+  const away = async (more: Partial<StartProcess>, ends: readonly number[]) => {
+    const all = await boxed();
+    const { process } = await start(all.engine, more);
+    await all.engine.stop();
+    const there = all.instance();
+    for (const [place, exitCode] of ends.entries()) {
+      await eventually(() => expect(there.execs.has(run(process, place + 1))).toBe(true));
+      there.end(run(process, place + 1), exitCode, `${place + 1}`);
+    }
+    return { ...all, process, there };
+  };
+
+  it("are on record with their outcomes, and the next one is begun behind them", async () => {
+    const { process, there, restart } = await away({ restart: keep }, [1, 2]);
+    await eventually(() => expect(there.execs.has(run(process, 3))).toBe(true));
+    there.die();
+    const next = await restart();
+    await eventually(async () => expect((await next.sandboxes.get("box")).status).toBe("failed"));
+    await becomes(next, { status: "waiting", runs: 3, exec: { status: "lost" } });
+    await next.sandboxes.restart("box", signal);
+    await becomes(next, { status: "ready", runs: 4, restarts: 0 });
+    expect(await outcome(next, run(process, 1))).toMatchObject({ exitCode: 1, stdout: "1" });
+    expect(await outcome(next, run(process, 2))).toMatchObject({ exitCode: 2, stdout: "2" });
+    const { items } = await next.events({ ref: "box", types: ["process.restarted"], limit: 10 });
+    expect(items.map(({ data }) => data)).toMatchObject([
+      { run: 2, last: { exitCode: 1 } },
+      { run: 3, last: { exitCode: 2 } },
+      { run: 4, last: { status: "lost" } },
+    ]);
+  });
+
+  it("may have been the end of it", async () => {
+    const { there, restart } = await away({ restart: keep }, [1, 0]);
+    there.die();
+    const next = await restart();
+    await becomes(next, { status: "exited", runs: 2, exec: { exitCode: 0 } });
+    await next.sandboxes.restart("box", signal);
+    expect(await shown(next)).toMatchObject({ status: "exited", runs: 2 });
+  });
+});
+
 describe("in a fork", () => {
   it("it goes on under a name of its own, and so do the runs that its keeper begins later", async () => {
     const { engine, driver, instance } = await boxed();

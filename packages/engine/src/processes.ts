@@ -16,7 +16,7 @@ import { aborted, soonest, within } from "./clock.ts";
 import { newExec } from "./exec.ts";
 import { checkSteps, type Execs, type Finder } from "./execs.ts";
 import type { Gate } from "./gate.ts";
-import type { Also, Ledger, Runs } from "./ledger.ts";
+import type { Also, FoundRun, Ledger, Runs } from "./ledger.ts";
 import { type OpenExec, stageOf } from "./open-exec.ts";
 import type { Change, KeeperExec, KeptRun, Link, NewEvent } from "./ports.ts";
 import { judgeProcess, type ProcessFacts, readyOf, runId, verdict } from "./process.ts";
@@ -45,6 +45,8 @@ interface Waited {
 const READY_SLACK_MS = 5_000;
 /** How often one that is over may be wanted again in the very moment in which its name is. */
 const START_TRIES = 3;
+/** As many runs as a keeper begins with nobody there to forget any. */
+const LEFT_RUNS_MAX = 2_048;
 
 /**
  * Named processes. A run is an exec like any other; which run follows which is the keeper's to decide while its memory lasts,
@@ -326,8 +328,7 @@ export class Processes implements ProcessApi, Runs {
     const known = all
       .filter(({ id }) => isNews(cell, id))
       .sort((one, other) => numberIn(one.id) - numberIn(other.id));
-    const last = known.at(-1);
-    if (last === undefined) return;
+    if (known.length === 0) return;
     const runs = known.map((exec) => ({
       known: exec,
       record: {
@@ -335,10 +336,50 @@ export class Processes implements ProcessApi, Runs {
         startedAt: exec.startedAt,
       },
     }));
-    const restarts = row?.restarts ?? record.restarts + known.length;
+    await this.#record(entry, runs, { all, generation: cell.record.generation, restarts: row?.restarts });
+  }
+
+  /**
+   * Puts runs on record that the keeper began by itself and nobody heard of before its memory was lost: their journals are
+   * there, and tell what became of them. The next run is begun behind them, and only if the last of them asks for it. Says
+   * whether there are any.
+   */
+  async #takeLeft(entry: ProcessEntry): Promise<boolean> {
+    const { clock, journals, numbers, stopping } = this.#world;
+    const { cell, record } = entry;
+    const { generation } = cell.record;
+    if (record.spec.restart === null || entry.searchedIn === generation || this.#facts(entry).isRemembered)
+      return false;
+    const limit = { ms: numbers.keeperCallMs, what: "looking for journals of runs", signal: stopping };
+    const left: KeeperExec[] = [];
+    const runs = await within(clock, limit, async (signal) => {
+      const found: FoundRun[] = [];
+      while (found.length < LEFT_RUNS_MAX) {
+        const id = runId(record.id, record.run + found.length + 1);
+        const journal = await journals.end(cell.id, id, signal);
+        if (journal === null) break;
+        if (journal.exec !== null) left.push(journal.exec);
+        const order = { ...execOf(record, journal.exec?.startedAt ?? clock.now()), id };
+        found.push({ known: null, record: { ...newExec(cell, order), generation: record.generation } });
+      }
+      return found;
+    });
+    if (runs.length > 0) await this.#record(entry, runs, { all: left, generation: record.generation });
+    entry.searchedIn = generation;
+    return runs.length > 0;
+  }
+
+  /** Runs behind the last on record, in their order; `all` is what is known of them and of those before. */
+  async #record(
+    entry: ProcessEntry,
+    runs: readonly FoundRun[],
+    about: { all: readonly KeeperExec[]; generation: number; restarts?: number | undefined },
+  ): Promise<void> {
+    const { cell, record } = entry;
+    const { all, generation, restarts = record.restarts + runs.length } = about;
     const change = {
-      run: numberIn(last.id),
-      generation: cell.record.generation,
+      run: Math.max(...runs.map((run) => numberIn(run.record.id))),
+      generation,
       restarts,
       // Whoever wanted the next run has it.
       order: record.order?.do === "stop" ? record.order : null,
@@ -346,14 +387,14 @@ export class Processes implements ProcessApi, Runs {
     };
     const before = await this.#lastExec(entry);
     await this.#apply(entry, change, (next) => {
-      const events = known.map(({ id, startedAt }, place) => {
+      const events = runs.map(({ record: { id, createdAt } }, place) => {
         const run = {
           ...next,
           run: numberIn(id),
-          restarts: Math.max(0, restarts - (known.length - 1 - place)),
+          restarts: Math.max(0, restarts - (runs.length - 1 - place)),
         };
         const previous = all.find((exec) => exec.id === runId(record.id, run.run - 1));
-        return restarted(run, endingOf(previous) ?? (place === 0 ? before : null), startedAt);
+        return restarted(run, endingOf(previous) ?? (place === 0 ? before : null), createdAt);
       });
       return this.#parts.ledger.take(cell, runs, { changes: [updateOf(next)], events });
     });
@@ -421,7 +462,11 @@ export class Processes implements ProcessApi, Runs {
     const { cell, record } = entry;
     if (record.end !== null || isEnding(cell) || cell.processes.get(record.id) !== entry) return;
     const open = this.#parts.ledger.open(runIdOf(record));
-    if (open === undefined) entry.last ??= await this.#lastExec(entry);
+    if (open === undefined) {
+      entry.last ??= await this.#lastExec(entry);
+      // Their ends are told of, and then it is looked at again.
+      if (await this.#takeLeft(entry)) return;
+    }
     const next = verdict(this.#facts(entry));
     switch (next.do) {
       case "nothing":
