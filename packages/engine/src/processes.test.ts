@@ -434,6 +434,17 @@ describe("through standby", () => {
     await becomes(engine, { status: "ready", ready: { how: "port" } });
   });
 
+  it("a connection has its own time to come, whatever else is looked for", async () => {
+    const { engine, driver } = await boxed();
+    driver.echoes.add(3000);
+    const readyWhen = { port: 3000, withinMs: 60_000 };
+    await start(engine, { readyWhen, connectBy: { port: 3000, withinMs: 40 } });
+    await engine.sandboxes.standby("box", signal);
+    driver.echoes.delete(3000);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
+  });
+
   it("a run that ends before anybody could connect says so", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { connectBy: { port: 3000, withinMs: 60_000 } });
