@@ -99,6 +99,26 @@ describe("a named process", () => {
     expect(names).toEqual(["two", "three"]);
   });
 
+  it("is not one too many because others waited for the same wake", async () => {
+    const { engine, instance } = await boxed({ processesPerSandbox: 2 });
+    const { process } = await start(engine, { name: "old" });
+    instance().end(run(process, 1), 0, "");
+    await eventually(async () => expect((await shown(engine, "old")).status).toBe("exited"));
+    await engine.sandboxes.standby("box", signal);
+    const names = ["one", "two", "three", "four"];
+    const codes = await Promise.all(
+      names.map((name) =>
+        start(engine, { name }).then(
+          () => null,
+          ({ code }) => code,
+        ),
+      ),
+    );
+    expect(codes.filter((code) => code === null)).toHaveLength(2);
+    expect(codes.filter((code) => code === "too_many_processes")).toHaveLength(2);
+    expect((await engine.processes.list("box")).items).toHaveLength(2);
+  });
+
   it("is not started where that can't be stored", async () => {
     const { engine, store, instance } = await boxed();
     const commit = store.commit.bind(store);

@@ -60,7 +60,7 @@ export class Processes implements ProcessApi, Runs {
   readonly #readiness: Readiness;
   /** Who looks at the processes of a sandbox, and whether to look once more. */
   readonly #looks = new Map<Cell, { again: boolean }>();
-  /** Starts under one name, one after the other. */
+  /** Starts under one name, and those that make room in one sandbox, one after the other. */
   readonly #lines = new Map<string, Promise<unknown>>();
 
   constructor(world: World, parts: ProcessParts) {
@@ -203,9 +203,26 @@ export class Processes implements ProcessApi, Runs {
     asked: { name: string; spec: ProcessSpec; digest: string },
     signal: AbortSignal,
   ): Promise<ProcessEntry | null> {
-    const { clock, ids, numbers } = this.#world;
+    const { clock, numbers } = this.#world;
     const link = await this.#parts.gate.pass(cell, signal);
     signal.throwIfAborted();
+    // One at a time: all who waited for the same wake would find the same room.
+    const made = await this.#inLine(cell.id, () => this.#make(cell, asked, link));
+    if (made === null) return null;
+    const { entry, open } = made;
+    await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
+    if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
+      throw new HoldfastError("process_unsupported", { sandboxId: cell.id, execId: open.record.id });
+    this.look(cell);
+    return entry;
+  }
+
+  async #make(
+    cell: Cell,
+    asked: { name: string; spec: ProcessSpec; digest: string },
+    link: Link,
+  ): Promise<{ entry: ProcessEntry; open: OpenExec } | null> {
+    const { clock, ids } = this.#world;
     checkSteps(cell);
     const displaced = this.#room(cell, asked.name);
     const record: ProcessRecord = {
@@ -230,25 +247,19 @@ export class Processes implements ProcessApi, Runs {
       events: [eventOf(record, "process.started", clock.now(), message)],
     };
     const entry = processEntry(cell, record);
-    const open = await this.#inTurns([...displaced, entry], async () => {
+    return this.#inTurns([...displaced, entry], async () => {
       // Somebody may have wanted one of them again meanwhile.
       if (displaced.some((old) => old.record.end === null)) return null;
       cell.processes.set(record.id, entry);
       try {
-        const started = await this.#startRun(cell, record, link, also);
+        const open = await this.#startRun(cell, record, link, also);
         for (const { record: old } of displaced) cell.processes.delete(old.id);
-        return started;
+        return { entry, open };
       } catch (error) {
         cell.processes.delete(record.id);
         throw error;
       }
     });
-    if (open === null) return null;
-    await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
-    if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
-      throw new HoldfastError("process_unsupported", { sandboxId: cell.id, execId: open.record.id });
-    this.look(cell);
-    return entry;
   }
 
   /** Stored with what belongs to it, and on its way. Whoever has the turn of a process waits for no keeper. */
