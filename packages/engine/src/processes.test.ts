@@ -652,6 +652,23 @@ describe("in a fork", () => {
     expect(instance().execs.has(run(process, 2))).toBe(false);
   });
 
+  it("a run that begins in the last moment before the checkpoint has its journal there", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    const freeze = driver.freeze.bind(driver);
+    driver.freeze = async (...args) => {
+      instance().end(run(process, 1), 1, "");
+      await eventually(() => expect(instance().execs.has(run(process, 2))).toBe(true));
+      return freeze(...args);
+    };
+    const made = await fork(engine, (await save(engine, "box")).id, { name: "copy" });
+    const copy = driver.instances.get(made.id as SandboxId);
+    expect(copy?.journals.has(run(process, 2))).toBe(true);
+    const own = await engine.processes.get("copy", "web");
+    copy?.end(run(process, 2), 5, "of the fork");
+    expect(await outcome(engine, run(own, 2))).toMatchObject({ exitCode: 5, stdout: "of the fork" });
+  });
+
   it("a run that can't be put on record at once is not taken for a stranger's", async () => {
     const { engine, driver, store } = await boxed();
     const { process } = await start(engine, { restart: keep });
