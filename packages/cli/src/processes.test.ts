@@ -129,4 +129,11 @@ describe("holdfast stop", () => {
     expect(stderr).toContain("process_not_found");
     expect(await told("stop", "--restart", "box", "web")).toMatchObject({ code: 0, stdout: "web\n" });
   });
+
+  it("does not say so of one that is not over yet", async () => {
+    serve({ [`DELETE ${base}/web`]: json(200, aProcess({ status: "ready" })) });
+    const { code, stdout, stderr } = await told("stop", "box", "web");
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toContain("is not over yet");
+  });
 });

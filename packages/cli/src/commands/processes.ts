@@ -2,7 +2,7 @@ import { type Process, ProcessNotReadyError, type ProcessOptions } from "@holdfa
 import { type Command, Option } from "commander";
 import type { Context } from "../context.ts";
 import { forEachOf } from "../each.ts";
-import { usage } from "../failure.ts";
+import { Failure, usage } from "../failure.ts";
 import { findSandbox } from "../lookup.ts";
 import { withSpinner } from "../spinner.ts";
 import { age, asJson, commandLine, table } from "../table.ts";
@@ -186,8 +186,15 @@ function registerStop(program: Command, context: Context): void {
           const after = await (restart
             ? processes.restart(name, { signal })
             : processes.stop(name, { signal }));
+          if (!restart && after.endedAt === null) throw notOver(after);
           process.stdout.write(`${after.name}\n`);
         }),
       );
     });
 }
+
+const notOver = ({ name, status }: Process): Failure =>
+  new Failure(
+    `Process ${name} is not over yet: it is ${status}.`,
+    "The order is stored, and is carried out when it can be; 'holdfast ps' shows when it was.",
+  );
