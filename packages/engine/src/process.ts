@@ -159,19 +159,23 @@ const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>
 
 // ── Status ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** The one place where the status of a process is made. `generation` is of its sandbox, now. */
+/** The one place where the status of a process is made. `generation` is of its sandbox, now; what failed does nothing by itself. */
 export function judgeProcess(
   facts: ProcessFacts,
   generation: number,
+  isSandboxFailed = false,
 ): { status: ProcessStatus; cause: Cause | null } {
   const { record, last } = facts;
   if (record.end !== null) return { status: record.end.state, cause: record.end.cause };
   if (last.is === "open") return judgeRun(record, last.stage, generation);
   const next = verdict(facts);
   if (next.do === "end") return { status: next.state, cause: next.cause };
-  const how = last.exec === null ? "ended" : howItEnded(last.exec);
-  const message = `Run ${record.run} ${how}; the next one follows.`;
-  return { status: "waiting", cause: { code: "between_runs", message } };
+  const how = `Run ${record.run} ${last.exec === null ? "ended" : howItEnded(last.exec)}`;
+  if (isSandboxFailed) {
+    const message = `${how}; its sandbox failed, and the next one follows when that is restarted.`;
+    return { status: "waiting", cause: { code: "sandbox_failed", message } };
+  }
+  return { status: "waiting", cause: { code: "between_runs", message: `${how}; the next one follows.` } };
 }
 
 function judgeRun(

@@ -536,7 +536,10 @@ describe("where memory is lost", () => {
     await start(engine, { name: "other", restart: keep });
     instance().die();
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("failed"));
-    await becomes(engine, { status: "waiting" });
+    await becomes(engine, { status: "waiting", cause: { code: "sandbox_failed" } });
+    // Nobody waits for what comes only if somebody wants it.
+    const waited = engine.processes.wait("box", "web", { waitMs: 60_000, signal });
+    expect(await waited).toMatchObject({ status: "waiting" });
     expect(await engine.processes.stop("box", "other", signal)).toMatchObject({ status: "stopped" });
     await engine.sandboxes.restart("box", signal);
     await becomes(engine, { status: "ready", runs: 2 });

@@ -184,7 +184,8 @@ export class Processes implements ProcessApi, Runs {
     const ms = Math.min(waitMs ?? (readyWhen?.withinMs ?? 0) + READY_SLACK_MS, numbers.execWaitMaxMs);
     const isSettled = () => {
       const { status } = this.#judge(entry);
-      return status === "ready" || status === "unready" || isProcessOver(status) || isEnding(entry.cell);
+      const isStill = isEnding(entry.cell) || entry.cell.record.phase.name === "failed";
+      return status === "ready" || status === "unready" || isProcessOver(status) || isStill;
     };
     const limit = { ms, what: "becoming ready", signal };
     if (ms > 0)
@@ -614,7 +615,8 @@ export class Processes implements ProcessApi, Runs {
   }
 
   #judge(entry: ProcessEntry) {
-    return judgeProcess(this.#facts(entry), entry.cell.record.generation);
+    const { generation, phase } = entry.cell.record;
+    return judgeProcess(this.#facts(entry), generation, phase.name === "failed");
   }
 
   async #lastExec(entry: ProcessEntry): Promise<ExecRecord | null> {
