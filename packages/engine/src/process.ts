@@ -143,15 +143,18 @@ export function goalsOf(
   generation: number,
 ): Goal[] {
   const { readyWhen, connectBy } = spec;
-  const own = seen?.run === run && seen.state === "ready" ? seen : null;
-  const isFresh = own?.generation === generation;
+  const isFresh = seen?.run === run && seen.state === "ready" && seen.generation === generation;
   const isWoken = begunIn < generation;
-  const isMet = isFresh || (own !== null && readyWhen !== null && "output" in readyWhen);
+  const isMet = isFresh || wasSaid(seen, run);
   return [
     ...(readyWhen === null || isMet ? [] : [readyWhen]),
     ...(connectBy === null || !isWoken || isFresh ? [] : [connectBy]),
   ];
 }
+
+/** Whether the text was written that a run is ready by. Its journal may have dropped that since. */
+export const wasSaid = (seen: Seen | null, run: number): boolean =>
+  seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
 
 /** The last run was not ready in time, in this generation. */
 const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>

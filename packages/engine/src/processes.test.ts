@@ -465,6 +465,23 @@ describe("through standby", () => {
     await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
   });
 
+  it("what was said once stays said, also where nobody connected in time", async () => {
+    const { engine, driver, instance } = await boxed();
+    const more = { readyWhen: { output: "up" }, connectBy: { port: 3000, withinMs: 40 } };
+    const { process } = await start(engine, more, 0);
+    instance().print(run(process, 1), "up");
+    await becomes(engine, { status: "ready" });
+    await engine.sandboxes.standby("box", signal);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
+    // Its journal has dropped that since, and it is looked at anew.
+    instance().execs.get(run(process, 1))?.records.splice(0);
+    await engine.sandboxes.standby("box", signal);
+    driver.echoes.add(3000);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "ready" });
+  });
+
   it("a run that ends before anybody could connect says so", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { connectBy: { port: 3000, withinMs: 60_000 } });

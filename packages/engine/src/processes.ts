@@ -19,7 +19,7 @@ import type { Gate } from "./gate.ts";
 import type { Also, FoundRun, Ledger, Runs } from "./ledger.ts";
 import { type OpenExec, stageOf } from "./open-exec.ts";
 import type { Change, KeeperExec, KeptRun, Link, NewEvent } from "./ports.ts";
-import { judgeProcess, type ProcessFacts, readyOf, runId, verdict } from "./process.ts";
+import { judgeProcess, type ProcessFacts, readyOf, runId, verdict, wasSaid } from "./process.ts";
 import { type ProcessEntry, processEntry } from "./process-entry.ts";
 import { endingOf, eventOf, restarted } from "./process-events.ts";
 import { entryOf, isNews, named, numberIn, rowOf, rowWord, runIdOf } from "./process-runs.ts";
@@ -551,7 +551,8 @@ export class Processes implements ProcessApi, Runs {
           : `Process ${record.name} is not ready: ${seen.cause.message}`;
       const data = seen.state === "ready" ? { how: seen.how } : { cause: seen.cause };
       const event = eventOf({ ...record, run: seen.run }, `process.${seen.state}`, seen.at, message, data);
-      await this.#store(entry, isPast ? {} : { seen: { ...seen, at } }, isNews ? [event] : []);
+      const said = seen.state === "unready" && wasSaid(record.seen, seen.run) && { said: true };
+      await this.#store(entry, isPast ? {} : { seen: { ...seen, at, ...said } }, isNews ? [event] : []);
     });
   }
 
