@@ -264,3 +264,9 @@ describe("the status of a process", () => {
     expect(goalsOf(record, 2)).toEqual([port, { port: 81, withinMs: 5 }]);
   });
 });
+
+it("how a run ended reads on in the middle of a sentence", () => {
+  const gone = { code: "lost", message: "Its memory is gone." };
+  const { cause } = judgeProcess(facts({ restart: keep }, over("lost", null, gone), "unknown"), 1);
+  expect(cause?.message).toBe("Run 2 was lost: Its memory is gone; the next one follows.");
+});

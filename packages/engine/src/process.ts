@@ -122,7 +122,7 @@ export function howItEnded({ status, exitCode, signal, cause }: Ending): string 
     case "cancelled":
       return "was cancelled";
     default:
-      return cause === null ? `was ${status}` : `was ${status}: ${cause.message}`;
+      return cause === null ? `was ${status}` : `was ${status}: ${cause.message.replace(/\.$/, "")}`;
   }
 }
 
