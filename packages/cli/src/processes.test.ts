@@ -72,6 +72,20 @@ describe("holdfast start", () => {
     expect(odd.stderr).toContain("failure, always");
   });
 
+  it("takes no option that would mean nothing", async () => {
+    const refused = async (...options: string[]) => {
+      const { code, stderr } = await told("start", "box", "--name", "web", ...options, "--", "serve");
+      expect(code).toBe(2);
+      return stderr;
+    };
+    expect(await refused("--max-restarts", "3")).toContain("without --restart");
+    expect(await refused("--backoff", "3s")).toContain("without --restart");
+    expect(await refused("--ready-port", "80", "--ready-output", "up")).toContain("either");
+    expect(await refused("--ready-within", "3s")).toContain("without --ready-port");
+    expect(await refused("--connect-within", "3s")).toContain("without --connect-port");
+    expect(requests()).toEqual([]);
+  });
+
   it("says what to do where the sandbox can't", async () => {
     serve({ [`POST ${base}`]: refuse(409, "process_unsupported") });
     const { code, stderr } = await told(
@@ -106,7 +120,7 @@ describe("holdfast ps", () => {
 describe("holdfast stop", () => {
   it("prints each name once nothing of it is left; one that can't be stopped doesn't keep the others", async () => {
     serve({
-      [`DELETE ${base}/web`]: json(200, aProcess({ status: "stopped" })),
+      [`DELETE ${base}/web`]: json(200, aProcess({ status: "stopped", endedAt: "2026-01-01T00:00:00.000Z" })),
       [`DELETE ${base}/job`]: refuse(404, "process_not_found"),
       [`POST ${base}/web/restart`]: json(200, aProcess({ runs: 2 })),
     });
@@ -114,5 +128,12 @@ describe("holdfast stop", () => {
     expect({ code, stdout }).toEqual({ code: 1, stdout: "web\n" });
     expect(stderr).toContain("process_not_found");
     expect(await told("stop", "--restart", "box", "web")).toMatchObject({ code: 0, stdout: "web\n" });
+  });
+
+  it("does not say so of one that is not over yet", async () => {
+    serve({ [`DELETE ${base}/web`]: json(200, aProcess({ status: "ready" })) });
+    const { code, stdout, stderr } = await told("stop", "box", "web");
+    expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
+    expect(stderr).toContain("is not over yet");
   });
 });

@@ -17,7 +17,7 @@ import { execNames } from "./exec-names.ts";
 import { errorOf, type Gate } from "./gate.ts";
 import { mb } from "./megabytes.ts";
 import type { OpenExec } from "./open-exec.ts";
-import { type Link, StoreConflict } from "./ports.ts";
+import { type KeeperExec, type Link, StoreConflict } from "./ports.ts";
 import { runId, runOf } from "./process.ts";
 import type { CheckpointSummary, SavedCheckpoint, SavedProcess } from "./records.ts";
 import { isQuiet, roomFor, type Standby, untilQuiet } from "./standby.ts";
@@ -41,6 +41,8 @@ export interface Source {
 const WAITING_MAX = 16;
 /** What execs may take that are kept with a checkpoint: their commands, environments and input. */
 const EXECS_BYTES_MAX = 16 * 1_048_576;
+/** More runs than a keeper begins of one process between the last question and the freeze: each waits twice as long. */
+const NEXT_RUNS = 16;
 
 /**
  * Checkpoints that callers ask for by name: a copy of files and memory at one moment, of a sandbox that goes on. On the way
@@ -317,6 +319,7 @@ export class Checkpoints implements CheckpointApi {
       const journals = new Set([
         ...known.map(({ id }) => inside(id)),
         ...execs.map(({ keeperId }) => keeperId),
+        ...processes.flatMap((process) => nextRuns(process, known)),
       ]);
       return { execs, processes, journals: [...journals] };
     }
@@ -358,6 +361,14 @@ const sizeOf = (execs: readonly OpenExec[]): number =>
   execs.reduce((sum, { record: { spec } }) => sum + JSON.stringify(spec).length, 0);
 
 /** Those that go on in its memory: one that is started again does so also between two runs. */
+/** What the keeper may begin by itself before it is frozen: where there is no such journal by then, none is copied. */
+function nextRuns({ id, keeperId, run, spec }: SavedProcess, known: readonly KeeperExec[]): ExecId[] {
+  if (spec.restart === null) return [];
+  const runs = known.map((exec) => runOf(exec.id)).filter((each) => each?.process === id);
+  const last = Math.max(run, ...runs.map((each) => each?.run ?? 0));
+  return Array.from({ length: NEXT_RUNS }, (_, place) => runId(keeperId, last + 1 + place));
+}
+
 function savedProcesses(
   { processes }: Cell,
   execs: ReadonlySet<string>,

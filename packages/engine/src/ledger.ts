@@ -54,10 +54,10 @@ const NO_RUNS: Runs = {
   over: () => undefined,
 };
 
-/** A run that a keeper has begun by itself, and what that says of it. */
+/** A run that a keeper has begun by itself, and what that says of it; null where its memory is gone, and only the journal is left. */
 export interface FoundRun {
   record: ExecRecord;
-  known: KeeperExec;
+  known: KeeperExec | null;
 }
 
 /**
@@ -188,7 +188,8 @@ export class Ledger {
     }
     for (const { exec, known } of execs) {
       exec.stored = true;
-      this.#acknowledge(exec, known);
+      if (known === null) void this.lose(exec, KEEPER_FORGOT);
+      else this.#acknowledge(exec, known);
     }
   }
 

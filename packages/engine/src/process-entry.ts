@@ -12,6 +12,8 @@ export interface ProcessEntry {
   heard: { row: KeptRun | null; link: Link; run: number } | null;
   /** The looks for the readiness of one run in one generation, while there are any. */
   watch: { run: number; generation: number; over: AbortController } | null;
+  /** The generation of its sandbox in which journals were looked for of runs that nobody heard of. */
+  searchedIn: number | null;
   /** What is decided about it is decided one after the other. */
   tail: Promise<unknown>;
 }
@@ -22,5 +24,6 @@ export const processEntry = (cell: Cell, record: ProcessRecord): ProcessEntry =>
   last: null,
   heard: null,
   watch: null,
+  searchedIn: null,
   tail: Promise.resolve(),
 });

@@ -187,6 +187,7 @@ describe("the status of a process", () => {
     generation,
     at: 7,
   });
+  const said = (generation: number): Seen => ({ state: "ready", how: "output", run: 2, generation, at: 7 });
   const unready = (generation: number): Seen => ({ state: "unready", cause, run: 2, generation, at: 7 });
   const cases: [claim: string, facts: ProcessFacts, generation: number, want: string][] = [
     ["running is ready where nothing is asked for", facts({}, open, "unknown"), 1, "ready"],
@@ -208,7 +209,7 @@ describe("the status of a process", () => {
       2,
       "ready",
     ],
-    ["output after a wake", facts({ readyWhen: text }, open, "unknown", { seen: ready(1) }), 2, "ready"],
+    ["output after a wake", facts({ readyWhen: text }, open, "unknown", { seen: said(1) }), 2, "ready"],
     ["to be connected to, not woken", facts({ connectBy: port }, open, "unknown"), 1, "ready"],
     ["to be connected to after a wake", facts({ connectBy: port }, open, "unknown"), 2, "starting"],
     [
@@ -262,4 +263,10 @@ describe("the status of a process", () => {
     expect(goalsOf(record, 1)).toEqual([port]);
     expect(goalsOf(record, 2)).toEqual([port, { port: 81, withinMs: 5 }]);
   });
+});
+
+it("how a run ended reads on in the middle of a sentence", () => {
+  const gone = { code: "lost", message: "Its memory is gone." };
+  const { cause } = judgeProcess(facts({ restart: keep }, over("lost", null, gone), "unknown"), 1);
+  expect(cause?.message).toBe("Run 2 was lost: Its memory is gone; the next one follows.");
 });

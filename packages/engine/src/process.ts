@@ -122,7 +122,7 @@ export function howItEnded({ status, exitCode, signal, cause }: Ending): string 
     case "cancelled":
       return "was cancelled";
     default:
-      return cause === null ? `was ${status}` : `was ${status}: ${cause.message}`;
+      return cause === null ? `was ${status}` : `was ${status}: ${cause.message.replace(/\.$/, "")}`;
   }
 }
 
@@ -143,15 +143,18 @@ export function goalsOf(
   generation: number,
 ): Goal[] {
   const { readyWhen, connectBy } = spec;
-  const own = seen?.run === run && seen.state === "ready" ? seen : null;
-  const isFresh = own?.generation === generation;
+  const isFresh = seen?.run === run && seen.state === "ready" && seen.generation === generation;
   const isWoken = begunIn < generation;
-  const isMet = isFresh || (own !== null && readyWhen !== null && "output" in readyWhen);
+  const isMet = isFresh || wasSaid(seen, run);
   return [
     ...(readyWhen === null || isMet ? [] : [readyWhen]),
     ...(connectBy === null || !isWoken || isFresh ? [] : [connectBy]),
   ];
 }
+
+/** Whether the text was written that a run is ready by. Its journal may have dropped that since. */
+export const wasSaid = (seen: Seen | null, run: number): boolean =>
+  seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
 
 /** The last run was not ready in time, in this generation. */
 const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>
@@ -159,19 +162,23 @@ const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>
 
 // ── Status ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** The one place where the status of a process is made. `generation` is of its sandbox, now. */
+/** The one place where the status of a process is made. `generation` is of its sandbox, now; what failed does nothing by itself. */
 export function judgeProcess(
   facts: ProcessFacts,
   generation: number,
+  isSandboxFailed = false,
 ): { status: ProcessStatus; cause: Cause | null } {
   const { record, last } = facts;
   if (record.end !== null) return { status: record.end.state, cause: record.end.cause };
   if (last.is === "open") return judgeRun(record, last.stage, generation);
   const next = verdict(facts);
   if (next.do === "end") return { status: next.state, cause: next.cause };
-  const how = last.exec === null ? "ended" : howItEnded(last.exec);
-  const message = `Run ${record.run} ${how}; the next one follows.`;
-  return { status: "waiting", cause: { code: "between_runs", message } };
+  const how = `Run ${record.run} ${last.exec === null ? "ended" : howItEnded(last.exec)}`;
+  if (isSandboxFailed) {
+    const message = `${how}; its sandbox failed, and the next one follows when that is restarted.`;
+    return { status: "waiting", cause: { code: "sandbox_failed", message } };
+  }
+  return { status: "waiting", cause: { code: "between_runs", message: `${how}; the next one follows.` } };
 }
 
 function judgeRun(

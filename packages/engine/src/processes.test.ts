@@ -99,6 +99,26 @@ describe("a named process", () => {
     expect(names).toEqual(["two", "three"]);
   });
 
+  it("is not one too many because others waited for the same wake", async () => {
+    const { engine, instance } = await boxed({ processesPerSandbox: 2 });
+    const { process } = await start(engine, { name: "old" });
+    instance().end(run(process, 1), 0, "");
+    await eventually(async () => expect((await shown(engine, "old")).status).toBe("exited"));
+    await engine.sandboxes.standby("box", signal);
+    const names = ["one", "two", "three", "four"];
+    const codes = await Promise.all(
+      names.map((name) =>
+        start(engine, { name }).then(
+          () => null,
+          ({ code }) => code,
+        ),
+      ),
+    );
+    expect(codes.filter((code) => code === null)).toHaveLength(2);
+    expect(codes.filter((code) => code === "too_many_processes")).toHaveLength(2);
+    expect((await engine.processes.list("box")).items).toHaveLength(2);
+  });
+
   it("is not started where that can't be stored", async () => {
     const { engine, store, instance } = await boxed();
     const commit = store.commit.bind(store);
@@ -434,6 +454,34 @@ describe("through standby", () => {
     await becomes(engine, { status: "ready", ready: { how: "port" } });
   });
 
+  it("a connection has its own time to come, whatever else is looked for", async () => {
+    const { engine, driver } = await boxed();
+    driver.echoes.add(3000);
+    const readyWhen = { port: 3000, withinMs: 60_000 };
+    await start(engine, { readyWhen, connectBy: { port: 3000, withinMs: 40 } });
+    await engine.sandboxes.standby("box", signal);
+    driver.echoes.delete(3000);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
+  });
+
+  it("what was said once stays said, also where nobody connected in time", async () => {
+    const { engine, driver, instance } = await boxed();
+    const more = { readyWhen: { output: "up" }, connectBy: { port: 3000, withinMs: 40 } };
+    const { process } = await start(engine, more, 0);
+    instance().print(run(process, 1), "up");
+    await becomes(engine, { status: "ready" });
+    await engine.sandboxes.standby("box", signal);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
+    // Its journal has dropped that since, and it is looked at anew.
+    instance().execs.get(run(process, 1))?.records.splice(0);
+    await engine.sandboxes.standby("box", signal);
+    driver.echoes.add(3000);
+    await engine.sandboxes.wake("box", signal);
+    await becomes(engine, { status: "ready" });
+  });
+
   it("a run that ends before anybody could connect says so", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { connectBy: { port: 3000, withinMs: 60_000 } });
@@ -505,7 +553,10 @@ describe("where memory is lost", () => {
     await start(engine, { name: "other", restart: keep });
     instance().die();
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("failed"));
-    await becomes(engine, { status: "waiting" });
+    await becomes(engine, { status: "waiting", cause: { code: "sandbox_failed" } });
+    // Nobody waits for what comes only if somebody wants it.
+    const waited = engine.processes.wait("box", "web", { waitMs: 60_000, signal });
+    expect(await waited).toMatchObject({ status: "waiting" });
     expect(await engine.processes.stop("box", "other", signal)).toMatchObject({ status: "stopped" });
     await engine.sandboxes.restart("box", signal);
     await becomes(engine, { status: "ready", runs: 2 });
@@ -532,6 +583,48 @@ describe("where memory is lost", () => {
     const next = await restart();
     await next.sandboxes.restart("box", signal);
     await becomes(next, { status: "ready", runs: 2 });
+  });
+});
+
+describe("runs that nobody heard of before memory was lost", () => {
+  const away = async (more: Partial<StartProcess>, ends: readonly number[]) => {
+    const all = await boxed();
+    const { process } = await start(all.engine, more);
+    await all.engine.stop();
+    const there = all.instance();
+    for (const [place, exitCode] of ends.entries()) {
+      await eventually(() => expect(there.execs.has(run(process, place + 1))).toBe(true));
+      there.end(run(process, place + 1), exitCode, `${place + 1}`);
+    }
+    return { ...all, process, there };
+  };
+
+  it("are on record with their outcomes, and the next one is begun behind them", async () => {
+    const { process, there, restart } = await away({ restart: keep }, [1, 2]);
+    await eventually(() => expect(there.execs.has(run(process, 3))).toBe(true));
+    there.die();
+    const next = await restart();
+    await eventually(async () => expect((await next.sandboxes.get("box")).status).toBe("failed"));
+    await becomes(next, { status: "waiting", runs: 3, exec: { status: "lost" } });
+    await next.sandboxes.restart("box", signal);
+    await becomes(next, { status: "ready", runs: 4, restarts: 0 });
+    expect(await outcome(next, run(process, 1))).toMatchObject({ exitCode: 1, stdout: "1" });
+    expect(await outcome(next, run(process, 2))).toMatchObject({ exitCode: 2, stdout: "2" });
+    const { items } = await next.events({ ref: "box", types: ["process.restarted"], limit: 10 });
+    expect(items.map(({ data }) => data)).toMatchObject([
+      { run: 2, last: { exitCode: 1 } },
+      { run: 3, last: { exitCode: 2 } },
+      { run: 4, last: { status: "lost" } },
+    ]);
+  });
+
+  it("may have been the end of it", async () => {
+    const { there, restart } = await away({ restart: keep }, [1, 0]);
+    there.die();
+    const next = await restart();
+    await becomes(next, { status: "exited", runs: 2, exec: { exitCode: 0 } });
+    await next.sandboxes.restart("box", signal);
+    expect(await shown(next)).toMatchObject({ status: "exited", runs: 2 });
   });
 });
 
@@ -577,6 +670,23 @@ describe("in a fork", () => {
     );
     expect(driver.instances.get(second.id as SandboxId)?.execs.has(run(process, 2))).toBe(true);
     expect(instance().execs.has(run(process, 2))).toBe(false);
+  });
+
+  it("a run that begins in the last moment before the checkpoint has its journal there", async () => {
+    const { engine, driver, instance } = await boxed();
+    const { process } = await start(engine, { restart: keep });
+    const freeze = driver.freeze.bind(driver);
+    driver.freeze = async (...args) => {
+      instance().end(run(process, 1), 1, "");
+      await eventually(() => expect(instance().execs.has(run(process, 2))).toBe(true));
+      return freeze(...args);
+    };
+    const made = await fork(engine, (await save(engine, "box")).id, { name: "copy" });
+    const copy = driver.instances.get(made.id as SandboxId);
+    expect(copy?.journals.has(run(process, 2))).toBe(true);
+    const own = await engine.processes.get("copy", "web");
+    copy?.end(run(process, 2), 5, "of the fork");
+    expect(await outcome(engine, run(own, 2))).toMatchObject({ exitCode: 5, stdout: "of the fork" });
   });
 
   it("a run that can't be put on record at once is not taken for a stranger's", async () => {

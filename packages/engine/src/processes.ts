@@ -16,10 +16,10 @@ import { aborted, soonest, within } from "./clock.ts";
 import { newExec } from "./exec.ts";
 import { checkSteps, type Execs, type Finder } from "./execs.ts";
 import type { Gate } from "./gate.ts";
-import type { Also, Ledger, Runs } from "./ledger.ts";
+import type { Also, FoundRun, Ledger, Runs } from "./ledger.ts";
 import { type OpenExec, stageOf } from "./open-exec.ts";
 import type { Change, KeeperExec, KeptRun, Link, NewEvent } from "./ports.ts";
-import { judgeProcess, type ProcessFacts, readyOf, runId, verdict } from "./process.ts";
+import { judgeProcess, type ProcessFacts, readyOf, runId, verdict, wasSaid } from "./process.ts";
 import { type ProcessEntry, processEntry } from "./process-entry.ts";
 import { endingOf, eventOf, restarted } from "./process-events.ts";
 import { entryOf, isNews, named, numberIn, rowOf, rowWord, runIdOf } from "./process-runs.ts";
@@ -45,6 +45,8 @@ interface Waited {
 const READY_SLACK_MS = 5_000;
 /** How often one that is over may be wanted again in the very moment in which its name is. */
 const START_TRIES = 3;
+/** As many runs as a keeper begins with nobody there to forget any. */
+const LEFT_RUNS_MAX = 2_048;
 
 /**
  * Named processes. A run is an exec like any other; which run follows which is the keeper's to decide while its memory lasts,
@@ -58,7 +60,7 @@ export class Processes implements ProcessApi, Runs {
   readonly #readiness: Readiness;
   /** Who looks at the processes of a sandbox, and whether to look once more. */
   readonly #looks = new Map<Cell, { again: boolean }>();
-  /** Starts under one name, one after the other. */
+  /** Starts under one name, and those that make room in one sandbox, one after the other. */
   readonly #lines = new Map<string, Promise<unknown>>();
 
   constructor(world: World, parts: ProcessParts) {
@@ -182,7 +184,8 @@ export class Processes implements ProcessApi, Runs {
     const ms = Math.min(waitMs ?? (readyWhen?.withinMs ?? 0) + READY_SLACK_MS, numbers.execWaitMaxMs);
     const isSettled = () => {
       const { status } = this.#judge(entry);
-      return status === "ready" || status === "unready" || isProcessOver(status) || isEnding(entry.cell);
+      const isStill = isEnding(entry.cell) || entry.cell.record.phase.name === "failed";
+      return status === "ready" || status === "unready" || isProcessOver(status) || isStill;
     };
     const limit = { ms, what: "becoming ready", signal };
     if (ms > 0)
@@ -201,9 +204,26 @@ export class Processes implements ProcessApi, Runs {
     asked: { name: string; spec: ProcessSpec; digest: string },
     signal: AbortSignal,
   ): Promise<ProcessEntry | null> {
-    const { clock, ids, numbers } = this.#world;
+    const { clock, numbers } = this.#world;
     const link = await this.#parts.gate.pass(cell, signal);
     signal.throwIfAborted();
+    // One at a time: all who waited for the same wake would find the same room.
+    const made = await this.#inLine(cell.id, () => this.#make(cell, asked, link));
+    if (made === null) return null;
+    const { entry, open } = made;
+    await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
+    if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
+      throw new HoldfastError("process_unsupported", { sandboxId: cell.id, execId: open.record.id });
+    this.look(cell);
+    return entry;
+  }
+
+  async #make(
+    cell: Cell,
+    asked: { name: string; spec: ProcessSpec; digest: string },
+    link: Link,
+  ): Promise<{ entry: ProcessEntry; open: OpenExec } | null> {
+    const { clock, ids } = this.#world;
     checkSteps(cell);
     const displaced = this.#room(cell, asked.name);
     const record: ProcessRecord = {
@@ -228,25 +248,19 @@ export class Processes implements ProcessApi, Runs {
       events: [eventOf(record, "process.started", clock.now(), message)],
     };
     const entry = processEntry(cell, record);
-    const open = await this.#inTurns([...displaced, entry], async () => {
+    return this.#inTurns([...displaced, entry], async () => {
       // Somebody may have wanted one of them again meanwhile.
       if (displaced.some((old) => old.record.end === null)) return null;
       cell.processes.set(record.id, entry);
       try {
-        const started = await this.#startRun(cell, record, link, also);
+        const open = await this.#startRun(cell, record, link, also);
         for (const { record: old } of displaced) cell.processes.delete(old.id);
-        return started;
+        return { entry, open };
       } catch (error) {
         cell.processes.delete(record.id);
         throw error;
       }
     });
-    if (open === null) return null;
-    await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
-    if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
-      throw new HoldfastError("process_unsupported", { sandboxId: cell.id, execId: open.record.id });
-    this.look(cell);
-    return entry;
   }
 
   /** Stored with what belongs to it, and on its way. Whoever has the turn of a process waits for no keeper. */
@@ -326,8 +340,7 @@ export class Processes implements ProcessApi, Runs {
     const known = all
       .filter(({ id }) => isNews(cell, id))
       .sort((one, other) => numberIn(one.id) - numberIn(other.id));
-    const last = known.at(-1);
-    if (last === undefined) return;
+    if (known.length === 0) return;
     const runs = known.map((exec) => ({
       known: exec,
       record: {
@@ -335,10 +348,50 @@ export class Processes implements ProcessApi, Runs {
         startedAt: exec.startedAt,
       },
     }));
-    const restarts = row?.restarts ?? record.restarts + known.length;
+    await this.#record(entry, runs, { all, generation: cell.record.generation, restarts: row?.restarts });
+  }
+
+  /**
+   * Puts runs on record that the keeper began by itself and nobody heard of before its memory was lost: their journals are
+   * there, and tell what became of them. The next run is begun behind them, and only if the last of them asks for it. Says
+   * whether there are any.
+   */
+  async #takeLeft(entry: ProcessEntry): Promise<boolean> {
+    const { clock, journals, numbers, stopping } = this.#world;
+    const { cell, record } = entry;
+    const { generation } = cell.record;
+    if (record.spec.restart === null || entry.searchedIn === generation || this.#facts(entry).isRemembered)
+      return false;
+    const limit = { ms: numbers.keeperCallMs, what: "looking for journals of runs", signal: stopping };
+    const left: KeeperExec[] = [];
+    const runs = await within(clock, limit, async (signal) => {
+      const found: FoundRun[] = [];
+      while (found.length < LEFT_RUNS_MAX) {
+        const id = runId(record.id, record.run + found.length + 1);
+        const journal = await journals.end(cell.id, id, signal);
+        if (journal === null) break;
+        if (journal.exec !== null) left.push(journal.exec);
+        const order = { ...execOf(record, journal.exec?.startedAt ?? clock.now()), id };
+        found.push({ known: null, record: { ...newExec(cell, order), generation: record.generation } });
+      }
+      return found;
+    });
+    if (runs.length > 0) await this.#record(entry, runs, { all: left, generation: record.generation });
+    entry.searchedIn = generation;
+    return runs.length > 0;
+  }
+
+  /** Runs behind the last on record, in their order; `all` is what is known of them and of those before. */
+  async #record(
+    entry: ProcessEntry,
+    runs: readonly FoundRun[],
+    about: { all: readonly KeeperExec[]; generation: number; restarts?: number | undefined },
+  ): Promise<void> {
+    const { cell, record } = entry;
+    const { all, generation, restarts = record.restarts + runs.length } = about;
     const change = {
-      run: numberIn(last.id),
-      generation: cell.record.generation,
+      run: Math.max(...runs.map((run) => numberIn(run.record.id))),
+      generation,
       restarts,
       // Whoever wanted the next run has it.
       order: record.order?.do === "stop" ? record.order : null,
@@ -346,14 +399,14 @@ export class Processes implements ProcessApi, Runs {
     };
     const before = await this.#lastExec(entry);
     await this.#apply(entry, change, (next) => {
-      const events = known.map(({ id, startedAt }, place) => {
+      const events = runs.map(({ record: { id, createdAt } }, place) => {
         const run = {
           ...next,
           run: numberIn(id),
-          restarts: Math.max(0, restarts - (known.length - 1 - place)),
+          restarts: Math.max(0, restarts - (runs.length - 1 - place)),
         };
         const previous = all.find((exec) => exec.id === runId(record.id, run.run - 1));
-        return restarted(run, endingOf(previous) ?? (place === 0 ? before : null), startedAt);
+        return restarted(run, endingOf(previous) ?? (place === 0 ? before : null), createdAt);
       });
       return this.#parts.ledger.take(cell, runs, { changes: [updateOf(next)], events });
     });
@@ -421,7 +474,11 @@ export class Processes implements ProcessApi, Runs {
     const { cell, record } = entry;
     if (record.end !== null || isEnding(cell) || cell.processes.get(record.id) !== entry) return;
     const open = this.#parts.ledger.open(runIdOf(record));
-    if (open === undefined) entry.last ??= await this.#lastExec(entry);
+    if (open === undefined) {
+      entry.last ??= await this.#lastExec(entry);
+      // Their ends are told of, and then it is looked at again.
+      if (await this.#takeLeft(entry)) return;
+    }
     const next = verdict(this.#facts(entry));
     switch (next.do) {
       case "nothing":
@@ -494,7 +551,8 @@ export class Processes implements ProcessApi, Runs {
           : `Process ${record.name} is not ready: ${seen.cause.message}`;
       const data = seen.state === "ready" ? { how: seen.how } : { cause: seen.cause };
       const event = eventOf({ ...record, run: seen.run }, `process.${seen.state}`, seen.at, message, data);
-      await this.#store(entry, isPast ? {} : { seen: { ...seen, at } }, isNews ? [event] : []);
+      const said = seen.state === "unready" && wasSaid(record.seen, seen.run) && { said: true };
+      await this.#store(entry, isPast ? {} : { seen: { ...seen, at, ...said } }, isNews ? [event] : []);
     });
   }
 
@@ -558,7 +616,8 @@ export class Processes implements ProcessApi, Runs {
   }
 
   #judge(entry: ProcessEntry) {
-    return judgeProcess(this.#facts(entry), entry.cell.record.generation);
+    const { generation, phase } = entry.cell.record;
+    return judgeProcess(this.#facts(entry), generation, phase.name === "failed");
   }
 
   async #lastExec(entry: ProcessEntry): Promise<ExecRecord | null> {

@@ -78,7 +78,7 @@ export class Readiness {
       while (!signal.aborted) {
         const link = servingLink(cell, generation);
         if (link === null) return;
-        const unmet = await firstUnmet(awaited, link, signal);
+        const unmet = await unmetOf(awaited, link, signal);
         if (signal.aborted || servingLink(cell, generation) !== link) break;
         if (unmet === null) return await say({ state: "ready", how: how(record.spec.readyWhen) });
         if (unmet.isLate && !isLate) {
@@ -141,16 +141,19 @@ const how = (readyWhen: Goal | null): "port" | "output" =>
 const servingLink = ({ record, links }: Cell, generation: number): Link | null =>
   record.phase.name === "running" && record.generation === generation ? (links?.current ?? null) : null;
 
-async function firstUnmet(
+/** What has yet to be seen, of several the one that is late: each has its own time. */
+async function unmetOf(
   awaited: readonly Awaited[],
   link: Link,
   signal: AbortSignal,
 ): Promise<{ cause: Cause; isLate: boolean } | null> {
+  let first: { cause: Cause; isLate: boolean } | null = null;
   for (const { look, late } of awaited) {
     const cause = await look(link, signal).catch((error: unknown) => causeOf(error));
-    if (cause !== null) return { cause, isLate: late.signal.aborted };
+    if (cause !== null && late.signal.aborted) return { cause, isLate: true };
+    if (cause !== null) first ??= { cause, isLate: false };
   }
-  return null;
+  return first;
 }
 
 function portCause(error: unknown, port: number): Cause {

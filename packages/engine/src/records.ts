@@ -316,7 +316,8 @@ export interface ProcessRecord {
 /** That a run was ready, or was not in time, in one generation of its sandbox. */
 export type Seen = { run: number; generation: number; at: number } & (
   | { state: "ready"; how: "port" | "output" }
-  | { state: "unready"; cause: Cause }
+  /** `said`: the text that it is ready by was written before, which stays so. */
+  | { state: "unready"; cause: Cause; said?: boolean }
 );
 
 /** One firing of an alert. What it was measured against is kept with it: the numbers may be others by the next start. */

@@ -111,6 +111,13 @@ describe("waiting for readiness", () => {
     },
   );
 
+  it("ends where its sandbox failed: nothing follows until that is restarted", async () => {
+    const cause = { code: "sandbox_failed", message: "Run 1 was lost; its sandbox failed." };
+    const web = await started(json(200, aProcess({ status: "waiting", cause, ready: null })));
+    const error = await failure(web.ready({ giveUpAfterMs: 5_000 }));
+    expect(error).toMatchObject({ code: "process_not_ready", retryable: false, cause });
+  });
+
   it("ends with what is known when patience is over", async () => {
     const web = await started(json(200, aProcess({ status: "starting" })));
     const error = await failure(web.ready({ giveUpAfterMs: 100 }));

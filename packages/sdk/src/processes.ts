@@ -25,6 +25,9 @@ const ORDER_WAIT_MS = 60_000;
 const HASTY_MS = 100;
 
 const OVER: ReadonlySet<ProcessStatus> = new Set(["exited", "given_up", "stopped", "lost"]);
+/** Nothing follows by itself: it is over, or its sandbox failed and has to be restarted first. */
+const isStill = ({ status, cause }: Process): boolean =>
+  OVER.has(status) || (status === "waiting" && cause?.code === "sandbox_failed");
 
 export class ProcessesOf implements Processes {
   readonly #calls: Calls;
@@ -136,7 +139,7 @@ class Handle implements ProcessHandle {
         const asked = performance.now();
         const process = await this.#learn(show(this.#calls, this.#path, WAIT_MS, waiting.signal));
         if (process.status === "ready") return process;
-        if (process.status === "unready" || OVER.has(process.status)) throw this.#notReady(undefined);
+        if (process.status === "unready" || isStill(process)) throw this.#notReady(undefined);
         hasty = performance.now() - asked < HASTY_MS ? hasty + 1 : 0;
         if (hasty > 0) await pause(backoff(hasty, Math.random()), waiting.signal);
       }
@@ -166,9 +169,9 @@ class Handle implements ProcessHandle {
   /** Whether another run came behind this one, waited for until that is sure. */
   async #hasNext(run: number, signal: AbortSignal | undefined): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
-      const { runs, status } = await this.refresh({ signal });
-      if (runs > run) return true;
-      if (OVER.has(status)) return false;
+      const process = await this.refresh({ signal });
+      if (process.runs > run) return true;
+      if (isStill(process)) return false;
       await pause(backoff(tries, Math.random()), signal);
     }
   }
@@ -190,16 +193,14 @@ class Handle implements ProcessHandle {
     const process = this.#process;
     const { name, status, sandboxId, execId } = process;
     const why = process.cause === null ? "" : `: ${process.cause.message}`;
-    const isOver = OVER.has(status);
+    const hint = hintOf(process);
     return new ProcessNotReadyError(
       {
         ...this.#calls.where({ method: "GET", path: this.#path }),
         code: "process_not_ready",
         message: `Process ${name} is ${status}${why}`,
-        hint: isOver
-          ? "It is over; the output of its last run may say why."
-          : "It goes on, and may become ready later.",
-        retryable: !isOver,
+        hint,
+        retryable: !isStill(process),
         dispatched: "yes",
         status: 200,
         body: "",
@@ -210,4 +211,11 @@ class Handle implements ProcessHandle {
       process,
     );
   }
+}
+
+function hintOf(process: Process): string {
+  if (OVER.has(process.status)) return "It is over; the output of its last run may say why.";
+  return isStill(process)
+    ? "Its sandbox failed; restart that, and it is begun again."
+    : "It goes on, and may become ready later.";
 }

@@ -250,7 +250,12 @@ const ProcessShape = Type.Object({
   seen: Nullable(
     Type.Union([
       Type.Object({ ...seenFields, state: Type.Literal("ready"), how: OneOf(["port", "output"]) }),
-      Type.Object({ ...seenFields, state: Type.Literal("unready"), cause: Cause }),
+      Type.Object({
+        ...seenFields,
+        state: Type.Literal("unready"),
+        cause: Cause,
+        said: Type.Optional(Type.Boolean()),
+      }),
     ]),
   ),
   end: Nullable(Type.Object({ state: OneOf(PROCESS_ENDS), cause: Nullable(Cause), at: Time })),

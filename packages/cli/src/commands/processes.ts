@@ -2,6 +2,7 @@ import { type Process, ProcessNotReadyError, type ProcessOptions } from "@holdfa
 import { type Command, Option } from "commander";
 import type { Context } from "../context.ts";
 import { forEachOf } from "../each.ts";
+import { Failure, usage } from "../failure.ts";
 import { findSandbox } from "../lookup.ts";
 import { withSpinner } from "../spinner.ts";
 import { age, asJson, commandLine, table } from "../table.ts";
@@ -77,8 +78,9 @@ function registerStart(program: Command, context: Context): void {
     )
     .action(async (sandbox: string, command: string[], flags: StartFlags) => {
       const { signal } = context.interruption;
+      const options = optionsOf(flags);
       const box = await context.client().sandboxes.get(sandbox, { signal });
-      const started = await box.processes.start(flags.name, command, { ...optionsOf(flags), signal });
+      const started = await box.processes.start(flags.name, command, { ...options, signal });
       const shown =
         flags.wait === false
           ? started.info
@@ -94,7 +96,22 @@ function told(error: unknown): never {
   throw error;
 }
 
+/** What would mean nothing is refused: whoever gave it would believe that it holds. */
+function checkFlags(flags: StartFlags): void {
+  const { restart, maxRestarts, backoff, readyPort, readyOutput, readyWithin } = flags;
+  const { connectPort, connectWithin } = flags;
+  if (restart === undefined && (maxRestarts !== undefined || backoff !== undefined))
+    throw usage("--max-restarts and --backoff mean nothing without --restart.");
+  if (readyPort !== undefined && readyOutput !== undefined)
+    throw usage("Give either --ready-port or --ready-output.");
+  if (readyPort === undefined && readyOutput === undefined && readyWithin !== undefined)
+    throw usage("--ready-within means nothing without --ready-port or --ready-output.");
+  if (connectPort === undefined && connectWithin !== undefined)
+    throw usage("--connect-within means nothing without --connect-port.");
+}
+
 function optionsOf(flags: StartFlags): ProcessOptions {
+  checkFlags(flags);
   const { env, cwd, user, timeout, keepAwake, restart, maxRestarts, backoff, connectPort } = flags;
   return given({
     env,
@@ -166,11 +183,18 @@ function registerStop(program: Command, context: Context): void {
       const { processes } = await context.client().sandboxes.get(sandbox, { signal });
       await withSpinner(`stopping ${names.length}`, () =>
         forEachOf(context, names, async (name) => {
-          const { name: called } = await (restart
+          const after = await (restart
             ? processes.restart(name, { signal })
             : processes.stop(name, { signal }));
-          process.stdout.write(`${called}\n`);
+          if (!restart && after.endedAt === null) throw notOver(after);
+          process.stdout.write(`${after.name}\n`);
         }),
       );
     });
 }
+
+const notOver = ({ name, status }: Process): Failure =>
+  new Failure(
+    `Process ${name} is not over yet: it is ${status}.`,
+    "The order is stored, and is carried out when it can be; 'holdfast ps' shows when it was.",
+  );

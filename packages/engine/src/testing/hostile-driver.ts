@@ -231,6 +231,7 @@ class FakeInstance implements FakeDisk {
       if (there.order.digest !== order.digest) throw new KeeperRefusal("exec_conflict", "another command");
       return { existed: true, exec: { ...there.known } };
     }
+    if (this.journals.has(order.id)) throw new KeeperRefusal("exec_conflict", "a journal of this id exists");
     if (this.full === "inodes") throw noSpace();
     this.starts += 1;
     const known: KeeperExec = {
