@@ -1,4 +1,4 @@
-import type { Exec, FileChange } from "@holdfast/contract";
+import type { Exec, FileChange, PreviewInfo } from "@holdfast/contract";
 import { HoldfastError } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";
 import { expect, test } from "vitest";
@@ -369,4 +369,28 @@ test.each([
     501,
     { errorCode: "not_supported", message: expect.stringContaining(`: ${field}.`) },
   ]);
+});
+
+test.each([
+  ["that names no end keeps the one it has", {}, undefined],
+  ["with the end that was read keeps it", { expires: "2100-01-01T00:00:00.000Z" }, undefined],
+  ["with another end gets that", { ttl: "1h" }, 3_600_000],
+  ["that is to have no end has none", { expires: null }, null],
+])("a change of a preview %s", async (_what, given, ttlMs) => {
+  const preview: PreviewInfo = {
+    ...{ id: "prv_0123456789abcdef", name: "web", sandboxId: aSandbox().id, port: 3_000, public: true },
+    ...{ createdAt: "2025-01-01T00:00:00.000Z", expiresAt: "2100-01-01T00:00:00.000Z" },
+  };
+  const changes: unknown[] = [];
+  const update = async (_ref: string, _name: string, change: object) => {
+    changes.push(change);
+    return preview;
+  };
+  await using server = await serve({ sandboxes: box, previews: { list: async () => [preview], update } });
+  const answer = await server.fetch(`${CONTROL}/sandboxes/demo/previews/web`, {
+    ...json({ spec: { public: false, ...given } }),
+    method: "PUT",
+  });
+  expect(answer.status).toBe(200);
+  expect(changes).toEqual([{ port: 3_000, public: false, ...(ttlMs === undefined ? {} : { ttlMs }) }]);
 });
