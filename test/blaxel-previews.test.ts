@@ -88,6 +88,8 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
         "the control plane, as a key": 401,
         "the native API": 401,
         "a path that leads up": 401,
+        "a drive that the sandbox does not have": 401,
+        mounts: 0,
         expired: 403,
         revoked: 403,
         stream: "cut",

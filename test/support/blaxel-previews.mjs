@@ -179,6 +179,13 @@ const scenarios = {
     }
     const brief = await box.sessions.create({ expiresAt: later(1_500) });
     const guest = await SandboxInstance.fromSession(session);
+    const { name: driveName } = await DriveInstance.create({ name: `${name}-others` });
+    answers["a drive that the sandbox does not have"] = await ask(
+      `${session.url}/drives/mount`,
+      { ...by(session.token), "content-type": "application/json" },
+      { method: "POST", body: JSON.stringify({ driveName, mountPath: "/mnt/others" }) },
+    );
+    answers.mounts = (await guest.drives.list()).length;
     const { pid } = await guest.process.exec({ command: "for i in $(seq 300); do echo $i; sleep 0.1; done" });
     const reading = await fetch(`${session.url}/process/${pid}/logs/stream`, { headers: by(session.token) });
     const read = reading.text().then(

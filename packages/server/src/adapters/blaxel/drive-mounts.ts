@@ -1,5 +1,5 @@
 import { Type } from "@fastify/type-provider-typebox";
-import { type Mount, Nullable } from "@holdfast/contract";
+import { HoldfastError, type Mount, Nullable } from "@holdfast/contract";
 import type { App, RouteContext } from "../../context.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
 import { fieldsOf, notSupported, refuseFields } from "./not-supported.ts";
@@ -16,6 +16,9 @@ const MountRequest = Type.Object({
 });
 
 const KNOWN = fieldsOf(MountRequest);
+/** Who comes by a session has no key, and a drive may have what other sandboxes wrote. */
+const NOT_BY_SESSION =
+  "Mounting a drive takes a key: a session opens its own sandbox, with the drives it has.";
 
 export function driveMountRoutes(app: App, { engine, callers }: RouteContext): void {
   app.get("/drives/mount", { schema: { params: InSandbox } }, async ({ params }) => {
@@ -31,7 +34,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
   app.post(
     "/drives/mount",
     { schema: { params: InSandbox, body: MountRequest } },
-    async ({ params, body }, reply) => {
+    async ({ params, body, owner }, reply) => {
+      if (owner === null) throw new HoldfastError("unauthorized", { message: NOT_BY_SESSION });
       refuseFields("mount", body, KNOWN);
       if (body.uidMap) throw notSupported("uidMap", "A drive's files belong to who wrote them.");
       if (body.gidMap) throw notSupported("gidMap", "A drive's files belong to who wrote them.");
