@@ -394,3 +394,26 @@ test.each([
   expect(answer.status).toBe(200);
   expect(changes).toEqual([{ port: 3_000, public: false, ...(ttlMs === undefined ? {} : { ttlMs }) }]);
 });
+
+test.each([
+  ["is given up by the next one", null],
+  ["is not in the next one's way when it can't be removed", new HoldfastError("permission_denied")],
+])("an upload that nobody has gone on with for a day %s", async (_what, failure) => {
+  const [old, recent] = ["a", "b"].map((letter) => letter.repeat(24));
+  const directory = (name = "", ageMs = 0) => ({
+    ...aFile(0),
+    ...{ name, kind: "directory" as const, modifiedAt: new Date(Date.now() - ageMs).toISOString() },
+  });
+  const items = [directory(old, 90_000_000), directory(recent, 80_000_000), directory("others", 90_000_000)];
+  const removed: string[] = [];
+  const remove = async (_ref: string, path: string) => {
+    removed.push(path);
+    if (failure) throw failure;
+  };
+  const list = async () => ({ path: "/var/tmp/.blaxel-uploads", items, truncated: false });
+  const write = async () => aFile(1);
+  await using server = await serve({ sandboxes: box, files: { list, remove, write } });
+  const answer = await server.fetch(`${DATA}/filesystem-multipart/initiate/%2Fa`, json({}));
+  expect([answer.status, await answer.json()]).toEqual([200, { uploadId: expect.any(String), path: "/a" }]);
+  expect(removed).toEqual([`/var/tmp/.blaxel-uploads/${old}`]);
+});
