@@ -366,6 +366,8 @@ describe("a sandbox that is broken from outside", () => {
       expect(execute.ms).toBeLessThan(30_000);
       // Files that are there can be read, also of one that failed; trouble of our own is never told as a file that is not.
       for (const { thrown } of [list, read]) if (thrown !== undefined) expect(thrown.message).toMatch(code);
+      if (list.thrown === undefined) expect(list.value).toContain("a");
+      if (read.thrown === undefined) expect(read.value).toBe("kept");
       expect(JSON.stringify([execute, list, read, events])).not.toMatch(PATHS);
       expect(["idle", "running"]).not.toContain(status);
       expect(events.map(({ type }) => type)).toContain(event);
