@@ -1,5 +1,6 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, type Mount, Nullable } from "@holdfast/contract";
+import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
 import { fieldsOf, notSupported, refuseFields } from "./not-supported.ts";
@@ -45,7 +46,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
         ...(body.drivePath ? { subpath: body.drivePath } : {}),
         readOnly: body.readOnly ?? false,
       };
-      const { mount, existed } = await engine.mounts.mount(params.name, wanted, callers.signal(reply.raw));
+      const order = engine.mounts.mount(params.name, wanted, callers.signal(reply.raw));
+      const { mount, existed } = await orMaybeDispatched(callers, order);
       const message = existed ? "The drive was mounted there already." : "The drive is mounted.";
       return { success: true, message, ...mountShape(mount) };
     },
@@ -53,7 +55,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
 
   app.delete("/drives/mount/*", { schema: { params: AtPath } }, async ({ params }, reply) => {
     const mountPath = pathOf(params);
-    await engine.mounts.unmount(params.name, mountPath, callers.signal(reply.raw));
+    const order = engine.mounts.unmount(params.name, mountPath, callers.signal(reply.raw));
+    await orMaybeDispatched(callers, order);
     return { success: true, message: "The drive is no longer mounted there.", mountPath };
   });
 }

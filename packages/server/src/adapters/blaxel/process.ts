@@ -10,6 +10,7 @@ import {
 } from "@holdfast/contract";
 import type { FastifyReply } from "fastify";
 import { readWhole } from "../../body.ts";
+import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
 import { checker } from "./checked.ts";
 import { NO_OUTPUT, outputOf, outputWith } from "./collected-output.ts";
@@ -75,10 +76,11 @@ export function processRoutes(app: App, context: RouteContext): void {
     const { name, maxRestarts, workingDir = "", waitForPorts = [] } = body;
     if (name) await names.requireFree(sandbox, name);
     const wanted = { name, maxRestarts, order: orderOf(body, sandbox) };
-    const { process, followed } = await restarts.start(sandbox, wanted, signal).catch((error: unknown) => {
+    const order = restarts.start(sandbox, wanted, signal).catch((error: unknown) => {
       const isTaken = name && isHoldfastError(error) && error.code === "process_conflict";
       throw isTaken ? nameTaken(sandbox.id, name) : error;
     });
+    const { process, followed } = await orMaybeDispatched(callers, order);
     if (followed && name) throw nameTaken(sandbox.id, name);
     const exec = restarts.lastRun(process);
     if (waitForPorts.length > 0) await untilListening(engine, exec, waitForPorts, signal);
@@ -183,7 +185,7 @@ export function processRoutes(app: App, context: RouteContext): void {
 
   /** The run that there is, and all that would follow. */
   async function endRow({ sandboxId, id }: Process, signal: AbortSignal) {
-    await engine.processes.stop(sandboxId, id, signal);
+    await orMaybeDispatched(callers, engine.processes.stop(sandboxId, id, signal));
     return { message: "The process was ended, and is not started again.", pid: id };
   }
 

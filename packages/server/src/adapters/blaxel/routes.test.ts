@@ -2,7 +2,19 @@ import type { Exec, FileChange, PreviewInfo } from "@holdfast/contract";
 import { HoldfastError } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";
 import { expect, test } from "vitest";
-import { aFile, aMount, anExec, aSandbox, authorized, json, KEY, serve } from "../../testing/double.ts";
+import {
+  aCheckpoint,
+  aDrive,
+  aFile,
+  aMount,
+  anExec,
+  aSandbox,
+  authorized,
+  json,
+  KEY,
+  serve,
+  until,
+} from "../../testing/double.ts";
 
 const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
 const CONTROL = "/compat/blaxel/v0";
@@ -416,4 +428,35 @@ test.each([
   const answer = await server.fetch(`${DATA}/filesystem-multipart/initiate/%2Fa`, json({}));
   expect([answer.status, await answer.json()]).toEqual([200, { uploadId: expect.any(String), path: "/a" }]);
   expect(removed).toEqual([`/var/tmp/.blaxel-uploads/${old}`]);
+});
+
+test.each([
+  ["a delete of a sandbox", `${CONTROL}/sandboxes/demo`, { method: "DELETE" }],
+  ["a new drive", `${CONTROL}/drives`, json({ metadata: { name: "data" } })],
+  ["a change of a drive", `${CONTROL}/drives/data`, { ...json({ metadata: {} }), method: "PUT" }],
+  ["a delete of a drive", `${CONTROL}/drives/data`, { method: "DELETE" }],
+  ["a mount", `${DATA}/drives/mount`, json({ driveName: "data", mountPath: "/mnt" })],
+  ["an unmount", `${DATA}/drives/mount/mnt`, { method: "DELETE" }],
+  ["a delete of a snapshot", `${CONTROL}/sandboxes/demo/snapshots/before`, { method: "DELETE" }],
+  ["a process that is started again", `${DATA}/process`, json({ command: "true", restartOnFailure: true })],
+])("%s that a shutdown cuts short may have been done, and says so", async (_what, path, init) => {
+  let waits = false;
+  const held = (...given: unknown[]): Promise<never> => {
+    waits = true;
+    const last = given.at(-1);
+    const signal = last instanceof AbortSignal ? last : (last as { signal: AbortSignal }).signal;
+    return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  };
+  await using server = await serve({
+    sandboxes: { ...box, remove: held },
+    drives: { get: async () => aDrive(), create: held, update: held, remove: held },
+    mounts: { mount: held, unmount: held },
+    checkpoints: { list: async () => ({ items: [aCheckpoint()], nextCursor: null }), remove: held },
+    processes: { start: held },
+  });
+  const call = server.fetch(path, init);
+  await until(() => waits);
+  const closed = server.app.close();
+  expect(await (await call).json()).toMatchObject({ errorCode: "shutting_down", dispatched: "unknown" });
+  await closed;
 });
