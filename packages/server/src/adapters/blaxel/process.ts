@@ -64,13 +64,26 @@ export function processRoutes(app: App, context: RouteContext): void {
       const exec = await start(sandbox, body, signal);
       const workingDir = body.workingDir ? homed(body.workingDir) : "";
       if (!body.waitForCompletion) {
-        if (body.waitForPorts?.length) await untilListening(engine, exec, body.waitForPorts, signal);
+        if (body.waitForPorts?.length) await listening(exec, body.waitForPorts, signal);
         return processShape(await engine.execs.get(exec.id), NO_OUTPUT, workingDir);
       }
       if (wantsStream(headers.accept)) return follow(reply, exec, workingDir, signal);
-      return ended(exec, workingDir, signal);
+      return afterStart(exec, ended(exec, workingDir, signal));
     },
   );
+
+  /** The wait for what was started may be cut short by the server's shutdown; the command goes on, and nobody should repeat it. */
+  async function afterStart<Result>({ id, sandboxId }: Exec, wait: Promise<Result>): Promise<Result> {
+    try {
+      return await wait;
+    } catch (error) {
+      if (error !== callers.closing) throw error;
+      throw new HoldfastError("shutting_down", { sandboxId, execId: id, dispatched: "yes" });
+    }
+  }
+
+  const listening = (exec: Exec, ports: readonly number[], signal: AbortSignal) =>
+    afterStart(exec, untilListening(engine, exec, ports, signal));
 
   async function startRow(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal) {
     const { name, maxRestarts, workingDir = "", waitForPorts = [] } = body;
@@ -83,7 +96,7 @@ export function processRoutes(app: App, context: RouteContext): void {
     const { process, followed } = await orMaybeDispatched(callers, order);
     if (followed && name) throw nameTaken(sandbox.id, name);
     const exec = restarts.lastRun(process);
-    if (waitForPorts.length > 0) await untilListening(engine, exec, waitForPorts, signal);
+    if (waitForPorts.length > 0) await listening(exec, waitForPorts, signal);
     const now = await engine.processes.get(sandbox.id, process.id);
     return rowShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && homed(workingDir));
   }
@@ -107,6 +120,7 @@ export function processRoutes(app: App, context: RouteContext): void {
   /** Past the longest wait it is answered as it is, running: a client's own patience ends soon after. */
   async function ended(exec: Exec, workingDir: string, signal: AbortSignal) {
     const known = await engine.execs.wait(exec.id, { waitMs: numbers.execWaitMaxMs, signal });
+    if (!isTerminal(known.status)) signal.throwIfAborted();
     refuseUnstarted(known);
     return processShape(known, await outputWith(engine.execs, known, signal), workingDir);
   }

@@ -15,6 +15,7 @@ import {
   serve,
   until,
 } from "../../testing/double.ts";
+import { once } from "./form.ts";
 
 const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
 const CONTROL = "/compat/blaxel/v0";
@@ -458,5 +459,39 @@ test.each([
   await until(() => waits);
   const closed = server.app.close();
   expect(await (await call).json()).toMatchObject({ errorCode: "shutting_down", dispatched: "unknown" });
+  await closed;
+});
+
+test.each([
+  ["its end", { waitForCompletion: true }],
+  ["its ports", { waitForPorts: [3_000] }],
+  ["its ports, between two looks", { waitForPorts: [3_001] }],
+])("a command is told as started when a shutdown ends the wait for %s", async (what, given) => {
+  let waits = false;
+  const nothing = async () => {
+    waits = true;
+    return { stat: aFile(0), body: once(new Uint8Array(0)) };
+  };
+  const held = (signal: AbortSignal): Promise<never> => {
+    waits = true;
+    return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  };
+  await using server = await serve({
+    sandboxes: box,
+    execs: {
+      ...telling(running).execs,
+      wait: (_id: string, { signal }: { signal: AbortSignal }) => held(signal),
+    },
+    files: {
+      read: (_ref: string, _path: string, _options: object, signal: AbortSignal) =>
+        what.includes("between") ? nothing() : held(signal),
+    },
+  });
+  const call = server.fetch(`${DATA}/process`, json({ command: "sleep 9", ...given }));
+  await until(() => waits);
+  const closed = server.app.close();
+  expect(await (await call).json()).toMatchObject({
+    ...{ errorCode: "shutting_down", dispatched: "yes", execId: "exe_1" },
+  });
   await closed;
 });
