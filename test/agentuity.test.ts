@@ -366,11 +366,27 @@ describe("a sandbox that is broken from outside", () => {
       expect(execute.ms).toBeLessThan(30_000);
       // Files that are there can be read, also of one that failed; trouble of our own is never told as a file that is not.
       for (const { thrown } of [list, read]) if (thrown !== undefined) expect(thrown.message).toMatch(code);
+      if (list.thrown === undefined) expect(list.value).toContain("a");
+      if (read.thrown === undefined) expect(read.value).toBe("kept");
       expect(JSON.stringify([execute, list, read, events])).not.toMatch(PATHS);
       expect(["idle", "running"]).not.toContain(status);
       expect(events.map(({ type }) => type)).toContain(event);
     },
   );
+
+  it("with its root unmounted tells nobody that a file is not there, noticed or not", {
+    timeout: LONG_MS,
+  }, async () => {
+    const box = await holdfast.sandboxes.create();
+    await box.files.write("/home/user/a", "kept");
+    unmount(box);
+    const { list, read } = await play<Broken>("broken", { id: box.id });
+    for (const { thrown } of [list, read])
+      if (thrown !== undefined) expect(thrown.message).toMatch(/sandbox_degraded/);
+    if (list.thrown === undefined) expect(list.value).toContain("a");
+    if (read.thrown === undefined) expect(read.value).toBe("kept");
+    await box.delete();
+  });
 
   it("ends a command that ran in it, though its client still waits for it", {
     timeout: LONG_MS,

@@ -366,8 +366,12 @@ const scenarios = {
     const execute = await attempt(() =>
       sandbox.sandboxExecute(patient, { sandboxId: id, options: { command: ["true"] } }),
     );
-    const list = await attempt(() => sandbox.sandboxListFiles(patient, { sandboxId: id }));
-    const read = await attempt(() => sandbox.sandboxReadFile(patient, { sandboxId: id, path: "a" }));
+    const list = await attempt(async () =>
+      (await sandbox.sandboxListFiles(patient, { sandboxId: id })).files.map(({ path }) => path),
+    );
+    const read = await attempt(async () =>
+      new Response(await sandbox.sandboxReadFile(patient, { sandboxId: id, path: "a" })).text(),
+    );
     const { status } = await client.get(id);
     const { events } = await client.listEvents(id);
     return {

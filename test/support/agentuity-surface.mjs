@@ -29,6 +29,14 @@ const point = async () => (await client.createDiskCheckpoint(id, `point-${++name
 const pointsLeft = async (which) => (await client.listDiskCheckpoints(id)).some((each) => each.id === which);
 const execution = async () => (await box.execute({ command: ["sh", "-c", "echo out"] })).executionId;
 
+/** What a command says in the sandbox, so that nothing is taken for done because an answer says so. */
+const said = async (command) => {
+  const { exitCode, executionId } = await box.execute({ command: ["sh", "-c", command] });
+  const { stdoutStreamUrl } = await client.getExecution(executionId);
+  return `${(await (await fetch(stdoutStreamUrl)).text()).trim()} ${exitCode}`;
+};
+const isThere = async (path) => (await said(`test -e ${path}`)) === " 0";
+
 /** Each returns whether it did what it says; `differs` is what its user should know. */
 const FILES = {
   writeFiles: async (write, read) => (await write([file("w")])) === 1 && (await read("w")) === "text",
@@ -48,11 +56,24 @@ const instance = (which, destroyed) => ({
   listFiles: [async () => (await which.listFiles("/")).some(({ path }) => path === "etc"), LIST],
   mkDir: async () =>
     (await which.mkDir("m/d", true)) === undefined && (await which.listFiles("m")).length === 1,
-  rmFile: async () => (await which.writeFiles([file("f")])) === 1 && (await which.rmFile("f")).found,
-  rmDir: async () => (await which.mkDir("x/y", true)) === undefined && (await which.rmDir("x", true)).found,
-  setEnv: [async () => (await which.setEnv({ SET: "1" })).SET === "1", ENV],
+  rmFile: async () =>
+    (await which.writeFiles([file("f")])) === 1 && (await which.rmFile("f")).found && !(await isThere("f")),
+  rmDir: async () =>
+    (await which.mkDir("x/y", true)) === undefined &&
+    (await which.rmDir("x", true)).found &&
+    !(await isThere("x")),
+  setEnv: [
+    async () => {
+      const value = `of ${destroyed}`;
+      return (await which.setEnv({ SET: value })).SET === value && (await said("echo $SET")) === `${value} 0`;
+    },
+    ENV,
+  ],
   get: async () => (await which.get()).sandboxId === id,
-  pause: [async () => (await which.pause()).status === "suspended", "is standby"],
+  pause: [
+    async () => (await which.pause()).status === "suspended" && (await which.get()).status === "suspended",
+    "is standby",
+  ],
   resume: async () => (await which.resume()) === undefined && (await which.get()).status === "idle",
   destroy: async () => {
     const other = await client[destroyed](destroyed === "create" ? {} : await fresh());
@@ -148,7 +169,10 @@ const cases = {
       return !(await pointsLeft(checkpointId));
     },
     sandboxPause: async () => (await core.sandboxPause(api, at)).status === "suspended",
-    sandboxResume: async () => (await core.sandboxResume(api, at)) === undefined,
+    sandboxResume: async () => {
+      await client.pause(id);
+      return (await core.sandboxResume(api, at)) === undefined && (await client.get(id)).status === "idle";
+    },
     sandboxExecute: async () => {
       await client.pause(id);
       const { autoResumed } = await core.sandboxExecute(api, { ...at, options: { command: ["true"] } });
@@ -157,8 +181,12 @@ const cases = {
     executionGet: async () =>
       (await core.executionGet(api, { executionId: await execution(), wait: "5s" })).exitCode === 0,
     executionList: async () => (await core.executionList(api, at)).executions.length > 0,
-    jobCreate: async () =>
-      (await core.jobCreate(api, { ...at, options: { command: ["true"] } })).jobId.startsWith("job_"),
+    jobCreate: async () => {
+      const options = { command: ["sh", "-c", "echo job > of-a-job; sleep 600"] };
+      const { jobId } = await core.jobCreate(api, { ...at, options });
+      const wrote = await said("until test -s of-a-job; do sleep 0.1; done; cat of-a-job");
+      return jobId.startsWith("job_") && wrote === "job 0";
+    },
     jobGet: async () => (await core.jobGet(api, { ...at, jobId: job.id })).jobId === job.id,
     jobList: async () => (await core.jobList(api, at)).jobs.length > 0,
     jobStop: async () =>
@@ -172,26 +200,41 @@ const cases = {
     ],
     sandboxUploadArchive: [
       async () => {
+        await client.writeFiles(id, [file("archived", "text")]);
         const archive = new Uint8Array(
           await new Response(await core.sandboxDownloadArchive(api, at)).arrayBuffer(),
         );
-        return (await core.sandboxUploadArchive(api, { ...at, archive, path: "copy" })) === undefined;
+        await core.sandboxUploadArchive(api, { ...at, archive, path: "copy" });
+        return (await textOf(await client.readFile(id, "copy/archived"))) === "text";
       },
       "tar.gz or tar; zip is a 501",
     ],
     sandboxListFiles: [async () => (await core.sandboxListFiles(api, at)).files.length > 0, LIST],
     sandboxMkDir: async () =>
-      (await core.sandboxMkDir(api, { ...at, path: "c/d", recursive: true })) === undefined,
+      (await core.sandboxMkDir(api, { ...at, path: "c/d", recursive: true })) === undefined && isThere("c/d"),
     sandboxReadFile: async () =>
       (await textOf(await core.sandboxReadFile(api, { ...at, path: "/etc/hostname" }))).length > 0,
-    sandboxRmDir: async () => (await core.sandboxRmDir(api, { ...at, path: "nothing" })).found === false,
-    sandboxRmFile: async () => (await core.sandboxRmFile(api, { ...at, path: "nothing" })).found === false,
+    sandboxRmDir: async () => {
+      await client.writeFiles(id, [file("g/h")]);
+      const remove = () => core.sandboxRmDir(api, { ...at, path: "g", recursive: true });
+      return (await remove()).found && !(await isThere("g")) && !(await remove()).found;
+    },
+    sandboxRmFile: async () => {
+      await client.writeFiles(id, [file("g")]);
+      const remove = () => core.sandboxRmFile(api, { ...at, path: "g" });
+      return (await remove()).found && !(await isThere("g")) && !(await remove()).found;
+    },
     sandboxSetEnv: [
-      async () => (await core.sandboxSetEnv(api, { ...at, env: { A: "1", B: null } })).env.A === "1",
+      async () => {
+        await core.sandboxSetEnv(api, { ...at, env: { A: "0", B: "0" } });
+        const { env } = await core.sandboxSetEnv(api, { ...at, env: { A: "1", B: null } });
+        return env.A === "1" && !("B" in env) && (await said("echo $A $B")) === "1 0";
+      },
       ENV,
     ],
     sandboxWriteFiles: async () =>
-      (await core.sandboxWriteFiles(api, { ...at, files: [file("written")] })).filesWritten === 1,
+      (await core.sandboxWriteFiles(api, { ...at, files: [file("written")] })).filesWritten === 1 &&
+      (await said("cat written")) === "text 0",
     sandboxGet: async () =>
       (await core.sandboxGet(api, { ...at, waitForStatus: "idle", waitMs: 5_000 })).status === "idle",
     sandboxGetStatus: async () =>

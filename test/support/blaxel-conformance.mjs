@@ -72,6 +72,10 @@ const written = async (text = "text") => {
   await box.fs.write(path, text);
   return path;
 };
+/** As the sandbox itself sees it. */
+const isMounted = async (path) =>
+  (await box.process.exec({ command: `grep -q " ${path} " /proc/self/mounts`, waitForCompletion: true }))
+    .exitCode === 0;
 const drive = () => DriveInstance.create({ name: fresh("d"), labels: { a: "b" } });
 const volume = () => VolumeInstance.create({ name: fresh("d"), size: 64 });
 const preview = (spec = {}) =>
@@ -303,11 +307,13 @@ const cases = {
   "sandbox.drives.mount": async () => {
     const { name: driveName } = await drive();
     equal((await box.drives.mount({ driveName, mountPath: `/mnt/${driveName}` })).success, true);
+    equal(await isMounted(`/mnt/${driveName}`), true);
   },
   "sandbox.drives.unmount": async () => {
     const { name: driveName } = await drive();
     await box.drives.mount({ driveName, mountPath: `/mnt/${driveName}` });
     equal((await box.drives.unmount(`/mnt/${driveName}`)).success, true);
+    equal(await isMounted(`/mnt/${driveName}`), false);
   },
   "sandbox.drives.list": async () => {
     const { name: driveName } = await drive();
@@ -695,6 +701,32 @@ function functionCases() {
       return call("createDriveAccessToken", { path: { driveName } });
     },
     getDriveJwks: () => call("getDriveJwks", {}),
+
+    createVolume: async () => {
+      const body = { metadata: { name: fresh("d") }, spec: { size: 64 } };
+      const { metadata, spec } = await call("createVolume", { body });
+      equal([metadata.name, spec.size], [body.metadata.name, 64]);
+    },
+    getVolume: async () => {
+      const { name: volumeName } = await volume();
+      equal((await call("getVolume", { path: { volumeName } })).metadata.name, volumeName);
+    },
+    getVolumeByExternalId: async () => {
+      const metadata = { name: fresh("d"), externalId: fresh("x") };
+      await call("createVolume", { body: { metadata, spec: { size: 64 } } });
+      const path = { externalId: metadata.externalId };
+      equal((await call("getVolumeByExternalId", { path })).metadata.name, metadata.name);
+    },
+    listVolumes: () => listsNew(volume, () => call("listVolumes", { query: { limit: 200 } })),
+    updateVolume: async () => {
+      const { name: volumeName } = await volume();
+      const body = { metadata: { name: volumeName, labels: { c: "d" } }, spec: {} };
+      equal((await call("updateVolume", { path: { volumeName }, body })).metadata.labels, { c: "d" });
+    },
+    deleteVolume: async () => {
+      const { name: volumeName } = await volume();
+      equal((await call("deleteVolume", { path: { volumeName } })).status, "TERMINATED");
+    },
 
     getFilesystemByPath: async () =>
       equal((await inside("getFilesystemByPath", { path: { path: await written() } })).content, "text"),

@@ -4,6 +4,8 @@
  *
  *     node blaxel-previews.mjs <package> <scenario> <arguments as JSON>
  */
+import { once } from "node:events";
+import { request } from "node:http";
 import { thrownShape } from "./blaxel-thrown.mjs";
 
 const [packageName, scenario, given = "{}"] = process.argv.slice(2);
@@ -43,6 +45,14 @@ async function ask(url, headers = {}, init = {}) {
   const answer = await fetch(url, { ...init, headers });
   const text = await answer.text();
   return answer.ok ? JSON.parse(text) : answer.status;
+}
+/** The status of what is asked for to the letter: `fetch` would make the path simpler first. */
+async function askAsWritten(url, headers) {
+  const { hostname, port, origin } = new URL(url);
+  const asked = request({ hostname, port, path: url.slice(origin.length), headers }).end();
+  const [answer] = await once(asked, "response");
+  answer.resume();
+  return answer.statusCode;
 }
 const attempt = (work) => work().catch((error) => thrownShape(error).code);
 
@@ -170,15 +180,23 @@ const scenarios = {
         `${HOLDFAST_URL}/v1/sandboxes`,
         { ...by(session.token), authorization: asKey["x-blaxel-authorization"] },
       ],
-      "a path that leads up": [`${session.url}/../../v0/sandboxes`, by(session.token)],
     };
     const answers = {};
     for (const [what, [url, headers]] of Object.entries(table)) {
       const answer = await ask(url, headers);
       answers[what] = Array.isArray(answer) ? "opened" : answer;
     }
+    for (const path of ["/../../v0/sandboxes", "/%2e%2e/%2e%2e/v0/sandboxes", "/..%2f..%2fv0%2fsandboxes"])
+      answers[path] = await askAsWritten(`${session.url}${path}`, by(session.token));
     const brief = await box.sessions.create({ expiresAt: later(1_500) });
     const guest = await SandboxInstance.fromSession(session);
+    const { name: driveName } = await DriveInstance.create({ name: `${name}-others` });
+    answers["a drive that the sandbox does not have"] = await ask(
+      `${session.url}/drives/mount`,
+      { ...by(session.token), "content-type": "application/json" },
+      { method: "POST", body: JSON.stringify({ driveName, mountPath: "/mnt/others" }) },
+    );
+    answers.mounts = (await guest.drives.list()).length;
     const { pid } = await guest.process.exec({ command: "for i in $(seq 300); do echo $i; sleep 0.1; done" });
     const reading = await fetch(`${session.url}/process/${pid}/logs/stream`, { headers: by(session.token) });
     const read = reading.text().then(

@@ -1,7 +1,7 @@
 /**
  * All that a published version of the Blaxel client offers for sandboxes and drives, as it is found at run time: the classes
  * that its modules for them export, with every method that their published types don't hide, the pages of its listings, and
- * the functions behind them that call a path of a sandbox or a drive.
+ * the functions behind them that call a path of a sandbox, a drive or a volume.
  */
 import { readdir, readFile } from "node:fs/promises";
 
@@ -94,7 +94,8 @@ const methodsOfPage = (page) =>
     .filter((key) => typeof page[key] === "function")
     .map((key) => ({ type: "page", method: typeof key === "symbol" ? `[${key.description}]` : key }));
 
-const OF_SANDBOXES = /url: ["']\/(sandbox|drives|snapshots|schedules|process|filesystem|codegen|network)/;
+const OF_SANDBOXES =
+  /url: ["']\/(sandbox|drives|volumes|snapshots|schedules|schedule-executions|process|filesystem|codegen|network)/;
 
 const functionsOf = (client) =>
   Object.entries(client)

@@ -211,7 +211,9 @@ function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["
     const wire = toWireError(thrown, { requestId: id, operation, scrub });
     const { code, message, sandboxId: sandbox, execId: exec } = wire.body.error;
     if (wire.unexpected && !left) {
-      log.error({ requestId: id, method, url, err: thrown }, "request failed");
+      // Without its query: links to output and sessions carry there what opens them.
+      const [path] = url.split("?", 1);
+      log.error({ requestId: id, method, url: path, err: thrown }, "request failed");
     } else if (owner && !left) {
       // By someone with a key: whoever has none could otherwise push out of the log what others look for.
       log.info({ requestId: id, method, operation, code, message, sandbox, exec }, "request refused");

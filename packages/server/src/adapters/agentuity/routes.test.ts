@@ -673,6 +673,21 @@ describe("output", () => {
     expect((await fetch(stdout.replace(/\?.*/, ""))).status).toBe(400);
   });
 
+  test("that can't be read leaves nothing in the log that would open it", async () => {
+    let isBroken = false;
+    const get = async () => {
+      if (isBroken) throw new Error("unforeseen");
+      return started;
+    };
+    await using server = await serve({ sandboxes: box(), execs: { get } });
+    const { stdout } = await urlsOf(server);
+    isBroken = true;
+    expect((await fetch(stdout)).status).toBe(500);
+    const line = server.lines.find(({ message }) => message === "request failed");
+    expect(line?.fields).toMatchObject({ url: `${BASE}/streams/exe_1/stdout` });
+    expect(JSON.stringify(server.lines)).not.toContain(new URL(stdout).searchParams.get("token"));
+  });
+
   test.each([
     ["honours", "a secret", "a secret", 200],
     ["refuses", "a secret", "another", 401],

@@ -14,7 +14,7 @@ export interface Output {
 export const NO_OUTPUT: Output = { stdout: "", stderr: "", logs: "", truncated: false };
 
 /** Of both streams together; a stream of the process has the rest. */
-const MOST_BYTES = 16 * 1_048_576;
+export const MOST_BYTES = 16 * 1_048_576;
 
 /** Characters that were cut by a record's end are put together again, for each stream by itself. */
 export class Collector {
@@ -48,8 +48,13 @@ export class Collector {
 }
 
 /** What is there now. */
-export async function outputOf(execs: ExecApi, id: string, signal: AbortSignal): Promise<Output> {
-  const collector = new Collector();
+export async function outputOf(
+  execs: ExecApi,
+  id: string,
+  signal: AbortSignal,
+  mostBytes = MOST_BYTES,
+): Promise<Output> {
+  const collector = new Collector(mostBytes);
   let isPart = false;
   for await (const record of execs.output(id, { follow: false, signal })) {
     if ("exec" in record) isPart ||= record.exec.truncated;

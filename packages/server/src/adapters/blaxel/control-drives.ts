@@ -1,6 +1,7 @@
 /** Drives, and volumes, which are drives with a size: both are persistent, have a name, and are mounted by it. */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { CreateDrive, type Drive, HoldfastError, type Labels, Nullable } from "@holdfast/contract";
+import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
 import { checker } from "./checked.ts";
 import { chosenTags, externalIdLabel, fromLabels, replacing, toLabels, VOLUME } from "./labels.ts";
@@ -83,7 +84,7 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
       `The ${noun} that was asked for can't be had`,
     );
     const options = { owner: request.owner, signal: callers.signal(reply.raw) };
-    const { drive } = await engine.drives.create(wanted, options);
+    const { drive } = await orMaybeDispatched(callers, engine.drives.create(wanted, options));
     return shape(drive, siteOf(request));
   });
 
@@ -125,13 +126,15 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
     const before = fromLabels(drive.labels);
     const after = { ...toLabels({ ...before, ...chosenTags(metadata, before) }), ...label };
     const labels = replacing(drive.labels, after);
-    return shape(await engine.drives.update(drive.id, { labels }, signal), siteOf(request));
+    const order = engine.drives.update(drive.id, { labels }, signal);
+    return shape(await orMaybeDispatched(callers, order), siteOf(request));
   });
 
   app.delete(`${base}/:called`, { schema: { params: Called } }, async (request, reply) => {
     const signal = callers.signal(reply.raw);
     const before = await find(request.params.called, signal);
-    const left = await engine.drives.remove(before.id, { force: false, signal });
+    const order = engine.drives.remove(before.id, { force: false, signal });
+    const left = await orMaybeDispatched(callers, order);
     const told = shape(left ?? before, siteOf(request));
     return left === null ? { ...told, status: "TERMINATED" } : told;
   });

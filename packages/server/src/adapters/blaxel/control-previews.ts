@@ -158,15 +158,15 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
           "changing a session's port, or opening it to everybody",
           "Make a preview of a port.",
         );
-      const isSame = !ttl && (expires ?? null) === preview.expiresAt;
+      const isKept = !ttl && (expires === undefined || expires === preview.expiresAt);
       const wanted = checkPreview(
-        { port, public: open, ...durationOf(body, Date.now()) },
+        { port, public: open, ...(isKept ? {} : durationOf(body, Date.now())) },
         "The preview can't be that",
       );
       const changes = { port: wanted.port, public: wanted.public };
       const changed = await engine.previews.update(sandbox.id, preview.id, {
         ...changes,
-        ...(isSame ? {} : { ttlMs: wanted.ttlMs ?? null }),
+        ...(isKept ? {} : { ttlMs: wanted.ttlMs ?? null }),
       });
       return shown(changed, sandbox, request);
     },

@@ -77,7 +77,8 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
 
   app.delete("/sandboxes/:name", { schema: { params: InSandbox } }, async (request, reply) => {
     const options = { graceMs: 0, signal: callers.signal(reply.raw) };
-    const sandbox = await engine.sandboxes.remove(request.params.name, options);
+    const order = engine.sandboxes.remove(request.params.name, options);
+    const sandbox = await orMaybeDispatched(callers, order);
     return shown(sandbox, siteOf(request));
   });
 }

@@ -94,7 +94,7 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
   }
 
   async function remove({ sandbox, checkpoint }: Found, request: FastifyRequest, signal: AbortSignal) {
-    await engine.checkpoints.remove(sandbox.id, checkpoint.id, signal);
+    await orMaybeDispatched(callers, engine.checkpoints.remove(sandbox.id, checkpoint.id, signal));
     return snapshotShape(sandbox, checkpoint, siteOf(request));
   }
 

@@ -1,5 +1,6 @@
 import { Type } from "@fastify/type-provider-typebox";
-import { type Mount, Nullable } from "@holdfast/contract";
+import { HoldfastError, type Mount, Nullable } from "@holdfast/contract";
+import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
 import { fieldsOf, notSupported, refuseFields } from "./not-supported.ts";
@@ -16,6 +17,9 @@ const MountRequest = Type.Object({
 });
 
 const KNOWN = fieldsOf(MountRequest);
+/** Who comes by a session has no key, and a drive may have what other sandboxes wrote. */
+const NOT_BY_SESSION =
+  "Mounting a drive takes a key: a session opens its own sandbox, with the drives it has.";
 
 export function driveMountRoutes(app: App, { engine, callers }: RouteContext): void {
   app.get("/drives/mount", { schema: { params: InSandbox } }, async ({ params }) => {
@@ -31,7 +35,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
   app.post(
     "/drives/mount",
     { schema: { params: InSandbox, body: MountRequest } },
-    async ({ params, body }, reply) => {
+    async ({ params, body, owner }, reply) => {
+      if (owner === null) throw new HoldfastError("unauthorized", { message: NOT_BY_SESSION });
       refuseFields("mount", body, KNOWN);
       if (body.uidMap) throw notSupported("uidMap", "A drive's files belong to who wrote them.");
       if (body.gidMap) throw notSupported("gidMap", "A drive's files belong to who wrote them.");
@@ -41,7 +46,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
         ...(body.drivePath ? { subpath: body.drivePath } : {}),
         readOnly: body.readOnly ?? false,
       };
-      const { mount, existed } = await engine.mounts.mount(params.name, wanted, callers.signal(reply.raw));
+      const order = engine.mounts.mount(params.name, wanted, callers.signal(reply.raw));
+      const { mount, existed } = await orMaybeDispatched(callers, order);
       const message = existed ? "The drive was mounted there already." : "The drive is mounted.";
       return { success: true, message, ...mountShape(mount) };
     },
@@ -49,7 +55,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
 
   app.delete("/drives/mount/*", { schema: { params: AtPath } }, async ({ params }, reply) => {
     const mountPath = pathOf(params);
-    await engine.mounts.unmount(params.name, mountPath, callers.signal(reply.raw));
+    const order = engine.mounts.unmount(params.name, mountPath, callers.signal(reply.raw));
+    await orMaybeDispatched(callers, order);
     return { success: true, message: "The drive is no longer mounted there.", mountPath };
   });
 }

@@ -1,11 +1,11 @@
 /**
  * Uploads in parts. The parts, and what is to become of them, lie in the sandbox itself: they count as its own files, they
- * outlive a server, and they go with the sandbox if whoever began the upload never comes back. Nothing of the file is to be
- * seen at its path before all of it is there.
+ * outlive a server, and if whoever began the upload never comes back they go with the next one, or with the sandbox. Nothing
+ * of the file is to be seen at its path before all of it is there.
  */
 import { hash } from "node:crypto";
 import { type Static, Type } from "@fastify/type-provider-typebox";
-import { HoldfastError, randomText } from "@holdfast/contract";
+import { type FileStat, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
 import type { App, RouteContext } from "../../context.ts";
 import { AtPath, modeOf, pathOf, takeFiles } from "./filesystem.ts";
@@ -16,12 +16,17 @@ import { InSandbox } from "./process.ts";
 const UPLOADS = "/var/tmp/.blaxel-uploads";
 const ORDER = "order.json";
 const ID_LENGTH = 24;
+const ID_PATTERN = `^[a-z0-9]{${ID_LENGTH}}$`;
+/** One that has got nothing for so long is nobody's any more. */
+const ABANDONED_MS = 86_400_000;
+const IS_ID = new RegExp(ID_PATTERN);
+const UPLOADS_LOOKED_AT = 1_000;
 const PARTS_MAX = 10_000;
 const ETAG_DIGITS = 32;
 
 const Upload = Type.Object({
   ...InSandbox.properties,
-  uploadId: Type.String({ pattern: `^[a-z0-9]{${ID_LENGTH}}$` }),
+  uploadId: Type.String({ pattern: ID_PATTERN }),
 });
 const Initiate = Type.Object({ permissions: Type.Optional(Type.String()) });
 const PartQuery = Type.Object({ partNumber: Type.Integer({ minimum: 1, maximum: PARTS_MAX }) });
@@ -50,6 +55,7 @@ export function uploadRoutes(app: App, context: RouteContext): void {
       const path = pathOf(params);
       const order = JSON.stringify({ path, mode: modeOf(body.permissions) });
       const at = `${directoryOf(uploadId)}/${ORDER}`;
+      await giveUpAbandoned(params.name, signal);
       await engine.files.write(
         params.name,
         at,
@@ -60,6 +66,26 @@ export function uploadRoutes(app: App, context: RouteContext): void {
       return { uploadId, path };
     },
   );
+
+  /** Those that are left behind would fill the sandbox's disk in the end. None of it is a reason to refuse another. */
+  async function giveUpAbandoned(ref: string, signal: AbortSignal): Promise<void> {
+    try {
+      const { items } = await engine.files.list(
+        ref,
+        UPLOADS,
+        { wake: true, limit: UPLOADS_LOOKED_AT },
+        signal,
+      );
+      const before = Date.now() - ABANDONED_MS;
+      const isAbandoned = ({ name, modifiedAt }: FileStat) =>
+        IS_ID.test(name) && Date.parse(modifiedAt) < before;
+      for (const { name } of items.filter(isAbandoned))
+        await engine.files.remove(ref, directoryOf(name), { recursive: true }, signal);
+    } catch (error) {
+      if (!isHoldfastError(error)) throw error;
+      context.log.debug({ ref, err: error }, "uploads that were left behind were not looked for");
+    }
+  }
 
   app.put(
     "/filesystem-multipart/:uploadId/part",

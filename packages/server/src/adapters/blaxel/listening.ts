@@ -26,7 +26,7 @@ export async function untilListening(
       const message = `Nothing listens on port ${missing.join(", ")} after ${LISTENING_MS / 1_000} s. The process goes on.`;
       throw new HoldfastError("deadline", { sandboxId, execId: id, dispatched: "yes", message });
     }
-    await sleep(LOOK_EVERY_MS, undefined, { signal });
+    await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
   }
 
   async function textOf(path: string): Promise<string> {

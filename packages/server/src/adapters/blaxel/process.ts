@@ -10,6 +10,7 @@ import {
 } from "@holdfast/contract";
 import type { FastifyReply } from "fastify";
 import { readWhole } from "../../body.ts";
+import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
 import { checker } from "./checked.ts";
 import { NO_OUTPUT, outputOf, outputWith } from "./collected-output.ts";
@@ -63,25 +64,39 @@ export function processRoutes(app: App, context: RouteContext): void {
       const exec = await start(sandbox, body, signal);
       const workingDir = body.workingDir ? homed(body.workingDir) : "";
       if (!body.waitForCompletion) {
-        if (body.waitForPorts?.length) await untilListening(engine, exec, body.waitForPorts, signal);
+        if (body.waitForPorts?.length) await listening(exec, body.waitForPorts, signal);
         return processShape(await engine.execs.get(exec.id), NO_OUTPUT, workingDir);
       }
       if (wantsStream(headers.accept)) return follow(reply, exec, workingDir, signal);
-      return ended(exec, workingDir, signal);
+      return afterStart(exec, ended(exec, workingDir, signal));
     },
   );
+
+  /** The wait for what was started may be cut short by the server's shutdown; the command goes on, and nobody should repeat it. */
+  async function afterStart<Result>({ id, sandboxId }: Exec, wait: Promise<Result>): Promise<Result> {
+    try {
+      return await wait;
+    } catch (error) {
+      if (error !== callers.closing) throw error;
+      throw new HoldfastError("shutting_down", { sandboxId, execId: id, dispatched: "yes" });
+    }
+  }
+
+  const listening = (exec: Exec, ports: readonly number[], signal: AbortSignal) =>
+    afterStart(exec, untilListening(engine, exec, ports, signal));
 
   async function startRow(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal) {
     const { name, maxRestarts, workingDir = "", waitForPorts = [] } = body;
     if (name) await names.requireFree(sandbox, name);
     const wanted = { name, maxRestarts, order: orderOf(body, sandbox) };
-    const { process, followed } = await restarts.start(sandbox, wanted, signal).catch((error: unknown) => {
+    const order = restarts.start(sandbox, wanted, signal).catch((error: unknown) => {
       const isTaken = name && isHoldfastError(error) && error.code === "process_conflict";
       throw isTaken ? nameTaken(sandbox.id, name) : error;
     });
+    const { process, followed } = await orMaybeDispatched(callers, order);
     if (followed && name) throw nameTaken(sandbox.id, name);
     const exec = restarts.lastRun(process);
-    if (waitForPorts.length > 0) await untilListening(engine, exec, waitForPorts, signal);
+    if (waitForPorts.length > 0) await listening(exec, waitForPorts, signal);
     const now = await engine.processes.get(sandbox.id, process.id);
     return rowShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && homed(workingDir));
   }
@@ -105,6 +120,7 @@ export function processRoutes(app: App, context: RouteContext): void {
   /** Past the longest wait it is answered as it is, running: a client's own patience ends soon after. */
   async function ended(exec: Exec, workingDir: string, signal: AbortSignal) {
     const known = await engine.execs.wait(exec.id, { waitMs: numbers.execWaitMaxMs, signal });
+    if (!isTerminal(known.status)) signal.throwIfAborted();
     refuseUnstarted(known);
     return processShape(known, await outputWith(engine.execs, known, signal), workingDir);
   }
@@ -183,7 +199,7 @@ export function processRoutes(app: App, context: RouteContext): void {
 
   /** The run that there is, and all that would follow. */
   async function endRow({ sandboxId, id }: Process, signal: AbortSignal) {
-    await engine.processes.stop(sandboxId, id, signal);
+    await orMaybeDispatched(callers, engine.processes.stop(sandboxId, id, signal));
     return { message: "The process was ended, and is not started again.", pid: id };
   }
 

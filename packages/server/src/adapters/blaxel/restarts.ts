@@ -19,7 +19,7 @@ import {
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
 import { checker } from "./checked.ts";
-import { type Output, outputOf } from "./collected-output.ts";
+import { MOST_BYTES, NO_OUTPUT, type Output, outputOf } from "./collected-output.ts";
 
 const RUN_ID = new RegExp(`${PROCESS_ID_PATTERN.slice(0, -1)}(?=-)`);
 /** What is told of a row's earlier runs. */
@@ -87,14 +87,18 @@ export class Restarts {
     });
   }
 
+  /** Of all runs together as much as of one: what is left out is of the oldest. */
   async output(process: Process, signal: AbortSignal): Promise<Output> {
-    const all: Output = { stdout: "", stderr: "", logs: "", truncated: false };
-    for (const { id } of await this.#runs(process)) {
-      const { stdout, stderr, logs, truncated } = await outputOf(this.#engine.execs, id, signal);
-      all.stdout += stdout;
-      all.stderr += stderr;
-      all.logs += logs;
+    const all: Output = { ...NO_OUTPUT };
+    let left = MOST_BYTES;
+    for (const { id } of (await this.#runs(process)).toReversed()) {
+      if (left <= 0) return { ...all, truncated: true };
+      const { stdout, stderr, logs, truncated } = await outputOf(this.#engine.execs, id, signal, left);
+      all.stdout = stdout + all.stdout;
+      all.stderr = stderr + all.stderr;
+      all.logs = logs + all.logs;
       all.truncated ||= truncated;
+      left -= Buffer.byteLength(logs);
     }
     return all;
   }

@@ -1,8 +1,21 @@
-import type { Exec, FileChange } from "@holdfast/contract";
+import type { Exec, FileChange, PreviewInfo } from "@holdfast/contract";
 import { HoldfastError } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";
 import { expect, test } from "vitest";
-import { aFile, aMount, anExec, aSandbox, authorized, json, KEY, serve } from "../../testing/double.ts";
+import {
+  aCheckpoint,
+  aDrive,
+  aFile,
+  aMount,
+  anExec,
+  aSandbox,
+  authorized,
+  json,
+  KEY,
+  serve,
+  until,
+} from "../../testing/double.ts";
+import { once } from "./form.ts";
 
 const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
 const CONTROL = "/compat/blaxel/v0";
@@ -369,4 +382,116 @@ test.each([
     501,
     { errorCode: "not_supported", message: expect.stringContaining(`: ${field}.`) },
   ]);
+});
+
+test.each([
+  ["that names no end keeps the one it has", {}, undefined],
+  ["with the end that was read keeps it", { expires: "2100-01-01T00:00:00.000Z" }, undefined],
+  ["with another end gets that", { ttl: "1h" }, 3_600_000],
+  ["that is to have no end has none", { expires: null }, null],
+])("a change of a preview %s", async (_what, given, ttlMs) => {
+  const preview: PreviewInfo = {
+    ...{ id: "prv_0123456789abcdef", name: "web", sandboxId: aSandbox().id, port: 3_000, public: true },
+    ...{ createdAt: "2025-01-01T00:00:00.000Z", expiresAt: "2100-01-01T00:00:00.000Z" },
+  };
+  const changes: unknown[] = [];
+  const update = async (_ref: string, _name: string, change: object) => {
+    changes.push(change);
+    return preview;
+  };
+  await using server = await serve({ sandboxes: box, previews: { list: async () => [preview], update } });
+  const answer = await server.fetch(`${CONTROL}/sandboxes/demo/previews/web`, {
+    ...json({ spec: { public: false, ...given } }),
+    method: "PUT",
+  });
+  expect(answer.status).toBe(200);
+  expect(changes).toEqual([{ port: 3_000, public: false, ...(ttlMs === undefined ? {} : { ttlMs }) }]);
+});
+
+test.each([
+  ["is given up by the next one", null],
+  ["is not in the next one's way when it can't be removed", new HoldfastError("permission_denied")],
+])("an upload that nobody has gone on with for a day %s", async (_what, failure) => {
+  const [old, recent] = ["a", "b"].map((letter) => letter.repeat(24));
+  const directory = (name = "", ageMs = 0) => ({
+    ...aFile(0),
+    ...{ name, kind: "directory" as const, modifiedAt: new Date(Date.now() - ageMs).toISOString() },
+  });
+  const items = [directory(old, 90_000_000), directory(recent, 80_000_000), directory("others", 90_000_000)];
+  const removed: string[] = [];
+  const remove = async (_ref: string, path: string) => {
+    removed.push(path);
+    if (failure) throw failure;
+  };
+  const list = async () => ({ path: "/var/tmp/.blaxel-uploads", items, truncated: false });
+  const write = async () => aFile(1);
+  await using server = await serve({ sandboxes: box, files: { list, remove, write } });
+  const answer = await server.fetch(`${DATA}/filesystem-multipart/initiate/%2Fa`, json({}));
+  expect([answer.status, await answer.json()]).toEqual([200, { uploadId: expect.any(String), path: "/a" }]);
+  expect(removed).toEqual([`/var/tmp/.blaxel-uploads/${old}`]);
+});
+
+test.each([
+  ["a delete of a sandbox", `${CONTROL}/sandboxes/demo`, { method: "DELETE" }],
+  ["a new drive", `${CONTROL}/drives`, json({ metadata: { name: "data" } })],
+  ["a change of a drive", `${CONTROL}/drives/data`, { ...json({ metadata: {} }), method: "PUT" }],
+  ["a delete of a drive", `${CONTROL}/drives/data`, { method: "DELETE" }],
+  ["a mount", `${DATA}/drives/mount`, json({ driveName: "data", mountPath: "/mnt" })],
+  ["an unmount", `${DATA}/drives/mount/mnt`, { method: "DELETE" }],
+  ["a delete of a snapshot", `${CONTROL}/sandboxes/demo/snapshots/before`, { method: "DELETE" }],
+  ["a process that is started again", `${DATA}/process`, json({ command: "true", restartOnFailure: true })],
+])("%s that a shutdown cuts short may have been done, and says so", async (_what, path, init) => {
+  let waits = false;
+  const held = (...given: unknown[]): Promise<never> => {
+    waits = true;
+    const last = given.at(-1);
+    const signal = last instanceof AbortSignal ? last : (last as { signal: AbortSignal }).signal;
+    return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  };
+  await using server = await serve({
+    sandboxes: { ...box, remove: held },
+    drives: { get: async () => aDrive(), create: held, update: held, remove: held },
+    mounts: { mount: held, unmount: held },
+    checkpoints: { list: async () => ({ items: [aCheckpoint()], nextCursor: null }), remove: held },
+    processes: { start: held },
+  });
+  const call = server.fetch(path, init);
+  await until(() => waits);
+  const closed = server.app.close();
+  expect(await (await call).json()).toMatchObject({ errorCode: "shutting_down", dispatched: "unknown" });
+  await closed;
+});
+
+test.each([
+  ["its end", { waitForCompletion: true }],
+  ["its ports", { waitForPorts: [3_000] }],
+  ["its ports, between two looks", { waitForPorts: [3_001] }],
+])("a command is told as started when a shutdown ends the wait for %s", async (what, given) => {
+  let waits = false;
+  const nothing = async () => {
+    waits = true;
+    return { stat: aFile(0), body: once(new Uint8Array(0)) };
+  };
+  const held = (signal: AbortSignal): Promise<never> => {
+    waits = true;
+    return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+  };
+  await using server = await serve({
+    sandboxes: box,
+    execs: {
+      ...telling(running).execs,
+      wait: (_id: string, { signal }: { signal: AbortSignal }) => held(signal),
+    },
+    files: {
+      read: (_ref: string, _path: string, _options: object, signal: AbortSignal) =>
+        what.includes("between") ? nothing() : held(signal),
+    },
+  });
+  const call = server.fetch(`${DATA}/process`, json({ command: "sleep 9", ...given }));
+  await until(() => waits);
+  const closed = server.app.close();
+  expect(await (await call).json()).toMatchObject({
+    ...{ errorCode: "shutting_down", dispatched: "yes", execId: "exe_1" },
+  });
+  await closed;
 });

@@ -1,0 +1,43 @@
+import type { EngineApi, OutputRecord } from "@holdfast/engine";
+import { expect, test } from "vitest";
+import { anExec, aProcess } from "../../testing/double.ts";
+import { Restarts } from "./restarts.ts";
+
+const MB = 1_048_576;
+const { signal } = new AbortController();
+
+/** A process whose runs have written these, the first one first. */
+function written(...texts: string[]) {
+  const runs = texts.map((_, at) => anExec({ id: `prc_0123456789abcdef-${at + 1}` }));
+  const read: string[] = [];
+  const engine = {
+    processes: { runs: async () => ({ items: runs.toReversed(), nextCursor: null }) },
+    execs: {
+      async *output(id: string): AsyncIterable<OutputRecord> {
+        read.push(id);
+        const text = texts[runs.findIndex((run) => run.id === id)] ?? "";
+        const lines = text.match(/.{1,65536}/gs) ?? [];
+        for (const line of lines) yield { type: "stdout", cursor: "c", at: 0, data: Buffer.from(line) };
+      },
+    },
+  };
+  return { restarts: new Restarts(engine as unknown as Pick<EngineApi, "execs" | "processes">), read };
+}
+
+test("what the runs of a process have written is told one after the other", async () => {
+  const { restarts } = written("one\n", "two\n");
+  expect(await restarts.output(aProcess(), signal)).toEqual({
+    ...{ stdout: "one\ntwo\n", stderr: "", logs: "one\ntwo\n" },
+    truncated: false,
+  });
+});
+
+test("all runs together are told no more of than one would be: of the oldest some is left out", async () => {
+  const size = 10 * MB;
+  const { restarts, read } = written("a".repeat(size), "b".repeat(size), "c".repeat(size));
+  const { stdout, logs, truncated } = await restarts.output(aProcess(), signal);
+  expect([stdout.length, logs.length, truncated]).toEqual([16 * MB, 16 * MB, true]);
+  expect(stdout.indexOf("c")).toBe(6 * MB);
+  expect(stdout).toMatch(/^b+c+$/);
+  expect(read.length).toBe(2);
+});
