@@ -24,6 +24,8 @@ export class Cell {
   #waiters = new Set<() => void>();
   #noted: Judgement["status"] | null = null;
   #storedActivity: number;
+  /** Since when this server has it. */
+  readonly reachableSince: number;
   health: Health = NO_HEALTH;
   links: LinkHolder | null = null;
   oomKills = 0;
@@ -73,6 +75,7 @@ export class Cell {
     this.#world = world;
     this.#record = { ...record };
     this.#storedActivity = record.lastActivityAt;
+    this.reachableSince = world.clock.now();
   }
 
   get record(): SandboxRecord {

@@ -17,8 +17,10 @@ describe("what a sweep may remove", () => {
   const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
   const failed = { name: "failed", cause: { code: "x", message: "y" }, keptUntil: 5_000 } as const;
   const asleep = { name: "standby", checkpoint: null, failedWakes: 0 } as const;
-  const verdict = (record: typeof running, { now = 9_000, execs = 0, calls = 0, short = false } = {}) =>
-    ruleFor({ record, execsUnderWay: execs, callsUnderWay: calls, now }, { short });
+  const verdict = (
+    record: typeof running,
+    { now = 9_000, execs = 0, calls = 0, since = 0, short = false } = {},
+  ) => ruleFor({ record, execsUnderWay: execs, callsUnderWay: calls, reachableSince: since, now }, { short });
   const idle = { ...living({ idleTtlMs: 5_000 }), lastActivityAt: 4_000 };
 
   it.each([
@@ -26,6 +28,7 @@ describe("what a sweep may remove", () => {
     ["one within its TTL", verdict(living({ ttlMs: 10_000 })), null],
     ["one past its TTL, though busy", verdict(living({ ttlMs: 5_000 }), { execs: 3 }), "past_ttl"],
     ["one that nobody has used for its idle TTL", verdict(idle), "past_idle_ttl"],
+    ["one that nobody could have used, without a server", verdict(idle, { since: 4_001 }), null],
     ["one that was used since", verdict(idle, { now: 8_999 }), null],
     ["one that is idle but for an exec", verdict(idle, { execs: 1 }), null],
     ["one that is idle but for a call", verdict(idle, { calls: 1 }), null],
@@ -71,7 +74,11 @@ describe("what may be put to standby for the host's sake", () => {
   const verdict = (
     record: typeof running,
     { now = 9_000, execs = 0, calls = 0, kind = "memory" as "memory" | "files" } = {},
-  ) => mayRest({ record, execsUnderWay: execs, callsUnderWay: calls, now }, { kind, idleMs: 5_000 });
+  ) =>
+    mayRest(
+      { record, execsUnderWay: execs, callsUnderWay: calls, reachableSince: 0, now },
+      { kind, idleMs: 5_000 },
+    );
 
   it.each([
     ["one that nobody has used for a while", verdict(running), true],

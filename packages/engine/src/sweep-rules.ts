@@ -13,6 +13,8 @@ export interface Facts {
   record: SandboxRecord;
   execsUnderWay: number;
   callsUnderWay: number;
+  /** Since when this server has it: before that nobody could have used it, however much they wanted to. */
+  reachableSince: number;
   now: number;
 }
 
@@ -40,11 +42,11 @@ export function ruleFor(facts: Facts, { short }: Licence): SweepRule | null {
 /** What is on its way to sleep, or from there, is left alone until it is there. */
 const MAY_BE_IDLE: readonly SandboxRecord["phase"]["name"][] = ["running", "paused", "standby"];
 
-function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, now }: Facts): boolean {
+function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, reachableSince, now }: Facts): boolean {
   const { phase, spec, lastActivityAt } = record;
   const { idleTtlMs } = spec.lifecycle;
   if (idleTtlMs === undefined || execsUnderWay > 0 || callsUnderWay > 0) return false;
-  return MAY_BE_IDLE.includes(phase.name) && now - lastActivityAt >= idleTtlMs;
+  return MAY_BE_IDLE.includes(phase.name) && now - Math.max(lastActivityAt, reachableSince) >= idleTtlMs;
 }
 
 /** What standby keeps on this host, and for how long nobody may have used a sandbox that is put to it. */
@@ -86,4 +88,5 @@ export const factsOf = (cell: Cell): Omit<Facts, "now"> => ({
   // Also between two runs of what is started again.
   execsUnderWay: Math.max(cell.openExecs.size, cell.hasLiveProcess ? 1 : 0),
   callsUnderWay: cell.calls,
+  reachableSince: cell.reachableSince,
 });
