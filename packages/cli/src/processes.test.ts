@@ -20,7 +20,8 @@ describe("holdfast start", () => {
       [`GET ${base}/${id}`]: json(200, aProcess()),
     });
     const line = "start box --name web --restart always --max-restarts 3 --backoff 2s --ready-port 3000";
-    const more = "--ready-within 5s --connect-port 3000 -w /app -e A=b -- node server.js --port 3000";
+    const more =
+      "--ready-within 5s --connect-port 3000 --on-wake hup -w /app -e A=b -- node server.js --port 3000";
     const done = await told(...line.split(" "), ...more.split(" "));
     expect(done).toEqual({ code: 0, stdout: `${id}\n`, stderr: "" });
     expect(bodyOf(base)).toEqual({
@@ -28,6 +29,7 @@ describe("holdfast start", () => {
       argv: ["node", "server.js", "--port", "3000"],
       env: { A: "b" },
       cwd: "/app",
+      onWake: { signal: "SIGHUP" },
       restart: { on: "always", max: 3, backoffMs: 2_000 },
       readyWhen: { port: 3_000, withinMs: 5_000 },
       connectBy: { port: 3_000, withinMs: 30_000 },

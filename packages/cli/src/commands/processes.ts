@@ -7,6 +7,7 @@ import { findSandbox } from "../lookup.ts";
 import { withSpinner } from "../spinner.ts";
 import { age, asJson, commandLine, table } from "../table.ts";
 import { count, duration, given, variable } from "../values.ts";
+import { signalName } from "./execs.ts";
 
 export function registerProcesses(program: Command, context: Context): void {
   registerStart(program, context);
@@ -21,6 +22,7 @@ interface StartFlags {
   user?: string;
   timeout?: number;
   keepAwake?: boolean;
+  onWake?: string;
   restart?: "failure" | "always";
   maxRestarts?: number;
   backoff?: number;
@@ -51,6 +53,7 @@ function registerStart(program: Command, context: Context): void {
     .option("-u, --user <user>", "user to run as: a name, or uid[:gid] (default: uid 1000)")
     .option("--timeout <time>", "kill each run after this long, such as 30s or 5m", duration)
     .option("--keep-awake", "keep the sandbox awake for it; otherwise both sleep and wake together")
+    .option("--on-wake <signal>", "send it this signal after every wake, such as HUP", signalName)
     .addOption(
       new Option("--restart <when>", "start it again when it ends: after a failure, or always").choices([
         "failure",
@@ -112,13 +115,14 @@ function checkFlags(flags: StartFlags): void {
 
 function optionsOf(flags: StartFlags): ProcessOptions {
   checkFlags(flags);
-  const { env, cwd, user, timeout, keepAwake, restart, maxRestarts, backoff, connectPort } = flags;
+  const { env, cwd, user, timeout, keepAwake, onWake, restart, maxRestarts, backoff, connectPort } = flags;
   return given({
     env,
     cwd,
     user,
     timeoutMs: timeout,
     keepAwake,
+    onWake: onWake === undefined ? undefined : { signal: onWake },
     restart: restart && { on: restart, ...given({ max: maxRestarts, backoffMs: backoff }) },
     readyWhen: readyWhenOf(flags),
     connectBy:
