@@ -6,7 +6,7 @@ import { systemClock } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { Cgroups, readHierarchies } from "./cgroup.ts";
-import { runCriu } from "./criu-run.ts";
+import { type CriuCall, runCriu } from "./criu-run.ts";
 import { layoutOf } from "./layout.ts";
 import { killSpawners } from "./testing.ts";
 
@@ -28,7 +28,12 @@ afterEach(async () => {
 });
 
 /** A program in CRIU's place, which writes to the log as its second argument says. */
-function call(script: string, deadlineMs = 30_000, signal = soon()): Promise<void> {
+function call(
+  script: string,
+  deadlineMs = 30_000,
+  signal = soon(),
+  more: Pick<CriuCall, "builds"> = {},
+): Promise<void> {
   const layout = layoutOf(stateDir, installation);
   const binary = join(stateDir, "pretender");
   writeFileSync(binary, `#!/bin/sh\n${script}\n`);
@@ -44,7 +49,7 @@ function call(script: string, deadlineMs = 30_000, signal = soon()): Promise<voi
     clock: systemClock,
   };
   const log = join(layout.sandbox(sandboxId).criu, "log");
-  return runCriu(machine, { sandboxId, argv: [binary, log], deadlineMs }, signal);
+  return runCriu(machine, { sandboxId, argv: [binary, log], deadlineMs, ...more }, signal);
 }
 
 const nothingRuns = () => expect(cgroups.existing(sandboxId)).toEqual([]);
@@ -100,4 +105,26 @@ test("one whose spawner is killed is ended all the same, in whatever session it 
   killSpawners();
   await expect(running).rejects.toThrow("the spawner ended while criu was under way");
   nothingRuns();
+});
+
+/** The sandbox's own cgroup, as CRIU makes it. */
+function makeOwn(): () => boolean {
+  mkdirSync(cgroups.freezer(sandboxId), { recursive: true });
+  return () => cgroups.isFrozen(sandboxId);
+}
+
+test("what it builds up is held when it is ended before its time", async () => {
+  const isHeld = makeOwn();
+  await expect(call("sleep 1000", 200, soon(), { builds: true })).rejects.toThrow("it took too long");
+  expect(isHeld()).toBe(true);
+  cgroups.unfreeze(sandboxId);
+});
+
+test("what it built up is its own when the time that it had is over", async () => {
+  const isHeld = makeOwn();
+  const signal = new AbortController();
+  await call("exit 0", 200, signal.signal, { builds: true });
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  signal.abort(new Error("no longer wanted"));
+  expect(isHeld()).toBe(false);
 });

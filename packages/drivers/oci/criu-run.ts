@@ -72,7 +72,8 @@ export async function runCriu(
   const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), noise.signal]);
   // CRIU stops what it builds up by tracing it. Once it is killed nobody does, and memory that is on disk would run: so it is
   // held by its cgroup first, until it is killed as well.
-  if (call.builds) limits.addEventListener("abort", () => cgroups.hold(sandboxId), { once: true });
+  const hold = () => cgroups.hold(sandboxId);
+  if (call.builds) limits.addEventListener("abort", hold);
   try {
     const argv = helperArgv(machine, cgroups.makeHelper(sandboxId), call.argv, { runFile, ownTmp: true });
     const { status } = await porter.run({ name: "criu", argv, env }, limits);
@@ -82,6 +83,8 @@ export async function runCriu(
     throw new StandbyRefusal("it took too long", `CRIU was ended: ${String(error)}: ${tailOf(log)}`);
   } finally {
     clearInterval(watch);
+    // Its time runs out later, whatever has become of it by then.
+    limits.removeEventListener("abort", hold);
     await endCriu(machine, sandboxId);
   }
 }
