@@ -128,7 +128,7 @@ export async function takeOverFiles(
   await requireWritten(machine, order.sandboxId, signal);
   await cgroups.remove(order.sandboxId, signal);
   await removeRuntimeState(machine, places);
-  for (const note of [places.instance, places.bundle]) rmSync(note, { recursive: true, force: true });
+  rmSync(places.instance, { force: true });
   await porter.removeTree(places.socket);
   noteOrder(machine, order, image, machine.keeper.version);
   makeBundle(machine, order, image);

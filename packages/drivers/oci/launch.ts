@@ -60,6 +60,8 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
   const env = {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     [HELPER_MARK]: helperMark(machine.installation, order.sandboxId),
+    // Where it puts a copy of itself for the time of its start, in place of /tmp: one that is killed leaves it.
+    _LIBCONTAINER_STATEDIR: places.bundle,
   };
   try {
     const deadline = AbortSignal.any([signal, AbortSignal.timeout(RUNTIME_MS)]);

@@ -1,5 +1,15 @@
 import { execFileSync, spawn } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { newSandboxId, type SandboxId } from "@holdfast/contract";
 import { type Instance, KeeperRefusal, type Link } from "@holdfast/engine";
@@ -173,20 +183,41 @@ test.for(["", "{}", "null", '{"sandboxId":7,"pid":"x"}', "[]"])(
   },
 );
 
-test("a mount that a runtime left when it was killed is found, and holds up neither restart nor removal", async () => {
-  await launched("true");
-  const leaveMount = () => {
-    const file = join(machine.stateDir, "runtime", id, "runc.left");
-    mkdirSync(dirname(file), { recursive: true });
-    writeFileSync(file, "");
-    execFileSync("mount", ["--bind", "/bin/true", file]);
-  };
-  leaveMount();
-  expect((await machine.driver.list(soon()))[0]?.things).toContain("mount");
-  const link = await linked(await restart());
-  expect(await run(link, "echo back")).toMatchObject({ output: "back\n" });
-  await machine.driver.stop(id, { graceMs: 0 }, soon());
-  leaveMount();
-  await machine.driver.destroy(id, soon());
-  expect(await machine.driver.list(soon())).toEqual([]);
+test.for(["its state", "what it was told to start"])(
+  "a mount that a killed runtime left in %s is found, and holds up neither restart nor removal",
+  async (where) => {
+    await launched("true");
+    const leaveMount = () => {
+      const dir = where === "its state" ? join(machine.stateDir, "runtime", id) : place("bundle");
+      const file = join(dir, "left");
+      mkdirSync(dirname(file), { recursive: true });
+      writeFileSync(file, "");
+      execFileSync("mount", ["--bind", "/bin/true", file]);
+    };
+    leaveMount();
+    expect((await machine.driver.list(soon()))[0]?.things).toContain("mount");
+    const link = await linked(await restart());
+    expect(await run(link, "echo back")).toMatchObject({ output: "back\n" });
+    await machine.driver.stop(id, { graceMs: 0 }, soon());
+    leaveMount();
+    await machine.driver.destroy(id, soon());
+    expect(await machine.driver.list(soon())).toEqual([]);
+  },
+);
+
+test("a runtime puts nothing where no sandbox owns it", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "holdfast-runtime-"));
+  onTestFinished(() => rmSync(dir, { recursive: true }));
+  const real = execFileSync("sh", ["-c", "command -v crun"], { encoding: "utf8" }).trim();
+  const told = join(dir, "told");
+  writeFileSync(
+    join(dir, "crun"),
+    `#!/bin/sh\necho "$_LIBCONTAINER_STATEDIR" >> ${told}\nexec ${real} "$@"\n`,
+  );
+  chmodSync(join(dir, "crun"), 0o755);
+  const { driver } = await machine.again({ runtime: join(dir, "crun") });
+  rmSync(told);
+  id = newSandboxId();
+  await driver.launch(orderFor(id), soon());
+  expect(readFileSync(told, "utf8")).toBe(`${place("bundle")}\n`);
 });

@@ -24,13 +24,14 @@ export async function unmountAll(
 }
 
 /**
- * Removes what the runtime keeps of an instance that has ended. runc mounts itself on a file in there for a moment while it
- * starts, so that nobody inside can write to it: one that is killed then leaves the mount.
+ * Removes what the runtime has of an instance that has ended: its state, and what it was told to start. It mounts itself on a file
+ * in one of them for a moment while it starts, so that nobody inside can write to it: one that is killed then leaves the mount.
  */
 export async function removeRuntimeState(
   { porter }: Pick<Machine, "porter">,
-  { runtimeState }: { runtimeState: string },
+  { runtimeState, bundle }: { runtimeState: string; bundle: string },
 ): Promise<void> {
-  for (const { mountPoint } of mountsOf(readMounts(), [runtimeState])) await porter.unmount(mountPoint);
-  rmSync(runtimeState, { recursive: true, force: true });
+  const dirs = [runtimeState, bundle];
+  for (const { mountPoint } of mountsOf(readMounts(), dirs)) await porter.unmount(mountPoint);
+  for (const dir of dirs) rmSync(dir, { recursive: true, force: true });
 }
