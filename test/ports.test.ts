@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
+import { memoryStandby } from "./support/memory-standby.ts";
 import { TestServer } from "./support/server.ts";
 
 const PROGRAM = readFileSync(join(import.meta.dirname, "support", "web-program.py"));
@@ -83,30 +84,36 @@ describe("a port", () => {
     expect(errorIn(await closed.text())).toMatchObject({ code: "port_closed", dispatched: "no" });
   });
 
-  it("wakes its sandbox, for many callers at once, and is the same program then", async () => {
-    const box = await serving();
-    const pid = await (await at(box, "/pid")).text();
-    await box.standby();
-    const answers = await Promise.all([...Array(20).keys()].map((n) => at(box, `/n/${n}`)));
-    expect(await Promise.all(answers.map((answer) => answer.text()))).toEqual(
-      [...Array(20).keys()].map((n) => `n:${n}`),
-    );
-    expect((await box.refresh()).generation).toBe(2);
-    expect(await (await at(box, "/pid")).text()).toBe(pid);
-  });
+  it.skipIf(!memoryStandby)(
+    "wakes its sandbox, for many callers at once, and is the same program then",
+    async () => {
+      const box = await serving();
+      const pid = await (await at(box, "/pid")).text();
+      await box.standby();
+      const answers = await Promise.all([...Array(20).keys()].map((n) => at(box, `/n/${n}`)));
+      expect(await Promise.all(answers.map((answer) => answer.text()))).toEqual(
+        [...Array(20).keys()].map((n) => `n:${n}`),
+      );
+      expect((await box.refresh()).generation).toBe(2);
+      expect(await (await at(box, "/pid")).text()).toBe(pid);
+    },
+  );
 
-  it("is cut by standby in the middle of an answer, visibly, and answers anew after it", async () => {
-    const box = await serving();
-    const response = await at(box, "/stream");
-    const reader = response.body?.getReader();
-    await reader?.read();
-    await box.standby();
-    const rest = async () => {
-      for (let read = await reader?.read(); read && !read.done; read = await reader?.read());
-    };
-    await expect(rest()).rejects.toThrow();
-    expect(await (await at(box, "/n/again")).text()).toBe("n:again");
-  });
+  it.skipIf(!memoryStandby)(
+    "is cut by standby in the middle of an answer, visibly, and answers anew after it",
+    async () => {
+      const box = await serving();
+      const response = await at(box, "/stream");
+      const reader = response.body?.getReader();
+      await reader?.read();
+      await box.standby();
+      const rest = async () => {
+        for (let read = await reader?.read(); read && !read.done; read = await reader?.read());
+      };
+      await expect(rest()).rejects.toThrow();
+      expect(await (await at(box, "/n/again")).text()).toBe("n:again");
+    },
+  );
 
   it("holds its sandbox awake while it is used, and no longer", async () => {
     const box = await serving({ lifecycle: { idleStandbyMs: 1_500 } });
@@ -156,24 +163,27 @@ describe("a preview", () => {
     server.fetch(`/v1/sandboxes/${box.id}/previews/${name}`, { method: "DELETE" });
   const hostOf = (box: Sandbox, port = PORT) => `${port}-${box.id}.localhost`;
 
-  it("is reached by its link alone, asleep or not, and survives the server", async () => {
-    const box = await serving();
-    const { url, pathUrl, token } = await create(box, { port: PORT });
-    const { host, pathname, search } = new URL(url);
-    expect(await onHost(host, `/n/1${search}`)).toMatchObject({ status: 200, text: "n:1" });
-    expect(pathname).toBe("/");
-    await box.standby();
-    expect(await onHost(host, "/n/2", { cookie: `holdfast_preview=${token}` })).toMatchObject({
-      text: "n:2",
-    });
-    expect(await (await fetch(`${pathUrl}n/3`)).text()).toBe("n:3");
-    const inside = await onHost(host, "/headers", { cookie: `a=b; holdfast_preview=${token}` });
-    expect(inside.text).not.toContain(token);
-    expect(inside.text.toLowerCase()).toContain("cookie: a=b");
-    await server.kill("SIGKILL");
-    await server.start();
-    expect(await onHost(host, `/n/4${search}`)).toMatchObject({ status: 200, text: "n:4" });
-  });
+  it.skipIf(!memoryStandby)(
+    "is reached by its link alone, asleep or not, and survives the server",
+    async () => {
+      const box = await serving();
+      const { url, pathUrl, token } = await create(box, { port: PORT });
+      const { host, pathname, search } = new URL(url);
+      expect(await onHost(host, `/n/1${search}`)).toMatchObject({ status: 200, text: "n:1" });
+      expect(pathname).toBe("/");
+      await box.standby();
+      expect(await onHost(host, "/n/2", { cookie: `holdfast_preview=${token}` })).toMatchObject({
+        text: "n:2",
+      });
+      expect(await (await fetch(`${pathUrl}n/3`)).text()).toBe("n:3");
+      const inside = await onHost(host, "/headers", { cookie: `a=b; holdfast_preview=${token}` });
+      expect(inside.text).not.toContain(token);
+      expect(inside.text.toLowerCase()).toContain("cookie: a=b");
+      await server.kill("SIGKILL");
+      await server.start();
+      expect(await onHost(host, `/n/4${search}`)).toMatchObject({ status: 200, text: "n:4" });
+    },
+  );
 
   it("is closed to a token that has expired, was taken back, is another port's or sandbox's, or was tampered with", async () => {
     const [box, other] = [await serving(), await serving()];

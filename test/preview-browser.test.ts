@@ -2,6 +2,7 @@ import type { Sandbox } from "@holdfast/sdk";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { openBrowser } from "./support/browser.ts";
+import { memoryStandby } from "./support/memory-standby.ts";
 import { TestServer } from "./support/server.ts";
 import { greeting, greetingFile, putViteProject } from "./support/vite-project.ts";
 
@@ -47,57 +48,61 @@ async function preview(box: Sandbox): Promise<{ url: string; name: string }> {
   return (await response.json()) as { url: string; name: string };
 }
 
-it("a dev server is seen in a browser by its preview, reloads what is edited, and is the same after standby and wake", async () => {
-  const client = server.client();
-  const box = await client.sandboxes.create({ resources: { memoryMb: 1024 } });
-  const command = await putViteProject(box, PORT);
-  const vite = await box.execs.start(command, { keepAwake: false });
-  const { url, name } = await preview(box);
-  await expect
-    .poll(
-      async () =>
-        (
-          await fetch(`${server.url}/v1/sandboxes/${box.id}/ports/${PORT}/`, {
-            headers: { authorization: `Bearer ${server.key}` },
-          })
-        ).status,
-      { timeout: LONG_MS, interval: 100 },
-    )
-    .toBe(200);
+it.skipIf(!memoryStandby)(
+  "a dev server is seen in a browser by its preview, reloads what is edited, and is the same after standby and wake",
+  async () => {
+    const client = server.client();
+    const box = await client.sandboxes.create({ resources: { memoryMb: 1024 } });
+    const command = await putViteProject(box, PORT);
+    const vite = await box.execs.start(command, { keepAwake: false });
+    const { url, name } = await preview(box);
+    await expect
+      .poll(
+        async () =>
+          (
+            await fetch(`${server.url}/v1/sandboxes/${box.id}/ports/${PORT}/`, {
+              headers: { authorization: `Bearer ${server.key}` },
+            })
+          ).status,
+        { timeout: LONG_MS, interval: 100 },
+      )
+      .toBe(200);
 
-  const page = await browser.newPage();
-  const sockets = await visit(page, url);
-  await shows(page, "hello");
-  // The token is in a cookie of this host by now, and nowhere that a link or a script would find it.
-  expect(page.url()).toBe(new URL("/", url).href);
-  expect(await page.evaluate("document.cookie")).toBe("");
-  await expect.poll(() => sockets.opened(), { timeout: LONG_MS }).toBeGreaterThan(0);
+    const page = await browser.newPage();
+    const sockets = await visit(page, url);
+    await shows(page, "hello");
+    // The token is in a cookie of this host by now, and nowhere that a link or a script would find it.
+    expect(page.url()).toBe(new URL("/", url).href);
+    expect(await page.evaluate("document.cookie")).toBe("");
+    await expect.poll(() => sockets.opened(), { timeout: LONG_MS }).toBeGreaterThan(0);
 
-  // Hot: the page is not loaded again.
-  await page.evaluate("window.stayed = true");
-  await box.files.write(greetingFile, greeting("edited"));
-  await shows(page, "edited");
-  expect(await page.evaluate("window.stayed")).toBe(true);
+    // Hot: the page is not loaded again.
+    await page.evaluate("window.stayed = true");
+    await box.files.write(greetingFile, greeting("edited"));
+    await shows(page, "edited");
+    expect(await page.evaluate("window.stayed")).toBe(true);
 
-  // The sleep cuts the page's socket; the page asks until the dev server answers, which wakes it.
-  const before = { opened: sockets.opened(), closed: sockets.closed() };
-  await box.standby();
-  await expect.poll(() => sockets.closed(), { timeout: LONG_MS }).toBeGreaterThan(before.closed);
-  await expect.poll(() => sockets.opened(), { timeout: LONG_MS }).toBeGreaterThan(before.opened);
-  await expect.poll(async () => (await box.refresh()).status, { timeout: LONG_MS }).toBe("ready");
-  expect((await box.refresh()).generation).toBe(2);
-  expect((await box.execs.get(vite.id)).info).toMatchObject({ status: "running", suspended: false });
-  await shows(page, "edited");
-  await box.files.write(greetingFile, greeting("awake"));
-  await shows(page, "awake");
+    // The sleep cuts the page's socket; the page asks until the dev server answers, which wakes it.
+    const before = { opened: sockets.opened(), closed: sockets.closed() };
+    await box.standby();
+    await expect.poll(() => sockets.closed(), { timeout: LONG_MS }).toBeGreaterThan(before.closed);
+    await expect.poll(() => sockets.opened(), { timeout: LONG_MS }).toBeGreaterThan(before.opened);
+    await expect.poll(async () => (await box.refresh()).status, { timeout: LONG_MS }).toBe("ready");
+    expect((await box.refresh()).generation).toBe(2);
+    expect((await box.execs.get(vite.id)).info).toMatchObject({ status: "running", suspended: false });
+    await shows(page, "edited");
+    await box.files.write(greetingFile, greeting("awake"));
+    await shows(page, "awake");
 
-  // Taken back, it is closed to a page that was in.
-  await server.fetch(`/v1/sandboxes/${box.id}/previews/${name}`, { method: "DELETE" });
-  const answer = await page.goto(new URL("/", url).href);
-  expect(answer?.status()).toBe(403);
-  await expect(page.locator("h1").textContent()).resolves.toContain("preview link");
+    // Taken back, it is closed to a page that was in.
+    await server.fetch(`/v1/sandboxes/${box.id}/previews/${name}`, { method: "DELETE" });
+    const answer = await page.goto(new URL("/", url).href);
+    expect(answer?.status()).toBe(403);
+    await expect(page.locator("h1").textContent()).resolves.toContain("preview link");
 
-  await page.close();
-  await box.delete();
-  client.close();
-}, 180_000);
+    await page.close();
+    await box.delete();
+    client.close();
+  },
+  180_000,
+);

@@ -249,11 +249,7 @@ function answerOf(
 function passOn(response: IncomingMessage, connection: PortConnection, to: ServerResponse): void {
   response.on("data", () => connection.used());
   response.once("error", () => to.destroy());
-  response.once("close", () => {
-    if (!response.complete) to.destroy();
-  });
   response.once("end", () => {
-    if (!response.complete) return;
     if (response.headers.trailer !== undefined) to.addTrailers(pairsOf(response.rawTrailers));
     to.end();
   });
