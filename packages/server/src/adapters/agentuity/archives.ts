@@ -6,7 +6,7 @@ import { readChunks } from "../../body.ts";
 import type { App } from "../../context.ts";
 import { gunzipped } from "../../gunzip.ts";
 import { takeAnyBody } from "../../routes/files.ts";
-import { notSupported } from "../blaxel/not-supported.ts";
+import { notSupported } from "../refusals.ts";
 import { InSandbox, type Parts } from "./parts.ts";
 import { inWorkspace, WORKSPACE } from "./paths.ts";
 

@@ -2,8 +2,8 @@ import { Type } from "@fastify/type-provider-typebox";
 import { CreateCheckpoint } from "@holdfast/contract";
 import { orMaybeDispatched } from "../../callers.ts";
 import type { App } from "../../context.ts";
-import { checker } from "../blaxel/checked.ts";
-import { notSupported } from "../blaxel/not-supported.ts";
+import { checker } from "../checked.ts";
+import { notSupported } from "../refusals.ts";
 import { InSandbox, type Parts, succeeded } from "./parts.ts";
 import { checkpointShape } from "./shapes.ts";
 

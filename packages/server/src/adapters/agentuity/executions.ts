@@ -1,7 +1,7 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type Exec, isHoldfastError, isTerminal, type Status } from "@holdfast/contract";
 import type { App } from "../../context.ts";
-import { fieldsOf, refuseFields } from "../blaxel/not-supported.ts";
+import { fieldsOf, refuseFields } from "../refusals.ts";
 import { durationIn } from "./durations.ts";
 import { AGENTUITY_EXECUTE } from "./errors.ts";
 import { executionIdOf, isJob } from "./exec-ids.ts";

@@ -3,7 +3,7 @@ import { type Static, Type } from "@fastify/type-provider-typebox";
 import type { FileApi } from "@holdfast/engine";
 import type { App, RouteContext } from "../../context.ts";
 import { takeJson } from "../../json-body.ts";
-import { BODY_MAX_BYTES, once } from "../blaxel/form.ts";
+import { BODY_MAX_BYTES, once } from "../whole-bodies.ts";
 import { inWorkspace } from "./paths.ts";
 
 export const FilesIn = Type.Array(

@@ -1,7 +1,7 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type Exec, HoldfastError, isTerminal } from "@holdfast/contract";
 import type { App } from "../../context.ts";
-import { fieldsOf, refuseFields } from "../blaxel/not-supported.ts";
+import { fieldsOf, refuseFields } from "../refusals.ts";
 import { isJob, jobIdOf } from "./exec-ids.ts";
 import { execsOf } from "./exec-list.ts";
 import { LimitQuery, limitOf } from "./executions.ts";

@@ -1,6 +1,6 @@
 import type { App } from "../../context.ts";
 import { takeAnyBody } from "../../routes/files.ts";
-import { notSupported } from "../blaxel/not-supported.ts";
+import { notSupported } from "../refusals.ts";
 import { MOUNTED_AT } from "./parts.ts";
 
 const SNAPSHOTS =

@@ -1,5 +1,5 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
-import { notSupported } from "../blaxel/not-supported.ts";
+import { notSupported } from "../refusals.ts";
 
 export const SortQuery = {
   limit: Type.Optional(Type.Integer({ minimum: 1 })),

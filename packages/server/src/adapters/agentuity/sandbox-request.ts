@@ -1,8 +1,8 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { CreateSandbox, isCheckpointId, type Lifecycle, Port, type Resources } from "@holdfast/contract";
-import { checker } from "../blaxel/checked.ts";
-import { fieldsOf, isAnything, type Known, notSupported, refuseFields } from "../blaxel/not-supported.ts";
+import { checker } from "../checked.ts";
 import { type ImageAliases, imageFor } from "../image-aliases.ts";
+import { fieldsOf, isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
 import { type Details, detailsToLabels } from "./details.ts";
 import { durationIn } from "./durations.ts";
 import { FilesIn } from "./files-in.ts";

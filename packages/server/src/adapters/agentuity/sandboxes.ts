@@ -3,7 +3,7 @@ import { HoldfastError, UpdateSandbox } from "@holdfast/contract";
 import type { FastifyRequest } from "fastify";
 import { orMaybeDispatched } from "../../callers.ts";
 import type { App } from "../../context.ts";
-import { checker } from "../blaxel/checked.ts";
+import { checker } from "../checked.ts";
 import { executionIdOf, orderOfStdin } from "./exec-ids.ts";
 import { takeFilesIn, writeAll } from "./files-in.ts";
 import { exposePort } from "./open-port.ts";

@@ -1,6 +1,6 @@
 import { type Exec, isHoldfastError, StartExec } from "@holdfast/contract";
 import type { RouteContext } from "../../context.ts";
-import { checker } from "../blaxel/checked.ts";
+import { checker } from "../checked.ts";
 import { type FilesIn, writeAll } from "./files-in.ts";
 
 export interface CommandOrder {

@@ -12,8 +12,8 @@ import type { ExecApi } from "@holdfast/engine";
 import { readChunks } from "../../body.ts";
 import type { App } from "../../context.ts";
 import { takeAnyBody } from "../../routes/files.ts";
-import { sendLines } from "../blaxel/line-sender.ts";
-import { records } from "../blaxel/process-streams.ts";
+import { records } from "../exec-records.ts";
+import { sendLines } from "../line-sender.ts";
 import { executionIdOf, orderOfStdin, stdinIdOf } from "./exec-ids.ts";
 import type { Parts } from "./parts.ts";
 

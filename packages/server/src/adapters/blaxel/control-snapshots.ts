@@ -15,10 +15,10 @@ import {
 import type { FastifyRequest } from "fastify";
 import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
-import { checker } from "./checked.ts";
+import { checker } from "../checked.ts";
+import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
 import { fromLabels, toLabels } from "./labels.ts";
 import { everything, ListQuery, listed } from "./listing.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "./not-supported.ts";
 import { InSandbox } from "./process.ts";
 import { environmentOf } from "./sandbox-request.ts";
 import { snapshotShape } from "./shapes.ts";

@@ -2,8 +2,8 @@ import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, type Mount, Nullable } from "@holdfast/contract";
 import { orMaybeDispatched } from "../../callers.ts";
 import type { App, RouteContext } from "../../context.ts";
+import { fieldsOf, notSupported, refuseFields } from "../refusals.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
-import { fieldsOf, notSupported, refuseFields } from "./not-supported.ts";
 import { homed } from "./paths.ts";
 import { InSandbox } from "./process.ts";
 

@@ -1,8 +1,8 @@
 /** When a sandbox is to be deleted, as that platform says it: an age, a date, a while without use, or several of these. */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, type Lifecycle } from "@holdfast/contract";
+import { notSupported } from "../refusals.ts";
 import { durationMs } from "./durations.ts";
-import { notSupported } from "./not-supported.ts";
 
 export const Policy = Type.Object({
   type: Type.String(),

@@ -8,8 +8,9 @@ import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type FileStat, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
 import type { App, RouteContext } from "../../context.ts";
+import { once } from "../whole-bodies.ts";
 import { AtPath, modeOf, pathOf, takeFiles } from "./filesystem.ts";
-import { formOf, once } from "./form.ts";
+import { formOf } from "./form.ts";
 import { InSandbox } from "./process.ts";
 
 /** On the disk: what is below /tmp may lie in memory. */

@@ -3,8 +3,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Type } from "@fastify/type-provider-typebox";
 import type { FileChange } from "@holdfast/contract";
 import type { App, RouteContext } from "../../context.ts";
+import { sendLines } from "../line-sender.ts";
 import { AtPath, pathOf } from "./filesystem.ts";
-import { sendLines } from "./line-sender.ts";
 
 const WatchQuery = Type.Object({ ignore: Type.Optional(Type.String()) });
 const BELOW = "/**";

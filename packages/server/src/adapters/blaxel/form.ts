@@ -1,9 +1,7 @@
 import { HoldfastError, type Numbers } from "@holdfast/contract";
 import type { FastifyRequest } from "fastify";
 import { readWhole } from "../../body.ts";
-
-/** The client sends at most 5 MB in one body; as JSON, with every byte escaped, that is six times as much. */
-export const BODY_MAX_BYTES = 32 * 1_048_576;
+import { BODY_MAX_BYTES } from "../whole-bodies.ts";
 
 export const wholeBody = (request: FastifyRequest, { httpStallMs }: Numbers): Promise<Buffer> =>
   readWhole(request.raw, { limitBytes: BODY_MAX_BYTES, withinMs: httpStallMs });
@@ -26,8 +24,4 @@ export async function formOf(
     throw new HoldfastError("invalid_request", { message: "The form has no file named 'file'." });
   }
   return { file: await file.bytes(), permissions: typeof permissions === "string" ? permissions : undefined };
-}
-
-export async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array, void, undefined> {
-  if (bytes.length > 0) yield bytes;
 }

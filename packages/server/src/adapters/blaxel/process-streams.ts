@@ -1,30 +1,12 @@
 /** A process's output in the two forms that the client follows it in. */
-import { type Exec, isTerminal, type OutputStream } from "@holdfast/contract";
-import type { ExecApi, OutputRecord } from "@holdfast/engine";
+import type { Exec, OutputStream } from "@holdfast/contract";
+import type { ExecApi } from "@holdfast/engine";
+import { records } from "../exec-records.ts";
 import { Collector } from "./collected-output.ts";
 import { processShape } from "./shapes.ts";
 
 /** Called with every record: following what runs is use of its sandbox. */
 type OnRecord = () => Promise<void> | void;
-
-/** A stream lasts as long as the process; the engine's own are over sooner, and are taken up again where they were. */
-export async function* records(
-  execs: ExecApi,
-  id: string,
-  signal: AbortSignal,
-  stream?: OutputStream,
-): AsyncGenerator<OutputRecord, void, undefined> {
-  for (let cursor: string | undefined; ; ) {
-    for await (const record of execs.output(id, { cursor, stream, follow: true, signal })) {
-      cursor = record.cursor;
-      yield record;
-      if (record.type === "end") return;
-    }
-    signal.throwIfAborted();
-    // Forgotten, or its outcome can't be had: no stream can tell the end of it.
-    if (isTerminal((await execs.get(id)).status)) return;
-  }
-}
 
 const line = (type: string, data: string) => `${JSON.stringify({ type, data })}\n`;
 

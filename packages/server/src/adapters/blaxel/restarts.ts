@@ -18,7 +18,7 @@ import {
   StartProcess,
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
-import { checker } from "./checked.ts";
+import { checker } from "../checked.ts";
 import { MOST_BYTES, NO_OUTPUT, type Output, outputOf } from "./collected-output.ts";
 
 const RUN_ID = new RegExp(`${PROCESS_ID_PATTERN.slice(0, -1)}(?=-)`);

@@ -15,7 +15,7 @@ import {
   serve,
   until,
 } from "../../testing/double.ts";
-import { once } from "./form.ts";
+import { once } from "../whole-bodies.ts";
 
 const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
 const CONTROL = "/compat/blaxel/v0";

@@ -7,11 +7,11 @@ import {
   Nullable,
   Port,
 } from "@holdfast/contract";
+import { checker } from "../checked.ts";
 import { type ImageAliases, imageFor } from "../image-aliases.ts";
-import { checker } from "./checked.ts";
+import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
 import { type AskedExpiry, expiryOf, Policy } from "./expiry.ts";
 import { type Asked, toLabels } from "./labels.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "./not-supported.ts";
 
 const Maybe = <Schema extends Parameters<typeof Nullable>[0]>(schema: Schema) =>
   Type.Optional(Nullable(schema));

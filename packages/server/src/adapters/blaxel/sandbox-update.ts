@@ -1,8 +1,8 @@
 import { HoldfastError, type Sandbox, UpdateSandbox } from "@holdfast/contract";
-import { checker } from "./checked.ts";
+import { checker } from "../checked.ts";
+import { notSupported } from "../refusals.ts";
 import { expiryOf } from "./expiry.ts";
 import { chosenTags, fromLabels, replacing, type Tags, toLabels } from "./labels.ts";
-import { notSupported } from "./not-supported.ts";
 import { askedOf, environmentOf, refuseUnknown, type SandboxRequest } from "./sandbox-request.ts";
 import { expiryShown } from "./shapes.ts";
 

@@ -1,6 +1,6 @@
 import type { FastifyReply } from "fastify";
-import type { RouteContext } from "../../context.ts";
-import { sendAll } from "../../stream.ts";
+import type { RouteContext } from "../context.ts";
+import { sendAll } from "../stream.ts";
 
 /**
  * Sends lines, or bytes, as they come. The first is awaited before the headers go out, so that what can't begin is an error
