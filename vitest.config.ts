@@ -1,26 +1,49 @@
 import { defineConfig } from "vitest/config";
+import { isLong } from "./test/setup/long.ts";
 import { TallyReporter } from "./test/setup/reporter.ts";
-import { LongFirst } from "./test/setup/sequencer.ts";
+import { LongestFirst } from "./test/setup/sequencer.ts";
 
-/** They break a machine for minutes, and are run when that is asked for. */
-const ON_REQUEST = ["test/chaos.test.ts", "test/disk.test.ts", "test/reboot.test.ts"];
+/** Tests that break the whole machine for minutes. They run only if HOLDFAST_CHAOS is set. */
+const ON_REQUEST = [
+  "test/failures/chaos.test.ts",
+  "test/operations/full-disk.test.ts",
+  "test/operations/reboot.test.ts",
+];
+
+/** Takes minutes of real time and has no shorter form; test/failures/faults.test.ts makes its claim with fast numbers. */
+const LONG_ONLY = ["test/product/silent-execs.test.ts"];
+
+/** Files that run more cases, or larger ones, in `npm run test:long`. Each of them reads test/setup/long.ts. */
+const LONG = [
+  ...LONG_ONLY,
+  "test/failures/storm.test.ts",
+  "test/failures/standby-crashes.test.ts",
+  "test/failures/drive-crashes.test.ts",
+  "test/failures/crash-points.test.ts",
+  "test/product/forks.test.ts",
+  "test/product/drive-model.test.ts",
+  "test/product/counters-exact.test.ts",
+  "packages/simulator/src/main.test.ts",
+  "packages/simulator/src/simulation/simulation.test.ts",
+];
 
 export default defineConfig({
   test: {
     environment: "node",
-    include: ["packages/**/*.test.ts", "test/**/*.test.ts"],
+    include: isLong ? LONG : ["packages/**/*.test.ts", "test/**/*.test.ts"],
     exclude: [
       "**/node_modules/**",
       "**/build/**",
       "**/dist/**",
+      ...(isLong ? [] : LONG_ONLY),
       ...(process.env.HOLDFAST_CHAOS === undefined ? ON_REQUEST : []),
     ],
     globalSetup: ["test/setup/global.ts"],
     reporters: ["default", new TallyReporter()],
     pool: "forks",
-    // The tests launch real sandboxes: two files at a time is what a small machine carries, beside one that mostly sleeps.
-    maxWorkers: 3,
-    sequence: { sequencer: LongFirst },
+    // Tests with real sandboxes wait about as long as they compute: four files keep two cores busy.
+    maxWorkers: 4,
+    sequence: { sequencer: LongestFirst },
     testTimeout: 60_000,
     hookTimeout: 60_000,
     teardownTimeout: 30_000,

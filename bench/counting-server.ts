@@ -1,8 +1,11 @@
-/** The server, by its own main program, counting its queries: SIGUSR2 writes how many there were into its directory. */
+/**
+ * Runs the real server and counts its database queries. On SIGUSR2, writes the count to the file `queries` in the state
+ * directory.
+ */
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, StatementSync } from "node:sqlite";
-import { serve } from "../test/support/wrapped-server.ts";
+import { serve } from "../test/support/server/wrapped-server.ts";
 
 let queries = 0;
 

@@ -14,7 +14,7 @@ interface DaemonOptions {
   env?: NodeJS.ProcessEnv;
 }
 
-/** The distribution's Docker engine, started for this run alone, with its own directories and socket. */
+/** The distribution's Docker engine, started only for this benchmark, with its own directories and socket. */
 export class Docker implements AsyncDisposable {
   readonly #dir: string;
   readonly #daemon: ChildProcess;
@@ -25,7 +25,7 @@ export class Docker implements AsyncDisposable {
     this.#daemon = daemon;
   }
 
-  /** Null where no engine is installed or it does not start here. */
+  /** Returns null if no Docker engine is installed, or if it does not start on this host. */
   static async start({
     experimental = false,
     env = process.env,
@@ -75,7 +75,7 @@ export class Docker implements AsyncDisposable {
     });
   }
 
-  /** `docker run --rm` as a person types it. */
+  /** Runs the `docker run --rm` command line, as a user would. */
   run(...command: string[]): Promise<unknown> {
     return run("docker", [
       "-H",
@@ -90,7 +90,7 @@ export class Docker implements AsyncDisposable {
     ]);
   }
 
-  /** Where it listens, for its own command. */
+  /** Address of the daemon's socket, for the `docker -H` option. */
   get host(): string {
     return `unix://${this.#socket}`;
   }
@@ -110,7 +110,7 @@ export class Docker implements AsyncDisposable {
     await this.ask("DELETE", `/containers/${id}?force=true`);
   }
 
-  /** An exec over the API: create, start with its output attached, ask for the exit code. */
+  /** Runs an exec over Docker's API in three requests: create, start with its output attached, read the exit code. */
   async exec(
     id: string,
     command: string[],

@@ -1,13 +1,13 @@
 /**
- * Drives, side by side in one run: how long mounting takes, and how fast files in a drive are beside the host's own file
- * system, from the same program on the same disk.
+ * Benchmarks drives: how long mounting takes, and how fast files in a drive are compared with the host's own file
+ * system, measured by the same program on the same disk in the same run.
  */
 import { execFile } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import type { Sandbox } from "@holdfast/sdk";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import { interleaved, summarise } from "./measure.ts";
 import { type Row, save, table } from "./report.ts";
 
@@ -16,9 +16,9 @@ const ROUNDS = 5;
 const FILES = 2_000;
 const MB = 1_024;
 const rows: Row[] = [];
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 
-/** Measures itself, so that nothing counts but the files: what each part took, in milliseconds. */
+/** Prints the duration of each part in milliseconds. The program times itself, so that only file access is measured. */
 const PROGRAM = `
 import os, time, shutil
 def timed(name, work):
@@ -54,7 +54,7 @@ const parsed = (output: string): [what: string, ms: number][] =>
 async function throughput(contenders: Record<string, () => Promise<string>>): Promise<void> {
   const times = new Map<string, number[]>();
   for (let round = 0; round < ROUNDS; round += 1) {
-    say(`files, round ${round + 1} of ${ROUNDS}`);
+    progress(`files, round ${round + 1} of ${ROUNDS}`);
     for (const [who, work] of Object.entries(contenders))
       for (const [what, ms] of parsed(await work()))
         times.set(`${what}|${who}`, [...(times.get(`${what}|${who}`) ?? []), ms]);
@@ -68,7 +68,7 @@ async function throughput(contenders: Record<string, () => Promise<string>>): Pr
 }
 
 async function mounting(box: Sandbox): Promise<void> {
-  say("mount and unmount");
+  progress("mount and unmount");
   let isMounted = false;
   const samples = await interleaved(
     {
@@ -79,7 +79,7 @@ async function mounting(box: Sandbox): Promise<void> {
         isMounted = true;
         mountMs.push(performance.now() - from);
       },
-      "unmount, seen to be gone": async () => {
+      "unmount, verified": async () => {
         if (!isMounted) await box.mount("plain", "/w");
         const from = performance.now();
         await box.unmount("/w");
@@ -88,12 +88,12 @@ async function mounting(box: Sandbox): Promise<void> {
       },
       "exec of true": () => box.exec(["true"]),
     },
-    { "mount, proven": 10, "unmount, seen to be gone": 10, "exec of true": 10 },
+    { "mount, proven": 10, "unmount, verified": 10, "exec of true": 10 },
     4,
   );
   for (const [what, times] of [
     ["mount, proven", mountMs],
-    ["unmount, seen to be gone", unmountMs],
+    ["unmount, verified", unmountMs],
   ] as const) {
     const { p50, p95 } = summarise(times);
     rows.push({ what, who: "holdfast", value: p50, p95, unit: "ms" });
@@ -101,7 +101,7 @@ async function mounting(box: Sandbox): Promise<void> {
   const exec = samples["exec of true"];
   if (exec)
     rows.push({
-      what: "exec of true, to compare with",
+      what: "exec of true, for comparison",
       who: "holdfast",
       value: exec.p50,
       p95: exec.p95,
@@ -139,4 +139,4 @@ rmSync(host, { recursive: true });
 await mounting(box);
 client.close();
 process.stdout.write(`\n${table(rows)}\n\n`);
-say(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
+progress(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);

@@ -1,10 +1,11 @@
 /**
- * A command that prints a gigabyte: how fast it is beside the same command writing a file, alone and with a reader that
- * can't keep up; what that reader costs in memory; and how fast a reader that can gets all of it, beside `docker exec`.
+ * Benchmarks a command that prints a gigabyte: its speed compared with the same command writing to a file, alone and
+ * with a reader that can't keep up; how much memory the slow reader costs; and how fast a reader that keeps up receives
+ * all output, compared with `docker exec`.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ExecResult, ExecRun, Sandbox } from "@holdfast/sdk";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import type { Docker } from "./docker.ts";
 import { rssKb } from "./memory.ts";
 import type { Row } from "./report.ts";
@@ -13,11 +14,11 @@ const MB = 1_048_576;
 const SIZE = 1_024 * MB;
 const ROUNDS = 3;
 const FILE = "/home/user/gigabyte";
-/** Pieces as large as a pipe, so that neither side is measured by its system calls. */
+/** Writes in blocks of a pipe's size, so that the number of system calls does not dominate the result. */
 const PRINT = ["/bin/dd", "if=/dev/zero", "bs=64k", `count=${SIZE / 65_536}`, "status=none"];
 const SLOW_PAUSE_MS = 25;
 const WATCH_MS = 50;
-/** Journals that keep all of it, so that a reader can be behind and still get everything. */
+/** Limits that let a journal keep all output, so that a reader that falls behind still receives everything. */
 const KEEPING_ALL = { journalCapBytes: 2 * SIZE, journalsPerSandboxBytes: 16 * SIZE };
 
 const median = (values: readonly number[]): number =>
@@ -29,7 +30,9 @@ function durationOf({ startedAt, endedAt, exitCode }: ExecResult): number {
   return Date.parse(endedAt) - Date.parse(startedAt);
 }
 
-/** A little now and then; goes on from the first that is kept whenever it has fallen behind. */
+/**
+ * Reads a chunk every 25 ms. If dropped output leaves a gap, the reader continues with the oldest output that is kept.
+ */
 async function readSlowly(run: ExecRun, signal: AbortSignal): Promise<void> {
   try {
     for await (const _chunk of run.output({ onDropped: "skip", signal })) await sleep(SLOW_PAUSE_MS);
@@ -38,7 +41,7 @@ async function readSlowly(run: ExecRun, signal: AbortSignal): Promise<void> {
   }
 }
 
-/** The most that processes have while `work` is under way, beyond what they had at its beginning, in kilobytes. */
+/** Returns the peak memory growth of each process while `work` runs, in kilobytes. */
 async function growth(pids: readonly number[], work: () => Promise<unknown>): Promise<number[]> {
   const before = pids.map(rssKb);
   const most = [...before];
@@ -49,7 +52,7 @@ async function growth(pids: readonly number[], work: () => Promise<unknown>): Pr
   return most.map((kb, i) => kb - (before[i] ?? 0));
 }
 
-/** The command's own speed, with nobody to read what it prints to the end. */
+/** Measures the speed of the command itself, with no reader or one that is too slow to read everything. */
 export async function printing(server: TestServer, box: Sandbox, rows: Row[]): Promise<void> {
   const times = { file: [] as number[], alone: [] as number[], watched: [] as number[] };
   const grown: number[][] = [];
@@ -74,9 +77,9 @@ export async function printing(server: TestServer, box: Sandbox, rows: Row[]): P
   }
   const add = (what: string, who: string, ms: readonly number[]) =>
     rows.push({ what, who, value: rateOf(ms), unit: "MB/s", higherIsBetter: true });
-  add("1 GB printed, by the command's clock", "holdfast", times.alone);
-  add("1 GB printed, by the command's clock", "with a slow reader", times.watched);
-  add("1 GB printed, by the command's clock", "into a file", times.file);
+  add("1 GB printed, from start to end of the exec", "holdfast", times.alone);
+  add("1 GB printed, from start to end of the exec", "with a slow reader", times.watched);
+  add("1 GB printed, from start to end of the exec", "into a file", times.file);
   for (const [i, who] of ["server", "keeper"].entries()) {
     const value = Math.max(...grown.map((each) => each[i] ?? 0)) / 1_024;
     rows.push({ what: `1 GB with a slow reader: growth of the ${who}`, who: "holdfast", value, unit: "MB" });
@@ -85,7 +88,7 @@ export async function printing(server: TestServer, box: Sandbox, rows: Row[]): P
 
 type Count = (bytes: number) => void;
 
-/** From the start of the command to the last byte in the reader's hands, in milliseconds. */
+/** Returns the time from the start of the command until the reader has the last byte, in milliseconds. */
 async function untilLastByte(work: (count: Count) => Promise<unknown>): Promise<number> {
   const startedAt = performance.now();
   let bytes = 0;
@@ -94,17 +97,17 @@ async function untilLastByte(work: (count: Count) => Promise<unknown>): Promise<
     bytes += more;
     lastAt = performance.now();
   });
-  if (bytes < SIZE) throw new Error(`only ${bytes} bytes came`);
+  if (bytes < SIZE) throw new Error(`only ${bytes} bytes received`);
   return lastAt - startedAt;
 }
 
-/** All of it, by a reader that does nothing but count. */
+/** Measures how fast a reader that only counts bytes receives all output. */
 export async function reading(docker: Docker | null, container: string, rows: Row[]): Promise<void> {
   await using server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify(KEEPING_ALL) });
   const client = server.client();
   const times = { holdfast: [] as number[], "docker API exec": [] as number[] };
   for (let round = 0; round <= ROUNDS; round += 1) {
-    // One each, because what was kept of the last one is not what is measured.
+    // Each round uses a new sandbox, so that the journal of the round before does not affect the result.
     const box = await client.sandboxes.create();
     const ours = await untilLastByte(async (count) => {
       const run = await box.execs.start(PRINT);

@@ -1,11 +1,11 @@
 /**
- * Side by side in one run: Holdfast through its SDK and HTTP, beside what a user would pick instead. Every figure is
- * from this machine in this minute; the ratios are what to look at.
+ * Compares Holdfast, through its SDK and HTTP, with its alternatives, interleaved in one run. Absolute figures depend
+ * on the machine and its load; the ratios are the result.
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import { Docker } from "./docker.ts";
 import { printing, reading } from "./gigabyte.ts";
 import { interleaved, type Sample, timed } from "./measure.ts";
@@ -16,17 +16,19 @@ import { Runc } from "./runc.ts";
 
 const MB = 1_048_576;
 const PARTS = ["exec", "create", "files", "output", "memory", "pass"] as const;
-/** Of which one pass is measured; `node bench/pass.ts` does it for more. */
+/** Numbers of sandboxes for the `pass` part; `node bench/pass.ts` measures more. */
 const PASS_COUNTS = [50, 200];
 const rows: Row[] = [];
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 
 const add = (what: string, who: string, sample: Sample) =>
   rows.push({ what, who, value: sample.p50, p95: sample.p95, p99: sample.p99, unit: "ms" });
 const addRate = (what: string, who: string, value: number, unit: string) =>
   rows.push({ what, who, value, unit, higherIsBetter: true });
 
-/** What a Node program does to run a command on its own host: default stdio, both streams read, done on close. */
+/**
+ * Runs a command on the host, as a Node program usually does: default stdio, both streams read, finished on `close`.
+ */
 async function spawned(
   command: string,
   args: string[],
@@ -39,7 +41,7 @@ async function spawned(
 }
 
 async function createToFirstResult(client: Holdfast, docker: Docker | null): Promise<void> {
-  say("create → first result");
+  progress("create → first result");
   const doomed: Sandbox[] = [];
   const contenders: Record<string, (i: number) => Promise<unknown>> = {
     holdfast: async () => {
@@ -52,7 +54,7 @@ async function createToFirstResult(client: Holdfast, docker: Docker | null): Pro
   const samples = await interleaved(contenders, { holdfast: 10, "docker run": 4 }, 3);
   for (const [who, sample] of Object.entries(samples)) add("create → first result", who, sample);
 
-  say("delete");
+  progress("delete");
   const deletions: Record<string, (i: number) => Promise<unknown>> = {
     holdfast: async () => doomed.pop()?.delete(),
   };
@@ -77,23 +79,23 @@ async function execRoundTrip(
   };
   if (runc) contenders["runc exec"] = () => runc.exec("true");
   if (docker) contenders["docker API exec"] = () => docker.exec(container, ["true"]);
-  say("exec true, one at a time");
+  progress("exec true, one at a time");
   const rounds = { holdfast: 40, "node spawn": 40, "runc exec": 6, "docker API exec": 6 };
-  // A server that has been up for a while is what users meet: by then its hot paths are compiled.
+  // Users meet a server that has been running for a while, so its hot paths are compiled before the measurement.
   for (let i = 0; i < 600; i += 1) await box.exec(["true"]);
   const samples = await interleaved(contenders, rounds, 10);
   for (const [who, sample] of Object.entries(samples)) add("exec true", who, sample);
-  say("exec true, 16 at a time");
+  progress("exec true, 16 at a time");
   for (const [who, work] of Object.entries(contenders)) {
     const count = who === "holdfast" || who === "node spawn" ? 2_000 : 160;
     const { perSecond, sample } = await timed(count, work, { width: 16, warmUp: 16 });
     addRate("exec true, 16 at once", who, perSecond, "per s");
-    if (who === "holdfast") say(`  p50 ${sample.p50.toFixed(2)} ms, p99 ${sample.p99.toFixed(2)} ms`);
+    if (who === "holdfast") progress(`  p50 ${sample.p50.toFixed(2)} ms, p99 ${sample.p99.toFixed(2)} ms`);
   }
 }
 
 async function files(box: Sandbox, docker: Docker | null, container: string): Promise<void> {
-  say("a file of 100 MB, in and out");
+  progress("a file of 100 MB, in and out");
   const data = Buffer.alloc(100 * MB, "holdfast ");
   const rate = async (work: () => Promise<unknown>) => {
     await work();
@@ -128,7 +130,7 @@ async function files(box: Sandbox, docker: Docker | null, container: string): Pr
   addRate("file out", "docker API archive", await rate(get), "MB/s");
 }
 
-/** One ustar header, enough for one regular file. */
+/** Returns a minimal ustar header for one regular file. */
 function tarHeader(name: string, size: number): Buffer {
   const header = Buffer.alloc(512);
   header.write(name, 0);
@@ -147,7 +149,7 @@ function tarHeader(name: string, size: number): Buffer {
 }
 
 async function streaming(box: Sandbox, docker: Docker | null, container: string): Promise<void> {
-  say("output of a command, streamed");
+  progress("output of a command, streamed");
   const size = 32 * MB;
   const command = ["/bin/sh", "-c", `head -c ${size} /dev/zero`];
   const rate = async (work: (count: (n: number) => void) => Promise<unknown>) => {
@@ -187,14 +189,14 @@ async function output(
   container: string,
 ): Promise<void> {
   await streaming(box, docker, container);
-  say("a command that prints 1 GB, beside one that writes it to a file");
+  progress("a command that prints 1 GB, compared with one that writes it to a file");
   await printing(server, box, rows);
-  say("1 GB to a reader that keeps up");
+  progress("1 GB to a reader that keeps up");
   await reading(docker, container, rows);
 }
 
 async function idleMemory(server: TestServer, client: Holdfast): Promise<void> {
-  say("memory of idle sandboxes");
+  progress("memory of idle sandboxes");
   const count = 50;
   const boxes: Sandbox[] = [];
   for (let i = 0; i < 5; i += 1) boxes.push(await client.sandboxes.create());
@@ -214,13 +216,12 @@ async function idleMemory(server: TestServer, client: Holdfast): Promise<void> {
 async function main(): Promise<void> {
   const asked = process.argv.slice(2);
   const unknown = asked.find((part) => !PARTS.some((known) => known === part));
-  if (unknown !== undefined)
-    throw new Error(`There is no part '${unknown}': the parts are ${PARTS.join(", ")}.`);
+  if (unknown !== undefined) throw new Error(`Unknown part '${unknown}'. The parts are ${PARTS.join(", ")}.`);
   const wants = (part: (typeof PARTS)[number]) => asked.length === 0 || asked.includes(part);
   await using server = await TestServer.start();
   const client = server.client();
   await using docker = await Docker.start();
-  say(docker ? "docker: up" : "docker: not installed or does not start here; left out");
+  progress(docker ? "docker: up" : "docker: not installed or does not start on this host; left out");
   using runc = new Runc();
   const box = await client.sandboxes.create();
   const container = docker ? await docker.create() : "";
@@ -235,7 +236,7 @@ async function main(): Promise<void> {
   if (wants("pass")) await passCost(PASS_COUNTS, rows);
   client.close();
   process.stdout.write(`\n${table(rows)}\n\n`);
-  say(`written to ${save(rows, { docker: docker !== null }).replace(process.cwd(), ".")}`);
+  progress(`written to ${save(rows, { docker: docker !== null }).replace(process.cwd(), ".")}`);
 }
 
 await main();

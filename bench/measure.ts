@@ -1,4 +1,4 @@
-/** Times of one thing, in milliseconds. */
+/** Percentiles of a duration, in milliseconds. */
 export interface Sample {
   p50: number;
   p95: number;
@@ -13,7 +13,7 @@ export function summarise(times: readonly number[]): Sample {
   return { p50: at(0.5), p95: at(0.95), p99: at(0.99), n: sorted.length };
 }
 
-/** `count` runs, `width` at a time; the first few are warm-up and not counted. */
+/** Times `count` runs, `width` of them concurrently, after `warmUp` runs that do not count. */
 export async function timed(
   count: number,
   work: (i: number) => Promise<unknown>,
@@ -37,8 +37,8 @@ export async function timed(
 const SETTLE_MS = 150;
 
 /**
- * Several contenders in turns, a few runs each per round, so that a noisy moment of the machine hits all of them and
- * the ratios stay meaningful.
+ * Times several contenders in turns, `perRound` runs each per round, so that a noisy moment of the machine affects all
+ * of them and the ratios stay meaningful.
  */
 export async function interleaved(
   contenders: Record<string, (i: number) => Promise<unknown>>,
@@ -54,7 +54,7 @@ export async function interleaved(
   for (let round = 0; round < most; round += 1) {
     for (const [name, work] of Object.entries(contenders)) {
       if (round >= (rounds[name] ?? most)) continue;
-      // Nobody pays for what the one before left to be cleaned up.
+      // Pauses, so that the previous contender's clean-up does not slow this one.
       await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
       for (let i = 0; i < perRound; i += 1) {
         const from = performance.now();

@@ -5,6 +5,8 @@ const kilobytes = (path: string, field: string): number => {
   return Number(found?.[1] ?? 0);
 };
 
-/** Proportional share of a process, and resident size: what it costs next to its like, and alone. */
+/**
+ * Proportional set size (`pssKb`, shared pages divided among their users) and resident set size (`rssKb`) of a process.
+ */
 export const pssKb = (pid: number): number => kilobytes(`/proc/${pid}/smaps_rollup`, "Pss");
 export const rssKb = (pid: number): number => kilobytes(`/proc/${pid}/smaps_rollup`, "Rss");

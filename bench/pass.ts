@@ -1,6 +1,6 @@
 /**
- * What it costs the server to look at many sandboxes: CPU of one pass of `observe`, of one of `measure`, and of the two
- * together, over more and more real ones that idle.
+ * Benchmarks the periodic passes over all sandboxes: CPU time of one `observe`, of one `measure`, and of both, over
+ * growing numbers of real idle sandboxes.
  *
  *   node bench/pass.ts [SANDBOXES...]
  */
@@ -15,7 +15,7 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import { createOciDriver } from "@holdfast/drivers/oci";
-import { type Driver, type Log, systemClock } from "@holdfast/engine";
+import { type Driver, type Log, requireCapability, systemClock } from "@holdfast/engine";
 import { type Row, save, table } from "./report.ts";
 
 const COUNTS = [50, 100, 200, 500];
@@ -25,7 +25,7 @@ const WARM_UP = 5;
 const PASSES = 20;
 
 const silent: Log = { debug() {}, info() {}, warn() {}, error() {}, child: () => silent };
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 const soon = () => AbortSignal.timeout(LAUNCH_MS);
 
 async function eachOf<Item>(items: readonly Item[], act: (item: Item) => Promise<unknown>): Promise<void> {
@@ -54,7 +54,7 @@ async function remove(driver: Driver, sandboxId: SandboxId): Promise<void> {
   await driver.destroy(sandboxId, soon());
 }
 
-/** Milliseconds of CPU, of all threads of this process, that one pass takes. */
+/** Returns the CPU time of one pass, over all threads of this process, in milliseconds. */
 async function cpuOf(pass: () => Promise<unknown>): Promise<number> {
   for (let i = 0; i < WARM_UP; i += 1) await pass();
   const before = process.cpuUsage();
@@ -65,10 +65,10 @@ async function cpuOf(pass: () => Promise<unknown>): Promise<number> {
 
 async function passesOver(driver: Driver, ids: readonly SandboxId[], rows: Row[]): Promise<void> {
   const observe = () => driver.observe(ids, soon());
-  const measure = () => driver.measure(ids, soon());
+  const measure = () => requireCapability(driver, "outsideView").measure(ids, soon());
   const seen = [...(await observe()).values()];
   if (!seen.every((each) => each.seen === "present" && each.problems.length === 0))
-    throw new Error("not every sandbox is well");
+    throw new Error("not every sandbox is healthy");
   if ((await measure()).size !== ids.length) throw new Error("not every sandbox was measured");
   const costs = {
     observe: await cpuOf(observe),
@@ -84,7 +84,7 @@ async function passesOver(driver: Driver, ids: readonly SandboxId[], rows: Row[]
     });
     const each = (value * 1_000) / ids.length;
     rows.push({
-      what: `${what}, ${ids.length} sandboxes: of each`,
+      what: `${what}, ${ids.length} sandboxes: CPU per sandbox`,
       who: "holdfast",
       value: each,
       unit: "µs",
@@ -92,7 +92,7 @@ async function passesOver(driver: Driver, ids: readonly SandboxId[], rows: Row[]
   }
 }
 
-/** Launches as many as are wanted, step by step, and measures at each. Leaves nothing. */
+/** Launches sandboxes up to each count in turn, measures there, and removes all of them at the end. */
 export async function passCost(counts: readonly number[], rows: Row[]): Promise<void> {
   const stateDir = mkdtempSync(join(tmpdir(), "holdfast-pass-"));
   const options = { stateDir, installation: newInstallationId(), log: silent, clock: systemClock };
@@ -100,7 +100,7 @@ export async function passCost(counts: readonly number[], rows: Row[]): Promise<
   const ids: SandboxId[] = [];
   try {
     for (const count of counts) {
-      say(`one look at ${count} idle sandboxes`);
+      progress(`passes over ${count} idle sandboxes`);
       const more = Array.from({ length: count - ids.length }, newSandboxId);
       ids.push(...more);
       await eachOf(more, (id) => launch(driver, id));
@@ -118,5 +118,5 @@ if (import.meta.main) {
   const rows: Row[] = [];
   await passCost(asked.length > 0 ? asked : COUNTS, rows);
   process.stdout.write(`\n${table(rows)}\n\n`);
-  say(`written to ${save(rows, { passes: PASSES }).replace(process.cwd(), ".")}`);
+  progress(`written to ${save(rows, { passes: PASSES }).replace(process.cwd(), ".")}`);
 }

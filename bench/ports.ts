@@ -1,6 +1,6 @@
 /**
- * What the way through a port costs: the same web server in a sandbox, reached through Holdfast, and on the host, reached
- * directly over loopback; in turns, in one run.
+ * Benchmarks port access: the same web server in a sandbox, reached through Holdfast, and on the host, reached directly
+ * over loopback, in turns in one run.
  *
  *   node bench/ports.ts
  */
@@ -9,7 +9,7 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { Agent, request as ask } from "node:http";
 import { join } from "node:path";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import { interleaved, timed } from "./measure.ts";
 import { type Row, save, table } from "./report.ts";
 
@@ -20,7 +20,7 @@ const AT_ONCE = 50;
 const REQUESTS = 5_000;
 const BIG_MB = 64;
 const rows: Row[] = [];
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 
 interface Way {
   url: URL;
@@ -28,7 +28,7 @@ interface Way {
   agent: Agent;
 }
 
-/** Resolves with how many bytes came, and fails where the answer is not whole. */
+/** Resolves with the number of bytes received; rejects unless the response is a complete 200. */
 function get({ url, headers, agent }: Way, path: string): Promise<number> {
   return new Promise((resolve, reject) => {
     const request = ask(
@@ -66,7 +66,7 @@ async function hosted(): Promise<ChildProcess> {
 
 async function measure(ways: Record<string, Way>): Promise<void> {
   const rounds = Object.fromEntries(Object.keys(ways).map((who) => [who, 10]));
-  say("latency, one at a time");
+  progress("latency, one at a time");
   const small = Object.fromEntries(Object.entries(ways).map(([who, to]) => [who, () => get(to, "/")]));
   for (const [who, sample] of Object.entries(await interleaved(small, rounds, 100)))
     rows.push({
@@ -77,7 +77,7 @@ async function measure(ways: Record<string, Way>): Promise<void> {
       p99: sample.p99,
       unit: "ms",
     });
-  say(`${REQUESTS} requests, ${AT_ONCE} at once`);
+  progress(`${REQUESTS} requests, ${AT_ONCE} at once`);
   for (const [who, to] of Object.entries(ways)) {
     const { sample, perSecond } = await timed(REQUESTS, () => get(to, "/"), { width: AT_ONCE, warmUp: 50 });
     rows.push({
@@ -96,7 +96,7 @@ async function measure(ways: Record<string, Way>): Promise<void> {
       unit: "ms",
     });
   }
-  say("downloads");
+  progress("downloads");
   const big = Object.fromEntries(Object.entries(ways).map(([who, to]) => [who, () => get(to, "/big")]));
   for (const [who, sample] of Object.entries(await interleaved(big, rounds, 1)))
     rows.push({
@@ -129,5 +129,5 @@ try {
   await server[Symbol.asyncDispose]();
 }
 process.stdout.write(`\n${table(rows)}\n\n`);
-say(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
+progress(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
 process.exit(0);

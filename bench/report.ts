@@ -9,7 +9,7 @@ export interface Row {
   p95?: number | undefined;
   p99?: number | undefined;
   unit: string;
-  /** For rates and sizes where more is better. */
+  /** True for rates and sizes, where a larger value is better. */
   higherIsBetter?: boolean;
 }
 
@@ -17,7 +17,7 @@ const US = "holdfast";
 const digits = (value: number) =>
   value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 
-/** How Holdfast compares with this row: above 1 it is that many times better. */
+/** Returns how many times better Holdfast is than this row; null if there is nothing to compare. */
 function ratio(row: Row, rows: readonly Row[]): number | null {
   const ours = rows.find((other) => other.what === row.what && other.who === US);
   if (ours === undefined || row.who === US) return null;
@@ -51,7 +51,7 @@ export function table(rows: readonly Row[]): string {
     .join("\n");
 }
 
-/** Writes the rows with what they were measured on, and says where. */
+/** Writes the rows and a description of the machine to a file in `results`, and returns its path. */
 export function save(rows: readonly Row[], facts: Record<string, unknown>): string {
   const directory = fileURLToPath(new URL("results", import.meta.url));
   mkdirSync(directory, { recursive: true });

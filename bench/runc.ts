@@ -7,7 +7,7 @@ import { layRoot } from "./rootfs.ts";
 
 const run = promisify(execFile);
 
-/** One container under bare runc, for what `runc exec` costs. */
+/** One container under bare runc, to measure `runc exec`. */
 export class Runc implements Disposable {
   readonly #dir = mkdtempSync(join(tmpdir(), "holdfast-bench-runc-"));
   readonly #id = `holdfast-bench-${process.pid}`;

@@ -1,6 +1,6 @@
 /**
- * Pausing, sleeping and waking, side by side in one run: through Holdfast's SDK and HTTP; what CRIU alone took of the same
- * dump or restore of the same tree; and Docker's own checkpoints of a container that holds as much memory, where they work.
+ * Benchmarks pause, standby and wake in one run: through Holdfast's SDK and HTTP; CRIU's own share of the same dump or
+ * restore; and Docker's checkpoints of a container that holds as much memory, if they work on this host.
  */
 import { execFile } from "node:child_process";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { findCriu } from "@holdfast/drivers/oci";
 import type { Sandbox } from "@holdfast/sdk";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import { Docker } from "./docker.ts";
 import { summarise } from "./measure.ts";
 import { type Row, save, table } from "./report.ts";
@@ -17,7 +17,7 @@ const run = promisify(execFile);
 const SIZES_MB = [0, 200, 1_000];
 const ROUNDS = 7;
 const rows: Row[] = [];
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 
 async function timedMs(work: () => Promise<unknown>): Promise<number> {
   const from = performance.now();
@@ -30,7 +30,7 @@ function add(what: string, who: string, times: readonly number[]): void {
   rows.push({ what, who, value: p50, p95, unit: "ms" });
 }
 
-/** Stands in for CRIU, notes how long each call of the real one took, and changes nothing else. */
+/** A wrapper script that runs the real CRIU and logs the duration of each call. */
 class TimedCriu {
   readonly path: string;
   readonly #log: string;
@@ -51,7 +51,7 @@ class TimedCriu {
     writeFileSync(this.#log, "");
   }
 
-  /** Milliseconds of the calls since this was last asked. */
+  /** Returns the durations of all calls with this verb since the last `clear`, in milliseconds. */
   taken(verb: "dump" | "restore"): number[] {
     const calls = readFileSync(this.#log, "utf8").trim().split("\n");
     return calls
@@ -64,7 +64,7 @@ class TimedCriu {
   }
 }
 
-/** Touches so much memory that it is really there, and stays. */
+/** A command that fills `mb` megabytes with random data, so that the pages are really allocated, and then sleeps. */
 const hog = (mb: number) => [
   "/usr/bin/python3",
   "-c",
@@ -72,7 +72,7 @@ const hog = (mb: number) => [
 ];
 
 async function pauses(box: Sandbox): Promise<void> {
-  say("pause and resume");
+  progress("pause and resume");
   const pause: number[] = [];
   const resume: number[] = [];
   for (let i = 0; i < 30; i += 1) {
@@ -84,7 +84,7 @@ async function pauses(box: Sandbox): Promise<void> {
 }
 
 async function standbys(box: Sandbox, mb: number, criu: TimedCriu): Promise<void> {
-  say(`standby and wake, ${mb} MB`);
+  progress(`standby and wake, ${mb} MB`);
   const asleep: number[] = [];
   const awake: number[] = [];
   let bytes = 0;
@@ -104,7 +104,7 @@ async function standbys(box: Sandbox, mb: number, criu: TimedCriu): Promise<void
   rows.push({ what: `checkpoint on disk, ${mb} MB`, who: "holdfast", value: bytes / 1e6, unit: "MB" });
 }
 
-/** Docker's checkpoints are experimental, and need a CRIU on the daemon's path that its runtime can use. */
+/** Docker's checkpoints are experimental, and need a CRIU on the daemon's PATH that its runtime can use. */
 async function dockerStandbys(docker: Docker, mb: number): Promise<void> {
   const id = await docker.create(hog(mb));
   const command = (...args: string[]) => run("docker", ["-H", docker.host, ...args]);
@@ -124,8 +124,10 @@ async function dockerStandbys(docker: Docker, mb: number): Promise<void> {
     add(`standby, ${mb} MB`, "docker checkpoint create", asleep);
     add(`wake → first exec, ${mb} MB`, "docker start --checkpoint", awake);
   } catch (error) {
-    const said = error instanceof Error && "stderr" in error ? String(error.stderr) : String(error);
-    say(`docker's checkpoints don't work here: ${said.trim().split("\n").at(-1)?.slice(0, 300)}`);
+    const output = error instanceof Error && "stderr" in error ? String(error.stderr) : String(error);
+    progress(
+      `docker's checkpoints don't work on this host: ${output.trim().split("\n").at(-1)?.slice(0, 300)}`,
+    );
   } finally {
     await docker.remove(id).catch(() => undefined);
   }
@@ -133,8 +135,8 @@ async function dockerStandbys(docker: Docker, mb: number): Promise<void> {
 
 async function main(): Promise<void> {
   const found = await findCriu();
-  if ("missing" in found) throw new Error(`There is no memory standby here: ${found.missing}. ${found.fix}`);
-  // Not in /tmp: CRIU is run with one of its own.
+  if ("missing" in found) throw new Error(`This host has no memory standby: ${found.missing}. ${found.fix}`);
+  // The wrapper can't lie in /tmp, because the driver runs CRIU with a private /tmp.
   const dir = mkdtempSync("/var/tmp/holdfast-bench-criu-");
   try {
     const criu = new TimedCriu(dir, found.path);
@@ -154,12 +156,12 @@ async function main(): Promise<void> {
     const path = `${dirname(found.path)}:${process.env.PATH ?? ""}`;
     await using docker = await Docker.start({ experimental: true, env: { ...process.env, PATH: path } });
     if (docker) for (const mb of SIZES_MB) await dockerStandbys(docker, mb);
-    else say("docker: not installed or does not start here; left out");
+    else progress("docker: not installed or does not start on this host; left out");
   } finally {
     rmSync(dir, { recursive: true, force: true });
   }
   process.stdout.write(`\n${table(rows)}\n\n`);
-  say(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
+  progress(`written to ${save(rows, {}).replace(process.cwd(), ".")}`);
 }
 
 await main();

@@ -1,6 +1,6 @@
 /**
- * What sandboxes cost that nobody uses: CPU of the server and of keepers, and queries, per sandbox and minute; and what a
- * thousand records that only lie there cost everybody else, in the latency of calls on one that is used.
+ * Benchmarks idle cost: CPU time of the server and of keepers, and database queries, per idle sandbox and minute; and
+ * how much a thousand stored records of failed sandboxes slow down calls on a sandbox that is in use.
  *
  *   node bench/steady.ts [SANDBOXES [SECONDS]]
  */
@@ -12,7 +12,7 @@ import { DEFAULT_RESOURCES, newSandboxId } from "@holdfast/contract";
 import type { SandboxRecord } from "@holdfast/engine";
 import type { Sandbox } from "@holdfast/sdk";
 import { openStore } from "@holdfast/store";
-import { TestServer } from "../test/support/server.ts";
+import { TestServer } from "../test/support/server/test-server.ts";
 import { interleaved, type Sample } from "./measure.ts";
 import { type Row, save, table } from "./report.ts";
 
@@ -21,11 +21,11 @@ const RECORDS = 1_000;
 const SETTLE_MS = 10_000;
 const COUNTING_SERVER = fileURLToPath(new URL("counting-server.ts", import.meta.url));
 const rows: Row[] = [];
-const say = (text: string) => process.stderr.write(`${text}\n`);
+const progress = (text: string) => process.stderr.write(`${text}\n`);
 const add = (what: string, value: number, unit: string, sample?: Sample) =>
   rows.push({ what, who: "holdfast", value, unit, p95: sample?.p95, p99: sample?.p99 });
 
-/** Of all threads, by the scheduler's own account. */
+/** Returns the CPU time of all threads of a process, from the scheduler's statistics. */
 const cpuMs = (pid: number): number =>
   readdirSync(`/proc/${pid}/task`)
     .map((thread) => Number(readFileSync(`/proc/${pid}/task/${thread}/schedstat`, "utf8").split(" ")[0]))
@@ -40,7 +40,7 @@ async function queries(server: TestServer): Promise<number> {
     const text = readOr(file, "");
     if (text !== "") return Number(text);
   }
-  throw new Error("the server does not say how many queries it made");
+  throw new Error("the server did not report its query count");
 }
 
 function readOr(file: string, otherwise: string): string {
@@ -57,7 +57,7 @@ interface Spent {
   queries: number;
 }
 
-/** Per minute, while nobody asks for anything. */
+/** Returns the cost per minute while no requests are made. */
 async function idle(server: TestServer, boxes: readonly Sandbox[]): Promise<Spent> {
   await sleep(SETTLE_MS);
   const keepers = boxes.map(({ id }) => server.keeperPid(id));
@@ -76,9 +76,9 @@ async function idle(server: TestServer, boxes: readonly Sandbox[]): Promise<Spen
 async function idleCost(): Promise<void> {
   await using server = new TestServer();
   await server.start({ main: COUNTING_SERVER });
-  say(`a server without sandboxes, for ${SECONDS} s`);
+  progress(`a server without sandboxes, for ${SECONDS} s`);
   const none = await idle(server, []);
-  say(`with ${SANDBOXES} idle ones, for as long`);
+  progress(`a server with ${SANDBOXES} idle sandboxes, for ${SECONDS} s`);
   const client = server.client();
   const boxes: Sandbox[] = [];
   for (let i = 0; i < SANDBOXES; i += 1) boxes.push(await client.sandboxes.create());
@@ -93,7 +93,10 @@ async function idleCost(): Promise<void> {
   client.close();
 }
 
-/** One that failed and is kept: it is in the server's memory like any other, and nothing of it is on the machine. */
+/**
+ * A record of a failed sandbox that is kept: the server holds it in memory like any other, but it has no files or
+ * processes on the machine.
+ */
 function keptRecord(now: number): SandboxRecord {
   const id = newSandboxId();
   return {
@@ -125,7 +128,7 @@ async function layRecords(path: string): Promise<void> {
 }
 
 async function crowdedLatency(): Promise<void> {
-  say(`calls beside no records and beside ${RECORDS}`);
+  progress(`calls with 0 and with ${RECORDS} other records`);
   await using alone = await TestServer.start();
   await using crowded = new TestServer();
   await layRecords(join(crowded.dir, "holdfast.db"));
@@ -145,17 +148,17 @@ async function crowdedLatency(): Promise<void> {
   for (const what of ["GET", "exec"]) {
     const [none, many] = [samples[`${what} alone`], samples[`${what} crowded`]];
     if (none === undefined || many === undefined) throw new Error(`${what} was not measured`);
-    add(`${what} beside 0 records`, none.p50, "ms", none);
-    add(`${what} beside ${RECORDS} records`, many.p50, "ms", many);
-    add(`${what}: beside ${RECORDS} records, of beside 0`, many.p50 / none.p50, "×");
+    add(`${what} with 0 other records`, none.p50, "ms", none);
+    add(`${what} with ${RECORDS} other records`, many.p50, "ms", many);
+    add(`${what}: ratio of ${RECORDS} records to 0`, many.p50 / none.p50, "×");
   }
   await Promise.all([a.delete(), b.delete()]);
   for (const client of clients) client.close();
-  // Its records go with its directory: there is nothing of them to delete.
+  // The stored records are removed with the server's directory; they own nothing else that has to be deleted.
   await crowded.kill("SIGTERM");
 }
 
 await idleCost();
 await crowdedLatency();
 process.stdout.write(`\n${table(rows)}\n\n`);
-say(`written to ${save(rows, { sandboxes: SANDBOXES, seconds: SECONDS }).replace(process.cwd(), ".")}`);
+progress(`written to ${save(rows, { sandboxes: SANDBOXES, seconds: SECONDS }).replace(process.cwd(), ".")}`);

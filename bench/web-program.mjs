@@ -1,4 +1,4 @@
-/** A small web server, the same inside a sandbox and on the host: node web-program.mjs PORT. */
+/** A small web server that runs both inside a sandbox and on the host: node web-program.mjs PORT. */
 import { createServer } from "node:http";
 
 const BIG = Buffer.alloc(64 * 1_048_576, "0123456789abcdef");

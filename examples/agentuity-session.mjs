@@ -1,11 +1,11 @@
 /**
- * An agent's session, with the Agentuity client as it is published: it gets a sandbox, writes a program, starts a job that goes
- * on in the background, leaves for a while, and finds everything as it was when it comes back.
+ * An agent's session with the published Agentuity client: it creates a sandbox, writes a program, starts a job in the
+ * background, pauses the sandbox, and finds everything unchanged afterwards.
  *
  *     npm install @agentuity/core
  *     HOLDFAST_URL=http://127.0.0.1:4750 HOLDFAST_API_KEY=$(sudo cat /var/lib/holdfast/admin.key) node agentuity-session.mjs
  *
- * Exits with 0 when every step did what it says, else with 1.
+ * Exits with 0 if every step succeeded, otherwise with 1.
  */
 import { Writable } from "node:stream";
 import { SandboxClient } from "@agentuity/core";
@@ -26,7 +26,7 @@ function check(isSo, what) {
   if (!isSo) throw new Error(what);
 }
 
-/** A command's exit code, and what it wrote, as it was piped here. */
+/** Runs a command and returns its exit code and piped output. */
 async function output(sandbox, command) {
   const chunks = [];
   const stdout = new Writable({
@@ -52,23 +52,23 @@ async function main(sandbox) {
   );
   check(sum.exitCode === 0 && sum.text === "6\n", `the sum is 6, not ${JSON.stringify(sum.text)}`);
 
-  const job = await step("createJob() starts one that goes on", () =>
+  const job = await step("createJob() starts a background job", () =>
     client.createJob(sandbox.id, { command: ["node", "app/ticker.js"] }),
   );
   await sandbox.execute({ command: ["sh", "-c", "while [ ! -s ticks ]; do sleep 0.05; done"] });
 
-  const { status } = await step("pause() puts the sandbox to sleep, the job with it", () => sandbox.pause());
-  check(status === "suspended", `it sleeps, and is not ${status}`);
+  const { status } = await step("pause() suspends the sandbox and the job", () => sandbox.pause());
+  check(status === "suspended", `the status is suspended, not ${status}`);
   const before = (await new Response(await sandbox.readFile("ticks")).text()).length;
 
-  const woken = await step("execute() wakes it", () =>
+  const woken = await step("execute() wakes the sandbox", () =>
     output(sandbox, ["sh", "-c", `while [ $(wc -c < ticks) -le ${before} ]; do sleep 0.05; done; cat ticks`]),
   );
-  check(woken.text.length > before, "the job goes on where it was");
+  check(woken.text.length > before, "the job continues where it was");
   check((await job.get()).status === "running", "the job runs");
   check((await step("stop() ends the job", () => job.stop())).status === "cancelled", "the job was stopped");
 
-  const { events } = await step("listEvents() tells the story", () => client.listEvents(sandbox.id));
+  const { events } = await step("listEvents() returns the timeline", () => client.listEvents(sandbox.id));
   const types = events.map((event) => event.type);
   for (const type of ["sandbox.ready", "sandbox.standby", "sandbox.woke"])
     check(types.includes(type), `${type} is in the timeline`);

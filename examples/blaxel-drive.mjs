@@ -1,11 +1,11 @@
 /**
- * A drive in a sandbox, with the Blaxel client as it is published: the sandbox is there, the drive is mounted, a command
- * writes below it, and what it wrote is read and listed through the file API. Every call is the first after a while.
+ * A drive in a sandbox, with the published Blaxel client: it creates a sandbox, mounts a drive, runs a command that writes to
+ * the drive, and reads and lists the written file through the file API.
  *
  *     npm install @blaxel/core
  *     HOLDFAST_URL=http://127.0.0.1:4750 HOLDFAST_API_KEY=$(sudo cat /var/lib/holdfast/admin.key) node blaxel-drive.mjs
  *
- * Exits with 0 when every step did what it says, else with 1.
+ * Exits with 0 if every step succeeded, otherwise with 1.
  */
 const {
   HOLDFAST_URL = "http://127.0.0.1:4750",
@@ -13,7 +13,7 @@ const {
   BLAXEL_PACKAGE = "@blaxel/core",
 } = process.env;
 
-// Read by the client when it is imported.
+// The client reads these variables on import.
 Object.assign(process.env, {
   BL_API_URL: `${HOLDFAST_URL}/compat/blaxel/v0`,
   BL_RUN_URL: `${HOLDFAST_URL}/compat/blaxel/run`,
@@ -63,10 +63,10 @@ async function main() {
   );
   check(ran.exitCode === 0, `the command succeeds: ${ran.stderr}`);
 
-  const read = await step("fs.read() of what it wrote", () => sandbox.fs.read("/workspace/note.txt"));
-  check(read === `${text}\n`, `the file has what was written, not ${JSON.stringify(read)}`);
+  const read = await step("fs.read() reads the file", () => sandbox.fs.read("/workspace/note.txt"));
+  check(read === `${text}\n`, `the file has the written text, not ${JSON.stringify(read)}`);
 
-  const { files } = await step("fs.ls() of the directory", () => sandbox.fs.ls("/workspace"));
+  const { files } = await step("fs.ls() lists the directory", () => sandbox.fs.ls("/workspace"));
   check(
     files.some((file) => file.path === "/workspace/note.txt"),
     "the listing has the file",

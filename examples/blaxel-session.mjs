@@ -1,11 +1,11 @@
 /**
- * An agent's session with Blaxel's published client, unmodified, against Holdfast: files, commands, a server in the background that is
- * looked at through a preview, and somebody else who works in the sandbox with a token instead of a key.
+ * An agent's session with Blaxel's unmodified published client against Holdfast: files, commands, a background server
+ * with a preview, and a guest who works in the sandbox with a token instead of an API key.
  *
  *     npm install @blaxel/core
  *     HOLDFAST_URL=http://127.0.0.1:4750 HOLDFAST_API_KEY=$(sudo cat /var/lib/holdfast/admin.key) node blaxel-session.mjs
  *
- * Exits with 0 when every step did what it says, else with 1.
+ * Exits with 0 if every step succeeded, otherwise with 1.
  */
 const {
   HOLDFAST_URL = "http://127.0.0.1:4750",
@@ -13,7 +13,7 @@ const {
   BLAXEL_PACKAGE = "@blaxel/core",
 } = process.env;
 
-// Read by the client when it is imported.
+// The client reads these variables on import.
 Object.assign(process.env, {
   BL_API_URL: `${HOLDFAST_URL}/compat/blaxel/v0`,
   BL_RUN_URL: `${HOLDFAST_URL}/compat/blaxel/run`,
@@ -68,9 +68,9 @@ async function main() {
   const checked = await step("process.exec() checks it", () =>
     sandbox.process.exec({ command: "node --check /root/app/server.js", waitForCompletion: true }),
   );
-  check(checked.exitCode === 0, `the app is no program: ${checked.stderr}`);
+  check(checked.exitCode === 0, `the app is not valid: ${checked.stderr}`);
 
-  await step("process.exec() starts it in the background, until it listens", () =>
+  await step("process.exec() starts the app in the background and waits until it listens", () =>
     sandbox.process.exec({ name: "dev", command: "exec node /root/app/server.js", waitForPorts: [PORT] }),
   );
 
@@ -79,14 +79,14 @@ async function main() {
   );
   const token = await preview.tokens.create(new Date(Date.now() + 600_000));
   const look = async () => (await fetch(`${preview.spec.url}/?bl_preview_token=${token.value}`)).text();
-  const page = await step("the page is there", look);
+  const page = await step("the page is served", look);
   check(page === "first version", `the page says ${JSON.stringify(page)}`);
 
   const guest = await step("sessions.create() lets a guest in without a key", async () =>
     SandboxInstance.fromSession(await sandbox.sessions.create()),
   );
   await step("the guest changes the app", () => guest.fs.write("/root/app/page.txt", "second version"));
-  const after = await step("the page is another", look);
+  const after = await step("the page has changed", look);
   check(after === "second version", `the page says ${JSON.stringify(after)}`);
 
   await step("updateMetadata() labels the sandbox", () =>
@@ -94,7 +94,7 @@ async function main() {
   );
   await step("previews.delete() closes the page", () => sandbox.previews.delete("app"));
   const closed = await fetch(`${preview.spec.url}/?bl_preview_token=${token.value}`);
-  check(closed.status === 403, `the preview is still answered, with ${closed.status}`);
+  check(closed.status === 403, `the preview still responds, with ${closed.status}`);
 }
 
 try {

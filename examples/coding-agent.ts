@@ -1,12 +1,12 @@
 /**
- * A coding agent's loop: the project lives in a drive, each turn edits it and runs its tests in a sandbox, and between turns
- * the sandbox sleeps. The drive outlives the sandbox; a reviewer reads the result without any.
+ * A coding agent's loop: the project is in a drive, each turn edits it and runs its tests in a sandbox, and the sandbox is in
+ * standby between turns. The drive outlives the sandbox, so a reviewer can read the result without one.
  *
- *   node examples/coding-agent.ts        finds the server of this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
+ *   node examples/coding-agent.ts        uses the server on this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
  */
 import { Holdfast } from "@holdfast/sdk";
 
-/** What the model would answer with, turn by turn. */
+/** The model's responses, one per turn. */
 const TURNS = [
   {
     thought: "Write the test that describes what is wanted.",
@@ -46,7 +46,7 @@ try {
     passed = test.exitCode === 0;
     console.log(`  exit ${test.exitCode}: ${(test.stdout + test.stderr).trim().split("\n").at(-1)}`);
     if (passed) break;
-    // Nobody pays for a sandbox while the model thinks. The next call wakes it.
+    // The sandbox uses no memory while the model thinks. The next call wakes it.
     const { status } = await box.standby();
     console.log(`  sandbox: ${status}`);
   }

@@ -1,8 +1,8 @@
 /**
- * A dev server that people look at: it runs as a named process, is restarted when it crashes, is opened by a link that needs no key,
- * and costs nothing while nobody looks. A visit to the link wakes it.
+ * A dev server with a preview: it runs as a named process, is restarted when it crashes, is shared by a link that needs no API
+ * key, and uses no memory while it has no visitors. A visit to the link wakes it.
  *
- *   node examples/dev-server.ts        finds the server of this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
+ *   node examples/dev-server.ts        uses the server on this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
  */
 import { Holdfast } from "@holdfast/sdk";
 
@@ -35,7 +35,7 @@ try {
   const { url, pathUrl, name } = await box.previews.create(PORT, { tokenTtlMs: 3_600_000 });
   console.log(`open ${url.replace(/=.*/, "=…")}`);
 
-  // What a browser does with that link; this program may not be able to resolve such a host, so it takes the other one.
+  // Requests the page like a browser. Uses `pathUrl`, because this program may be unable to resolve the preview's host name.
   const look = async () => (await fetch(pathUrl)).text();
   console.log(`a visitor sees: ${await look()}`);
   await box.files.write("/tmp/page.txt", "second version");
@@ -54,7 +54,7 @@ try {
   await web.ready();
 
   await box.previews.delete(name);
-  console.log(`the link, taken back: ${(await fetch(pathUrl)).status}`);
+  console.log(`the link, revoked: ${(await fetch(pathUrl)).status}`);
 } finally {
   hf.close();
 }

@@ -1,8 +1,8 @@
 /**
- * Twenty sandboxes over one shared drive: each takes a share of the work from it and leaves its result in it, and whoever
- * started them reads the sum from the drive itself.
+ * Twenty sandboxes on one shared drive: each reads its share of the work from the drive and writes its result to it, and this
+ * program reads the sum from the drive.
  *
- *   node examples/fan-out.ts        finds the server of this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
+ *   node examples/fan-out.ts        uses the server on this machine, or HOLDFAST_URL and HOLDFAST_API_KEY
  */
 import { Holdfast, type Sandbox } from "@holdfast/sdk";
 

@@ -1,15 +1,15 @@
 /**
- * Compares every generated file that is committed with what its generator makes now, and says how to bring it up to
- * date. With `--write` it writes them.
+ * Compares every committed generated file with the current output of its generator and reports stale ones. With
+ * `--write` it updates them.
  */
 import { readFile, writeFile } from "node:fs/promises";
 import { relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import * as errors from "../packages/contract/errors-table.ts";
+import * as dashboard from "../packages/daemon/ops/grafana-dashboard.ts";
+import * as prometheus from "../packages/daemon/ops/prometheus-rules.ts";
+import * as openapi from "../packages/daemon/src/write-openapi.ts";
 import * as sdkTypes from "../packages/sdk/generate.ts";
-import * as dashboard from "../packages/server/grafana-dashboard.ts";
-import * as prometheus from "../packages/server/prometheus-rules.ts";
-import * as openapi from "../packages/server/src/openapi.ts";
 
 const at = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
 

@@ -1,6 +1,7 @@
 /**
- * Makes a checkout ready: `node scripts/setup.mjs start|test|check|criu`. Runs before every such command, and on Node 20,
- * because nothing is installed yet. Says nothing where there is nothing to do, one line per step otherwise.
+ * Prepares a checkout: `node scripts/setup.mjs start|test|check|criu`. npm runs it before each of these commands. It
+ * runs on Node 20, because no newer Node may be installed yet. It prints one line for each step that has something to
+ * do.
  */
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -13,7 +14,7 @@ import { SetupError, say } from "./setup/say.mjs";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 
-/** What each command needs, in the order in which it is needed. */
+/** Steps of each command, in order. */
 const STEPS = {
   check: [installDependencies],
   criu: [installDependencies, installHostPackages, provideCriu],

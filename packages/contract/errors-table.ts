@@ -1,4 +1,4 @@
-/** Makes `docs/errors.md` from the registry, so that the table can't differ from what the server answers. */
+/** Generates `docs/errors.md` from the error registry, so that the docs always match the server's answers. */
 import { fileURLToPath } from "node:url";
 import { ERRORS, type ErrorCode } from "./src/errors.ts";
 
@@ -6,13 +6,13 @@ export const file = fileURLToPath(new URL("../../docs/errors.md", import.meta.ur
 
 const HEAD = `# Errors
 
-Generated from \`packages/contract/src/errors.ts\`; don't edit. The shape of an error response, and what \`dispatched\` means,
-are described in [api.md](api.md#errors).
+Generated from \`packages/contract/src/errors.ts\`; do not edit. The shape of an error response and the meaning of
+\`dispatched\` are described in [api.md](api.md#errors).
 
-- **4xx** is the caller's to change, **5xx** is the server's.
+- **4xx** errors are caused by the request, **5xx** errors by the server.
 - **again: same** – send the same request again after a pause; the server expects it.
-- **again: later** – the same request can succeed once what the message names has changed. Look at \`dispatched\` first where
-  the request has effects.
+- **again: later** – the same request can succeed when the condition named in the message has changed. Check
+  \`dispatched\` first if the request has effects.
 - **again: no** – the same request gets the same answer.
 
 | code | status | again | what happened | what to do next |

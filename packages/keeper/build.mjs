@@ -1,8 +1,7 @@
 /**
- * Builds the keeper and the porter: `node build.mjs [--sanitize]`.
- *
- * Runs before anything is installed, so it uses Node's own modules only. A finished program appears under its name in
- * one step (rename), and nothing is done while sources and flags are those of the last build.
+ * Builds the keeper and the porter: `node build.mjs [--sanitize]`. It runs before any package is installed, so it uses
+ * only Node's own modules. A finished program replaces the old one atomically (rename). If neither sources nor flags
+ * have changed, nothing is built.
  */
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -31,42 +30,30 @@ const FLAGS = sanitize
 
 const LOCK_MS = 120_000;
 
-const SHARED = [
-  "frame.c",
-  "link.c",
-  "server.c",
-  "serve.c",
-  "path.c",
-  "files.c",
-  "names.c",
-  "watch.c",
-  "watch_tree.c",
-  "remove.c",
-  "descriptors.c",
-];
-const KEEPER = [
-  ...[
-    "exec.c",
-    "exec_input.c",
-    "exec_output.c",
-    "exec_kill.c",
-    "execs.c",
-    "kept.c",
-    "ends.c",
-    "terminal.c",
-    "sink.c",
-    "stream.c",
-  ],
-  ...["child.c", "user.c", "mark.c", "journal.c", "proc.c", "evidence.c"],
-];
+/** Folders of `c/` that every program includes. */
+const SHARED = ["loop", "files"];
+const KEEPER = ["exec", "stream", ...SHARED];
+const PORTER = ["porter", ...SHARED];
 
-/** Every program with its sources; the fuzz driver exists only where it can see what it breaks. */
+/**
+ * Lists every program with its sources. The fuzz driver is only built with sanitizers, because these detect the errors
+ * that it provokes.
+ */
 function programs(files) {
-  const porter = files.filter((file) => /^porter.*\.c$/.test(file));
-  const list = [{ name: "keeper", parts: ["keeper.c", ...KEEPER, ...SHARED] }];
-  if (porter.length > 0) list.push({ name: "porter", parts: [...porter, ...SHARED] });
-  else console.log("porter: skipped, its source c/porter.c does not exist");
-  if (sanitize) list.push({ name: "fuzz", parts: ["fuzz.c", ...KEEPER, ...SHARED] });
+  const sourcesIn = (folders) =>
+    files.filter((file) => file.endsWith(".c") && folders.includes(dirname(file)));
+  const list = [
+    { name: "keeper", parts: sourcesIn(["keeper", ...KEEPER]) },
+    { name: "porter", parts: sourcesIn(PORTER) },
+  ];
+  if (sanitize) {
+    const parts = [
+      ...sourcesIn(["fuzz", ...KEEPER]),
+      join("keeper", "deadline.c"),
+      join("keeper", "probe.c"),
+    ];
+    list.push({ name: "fuzz", parts });
+  }
   return list;
 }
 
@@ -91,21 +78,20 @@ function builtVersion() {
 function compile(program, version, into) {
   const output = join(into, program.name);
   const inputs = program.parts.map((part) => join(sources, part));
-  execFileSync("gcc", [...FLAGS, `-DHOLDFAST_VERSION="${version}"`, "-o", output, ...inputs], {
-    stdio: "inherit",
-  });
+  const versionFlag = `-DHOLDFAST_VERSION="${version}"`;
+  execFileSync("gcc", [...FLAGS, "-I", sources, versionFlag, "-o", output, ...inputs], { stdio: "inherit" });
   return output;
 }
 
 function sourceFiles() {
-  return readdirSync(sources)
+  return readdirSync(sources, { recursive: true })
     .filter((file) => /\.[ch]$/.test(file))
     .sort();
 }
 
 /**
- * Runs `work` while no other build of the same target runs: programs and version belong together. A lock that is older
- * than any build takes was left by one that was killed.
+ * Runs `work` while no other build of the same target runs, because the programs and the version file must come from
+ * one build. A lock that is older than the longest possible build was left by a killed build and is removed.
  */
 function locked(work) {
   const lock = join(target, "building");

@@ -1,12 +1,13 @@
 /**
- * Writes `src/types.generated.ts` from the contract's schemas and its registry of errors, so that the SDK carries them
- * without depending on the contract. `node packages/sdk/generate.ts` writes the file; `npm run check` compares it.
+ * Generates `src/types.generated.ts` from the contract's schemas and error registry, so that the SDK has them without
+ * depending on the contract. `node packages/sdk/generate.ts` writes the file; `npm run check` compares it.
  */
 import { writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import {
   AlertList,
   AuditReport,
+  Backup,
   Cause,
   CheckpointList,
   CreateCheckpoint,
@@ -53,6 +54,7 @@ export const file = fileURLToPath(new URL("./src/types.generated.ts", import.met
 const ROOTS = [
   AlertList,
   AuditReport,
+  Backup,
   Cause,
   CheckpointList,
   CreateCheckpoint,
@@ -95,15 +97,19 @@ const ROOTS = [
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 type Definitions = Record<string, Json>;
 
-/** The schema of an error body is called `Error`, which is taken in TypeScript. */
+/**
+ * Schemas whose names are changed: the schema of an error body is named `Error`, which is already a type in TypeScript.
+ */
 const RENAMED: Record<string, string> = { Error: "ErrorBody" };
 
-/** Only says what a value may be at run time; the compiler can't check it and the type reads better without. */
+/**
+ * Keywords that the compiler cannot check. They are left out, because generated types are more readable without them.
+ */
 const RUN_TIME_ONLY = new Set(["$id", "pattern", "minItems", "maxItems"]);
 
 /**
- * Every schema with an `$id` becomes one definition and is referred to everywhere else, so that a `Sandbox` in a list
- * and a `Sandbox` alone are one type.
+ * Collects every schema with an `$id` as one definition and replaces it by a reference, so that a `Sandbox` in a list and a
+ * single `Sandbox` are the same type.
  */
 function collect(schema: Json, definitions: Definitions): Json {
   if (Array.isArray(schema)) return schema.map((item) => collect(item, definitions));
@@ -130,7 +136,7 @@ function collect(schema: Json, definitions: Definitions): Json {
   return { $ref: `#/definitions/${name}` };
 }
 
-/** Unions that deserve a name of their own. */
+/** Adds names for union types that users of the SDK refer to. */
 const ALIASES = `
 /** Every code an error from the server can carry. */
 export type ErrorCode = ErrorBody["error"]["code"];
@@ -154,7 +160,10 @@ export type LogLevel = LogLine["level"];
 export type StoryLine = SandboxStory["lines"][number];
 `;
 
-/** For errors that come within a stream, whose own status was sent before. */
+/**
+ * Adds the HTTP status of each error code. An error within a stream has a code only, because the stream's own status
+ * was already sent.
+ */
 const STATUSES = `
 /** The HTTP status that belongs to each code. */
 export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
@@ -164,7 +173,7 @@ ${Object.entries(ERRORS)
 };
 `;
 
-/** What the generator says about its own doings, and comments that fit on a line but take three. */
+/** Removes the generator's own comments, and joins comments that fit on one line. */
 const tidy = (source: string): string =>
   source
     .replace(/export interface Wire \{\n {2}\[k: string\]: unknown;\n\}\n/, "")

@@ -1,9 +1,9 @@
 /**
- * Builds the package as users get it, and packs it: `node packages/sdk/pack.ts [directory]` prints the tarball's path.
+ * Builds and packs the published package: `node packages/sdk/pack.ts [directory]` prints the tarball's path.
  *
- * In the repo `@holdfast/sdk` is its TypeScript source, so that Node's type stripping, vitest and the compiler all see
- * it without a build or a flag. Node strips no types below node_modules, so what is published is JavaScript with
- * declarations, under a package.json of its own, written here.
+ * In the repository `@holdfast/sdk` resolves to its TypeScript source, so that Node's type stripping, vitest and the compiler
+ * use it without a build or a flag. Node does not strip types below node_modules, so the published package contains
+ * JavaScript with declarations and its own package.json, written here.
  */
 import { execFile } from "node:child_process";
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
@@ -53,7 +53,7 @@ export async function pack(directory: string): Promise<string> {
 async function build(staging: string): Promise<void> {
   const tsc = join(root, "node_modules", ".bin", "tsc");
   await run(tsc, ["-p", join(here, "tsconfig.build.json"), "--outDir", staging], DEADLINE);
-  for (const name of await readdir(staging)) {
+  for (const name of await readdir(staging, { recursive: true })) {
     if (name.endsWith(".d.ts")) await renameImports(join(staging, name));
   }
   const manifest = JSON.parse(await readFile(join(here, "package.json"), "utf8")) as Manifest;
@@ -62,10 +62,13 @@ async function build(staging: string): Promise<void> {
   await copyFile(join(root, "LICENSE"), join(staging, "LICENSE")).catch(() => {});
 }
 
-/** The compiler renames `./x.ts` to `./x.js` in code but not in declarations, where not every compiler takes it. */
+/**
+ * Renames `./x.ts` to `./x.js` in the imports of declarations. The compiler does this in code but not in declarations,
+ * and not every compiler accepts `.ts` there.
+ */
 async function renameImports(path: string): Promise<void> {
   const text = await readFile(path, "utf8");
-  await writeFile(path, text.replace(/(["']\.\/[\w.-]+)\.ts(["'])/g, "$1.js$2"));
+  await writeFile(path, text.replace(/(["']\.{1,2}\/[\w./-]+)\.ts(["'])/g, "$1.js$2"));
 }
 
 if (import.meta.main) console.log(await pack(resolve(process.argv[2] ?? here)));

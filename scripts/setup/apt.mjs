@@ -1,6 +1,6 @@
 import { hasCommand, run } from "./command.mjs";
 
-/** Whether packages of the distribution can be installed without asking anybody. */
+/** Returns whether packages of the distribution can be installed without a password. That requires root and apt. */
 export const canInstall = () => process.getuid() === 0 && hasCommand("apt-get");
 
 export const apt = (args, options = {}) =>
@@ -9,7 +9,10 @@ export const apt = (args, options = {}) =>
     env: { DEBIAN_FRONTEND: "noninteractive" },
   });
 
-/** Null when all are installed, else what apt had to say. The package lists are fetched only if they turn out too old. */
+/**
+ * Installs packages. Returns null if all of them are installed afterwards, else apt's output. The package lists are
+ * updated only if the first attempt fails.
+ */
 export function aptInstall(packages) {
   const install = () => apt(["install", "-y", "--no-install-recommends", ...packages]);
   if (install().ok) return null;

@@ -2,11 +2,13 @@ import { spawnSync } from "node:child_process";
 import { accessSync, constants } from "node:fs";
 import { join } from "node:path";
 
-/** System administration's directories are not always in an ordinary PATH. */
+/** System directories that may be missing from an ordinary user's PATH. */
 const SYSTEM = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/** The PATH without what this checkout's own packages put in front: their Node may vanish while they are installed. */
-export const systemPath = () => {
+/**
+ * Returns the PATH without node_modules directories, because their Node may disappear while dependencies are installed.
+ */
+const systemPath = () => {
   const entries = (process.env.PATH ?? "").split(":");
   return entries.filter((entry) => entry !== "" && !entry.includes("node_modules")).join(":");
 };
@@ -24,7 +26,7 @@ export function hasCommand(name) {
 
 const COMMAND_DEADLINE_MS = 15 * 60_000;
 
-/** Runs to the end, within a quarter of an hour. The output is kept, for when it is needed to explain a failure. */
+/** Runs a command for at most 15 minutes and captures its output, to explain a failure. */
 export function run(command, args, options = {}) {
   const env = { ...process.env, PATH: systemPath(), ...options.env };
   const { status, error, stdout, stderr } = spawnSync(command, args, {

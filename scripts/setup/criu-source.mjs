@@ -7,7 +7,7 @@ import { SetupError } from "./say.mjs";
 
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/** What the build includes and calls. The libraries that the binary then needs come with these. */
+/** Packages with the headers that CRIU's build needs. They also install the libraries that the built binary needs. */
 const HEADERS = [
   "libcap-dev",
   "libnet1-dev",
@@ -27,7 +27,9 @@ const TOOLS = [
 
 const TOLD_LINES = 4;
 
-/** Of what a tool said, what went wrong, or else its end; without the passwords that addresses can have in them. */
+/**
+ * Returns the first error lines of a tool's output, or its last lines if it has none, with passwords in URLs removed.
+ */
 export function troubleIn(output) {
   const lines = output.trim().split("\n");
   const errors = lines.filter((line) => /^E: |\berror\b|\*\*\*/i.test(line));
@@ -35,13 +37,19 @@ export function troubleIn(output) {
   return told.join("\n").replace(/:\/\/[^/@\s]+@/g, "://");
 }
 
-/** From one address per line, and what apt says between them, the first over which more than a disc's packages are had. */
-export const pickMirror = (output) =>
+/**
+ * Returns the first repository URL in the output of `apt-get indextargets` that does not refer to a CD-ROM; null if
+ * there is none.
+ */
+const pickMirror = (output) =>
   output.split("\n").find((line) => /^[a-z][a-z0-9+.-]*:\/?\S+$/.test(line) && !line.startsWith("cdrom:")) ??
   null;
 
-/** The version of the one archive among the files that were fetched; signatures may lie beside it. */
-export function pickArchive(names) {
+/**
+ * Returns the name and version of CRIU's source archive among the fetched files, which may include signatures; null if
+ * there is none.
+ */
+function pickArchive(names) {
   for (const name of names) {
     const version = /^criu_(\d[\w.+~-]*)\.orig\.tar\.(?:xz|gz|bz2)$/.exec(name)?.[1];
     if (version !== undefined) return { name, version };
@@ -49,7 +57,10 @@ export function pickArchive(names) {
   return null;
 }
 
-/** Where this machine gets Debian's own packages from; null where it is not Debian. */
+/**
+ * Returns the URL of the mirror from which this machine gets Debian's own packages; null if the distribution is not
+ * Debian.
+ */
 export function debianMirror() {
   const fields = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
   const mirror = () =>
@@ -71,9 +82,9 @@ const isInstalled = (name) =>
   /^Status: \S+ \S+ installed$/m.test(run("dpkg-query", ["--status", name]).output);
 
 /**
- * Fetches the source as its authors released it from another suite of the machine's own mirror, and gives where it was
- * unpacked. apt does it, under a configuration of its own, so that the machine's lists and sources stay as they are:
- * the suite is signed by Debian, its index names the archive's checksum, and apt verifies both.
+ * Fetches CRIU's upstream source from another suite of the machine's own mirror, and returns the directory it was
+ * unpacked to and its version. apt does the download with a separate configuration, so that the machine's lists and
+ * sources stay unchanged. Debian signs the suite, its index contains the archive's checksum, and apt verifies both.
  */
 export function fetchSource(mirror, suite, directory) {
   const places = Object.fromEntries(
@@ -102,13 +113,18 @@ export function fetchSource(mirror, suite, directory) {
   return { source: places.source, version: archive.version };
 }
 
-/** apt downloads as a user without rights where that user may write, and as root where not. */
+/**
+ * Makes apt's unprivileged user the owner of the directory: apt downloads as that user if it may write there, else as
+ * root.
+ */
 function giveToApt(directory) {
   const { ok, output } = run("id", ["--user", "_apt"]);
   if (ok) chownSync(directory, Number(output), 0);
 }
 
-/** Without what only migration between machines needs, and whatever this compiler warns of. */
+/**
+ * Builds CRIU. The build leaves out GnuTLS, which only migration between machines needs, and ignores compiler warnings.
+ */
 export function compile(source) {
   must(run("make", [`-j${availableParallelism()}`, "NO_GNUTLS=1", "WERROR=0", "criu"], { cwd: source }));
   return join(source, "criu", "criu");

@@ -17,21 +17,28 @@ import { aptInstall, canInstall } from "./apt.mjs";
 import { run } from "./command.mjs";
 import { compile, debianMirror, fetchSource, installBuildPackages, troubleIn } from "./criu-source.mjs";
 import { hold } from "./lock.mjs";
-import { SetupError, say } from "./say.mjs";
+import { SetupError, say, saying } from "./say.mjs";
 
-/** The newest knows the newest kernels; the other is there for the day on which the newest doesn't build here. */
+/**
+ * Debian suites to build from, in order of preference. Unstable supports the newest kernels; stable is the fallback if
+ * unstable does not build on this host.
+ */
 const SUITES = ["unstable", "stable"];
 const OLDEST_MAJOR = 4;
 
-/** Counts up when the way of building changes, so that a failure of the old way is forgotten. */
+/**
+ * Version of the build procedure. It must be increased when the procedure changes, so that a failure recorded for the
+ * old procedure is ignored.
+ */
 const RECIPE = 1;
 const TRY_AGAIN_MS = 24 * 3_600_000;
 const LEFTOVER_MS = 2 * 3_600_000;
 
 /**
- * Brings a CRIU that works on this kernel, for standby with memory: the distribution's where that is new enough, else one
- * built from Debian's newer source, once per machine. Everything else works without, so nothing here stops a start; only
- * where it was asked for by name is its failure one. A failure is remembered for a day, or every start would repeat it.
+ * Provides a CRIU that works on this kernel, for standby with memory. Installs the distribution's package if it is new
+ * enough; otherwise builds CRIU from Debian's newer source, once per machine. Only standby with memory needs CRIU, so
+ * after a failure the start reports it and continues. Only the command `criu` stops. A failure is remembered for a day,
+ * because otherwise every start would repeat it.
  */
 export async function provideCriu(root, purpose) {
   try {
@@ -46,9 +53,12 @@ export async function provideCriu(root, purpose) {
   }
 }
 
-/** Asks the driver, who decides which CRIU will do. It is TypeScript, so the Node that was just installed runs it. */
+/**
+ * Returns a function that asks the driver which CRIU it can use. The driver is TypeScript, so the function runs it with
+ * the Node that was just installed.
+ */
 function lookIn(root) {
-  const module = pathToFileURL(join(root, "packages", "drivers", "oci", "criu-binary.ts")).href;
+  const module = pathToFileURL(join(root, "packages", "drivers", "oci", "checkpoint", "find-criu.ts")).href;
   const script = `const { findCriu, criuCache } = await import(${JSON.stringify(module)});
     console.log(JSON.stringify({ cache: criuCache(), ...(await findCriu()) }));`;
   const node = join(root, "node_modules", ".bin", "node");
@@ -71,7 +81,7 @@ async function bring(look, { cache, missing, fix }, isOrdered) {
     const failure = readFailure(record);
     if (!isOrdered && isFresh(failure, Date.now(), release())) {
       throw new SetupError(
-        `${failure.why}\nThis is tried again a day after ${failure.at}, or by: node scripts/setup.mjs criu`,
+        `${failure.why}\nThe next attempt is a day after ${failure.at}, or at once with: node scripts/setup.mjs criu`,
       );
     }
     rmSync(record, { force: true });
@@ -104,13 +114,16 @@ function readFailure(file) {
 function install(look, cache, missing) {
   const offered = offeredMajor(run("apt-cache", ["policy", "criu"]).output);
   if (offered >= OLDEST_MAJOR) {
-    say("installing from the distribution: criu (standby with memory)");
-    const failed = aptInstall(["criu"]);
+    const failed = saying("installing from the distribution: criu (standby with memory)", () =>
+      aptInstall(["criu"]),
+    );
     if (failed === null && look().path !== undefined) return;
   }
-  say(
-    `no CRIU that works here (${missing}): building one for standby with memory, which takes a minute or two`,
-  );
+  say(`no CRIU works on this host (${missing})`);
+  saying("building CRIU for standby with memory, which takes a minute or two", () => buildAny(look, cache));
+}
+
+function buildAny(look, cache) {
   const mirror = debianMirror();
   if (mirror === null)
     throw new SetupError("CRIU is built from Debian's sources, and this host's packages are not Debian's");
@@ -127,10 +140,13 @@ function install(look, cache, missing) {
   throw new SetupError(`CRIU can't be built.\n${failures.join("\n")}`);
 }
 
-/** The major version that the distribution has of a package, by what `apt-cache policy` says; 0 for none. */
-export const offeredMajor = (policy) => Number(/^\s*Candidate: (?:\d+:)?(\d+)/m.exec(policy)?.[1] ?? 0);
+/** Returns the major version of the package that `apt-cache policy` offers; 0 if there is none. */
+const offeredMajor = (policy) => Number(/^\s*Candidate: (?:\d+:)?(\d+)/m.exec(policy)?.[1] ?? 0);
 
-/** The directory appears under its version in one step, with a binary that was seen to work. */
+/**
+ * Builds CRIU and checks that the binary works. If it works, a single rename moves the build into the cache directory,
+ * under its version.
+ */
 function build(look, cache, mirror, suite) {
   const directory = mkdtempSync(join(cache, "building-"));
   try {
@@ -152,7 +168,10 @@ function build(look, cache, mirror, suite) {
   }
 }
 
-/** Of builds that were killed. One that is younger may belong to a container that shares this cache but not our lock. */
+/**
+ * Removes the old directories that killed builds left. A newer directory may belong to a running build, in a container
+ * that shares this cache but not the lock.
+ */
 function removeLeftovers(cache) {
   for (const name of readdirSync(cache).filter((each) => each.startsWith("building-"))) {
     const age = Date.now() - (statSync(join(cache, name), { throwIfNoEntry: false })?.mtimeMs ?? 0);

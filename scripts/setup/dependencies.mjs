@@ -3,9 +3,12 @@ import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "no
 import { join } from "node:path";
 import { run } from "./command.mjs";
 import { runningServers } from "./running-server.mjs";
-import { SetupError, say } from "./say.mjs";
+import { SetupError, saying } from "./say.mjs";
 
-/** What of a package.json decides what is installed. A changed script, for one, does not. */
+/**
+ * Fields of package.json that affect what is installed. Other fields, such as scripts, can change without a new
+ * install.
+ */
 const INSTALLED_BY = [
   "name",
   "version",
@@ -21,19 +24,21 @@ const INSTALLED_BY = [
 
 const stampFile = (root) => join(root, "node_modules", ".holdfast-setup");
 
-/** Installs where the lock file or a package.json says something else than at the last time; never under a server. */
+/**
+ * Installs dependencies if the lock file or a package.json has changed since the last install. Refuses while a server
+ * runs from this checkout.
+ */
 export function installDependencies(root) {
   const wanted = dependencyStamp(root);
   if (readStamp(root) === wanted) return;
   const servers = runningServers(root);
   if (servers.length > 0) {
     throw new SetupError(
-      `the dependencies have changed, but a server runs from this checkout (process ${servers.join(", ")}): stop it first (kill ${servers.join(" ")}), then try again. Its sandboxes go on.`,
+      `the dependencies have changed, but a server runs from this checkout (process ${servers.join(", ")}): stop it first (kill ${servers.join(" ")}), then try again. Its sandboxes keep running.`,
     );
   }
-  say("installing dependencies (npm)");
   rmSync(stampFile(root), { force: true });
-  install(root);
+  saying("installing dependencies (npm)", () => install(root));
   if (!existsSync(join(root, "node_modules", ".bin", "node"))) {
     throw new SetupError(
       "npm left no Node in node_modules/.bin: is the install script of the package 'node' allowed?",
@@ -47,7 +52,7 @@ function install(root) {
   if (!ok) throw new SetupError(`"npm ci" failed:\n${output}`);
 }
 
-export function dependencyStamp(root) {
+function dependencyStamp(root) {
   const hash = createHash("sha256").update(`${process.platform} ${process.arch}\0`);
   for (const file of ["package-lock.json", ".npmrc"])
     hash.update(`${file}\0`).update(readFileSync(join(root, file)));

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { run } from "./command.mjs";
 import { SetupError, say } from "./say.mjs";
 
-/** The build itself knows whether there is anything to do. The tests also run the keeper under sanitizers. */
+/** Builds the keeper, unless the build is up to date. Tests also need a build with sanitizers. */
 export function buildKeeper(root, purpose) {
   const variants = purpose === "test" ? [[], ["--sanitize"]] : [[]];
   for (const flags of variants) {

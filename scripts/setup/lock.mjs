@@ -7,13 +7,13 @@ import { SetupError, say } from "./say.mjs";
 const WAIT_MS = 20 * 60_000;
 const POLL_MS = 200;
 
-/** One set-up of a checkout at a time. */
+/** Locks a checkout for its set-up, so that only one set-up runs in it at a time. */
 export const holdSetup = (root) => hold("setup", root, "another set-up of this checkout");
 
 /**
- * Waits until nobody else does the same to this directory, and gives what lets go of it. The lock is a name in the
- * kernel's own space of socket addresses, which ends with the process that took it, however that ends: nothing on disk
- * has to be judged stale.
+ * Waits for the lock on a directory, and returns a function that releases it. The lock is an abstract Unix socket
+ * address, which the kernel frees when the process ends for any reason, so there is no lock file that could become
+ * stale.
  */
 export async function hold(what, directory, holder) {
   const key = createHash("sha256").update(realpathSync(directory)).digest("hex").slice(0, 32);
@@ -29,7 +29,7 @@ export async function hold(what, directory, holder) {
   return () => server.close();
 }
 
-/** The held name, or null where someone else has it. */
+/** Binds the address and returns the server, or null if another process has it. */
 function take(name) {
   return new Promise((resolve, reject) => {
     const server = createServer();

@@ -1,7 +1,10 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** Field 22 of the kernel's line on a process: tells it from a later one with the same pid. Null where there is none. */
+/**
+ * Returns the start time of a process (field 22 of /proc/PID/stat), which distinguishes this process from a later one
+ * with the same pid. Null if there is no such process.
+ */
 export function startTimeOf(pid) {
   try {
     const line = readFileSync(`/proc/${pid}/stat`, "utf8");
@@ -12,8 +15,8 @@ export function startTimeOf(pid) {
 }
 
 /**
- * The pids of servers that run from this checkout. Each leaves `.holdfast/server-<pid>.json` with its pid and start
- * time; a file whose process is gone means nothing.
+ * Returns the pids of servers that run from this checkout. Each server writes `.holdfast/server-<pid>.json` with its
+ * pid and start time; files of ended processes are ignored.
  */
 export function runningServers(root) {
   const directory = join(root, ".holdfast");

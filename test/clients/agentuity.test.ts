@@ -4,18 +4,20 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { RequestProxy } from "./support/request-proxy.ts";
-import { TestServer } from "./support/server.ts";
+import { RequestProxy } from "../support/faults/request-proxy.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
-const CLIENT = join(import.meta.dirname, "support", "agentuity-client.mjs");
+const CLIENT = join(import.meta.dirname, "..", "support", "clients", "agentuity-client.mjs");
 const LONG_MS = 120_000;
 const ROUNDS = 4;
+
+/** Healing is delayed, so that broken sandboxes stay broken; failures are noticed within seconds. */
+const NUMBERS = { healAfterMs: 3_600_000, observeEveryMs: 500, maintainEveryMs: 500, proofDeadlineMs: 4_000 };
 
 let server: TestServer;
 let holdfast: Holdfast;
 beforeAll(async () => {
-  // What heals by itself is shown elsewhere; here it stays broken.
-  server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify({ healAfterMs: 3_600_000 }) });
+  server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify(NUMBERS) });
   holdfast = server.client();
 });
 afterAll(async () => {
@@ -25,7 +27,7 @@ afterAll(async () => {
 
 const run = promisify(execFile);
 
-/** Plays a scenario with the client in a process of its own, against the server or what stands before it. */
+/** Runs a scenario with the client in a separate process, against the server or a proxy in front of it. */
 async function play<Result>(
   scenario: string,
   options: object = {},
@@ -85,7 +87,7 @@ describe("@agentuity/core, unmodified", () => {
     expect(answer.noCommand).toMatchObject({ thrown: { tag: "SandboxNotFoundError" } });
   });
 
-  it("runs commands, and has their output, exit codes and ends", { timeout: LONG_MS }, async () => {
+  it("runs commands, and reads their output and exit codes", { timeout: LONG_MS }, async () => {
     const answer = await play<Record<string, unknown>>("commands", { name: "ag-commands" });
     const numbers = Array.from({ length: 400_000 }, (_, index) => `${index + 1}\n`).join("");
     expect(answer).toMatchObject({
@@ -129,7 +131,7 @@ describe("@agentuity/core, unmodified", () => {
     });
   });
 
-  it("pauses and resumes again and again with files and running jobs kept", {
+  it("pauses and resumes repeatedly, keeping files and running jobs", {
     timeout: LONG_MS,
   }, async () => {
     const answer = await play<{
@@ -144,7 +146,7 @@ describe("@agentuity/core, unmodified", () => {
       Array.from({ length: ROUNDS }, (_, index) => ({
         status: "suspended",
         asleep: { box: "suspended", job: "running" },
-        // Every second time it was resumed before.
+        // In every second round the sandbox was already resumed.
         autoResumed: index % 2 === 0,
         alive: 0,
       })),
@@ -158,13 +160,13 @@ describe("@agentuity/core, unmodified", () => {
       [counting, "cancelled"],
     ]);
     expect(answer.ids.every((id) => id.startsWith("job_") && !answer.executions.includes(id))).toBe(true);
-    // The timeline has all of it.
+    // The timeline has all of these events.
     expect(answer.events.slice(0, 3)).toEqual(["sandbox.created", "sandbox.launched", "sandbox.ready"]);
     for (const type of ["sandbox.standby", "sandbox.woke"])
       expect(answer.events.filter((each) => each === type)).toHaveLength(ROUNDS);
   });
 
-  it("keeps checkpoints, begins sandboxes with them, and is told what can't be had", {
+  it("creates checkpoints, starts sandboxes from them, and gets typed errors for unsupported options", {
     timeout: LONG_MS,
   }, async () => {
     const answer = await play<Record<string, unknown>>("checkpoints", { name: "ag-points" });
@@ -195,7 +197,7 @@ describe("@agentuity/core, unmodified", () => {
     expect(items.filter(({ id }) => answer.ids.includes(id))).toEqual([]);
   });
 
-  it("opens a port of a sandbox to everybody", { timeout: LONG_MS }, async () => {
+  it("opens a port of a sandbox to the public", { timeout: LONG_MS }, async () => {
     const answer = await play("port", { name: "ag-port" });
     expect(answer).toEqual({ networkPort: 3_000, answer: "hello from /page" });
   });
@@ -220,7 +222,7 @@ describe("waiting", () => {
     expect(ran).toMatchObject({ status: "completed", exitCode: 0 });
     expect(proxy.countOf(/^POST .*\/execute/)).toBe(1);
     expect(proxy.countOf(/^GET .*\/sandbox\/execution\/.*wait=5m/)).toBe(1);
-    // Beside these only the sandbox itself was asked for.
+    // Besides these, only the sandbox itself was requested.
     expect(proxy.requests).toHaveLength(3);
     await box.delete();
   });
@@ -236,7 +238,7 @@ describe("waiting", () => {
     expect(proxy.requests).toHaveLength(5);
   });
 
-  it("for a command goes on over the death of the server", { timeout: LONG_MS }, async () => {
+  it("for a command continues across a server crash", { timeout: LONG_MS }, async () => {
     await using own = await TestServer.start();
     await using proxy = await RequestProxy.toUrl(own.url);
     const client = own.client();
@@ -249,11 +251,11 @@ describe("waiting", () => {
     await own.start();
     proxy.retarget(own.url);
     const [ran] = await playing;
-    // What it exits with is how often it ran.
+    // The exit code is the number of runs.
     expect(ran).toMatchObject({ status: "failed", exitCode: 1 });
   });
 
-  it("for a status ends with it, or with the time that was given", { timeout: LONG_MS }, async () => {
+  it("for a status ends when it is reached, or at the timeout", { timeout: LONG_MS }, async () => {
     const answer = await play<{ ms: number }>("waiting", { name: "ag-waiting" });
     expect(answer).toMatchObject({ busy: "running", idle: "idle", ended: "completed", never: "idle" });
     expect(answer.ms).toBeGreaterThanOrEqual(390);
@@ -266,13 +268,13 @@ describe("a connection that breaks before the answer", () => {
   const linesIn = async (box: Sandbox, file: string) =>
     (await box.exec(`cat ${file}`)).stdout.trimEnd().split("\n").length;
 
-  it("does not make a command run twice, though the client sends it again", {
+  it("does not make a command run twice, although the client sends it again", {
     timeout: LONG_MS,
   }, async () => {
     await using proxy = await RequestProxy.toUrl(server.url);
     const box = await holdfast.sandboxes.create();
     const pid = server.keeperPid(box.id);
-    // The command goes to a keeper that does not answer: it is begun, and nobody has been told.
+    // The command reaches a stopped keeper: it is started, but no response is sent.
     proxy.beforePassing = (request) => {
       if (EXECUTE.test(request) && proxy.countOf(EXECUTE) === 1) process.kill(pid, "SIGSTOP");
     };
@@ -291,7 +293,7 @@ describe("a connection that breaks before the answer", () => {
     await box.delete();
   });
 
-  it("while the sandbox wakes makes it run once as well", { timeout: LONG_MS }, async () => {
+  it("during a wake does not make a command run twice", { timeout: LONG_MS }, async () => {
     await using proxy = await RequestProxy.toUrl(server.url);
     const box = await holdfast.sandboxes.create();
     await box.standby();
@@ -304,7 +306,7 @@ describe("a connection that breaks before the answer", () => {
     await box.delete();
   });
 
-  it("does not make a second sandbox", { timeout: LONG_MS }, async () => {
+  it("does not create a second sandbox", { timeout: LONG_MS }, async () => {
     await using proxy = await RequestProxy.toUrl(server.url);
     const body = { metadata: { test: "dropped create" } };
     const ours = async () =>
@@ -320,7 +322,7 @@ describe("a connection that breaks before the answer", () => {
     await (await holdfast.sandboxes.get(made.id)).delete();
   });
 
-  it("is none where commands are merely the same: each runs", { timeout: LONG_MS }, async () => {
+  it("is not assumed for identical commands: each runs", { timeout: LONG_MS }, async () => {
     const box = await holdfast.sandboxes.create();
     const command = counting("twice");
     await play("execute", { id: box.id, command, times: 3 });
@@ -358,13 +360,13 @@ describe("a sandbox that is broken from outside", () => {
     ["its keeper stopped", signalled("SIGSTOP"), /sandbox_degraded/, "sandbox.degraded"],
     ["its keeper killed", signalled("SIGKILL"), /sandbox_failed/, "sandbox.failed"],
   ])(
-    "with %s settles every call with a typed error, and its events say why",
+    "with %s answers every call with a typed error, and its events contain the reason",
     { timeout: LONG_MS },
     async (_how, breakIt, code, event) => {
       const { execute, list, read, status, events } = await broken(breakIt);
       expect(execute.thrown?.message).toMatch(code);
       expect(execute.ms).toBeLessThan(30_000);
-      // Files that are there can be read, also of one that failed; trouble of our own is never told as a file that is not.
+      // Existing files of a failed sandbox can be read; a failure of Holdfast is never reported as a missing file.
       for (const { thrown } of [list, read]) if (thrown !== undefined) expect(thrown.message).toMatch(code);
       if (list.thrown === undefined) expect(list.value).toContain("a");
       if (read.thrown === undefined) expect(read.value).toBe("kept");
@@ -374,7 +376,7 @@ describe("a sandbox that is broken from outside", () => {
     },
   );
 
-  it("with its root unmounted tells nobody that a file is not there, noticed or not", {
+  it("with its root unmounted never reports a file as missing, whether or not the failure was detected", {
     timeout: LONG_MS,
   }, async () => {
     const box = await holdfast.sandboxes.create();
@@ -388,7 +390,7 @@ describe("a sandbox that is broken from outside", () => {
     await box.delete();
   });
 
-  it("ends a command that ran in it, though its client still waits for it", {
+  it("ends its running command while a client waits for it", {
     timeout: LONG_MS,
   }, async () => {
     const box = await holdfast.sandboxes.create();

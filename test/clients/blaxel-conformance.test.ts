@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { BlaxelStage } from "./support/blaxel-stage.ts";
-import { documented, type Finding } from "./support/conformance.ts";
+import { BlaxelStage } from "../support/clients/blaxel-stage.ts";
+import { documented, type Finding } from "../support/clients/conformance.ts";
 
-const CLIENT = join(import.meta.dirname, "support", "blaxel-conformance.mjs");
+const CLIENT = join(import.meta.dirname, "..", "support", "clients", "blaxel-conformance.mjs");
 const LONG_MS = 240_000;
 
 let stage: BlaxelStage;
@@ -18,8 +18,8 @@ it.each(["blaxel-0.2", "blaxel-0.3"])(
     const options = { timeoutMs: LONG_MS };
     const found = await stage.play<(Finding & { failure?: string })[]>(CLIENT, [version], options);
     expect(found.filter(({ failure }) => failure !== undefined)).toEqual([]);
-    const { found: told, wanted } = await documented(version, found);
-    expect(told).toBe(wanted);
+    const { found: documentedTable, wanted } = await documented(version, found);
+    expect(documentedTable).toBe(wanted);
   },
   LONG_MS,
 );

@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { BlaxelStage } from "./support/blaxel-stage.ts";
+import { BlaxelStage } from "../support/clients/blaxel-stage.ts";
 
-const CLIENT = join(import.meta.dirname, "support", "blaxel-previews.mjs");
+const CLIENT = join(import.meta.dirname, "..", "support", "clients", "blaxel-previews.mjs");
 const LONG_MS = 90_000;
 
 let stage: BlaxelStage;
@@ -17,7 +17,7 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
     stage.play<Record<string, unknown>>(CLIENT, [version, scenario, JSON.stringify(options)]);
 
   it(
-    "shows what a program serves to who has the link, for as long as the link is good",
+    "serves a program to clients with the link, for as long as the link is valid",
     async () => {
       expect(await play("previews", { name: own("previews") })).toMatchObject({
         seen: { url: "/a?b=c", keys: false },
@@ -26,7 +26,7 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
         taken: 409,
         before: 0,
         answers: {
-          none: 403,
+          none: 401,
           query: "/q",
           header: "/h",
           brief: "/h",
@@ -45,6 +45,47 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
           headers: expect.objectContaining({ authorization: "Bearer mine", host: "localhost:4700" }),
         },
         closed: 502,
+      });
+    },
+    LONG_MS,
+  );
+
+  it(
+    "binds each request to the preview it came by, and does what the client's own suite asks of previews",
+    async () => {
+      const headers = {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
+      };
+      expect(await play("suite", { name: own("suite"), previews: 40 })).toEqual({
+        races: ["200 401 200 true"],
+        none: 401,
+        left: [true],
+        revoked: 403,
+        missing: 404,
+        opened: 200,
+        stored: headers,
+        preflight: [204, "*"],
+        crossed: [200, "*", "7"],
+      });
+    },
+    LONG_MS,
+  );
+
+  it(
+    "gives the environment back as it was set, and a generated name to a process without one",
+    async () => {
+      expect(await play("environment", { name: own("envs") })).toEqual({
+        before: [
+          { name: "EMPTY", value: "" },
+          { name: "KEY", secret: true },
+          { name: "PLAIN", value: "a\nb" },
+        ],
+        same: true,
+        stdout: "a\nb,,hidden",
+        generated: true,
+        found: true,
+        logs: "a\nb,,hidden",
       });
     },
     LONG_MS,
@@ -70,12 +111,12 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
   );
 
   it(
-    "gets into nothing else with a session, and nowhere with one that is over",
+    "grants a session access to nothing else, and an expired session access to nothing",
     async () => {
       expect(await play("strangers", { name: own("strangers") })).toEqual({
         "its own sandbox": "opened",
         "its own sandbox, by the URL": "opened",
-        "no token": 403,
+        "no token": 401,
         "a tampered token": 403,
         "another session's token": 403,
         "another session": 403,
@@ -100,7 +141,7 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
     LONG_MS,
   );
 
-  it("changes labels and limits of a sandbox that lives", async () => {
+  it("changes labels and limits of a running sandbox", async () => {
     const unlimited = { ttl: null, policies: null, minutes: 0 };
     const named = { labels: { c: "d" }, displayName: "Mine" };
     const policies = (type: string, value: string) => [{ type, value, action: "delete" }];
@@ -116,7 +157,7 @@ describe.each(["blaxel-0.2", "blaxel-0.3"])("%s, unmodified", (version) => {
   });
 
   it(
-    "has a sandbox deleted that nobody uses, and none in which something runs",
+    "deletes an unused sandbox, but not one with a running process",
     async () => {
       const answer = await play("idleness", { name: own("idle") });
       expect(answer).toEqual({ idle: true, kept: "DEPLOYED", afterwards: true });

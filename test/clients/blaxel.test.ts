@@ -2,15 +2,15 @@ import { execFile } from "node:child_process";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { BlaxelStage } from "./support/blaxel-stage.ts";
-import type { TestServer } from "./support/server.ts";
+import { BlaxelStage } from "../support/clients/blaxel-stage.ts";
+import type { TestServer } from "../support/server/test-server.ts";
 
-const CLIENT = join(import.meta.dirname, "support", "blaxel-client.mjs");
-const EXAMPLE = join(import.meta.dirname, "..", "examples", "blaxel-drive.mjs");
+const CLIENT = join(import.meta.dirname, "..", "support", "clients", "blaxel-client.mjs");
+const EXAMPLE = join(import.meta.dirname, "..", "..", "examples", "blaxel-drive.mjs");
 const VERSIONS = ["blaxel-0.2", "blaxel-0.3"] as const;
 type Version = (typeof VERSIONS)[number];
 
-/** How often; on request as often as it takes to trust it. */
+/** Number of rounds. HOLDFAST_BLAXEL_ROUNDS sets a larger number for more confidence. */
 const ROUNDS = Number(process.env.HOLDFAST_BLAXEL_ROUNDS ?? 3);
 const LONG_MS = 60_000 + ROUNDS * 10_000;
 const CALLERS = 16;
@@ -47,11 +47,11 @@ const refusedWith = (code: number, errorCode: string) => ({
 });
 
 describe.each(VERSIONS)("%s, unmodified", (version) => {
-  /** Of this version alone. */
+  /** Returns a name that only this version's tests use. */
   const own = (name: string) => `${name}-${version.replace("blaxel-0.", "v")}`;
 
   it(
-    "does a day's work with every call the first after standby",
+    "makes the calls of a working day, each as the first call after standby",
     async () => {
       const drive = own("day");
       const options = { name: own("day"), drive, rounds: ROUNDS };
@@ -76,7 +76,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     LONG_MS,
   );
 
-  it("passes the loops that were reported to fail", async () => {
+  it("passes the loops that were reported to fail on Blaxel", async () => {
     const options = { name: own("rep"), drive: own("rep"), atOnce: 8, rounds: 5, boxes: 3 };
     const { parallel, woken, shared } = await play<Record<string, unknown[]>>(version, "reported", options);
     expect(parallel).toEqual(Array(8).fill(true));
@@ -112,14 +112,14 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     expect(answer.same).toMatchObject(running);
     expect(answer.env).toBe("hello 0\n");
     expect(answer.listed).toMatchObject(running);
-    // The older client has no such call.
+    // The older client does not have this call.
     expect(answer.external).toBe(version === "blaxel-0.2" ? null : name);
     expect(answer.sleeping).toMatchObject({ ...running, state: "STANDBY" });
     expect(answer.removed).toEqual({ name, status: "TERMINATED" });
     expect(answer.gone).toEqual(refusedWith(404, "sandbox_not_found"));
   });
 
-  it("shares drives between sandboxes, and gives them up", async () => {
+  it("shares drives between sandboxes, and detaches them", async () => {
     const drive = own("shared");
     const options = { name: own("one"), other: own("two"), drive };
     const answer = await play<Record<string, unknown>>(version, "drives", options);
@@ -145,11 +145,11 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
   it("streams, follows, names, stops and kills processes", async () => {
     const answer = await play<Record<string, unknown>>(version, "processes", { name: own("procs") });
     const ticks = "tick 1\ntick 2\ntick 3\n";
-    const told = { stdout: "one\nä end", stderr: "two\n", logs: "one\ntwo\nä end" };
+    const output = { stdout: "one\nä end", stderr: "two\n", logs: "one\ntwo\nä end" };
     const ended = { status: "completed", exitCode: 0, isCompleted: true };
     expect(answer).toMatchObject({
-      streamed: { status: "failed", exitCode: 3, ...told },
-      told,
+      streamed: { status: "failed", exitCode: 3, ...output },
+      received: output,
       background: { status: "running", name: "ticker", isCompleted: false },
       twice: refusedWith(400, "invalid_request"),
       waited: { ...ended, name: "ticker", stdout: ticks, logs: ticks, stderr: "" },
@@ -169,7 +169,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     expect(answer.list).toEqual(expect.arrayContaining(["ticker", "sleeper", "term", "server"]));
   });
 
-  it("has a process started again that fails, and follows it through its runs", async () => {
+  it("restarts a failed process, and follows it through its runs", async () => {
     expect(await play(version, "restarts", { name: own("restarts") })).toMatchObject({
       begun: { status: "running", restarts: true },
       taken: refusedWith(400, "invalid_request"),
@@ -217,7 +217,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     });
   });
 
-  it("is told of changes below a directory", async () => {
+  it("receives changes below a watched directory", async () => {
     const { seen, failed } = await play<{ seen: object[]; failed: string[] }>(version, "watch", {
       name: own("files"),
     });
@@ -226,11 +226,15 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     expect(JSON.stringify(seen)).not.toContain("skip");
   });
 
-  it("gets a typed error of its own for bad input, with our code and the request's id", async () => {
+  it("throws its own typed error for bad input, with Holdfast's code and the request id", async () => {
     const options = { name: own("bad"), drive: own("bad") };
     const answers = await play<Record<string, Attempt>>(version, "bad", options);
-    const told = Object.entries(answers).map(([what, { thrown }]) => [what, thrown?.code, thrown?.errorCode]);
-    expect(told).toEqual(REFUSALS(version));
+    const refusals = Object.entries(answers).map(([what, { thrown }]) => [
+      what,
+      thrown?.code,
+      thrown?.errorCode,
+    ]);
+    expect(refusals).toEqual(REFUSALS(version));
     for (const { thrown } of Object.values(answers)) {
       expect(thrown?.requestId).toMatch(/^req_/);
       expect(thrown?.hint).toBeTruthy();
@@ -239,13 +243,13 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
       expect(thrown?.text).not.toContain(server.dir);
     }
     const kinds = new Set(Object.values(answers).map(({ thrown }) => thrown?.kind));
-    // The older one throws plain errors for drives; whatever has a body of its own is thrown as that body.
+    // The older client throws plain errors for drives; errors that have a body of their own are thrown as that body.
     expect([...kinds].sort()).toEqual(
       version === "blaxel-0.2" ? ["Error", "ResponseError", "body"] : ["ResponseError", "body"],
     );
   });
 
-  it("is refused with a key that nobody knows", async () => {
+  it("is rejected with an unknown key", async () => {
     const answers = await play<Record<string, Attempt>>(
       version,
       "stranger",
@@ -256,7 +260,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     expect(answers).toEqual({ control: refused, data: refused, drives: refused });
   });
 
-  it("never replaces a sandbox that failed, with files in it, by a new one", async () => {
+  it("never replaces a failed sandbox that has files", async () => {
     const name = own("failed");
     await play(version, "named", { name, command: "true" });
     const client = server.client();
@@ -283,7 +287,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
     await expect(failed).rejects.toMatchObject({ code: 1 });
   });
 
-  it("finds a process by its name though the server was killed in between", async () => {
+  it("finds a process by its name although the server was killed in between", async () => {
     const name = own("restart");
     await play(version, "named", { name, command: "echo begun; exec sleep 300" });
     await server.kill("SIGKILL");
@@ -295,7 +299,7 @@ describe.each(VERSIONS)("%s, unmodified", (version) => {
   });
 });
 
-/** What is refused, and how it is told. The older client leaves fields out that it does not know. */
+/** Refused requests and their errors. The older client omits fields that it does not know. */
 const REFUSALS = (version: Version): [what: string, code: number, errorCode: string][] => [
   ["an unknown sandbox", 404, "sandbox_not_found"],
   ["a command in an unknown sandbox", 404, "sandbox_not_found"],
@@ -344,7 +348,7 @@ const REFUSALS = (version: Version): [what: string, code: number, errorCode: str
   ["a drive that is mounted", 409, "drive_mounted"],
 ];
 
-it("a process without keepAlive goes on past the idle time while somebody waits for it", async () => {
+it("a process without keepAlive keeps running past the idle time while a client waits for it", async () => {
   const waits = VERSIONS.map((version, index) =>
     play(version, "patience", { name: `patience-${index}`, seconds: 22 }),
   );
@@ -362,7 +366,7 @@ it("the newer client feeds a process's stdin", async () => {
 });
 
 describe("on the wire", () => {
-  it("a plain Authorization header does as well, and older clients get arrays, newer ones pages", async () => {
+  it("a plain Authorization header is accepted; older clients get arrays, newer clients get pages", async () => {
     const old = await server.fetch("/compat/blaxel/v0/sandboxes");
     expect(await old.json()).toBeInstanceOf(Array);
     const headers = { "blaxel-version": "2026-04-28" };
@@ -388,7 +392,7 @@ describe("on the wire", () => {
     expect(body.requestId).toBe(answer.headers.get("x-request-id"));
   });
 
-  it("a client that is given a proxy finds the same control plane, by the name that the proxy passes on", async () => {
+  it("a client behind a proxy reaches the control plane by the host name that the proxy forwards", async () => {
     const headers = { "x-forwarded-proto": "https", "x-forwarded-host": "holdfast.example" };
     const answer = await server.fetch("/compat/blaxel/api/sandboxes", { headers });
     const [one] = (await answer.json()) as { metadata: { url: string } }[];
@@ -404,7 +408,7 @@ describe("on the wire", () => {
     ["PUT", "/compat/blaxel/run/demo/sandboxes/x/filesystem-multipart"],
     ["GET", "/compat/blaxel/run/demo/sandboxes/x"],
     ["GET", "/compat/blaxel"],
-  ])("%s %s is not done, and says so", async (method, path) => {
+  ])("%s %s is refused as not supported", async (method, path) => {
     const answer = await server.fetch(path, { method });
     expect([answer.status, await answer.json()]).toEqual([
       501,
@@ -412,7 +416,7 @@ describe("on the wire", () => {
     ]);
   });
 
-  it("none of it is in the API document", async () => {
+  it("no Blaxel route is in the API document", async () => {
     expect(await (await server.fetch("/openapi.json")).text()).not.toContain("/compat");
   });
 });

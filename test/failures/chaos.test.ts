@@ -1,12 +1,13 @@
 /**
- * Everything that can be broken on one machine, broken at random for a while under load; then nothing is, and everything
- * has to come right by itself. Only when it is asked for: HOLDFAST_CHAOS='{}', and the long form HOLDFAST_CHAOS='{"sandboxes":200,"minutes":10}'. HOLDFAST_SEED repeats the
- * choices of a run, though not its timing; `log` in HOLDFAST_CHAOS is a file for all that the servers print.
+ * Injects every fault that is possible on one machine, at random, for a while and under load. Then the faults stop, and
+ * everything has to recover by itself. Runs only on request: HOLDFAST_CHAOS='{}', or the long form
+ * HOLDFAST_CHAOS='{"sandboxes":200,"minutes":10}'. HOLDFAST_SEED repeats the choices of a run, though not its timing;
+ * `log` in HOLDFAST_CHAOS is a file for the output of the servers.
  */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Holdfast } from "@holdfast/sdk";
 import { expect, it, onTestFinished } from "vitest";
-import { storm } from "./support/chaos-faults.ts";
+import { storm } from "../support/chaos/chaos-faults.ts";
 import {
   audited,
   type Burden,
@@ -18,25 +19,25 @@ import {
   served,
   settled,
   strayFiles,
-} from "./support/chaos-verdict.ts";
-import { Workload } from "./support/chaos-workload.ts";
-import { ChaosWorld } from "./support/chaos-world.ts";
-import { Random } from "./support/random.ts";
+} from "../support/chaos/chaos-verdict.ts";
+import { Workload } from "../support/chaos/chaos-workload.ts";
+import { ChaosWorld } from "../support/chaos/chaos-world.ts";
+import { Random } from "../support/faults/random.ts";
 
 const FORM = {
   sandboxes: 20,
   minutes: 0.75,
   workers: 10,
-  /** Between faults, on average. */
+  /** Average pause between faults. */
   pauseMs: 400,
   log: undefined as string | undefined,
   ...(JSON.parse(process.env.HOLDFAST_CHAOS ?? "{}") as object),
 };
-/** The storm begins when nearly all are there, or after this long. */
+/** The faults start when nearly all sandboxes exist, or after this time. */
 const FILLED_MS = 300_000;
-/** From this length on each kind of fault has to have happened. */
+/** In runs of at least this length, each kind of fault must have happened. */
 const ALL_FAULTS_MINUTES = 5;
-/** Beyond the storm: the last calls, and every wait of the verdict to its end. */
+/** Time after the faults: the last calls, and every wait of the verdict to its end. */
 const AFTERWARDS_MS = 900_000;
 
 const say = (what: string, about: unknown) => console.log(`chaos: ${what}: ${JSON.stringify(about)}`);
@@ -65,7 +66,7 @@ async function live(world: ChaosWorld, client: Holdfast): Promise<Workload> {
   return workload;
 }
 
-/** By what was looked for: what is wrong. */
+/** Returns the violations found, by check. */
 async function judge(world: ChaosWorld, client: Holdfast, workload: Workload, fresh: Burden) {
   if (world.isDown) throw new Error(`there is no server any more: ${world.problems.join("; ")}`);
   const calmAt = performance.now();

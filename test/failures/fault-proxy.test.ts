@@ -6,12 +6,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { FaultProxy, type Place } from "./support/fault-proxy.ts";
-import { Random } from "./support/random.ts";
+import { FaultProxy, type Place } from "../support/faults/fault-proxy.ts";
+import { Random } from "../support/faults/random.ts";
 
 const until = (check: () => void) => vi.waitFor(check, { timeout: 15_000, interval: 10 });
 
-/** One end of a connection, with all that came to it and how it ended. */
+/** One end of a connection, with the bytes it received and how it ended. */
 class Side {
   readonly socket: Socket;
   received = Buffer.alloc(0);
@@ -96,7 +96,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     await until(() => expect(proxy.tally.open).toBe(0));
   });
 
-  it("delays one direction and keeps its order, on connections that are there and on new ones", async () => {
+  it("delays one direction and keeps its order, on existing connections and on new ones", async () => {
     const { proxy, open } = await through(kind);
     const sides = [await open()];
     proxy.set("up", { delayMs: 300, jitterMs: 200 });
@@ -115,7 +115,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     proxy.heal();
   });
 
-  it("half-open, reads all and delivers nothing, neither an end nor a reset; the other direction goes on", async () => {
+  it("that is half-open reads everything and delivers nothing, neither an end nor a reset; the other direction continues", async () => {
     const { proxy, open } = await through(kind);
     const { client, peer } = await open();
     client.say("before");
@@ -133,7 +133,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     expect(proxy.tally.open).toBe(1);
   });
 
-  it("healed, serves new connections and those that lost nothing, and never one with a hole in it", async () => {
+  it("that is healed serves new connections and those that lost nothing, but none that lost bytes", async () => {
     const { proxy, open } = await through(kind);
     const [holed, whole] = [await open(), await open()];
     proxy.set("both", { halfOpen: true });
@@ -159,7 +159,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     await until(() => expect(first.peer.how).toBe("end"));
   });
 
-  it("throttles to a pace, and lets the sender wait", async () => {
+  it("throttles to a rate, and makes the sender wait", async () => {
     const { proxy, open } = await through(kind);
     const { client, peer } = await open();
     proxy.set("down", { bytesPerSecond: 1_000_000 });
@@ -176,7 +176,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     await until(() => expect(client.received.length).toBe(9_000_000));
   });
 
-  it("refuses newcomers, keeps those it has, and takes newcomers again", async () => {
+  it("refuses new connections on request, keeps existing ones, and accepts new ones again", async () => {
     const { proxy, open } = await through(kind);
     const { client, peer } = await open();
     await proxy.refuse(true);
@@ -189,7 +189,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     await until(() => expect(later.peer.text).toBe("back"));
   });
 
-  it("tells a sender whose receiver has left without reading", async () => {
+  it("resets a sender whose receiver has disconnected without reading", async () => {
     const { proxy, open } = await through(kind);
     const { client, peer } = await open();
     client.socket.pause();
@@ -202,7 +202,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
     await until(() => expect(proxy.tally.open).toBe(0));
   });
 
-  it("hangs up on its client when nobody is behind it", async () => {
+  it("closes its client's connection if the target does not listen", async () => {
     const { dial, server } = await through(kind);
     server.close();
     const client = await dial();
@@ -210,7 +210,7 @@ describe.each(["tcp", "unix"] as const)("a proxy on %s", (kind) => {
   });
 });
 
-it("a reset is one, on the side or the sides it is sent to; the other side hears nothing", async () => {
+it("a reset arrives at the chosen sides, and nothing at the other", async () => {
   const { proxy, open } = await through("tcp");
   const first = await open();
   proxy.reset("down");
@@ -222,7 +222,7 @@ it("a reset is one, on the side or the sides it is sent to; the other side hears
   await until(() => expect([second.client.how, second.peer.how]).toEqual(["reset", "reset"]));
 });
 
-it("hits a share of the connections, the same for the same seed", async () => {
+it("applies a fault to a share of the connections, the same for the same seed", async () => {
   const hits = async () => {
     const { proxy, open } = await through("tcp");
     const sides = [];

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { FAST, FaultyWorld } from "./support/faulty-world.ts";
-import { atRest, descriptorKinds } from "./support/observe.ts";
-import { expectQuietExecsToEnd, QUIET_EXECS } from "./support/quiet-execs.ts";
+import { FAST, FaultyWorld } from "../support/faults/faulty-world.ts";
+import { expectQuietExecsToEnd, QUIET_EXECS } from "../support/faults/silent-execs.ts";
+import { atRest, descriptorKinds } from "../support/server/observe.ts";
 
-/** Faults on both ways, one after the other, while the execs begin, run and end. */
+/** Faults on both connections, one after the other, while the execs start, run and end. */
 async function bursts(world: FaultyWorld): Promise<void> {
   const { http, keepers, proxies } = world;
   await sleep(1_000);
@@ -28,7 +28,7 @@ async function bursts(world: FaultyWorld): Promise<void> {
   for (let i = 0; i < 5; i += 1) await burst(world);
 }
 
-/** One way is silent, all are reset again and again, then there is a moment of peace. */
+/** One connection is silent while all are reset repeatedly; then there are no faults for a moment. */
 async function burst({ http, proxies }: FaultyWorld): Promise<void> {
   const silent = http.random.pick(proxies);
   silent.set("both", { halfOpen: true });
@@ -40,8 +40,8 @@ async function burst({ http, proxies }: FaultyWorld): Promise<void> {
   await sleep(1_500);
 }
 
-describe("quiet execs under bursts of resets and of silence, on the way to the server and on that to the keeper", () => {
-  it("end with their real codes, run once, and leave no wedged connection behind", async () => {
+describe("quiet execs under bursts of resets and silence, between client and server and between server and keeper,", () => {
+  it("end with their real exit codes, run once, and leave no stuck connection behind", async () => {
     const world = await FaultyWorld.make({ boxes: 2, seed: 11, numbers: FAST });
     onTestFinished(() => world[Symbol.asyncDispose]());
     const { server } = world;
@@ -54,7 +54,7 @@ describe("quiet execs under bursts of resets and of silence, on the way to the s
     const quietMs = (i: number) => 6_000 + i * 600;
     await expectQuietExecsToEnd(world, { quietMs, timeoutMs: 1_000, faults: bursts });
 
-    // Every half minute the server looks for connections on which no request was ever finished.
+    // The server looks every half minute for connections on which no request was ever finished.
     await vi.waitFor(() => expect(look()).toEqual(before), { timeout: 70_000, interval: 250 });
     const check = server.client();
     const { execsStarted, execsEnded } = (await check.stats()).totals;

@@ -3,16 +3,16 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type ExecRun, type OutputChunk, OutputDroppedError } from "@holdfast/sdk";
 import { expect, it } from "vitest";
-import { LineReader, printer } from "./support/numbered-lines.ts";
-import { residentBytes } from "./support/observe.ts";
-import { TestServer } from "./support/server.ts";
+import { residentBytes } from "../support/server/observe.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { LineReader, printer } from "../support/workloads/numbered-lines.ts";
 
 const MIB = 1_048_576;
 const LINES = 1_024 * 1_024;
 const JOURNAL_CAP = 64 * MIB;
 const inMib = (bytes: number) => `${(bytes / MIB).toFixed(0)} MiB`;
 
-/** The most memory that processes have while `work` is under way, beyond what they have at its start. */
+/** Returns the peak memory growth of the processes while `work` is in progress. */
 async function growth<Result>(pids: number[], work: Promise<Result>): Promise<[Result, number[]]> {
   const before = pids.map(residentBytes);
   const most = [...before];
@@ -31,7 +31,7 @@ async function growth<Result>(pids: number[], work: Promise<Result>): Promise<[R
   }
 }
 
-/** As fast as it can; goes on from the floor where it fell behind all the same. */
+/** Reads as fast as possible; continues with the oldest output kept if it fell behind. */
 async function readFast(run: ExecRun): Promise<LineReader> {
   const reader = new LineReader();
   for await (const chunk of run.output({ onDropped: "skip" })) {
@@ -41,7 +41,7 @@ async function readFast(run: ExecRun): Promise<LineReader> {
   return reader;
 }
 
-/** A little now and then, until it is told that it fell behind. */
+/** Reads slowly, without holding the command back, until the server reports that it fell behind. */
 async function readSlowly(run: ExecRun): Promise<{ reader: LineReader; lastCursor: string }> {
   const reader = new LineReader();
   let lastCursor = "";
@@ -53,14 +53,14 @@ async function readSlowly(run: ExecRun): Promise<{ reader: LineReader; lastCurso
   return { reader, lastCursor };
 }
 
-/** Reads until it is told that output was dropped, and expects to be told from where on there is some. */
+/** Reads until the server reports dropped output, and expects the position of the oldest output left. */
 async function droppedAt(
   run: ExecRun,
   cursor: string | undefined,
   take: (chunk: OutputChunk) => Promise<void> = async () => undefined,
 ): Promise<OutputDroppedError> {
   try {
-    for await (const chunk of run.output({ cursor })) await take(chunk);
+    for await (const chunk of run.output({ cursor, hold: false })) await take(chunk);
   } catch (error) {
     expect(error).toBeInstanceOf(OutputDroppedError);
     const dropped = error as OutputDroppedError;
@@ -73,7 +73,7 @@ async function droppedAt(
 const durationOf = ({ startedAt, endedAt }: { startedAt: string | null; endedAt: string | null }) =>
   Date.parse(endedAt ?? "") - Date.parse(startedAt ?? "");
 
-it("a gigabyte of output fills neither memory nor disk, is not held up by a slow reader, and readers are told what they miss", async () => {
+it("a gigabyte of output fills neither memory nor disk, is not blocked by a slow reader that accepts gaps, and readers are informed of them", async () => {
   await using server = await TestServer.start();
   const client = server.client();
   const box = await client.sandboxes.create({ resources: { memoryMb: 256 } });
@@ -102,7 +102,7 @@ it("a gigabyte of output fills neither memory nor disk, is not held up by a slow
 
   expect(fast.last).toBe(LINES - 1);
   expect(slow.reader.last).toBeLessThan(LINES - 1);
-  // What it missed stays missed, and who asks for it after the end is told the last floor, which stays.
+  // Dropped output stays dropped: a request for it after the end returns the last floor, which no longer changes.
   const { floor } = await droppedAt(run, slow.lastCursor);
   const tail = new LineReader();
   tail.gap();

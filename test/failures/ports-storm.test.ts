@@ -2,16 +2,16 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it } from "vitest";
-import { FaultyWorld } from "./support/faulty-world.ts";
+import { FaultyWorld } from "../support/faults/faulty-world.ts";
 
-const PROGRAM = readFileSync(join(import.meta.dirname, "support", "web-program.py"));
+const PROGRAM = readFileSync(join(import.meta.dirname, "..", "support", "workloads", "web-program.py"));
 const REQUESTS = 1_000;
 const AT_ONCE = 50;
 const PORT = 3000;
-/** Far beyond what any of them takes: whatever has not ended by then hangs. */
+/** Far longer than any of these takes: a request that has not ended by then hangs. */
 const HANGS_MS = 60_000;
 
-it("a thousand requests through a port whose server is restarted and whose link is cut are each answered rightly or refused with a typed error", async () => {
+it("a thousand requests through a port whose server is restarted and whose link is cut are each answered correctly or refused with a typed error", async () => {
   const numbers = { linkRetryMaxMs: 200, portAnswerMs: 10_000 };
   await using world = await FaultyWorld.make({ boxes: 1, seed: 7, numbers });
   const { server } = world;
@@ -62,7 +62,7 @@ it("a thousand requests through a port whose server is restarted and whose link 
       };
       expect(error).toMatchObject({ retryable: true, dispatched: expect.stringMatching(/^(no|unknown)$/) });
       tally.errors[error.code] = (tally.errors[error.code] ?? 0) + 1;
-      // Nothing listens while the program begins anew.
+      // No process listens while the program restarts.
       await sleep(20);
     }
   };
@@ -78,7 +78,7 @@ it("a thousand requests through a port whose server is restarted and whose link 
   expect(tally.right).toBeGreaterThan(0);
   expect(tally.cuts).toBeGreaterThan(2);
 
-  // It serves on, and nothing of the storm is left: neither here nor in the keeper.
+  // The port keeps serving, and the storm left nothing in the server or the keeper.
   keeper.heal();
   await expect.poll(async () => (await ask("/n/9")).status, { timeout: 20_000 }).toBe(200);
   await expect.poll(() => keeper.tally.open, { timeout: 20_000 }).toBeLessThanOrEqual(2);

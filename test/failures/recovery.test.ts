@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const COUNT = 20;
 let server: TestServer;
@@ -9,7 +9,7 @@ beforeAll(async () => {
 afterAll(() => server[Symbol.asyncDispose]());
 
 describe("a server that is killed under running sandboxes", () => {
-  it("finds all of them again, proven, follows what runs and has the real code of what ended meanwhile", async () => {
+  it("recovers all sandboxes, proven, follows running execs, and has the real exit codes of ended execs", async () => {
     const before = server.client();
     const boxes = await Promise.all(
       Array.from({ length: COUNT }, (_, i) =>
@@ -58,7 +58,7 @@ describe("a server that is killed under running sandboxes", () => {
     after.close();
   });
 
-  it("leaves running sandboxes alone when it is told to stop, and takes them up at the next start", async () => {
+  it("leaves sandboxes running when it is stopped, and recovers them at the next start", async () => {
     const before = server.client();
     const box = await before.sandboxes.create({ name: "kept" });
     const run = await box.execs.start("sleep 1; echo through; exit 9");
@@ -76,7 +76,7 @@ describe("a server that is killed under running sandboxes", () => {
 
   it("is alone in its state directory", async () => {
     const { spawnSync } = await import("node:child_process");
-    const { MAIN } = await import("./support/server.ts");
+    const { MAIN } = await import("../support/server/test-server.ts");
     const second = spawnSync(process.execPath, [MAIN], {
       env: server.env,
       encoding: "utf8",

@@ -2,12 +2,18 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Counters } from "./support/counters.ts";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
-import { dieAt, INTO_STANDBY, OUT_OF_STANDBY, type SleepPoint } from "./support/sleep-crash.ts";
+import { sample } from "../setup/long.ts";
+import {
+  dieAt,
+  INTO_STANDBY,
+  OUT_OF_STANDBY,
+  type SleepPoint,
+} from "../support/crash/standby-crash-points.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { Counters } from "../support/workloads/counters.ts";
 
-const DYING = join(import.meta.dirname, "support", "dying-asleep.ts");
+const DYING = join(import.meta.dirname, "..", "support", "crash", "server-crashing-in-standby.ts");
 const PATIENCE_MS = 150_000;
 const soon = { timeout: 45_000, interval: 50 };
 
@@ -30,7 +36,7 @@ const checkpoints = () => {
   return existsSync(dir) ? readdirSync(dir).filter((name) => !name.includes(".")) : [];
 };
 
-/** Lets a server die at this point of what it is asked for; the next one has nothing to die of. */
+/** Makes a server die at this point of a request; the next server runs normally. */
 async function through(point: SleepPoint, order: (box: Sandbox) => Promise<unknown>): Promise<Holdfast> {
   await server.kill("SIGTERM");
   await server.start({ main: DYING, env: dieAt(point) });
@@ -43,7 +49,7 @@ async function through(point: SleepPoint, order: (box: Sandbox) => Promise<unkno
   return server.client();
 }
 
-/** Awake and proven, or in standby with a checkpoint: never neither, never both. */
+/** Expects either a proven running sandbox or standby with a checkpoint, never neither or both. */
 async function settled(client: Holdfast): Promise<string> {
   return vi.waitFor(async () => {
     const { info } = await client.sandboxes.get(id);
@@ -64,8 +70,8 @@ async function goesOn(client: Holdfast): Promise<void> {
 }
 
 describe.skipIf(!memoryStandby)("a server that is killed on the way into standby", () => {
-  it.each(INTO_STANDBY.map((point) => ({ point })))(
-    "$point leaves a sandbox that is awake or asleep, with its memory",
+  it.each(sample(INTO_STANDBY, 3).map((point) => ({ point })))(
+    "$point leaves a sandbox that is awake or suspended, with its memory",
     async ({ point }) => {
       const client = await through(point, (box) => box.standby());
       await settled(client);
@@ -77,8 +83,8 @@ describe.skipIf(!memoryStandby)("a server that is killed on the way into standby
 });
 
 describe.skipIf(!memoryStandby)("a server that is killed on the way out of standby", () => {
-  it.each(OUT_OF_STANDBY.map((point) => ({ point })))(
-    "$point leaves a sandbox that is awake or asleep, with its memory",
+  it.each(sample(OUT_OF_STANDBY, 3).map((point) => ({ point })))(
+    "$point leaves a sandbox that is awake or suspended, with its memory",
     async ({ point }) => {
       const before = server.client();
       const info = await (await before.sandboxes.get(id)).standby();

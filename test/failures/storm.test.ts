@@ -3,14 +3,15 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ExecRun, Sandbox } from "@holdfast/sdk";
 import { expect, it, onTestFinished, vi } from "vitest";
-import { FAST, FaultyWorld } from "./support/faulty-world.ts";
-import { atRest, descriptorKinds, processesBeside } from "./support/observe.ts";
-import { Random } from "./support/random.ts";
+import { isLong } from "../setup/long.ts";
+import { FAST, FaultyWorld } from "../support/faults/faulty-world.ts";
+import { Random } from "../support/faults/random.ts";
+import { atRest, descriptorKinds, processesBeside } from "../support/server/observe.ts";
 
-const EXECS = Number(process.env.HOLDFAST_STORM ?? 5_000);
+const EXECS = Number(process.env.HOLDFAST_STORM ?? (isLong ? 5_000 : 600));
 const CONCURRENCY = 32;
 const BOXES = 4;
-/** What the execs print pieces of. */
+/** The data of which the execs print slices. */
 const DATA = Buffer.from(Array.from({ length: 10_000 }, (_, i) => `${i} `).join(""));
 
 interface Job {
@@ -38,7 +39,7 @@ async function bytesOf(run: ExecRun): Promise<Buffer> {
   return Buffer.concat(pieces);
 }
 
-/** How it ended, and whether it printed what it had to. */
+/** Returns the status, the exit code, and whether the output was right. */
 async function outcomeOf(
   box: Sandbox,
   job: Job,
@@ -70,10 +71,10 @@ const expected = ({ kind, exitCode }: Job): [string, number | null, boolean] => 
 };
 
 const FAULTS = ["delay", "throttle", "cut", "reset", "one-sided reset", "half-open", "refuse"] as const;
-/** What a caller is not told of holds it up for its own timeout of many seconds, and so comes that rarely. */
+/** A silent loss delays a caller by its own timeout of seconds, so only one turn in this many causes one. */
 const SILENT_CALLS_EVERY = 30;
 
-/** Anything that happens to networks, at any time, until it is told to stop. */
+/** Injects random network faults until aborted. */
 async function storm(world: FaultyWorld, random: Random, over: AbortSignal): Promise<void> {
   for (let turn = 1; !over.aborted; turn += 1) {
     if (turn % SILENT_CALLS_EVERY === 0) world.http.set(random.pick(["down", "both"]), { halfOpen: true });
@@ -112,13 +113,13 @@ async function strike(world: FaultyWorld, fault: (typeof FAULTS)[number], random
   }
 }
 
-/** Names with a dot are empty files that keepers have in stock. */
+/** Names that begin with a dot are empty files that keepers prepare in advance. */
 const journalsOf = (world: FaultyWorld): string[] =>
   world.ids
     .flatMap((id) => readdirSync(join(world.server.dir, "sandboxes", id, "control", "journals")))
     .filter((name) => !name.startsWith("."));
 
-it(`${EXECS} execs in a storm of faults have ${EXECS} right outcomes, and nothing is left of them`, async () => {
+it(`${EXECS} execs in a storm of faults have ${EXECS} right outcomes, and leave nothing behind`, async () => {
   const random = Random.fromEnvironment();
   console.log(`storm: HOLDFAST_SEED=${random.seed}`);
   const world = await FaultyWorld.make({ boxes: BOXES, seed: random.seed, numbers: FAST });
@@ -166,7 +167,7 @@ it(`${EXECS} execs in a storm of faults have ${EXECS} right outcomes, and nothin
     ran.push(...(await box.files.readText("/tmp/ran")).trim().split("\n"));
   const seen = new Set(ran);
   expect(seen.size).toBe(ran.length);
-  // Only an exec that was cancelled, or ran out of time, may not have got as far as its first line.
+  // Only an exec that was cancelled, or ran out of time, may have ended before its first line.
   const unheard = jobs.filter(({ number }) => !seen.has(String(number)));
   expect(unheard.filter(({ kind }) => kind !== "cancel" && kind !== "timeout")).toEqual([]);
   const { totals, execsRunning, links } = await direct.stats();

@@ -2,8 +2,8 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import type { OutputChunk } from "@holdfast/sdk";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { FaultProxy } from "./support/fault-proxy.ts";
-import { CLI, TestServer } from "./support/server.ts";
+import { FaultProxy } from "../support/faults/fault-proxy.ts";
+import { CLI, TestServer } from "../support/server/test-server.ts";
 
 async function served(numbers: Record<string, number>) {
   const server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify(numbers) });
@@ -21,8 +21,8 @@ async function textOf(chunks: AsyncIterable<OutputChunk>): Promise<string> {
 
 const HTTP_FORMS = ["application/x-ndjson", "text/event-stream", "application/octet-stream"];
 
-describe("readers of a quiet exec whose connection dies without a word", () => {
-  it("give their places back and are counted; one that is still there reads on when it can", async () => {
+describe("readers of a quiet exec whose connection goes silent", () => {
+  it("are disconnected and counted; a live reader continues when it can", async () => {
     const { server, client, box } = await served({
       streamKeepaliveMs: 300,
       httpStallMs: 2_000,
@@ -59,12 +59,12 @@ describe("readers of a quiet exec whose connection dies without a word", () => {
   }, 120_000);
 });
 
-describe("a reader that is there", () => {
+describe("a live reader", () => {
   const COUNT = 40;
   const COMMAND = `for i in $(seq ${COUNT}); do echo $i; sleep 0.1; done`;
   const LINES = Array.from({ length: COUNT }, (_, i) => `${i + 1}\n`).join("");
 
-  it("does not notice that its stream ends by age and is taken up again, in the SDK and in the CLI", async () => {
+  it("is not affected when its stream ends by age and is resumed, in the SDK and in the CLI", async () => {
     const { server, client, box } = await served({ streamKeepaliveMs: 100, streamMaxMs: 500 });
     const run = await box.execs.start(COMMAND);
     const cli = promisify(execFile)(process.execPath, [CLI, "exec", "box", "--", "sh", "-c", COMMAND], {

@@ -3,13 +3,13 @@ import { createHash, randomBytes } from "node:crypto";
 import { promisify } from "node:util";
 import type { ExecRun, Holdfast, OutputChunk, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { FaultyWorld } from "./support/faulty-world.ts";
-import { processesBeside } from "./support/observe.ts";
-import { CLI, TestServer } from "./support/server.ts";
+import { FaultyWorld } from "../support/faults/faulty-world.ts";
+import { processesBeside } from "../support/server/observe.ts";
+import { CLI, TestServer } from "../support/server/test-server.ts";
 
 const execFile = promisify(execFileWithCallback);
 
-/** A bound for what has to happen at once, far from any noise and farther from what it would take otherwise. */
+/** A bound for immediate results: far above scheduling noise, and far below the wait of a broken implementation. */
 const AT_ONCE_MS = 20_000;
 const soon = { timeout: 30_000, interval: 50 };
 
@@ -26,6 +26,16 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]();
 });
 
+/** Writes to stdout and stderr in turn, each time after the keeper has read everything that was written before. */
+const ALTERNATING = `
+import fcntl, os, struct, termios, time
+unread = lambda fd: struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+for i in range(1, 31):
+    for fd, name in ((1, "out"), (2, "err")):
+        os.write(fd, f"{name}-{i}\\n".encode())
+        while unread(fd) > 0: time.sleep(0.001)
+`;
+
 const commandLines = (of: Sandbox = box): string => processesBeside(server.keeperPid(of.id)).join("\n");
 
 async function chunksOf(run: ExecRun, options: { follow?: boolean } = {}): Promise<OutputChunk[]> {
@@ -36,6 +46,12 @@ async function chunksOf(run: ExecRun, options: { follow?: boolean } = {}): Promi
 const bytesOf = async (run: ExecRun, options: { follow?: boolean } = {}): Promise<Buffer> =>
   Buffer.concat((await chunksOf(run, options)).map(({ data }) => data));
 
+/** Keeps every processor of the machine busy until it is disposed of. */
+async function busy(): Promise<AsyncDisposable> {
+  const load = await box.execs.start("for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait");
+  return { [Symbol.asyncDispose]: async () => void (await load.cancel()) };
+}
+
 async function within<Result>(ms: number, work: Promise<Result>): Promise<Result> {
   const startedAt = performance.now();
   const result = await work;
@@ -43,14 +59,14 @@ async function within<Result>(ms: number, work: Promise<Result>): Promise<Result
   return result;
 }
 
-describe("what a command says", () => {
-  it("comes through a here-document as it was written", async () => {
+describe("the output of a command", () => {
+  it("is unchanged by a here-document", async () => {
     const text = "a 'quoted' \"text\" with $HOME, `ticks` and \\ backslashes\n\n  and blanks";
     const result = await box.exec(`cat <<'END'\n${text}\nEND\necho after`);
     expect(result).toMatchObject({ exitCode: 0, stdout: `${text}\nafter\n` });
   });
 
-  it("may be nothing at all", async () => {
+  it("may be empty", async () => {
     const run = await box.execs.start("true");
     expect(await run.result()).toMatchObject({ exitCode: 0, stdout: "", stderr: "", truncated: false });
     expect(await chunksOf(run)).toEqual([]);
@@ -60,13 +76,13 @@ describe("what a command says", () => {
     expect(await box.exec("printf 'one\\ntwo'")).toMatchObject({ stdout: "one\ntwo", truncated: false });
   });
 
-  it("may go nowhere, because the command closed its stdout", async () => {
+  it("may be lost if the command closed its stdout", async () => {
     const result = await box.exec("exec >&-; echo lost; echo heard >&2; exit 3");
     expect(result).toMatchObject({ exitCode: 3, stdout: "" });
     expect(result.stderr).toContain("heard\n");
   });
 
-  it("may be no text: the bytes are exact", async () => {
+  it("may be binary: the bytes are exact", async () => {
     const bytes = Buffer.from(Array.from({ length: 4_096 }, (_, i) => (i * 7 + (i >> 8)) % 256));
     await box.files.write("/tmp/bytes", bytes);
     const run = await box.execs.start("cat /tmp/bytes");
@@ -74,10 +90,8 @@ describe("what a command says", () => {
     expect((await run.result()).stdout).toContain("\ufffd");
   });
 
-  it("keeps the order of time between stdout and stderr", async () => {
-    const run = await box.execs.start(
-      "for i in $(seq 1 30); do echo out-$i; sleep 0.01; echo err-$i >&2; sleep 0.01; done",
-    );
+  it("keeps the order between stdout and stderr if the keeper has read one before the other is written", async () => {
+    const run = await box.execs.start(["/usr/bin/python3", "-c", ALTERNATING]);
     const chunks = await chunksOf(run);
     const right = Array.from({ length: 30 }, (_, i) => [`out-${i + 1}\n`, `err-${i + 1}\n`]).flat();
     expect(chunks.map(({ text }) => text).join("")).toBe(right.join(""));
@@ -85,14 +99,39 @@ describe("what a command says", () => {
     expect(times).toEqual(times.toSorted((a, b) => a - b));
   });
 
-  it("is whole where it comes from many at once", async () => {
+  it("keeps the order of what was written behind output that a reader has received, on a busy machine too", async () => {
+    await using _load = await busy();
+    const script = "for i in 1 2 3 4 5 6 7 8; do echo out-$i; read go; echo err-$i >&2; read go; done";
+    const run = await box.execs.start(script, { openStdin: true });
+    let text = "";
+    for await (const chunk of run.output()) {
+      text += chunk.text;
+      await run.write("go\n");
+    }
+    const right = Array.from({ length: 8 }, (_, i) => `out-${i + 1}\nerr-${i + 1}\n`);
+    expect(text).toBe(right.join(""));
+  });
+
+  it("keeps the order of each stream, and the exact order of both if they are one pipe, on a busy machine too", async () => {
+    await using _load = await busy();
+    const script = "i=0; while [ $i -lt 3000 ]; do echo out-$i; echo err-$i >&2; i=$((i+1)); done";
+    const lines = (name: string) => Array.from({ length: 3_000 }, (_, i) => `${name}-${i}\n`);
+    const apart = await box.exec(script);
+    expect(apart.stdout).toBe(lines("out").join(""));
+    expect(apart.stderr).toBe(lines("err").join(""));
+    const errors = lines("err");
+    const both = lines("out").flatMap((line, i) => [line, errors[i]]);
+    expect((await box.exec(`exec 2>&1; ${script}`)).stdout).toBe(both.join(""));
+  });
+
+  it("is complete when many processes write at once", async () => {
     const result = await box.exec("for i in $(seq 1 40); do (echo line-$i) & done; wait");
     const lines = result.stdout.trim().split("\n").sort();
     expect(lines).toEqual(Array.from({ length: 40 }, (_, i) => `line-${i + 1}`).sort());
   });
 });
 
-describe("what a command is given", () => {
+describe("the input of a command", () => {
   it("may be an argument of 64 KB, and a command of 64 KB", async () => {
     const long = "x".repeat(65_536);
     expect((await box.exec(["/usr/bin/printf", "%s", long])).stdout).toBe(long);
@@ -104,12 +143,12 @@ describe("what a command is given", () => {
     expect((await box.exec('printf %s "$TRAP"', { env: { TRAP: value } })).stdout).toBe(value);
   });
 
-  it("has an end of stdin where nobody has one for it", async () => {
+  it("has an empty stdin by default", async () => {
     const result = await within(AT_ONCE_MS, box.exec("cat; echo done"));
     expect(result).toMatchObject({ exitCode: 0, stdout: "done\n" });
   });
 
-  it("is stdin to its end, and no more than it reads", async () => {
+  it("is its whole stdin, and unread stdin does not block it", async () => {
     expect((await box.exec("wc -c", { stdin: "x".repeat(1_000_000) })).stdout.trim()).toBe("1000000");
     const run = await box.execs.start("head -c 5; echo; exit 4", { openStdin: true });
     await run.writeStdin("12345");
@@ -117,35 +156,35 @@ describe("what a command is given", () => {
   });
 });
 
-describe("why a command did not run", () => {
+describe("the failure of a command that", () => {
   it.each([
     ["is not found", ["/no/such/command"], {}, 127, "not_found"],
     ["is not executable", ["/etc/passwd"], {}, 126, "not_executable"],
     ["has no such working directory", ["true"], { cwd: "/no/such/directory" }, 126, "cwd"],
     ["has no such user", ["true"], { user: "nobody-of-that-name" }, 126, "user"],
-  ])("%s is told apart by code and cause", async (_name, argv, options, exitCode, code) => {
+  ])("%s is identified by exit code and cause", async (_name, argv, options, exitCode, code) => {
     const result = await box.exec(argv, options);
     expect(result).toMatchObject({ status: "exited", exitCode, cause: { code } });
     expect(result.stderr).not.toBe("");
   });
 
-  it("in a shell is the shell's own code", async () => {
+  it("runs in a shell has the shell's own exit code", async () => {
     expect(await box.exec("no-such-command")).toMatchObject({ exitCode: 127, cause: null });
     expect(await box.exec("/etc/passwd")).toMatchObject({ exitCode: 126, cause: null });
   });
 
-  it("is none where it ended by a signal: that is named", async () => {
+  it("ended by a signal names the signal", async () => {
     const result = await box.exec("kill -SEGV $$");
     expect(result).toMatchObject({ status: "exited", exitCode: null, signal: "SIGSEGV" });
   });
 });
 
-describe("what a command leaves behind", () => {
+describe("a process that outlives its command", () => {
   it.each([
     ["a background child", "sleep 3001 & echo started", "sleep 3001"],
     ["a daemon", "nohup setsid sleep 3002 >/dev/null 2>&1 & echo started", "sleep 3002"],
     ["a grandchild that holds the pipes", "(setsid sh -c 'sleep 3003 & wait' &); echo started", "sleep 3003"],
-  ])("%s doesn't hold its exec, and lives on", async (_name, command, left) => {
+  ])("%s does not delay the end of its exec, and keeps running", async (_name, command, left) => {
     const run = await box.execs.start(command);
     const result = await within(AT_ONCE_MS, run.result());
     expect(result).toMatchObject({ status: "exited", exitCode: 0, stdout: "started\n" });
@@ -154,14 +193,14 @@ describe("what a command leaves behind", () => {
     await vi.waitFor(() => expect(commandLines()).not.toContain(left), soon);
   });
 
-  it("a child's later output is journaled behind the result, and can be read", async () => {
+  it("a child's later output is journaled after the result, and can be read", async () => {
     const run = await box.execs.start("(sleep 2; echo late) & echo early");
     expect(await within(AT_ONCE_MS, run.result())).toMatchObject({ exitCode: 0, stdout: "early\n" });
     await vi.waitFor(async () => expect((await bytesOf(run)).toString()).toBe("early\nlate\n"), soon);
     expect(await run.result()).toMatchObject({ exitCode: 0, stdout: "early\nlate\n" });
   });
 
-  it("starting it detached answers at once, and it goes on", async () => {
+  it("a detached start answers at once, and the command keeps running", async () => {
     const started = server.fetch(`/v1/sandboxes/${box.id}/execs`, {
       method: "POST",
       headers: { "content-type": "application/json" },
@@ -173,7 +212,7 @@ describe("what a command leaves behind", () => {
     expect((await (await client.execs.get("detached")).result()).exitCode).toBe(6);
   });
 
-  it("the CLI starts it detached and says its id at once", async () => {
+  it("a detached start in the CLI prints the exec's id at once", async () => {
     const argv = [CLI, "exec", "--detach", "traps", "--", "sh", "-c", "sleep 2; echo behind; exit 6"];
     const { stdout } = await within(AT_ONCE_MS, execFile(process.execPath, argv, { env: server.env }));
     const run = await client.execs.get(stdout.trim());
@@ -182,7 +221,7 @@ describe("what a command leaves behind", () => {
   });
 });
 
-/** Everything that likes to survive: own sessions, double forks, empty environments, deaf ears. */
+/** Processes that tend to survive a kill: own sessions, double forks, empty environments, ignored signals. */
 const SURVIVORS = [
   "setsid sleep 4001 &",
   "(setsid sh -c 'sleep 4002 & sleep 4003' &)",
@@ -193,13 +232,13 @@ const SURVIVORS = [
   "trap '' TERM INT HUP; echo up; sleep 4009",
 ].join("\n");
 
-describe("an end that is asked for", () => {
+describe("an end on request", () => {
   it.each(["timeout", "cancel"] as const)(
-    "by %s leaves no process of the tree, harms no other, and the next exec works at once",
+    "by %s leaves no process of the tree, affects no other, and the next exec works at once",
     async (how) => {
       const bystander = await box.execs.start("echo here; sleep 4100; exit 1");
       const run = await box.execs.start(SURVIVORS, how === "timeout" ? { timeoutMs: 8_000 } : {});
-      // Its last line says "up": by then all before it were begun.
+      // The last line prints "up" after all others were started.
       await vi.waitFor(
         async () => expect((await bytesOf(run, { follow: false })).toString()).toBe("up\n"),
         soon,
@@ -221,8 +260,8 @@ describe("an end that is asked for", () => {
   );
 });
 
-describe("an end that nobody asked for", () => {
-  it("for want of memory says so, also where only a child was killed", async () => {
+describe("an unrequested end", () => {
+  it("by the out-of-memory killer is reported, even if only a child was killed", async () => {
     const small = await client.sandboxes.create({ resources: { memoryMb: 64 } });
     const hog = `/usr/bin/python3 -c "x = bytearray(512 << 20)"`;
     expect(await small.exec(`echo before; ${hog}; exit $?`)).toMatchObject({
@@ -235,7 +274,7 @@ describe("an end that nobody asked for", () => {
     await small.delete();
   });
 
-  it("because its sandbox was deleted is an outcome of its own, with the output so far, after the sandbox is gone", async () => {
+  it("because its sandbox was deleted has its own outcome, and the output so far stays readable", async () => {
     const doomed = await client.sandboxes.create();
     const ended = await doomed.exec("echo whole; exit 5");
     const run = await doomed.execs.start("echo so far; sleep 100");

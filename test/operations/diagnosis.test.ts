@@ -2,13 +2,13 @@ import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import type { CreateSandbox, Diagnosis, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { TestServer } from "./support/server.ts";
-import { bring, type Trouble } from "./support/troubles.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { bring, type Trouble } from "../support/workloads/troubles.ts";
 
 let server: TestServer;
 let client: Holdfast;
 beforeAll(async () => {
-  // What heals by itself is shown elsewhere; here it stays as it is long enough to be looked at.
+  // Healing, which healing.test.ts covers, is delayed until the diagnosis is done.
   server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify({ healAfterMs: 3_600_000 }) });
   client = server.client();
 });
@@ -19,28 +19,28 @@ afterAll(async () => {
 
 interface Scene {
   options?: CreateSandbox;
-  /** What the sandbox is doing when it is looked at. */
+  /** Starts the activity that is to be diagnosed. */
   set(box: Sandbox): Promise<void>;
   windowMs?: number;
 }
 
-/** The diagnosis of a sandbox in trouble, once it names the trouble; the last one where it never does. */
+/** Returns the diagnosis of a sandbox once it names the problem, or the last diagnosis if it never does. */
 async function diagnosed(scene: Scene, kind: string): Promise<Diagnosis> {
   const box = await client.sandboxes.create({ labels: { task_id: "test" }, ...scene.options });
   try {
     await scene.set(box);
-    let told: Diagnosis | undefined;
+    let diagnosis: Diagnosis | undefined;
     await vi
       .waitFor(
         async () => {
-          told = await box.diagnose({ windowMs: scene.windowMs ?? 2_000 });
-          expect(told.findings[0]?.kind).toBe(kind);
+          diagnosis = await box.diagnose({ windowMs: scene.windowMs ?? 2_000 });
+          expect(diagnosis.findings[0]?.kind).toBe(kind);
         },
         { timeout: 40_000, interval: 100 },
       )
       .catch(() => undefined);
-    if (told === undefined) throw new Error("there is no diagnosis");
-    return told;
+    if (diagnosis === undefined) throw new Error("there is no diagnosis");
+    return diagnosis;
   } finally {
     await box.delete();
   }
@@ -71,7 +71,7 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
   [
     "a memory leak",
     "memory_leak",
-    /memory leak looks: \d+ MB in/,
+    /memory leak: \d+ MB in/,
     { set: program("leak"), windowMs: 10_000, options: { resources: { memoryMb: 2_048 } } },
   ],
   [
@@ -86,11 +86,11 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
       },
     },
   ],
-  ["a zombie maker", "zombies", /30 dead processes.*zombies/, { set: program("zombies") }],
+  ["a zombie maker", "zombies", /30 zombie processes/, { set: program("zombies") }],
   [
     "a full disk",
     "disk_full",
-    /disk is full/,
+    /disk of the sandbox is full/,
     {
       options: { resources: { diskMb: 64 } },
       set: async (box) => {
@@ -101,7 +101,7 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
   [
     "as many processes as it may have",
     "pid_limit",
-    /as many processes as it may have/,
+    /reached its process limit/,
     {
       options: { resources: { pids: 24 } },
       set: run("i=0; while [ $i -lt 22 ]; do sleep 1000 & i=$((i+1)); done; wait"),
@@ -116,7 +116,7 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
   [
     "a root that was unmounted",
     "mount_gone",
-    /mount of it is gone.*root/,
+    /mount of the sandbox is gone.*root/,
     {
       set: async (box) => void execFileSync("umount", ["-l", join(server.dir, "sandboxes", box.id, "root")]),
     },
@@ -124,7 +124,7 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
   [
     "commands that time out",
     "repeated_timeouts",
-    /time out again and again: 3/,
+    /keep timing out: 3/,
     {
       set: async (box) => {
         for (let i = 0; i < 3; i += 1) await box.exec("sleep 10", { timeoutMs: 50 });
@@ -134,30 +134,30 @@ const SCENES: readonly [what: string, kind: string, words: RegExp, scene: Scene]
   [
     "a healthy compile job",
     "working",
-    /It works/,
+    /sandbox is working/,
     {
       set: run(
         `cd /home/user; i=0; while [ $i -lt 400 ]; do echo "int f$i(int x){return x*$i;}"; i=$((i+1)); done > a.c; while :; do gcc -O2 -c a.c; done`,
       ),
     },
   ],
-  ["a command that sleeps", "idle", /time to pass/, { set: run("sleep 1000") }],
-  ["nothing", "idle", /nothing to do/, { set: async () => undefined }],
+  ["a command that sleeps", "idle", /for a timer/, { set: run("sleep 1000") }],
+  ["nothing", "idle", /serving and idle/, { set: async () => undefined }],
 ];
 
 describe("a diagnosis", () => {
   it.each(SCENES)("names %s: %s", async (_what, kind, words, scene) => {
-    const told = await diagnosed(scene, kind);
-    expect(told.findings.map((finding) => finding.kind).slice(0, 1)).toEqual([kind]);
-    expect(told.summary).toMatch(words);
-    expect(told.windowMs).toBeLessThanOrEqual(12_000);
-    const [first] = told.findings;
+    const diagnosis = await diagnosed(scene, kind);
+    expect(diagnosis.findings.map((finding) => finding.kind).slice(0, 1)).toEqual([kind]);
+    expect(diagnosis.summary).toMatch(words);
+    expect(diagnosis.windowMs).toBeLessThanOrEqual(12_000);
+    const [first] = diagnosis.findings;
     expect(first?.evidence.join()).not.toContain(server.dir);
     expect(first?.holdfast).not.toBe("");
     expect(first?.you.length).toBeGreaterThan(0);
   });
 
-  it("calls a compile job stuck at no moment of it", async () => {
+  it("never reports a running compile job as stuck", async () => {
     const box = await client.sandboxes.create({ labels: { task_id: "test" } });
     await run(
       `cd /home/user; echo 'int main(void){return 0;}' > a.c; while :; do gcc -O2 a.c -o a && ./a; done`,
@@ -169,7 +169,7 @@ describe("a diagnosis", () => {
     await box.delete();
   });
 
-  it("wakes nobody, and says so of a sandbox that sleeps", async () => {
+  it("reports a sleeping sandbox as such without waking it", async () => {
     const box = await client.sandboxes.create();
     await box.standby();
     expect((await box.diagnose()).findings[0]?.kind).toBe("asleep");
@@ -179,8 +179,8 @@ describe("a diagnosis", () => {
   });
 });
 
-describe("the figures of a sandbox", () => {
-  it("tell who uses what, and what each process waits for", async () => {
+describe("the usage of a sandbox", () => {
+  it("shows what each process uses and waits for", async () => {
     const box = await client.sandboxes.create({ resources: { memoryMb: 256 } });
     await box.execs.start("while :; do :; done", { id: "spinning" });
     await box.execs.start("sleep 1000", { id: "sleeping" });

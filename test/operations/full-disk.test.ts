@@ -1,10 +1,10 @@
-/** One sandbox against the disk of all. The state directory lies on a small disk of its own. */
+/** One sandbox fills the disk that all share. The state directory is on a small separate disk. */
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
-import { LoopDisk } from "./support/loop-disk.ts";
-import { TestServer } from "./support/server.ts";
+import { LoopDisk } from "../support/chaos/loop-disk.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const MB = 1_048_576;
 const NUMBERS = {
@@ -13,7 +13,7 @@ const NUMBERS = {
   diskGuardEveryMs: 200,
   observeEveryMs: 1_000,
 };
-/** Some hundred MB a second at most, so that the disk is low for a while before it is full. */
+/** Fills the disk at some hundred MB per second at most, so that the disk is low for a while before it is full. */
 const FILLING = "i=0; while :; do head -c 16M /dev/zero > ~/fill-$i; i=$((i+1)); sleep 0.05; done";
 const SOON = { timeout: 30_000, interval: 100 };
 
@@ -67,7 +67,7 @@ describe("a sandbox that fills the disk", () => {
     before = await lastEvent();
   });
 
-  it("is frozen and named when it has no disk of its own; its neighbours work on and can be deleted, and so can it", async () => {
+  it("is frozen and named if it has no disk of its own; it and its neighbours, which keep running, can be deleted", async () => {
     const [filler, neighbour, other] = await Promise.all([
       client.sandboxes.create({ name: "filler" }),
       client.sandboxes.create(),
@@ -100,7 +100,7 @@ describe("a sandbox that fills the disk", () => {
     await gone(neighbour);
   });
 
-  it("is stopped by the end of its own disk when it has one, and by nothing else; nobody notices", async () => {
+  it("fills only its own disk if it has one, without effect on other sandboxes", async () => {
     const [filler, neighbour] = await Promise.all([
       client.sandboxes.create({ resources: { diskMb: 64 } }),
       client.sandboxes.create({ resources: { diskMb: 64 } }),
@@ -122,7 +122,7 @@ describe("a sandbox that fills the disk", () => {
     await Promise.all([gone(filler), gone(neighbour)]);
   });
 
-  it("keeps no delete from being done and recorded, not even when the last block is taken and the server is killed", async () => {
+  it("does not prevent a delete, even if the last block is used and the server is killed", async () => {
     const boxes = await Promise.all(
       [{}, {}, {}, { diskMb: 48 }].map((resources) => client.sandboxes.create({ resources })),
     );
@@ -146,14 +146,14 @@ describe("a sandbox that fills the disk", () => {
     await vi.waitFor(async () => gone(await client.sandboxes.create()), SOON);
   });
 
-  it("keeps no server from starting, however the last one ended, and can then be deleted", async () => {
+  it("does not prevent a server from starting, and can then be deleted", async () => {
     const { id } = await client.sandboxes.create();
     const filler = () => client.sandboxes.get(id);
     for (const signal of ["SIGTERM", "SIGKILL"] as const) {
       const command = "while :; do cat /dev/zero >> ~/fill; sleep 0.01; done";
       const run = await (await filler()).execs.start(command);
       await server.kill("SIGKILL");
-      // What the last server had set aside for its commits was used up long ago.
+      // The space that the last server reserved for its commits is removed.
       rmSync(join(server.dir, "holdfast.db.ballast"), { force: true });
       await vi.waitFor(() => expect(disk.freeBytes).toBe(0), SOON);
       await restarted();

@@ -3,9 +3,9 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { CreateSandbox, Event, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
-/** The steps of earnest, closer together. */
+/** The default steps of healing, at shorter intervals. */
 const QUICK = {
   observeEveryMs: 500,
   maintainEveryMs: 500,
@@ -18,7 +18,7 @@ const QUICK = {
   restartsMax: 2,
   linkDeadMs: 2_000,
   heartbeatMs: 500,
-  /** It thaws what it finds frozen, too. */
+  /** The disk guard is disabled, because it would thaw frozen sandboxes. */
   diskGuardEveryMs: 3_600_000,
 };
 
@@ -81,25 +81,22 @@ const BREAKS: readonly [what: string, step: string, breakIt: (box: Sandbox) => v
   ],
 ];
 
-describe("a sandbox that does not serve is healed without a person", () => {
-  it.each(BREAKS)(
-    "%s, by %s: memory, files and commands under way are kept",
-    async (_what, step, breakIt) => {
-      await withBox({}, async (box) => {
-        const run = await box.execs.start("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done; exit 7");
-        await box.exec("echo here > kept");
-        const { generation } = await box.refresh();
-        breakIt(box);
-        await eventually(async () => expect((await healsOf(box)).length).toBe(1));
-        expect((await healsOf(box))[0]?.data).toMatchObject({ by: step });
-        expect(await box.refresh()).toMatchObject({ status: "ready", generation, recovery: null });
-        expect((await box.exec("cat kept")).stdout).toBe("here\n");
-        expect(await run.result()).toMatchObject({ status: "exited", exitCode: 7 });
-      });
-    },
-  );
+describe("an unresponsive sandbox is healed automatically", () => {
+  it.each(BREAKS)("%s, by %s: memory, files and running commands are kept", async (_what, step, breakIt) => {
+    await withBox({}, async (box) => {
+      const run = await box.execs.start("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done; exit 7");
+      await box.exec("echo here > kept");
+      const { generation } = await box.refresh();
+      breakIt(box);
+      await eventually(async () => expect((await healsOf(box)).length).toBe(1));
+      expect((await healsOf(box))[0]?.data).toMatchObject({ by: step });
+      expect(await box.refresh()).toMatchObject({ status: "ready", generation, recovery: null });
+      expect((await box.exec("cat kept")).stdout).toBe("here\n");
+      expect(await run.result()).toMatchObject({ status: "exited", exitCode: 7 });
+    });
+  });
 
-  it("is told step by step, with what is done next and when", async () => {
+  it("each healing step is reported, with the next step and its time", async () => {
     await withBox({}, async (box) => {
       process.kill(server.keeperPid(box.id), "SIGSTOP");
       const recovery = await eventually(async () => {
@@ -115,7 +112,7 @@ describe("a sandbox that does not serve is healed without a person", () => {
     });
   });
 
-  it("a keeper that died, by a cold start where its policy says so", async () => {
+  it("a dead keeper, by a cold start if its policy says so", async () => {
     await withBox({ lifecycle: { onMemoryLoss: "cold-start" } }, async (box) => {
       await box.exec("echo here > kept");
       process.kill(server.keeperPid(box.id), "SIGKILL");
@@ -127,7 +124,7 @@ describe("a sandbox that does not serve is healed without a person", () => {
   });
 });
 
-/** Stops the keeper again as soon as it is let go on, until it is over. */
+/** Stops the keeper again whenever it is continued, until disposed. */
 function keepStopped(box: Sandbox): Disposable {
   const pid = server.keeperPid(box.id);
   const timer = setInterval(() => {
@@ -140,8 +137,8 @@ function keepStopped(box: Sandbox): Disposable {
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
-describe("what can't be healed", () => {
-  it("fails with everything kept: its files can be read, and a restart brings it back", async () => {
+describe("a sandbox that cannot be healed", () => {
+  it("fails with its files readable, and a restart recovers it", async () => {
     await withBox({}, async (box) => {
       await box.exec("echo here > kept");
       const run = await box.execs.start("sleep 1000");
@@ -162,7 +159,7 @@ describe("what can't be healed", () => {
     });
   });
 
-  it("delays no other: one is healed while another can't be", async () => {
+  it("does not delay the healing of another sandbox", async () => {
     await withBox({}, async (bad) => {
       await withBox({}, async (good) => {
         using _hold = keepStopped(bad);
@@ -174,7 +171,7 @@ describe("what can't be healed", () => {
     });
   });
 
-  it("is not restarted for ever: one that breaks again and again is failed", async () => {
+  it("fails after a limited number of restarts", async () => {
     await withBox({ lifecycle: { onMemoryLoss: "cold-start" } }, async (box) => {
       let killed = 0;
       await eventually(async () => {
@@ -192,7 +189,7 @@ describe("what can't be healed", () => {
     });
   });
 
-  it("is broken off like a circuit where gentle steps have to be taken again and again", async () => {
+  it("is stopped by the circuit breaker if gentle steps are needed repeatedly", async () => {
     await withBox({}, async (box) => {
       for (let time = 1; time <= QUICK.healsMax; time += 1) {
         process.kill(server.keeperPid(box.id), "SIGSTOP");
@@ -205,8 +202,8 @@ describe("what can't be healed", () => {
   });
 });
 
-describe("what is no evidence of not serving starts nothing", () => {
-  it("CPU at 100 % and at 0", async () => {
+describe("healing does not start because of", () => {
+  it("CPU usage of 100 % or 0 %", async () => {
     await withBox({}, async (box) => {
       await box.execs.start("while :; do :; done");
       await box.execs.start("sleep 1000");

@@ -2,8 +2,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { reboot } from "./support/reboot.ts";
-import { TestServer } from "./support/server.ts";
+import { reboot } from "../support/chaos/reboot.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const KINDS = {
   plain: {},
@@ -22,10 +22,10 @@ const FAILED: Kind[] = ["plain", "disk"];
 
 let server: TestServer;
 let client: Holdfast;
-/** Of each: an exec that had ended, and one that ran. */
+/** One ended and one running exec of each sandbox. */
 const execs = new Map<Kind, { ended: string; ran: string }>();
 
-/** Made, used, and then the host restarts under them. */
+/** Sandboxes are created and used, and then the host restarts. */
 beforeAll(async () => {
   server = await TestServer.start();
   const before = server.client();
@@ -55,7 +55,7 @@ const of = (kind: Kind): Promise<Sandbox> => client.sandboxes.get(kind);
 const outputOf = async (id: string) => (await (await client.execs.get(id)).result()).stdout;
 
 describe("after a restart of the host", () => {
-  it.for(COLD)("a sandbox that is to start again does, on the same files (%s)", async (kind) => {
+  it.for(COLD)("a sandbox with a restart policy is started again, on the same files (%s)", async (kind) => {
     const box = await of(kind);
     await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), {
       timeout: 30_000,
@@ -71,7 +71,7 @@ describe("after a restart of the host", () => {
     expect(items).toMatchObject([{ data: { cause: { code: "host_rebooted" }, memoryLost: true } }]);
   });
 
-  it.for(COLD)("a sandbox that starts again has its drives, and all that was in them (%s)", async (kind) => {
+  it.for(COLD)("a restarted sandbox has its drives, with all files in them (%s)", async (kind) => {
     const box = await of(kind);
     await vi.waitFor(
       async () => expect((await box.mounts()).map(({ state }) => state)).toEqual(["proven", "proven"]),
@@ -81,15 +81,20 @@ describe("after a restart of the host", () => {
     expect(stdout.split("\n").filter(Boolean).sort()).toEqual([...ALL, ...ALL].sort());
   });
 
-  it.for(FAILED)("any other has failed, says why and until when it is kept (%s)", async (kind) => {
-    const box = await of(kind);
-    expect(box.info).toMatchObject({ status: "failed", generation: 1, cause: { code: "host_rebooted" } });
-    expect(Date.parse(box.info.keptUntil ?? "")).toBeGreaterThan(Date.now());
-    await expect(box.exec("true")).rejects.toMatchObject({ code: "sandbox_failed" });
-    await vi.waitFor(async () => expect((await box.refresh()).lease.state).toBe("none"), { timeout: 15_000 });
-  });
+  it.for(FAILED)(
+    "any other sandbox has failed, with the reason and the time until which it is kept (%s)",
+    async (kind) => {
+      const box = await of(kind);
+      expect(box.info).toMatchObject({ status: "failed", generation: 1, cause: { code: "host_rebooted" } });
+      expect(Date.parse(box.info.keptUntil ?? "")).toBeGreaterThan(Date.now());
+      await expect(box.exec("true")).rejects.toMatchObject({ code: "sandbox_failed" });
+      await vi.waitFor(async () => expect((await box.refresh()).lease.state).toBe("none"), {
+        timeout: 15_000,
+      });
+    },
+  );
 
-  it("roots and disks of those that run are mounted again, each disk on a loop device of its own", async () => {
+  it("roots and disks of running sandboxes are mounted again, each disk on its own loop device", async () => {
     const mounted = readFileSync("/proc/self/mountinfo", "utf8")
       .split("\n")
       .map((line) => line.split(" ")[4] ?? "");
@@ -100,7 +105,7 @@ describe("after a restart of the host", () => {
     expect(loopsBelow(join(server.dir, "sandboxes", id))).toHaveLength(1);
   });
 
-  it.for(ALL)("what had ended can be read, and what ran is lost with the reason (%s)", async (kind) => {
+  it.for(ALL)("ended execs can be read, and running ones are lost with the reason (%s)", async (kind) => {
     const { ended = "", ran = "" } = execs.get(kind) ?? {};
     expect(await outputOf(ended)).toBe(`said by ${kind}\n`);
     const lost = await (await client.execs.get(ran)).result();
@@ -112,7 +117,7 @@ describe("after a restart of the host", () => {
     });
   });
 
-  it("the audit finds nothing, and nothing is left of what is deleted", async () => {
+  it("the audit finds nothing, and deleted sandboxes leave nothing behind", async () => {
     expect(await client.audit()).toMatchObject({ complete: true, findings: [] });
     for (const kind of ALL) {
       const box = await of(kind);
@@ -127,7 +132,7 @@ describe("after a restart of the host", () => {
   });
 });
 
-/** The files that loop devices have in a directory. */
+/** Returns the image files below a directory that are attached to loop devices. */
 const loopsBelow = (dir: string): string[] =>
   readdirSync("/sys/block").flatMap((name) => {
     try {

@@ -1,10 +1,10 @@
 import { readFileSync } from "node:fs";
 import { ALERT_KINDS } from "@holdfast/contract";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { type Block, passagesOf, RUNBOOK } from "./support/runbook-document.ts";
-import { SCENES } from "./support/runbook-scenes.ts";
-import { Shell } from "./support/runbook-shell.ts";
-import { TestServer } from "./support/server.ts";
+import { type Block, passagesOf, RUNBOOK } from "../support/runbook/document.ts";
+import { SCENES } from "../support/runbook/scenes.ts";
+import { Shell } from "../support/runbook/shell.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const isWhole = (value: unknown): value is number => Number.isInteger(value) && Number(value) >= 0;
 const whole = expect.toSatisfy(isWhole, "a whole number");
@@ -12,12 +12,15 @@ const number = expect.toSatisfy((value) => typeof value === "number" && value >=
 const text = expect.any(String);
 const time = expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
 
-/** The commands of the runbook for stuck and leaked sandboxes that operators have, as they are written there. */
+/** Runs the commands of the operators' existing runbook for stuck and leaked sandboxes, exactly as written there. */
 describe("the commands of the operators' runbook", () => {
   let server: TestServer;
   let shell: Shell;
   beforeAll(async () => {
-    server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: '{"pressureIdleMs":0}' });
+    server = await TestServer.start({
+      HOLDFAST_PROFILE: "runbook",
+      HOLDFAST_NUMBERS_JSON: '{"pressureIdleMs":0,"alertRunningMs":100,"alertEveryMs":100,"alertForMs":0}',
+    });
     shell = new Shell(server);
   });
   afterAll(async () => {
@@ -25,7 +28,7 @@ describe("the commands of the operators' runbook", () => {
     await server[Symbol.asyncDispose]();
   });
 
-  /** The status, and the body. */
+  /** Sends a request and returns the status and the body. */
   async function curl(method: string, path: string, key = "$HOLDFAST_API_KEY") {
     const { code, output } = await shell.run(
       `curl -s -X ${method} -w '\\n%{http_code}' -H "Authorization: Bearer ${key}" "$HOLDFAST_URL/api/sandbox/${path}"`,
@@ -55,6 +58,17 @@ describe("the commands of the operators' runbook", () => {
     expect(await curl("GET", "other")).toEqual({ status: 200, body: item(other.id, "running") });
     await Promise.all([box.delete(), other.delete()]);
     expect(await curl("GET", "list")).toEqual({ status: 200, body: [] });
+    client.close();
+  });
+
+  it("report a sandbox without a task and one that is awake for long, because the profile asks for it", async () => {
+    const client = server.client();
+    const box = await client.sandboxes.create();
+    const { findings } = await box.diagnose({ windowMs: 100 });
+    expect(findings.map(({ kind }) => kind)).toContain("no_task");
+    const kinds = async () => (await client.alerts.list()).items.map(({ kind }) => kind);
+    await vi.waitFor(async () => expect(await kinds()).toContain("running_long"), { timeout: 20_000 });
+    await box.delete();
     client.close();
   });
 
@@ -116,7 +130,7 @@ describe("the commands of the operators' runbook", () => {
     client.close();
   });
 
-  it("end a sandbox, whatever it is doing, and answer once nothing of it is left", async () => {
+  it("delete a sandbox whatever it is doing, and answer once nothing of it is left", async () => {
     const client = server.client();
     const box = await client.sandboxes.create();
     await box.execs.start("trap '' TERM; while :; do :; done");
@@ -143,7 +157,7 @@ describe("the commands of the operators' runbook", () => {
     ...{ duration_ms: number, items: expect.any(Array) },
   });
 
-  it("clean up, and in an emergency put to standby what is idle before they remove what may go", async () => {
+  it("clean up, and in an emergency suspend idle sandboxes before removing disposable ones", async () => {
     const client = server.client();
     const idle = await client.sandboxes.create({ lifecycle: { onMemoryLoss: "cold-start" } });
     const busy = await client.sandboxes.create({ lifecycle: { disposable: true } });
@@ -170,7 +184,7 @@ describe("the commands of the operators' runbook", () => {
     client.close();
   });
 
-  it("are nobody's without a key, and say of what is not there that it is not", async () => {
+  it("require a key, and answer 404 for sandboxes that do not exist", async () => {
     const calls: [method: string, path: string][] = [
       ...["stats", "list", "none", "none/logs", "none/resources"].map(
         (path) => ["GET", path] as [string, string],
@@ -204,15 +218,15 @@ describe("the commands of the operators' runbook", () => {
 describe("docs/runbook.md", () => {
   const passages = passagesOf();
 
-  it("has a section for each symptom, and in each of them something to run", () => {
+  it("has a section with commands for each symptom", () => {
     const headings = readFileSync(RUNBOOK, "utf8").match(/^## .+$/gm) ?? [];
-    const told = new Set(passages.map(({ heading }) => heading));
-    for (const heading of headings) expect(told).toContain(heading.slice(3));
+    const covered = new Set(passages.map(({ heading }) => heading));
+    for (const heading of headings) expect(covered).toContain(heading.slice(3));
     for (const { scene } of passages) expect(Object.keys(SCENES)).toContain(scene);
     expect(new Set(passages.map(({ scene }) => scene))).toEqual(new Set(Object.keys(SCENES)));
   });
 
-  it("says where each alert leads", () => {
+  it("names every kind of alert", () => {
     const document = readFileSync(RUNBOOK, "utf8");
     for (const kind of ALERT_KINDS) expect(document).toContain(`\`${kind}\``);
   });
@@ -222,12 +236,12 @@ describe("docs/runbook.md", () => {
     "text\n\n```sh\nls\n```",
     "<!-- expect: x -->\n```sh\nls\n```",
     "```js\n1\n```",
-  ])("could not have commands that nobody runs, such as %j", (document) => {
+  ])("rejects commands that no test runs, such as %j", (document) => {
     expect(() => passagesOf(document)).toThrow(/^line \d/);
   });
 
   for (const { heading, scene, blocks } of passages) {
-    it(`${heading}: what is to be run (line ${blocks[0]?.line}) works in the scene "${scene}"`, async () => {
+    it(`${heading}: the commands from line ${blocks[0]?.line} work in the scene "${scene}"`, async () => {
       const make = SCENES[scene];
       if (make === undefined) throw new Error(`there is no scene "${scene}"`);
       await using made = await make();
@@ -237,7 +251,7 @@ describe("docs/runbook.md", () => {
   }
 });
 
-/** Runs a block, and compares what it prints and how it ends with what the runbook says. */
+/** Runs a block of commands, and compares its output and exit code with the runbook. */
 async function obey(shell: Shell, { line, text, expected, exitCode }: Block): Promise<void> {
   const { code, output } = await shell.run(text);
   const where = `line ${line}:\n${text}\n\nprinted:\n${output}\n`;

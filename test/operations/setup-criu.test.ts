@@ -15,9 +15,12 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 
-const TOP = join(import.meta.dirname, "..");
+const TOP = join(import.meta.dirname, "..", "..");
 
-/** What stands in for the machine's programs. `$at` is where they look for what they are to do, and write down calls. */
+/**
+ * Stand-ins for the machine's programs. They read their instructions from the directory `$at` and record their calls
+ * there.
+ */
 const TOOLS: Record<string, string> = {
   npm: `mkdir -p node_modules/.bin && ln -sf ${process.execPath} node_modules/.bin/node`,
   "apt-get": `
@@ -43,7 +46,7 @@ const MIRRORS = "W: something\ncdrom:[disc]/\nhttp://me:secret@mirror.test/debia
 const works = (version: string) => `#!/bin/sh\necho "Version: ${version}"\n`;
 const FAILS_CHECK = `#!/bin/sh\nif [ "$1" = check ]; then echo "Error (a.c:1): not on this kernel"; exit 1; fi\necho "Version: 4.9"\n`;
 
-/** A machine with one program search path and one cache, without any CRIU, and with as many checkouts as are asked for. */
+/** A simulated machine with one PATH and one cache, without any CRIU, and with any number of checkouts. */
 function machine() {
   const at = mkdtempSync(join(tmpdir(), "holdfast-setup-criu-"));
   onTestFinished(() => rmSync(at, { recursive: true, force: true }));
@@ -69,17 +72,20 @@ function machine() {
   };
 }
 
-/** The scripts, with the driver's own look at a CRIU; only where the host keeps its programs is stood in for. */
+/**
+ * A checkout of the scripts with the driver's own search for CRIU; only the lookup of the host's programs is replaced.
+ */
 function checkout(at: string, name: string) {
   const root = join(at, name);
-  for (const directory of ["packages/drivers/oci", "packages/keeper", "bench"]) {
+  const oci = "packages/drivers/oci";
+  for (const directory of [`${oci}/machine`, "packages/keeper", "bench"]) {
     mkdirSync(join(root, directory), { recursive: true });
   }
   cpSync(join(TOP, "scripts"), join(root, "scripts"), { recursive: true });
-  const oci = "packages/drivers/oci";
-  for (const file of ["criu-binary.ts", "errno.ts"]) cpSync(join(TOP, oci, file), join(root, oci, file));
+  for (const file of ["checkpoint/find-criu.ts", "proc/errno.ts"])
+    cpSync(join(TOP, oci, file), join(root, oci, file));
   writeFileSync(
-    join(root, oci, "runtime.ts"),
+    join(root, oci, "machine", "runtime.ts"),
     `import { existsSync } from "node:fs";
     export const findBinary = (name: string) => [name, "${at}/" + name].find((path) => path.startsWith("/") && existsSync(path)) ?? null;`,
   );
@@ -102,7 +108,9 @@ async function setup(root: string, purpose: string, env: NodeJS.ProcessEnv) {
   const child = spawn(process.execPath, [join(root, "scripts/setup.mjs"), purpose], { cwd: root, env });
   const exited = new Promise<number>((resolve) => child.once("close", (code) => resolve(code ?? -1)));
   const [code, output] = await Promise.all([exited, text(child.stderr)]);
-  return { code, output: output.replace("setup: installing dependencies (npm)\n", "") };
+  // How long a step took depends on the machine.
+  const steps = output.replaceAll(/^setup: .*: \d+ s\n/gm, "");
+  return { code, output: steps.replace("setup: installing dependencies (npm)\n", "") };
 }
 
 test("CRIU is built once per machine, from another suite of the mirror that the machine uses", async () => {
@@ -119,7 +127,7 @@ test("CRIU is built once per machine, from another suite of the mirror that the 
   expect(calls()).toHaveLength(made);
 });
 
-test("the distribution's is installed where that is new enough", async () => {
+test("the distribution's CRIU is installed if it is new enough", async () => {
   const { checkout, calls, cached, write } = machine();
   write("policy", "criu:\n  Installed: (none)\n  Candidate: 4.1.1-1\n");
   write("packaged", works("4.1.1"));
@@ -132,7 +140,7 @@ test("the distribution's is installed where that is new enough", async () => {
   expect(cached()).toEqual([]);
 });
 
-test("without a network a start goes on and says why, the next doesn't try again, and an order does", async () => {
+test("without a network a start continues and reports why, the next start does not retry, and an explicit request does", async () => {
   const { checkout, calls, cached, write, remove } = machine();
   write("no-network", "");
   const set = checkout("one");
@@ -165,7 +173,7 @@ test("a build that fails its check is not kept, and the other suite is tried", a
   expect(cached()).toEqual(["failed.json"]);
 });
 
-test("one in the cache that no longer works is replaced", async () => {
+test("a cached CRIU that no longer works is replaced", async () => {
   const { checkout, cached, binary, write } = machine();
   const set = checkout("one");
   await set("start");
@@ -184,7 +192,7 @@ test("two checkouts that are set up at once build once", async () => {
   expect(cached()).toEqual(["4.9"]);
 });
 
-test("where packages are not Debian's, nothing is built, and the start goes on", async () => {
+test("on a distribution other than Debian nothing is built, and the start continues", async () => {
   const { checkout, calls, write } = machine();
   write("mirrors", "");
   const { code, output } = await checkout("one")("start");
@@ -193,11 +201,11 @@ test("where packages are not Debian's, nothing is built, and the start goes on",
   expect(calls().filter((line) => line.includes("source"))).toEqual([]);
 });
 
-test("a CRIU that was chosen is not replaced by another", async () => {
+test("a configured CRIU is not replaced", async () => {
   const { checkout, calls, write } = machine();
   write("old", works("3.17.1"));
   const { code, output } = await checkout("one")("start", { HOLDFAST_CRIU: "old" });
   expect(code).toBe(0);
-  expect(output).toContain("is of version 3.17.1");
+  expect(output).toContain("has version 3.17.1");
   expect(calls()).toEqual([""]);
 });

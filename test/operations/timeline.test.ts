@@ -7,11 +7,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import type { Event, FollowOptions, Holdfast, LogLine, SandboxStory, UsageSummary } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { CLI, TestServer } from "./support/server.ts";
+import { CLI, TestServer } from "../support/server/test-server.ts";
 
 const eventually = (check: () => unknown) => vi.waitFor(check, { timeout: 30_000, interval: 50 });
 
-/** A server that comes back where it was: its clients know no other place. */
+/** Starts a server at a fixed address, so that clients find it again after a restart. */
 async function startHere(numbers: object): Promise<TestServer> {
   const probe = createServer().listen(0, "127.0.0.1");
   await once(probe, "listening");
@@ -20,7 +20,7 @@ async function startHere(numbers: object): Promise<TestServer> {
   return TestServer.start({ HOLDFAST_PORT: String(port), HOLDFAST_NUMBERS_JSON: JSON.stringify(numbers) });
 }
 
-/** Someone who follows and notes what it is told, as fast as it likes. */
+/** Follows events and records them at a given pace. */
 async function follow(client: Holdfast, options: FollowOptions, paceMs = 0) {
   const leaving = new AbortController();
   const events: Event[] = [];
@@ -39,7 +39,7 @@ async function follow(client: Holdfast, options: FollowOptions, paceMs = 0) {
   return { events, seqs, over, leave: () => leaving.abort() };
 }
 
-/** All that is kept, by its pages. */
+/** Returns all events that are kept, page by page. */
 async function everything(client: Holdfast): Promise<Event[]> {
   const events: Event[] = [];
   for (let cursor: string | undefined = "0"; cursor !== undefined; ) {
@@ -52,11 +52,11 @@ async function everything(client: Holdfast): Promise<Event[]> {
 
 const seqsOf = (events: readonly Event[]) => events.map(({ seq }) => seq);
 
-describe("who follows the timeline", () => {
+describe("a follower of the timeline", () => {
   let server: TestServer;
   let client: Holdfast;
   beforeAll(async () => {
-    // Streams are cut every other second, too.
+    // Streams are also cut every two seconds.
     server = await startHere({ streamMaxMs: 2_000, streamKeepaliveMs: 300 });
     client = server.client({ outageMs: 60_000 });
   });
@@ -65,7 +65,7 @@ describe("who follows the timeline", () => {
     await server[Symbol.asyncDispose]();
   });
 
-  it("sees every event once and in order, while commands run and the server is killed again and again", async () => {
+  it("receives every event once and in order, while commands run and the server is killed repeatedly", async () => {
     const boxes = await Promise.all(
       ["one", "two"].map((name) => client.sandboxes.create({ name, resources: { memoryMb: 128 } })),
     );
@@ -81,23 +81,23 @@ describe("who follows the timeline", () => {
       for (let n = 0; !isOver; n++) expect((await box.exec(`exit ${n % 100}`)).exitCode).toBe(n % 100);
     });
     for (let kills = 0; kills < 3; kills++) {
-      await sleep(1_500);
+      await sleep(600);
       await server.kill("SIGKILL");
       await sleep(300);
       await server.start();
     }
-    await sleep(1_500);
+    await sleep(600);
     isOver = true;
     await Promise.all(rounds);
 
-    const told = await everything(client);
-    expect(told.filter(({ type }) => type === "server.started")).toHaveLength(4);
-    expect(told.filter(({ type }) => type === "exec.ended").length).toBeGreaterThan(20);
+    const listed = await everything(client);
+    expect(listed.filter(({ type }) => type === "server.started")).toHaveLength(4);
+    expect(listed.filter(({ type }) => type === "exec.ended").length).toBeGreaterThan(20);
     for (const [follower, wanted] of [
-      [all, told],
-      [slow, told],
-      [ofOne, told.filter(({ sandboxId }) => sandboxId === first?.id)],
-      [ends, told.filter(({ type, seq }) => type === "exec.ended" && seq > begun)],
+      [all, listed],
+      [slow, listed],
+      [ofOne, listed.filter(({ sandboxId }) => sandboxId === first?.id)],
+      [ends, listed.filter(({ type, seq }) => type === "exec.ended" && seq > begun)],
     ] as const) {
       const last = wanted.at(-1)?.seq ?? 0;
       await eventually(() => expect(follower.seqs().at(-1)).toBeGreaterThanOrEqual(last));
@@ -107,7 +107,7 @@ describe("who follows the timeline", () => {
     await Promise.all(boxes.map((box) => box.delete()));
   }, 120_000);
 
-  it("is told of a deleted sandbox by its id, of a drive, an exec and a time, listed and streamed alike", async () => {
+  it("can filter by deleted sandbox, drive, exec and time, with the same result listed and streamed", async () => {
     const drive = await client.drives.create({ name: "data" });
     const before = new Date();
     const box = await client.sandboxes.create({ name: "brief" });
@@ -128,9 +128,9 @@ describe("who follows the timeline", () => {
       [{ sandbox: box.id, drive: drive.id }, (e) => e.sandboxId === box.id && e.driveId === drive.id],
       [{ since: before }, ({ at }) => Date.parse(at) >= before.getTime()],
     ];
-    const told = (await everything(client)).filter(({ at }) => Date.parse(at) < after.getTime());
+    const listed = (await everything(client)).filter(({ at }) => Date.parse(at) < after.getTime());
     for (const [filter, matches] of expected) {
-      const wanted = seqsOf(told.filter(matches));
+      const wanted = seqsOf(listed.filter(matches));
       expect(wanted.length).toBeGreaterThan(1);
       const { items } = await client.events.list({ ...filter, until: after, limit: 1_000 });
       expect(seqsOf(items)).toEqual(wanted);
@@ -141,7 +141,7 @@ describe("who follows the timeline", () => {
         limit: 2,
       });
       expect(seqsOf(backwards)).toEqual(wanted.slice(-2).reverse());
-      // `until` is over: the stream ends by itself.
+      // `until` is in the past, so the stream ends by itself.
       const streamed = await follow(client, { cursor: "0", ...filter, until: after });
       await streamed.over;
       expect(streamed.seqs()).toEqual(wanted);
@@ -151,7 +151,7 @@ describe("who follows the timeline", () => {
     });
   });
 
-  it("can be anything that reads server-sent events, and comes back with the last id", async () => {
+  it("can be any client of server-sent events, and resumes with the last event id", async () => {
     const read = async (lastId: string, count: number) => {
       const leaving = new AbortController();
       const headers = { accept: "text/event-stream", "last-event-id": lastId };
@@ -173,8 +173,8 @@ describe("who follows the timeline", () => {
   });
 });
 
-describe("a timeline that is kept for a moment", () => {
-  it("says that events are missing behind an old cursor, and from where on none is", async () => {
+describe("a timeline with a short retention", () => {
+  it("reports that events after an old cursor were deleted, and the first complete cursor", async () => {
     await using server = await TestServer.start({
       HOLDFAST_NUMBERS_JSON: JSON.stringify({
         eventRetentionMs: 1_000,
@@ -187,7 +187,7 @@ describe("a timeline that is kept for a moment", () => {
     const oldest = items[0]?.seq ?? 0;
     let floor = "";
     await eventually(async () => {
-      // Something newer stays, and what is older goes.
+      // The audit adds a newer event, which stays when older ones are pruned.
       await client.audit();
       const error = await client.events.list({ cursor: String(oldest) }).then(
         () => null,
@@ -230,7 +230,7 @@ describe("the server's log", () => {
     return lines;
   };
 
-  it("is found by sandbox, exec, request and time, also after the server was killed and the sandbox is gone", async () => {
+  it("can be searched by sandbox, exec, request and time, even after the server was killed and the sandbox was deleted", async () => {
     const box = await client.sandboxes.create({ name: "logged" });
     const other = await client.sandboxes.create({ name: "other" });
     const run = await box.exec("exit 3");
@@ -246,7 +246,7 @@ describe("the server's log", () => {
     expect(ofBox.length).toBeGreaterThan(3);
     expect(await found({ exec: run.id })).toMatchObject([{ sandboxId: box.id, execId: run.id }]);
     expect(await found({ request: requestId })).toMatchObject([
-      { message: "request refused", fields: { code: "sandbox_not_found" } },
+      { message: "request rejected", fields: { code: "sandbox_not_found" } },
     ]);
     const before = await found({ sandbox: box.id, until: killedAt });
     const since = await found({ sandbox: box.id, since: killedAt });
@@ -268,7 +268,7 @@ describe("the server's log", () => {
     expect(stdout).toContain(`sandbox=${box.id}`);
   });
 
-  it("takes no more room than it may, and is only the server's to read", async () => {
+  it("stays within its size limit and is readable by the server's user only", async () => {
     const box = await client.sandboxes.create({ name: "chatty" });
     for (let n = 0; n < 30; n++) await Promise.all(Array.from({ length: 10 }, () => box.exec("true")));
     await eventually(() => expect(files()).toHaveLength(3));
@@ -282,7 +282,7 @@ describe("the server's log", () => {
   });
 });
 
-describe("what a sandbox is doing", () => {
+describe("the activity of a sandbox", () => {
   let server: TestServer;
   let client: Holdfast;
   beforeAll(async () => {
@@ -294,26 +294,28 @@ describe("what a sandbox is doing", () => {
     await server[Symbol.asyncDispose]();
   });
 
-  it("is told in one story of events and last words, which wakes nobody", async () => {
-    const box = await client.sandboxes.create({ name: "told" });
+  it("is shown as one story of events and recent output, without waking the sandbox", async () => {
+    const box = await client.sandboxes.create({ name: "listed" });
     await box.exec("echo first; echo oops >&2");
     await box.exec("seq 1 5000; echo last");
     await box.standby();
-    const told = (await (await server.fetch("/v1/sandboxes/told/logs?limit=1000")).json()) as SandboxStory;
-    expect(told).toEqual(await box.story({ limit: 1_000 }));
-    expect(told.sandboxId).toBe(box.id);
-    expect(told.lastActivityAt).toBe((await box.refresh()).lastActivityAt);
+    const listed = (await (
+      await server.fetch("/v1/sandboxes/listed/logs?limit=1000")
+    ).json()) as SandboxStory;
+    expect(listed).toEqual(await box.story({ limit: 1_000 }));
+    expect(listed.sandboxId).toBe(box.id);
+    expect(listed.lastActivityAt).toBe((await box.refresh()).lastActivityAt);
     expect(box.info.status).toBe("standby");
-    const texts = told.lines.map(({ text }) => text);
+    const texts = listed.lines.map(({ text }) => text);
     expect(texts).toContain("last");
     expect(texts.at(-1)).toMatch(/^(sandbox|lease)\./);
-    const times = told.lines.map(({ at }) => Date.parse(at));
+    const times = listed.lines.map(({ at }) => Date.parse(at));
     expect(times).toEqual([...times].sort((one, other) => one - other));
-    expect(told.lines).toHaveLength(1_000);
+    expect(listed.lines).toHaveLength(1_000);
     await box.delete();
   });
 
-  it("is in the table of all of them, with figures that were measured", async () => {
+  it("is listed for all sandboxes, with measured usage", async () => {
     const busy = await client.sandboxes.create({ name: "busy" });
     const idle = await client.sandboxes.create({ name: "idle" });
     const run = await busy.execs.start("while :; do :; done");

@@ -1,6 +1,6 @@
 import { request } from "node:http";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 let server: TestServer;
 beforeAll(async () => {
@@ -105,7 +105,7 @@ describe("bad input is a 4xx with a code and a hint", () => {
     await refused(post("/v1/sandboxes", { env: { BIG: "x".repeat(2 << 20) } }), 413, "too_large");
   });
 
-  it("and the server serves on", async () => {
+  it("and the server keeps serving", async () => {
     const answer = await post("/v1/sandboxes/box/execs", { command: "echo ok" });
     expect(await answer.json()).toMatchObject({ status: "exited", exitCode: 0, stdout: "ok\n" });
   });

@@ -1,11 +1,12 @@
 import type { Drive, Holdfast, Sandbox } from "@holdfast/sdk";
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
+import { isLong } from "../setup/long.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
-const OPERATIONS = Number(process.env.HOLDFAST_DRIVE_OPERATIONS ?? 400);
-/** Of so many operations one puts a sandbox to sleep, or kills the server. */
+const OPERATIONS = Number(process.env.HOLDFAST_DRIVE_OPERATIONS ?? (isLong ? 400 : 150));
+/** One in this many operations suspends a sandbox, or kills the server. */
 const SLEEP_EVERY = 25;
 const KILL_EVERY = 100;
 
@@ -20,12 +21,12 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]();
 });
 
-/** The drive as it must be: names of files, and what is in them. Directories are there as long as something names them. */
+/** The expected contents of the drive: file names and texts. */
 type Model = Map<string, string>;
 const VIEWS = ["exec in one", "exec in other", "files of one", "files of other", "the drive"] as const;
 type View = (typeof VIEWS)[number];
 
-/** One way to look at the drive, and to change it. */
+/** One way to read and change the drive. */
 interface Way {
   write(path: string, text: string): Promise<unknown>;
   read(path: string): Promise<string | null>;
@@ -36,7 +37,7 @@ interface Way {
 
 const quoted = (text: string) => `'${text}'`;
 
-/** Every other command is root's: what one makes the other may change. */
+/** Every other command runs as root: each user may change the other's files. */
 function byExec(box: Sandbox, mountedAt: string): Way {
   let turn = 0;
   const run = async (command: string) => {
@@ -95,7 +96,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 3, arbitrary: fc.record({ do: fc.constant("list" as const), view }) },
 );
 
-/** The server that answers, and what of it every call goes through. */
+/** Returns the ways to the drive through the current server. */
 async function waysOf(): Promise<{ ways: Record<View, Way>; boxes: [Sandbox, Sandbox] }> {
   const drive = await client.drives.get("shared");
   const [one, other] = [await client.sandboxes.get("one"), await client.sandboxes.get("other")];
@@ -117,7 +118,7 @@ async function restarted(): Promise<Awaited<ReturnType<typeof waysOf>>> {
   return waysOf();
 }
 
-it(`${OPERATIONS} operations of two sandboxes and of the drive itself are seen by each at once, asleep in between and across killed servers`, async () => {
+it(`${OPERATIONS} operations of two sandboxes and of the drive itself are visible to each at once, across standby and killed servers`, async () => {
   await client.drives.create({ name: "shared" });
   const mounts = (at: string) => [{ drive: "shared", path: at }];
   await client.sandboxes.create({ name: "one", mounts: mounts("/workspace") });
@@ -139,7 +140,7 @@ async function run(steps: Step[], witnesses: View[]): Promise<void> {
       await boxes[index % 2 === 0 ? 0 : 1].standby();
     if (index % KILL_EVERY === KILL_EVERY - 1) ({ ways, boxes } = await restarted());
     await take(each, model, ways);
-    // Somebody else looks right behind it.
+    // Another way reads the drive right after the change.
     const witness = ways[witnesses[index] ?? "the drive"];
     if ("path" in each) expect(await witness.read(each.path)).toBe(model.get(each.path) ?? null);
     if (index % 10 === 0) expect(await witness.list()).toEqual([...model.keys()].sort());

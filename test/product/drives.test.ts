@@ -3,19 +3,21 @@ import { appendFileSync, existsSync, lstatSync, readdirSync, renameSync, rmSync 
 import { join } from "node:path";
 import type { Drive, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
-/** How many times over the loops of rounds are run. */
+/** Number of repetitions of the loops of rounds. */
 const TIMES = Number(process.env.HOLDFAST_DRIVE_ROUNDS ?? 2);
 const PATIENCE_MS = 60_000 + TIMES * 30_000;
-/** Within which what happens behind our back must be told. */
-const TOLD_MS = 15_000;
+/** Time limit for reporting changes made from outside. */
+const NOTICED_MS = 15_000;
 
 let server: TestServer;
 let client: Holdfast;
 beforeAll(async () => {
-  server = await TestServer.start();
+  server = await TestServer.start({
+    HOLDFAST_NUMBERS_JSON: JSON.stringify({ observeEveryMs: 1_000, maintainEveryMs: 1_000 }),
+  });
   client = server.client();
 });
 afterEach(async () => {
@@ -31,20 +33,20 @@ afterAll(async () => {
 
 const at = (drive: Drive, path = "/workspace") => [{ drive: drive.name, path }];
 const dirOf = (drive: Drive) => join(server.dir, "drives", drive.id);
-/** What a sandbox wrote on its own disk, at this path. */
+/** Returns the host path of a file on the sandbox's own disk. */
 const onRootDisk = (box: Sandbox, path: string) => join(server.dir, "sandboxes", box.id, "upper", path);
-const told = { timeout: TOLD_MS, interval: 100 };
+const noticed = { timeout: NOTICED_MS, interval: 100 };
 
 const errorOf = async (answer: Response) => ((await answer.json()) as { error?: object }).error;
 
-/** What a write under the mount is answered with, asked once. */
+/** Returns the error of a single write under the mount. */
 const refusal = async (box: Sandbox, user?: string) => {
   const body = JSON.stringify({ command: "echo lost > /workspace/lost", user });
   const headers = { "content-type": "application/json" };
   return errorOf(await server.fetch(`/v1/sandboxes/${box.id}/execs`, { method: "POST", headers, body }));
 };
 
-/** Written, read and listed through every way in, by both kinds of user. */
+/** Writes, reads and lists files through every way of access, as both kinds of user. */
 async function round(box: Sandbox, drive: Drive, name: string): Promise<void> {
   const path = `/workspace/${name}`;
   const wrote = await box.exec(`printf %s ${name} > ${path}`, {
@@ -93,7 +95,7 @@ describe("a drive that is mounted", () => {
     PATIENCE_MS,
   );
 
-  it("is mounted once however often it is asked for, and another in its place is a conflict", async () => {
+  it("is mounted once however often it is requested, and another drive at its path is a conflict", async () => {
     const [drive, other] = [await client.drives.create(), await client.drives.create()];
     const box = await client.sandboxes.create();
     const mounts = await Promise.all(Array.from({ length: 6 }, () => box.mount(drive.id, "/workspace")));
@@ -127,7 +129,7 @@ describe("a drive that is mounted", () => {
     expect((await box.verify()).ok).toBe(true);
   });
 
-  it("is unmounted while it is used, and what is under it comes back", async () => {
+  it("is unmounted while in use, and the files under it are visible again", async () => {
     const drive = await client.drives.create();
     const box = await client.sandboxes.create();
     await box.files.write("/home/user/w/under", "it");
@@ -142,7 +144,7 @@ describe("a drive that is mounted", () => {
   });
 
   it.skipIf(!memoryStandby)(
-    "keeps open files and working directories through standby, whoever else writes",
+    "keeps open files and working directories through standby, even if another process writes",
     async () => {
       const drive = await client.drives.create({ sizeMb: 64 });
       const box = await client.sandboxes.create({
@@ -152,15 +154,15 @@ describe("a drive that is mounted", () => {
         "cd /w && exec 3>>log 4<>both && while :; do date +%s%N >&3; echo x >&4; sleep 0.05; done";
       const run = await box.execs.start(script, { keepAwake: false });
       const size = async () => (await drive.files.stat("/a/b/log")).sizeBytes;
-      await vi.waitFor(async () => expect(await size()).toBeGreaterThan(0), told);
+      await vi.waitFor(async () => expect(await size()).toBeGreaterThan(0), noticed);
       for (let time = 0; time < 3; time += 1) {
         await box.standby();
         const asleep = await size();
-        // The same inode, longer than it was.
+        // The same inode is seen, and has grown.
         const both = join(dirOf(drive), "disk", "data", "a", "b", "both");
         appendFileSync(both, "by another\n");
         await box.wake();
-        await vi.waitFor(async () => expect(await size()).toBeGreaterThan(asleep), told);
+        await vi.waitFor(async () => expect(await size()).toBeGreaterThan(asleep), noticed);
         expect((await client.execs.get(run.id)).info.status).toBe("running");
       }
       await run.cancel();
@@ -173,7 +175,7 @@ describe("a drive that is mounted", () => {
     const run = await box.execs.start("cd /workspace; exec 3>l; flock 3; sleep 1000", { keepAwake: false });
     await vi.waitFor(
       async () => expect((await box.exec("flock -n /workspace/l true")).exitCode).toBe(1),
-      told,
+      noticed,
     );
     const answer = await server.fetch(`/v1/sandboxes/${box.id}/standby`, { method: "POST" });
     expect(await errorOf(answer)).toMatchObject({
@@ -185,7 +187,7 @@ describe("a drive that is mounted", () => {
     expect((await box.standby()).status).toBe("standby");
   });
 
-  it("that a sandbox is to have is had by one that is there already, or it is not returned", async () => {
+  it("requested for an existing sandbox is mounted there, or the sandbox is not returned", async () => {
     const drive = await client.drives.create();
     const other = await client.drives.create();
     const first = await client.sandboxes.create({ name: "had" });
@@ -198,7 +200,7 @@ describe("a drive that is mounted", () => {
     await expect(rival).rejects.toMatchObject({ code: "mount_conflict" });
   });
 
-  it.skipIf(!memoryStandby)("is in a fork only where the fork is to have it", async () => {
+  it.skipIf(!memoryStandby)("is mounted in a fork only if the fork requests it", async () => {
     const drive = await client.drives.create();
     const box = await client.sandboxes.create({ mounts: at(drive) });
     await box.exec("echo shared > /workspace/f; echo own > ~/own");
@@ -214,7 +216,7 @@ describe("a drive that is mounted", () => {
     expect((await drive.files.list("/")).items.map(({ name }) => name)).toEqual(["f"]);
   });
 
-  it("is there again, proven, after the server was killed", async () => {
+  it("is proven again after the server was killed", async () => {
     const drive = await client.drives.create({ sizeMb: 64 });
     const boxes = await Promise.all(
       ["/one", "/two"].map((path) => client.sandboxes.create({ mounts: at(drive, path) })),
@@ -226,7 +228,7 @@ describe("a drive that is mounted", () => {
     client = server.client();
     for (const { id } of boxes) {
       const box = await client.sandboxes.get(id);
-      await vi.waitFor(async () => expect(await box.mounts()).toMatchObject([{ state: "proven" }]), told);
+      await vi.waitFor(async () => expect(await box.mounts()).toMatchObject([{ state: "proven" }]), noticed);
     }
     expect((await (await client.sandboxes.get(boxes[1]?.id ?? "")).exec("cat /two/f")).stdout).toBe("kept\n");
   });
@@ -251,14 +253,14 @@ describe("a drive that is deleted", () => {
   });
 
   it.each([null, 64])(
-    "by force is taken from its sandboxes, and nothing is written in its place (%s MB)",
+    "by force is unmounted from its sandboxes, and nothing is written in its place (%s MB)",
     async (sizeMb) => {
       const drive = await client.drives.create(sizeMb === null ? {} : { sizeMb });
       const box = await client.sandboxes.create({ mounts: at(drive) });
       await box.exec("echo x > /workspace/f");
       await drive.delete({ force: true });
       expect(existsSync(dirOf(drive))).toBe(false);
-      await vi.waitFor(async () => expect((await box.refresh()).status).toBe("degraded"), told);
+      await vi.waitFor(async () => expect((await box.refresh()).status).toBe("degraded"), noticed);
       for (const user of [undefined, "root"])
         expect(await refusal(box, user)).toMatchObject({
           code: "sandbox_degraded",
@@ -267,13 +269,13 @@ describe("a drive that is deleted", () => {
         });
       expect(existsSync(onRootDisk(box, "workspace/lost"))).toBe(false);
       await box.unmount("/workspace");
-      await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), told);
+      await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), noticed);
       expect((await box.exec("echo own > /workspace/own; cat /workspace/own")).stdout).toBe("own\n");
     },
   );
 });
 
-describe("a drive whose files are taken away behind our back", () => {
+describe("a drive whose files are removed from outside", () => {
   const LOSSES: Record<string, (drive: Drive) => void> = {
     "its directory is removed": (drive) =>
       rmSync(join(dirOf(drive), "data"), { recursive: true, force: true }),
@@ -281,7 +283,7 @@ describe("a drive whose files are taken away behind our back", () => {
   };
 
   it.each(Object.keys(LOSSES))(
-    "because %s is told in time, with a typed error, and nothing lands on the root disk",
+    "because %s is reported in time, with a typed error, and nothing is written to the root disk",
     async (how) => {
       const drive = await client.drives.create();
       const box = await client.sandboxes.create({ mounts: at(drive) });
@@ -289,7 +291,10 @@ describe("a drive whose files are taken away behind our back", () => {
         "i=0; while :; do i=$((i+1)); echo $i > /workspace/$i; sleep 0.02; done",
         { user: "root" },
       );
-      await vi.waitFor(async () => expect((await box.files.list("/workspace")).items).not.toEqual([]), told);
+      await vi.waitFor(
+        async () => expect((await box.files.list("/workspace")).items).not.toEqual([]),
+        noticed,
+      );
       LOSSES[how]?.(drive);
       await vi.waitFor(async () => {
         expect(await box.refresh()).toMatchObject({
@@ -298,7 +303,7 @@ describe("a drive whose files are taken away behind our back", () => {
           mounts: [{ state: "broken" }],
         });
         expect(await drive.refresh()).toMatchObject({ status: "degraded" });
-      }, told);
+      }, noticed);
       for (const user of [undefined, "root"])
         expect(await refusal(box, user)).toMatchObject({
           code: "sandbox_degraded",
@@ -318,7 +323,7 @@ describe("a drive whose files are taken away behind our back", () => {
     },
   );
 
-  it("because its file system is unmounted is told in time, and it is mounted again", async () => {
+  it("because its file system is unmounted is reported in time, and it is mounted again", async () => {
     const drive = await client.drives.create({ sizeMb: 64 });
     const box = await client.sandboxes.create({ mounts: at(drive) });
     await box.exec("echo kept > /workspace/f");
@@ -329,32 +334,32 @@ describe("a drive whose files are taken away behind our back", () => {
         { data: { cause: { code: "mount_broken" } } },
       ]);
     };
-    await vi.waitFor(isTold, told);
-    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), told);
+    await vi.waitFor(isTold, noticed);
+    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), noticed);
     expect(await drive.refresh()).toMatchObject({ status: "ready", cause: null });
     expect((await box.exec("cat /workspace/f")).stdout).toBe("kept\n");
   });
 
-  it("serves again by itself once they are back", async () => {
+  it("serves again by itself once the files are back", async () => {
     const drive = await client.drives.create();
     const box = await client.sandboxes.create({ mounts: at(drive) });
     await box.exec("echo kept > /workspace/f");
     const away = join(server.dir, `away-${drive.id}`);
     renameSync(dirOf(drive), away);
-    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("degraded"), told);
+    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("degraded"), noticed);
     renameSync(away, dirOf(drive));
-    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), told);
+    await vi.waitFor(async () => expect((await box.refresh()).status).toBe("ready"), noticed);
     expect((await box.exec("cat /workspace/f")).stdout).toBe("kept\n");
     const types = async () => (await drive.events()).items.map(({ type }) => type);
     await vi.waitFor(
       async () =>
         expect(await types()).toEqual(["drive.created", "mount.added", "drive.degraded", "drive.recovered"]),
-      told,
+      noticed,
     );
   });
 
   it.skipIf(!memoryStandby)(
-    "while a sandbox sleeps leaves it awake without, and whole again with it",
+    "while a sandbox sleeps leaves the sandbox degraded after its wake, and serves again once it is mounted again",
     async () => {
       const drive = await client.drives.create();
       const box = await client.sandboxes.create({ mounts: at(drive) });
@@ -374,7 +379,7 @@ describe("a drive whose files are taken away behind our back", () => {
   );
 });
 
-describe("what a sandbox's root plants in a drive", () => {
+describe("an entry that a sandbox's root plants in a drive", () => {
   const PLANTED = [
     ["a link to a file of the host", "ln -s /etc/shadow /workspace/x"],
     ["a link up and out", "ln -s ../../../../../../../../etc/shadow /workspace/x"],
@@ -383,7 +388,7 @@ describe("what a sandbox's root plants in a drive", () => {
     ["a pipe", "mkfifo /workspace/x"],
     ["a device", "mknod /workspace/x b 254 0 || mknod /workspace/x c 1 1 || mkfifo /workspace/x"],
     [
-      "a hard link to what it can't read",
+      "a hard link to an unreadable file",
       "ln /etc/hostname /workspace/x 2>/dev/null || ln -s /etc/hostname /workspace/x",
     ],
     ["a socket", "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/workspace/x\")'"],

@@ -2,10 +2,10 @@ import { execFile } from "node:child_process";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const run = promisify(execFile);
-const EXAMPLES = join(import.meta.dirname, "..", "examples");
+const EXAMPLES = join(import.meta.dirname, "..", "..", "examples");
 
 let server: TestServer;
 beforeAll(async () => {
@@ -15,7 +15,7 @@ afterAll(() => server[Symbol.asyncDispose]());
 
 it.each<[example: string, said: string, blaxel?: string]>([
   ["coding-agent.ts", "done: the tests pass"],
-  ["dev-server.ts", "the link, taken back: 403"],
+  ["dev-server.ts", "the link, revoked: 403"],
   ["agentuity-session.mjs", "Everything is as it should be."],
   ["fan-out.ts", "20 workers summed to 5000050000; it is 5000050000"],
   ["blaxel-session.mjs", "Everything is as it should be.", "blaxel-0.2"],

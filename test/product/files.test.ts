@@ -1,6 +1,6 @@
 import type { Drive, FileChange, Files, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 let server: TestServer;
 let holdfast: Holdfast;
@@ -8,7 +8,7 @@ let box: Sandbox;
 let drive: Drive;
 
 beforeAll(async () => {
-  server = await TestServer.start();
+  server = await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify({ maintainEveryMs: 500 }) });
   holdfast = server.client();
   drive = await holdfast.drives.create({ name: "data" });
   box = await holdfast.sandboxes.create({ name: "box", mounts: [{ drive: "data", path: "/mnt/data" }] });
@@ -32,7 +32,7 @@ async function gathered(chunks: AsyncIterable<Uint8Array>): Promise<Buffer> {
   return Buffer.concat(pieces);
 }
 
-/** A tree with all that an archive can have, at a path of the sandbox. */
+/** Creates a tree with everything that an archive can contain, at a path of the sandbox. */
 const planted = (path: string) =>
   run(`set -e
 mkdir -p ${path}/deep/er ${path}/empty; cd ${path}
@@ -42,8 +42,8 @@ ln -s ../plain deep/link; ln -s /nowhere/at/all dangling; ln plain second
 chmod 600 plain; chmod 755 large; chmod 700 empty; mkfifo pipe
 touch -h -d '2001-02-03 04:05:06.789' plain deep/link; touch -d '1999-01-01' empty; touch -d '1998-01-01' deep`);
 
-/** All that can be told of a tree from inside, contents as well. Times have as many digits as the API has. */
-const told = async (path: string) => (await listed(path)).replaceAll(/(:\d\d\.\d{3})\d+$/gm, "$1");
+/** Returns attributes and contents of a tree, seen from inside, with times in the API's precision. */
+const listingOf = async (path: string) => (await listed(path)).replaceAll(/(:\d\d\.\d{3})\d+$/gm, "$1");
 const listed = (path: string) =>
   run(`cd ${path}; find . ! -type p ! -name second -printf '%P|%y|%m|%U:%G|%l|%TY-%Tm-%Td %TT\n' | sort
 find . -type f ! -name second | sort | xargs -d '\n' sha256sum`);
@@ -53,7 +53,7 @@ describe.each([
   ["a drive", () => drive.files, "/mnt/data", "/mnt/data"],
 ])("files of %s", (_, filesOf, inside, mountedAt) => {
   let files: Files;
-  /** A path as the files' own API has it, of one inside the sandbox. */
+  /** Converts a path inside the sandbox to a path of the file API. */
   const at = (path: string) => path.slice(mountedAt.length) || "/";
 
   beforeAll(async () => {
@@ -62,19 +62,19 @@ describe.each([
     await planted(`${inside}/work/from`);
   });
 
-  it("packed and unpacked elsewhere are the same, links and times included", async () => {
+  it("are the same after packing and unpacking elsewhere, including links and times", async () => {
     const archive = await gathered(await files.pack(at(`${inside}/work/from`)));
     const made = await files.unpack(at(`${inside}/work/to`), archive);
     expect(made.files).toBe(8);
-    expect(await told(`${inside}/work/to`)).toBe(await told(`${inside}/work/from`));
+    expect(await listingOf(`${inside}/work/to`)).toBe(await listingOf(`${inside}/work/from`));
     expect(await run(`cat ${inside}/work/to/second; test ! -e ${inside}/work/to/pipe`)).toBe("plain");
   });
 
-  it("packed are what tar itself packs and unpacks", async () => {
+  it("are packed in a format that tar reads and writes", async () => {
     const archive = await gathered(await files.pack(at(`${inside}/work/from`)));
     await files.write(at(`${inside}/work/a.tar`), archive);
     await run(`cd ${inside}/work && mkdir byTar && tar -xpf a.tar -C byTar`);
-    expect(await told(`${inside}/work/byTar`)).toBe(await told(`${inside}/work/from`));
+    expect(await listingOf(`${inside}/work/byTar`)).toBe(await listingOf(`${inside}/work/from`));
     await run(`cd ${inside}/work && tar -czf b.tgz -C from .`);
     const zipped = await files.readStream(at(`${inside}/work/b.tgz`));
     await expect(files.unpack(at(`${inside}/work/refused`), zipped)).rejects.toMatchObject({
@@ -83,11 +83,11 @@ describe.each([
     });
     await run(`cd ${inside}/work && tar -czf b.tgz --format=gnu --exclude=./pipe -C from .`);
     await files.unpack(at(`${inside}/work/ofTar`), await files.readStream(at(`${inside}/work/b.tgz`)));
-    const inSeconds = async (path: string) => (await told(path)).replaceAll(/(:\d\d)\.\d+$/gm, "$1");
+    const inSeconds = async (path: string) => (await listingOf(path)).replaceAll(/(:\d\d)\.\d+$/gm, "$1");
     expect(await inSeconds(`${inside}/work/ofTar`)).toBe(await inSeconds(`${inside}/work/from`));
   });
 
-  it("unpacked can be written to by the commands that find them, whoever packed them", async () => {
+  it("are writable for commands after unpacking, whichever user packed them", async () => {
     await run(`cd ${inside}/work && mkdir rooted && echo mine > rooted/a`, "root");
     await files.unpack(
       at(`${inside}/work/given`),
@@ -113,7 +113,7 @@ echo 'a TODO here' > src/main.ts; echo 'a todo there' > src/.hidden/b.ts; ln -s 
     ]);
   });
 
-  it("of a large tree are searched within bounds, and no pattern holds anything up", async () => {
+  it("of a large tree are searched within bounds, and no pattern blocks the server", async () => {
     await run(`mkdir -p ${inside}/big && cd ${inside}/big
 for d in $(seq 10 109); do mkdir $d && seq 100 | split -a 2 -l 1 - $d/; done`);
     await files.write(at(`${inside}/big/trap`), "a".repeat(4_000));
@@ -130,7 +130,7 @@ for d in $(seq 10 109); do mkdir $d && seq 100 | split -a 2 -l 1 - $d/; done`);
     expect(Date.now() - began).toBeLessThan(60_000);
   });
 
-  it("that a command changes are told of while they are watched", async () => {
+  it("changed by a command are reported to a watch", async () => {
     await run(`mkdir -p ${inside}/seen/below`);
     const controller = new AbortController();
     const { signal } = controller;
@@ -154,7 +154,7 @@ for d in $(seq 10 109); do mkdir $d && seq 100 | split -a 2 -l 1 - $d/; done`);
 });
 
 describe("a sandbox that is watched", () => {
-  it("is put to sleep all the same; the watch says that something may be missing, and it is awake again", async () => {
+  it("can be suspended; the watch then reports an overflow and the sandbox is awake again", async () => {
     await using other = await holdfast.sandboxes.create({ name: "watched" });
     const changes = (await other.files.watch("/home/user"))[Symbol.asyncIterator]();
     const seen: FileChange[] = [];
@@ -170,11 +170,11 @@ describe("a sandbox that is watched", () => {
     await changes.return?.();
   });
 
-  it("does not fall asleep by itself, and does when nobody watches any more", async () => {
+  it("is not suspended for idleness until the watch ends", async () => {
     await using other = await holdfast.sandboxes.create({ lifecycle: { idleStandbyMs: 2_000 } });
     const changes = (await other.files.watch("/home/user"))[Symbol.asyncIterator]();
     const waiting = changes.next();
-    await new Promise((resolve) => setTimeout(resolve, 12_000));
+    await new Promise((resolve) => setTimeout(resolve, 5_000));
     expect((await other.refresh()).status).toBe("ready");
     await other.files.write("/home/user/a", "a");
     await waiting;
@@ -184,7 +184,7 @@ describe("a sandbox that is watched", () => {
 });
 
 describe("a sandbox that sleeps", () => {
-  it("is packed and searched from its disk, but not where a drive is", async () => {
+  it("is packed and searched from its disk, except for paths on a drive", async () => {
     await box.files.write("/home/user/asleep/a", "found asleep");
     await drive.files.write("/there", "on the drive");
     await box.standby();

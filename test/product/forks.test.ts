@@ -2,12 +2,13 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Counters } from "./support/counters.ts";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
-import { dieAt, INTO_CHECKPOINT, INTO_FORK, type SleepPoint } from "./support/sleep-crash.ts";
+import { sample } from "../setup/long.ts";
+import { dieAt, INTO_CHECKPOINT, INTO_FORK, type SleepPoint } from "../support/crash/standby-crash-points.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { Counters } from "../support/workloads/counters.ts";
 
-const DYING = join(import.meta.dirname, "support", "dying-asleep.ts");
+const DYING = join(import.meta.dirname, "..", "support", "crash", "server-crashing-in-standby.ts");
 const PATIENCE_MS = 150_000;
 const soon = { timeout: 45_000, interval: 50 };
 
@@ -32,7 +33,7 @@ const codeOf = (promise: Promise<unknown>) =>
     (error: unknown) => (error instanceof HoldfastError ? error.code : String(error)),
   );
 
-/** The one exec that a fork has from its beginning. */
+/** Returns the only exec that a fork has at its start. */
 async function inherited(box: Sandbox) {
   const names = Object.entries((await box.refresh()).forkedFrom?.execs ?? {});
   expect(names).toHaveLength(1);
@@ -41,7 +42,7 @@ async function inherited(box: Sandbox) {
 }
 
 describe.skipIf(!memoryStandby)("a fork", () => {
-  it("has the files and the memory of its checkpoint, names of its own, and a life of its own", async () => {
+  it("has the files and memory of its checkpoint, its own names, and runs independently", async () => {
     const box = await client.sandboxes.create({ name: "source", labels: { a: "b" } });
     const counters = await Counters.start(box);
     await box.files.write("/home/user/file", "then");
@@ -78,21 +79,21 @@ describe.skipIf(!memoryStandby)("a fork", () => {
     expect(await box.files.readText("/home/user/file")).toBe("now");
     await counters.goOn(box);
 
-    // One's end is nobody else's.
+    // The end of one sandbox does not affect the others.
     await box.delete();
     for (const fork of forks) await counters.goOn(fork);
     expect(await codeOf(client.sandboxes.create({ fromCheckpoint: id }))).toBe("checkpoint_not_found");
     for (const fork of forks) await fork.delete();
   });
 
-  it("goes on with the output of its execs from their beginning, and ends them with their own codes", async () => {
+  it("has the output of its execs from their beginning, and ends them with their own exit codes", async () => {
     const box = await client.sandboxes.create({ name: "talks" });
     const talk = "i=0; while [ ! -e ~/stop ]; do echo $i; i=$((i+1)); sleep 0.02; done; exit $(cat ~/stop)";
     const original = await box.execs.start(talk, { tty: { cols: 80, rows: 24 } });
     const lines = async (run: typeof original) => {
       const parts: Uint8Array[] = [];
       for await (const { data } of run.output({ follow: false })) parts.push(data);
-      // What was on its way through the terminal is brought back by way of it, and its line may end with one more return.
+      // Output in the terminal's buffer passes through the terminal again after the restore, which may add a carriage return.
       return Buffer.concat(parts).toString().split(/\r+\n/).slice(0, -1);
     };
     await vi.waitFor(async () => expect((await lines(original)).length).toBeGreaterThan(10), soon);
@@ -137,7 +138,7 @@ describe.skipIf(!memoryStandby)("a fork", () => {
     for (const each of [box, child, grandchild]) await each.delete();
   });
 
-  it("tells programs that asked for it that they were woken", async () => {
+  it("notifies programs with a wake hook", async () => {
     const box = await client.sandboxes.create({ name: "asks" });
     const trap = "trap 'echo woken' HUP; echo up; while :; do sleep 0.05; done";
     const original = await box.execs.start(trap, { onWake: { signal: "SIGHUP" } });
@@ -150,7 +151,7 @@ describe.skipIf(!memoryStandby)("a fork", () => {
 });
 
 describe("checkpoints", () => {
-  it("have names, are listed and removed, and are refused where they can't be had", async () => {
+  it("have names, are listed and removed, and are refused where unsupported", async () => {
     const box = await client.sandboxes.create({ name: "named" });
     const one = await box.checkpoints.create({ name: "one" });
     expect(await codeOf(box.checkpoints.create({ name: "one" }))).toBe("checkpoint_exists");
@@ -169,7 +170,7 @@ describe("checkpoints", () => {
     expect(saved(box.id)).toEqual([]);
   });
 
-  it("hold calls while they are made, and answer them", async () => {
+  it("hold calls while in progress, and then answer them", async () => {
     const box = await client.sandboxes.create({ name: "busy" });
     const making = box.checkpoints.create();
     const said = await Promise.all(Array.from({ length: 8 }, (_, i) => box.exec(`echo ${i}`)));
@@ -178,7 +179,7 @@ describe("checkpoints", () => {
     await box.delete();
   });
 
-  it("are of files alone where memory can't be had, and a fork starts on them", async () => {
+  it("contain only files where memory cannot be saved, and a fork starts from the files", async () => {
     await using without = await TestServer.start({ HOLDFAST_CRIU: "/nonexistent" });
     const other = without.client();
     const box = await other.sandboxes.create({ name: "files", resources: { diskMb: 64 } });
@@ -194,7 +195,7 @@ describe("checkpoints", () => {
   });
 });
 
-/** Lets a server die at this point of what it is asked for; the next one has nothing to die of. */
+/** Makes a server die at this point of a request; the next server runs normally. */
 async function through(point: SleepPoint, order: (dying: Holdfast) => Promise<unknown>): Promise<void> {
   client.close();
   await server.kill("SIGTERM");
@@ -216,7 +217,7 @@ describe.skipIf(!memoryStandby)("a server that is killed", () => {
   });
   afterAll(async () => (await client.sandboxes.get(box.id)).delete());
 
-  it.each(INTO_CHECKPOINT.map((point) => ({ point })))(
+  it.each(sample(INTO_CHECKPOINT, 3).map((point) => ({ point })))(
     "on the way to a checkpoint, $point, leaves the sandbox serving, and all of the checkpoint or nothing",
     async ({ point }) => {
       await through(point, async (dying) =>
@@ -238,7 +239,7 @@ describe.skipIf(!memoryStandby)("a server that is killed", () => {
     PATIENCE_MS,
   );
 
-  it.each(INTO_FORK.map((point) => ({ point })))(
+  it.each(sample(INTO_FORK, 3).map((point) => ({ point })))(
     "on the way to a fork, $point, leaves one that serves, or none",
     async ({ point }) => {
       box = await client.sandboxes.get(box.id);

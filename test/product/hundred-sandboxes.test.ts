@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 it("a hundred sandboxes, created four at a time and deleted, are counted exactly and leave nothing", async () => {
   await using server = await TestServer.start();

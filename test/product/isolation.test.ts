@@ -4,8 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { IMPOSTOR } from "./support/impostor.ts";
-import { TestServer } from "./support/server.ts";
+import { IMPOSTOR } from "../support/faults/impostor.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 let server: TestServer;
 let client: Holdfast;
@@ -27,7 +27,7 @@ afterAll(async () => {
 const python = (script: string, user?: "root") =>
   box.exec(["/usr/bin/python3", "-c", script], user ? { user } : {});
 
-/** The next server over the same state, as after a crash. */
+/** Starts the next server on the same state, as after a crash. */
 const restart = async () => {
   await server.kill("SIGKILL");
   await server.start();
@@ -51,7 +51,7 @@ describe("inside a sandbox", () => {
     expect(stdout).toMatch(/NoNewPrivs:\s1/);
   });
 
-  it("root is root only inside: its id outside is nobody's", async () => {
+  it("root is root only inside: its id outside belongs to no user", async () => {
     const run = await box.execs.start("id -u; sleep 30", { user: "root" });
     for await (const chunk of run.output()) if (chunk.text.includes("0\n")) break;
     const status = readFileSync(`/proc/${server.keeperPid(box.id)}/status`, "utf8");
@@ -62,7 +62,7 @@ describe("inside a sandbox", () => {
     await run.cancel();
   });
 
-  it("nothing of the host is there: shadow, state directory, other sandboxes' files, processes", async () => {
+  it("nothing of the host is visible: shadow, state directory, other sandboxes' files, processes", async () => {
     await other.files.write("/home/user/secret.txt", "of the other");
     writeFileSync(join(server.dir, "canary"), "host secret");
     const made = mkdtempSync(join(tmpdir(), "holdfast-bystander-"));
@@ -115,7 +115,7 @@ describe("inside a sandbox", () => {
     host.close();
   });
 
-  it("root can mount nothing, load nothing, trace nothing of the host and can't make a user namespace", async () => {
+  it("root can't mount, create devices or user namespaces, or change the host's kernel settings", async () => {
     for (const command of [
       "mount -t tmpfs none /mnt",
       "mount --bind / /tmp",
@@ -131,7 +131,7 @@ describe("inside a sandbox", () => {
     }
   });
 
-  it("root can't take the keeper's limits away, and everyone can change their own", async () => {
+  it("root can't change the keeper's limits, and every process can change its own", async () => {
     const limit = (pid: number) =>
       `import resource\ntry:\n  resource.prlimit(${pid}, resource.RLIMIT_NOFILE, (0, 0))\n  print("done")\nexcept OSError as error:\n  print(error.errno)`;
     expect((await python(limit(1), "root")).stdout).toMatch(/^(1|38)\n$/);
@@ -141,7 +141,7 @@ describe("inside a sandbox", () => {
     ).toBe("(0, 0)\n");
   });
 
-  it("asynchronous I/O contexts, of which the whole machine has one number, can't be made", async () => {
+  it("asynchronous I/O contexts, whose number is limited for the whole machine, can't be created", async () => {
     const setup =
       "import ctypes\nlibc=ctypes.CDLL(None,use_errno=True)\nprint(libc.syscall({'x86_64':206}.get(__import__('os').uname().machine,0),64,ctypes.byref(ctypes.c_ulong(0))),ctypes.get_errno())";
     for (const user of [undefined, "root"] as const)
@@ -156,7 +156,7 @@ describe("inside a sandbox", () => {
   });
 });
 
-describe("what root inside plants in the control directory", () => {
+describe("entries that root plants in the control directory", () => {
   it("journals as symlinks reach nothing of the host", async () => {
     const victim = await client.sandboxes.create({ name: "planter" });
     const { stdout } = await victim.exec("ls -ld /.holdfast/control; ls /.holdfast/control 2>&1");
@@ -175,7 +175,7 @@ describe("what root inside plants in the control directory", () => {
     await victim.delete();
   });
 
-  it("a listener in the keeper's place that answers like one is not taken for it", async () => {
+  it("a listener that imitates the keeper at its socket is not accepted as the keeper", async () => {
     const victim = await client.sandboxes.create({ name: "impostor" });
     const script = ["/usr/bin/python3", "-c", IMPOSTOR];
     const impostor = await victim.execs.start(script, { user: "root" });

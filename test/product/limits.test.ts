@@ -1,6 +1,6 @@
 import type { Holdfast } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { TestServer } from "./support/server.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 let server: TestServer;
 let client: Holdfast;
@@ -14,7 +14,7 @@ afterAll(async () => {
 });
 
 describe("limits", () => {
-  it("stop a fork bomb, and its neighbour works on", async () => {
+  it("stop a fork bomb, and the neighbour keeps working", async () => {
     const [bad, good] = await Promise.all([
       client.sandboxes.create({ resources: { pids: 64 } }),
       client.sandboxes.create(),
@@ -30,7 +30,7 @@ describe("limits", () => {
     await Promise.all([bad.delete(), good.delete()]);
   });
 
-  it("stop a memory hog: the kill is an event with its reason and the exec's cause, the sandbox and its neighbour live on", async () => {
+  it("stop a memory hog: the kill is an event and the exec's cause; the sandbox and its neighbour keep running", async () => {
     const [bad, good] = await Promise.all([
       client.sandboxes.create({ resources: { memoryMb: 64 } }),
       client.sandboxes.create(),
@@ -46,7 +46,7 @@ describe("limits", () => {
     await Promise.all([bad.delete(), good.delete()]);
   });
 
-  it("count shared memory that nobody uses any more to nobody: it goes with its last user", async () => {
+  it("release shared memory when its last user exits", async () => {
     const box = await client.sandboxes.create({ resources: { memoryMb: 64 } });
     const fill =
       "import ctypes\nlibc=ctypes.CDLL(None,use_errno=True)\nlibc.shmat.restype=ctypes.c_void_p\nsize=40<<20\nat=libc.shmat(libc.shmget(0,size,0o1600),None,0)\nctypes.memset(at,1,size)\nprint('filled')";
@@ -69,7 +69,7 @@ describe("limits", () => {
     await box.delete();
   });
 
-  it("a timeout ends the whole tree, also what left its session, and nothing else", async () => {
+  it("a timeout ends the whole process tree, including processes that left the session, and nothing else", async () => {
     const box = await client.sandboxes.create();
     const bystander = await box.execs.start("sleep 60");
     const result = await box.exec(
@@ -84,7 +84,7 @@ describe("limits", () => {
     await box.delete();
   });
 
-  it("a background child doesn't hold its exec", async () => {
+  it("a background child does not delay the end of its exec", async () => {
     const box = await client.sandboxes.create();
     const started = Date.now();
     expect(await box.exec("sleep 30 & echo done")).toMatchObject({ exitCode: 0, stdout: "done\n" });

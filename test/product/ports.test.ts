@@ -4,10 +4,10 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
-const PROGRAM = readFileSync(join(import.meta.dirname, "support", "web-program.py"));
+const PROGRAM = readFileSync(join(import.meta.dirname, "..", "support", "workloads", "web-program.py"));
 const PORT = 3000;
 
 let server: TestServer;
@@ -16,13 +16,13 @@ beforeAll(async () => {
 });
 afterAll(() => server[Symbol.asyncDispose]());
 
-/** A sandbox in which a web server listens, and does not keep it awake. */
+/** Creates a sandbox with a web server that listens but does not keep the sandbox awake. */
 async function serving(options: { lifecycle?: { idleStandbyMs?: number } } = {}): Promise<Sandbox> {
   const client = server.client();
   const box = await client.sandboxes.create(options);
   onTestFinished(async () => {
     client.close();
-    // The server may be another by now.
+    // The delete goes through the current server, which may be another one by now.
     await server.fetch(`/v1/sandboxes/${box.id}`, { method: "DELETE" });
   });
   await box.files.write("/tmp/web.py", PROGRAM);
@@ -44,7 +44,7 @@ interface Heard {
   headers: IncomingMessage["headers"];
 }
 
-/** By a host of the port's own, which most resolvers don't know. */
+/** Sends a request to the port's own host name, which most resolvers cannot resolve. */
 function onHost(host: string, path: string, headers: Record<string, string> = {}): Promise<Heard> {
   const { port } = new URL(server.url);
   return new Promise((resolve, reject) => {
@@ -69,7 +69,7 @@ function onHost(host: string, path: string, headers: Record<string, string> = {}
 const errorIn = (text: string) => (JSON.parse(text) as { error: { code: string; dispatched: string } }).error;
 
 describe("a port", () => {
-  it("is served over the API, both ways and at length, and says so where nothing listens", async () => {
+  it("is served over the API in both directions, and an unused port is a typed error", async () => {
     const box = await serving();
     expect(await (await at(box, "/a%2Fb?c=d")).text()).toBe("path:/a%2Fb?c=d");
     const body = "x".repeat(300_000);
@@ -85,7 +85,7 @@ describe("a port", () => {
   });
 
   it.skipIf(!memoryStandby)(
-    "wakes its sandbox, for many callers at once, and is the same program then",
+    "wakes its sandbox once for many concurrent callers, and the same program answers",
     async () => {
       const box = await serving();
       const pid = await (await at(box, "/pid")).text();
@@ -100,7 +100,7 @@ describe("a port", () => {
   );
 
   it.skipIf(!memoryStandby)(
-    "is cut by standby in the middle of an answer, visibly, and answers anew after it",
+    "is cut by standby in the middle of a response, visibly, and answers again after it",
     async () => {
       const box = await serving();
       const response = await at(box, "/stream");
@@ -115,7 +115,7 @@ describe("a port", () => {
     },
   );
 
-  it("holds its sandbox awake while it is used, and no longer", async () => {
+  it("keeps its sandbox awake only while it is used", async () => {
     const box = await serving({ lifecycle: { idleStandbyMs: 1_500 } });
     const response = await at(box, "/stream");
     const reader = response.body?.getReader();
@@ -125,7 +125,7 @@ describe("a port", () => {
     await expect.poll(async () => (await box.refresh()).status, { timeout: 30_000 }).toBe("standby");
   });
 
-  it("of a program that ends while it answers is a typed error, and the next is served by the next", async () => {
+  it("of a program that exits during a response is a typed error, and the next program serves the next request", async () => {
     const box = await serving();
     const died = await at(box, "/die");
     expect(errorIn(await died.text())).toMatchObject({ code: expect.stringMatching(/^port_(cut|closed)$/) });
@@ -135,7 +135,7 @@ describe("a port", () => {
     await listening(box);
   });
 
-  it("of a sandbox that is deleted meanwhile is cut, and gone for the next", async () => {
+  it("of a deleted sandbox is disconnected, and later requests get an error", async () => {
     const box = await serving();
     const response = await at(box, "/stream");
     const reader = response.body?.getReader();
@@ -164,7 +164,7 @@ describe("a preview", () => {
   const hostOf = (box: Sandbox, port = PORT) => `${port}-${box.id}.localhost`;
 
   it.skipIf(!memoryStandby)(
-    "is reached by its link alone, asleep or not, and survives the server",
+    "is reached by its link alone, asleep or awake, and survives a server restart",
     async () => {
       const box = await serving();
       const { url, pathUrl, token } = await create(box, { port: PORT });
@@ -185,7 +185,7 @@ describe("a preview", () => {
     },
   );
 
-  it("is closed to a token that has expired, was taken back, is another port's or sandbox's, or was tampered with", async () => {
+  it("rejects tokens that are expired, revoked, altered, or of another port or sandbox", async () => {
     const [box, other] = [await serving(), await serving()];
     const web = await create(box, { port: PORT, name: "web" });
     const brief = await create(box, { port: PORT, name: "brief", tokenTtlMs: 1_000 });
@@ -212,7 +212,7 @@ describe("a preview", () => {
     expect((await onHost(hostOf(box), "/n/1")).status).toBe(401);
   });
 
-  it("opens its port and nothing else, whatever path is asked for", async () => {
+  it("gives access to its port only, whatever path is requested", async () => {
     const box = await serving();
     const { token, pathUrl } = await create(box, { port: PORT });
     const headers = { "x-holdfast-preview-token": token, authorization: `Bearer ${token}` };
@@ -230,10 +230,10 @@ describe("a preview", () => {
     const { host, pathname } = new URL(pathUrl);
     for (const path of tricks) {
       const answer = await onHost(host, `${pathname.slice(0, -1)}${path}`);
-      // The program itself takes a leading double slash for a single one.
+      // The program itself treats a leading double slash as a single one.
       expect([path, answer.text]).toEqual([path, `path:${path.replace("//", "/")}`]);
     }
-    // Nor does it open the API itself.
+    // The preview does not open the API itself either.
     for (const path of ["/v1/sandboxes", `/v1/sandboxes/${box.id}/ports/${PORT}/`]) {
       expect((await onHost(host, path, headers)).status).toBe(401);
       expect((await onHost(host, `${path}?holdfast_token=${token}`)).status).toBe(401);
@@ -241,7 +241,7 @@ describe("a preview", () => {
     expect((await onHost(hostOf(box, 4000), "/", headers)).status).toBe(403);
   });
 
-  it("that is taken back cuts what came in by it", async () => {
+  it("that is revoked disconnects its connections", async () => {
     const box = await serving();
     const { name, pathUrl } = await create(box, { port: PORT });
     const reader = (await fetch(`${pathUrl}stream`)).body?.getReader();

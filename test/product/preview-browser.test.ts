@@ -1,10 +1,10 @@
 import type { Sandbox } from "@holdfast/sdk";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { openBrowser } from "./support/browser.ts";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
-import { greeting, greetingFile, putViteProject } from "./support/vite-project.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { openBrowser } from "../support/workloads/browser.ts";
+import { greeting, greetingFile, putViteProject } from "../support/workloads/vite-project.ts";
 
 const PORT = 5173;
 const LONG_MS = 30_000;
@@ -24,7 +24,7 @@ const heading = (page: Page) => page.locator("h1").textContent();
 const shows = (page: Page, text: string) =>
   expect.poll(() => heading(page).catch(() => null), { timeout: LONG_MS, interval: 100 }).toBe(text);
 
-/** What the page says of its socket to the dev server. */
+/** Opens the page, and returns how often its socket to the dev server was opened and closed. */
 async function visit(page: Page, url: string): Promise<{ opened(): number; closed(): number }> {
   let opened = 0;
   let closed = 0;
@@ -49,7 +49,7 @@ async function preview(box: Sandbox): Promise<{ url: string; name: string }> {
 }
 
 it.skipIf(!memoryStandby)(
-  "a dev server is seen in a browser by its preview, reloads what is edited, and is the same after standby and wake",
+  "a dev server is shown in a browser through its preview, reloads edited files, and is the same after standby and wake",
   async () => {
     const client = server.client();
     const box = await client.sandboxes.create({ resources: { memoryMb: 1024 } });
@@ -71,18 +71,18 @@ it.skipIf(!memoryStandby)(
     const page = await browser.newPage();
     const sockets = await visit(page, url);
     await shows(page, "hello");
-    // The token is in a cookie of this host by now, and nowhere that a link or a script would find it.
+    // The token is now in a cookie of this host, and in no place that a link or a script would find.
     expect(page.url()).toBe(new URL("/", url).href);
     expect(await page.evaluate("document.cookie")).toBe("");
     await expect.poll(() => sockets.opened(), { timeout: LONG_MS }).toBeGreaterThan(0);
 
-    // Hot: the page is not loaded again.
+    // Hot reload: the page is not loaded again.
     await page.evaluate("window.stayed = true");
     await box.files.write(greetingFile, greeting("edited"));
     await shows(page, "edited");
     expect(await page.evaluate("window.stayed")).toBe(true);
 
-    // The sleep cuts the page's socket; the page asks until the dev server answers, which wakes it.
+    // Standby cuts the page's socket; the page retries until the dev server answers, which wakes the sandbox.
     const before = { opened: sockets.opened(), closed: sockets.closed() };
     await box.standby();
     await expect.poll(() => sockets.closed(), { timeout: LONG_MS }).toBeGreaterThan(before.closed);
@@ -94,7 +94,7 @@ it.skipIf(!memoryStandby)(
     await box.files.write(greetingFile, greeting("awake"));
     await shows(page, "awake");
 
-    // Taken back, it is closed to a page that was in.
+    // After the preview is revoked, it is closed to a page that was already open.
     await server.fetch(`/v1/sandboxes/${box.id}/previews/${name}`, { method: "DELETE" });
     const answer = await page.goto(new URL("/", url).href);
     expect(answer?.status()).toBe(403);

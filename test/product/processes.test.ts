@@ -1,8 +1,8 @@
 import { readdirSync, readFileSync } from "node:fs";
 import type { Holdfast, Process, ProcessHandle, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
 
 const soon = { timeout: 45_000, interval: 50 };
 const LONG_MS = 120_000;
@@ -28,14 +28,14 @@ const becomes = (web: ProcessHandle, want: object) =>
 const run = ({ id }: Pick<Process, "id">, number: number) => `${id}-${number}`;
 const outcome = async (id: string) => (await client.execs.get(id)).result();
 
-/** A server of a few lines; what it says is said once it takes connections. */
+/** A small server that prints a line once it accepts connections. */
 const serving = (port: number, after = 0) => [
   "node",
   "-e",
   `setTimeout(() => require("http").createServer((q, s) => s.end("hi")).listen(${port}, "127.0.0.1", () => console.log("listening at ${port}")), ${after})`,
 ];
 
-/** Pids of the host whose command line has this in it. */
+/** Returns the host's pids whose command line contains this text. */
 function pidsOf(marker: string): number[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
@@ -56,7 +56,7 @@ async function boxed(work: (box: Sandbox) => Promise<void>): Promise<void> {
 
 describe("a process that crashes", () => {
   it(
-    "is started again while its server is killed and comes back, each run with its own outcome and journal",
+    "is restarted while its server is killed and started, each run with its own outcome and journal",
     async () => {
       const box = await client.sandboxes.create({});
       const script =
@@ -80,13 +80,13 @@ describe("a process that crashes", () => {
         });
       const { items } = await again.runs();
       expect(items.map(({ id }) => id)).toEqual([6, 5, 4, 3, 2, 1].map((number) => run(web, number)));
-      // By the server that there is now: the handle knows the one that is gone.
+      // The delete goes through the current server, because the handle belongs to the killed one.
       await client.sandboxes.delete(box.id);
     },
     LONG_MS,
   );
 
-  it("too often is given up, visibly, and can be begun again", () =>
+  it("too often is no longer restarted, is shown as failed, and can be started again", () =>
     boxed(async (box) => {
       const restart = { on: "always", max: 2, backoffMs: 10 } as const;
       const web = await box.processes.start("web", "echo no; exit 3", { restart });
@@ -102,7 +102,7 @@ describe("a process that crashes", () => {
 
 describe("readiness", () => {
   it(
-    "is seen at a port and in the output, and its absence is told with the reason",
+    "is detected by port and by output, and its absence is reported with the reason",
     () =>
       boxed(async (box) => {
         const port = await box.processes.start("port", serving(3000, 500), { readyWhen: { port: 3000 } });
@@ -128,7 +128,7 @@ describe("readiness", () => {
   );
 });
 
-describe("an order", () => {
+describe("a request", () => {
   it(
     "to stop leaves no process, of a tree that runs and of one that waits",
     () =>
@@ -150,7 +150,7 @@ describe("an order", () => {
   );
 
   it(
-    "to restart the sandbox begins it anew under the next number, and what nothing starts again is lost",
+    "to restart the sandbox starts a process again with the next run number; one without a restart policy is lost",
     () =>
       boxed(async (box) => {
         const restart = { on: "always" } as const;
@@ -167,7 +167,7 @@ describe("an order", () => {
 
 describe.skipIf(!memoryStandby)("through standby", () => {
   it(
-    "it is the same run, looked at anew; what takes no connections in time says why",
+    "the run is the same, and its readiness is checked again; a process without connections in time reports the reason",
     () =>
       boxed(async (box) => {
         const web = await box.processes.start("web", serving(3000), {
@@ -197,7 +197,7 @@ describe.skipIf(!memoryStandby)("through standby", () => {
   );
 
   it(
-    "in a fork it goes on under its own name, and is started again there as well",
+    "in a fork the run continues under an id of its own, and is restarted there as well",
     () =>
       boxed(async (box) => {
         const script = 'while [ ! -e stop ]; do sleep 0.1; done; rm stop; echo "ended"; exit 4';

@@ -1,15 +1,15 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it, onTestFinished } from "vitest";
-import { FaultyWorld } from "./support/faulty-world.ts";
-import { expectQuietExecsToEnd } from "./support/quiet-execs.ts";
+import { FaultyWorld } from "../support/faults/faulty-world.ts";
+import { expectQuietExecsToEnd } from "../support/faults/silent-execs.ts";
 
 const SILENCE_MS = 190_000;
 
 /**
- * Nothing is sped up here: the numbers are those that users get, and so is the waiting. It takes minutes and hardly any CPU,
- * and therefore begins first and runs beside everything else.
+ * Runs with the default numbers, in real time. It takes minutes and hardly any CPU, and therefore starts first and runs
+ * beside the other files.
  */
-it("execs that say nothing for more than three minutes end with their real codes, whatever becomes of the connections", async () => {
+it("execs without output for more than three minutes end with their real exit codes, whatever happens to the connections", async () => {
   const world = await FaultyWorld.make({ boxes: 2, seed: 5 });
   onTestFinished(() => world[Symbol.asyncDispose]());
   const faults = async ({ http, keepers, proxies }: FaultyWorld) => {
@@ -26,7 +26,7 @@ it("execs that say nothing for more than three minutes end with their real codes
       await sleep(2_000);
     }
     await sleep(SILENCE_MS - 95_000);
-    // The ends themselves come while nothing that the keeper or the server says is heard.
+    // The execs end while nothing from the keeper or the server is delivered.
     for (const proxy of proxies) proxy.set("down", { halfOpen: true });
     await sleep(18_000);
     world.heal();

@@ -3,14 +3,14 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { Counters } from "./support/counters.ts";
-import { memoryStandby } from "./support/memory-standby.ts";
-import { TestServer } from "./support/server.ts";
+import { memoryStandby } from "../support/server/memory-standby.ts";
+import { TestServer } from "../support/server/test-server.ts";
+import { Counters } from "../support/workloads/counters.ts";
 
-const BROKEN = join(import.meta.dirname, "support", "broken-wakes.ts");
+const BROKEN = join(import.meta.dirname, "..", "support", "server", "server-with-broken-wakes.ts");
 const soon = { timeout: 45_000, interval: 50 };
 
-/** How often; on request as often as it takes to trust it. */
+/** Number of repetitions; larger on request, for more confidence. */
 const { cycles, boxes, rounds } = {
   cycles: 10,
   boxes: 4,
@@ -38,7 +38,7 @@ async function saidBy(execId: string): Promise<string> {
 }
 const digest = (data: Uint8Array) => createHash("sha256").update(data).digest("hex");
 
-/** What waits for its parent to take note of its end is gone. */
+/** Zombies count as ended. */
 function isThere(pid: number): boolean {
   try {
     return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
@@ -47,7 +47,7 @@ function isThere(pid: number): boolean {
   }
 }
 
-/** The calls that wake it, in turn: each is the first after a standby, and each must succeed. */
+/** Calls that wake the sandbox, used in turn: each is the first after a standby, and each must succeed. */
 const FIRST_CALLS: ((box: Sandbox, cycle: number, file: string) => Promise<void>)[] = [
   async (box, cycle) => expect((await box.exec(`echo ${cycle}`)).stdout).toBe(`${cycle}\n`),
   async (box, _, file) => expect(digest(await box.files.read("/home/user/data"))).toBe(file),
@@ -61,7 +61,7 @@ async function cycle(box: Sandbox, times: number, counters: Counters, file: stri
   for (let i = 0; i < times; i += 1) {
     await box.standby();
     await FIRST_CALLS[i % FIRST_CALLS.length]?.(box, i, file);
-    // Reading a file is answered from the disk, and wakes nobody.
+    // Reading a file does not wake the sandbox, so it is woken explicitly.
     await box.wake();
     await counters.goOn(box);
   }
@@ -77,7 +77,7 @@ async function sleeper(name: string): Promise<{ box: Sandbox; counters: Counters
 
 describe.skipIf(!memoryStandby)("memory standby", () => {
   it(
-    "goes on without a gap, cycle after cycle, whatever the first call is",
+    "continues without a gap, cycle after cycle, whatever the first call is",
     async () => {
       const { box, counters, file } = await sleeper("cycles");
       await cycle(box, cycles, counters, file);
@@ -87,7 +87,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
   );
 
   it(
-    "does so in many sandboxes at a time",
+    "continues in many sandboxes at a time",
     async () => {
       const all = await Promise.all(Array.from({ length: boxes }, (_, i) => sleeper(`many-${i}`)));
       await Promise.all(
@@ -99,7 +99,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
   );
 
   it(
-    "is woken once by many callers, and runs nothing twice",
+    "wakes once for many callers, and runs nothing twice",
     async () => {
       const box = await client.sandboxes.create({ name: "callers" });
       for (let round = 0; round < rounds; round += 1) {
@@ -138,7 +138,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     LONG_MS,
   );
 
-  it("takes no memory while it sleeps, and says what it takes of the disk", async () => {
+  it("uses no memory while suspended, and reports its disk usage", async () => {
     const box = await client.sandboxes.create({ name: "hog" });
     const hog = "/usr/bin/python3 -c 'x = bytearray(64 << 20); print(len(x), flush=True); input()'";
     const run = await box.execs.start(hog, { openStdin: true, keepAwake: false });
@@ -152,13 +152,13 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("keeps terminals, loopback listeners, open files and quiet timeouts", async () => {
+  it("keeps terminals, loopback listeners, open files and running timeouts", async () => {
     const box = await client.sandboxes.create({ name: "rich" });
     const listen =
       "import socket\ns=socket.create_server(('127.0.0.1',8123))\nprint('up',flush=True)\nwhile True:\n c,_=s.accept(); c.sendall(b'hello'); c.close()";
     const listener = await box.execs.start(["/usr/bin/python3", "-c", listen], { keepAwake: false });
     const typing = await box.execs.start("read line; echo got $line; tty", { tty: { cols: 80, rows: 24 } });
-    const timed = await box.execs.start("sleep 300", { timeoutMs: 20_000 });
+    const timed = await box.execs.start("sleep 300", { timeoutMs: 12_000 });
     const ask = "import socket\ns=socket.create_connection(('127.0.0.1',8123))\nprint(s.recv(9).decode())";
     await vi.waitFor(
       async () => expect((await box.exec(["/usr/bin/python3", "-c", ask])).stdout).toBe("hello\n"),
@@ -174,7 +174,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("is read without being woken", async () => {
+  it("can be read without being woken", async () => {
     const box = await client.sandboxes.create({ name: "reads" });
     await box.files.write("/home/user/dir/a.txt", "hello");
     await box.exec("ln -s /etc/hostname /home/user/link; printf x > /dev/shm/y");
@@ -198,7 +198,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("leaves the keeper's own files out of reach after the wake as well", async () => {
+  it("keeps the keeper's own files inaccessible after a wake", async () => {
     const box = await client.sandboxes.create({ name: "reserved" });
     await box.exec("ln -s /.holdfast/control/keeper.sock /home/user/link");
     const tried = () => box.files.read("/home/user/link").catch((error: { code: string }) => error.code);
@@ -211,7 +211,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("comes by itself, and not while a command runs", async () => {
+  it("starts by itself when the sandbox is idle, and not while a command runs", async () => {
     const box = await client.sandboxes.create({ name: "idle", lifecycle: { idleStandbyMs: 1_000 } });
     await box.exec("sleep 3; echo awake");
     expect(await statusOf(box.id)).toBe("ready");
@@ -220,9 +220,9 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("that can't be had leaves the sandbox serving, and says why", async () => {
+  it("that fails leaves the sandbox serving, and reports the reason", async () => {
     const box = await client.sandboxes.create({ name: "undumpable" });
-    // A process that traces another can't be dumped.
+    // A process that traces another one can't be dumped.
     const trace =
       "import ctypes,os,time\nc=ctypes.CDLL(None)\np=os.fork()\nif p==0:\n c.ptrace(0,0,0,0); os.kill(os.getpid(),19)\nelse:\n os.waitpid(p,2); print('tracing',flush=True); time.sleep(300)";
     const run = await box.execs.start(["/usr/bin/python3", "-c", trace], { keepAwake: false });
@@ -236,7 +236,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
-  it("paused, it is frozen in memory, refuses calls, and goes on", async () => {
+  it("a paused sandbox is frozen in memory, refuses calls, and continues after resume", async () => {
     const { box, counters } = await sleeper("pause");
     await box.pause();
     expect(await statusOf(box.id)).toBe("paused");
@@ -250,7 +250,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
 });
 
 describe("standby on a host without a working CRIU", () => {
-  it("keeps the files, says so, and starts the sandbox anew for the next call, each time", async () => {
+  it("keeps the files, reports it, and cold-starts the sandbox for the next call, each time", async () => {
     await using without = await TestServer.start({ HOLDFAST_CRIU: "/nonexistent" });
     const own = without.client();
     const box = await own.sandboxes.create({ name: "files" });
@@ -271,7 +271,7 @@ describe("standby on a host without a working CRIU", () => {
 });
 
 describe.skipIf(!memoryStandby)("a sandbox at its limit on processes", () => {
-  it("is not put to sleep, since it could not be woken, and goes on", async () => {
+  it("is not suspended, because it could not be woken, and keeps running", async () => {
     const client = server.client();
     const box = await client.sandboxes.create({ resources: { pids: 24 } });
     await box.execs.start("i=0; while [ $i -lt 21 ]; do sleep 1000 & i=$((i+1)); done; wait", {
@@ -287,17 +287,17 @@ describe.skipIf(!memoryStandby)("a sandbox at its limit on processes", () => {
   });
 });
 
-describe.skipIf(!memoryStandby)("a sandbox that is broken when it comes back", () => {
+describe.skipIf(!memoryStandby)("a sandbox that is broken after a wake", () => {
   it.each([
     { what: "root", policy: "fail" },
     { what: "keeper", policy: "fail" },
     { what: "root", policy: "cold-start" },
   ] as const)(
-    "by its $what ends calls with a cause, never says ready, and follows its policy: $policy",
+    "by its $what ends calls with a cause, never reports ready, and follows its policy: $policy",
     async (one) => {
-      await using broken = await TestServer.start({
-        HOLDFAST_NUMBERS_JSON: JSON.stringify({ proofDeadlineMs: 4_000 }),
-      });
+      // A wake repeats its proof until its deadline, which is shorter here, so that the test need not wait for it.
+      const numbers = JSON.stringify({ proofDeadlineMs: 4_000, wakeDeadlineMs: 10_000 });
+      await using broken = await TestServer.start({ HOLDFAST_NUMBERS_JSON: numbers });
       const name = `broken-${one.what}`;
       const before = broken.client();
       const asleep = await before.sandboxes.create({ name, lifecycle: { onMemoryLoss: one.policy } });

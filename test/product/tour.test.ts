@@ -4,7 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
-import { CLI, TestServer } from "./support/server.ts";
+import { CLI, TestServer } from "../support/server/test-server.ts";
 
 let server: TestServer;
 let scratch: string;
@@ -17,7 +17,7 @@ afterAll(async () => {
   await server[Symbol.asyncDispose]();
 });
 
-/** The command line as a user types it; the state directory is the only thing it is told. */
+/** Runs a command line as a user types it; only the state directory is given. */
 function holdfast(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
   const env = { ...server.env };
   return new Promise((resolve) => {

@@ -1,23 +1,32 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { findServed } from "./served.ts";
-import { findTraces, installationsIn, newTraces, type Traces, withoutThoseOf } from "./traces.ts";
+import { fileURLToPath } from "node:url";
+import { closeRun, currentRun, openRun, recordMounted } from "./run.ts";
+import { findTraces } from "./run-leftovers.ts";
 
-/** What is on its way out when the last test ends has this long to be gone. */
+/** Processes and mounts that are ending when the last test ends get this time to disappear. */
 const SETTLE_MS = 10_000;
 const POLL_MS = 250;
 
-let before: Traces = new Map();
-/** Installations that were there before the run: a developer's own server goes on making sandboxes meanwhile. */
-let bystanders: ReadonlySet<string> = new Set();
+let directory = "";
+let recorder: NodeJS.Timeout | undefined;
 
-export async function setup(): Promise<void> {
-  before = findTraces();
-  bystanders = installationsIn(before).union(await findServed());
+/**
+ * The compile cache, shared by the processes of this run and later ones: loading the server's sources takes as much CPU
+ * time as most tests, and the run starts hundreds of servers.
+ */
+const COMPILE_CACHE = fileURLToPath(new URL("../../node_modules/.cache/holdfast-test", import.meta.url));
+
+export function setup(): void {
+  process.env.NODE_COMPILE_CACHE = COMPILE_CACHE;
+  directory = openRun();
+  recorder = setInterval(() => recordMounted(directory), POLL_MS).unref();
 }
 
-/** The run fails if the tests leave anything behind, whatever each of them says. */
+/** Fails the run if its tests left anything behind, even if every test passed. */
 export async function teardown(): Promise<void> {
-  const left = await lasting(before);
+  clearInterval(recorder);
+  const left = await lasting();
+  closeRun(directory);
   if (left.length === 0) return;
   process.exitCode = 1;
   console.error(
@@ -25,14 +34,13 @@ export async function teardown(): Promise<void> {
   );
 }
 
-/** Only what is seen at every look is left behind; another's short-lived things are not. */
-async function lasting(known: Traces): Promise<string[]> {
+/** Returns the traces that remain after the time to settle. */
+async function lasting(): Promise<string[]> {
   const deadline = Date.now() + SETTLE_MS;
-  let left = withoutThoseOf(bystanders, newTraces(known, findTraces()));
+  let left = findTraces(currentRun());
   while (left.size > 0 && Date.now() < deadline) {
     await sleep(POLL_MS);
-    const seen = findTraces();
-    left = new Map([...left].filter(([key]) => seen.has(key)));
+    left = findTraces(currentRun());
   }
   return [...left.values()];
 }

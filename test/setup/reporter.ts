@@ -4,9 +4,9 @@ import type { Reporter, SerializedError, TestModule } from "vitest/node";
 const STDOUT = 1;
 
 /**
- * Ends the run's output with one line for machines: `N passed, N failed` and `, N skipped` where some were. It is
- * written as the process exits, after everything else had its say, and never says `0 failed` of a run that failed: a file
- * that can't be loaded, an error outside any test and a failed global teardown count as one failure each, or in all.
+ * Ends the run's output with one line for machines: `N passed, N failed`, and `, N skipped` if some were. It is written
+ * when the process exits, after all other output, and never says `0 failed` if the run failed: a file that can't be
+ * loaded, an error outside any test and a failed global teardown count as failures.
  */
 export class TallyReporter implements Reporter {
   #passed = 0;

@@ -1,60 +1,36 @@
 /**
- * What Holdfast leaves on a machine while it runs: processes, mounts, cgroups, network namespaces, loop devices and
- * directories that carry its marks. Looked for from outside, with none of the product's own code, which might miss
- * afterwards exactly what it forgot to clean.
+ * Finds everything that a test run has on the machine: processes, mounts, cgroups, runtime state, network namespaces,
+ * loop devices and temporary files. The search uses none of the product's code, which could overlook the resources that
+ * it forgot to clean up.
  */
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { currentRun, entriesOf, type Run } from "./run.ts";
 
-/**
- * Each trace once, with a line for people, by a key that a later thing of the same name does not share. The key carries
- * the mark of the installation that the thing belongs to, where it has one.
- */
-export type Traces = ReadonlyMap<string, string>;
+/** A readable line for each trace. The key distinguishes it from a later resource of the same name. */
+type Traces = ReadonlyMap<string, string>;
+type Trace = [key: string, description: string];
 
-const MARKED_ENVIRONMENT = /(?:^|\0)HOLDFAST_(?:INSTALLATION|SANDBOX|EXEC)=/;
-const MARKED_COMMAND = new RegExp(
-  `/\\.holdfast/|packages/server/src/main\\.ts|test/support/crashing-server\\.ts|${tmpdir().replaceAll(/[.+*?^$()[\]{}|\\]/g, "\\$&")}/holdfast`,
-);
-const MARKED_NAME = /holdfast|sbx_/;
-const INSTALLATION = /(?:holdfast-|HOLDFAST_INSTALLATION=)([0-9a-z]{8})(?![0-9a-z])/g;
-
-/** `skipped` are processes that are no trace whatever they carry: by default the test run itself. */
-export function findTraces(skipped: ReadonlySet<string> = ownFamily()): Traces {
+/** Finds the traces of a run. `skipped` are pids that do not count: by default the test runner itself. */
+export function findTraces(run: Run = currentRun(), skipped: ReadonlySet<string> = ownFamily()): Traces {
   return new Map([
-    ...processTraces(skipped),
-    ...mountTraces(),
-    ...cgroupTraces(),
-    ...loopTraces(),
-    ...entryTraces("temporary file", tmpdir(), /^holdfast/),
-    ...entryTraces("runtime state", "/run/runc", MARKED_NAME),
-    ...entryTraces("runtime state", "/run/crun", MARKED_NAME),
-    ...entryTraces("named network namespace", "/run/netns", /./),
+    ...processTraces(run, skipped),
+    ...mountTraces(run),
+    ...cgroupTraces(run),
+    ...loopTraces(run),
+    ...runtimeTraces(run),
+    ...networkTraces(run),
+    ...entriesOf(run).map((name): Trace => [`file ${name}`, `temporary file ${join(run.directory, name)}`]),
   ]);
 }
 
-/** What is there after and was not before. */
-export const newTraces = (before: Traces, after: Traces): Map<string, string> =>
-  new Map([...after].filter(([key]) => !before.has(key)));
+const isBelow = ({ directory }: Run, text: string): boolean => text.includes(`${directory}/`);
 
-/** The installations that traces carry the mark of. Directories carry none, whatever their names look like. */
-export const installationsIn = (traces: Traces): Set<string> =>
-  new Set([...traces.keys()].flatMap((key) => (/^(process|mount|cgroup) /.test(key) ? marksIn(key) : [])));
+/** Whether a name or a mount's source carries the mark of one of the run's installations. */
+const isMarked = ({ installations }: Run, text: string): boolean =>
+  [...text.matchAll(/holdfast-([0-9a-z]{8})(?![0-9a-z])/g)].some(([, id = ""]) => installations.has(id));
 
-const marksIn = (key: string): string[] => [...key.matchAll(INSTALLATION)].map(([, id = ""]) => id);
-
-/** Without what belongs to the installations given. */
-export const withoutThoseOf = (installations: ReadonlySet<string>, traces: Traces): Map<string, string> =>
-  new Map(
-    [...traces].filter(([key, line]) =>
-      installationsIn(new Map([[key, line]])).isDisjointFrom(installations),
-    ),
-  );
-
-type Trace = [key: string, description: string];
-
-/** The text of a file that may vanish, or not be ours to read, at any time. */
+/** Returns the text of a file; empty if it has vanished or may not be read. */
 function read(path: string): string {
   try {
     return readFileSync(path, "utf8");
@@ -88,7 +64,7 @@ function stat(pid: string): { parent: string; startTime: string } {
 
 const processes = (): string[] => list("/proc").filter((name) => /^\d+$/.test(name));
 
-/** This process, its test workers, and the shells and npm above it. */
+/** Returns the pids of this process, its test workers, and the shells and npm above it. */
 function ownFamily(): Set<string> {
   const self = String(process.pid);
   const family = new Set(processes().filter((pid) => stat(pid).parent === self));
@@ -96,19 +72,38 @@ function ownFamily(): Set<string> {
   return family;
 }
 
-function processTraces(skipped: ReadonlySet<string>): Trace[] {
+function processTraces(run: Run, skipped: ReadonlySet<string>): Trace[] {
   const traces: Trace[] = [];
   for (const pid of processes()) {
     if (skipped.has(pid)) continue;
     const command = read(`/proc/${pid}/cmdline`).replaceAll("\0", " ").trim();
-    const environment = read(`/proc/${pid}/environ`);
-    if (!MARKED_COMMAND.test(command) && !MARKED_ENVIRONMENT.test(environment)) continue;
-    const marks = `${environment}\n${read(`/proc/${pid}/cgroup`)}`.match(INSTALLATION) ?? [];
-    const key = [`process ${pid} ${stat(pid).startTime}`, ...new Set(marks)].join(" ");
-    traces.push([key, `process ${pid}${networkOf(pid)}: ${command.slice(0, 200)}`]);
+    if (!belongsTo(run, pid, command)) continue;
+    const line = `process ${pid}${networkOf(pid)}: ${command.slice(0, 200)}`;
+    traces.push([`process ${pid} ${stat(pid).startTime}`, line]);
   }
   return traces;
 }
+
+/**
+ * Returns whether a process belongs to the run. Processes outside sandboxes inherit TMPDIR. Processes inside carry
+ * their installation's id; if that is not recorded, their root is a mount of files below the run's directory. Other
+ * mounts of a process prove nothing: the host's mount namespace, and every copy of it, has the mounts of all runs.
+ */
+function belongsTo(run: Run, pid: string, command: string): boolean {
+  const environment = read(`/proc/${pid}/environ`).split("\0");
+  if (isBelow(run, `${command} `) || environment.includes(`TMPDIR=${run.directory}`)) return true;
+  if (isMarked(run, read(`/proc/${pid}/cgroup`))) return true;
+  const [mark] = environment.flatMap(
+    (each) => /^HOLDFAST_(?:INSTALLATION|HELPER)=(\w+)/.exec(each)?.[1] ?? [],
+  );
+  if (mark === undefined) return false;
+  return run.installations.has(mark) || isBelow(run, rootMountOf(pid));
+}
+
+const rootMountOf = (pid: string): string =>
+  read(`/proc/${pid}/mountinfo`)
+    .split("\n")
+    .findLast((line) => line.split(" ")[4] === "/") ?? "";
 
 function networkOf(pid: string): string {
   try {
@@ -121,42 +116,51 @@ function networkOf(pid: string): string {
 
 const mountLines = (): string[] => read("/proc/self/mountinfo").split("\n");
 
-function mountTraces(): Trace[] {
+function mountTraces(run: Run): Trace[] {
   return mountLines()
-    .filter((line) => MARKED_NAME.test(line))
+    .filter((line) => isBelow(run, line) || isMarked(run, line))
     .map((line) => {
       const [id, , , , point] = line.split(" ");
-      const source = line.split(" - ")[1]?.split(" ")[1];
-      return [`mount ${id} ${point} ${source}`, `mount on ${point}`];
+      return [`mount ${id} ${point}`, `mount on ${point}`];
     });
 }
 
-function cgroupTraces(): Trace[] {
+function cgroupTraces(run: Run): Trace[] {
   const hierarchies = mountLines()
     .filter((line) => / - cgroup2? /.test(line))
     .map((line) => line.split(" ")[4] ?? "");
-  return [...new Set(hierarchies)].flatMap((root) => cgroupsBelow(root));
+  return [...new Set(hierarchies)]
+    .flatMap((root) => cgroupsBelow(root))
+    .filter((path) => isMarked(run, path))
+    .map((path) => [`cgroup ${path}`, `cgroup ${path}`]);
 }
 
-function cgroupsBelow(directory: string): Trace[] {
-  return directories(directory).flatMap((name) => {
+const cgroupsBelow = (directory: string): string[] =>
+  directories(directory).flatMap((name) => {
     const path = join(directory, name);
-    const own: Trace[] = MARKED_NAME.test(name) ? [[`cgroup ${path}`, `cgroup ${path}`]] : [];
-    return [...own, ...cgroupsBelow(path)];
+    return [path, ...cgroupsBelow(path)];
   });
-}
 
-function loopTraces(): Trace[] {
+function loopTraces(run: Run): Trace[] {
   return list("/sys/block")
     .filter((name) => name.startsWith("loop"))
     .flatMap((name): Trace[] => {
       const file = read(`/sys/block/${name}/loop/backing_file`).trim();
-      return MARKED_NAME.test(file) ? [[`loop ${name} ${file}`, `loop device ${name} on ${file}`]] : [];
+      return isBelow(run, file) ? [[`loop ${name} ${file}`, `loop device ${name} on ${file}`]] : [];
     });
 }
 
-function entryTraces(kind: string, directory: string, pattern: RegExp): Trace[] {
-  return list(directory)
-    .filter((name) => pattern.test(name))
-    .map((name) => [`${kind} ${name}`, `${kind} ${join(directory, name)}`]);
-}
+/**
+ * Traces in the runtimes' default state directories. The product keeps its runtime state elsewhere, below the run's
+ * directory.
+ */
+const runtimeTraces = (run: Run): Trace[] =>
+  ["/run/runc", "/run/crun"]
+    .flatMap((home) => list(home).map((name) => join(home, name)))
+    .filter((path) => ["state.json", "status"].some((file) => isBelow(run, read(join(path, file)))))
+    .map((path) => [`runtime state ${path}`, `runtime state ${path}`]);
+
+const networkTraces = (run: Run): Trace[] =>
+  list("/run/netns")
+    .filter((name) => isMarked(run, name))
+    .map((name) => [`network namespace ${name}`, `named network namespace /run/netns/${name}`]);

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Runs on any Node from 20 on: finds the Node that the repo brings along and hands over to it. The program itself is
-// TypeScript, which only that one runs as it is.
+// The launcher runs on Node 20 or later. It finds the Node installed with the repository and starts the CLI with it,
+// because the CLI is TypeScript and needs a Node that runs it directly.
 import { spawn } from "node:child_process";
 import { existsSync, realpathSync } from "node:fs";
 import * as nodeModule from "node:module";
@@ -20,8 +20,8 @@ function findUpward(paths) {
   }
 }
 
-// Compiled code is kept beside the packages it comes from: it halves the time to start. Where that can't be written,
-// Node goes on without.
+// Node's compile cache, beside the packages, halves the startup time. If the directory is not writable, Node works
+// without the cache.
 const modules = findUpward(["node_modules"]);
 const cache = modules === null ? undefined : join(modules, ".cache", "holdfast-cli");
 
@@ -40,7 +40,7 @@ function handOver(node) {
 
 function giveUp(why) {
   console.error(`holdfast: ${why}`);
-  console.error("Run 'npm ci' in Holdfast's directory once; 'npm start' does it too.");
+  console.error("Run 'npm ci' once in Holdfast's directory; 'npm start' does it too.");
   process.exit(1);
 }
 
@@ -48,10 +48,10 @@ if (Number(process.versions.node.split(".")[0]) >= NODE_MAJOR) {
   nodeModule.enableCompileCache(cache);
   await import(main).catch((error) => {
     if (error.code !== "ERR_MODULE_NOT_FOUND") throw error;
-    giveUp("it is not set up yet: packages that it needs are not installed.");
+    giveUp("not set up yet: required packages are not installed.");
   });
 } else {
   const node = findUpward(["node_modules/node/bin/node", "node_modules/.bin/node"]);
-  if (node === null) giveUp("it is not set up yet: the Node that it brings along is not installed.");
+  if (node === null) giveUp("not set up yet: the Node that Holdfast bundles is not installed.");
   else handOver(node);
 }

@@ -1,12 +1,16 @@
+import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { lstat, mkdir, readdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { lstat, mkdir, readdir, readFile, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Pack, pack } from "tar-stream";
 import { describe, expect, it } from "vitest";
 import {
   anExec,
   aSandbox,
   chunk,
+  drop,
   ending,
   FaultyServer,
   FRAMES,
@@ -26,7 +30,8 @@ const { holdfast, start, serve, requests, atTerminal } = bench;
 
 const deleted = "DELETE /v1/sandboxes/sbx_0000000000000000";
 const output = "GET /v1/execs/exe_1/output";
-/** Output to the end, and output that goes on. */
+const interrupted = "POST /v1/execs/exe_1/signal";
+/** Output streams of an ended exec, and of one that continues. */
 const ended = (facts: Parameters<typeof anExec>[0], ...items: Item[]) =>
   frames([greeting(), ...items, ending(99, facts)]);
 const going = frames([greeting(), chunk("stdout", 8, "running\n")], "silence");
@@ -60,7 +65,7 @@ describe("holdfast run", () => {
     }
   });
 
-  it("exits with 125 and says why when Holdfast fails, and with 2 when it is used wrongly", async () => {
+  it("exits with 125 and the reason when Holdfast fails, and with 2 on wrong usage", async () => {
     serve({ "POST /v1/sandboxes": refuse(404, "image_not_found") });
     expect(await holdfast("run", "--image", "nope", "--", "true")).toMatchObject({
       code: 125,
@@ -70,7 +75,7 @@ describe("holdfast run", () => {
     expect((await holdfast("run")).code).toBe(2);
   });
 
-  it("leaves a sandbox that the server may delete itself, should nobody be left to do it; --keep leaves one that stays", async () => {
+  it("creates a disposable sandbox, so that the server can delete it if the CLI is killed; --keep creates a permanent one", async () => {
     serve({ [output]: ended({}) });
     const created = async (...options: string[]) => {
       bench.server.seen.length = 0;
@@ -85,19 +90,26 @@ describe("holdfast run", () => {
     expect(await created("--keep", "--ttl", "5m")).toEqual({ ttlMs: 300_000 });
   });
 
-  for (const signal of ["SIGINT", "SIGTERM"] as const) {
-    it(`deletes the sandbox when ${signal} comes while the command runs`, async () => {
-      serve({ [output]: going });
+  for (const [signals, code] of [
+    [["SIGINT", "SIGINT"], 130],
+    [["SIGTERM"], 143],
+    [["SIGHUP"], 129],
+  ] as const) {
+    it(`deletes the sandbox when ${signals.join(" and ")} arrives while the command runs`, async () => {
+      serve({ [output]: going, [interrupted]: json(200, anExec({ status: "running" })) });
       const run = start("run", "--", "sleep", "1000");
       await once(run.stdout ?? run, "data");
-      run.kill(signal);
-      const { code } = await run.ended;
-      expect(code).toBe(signal === "SIGINT" ? 130 : 143);
+      for (const signal of signals) {
+        run.kill(signal);
+        if (signal === "SIGINT") await sleep(400);
+      }
+      expect((await run.ended).code).toBe(code);
+      expect(requests().filter((request) => request === interrupted)).toHaveLength(signals.length - 1);
       expect(requests().at(-1)).toBe(deleted);
     });
   }
 
-  it("deletes the sandbox also when the signal comes while it is being created", async () => {
+  it("deletes the sandbox when the signal arrives while it is being created", async () => {
     let created: () => void = () => {};
     const creating = new Promise<void>((resolve) => {
       created = resolve;
@@ -115,7 +127,7 @@ describe("holdfast run", () => {
     expect(requests()).toEqual(["POST /v1/sandboxes", deleted]);
   });
 
-  it("passes stdin on, whole and with its end", async () => {
+  it("forwards all of stdin and its end", async () => {
     const input = randomBytes(400_000);
     const taken: Buffer[] = [];
     let finish: () => void = () => {};
@@ -141,13 +153,13 @@ describe("holdfast run", () => {
 });
 
 describe("holdfast", () => {
-  it("says how it is used, for every command with an example", async () => {
+  it("prints usage with an example for every command", async () => {
     const { stdout, code } = await holdfast("--help");
     expect(code).toBe(0);
     const commands = [...stdout.toString().matchAll(/^ {2}([\w-]+) .*/gm)].map(([, name]) => String(name));
     const named = commands.filter((name) => !["help", "holdfast"].includes(name));
     expect(named).toEqual(
-      "doctor run create ls get rm verify update pause resume standby wake restart checkpoint exec shell attach execs kill logs start ps stop cp drive mount unmount mounts preview top resources diagnose events stats alerts server-logs audit cleanup image".split(
+      "doctor run create ls get rm verify update pause resume standby wake restart checkpoint exec shell attach execs kill logs start ps stop cp drive mount unmount mounts preview top resources diagnose events stats alerts server-logs audit cleanup image export import backup restore".split(
         " ",
       ),
     );
@@ -155,18 +167,18 @@ describe("holdfast", () => {
     for (const help of helps) expect(help.stdout.toString()).toContain("Examples:\n  ");
   }, 60_000);
 
-  it("says in one line and a hint that there is no server", async () => {
+  it("reports an unreachable server in one line and a hint", async () => {
     const { url } = bench.server;
     const ls = start("ls");
     await bench.server.stop();
     const { code, stderr } = await ls.ended;
     bench.server = await FaultyServer.start();
     expect(code).toBe(1);
-    expect(stderr.split("\n")[0]).toContain(`holdfast: The server at ${url} can't be reached`);
+    expect(stderr.split("\n")[0]).toContain(`holdfast: The server at ${url} cannot be reached`);
     expect(stderr.split("\n")[1]).toContain("npm start");
   });
 
-  it("lists as a table, as ids and as JSON over all pages", async () => {
+  it("lists all pages as a table, as ids and as JSON", async () => {
     const box = aSandbox({ createdAt: new Date().toISOString(), image: "host", cause: null });
     serve({
       "GET /v1/sandboxes": ({ url }, response) => {
@@ -184,7 +196,7 @@ describe("holdfast", () => {
     expect(JSON.parse(String(asJson?.stdout))).toEqual([box, box]);
   });
 
-  it("deletes what it can of several and fails for the rest; with --force absence is fine", async () => {
+  it("deletes what it can and fails for the rest; --force ignores missing sandboxes", async () => {
     serve({
       "GET /v1/sandboxes/gone": refuse(404, "sandbox_not_found"),
       "GET /v1/sandboxes": json(200, { items: [], nextCursor: null }),
@@ -196,7 +208,7 @@ describe("holdfast", () => {
     expect((await holdfast("rm")).code).toBe(2);
   });
 
-  it("deletes by id what has no readable record", async () => {
+  it("deletes a sandbox without a readable record by id", async () => {
     serve({
       "GET /v1/sandboxes/sbx_0000000000000000": refuse(409, "pending_cleanup", {
         sandboxId: "sbx_0000000000000000",
@@ -205,14 +217,14 @@ describe("holdfast", () => {
     });
     expect(await holdfast("get", "sbx_0000000000000000")).toMatchObject({
       code: 1,
-      stderr: expect.stringContaining("'holdfast rm sbx_0000000000000000' removes it now"),
+      stderr: expect.stringContaining("'holdfast rm sbx_0000000000000000' removes the sandbox now"),
     });
     const { code, stdout } = await holdfast("rm", "sbx_0000000000000000");
     expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "sbx_0000000000000000\n" });
     expect(requests().at(-1)).toBe(deleted);
   });
 
-  it("finds a failed sandbox by the name it is listed under, unless several had it", async () => {
+  it("finds a failed sandbox by its former name, unless several had it", async () => {
     const box = { createdAt: new Date().toISOString(), status: "failed", resources: {}, labels: {} };
     const [wreck, twin] = ["wreck", "twin"].map((name) => aSandbox({ ...box, name }));
     const listed = json(200, { items: [wreck, twin, twin], nextCursor: null });
@@ -235,17 +247,25 @@ describe("holdfast", () => {
     expect(requests()).not.toContain(deleted);
   });
 
-  it("kills the command of an exec that is interrupted, and leaves a detached one alone", async () => {
+  it("interrupts the command at the first SIGINT, kills it at the second, and leaves a detached command running", async () => {
     const cancelled = "DELETE /v1/execs/exe_1";
     serve({
       [output]: going,
+      [interrupted]: json(200, anExec({ status: "running" })),
       [cancelled]: json(200, anExec({ status: "cancelled" })),
     });
     const exec = start("exec", "box", "--", "sleep", "1000");
     await once(exec.stdout ?? exec, "data");
     exec.kill("SIGINT");
-    expect((await exec.ended).code).toBe(130);
-    expect(requests().at(-1)).toBe(cancelled);
+    exec.kill("SIGINT");
+    await bench.requested(interrupted);
+    await sleep(400);
+    expect(requests()).not.toContain(cancelled);
+    exec.kill("SIGINT");
+    expect(await exec.ended).toMatchObject({ code: 130, stderr: "" });
+    expect(requests().slice(-2)).toEqual([interrupted, cancelled]);
+    const sent = bench.server.seen.find(({ url }) => url.pathname.endsWith("/signal"));
+    expect(JSON.parse(String(sent?.body))).toEqual({ signal: "SIGINT" });
     bench.server.seen.length = 0;
     const detached = await holdfast("exec", "-d", "box", "--", "sleep", "1000");
     expect({ code: detached.code, stdout: detached.stdout.toString() }).toEqual({
@@ -255,7 +275,22 @@ describe("holdfast", () => {
     expect(requests()).not.toContain(cancelled);
   });
 
-  it("shows what is kept of output that was dropped, and says so", async () => {
+  it("cancels a command that cannot be interrupted because it waits in the queue", async () => {
+    const cancelled = "DELETE /v1/execs/exe_1";
+    serve({
+      [output]: going,
+      [interrupted]: refuse(409, "wrong_state"),
+      "GET /v1/execs/exe_1": json(200, anExec({ status: "queued", endedAt: null })),
+      [cancelled]: json(200, anExec({ status: "cancelled" })),
+    });
+    const exec = start("exec", "box", "--", "sleep", "1000");
+    await once(exec.stdout ?? exec, "data");
+    exec.kill("SIGINT");
+    expect((await exec.ended).code).toBe(130);
+    expect(requests().at(-1)).toBe(cancelled);
+  });
+
+  it("warns about dropped output and shows the rest", async () => {
     let asked = 0;
     serve({
       "GET /v1/execs/exe_1": json(200, anExec()),
@@ -266,10 +301,10 @@ describe("holdfast", () => {
     });
     const { code, stdout, stderr } = await holdfast("logs", "--since-cursor", "exe_1.1", "exe_1");
     expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "end" });
-    expect(stderr).toBe("holdfast: output before this is no longer kept\n");
+    expect(stderr).toBe("holdfast: earlier output is no longer available\n");
   });
 
-  it("ends like any program when its reader leaves", async () => {
+  it("exits on SIGPIPE when the reader of its output exits", async () => {
     serve({
       [output]: (_, response) => {
         const record = frame(chunk("stdout", 1, "y".repeat(60_000)));
@@ -296,83 +331,176 @@ describe("holdfast cp", () => {
     ...facts,
   });
 
-  it("brings a directory here, with permissions and links", async () => {
-    serve({
-      [`GET ${base}/stat`]: json(200, entry("/src", "directory")),
-      [`GET ${base}/list`]: json(200, {
-        truncated: false,
-        items: [entry("/src/a", "file"), entry("/src/to-a", "symlink", { target: "a" })],
-      }),
-      [`GET ${base}`]: (_, response) => void response.end("content"),
-    });
-    expect(await holdfast("cp", "box:/src", "here")).toMatchObject({ code: 0, stderr: "" });
-    expect(await readFile(join(bench.directory, "here", "a"), "utf8")).toBe("content");
-    expect(await readFile(join(bench.directory, "here", "to-a"), "utf8")).toBe("content");
-    expect(((await lstat(join(bench.directory, "here", "a"))).mode & 0o777).toString(8)).toBe("640");
-    expect((await readdir(join(bench.directory, "here"))).sort()).toEqual(["a", "to-a"]);
+  const isDirectory = { [`GET ${base}/stat`]: json(200, entry("/src", "directory")) };
+  const sends = (archive: (tar: Pack) => void): Record<string, Route> => ({
+    ...isDirectory,
+    [`GET ${base}/tar`]: async (_, response) => {
+      const tar = pack();
+      archive(tar);
+      tar.finalize();
+      response.writeHead(200, { "content-type": "application/x-tar" });
+      for await (const piece of tar) response.write(piece);
+      response.end();
+    },
   });
 
-  it("writes nothing outside its target, whatever the sandbox says its files are", async () => {
+  it("downloads a directory as one archive, with permissions, times and links", async () => {
+    const mtime = new Date("2020-02-02T02:02:02.500Z");
+    const pax = { mtime: String(mtime.getTime() / 1_000) };
+    const big = randomBytes(300_000);
+    serve(
+      sends((tar) => {
+        tar.entry({ name: "./", type: "directory", mode: 0o750, mtime, pax });
+        tar.entry({ name: "a", mode: 0o4640, mtime, pax }, "content");
+        tar.entry({ name: "to-a", type: "symlink", linkname: "a", mtime });
+        tar.entry({ name: "pipe", type: "fifo" });
+        tar.entry({ name: "sub/", type: "directory", mode: 0o500, mtime });
+        tar.entry({ name: `sub/${"long".repeat(50)}`, mtime }, big);
+      }),
+    );
+    expect(await holdfast("cp", "box:/src", "here")).toMatchObject({
+      code: 1,
+      stderr: "holdfast: skipped pipe: it is a fifo\n",
+    });
+    const here = (...parts: string[]) => join(bench.directory, "here", ...parts);
+    expect(await readFile(here("to-a"), "utf8")).toBe("content");
+    expect((await readFile(here("sub", "long".repeat(50)))).equals(big)).toBe(true);
+    expect((await readdir(here())).sort()).toEqual(["a", "sub", "to-a"]);
+    const modeOf = async (path: string) => ((await lstat(path)).mode & 0o7777).toString(8);
+    expect(await Promise.all([here(), here("a"), here("sub")].map(modeOf))).toEqual(["750", "640", "700"]);
+    for (const path of [here(), here("a")]) expect((await lstat(path)).mtimeMs).toBe(mtime.getTime());
+    expect((await lstat(here("to-a"))).mtimeMs).toBe(Math.floor(mtime.getTime() / 1_000) * 1_000);
+    expect(requests().filter((request) => request.includes("/files"))).toHaveLength(2);
+  });
+
+  it("fails when the archive is damaged or cut", async () => {
+    for (const [broken, message] of [
+      [(tar: Buffer) => Buffer.alloc(tar.length, "x"), "Invalid tar header"],
+      [(tar: Buffer) => tar.subarray(0, 700), "Unexpected end of data"],
+    ] as const) {
+      serve({
+        ...isDirectory,
+        [`GET ${base}/tar`]: async (_, response) => {
+          const tar = pack();
+          tar.entry({ name: "a" }, "x".repeat(1_000));
+          tar.finalize();
+          const pieces = (await Array.fromAsync(tar)) as Buffer[];
+          response.writeHead(200, { "content-type": "application/x-tar" });
+          response.end(broken(Buffer.concat(pieces)));
+        },
+      });
+      const { code, stderr } = await holdfast("cp", "box:/src/.", "here");
+      expect(code).toBe(1);
+      expect(stderr).toContain(message);
+      expect(await readdir(join(bench.directory, "here"))).toEqual([]);
+    }
+  });
+
+  it("writes nothing outside its target, even if the sandbox sends a malicious archive", async () => {
     await writeFile(join(bench.directory, "precious"), "mine");
     await mkdir(join(bench.directory, "elsewhere"));
     await mkdir(join(bench.directory, "here"));
     await symlink(join(bench.directory, "precious"), join(bench.directory, "here", "a"));
     await symlink(join(bench.directory, "elsewhere"), join(bench.directory, "here", "sub"));
-    const items = (list: object[]) => json(200, { truncated: false, items: list });
-    const stat = { [`GET ${base}/stat`]: json(200, entry("/src", "directory")) };
-    const content: Route = (_, response) => void response.end("theirs");
 
-    serve({ ...stat, [`GET ${base}/list`]: items([entry("/src/a", "file")]), [`GET ${base}`]: content });
+    serve(sends((tar) => tar.entry({ name: "a" }, "theirs")));
     expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(0);
+    const elsewhere = join(bench.directory, "elsewhere");
     for (const trap of [
-      entry("/src/sub", "directory"),
-      entry("/src/x", "file", { name: "../precious" }),
-      entry("/src/x", "file", { name: ".." }),
+      (tar: Pack) => tar.entry({ name: "sub/", type: "directory" }),
+      (tar: Pack) => tar.entry({ name: "sub/file" }, "theirs"),
+      (tar: Pack) => tar.entry({ name: "../precious" }, "theirs"),
+      (tar: Pack) => tar.entry({ name: "x/../../precious" }, "theirs"),
+      (tar: Pack) => tar.entry({ name: ".." }, "theirs"),
+      (tar: Pack) => {
+        tar.entry({ name: "link", type: "symlink", linkname: elsewhere });
+        tar.entry({ name: "link/file" }, "theirs");
+      },
     ]) {
-      const below = items([entry("/src/sub/file", "file")]);
-      const list: Route = (request, response) =>
-        (request.url.searchParams.get("path") === "/src" ? items([trap]) : below)(request, response);
-      serve({ ...stat, [`GET ${base}/list`]: list, [`GET ${base}`]: content });
+      serve(sends(trap));
       expect((await holdfast("cp", "box:/src/.", "here")).code).toBe(1);
     }
 
     expect(await readFile(join(bench.directory, "precious"), "utf8")).toBe("mine");
     expect(await readFile(join(bench.directory, "here", "a"), "utf8")).toBe("theirs");
-    expect(await readdir(join(bench.directory, "elsewhere"))).toEqual([]);
-  });
+    expect(await readdir(elsewhere)).toEqual([]);
+  }, 30_000);
 
-  it("takes a directory there, and goes between pipes and files", async () => {
-    await mkdir(join(bench.directory, "src"));
-    await writeFile(join(bench.directory, "src", "run.sh"), "#!/bin/sh\n", { mode: 0o755 });
-    await symlink("run.sh", join(bench.directory, "src", "link"));
+  it("uploads a directory as one archive, with permissions, times and links", async () => {
+    const src = join(bench.directory, "src");
+    await mkdir(join(src, "sub"), { recursive: true });
+    await writeFile(join(src, "run.sh"), "#!/bin/sh\n", { mode: 0o755 });
+    await writeFile(join(src, "sub", "big"), randomBytes(3_000_000));
+    await symlink("run.sh", join(src, "link"));
+    await utimes(join(src, "run.sh"), new Date(1_500), new Date(1_500));
+    execFileSync("mkfifo", [join(src, "pipe")]);
     serve({
       [`GET ${base}/stat`]: refuse(404, "file_not_found"),
-      [`POST ${base}/mkdir`]: json(200, {}),
-      [`PUT ${base}`]: json(200, {}),
-      [`GET ${base}`]: (_, response) => void response.end("out of it"),
-      [`PUT ${base}/tar`]: json(200, { path: "/home/user/src", files: 1, bytes: 0 }),
+      [`PUT ${base}/tar`]: json(200, { path: "/home/user/src", files: 3, bytes: 0 }),
     });
-    expect(await holdfast("cp", "src", "box:/home/user/src")).toMatchObject({ code: 0, stderr: "" });
-    const put = bench.server.seen.find(({ method, url }) => method === "PUT" && url.pathname === base);
-    expect(Object.fromEntries(put?.url.searchParams ?? [])).toMatchObject({
-      path: "/home/user/src/run.sh",
-      mode: "0755",
+    const { code, stderr } = await holdfast("cp", "src", "box:/home/user/src");
+    expect({ code, stderr }).toEqual({
+      code: 1,
+      stderr: "holdfast: skipped src/pipe: it is not a file, directory or symbolic link\n",
     });
-    const linked = bench.server.seen.find(({ url }) => url.pathname.endsWith("/files/tar"));
-    expect(linked?.url.searchParams.get("path")).toBe("/home/user/src");
-    expect(String(linked?.body)).toContain("linkpath=run.sh\n");
-    expect((await holdfast("cp", "box:/etc/x", "-")).stdout.toString()).toBe("out of it");
-    bench.server.seen.length = 0;
-    const pipe = start("cp", "-", "box:/tmp/now");
-    pipe.stdin?.end("into it");
-    expect((await pipe.ended).code).toBe(0);
-    expect(bench.server.seen.at(-1)?.body.toString()).toBe("into it");
-    expect((await holdfast("cp", "a", "b")).code).toBe(2);
+    const sent = bench.server.seen.find(({ method }) => method === "PUT");
+    expect(sent?.url.searchParams.get("path")).toBe("/home/user/src");
+    const names = execFileSync("tar", ["tvf", "-"], {
+      input: sent?.body,
+      env: { TZ: "UTC", PATH: process.env.PATH },
+    });
+    const listed = names.toString().trim().split("\n").sort();
+    expect(listed.map((line) => line.split(/ +/).slice(5).join(" ")).sort()).toEqual(
+      ["./", "link -> run.sh", "run.sh", "sub/", "sub/big"].sort(),
+    );
+    expect(names.toString()).toMatch(/-rwxr-xr-x \S+ +10 1970-01-01 00:00 run.sh/);
+    expect(sent?.body.includes("mtime=1.5\n")).toBe(true);
   });
+
+  it("sends a directory again when the server restarts meanwhile", async () => {
+    await mkdir(join(bench.directory, "src"));
+    await writeFile(join(bench.directory, "src", "a"), "content");
+    let tries = 0;
+    serve({
+      [`GET ${base}/stat`]: refuse(404, "file_not_found"),
+      [`PUT ${base}/tar`]: (request, response) => {
+        tries += 1;
+        return (tries === 1 ? drop : json(200, { path: "/src", files: 1, bytes: 7 }))(request, response);
+      },
+    });
+    expect(await holdfast("cp", "src", "box:/src")).toMatchObject({ code: 0, stderr: "" });
+    const [first, second] = bench.server.seen.filter(({ method }) => method === "PUT");
+    expect(second?.body.equals(first?.body ?? Buffer.of())).toBe(true);
+  });
+
+  it("copies between pipes and files, and between pipes and directories as tar archives", async () => {
+    const isFile = { [`GET ${base}/stat`]: json(200, entry("/etc/x", "file")) };
+    serve({ ...isFile, [`GET ${base}`]: (_, response) => void response.end("out of it") });
+    expect((await holdfast("cp", "box:/etc/x", "-")).stdout.toString()).toBe("out of it");
+    serve(sends((tar) => tar.entry({ name: "a" }, "content")));
+    const archive = (await holdfast("cp", "box:/src", "-")).stdout;
+    expect(execFileSync("tar", ["xOf", "-", "a"], { input: archive }).toString()).toBe("content");
+
+    const send = async (target: string) => {
+      bench.server.seen.length = 0;
+      const pipe = start("cp", "-", target);
+      pipe.stdin?.end("into it");
+      expect((await pipe.ended).code).toBe(0);
+      const { url, body } = bench.server.seen.at(-1) ?? {};
+      return [url?.pathname.slice(base.length), url?.searchParams.get("path"), String(body)];
+    };
+    const answers = { [`PUT ${base}`]: json(200, {}), [`PUT ${base}/tar`]: json(200, {}) };
+    serve({ ...answers, [`GET ${base}/stat`]: refuse(404, "file_not_found") });
+    expect(await send("box:/tmp/now")).toEqual(["", "/tmp/now", "into it"]);
+    expect(await send("box:/tmp/new/")).toEqual(["/tar", "/tmp/new", "into it"]);
+    serve({ ...answers, ...isDirectory });
+    expect(await send("box:/src")).toEqual(["/tar", "/src", "into it"]);
+    expect((await holdfast("cp", "a", "b")).code).toBe(2);
+  }, 30_000);
 });
 
 describe("holdfast create", () => {
-  it("asks for what its options say, and nothing else", async () => {
+  it("sends exactly the given options", async () => {
     serve({});
     const wanted = async (...options: string[]) => {
       bench.server.seen.length = 0;
@@ -408,16 +536,16 @@ describe("holdfast create", () => {
     response.end();
   };
 
-  it("shows on a terminal what it is doing, and takes that away again", async () => {
+  it("shows the current step on a terminal, then clears the line", async () => {
     serve({ "POST /v1/sandboxes": slowly });
     await using typist = atTerminal("create box");
-    const shown = await typist.sees("creating: waiting for a turn");
+    const shown = await typist.sees("creating: queued");
     expect(shown).not.toContain("mounting");
-    await typist.sees("creating: mounting its root");
+    await typist.sees("creating: mounting the root file system");
     expect(await typist.end()).toContain("\x1b[Kbox\r\nexit code 0");
   });
 
-  it("is quiet where nobody looks", async () => {
+  it("prints no progress without a terminal", async () => {
     serve({ "POST /v1/sandboxes": slowly });
     const { code, stdout, stderr } = await holdfast("create", "box");
     expect({ code, stdout: stdout.toString(), stderr }).toEqual({ code: 0, stdout: "box\n", stderr: "" });
@@ -442,7 +570,7 @@ describe("holdfast get", () => {
     expect(plain).not.toMatch(/expires|disposable|disk|recovery/);
   });
 
-  it("shows what is being done about one that does not serve", async () => {
+  it("shows the recovery in progress of a degraded sandbox", async () => {
     const nextAt = new Date(Date.now() + 9_000_000).toISOString();
     const recovery = { step: "relink", since: nextAt, tries: 1, nextAt, message: "A new link.\x1b[2J" };
     serve({ "GET /v1/sandboxes/box": json(200, aSandbox({ status: "degraded", recovery })) });

@@ -1,24 +1,24 @@
 import type { Holdfast, Page } from "@holdfast/sdk";
 import type { Interruption } from "./interrupt.ts";
 
-/** What every command gets. */
+/** The dependencies and shared state of every command. */
 export interface Context {
-  /** Made when first needed: `--help` reads no key. */
+  /** Creates the client on first use, so that `--help` does not read the API key. */
   client(): Holdfast;
   interruption: Interruption;
-  /** Set by commands whose exit code is more than "it worked". */
+  /** The process's exit code; commands set it if they do not throw. */
   exitCode: number;
 }
 
-const PAGES_AT_MOST = 1_000;
+const PAGES_MAX = 1_000;
 
-/** All items of a listing, page by page. */
+/** Fetches all pages of a listing. */
 export async function everything<Item>(
   list: (page: { limit: number; cursor: string | undefined }) => Promise<Page<Item>>,
 ): Promise<Item[]> {
   const items: Item[] = [];
   let cursor: string | undefined;
-  for (let pages = 0; pages < PAGES_AT_MOST; pages++) {
+  for (let pages = 0; pages < PAGES_MAX; pages++) {
     const page = await list({ limit: 1000, cursor });
     items.push(...page.items);
     if (page.nextCursor === null) break;

@@ -1,9 +1,13 @@
 import type { Context } from "./context.ts";
 import { report } from "./failure.ts";
+import { printError } from "./output/streams.ts";
 
-const AT_ONCE = 8;
+const CONCURRENCY = 8;
 
-/** Does the same to each, a few at a time. One that fails is told, fails the command, and doesn't keep the others. */
+/**
+ * Runs `work` for every name, a few at a time. If it fails for one name, reports the error, sets the exit code, and
+ * continues with the others.
+ */
 export async function forEachOf(
   context: Context,
   names: readonly string[],
@@ -17,10 +21,10 @@ export async function forEachOf(
       } catch (error) {
         context.interruption.signal.throwIfAborted();
         const { text, exitCode } = report(error);
-        process.stderr.write(text);
+        printError(text);
         context.exitCode = exitCode;
       }
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  await Promise.all(Array.from({ length: CONCURRENCY }, worker));
 }

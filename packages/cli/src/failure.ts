@@ -1,11 +1,12 @@
 import { ExecUnfinishedError, HoldfastError, OutputDroppedError } from "@holdfast/sdk";
 import { CommanderError } from "commander";
+import { hintFor, messageOf } from "./failure-words.ts";
 import { Interrupted } from "./interrupt.ts";
-import { printable } from "./table.ts";
+import { printable } from "./output/table.ts";
 
 export const EXIT = { failed: 1, usage: 2, timedOut: 124, holdfastFailed: 125 } as const;
 
-/** A failure that is the command line's own, with what to do about it. */
+/** A failure detected by the CLI itself, with a hint for the user. */
 export class Failure extends Error {
   readonly hint: string;
   readonly exitCode: number;
@@ -17,15 +18,28 @@ export class Failure extends Error {
   }
 }
 
+/** Stdout or stderr cannot be written, for example because the disk is full. */
+export class OutputFailure extends Failure {
+  constructor(message: string, exitCode: number = EXIT.failed) {
+    super(message, "The output is incomplete.", exitCode);
+    this.name = "OutputFailure";
+  }
+}
+
 export const usage = (message: string, hint = ""): Failure => new Failure(message, hint, EXIT.usage);
 
-/** The two lines that a person gets, and the exit code for whatever was thrown. */
+/** Converts any thrown value to the message and hint for the user, and to an exit code. */
 export function report(error: unknown): { text: string; exitCode: number } {
   if (error instanceof CommanderError) {
     return { text: "", exitCode: error.exitCode === 0 ? 0 : EXIT.usage };
   }
   if (error instanceof Interrupted) return { text: "", exitCode: error.exitCode };
-  const message = error instanceof Error ? error.message : String(error);
+  const message =
+    error instanceof HoldfastError
+      ? messageOf(error)
+      : error instanceof Error
+        ? error.message
+        : String(error);
   const hint = hintOf(error);
   const cause = error instanceof HoldfastError ? causeOf(error) : "";
   const lines = [`holdfast: ${message}${cause}`, hint].filter((line) => line !== "");
@@ -35,39 +49,23 @@ export function report(error: unknown): { text: string; exitCode: number } {
   };
 }
 
-/** What to do next, in words of the command line where there are such. */
+/** Returns the hint for an error, phrased as a CLI command if possible. */
 function hintOf(error: unknown): string {
-  if (error instanceof ExecUnfinishedError) return `'holdfast attach ${error.execId}' goes on with it.`;
+  if (error instanceof ExecUnfinishedError) return `To keep following it: holdfast attach ${error.execId}`;
   if (error instanceof OutputDroppedError && error.floor !== null && error.execId !== undefined) {
-    return `'holdfast logs -f --since-cursor ${error.floor} ${error.execId}' shows what is kept.`;
+    return `To see the remaining output: holdfast logs -f --since-cursor ${error.floor} ${error.execId}`;
   }
   if (error instanceof HoldfastError && error.code === "pending_cleanup" && error.sandboxId !== undefined) {
-    return `'holdfast audit' shows it; 'holdfast rm ${error.sandboxId}' removes it now.`;
+    return `'holdfast audit' shows the progress; 'holdfast rm ${error.sandboxId}' removes the sandbox now.`;
   }
-  if (error instanceof HoldfastError) return HINTS.get(error.code) ?? error.hint;
+  if (error instanceof HoldfastError) return hintFor(error);
   return error instanceof Failure ? error.hint : "";
 }
 
-const HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
-  [
-    "checkpoint_not_found",
-    "'holdfast checkpoint ls' lists those of a sandbox. They go when the sandbox is deleted.",
-  ],
-  [
-    "drive_mounted",
-    "'holdfast unmount' takes it off a sandbox; 'holdfast drive rm --force' takes it from all.",
-  ],
-  ["drive_degraded", "'holdfast drive get' says what is missing. Nothing was written elsewhere instead."],
-  [
-    "preview_not_found",
-    "'holdfast preview ls' lists those of a sandbox, 'holdfast preview tokens' their tokens.",
-  ],
-  ["preview_exists", "'holdfast preview token' makes one more link to it; 'holdfast preview rm' closes it."],
-  ["mount_not_found", "'holdfast mounts' lists what is mounted in a sandbox, and where."],
-]);
-
-/** What the server says lay beneath, where that adds something. */
+/** Returns the cause that the server reported, unless the message already contains it. */
 function causeOf(error: HoldfastError): string {
-  const said = (error.cause as { message?: unknown } | null | undefined)?.message;
-  return error.status > 0 && typeof said === "string" && !error.message.includes(said) ? ` (${said})` : "";
+  const message = (error.cause as { message?: unknown } | null | undefined)?.message;
+  return error.status > 0 && typeof message === "string" && !error.message.includes(message)
+    ? ` (${message})`
+    : "";
 }

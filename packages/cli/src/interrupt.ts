@@ -1,9 +1,12 @@
 import { constants } from "node:os";
 
-/** A terminal sends its signal to the whole process group, the launcher passes it on: both together are one. */
+/**
+ * Signals within this time count as one signal, because the CLI may get the same signal twice: a terminal signals the
+ * whole process group, and the launcher forwards the signal too.
+ */
 const SAME_SIGNAL_MS = 300;
 
-/** The user, or whoever runs us, wants us to stop. */
+/** Thrown when the user, or the parent process, asks the CLI to stop. */
 export class Interrupted extends Error {
   readonly signal: NodeJS.Signals;
   constructor(signal: NodeJS.Signals) {
@@ -11,7 +14,7 @@ export class Interrupted extends Error {
     this.name = "Interrupted";
     this.signal = signal;
   }
-  /** What a shell reports for a command that the signal ended. */
+  /** The exit code that a shell reports for a command ended by this signal. */
   get exitCode(): number {
     return exitCodeOf(this.signal);
   }
@@ -21,31 +24,43 @@ export const exitCodeOf = (signal: string): number =>
   128 + ((constants.signals as Record<string, number>)[signal] ?? 0);
 
 export interface Interruption {
-  /** Fires with an `Interrupted` at the first signal. */
+  /** Fires with an `Interrupted` at the first signal, or with the reason given to `interrupt`. */
   readonly signal: AbortSignal;
-  /** As if a signal had come. */
-  interrupt(interrupted: Interrupted): void;
-  /** Called at the second signal: the user will not wait for the cleaning up. */
+  /** Interrupts the command with this reason, as a signal would. */
+  interrupt(reason: Error): void;
+  /**
+   * Called at the first SIGINT, instead of firing `signal`; the second SIGINT then fires `signal`. If null, the first
+   * SIGINT fires `signal`.
+   */
+  onFirstInterrupt: (() => void) | null;
+  /** Called when another signal arrives after `signal` has fired: the user does not want to wait for the cleanup. */
   onSecond: (interrupted: Interrupted) => void;
 }
 
 /** Turns SIGINT, SIGTERM and SIGHUP into an AbortSignal, so that commands can clean up before they end. */
 export function watchSignals(): Interruption {
   const controller = new AbortController();
-  let first = 0;
+  let last: { name: NodeJS.Signals; at: number } | null = null;
   const interruption: Interruption = {
     signal: controller.signal,
-    interrupt: (interrupted) => controller.abort(interrupted),
+    interrupt: (reason) => controller.abort(reason),
+    onFirstInterrupt: null,
     onSecond: ({ exitCode }) => process.exit(exitCode),
+  };
+  const take = (name: NodeJS.Signals) => {
+    const forward = interruption.onFirstInterrupt;
+    if (controller.signal.aborted) return interruption.onSecond(new Interrupted(name));
+    if (name !== "SIGINT" || forward === null) return controller.abort(new Interrupted(name));
+    interruption.onFirstInterrupt = null;
+    forward();
   };
   for (const name of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
     process.on(name, () => {
-      if (!controller.signal.aborted) {
-        first = performance.now();
-        controller.abort(new Interrupted(name));
-      } else if (performance.now() - first > SAME_SIGNAL_MS) {
-        interruption.onSecond(new Interrupted(name));
-      }
+      const now = performance.now();
+      const isSame = last !== null && now - last.at <= SAME_SIGNAL_MS;
+      if (isSame && (last?.name === name || controller.signal.aborted)) return;
+      last = { name, at: now };
+      take(name);
     });
   }
   return interruption;

@@ -2,8 +2,8 @@ import { NotFoundError, type Sandbox } from "@holdfast/sdk";
 import { type Context, everything } from "./context.ts";
 
 /**
- * A sandbox by name or id. One that failed has given up its name, but is listed under it until it is deleted; where it
- * is the only one, its name still means it.
+ * Finds a sandbox by name or id. A failed sandbox no longer occupies its name, so the server does not find it by name.
+ * If no other sandbox has the name, and exactly one failed sandbox is listed under it, returns that one.
  */
 export async function findSandbox(context: Context, ref: string): Promise<Sandbox> {
   const { signal } = context.interruption;
@@ -19,7 +19,7 @@ export async function findSandbox(context: Context, ref: string): Promise<Sandbo
   }
 }
 
-/** The id that a name means; an id means itself, also when the sandbox is gone. */
+/** Resolves a name to an id. An id is returned unchanged, even if the sandbox is deleted. */
 export const sandboxIdOf = async (context: Context, ref: string): Promise<string> =>
   ref.startsWith("sbx_") ? ref : (await findSandbox(context, ref)).id;
 
@@ -27,6 +27,6 @@ const byIdInstead = (error: NotFoundError): NotFoundError =>
   new NotFoundError({
     ...error,
     message: error.message,
-    hint: `${error.hint} For one that failed, use the id shown by 'holdfast ls'.`,
+    hint: `${error.hint} For a failed sandbox, use the id shown by 'holdfast ls'.`,
     cause: error.cause,
   });

@@ -1,14 +1,14 @@
 import { Holdfast } from "@holdfast/sdk";
 import type { Context } from "./context.ts";
-import { report } from "./failure.ts";
+import { OutputFailure, report } from "./failure.ts";
 import { watchSignals } from "./interrupt.ts";
-import { watchBrokenPipes } from "./pipe.ts";
+import { flushed, printError, watchOutput } from "./output/streams.ts";
 import { programOf } from "./program.ts";
 
-/** Runs one command line and exits with its code. */
+/** Runs one command line and exits with its code, once all output is written. */
 async function main(): Promise<void> {
   const interruption = watchSignals();
-  watchBrokenPipes(interruption.interrupt);
+  watchOutput(interruption.interrupt);
   let client: Holdfast | undefined;
   const context: Context = {
     client: () => {
@@ -18,14 +18,22 @@ async function main(): Promise<void> {
     interruption,
     exitCode: 0,
   };
-  try {
-    await programOf(context).parseAsync();
-  } catch (error) {
-    const { text, exitCode } = report(error);
-    process.stderr.write(text);
-    context.exitCode = exitCode;
-  }
-  // Not left to the event loop: an open stdin would keep it turning.
+  let isCut = false;
+  const orReported = async (work: Promise<unknown>) => {
+    try {
+      await work;
+    } catch (error) {
+      // The command has already reported that its output could not be written; `flushed` would report it again.
+      if (isCut && error instanceof OutputFailure) return;
+      isCut = error instanceof OutputFailure;
+      const { text, exitCode } = report(error);
+      printError(text);
+      context.exitCode = exitCode;
+    }
+  };
+  await orReported(programOf(context).parseAsync());
+  await orReported(flushed(interruption.signal));
+  // Exit explicitly: an open stdin would keep the event loop alive.
   process.exit(context.exitCode);
 }
 

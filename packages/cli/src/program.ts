@@ -1,53 +1,58 @@
 import { readFileSync } from "node:fs";
 import { Command } from "commander";
-import { registerAlerts } from "./commands/alerts.ts";
-import { registerAttach } from "./commands/attach.ts";
-import { registerAudit } from "./commands/audit.ts";
-import { registerCheckpoint } from "./commands/checkpoint.ts";
-import { registerCleanup } from "./commands/cleanup.ts";
-import { registerCp } from "./commands/cp.ts";
-import { registerDiagnose } from "./commands/diagnose.ts";
-import { registerDoctor } from "./commands/doctor.ts";
-import { registerDrive } from "./commands/drive.ts";
-import { registerEvents } from "./commands/events.ts";
-import { registerExec } from "./commands/exec.ts";
-import { registerExecs } from "./commands/execs.ts";
-import { registerImage } from "./commands/image.ts";
-import { registerLogs } from "./commands/logs.ts";
-import { registerMounts } from "./commands/mounts.ts";
-import { registerPreview } from "./commands/preview.ts";
-import { registerProcesses } from "./commands/processes.ts";
-import { registerResources } from "./commands/resources.ts";
-import { registerRun } from "./commands/run.ts";
-import { registerSandboxes } from "./commands/sandboxes.ts";
-import { registerServerLogs } from "./commands/server-logs.ts";
-import { registerShell } from "./commands/shell.ts";
-import { registerStandby } from "./commands/standby.ts";
-import { registerStats } from "./commands/stats.ts";
-import { registerTop } from "./commands/top.ts";
-import { registerUpdate } from "./commands/update.ts";
+import { registerAttach } from "./commands/exec/attach.ts";
+import { registerExec } from "./commands/exec/exec.ts";
+import { registerExecs } from "./commands/exec/execs.ts";
+import { registerLogs } from "./commands/exec/logs.ts";
+import { registerProcesses } from "./commands/exec/processes.ts";
+import { registerRun } from "./commands/exec/run.ts";
+import { registerShell } from "./commands/exec/shell.ts";
+import { registerAlerts } from "./commands/operator/alerts.ts";
+import { registerAudit } from "./commands/operator/audit.ts";
+import { registerBackup } from "./commands/operator/backup.ts";
+import { registerCleanup } from "./commands/operator/cleanup.ts";
+import { registerDoctor } from "./commands/operator/doctor.ts";
+import { registerEvents } from "./commands/operator/events.ts";
+import { registerServerLogs } from "./commands/operator/server-logs.ts";
+import { registerStats } from "./commands/operator/stats.ts";
+import { registerTop } from "./commands/operator/top.ts";
+import { registerCheckpoint } from "./commands/sandbox/checkpoint.ts";
+import { registerDiagnose } from "./commands/sandbox/diagnose.ts";
+import { registerPreview } from "./commands/sandbox/preview.ts";
+import { registerResources } from "./commands/sandbox/resources.ts";
+import { registerSandboxes } from "./commands/sandbox/sandboxes.ts";
+import { registerStandby } from "./commands/sandbox/standby.ts";
+import { registerUpdate } from "./commands/sandbox/update.ts";
+import { registerCp } from "./commands/storage/cp.ts";
+import { registerDrive } from "./commands/storage/drive.ts";
+import { registerExport } from "./commands/storage/export.ts";
+import { registerImage } from "./commands/storage/image.ts";
+import { registerMounts } from "./commands/storage/mounts.ts";
 import type { Context } from "./context.ts";
+import { print, printError } from "./output/streams.ts";
 
 const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
   version: string;
 };
 
-/** The command line as a whole. */
+/** Builds the complete command line. */
 export function programOf(context: Context): Command {
   const program = new Command("holdfast")
     .description("Sandboxes that never lie, never hang and never leak.")
     .version(version)
     .enablePositionalOptions()
     .exitOverride()
-    .showHelpAfterError("Add --help for how to use it.")
+    .showHelpAfterError("Add --help for usage.")
     .configureOutput({
+      writeOut: print,
+      writeErr: printError,
       outputError: (text, write) => write(text.replace(/^error: /, "holdfast: ")),
     })
     .addHelpText(
       "after",
       `
-Where the server is: HOLDFAST_URL and HOLDFAST_API_KEY; on the server's machine both are found by themselves, in
-HOLDFAST_DIR or its default.
+HOLDFAST_URL and HOLDFAST_API_KEY select the server. On the server's machine both are found automatically in its state
+directory (HOLDFAST_DIR or the default).
 
 Examples:
   holdfast doctor
@@ -81,5 +86,7 @@ Examples:
   registerAudit(program, context);
   registerCleanup(program, context);
   registerImage(program, context);
+  registerExport(program, context);
+  registerBackup(program, context);
   return program;
 }

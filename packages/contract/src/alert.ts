@@ -29,17 +29,19 @@ export const SEVERITIES = ["info", "warning", "critical"] as const;
 export const Severity = OneOf(SEVERITIES);
 export type Severity = Static<typeof Severity>;
 
-/** What its figures are of. */
+/** The unit of an alert's value and thresholds. */
 export const ALERT_UNITS = ["percent", "ms", "count"] as const;
 export const AlertUnit = OneOf(ALERT_UNITS);
 export type AlertUnit = Static<typeof AlertUnit>;
 
 export const Alert = Type.Object(
   {
-    id: Type.String({ description: "of this firing: one that cleared and fires again has another" }),
-    /** The same for the same trouble: its kind and, where there are several of it, which. */
+    id: Type.String({
+      description: "identifies this firing; an alert that clears and fires again gets a new id",
+    }),
+    /** The alert's kind, followed by its subject if alerts of this kind can have several subjects. */
     key: Type.String({
-      description: "the same whenever it is the same trouble: `stuck:sbx_…`, `capacity:disk`, `timeout_rate`",
+      description: "identifies the problem across firings: `stuck:sbx_…`, `capacity:disk`, `timeout_rate`",
     }),
     kind: AlertKind,
     severity: Severity,
@@ -47,10 +49,10 @@ export const Alert = Type.Object(
     sandboxId: Nullable(Type.String()),
     message: Type.String(),
     unit: AlertUnit,
-    value: Type.Number({ description: "the figure as last read" }),
-    threshold: Type.Number({ description: "it fires above this" }),
-    clearBelow: Type.Number({ description: "it clears at or below this" }),
-    target: Nullable(Type.Number({ description: "what it should be in good times" })),
+    value: Type.Number({ description: "last reading" }),
+    threshold: Type.Number({ description: "the alert fires above this value" }),
+    clearBelow: Type.Number({ description: "the alert clears at or below this value" }),
+    target: Nullable(Type.Number({ description: "desired value in normal operation" })),
     firedAt: Timestamp,
     clearedAt: Nullable(Timestamp),
   },
@@ -71,7 +73,7 @@ export const Delivery = Type.Object(
   {
     id: Type.String(),
     state: OneOf(DELIVERY_STATES, {
-      description: "dead: given up after the last try; kept until it is retried or past its retention",
+      description: "dead: given up after the last attempt; kept until it is retried or its retention ends",
     }),
     alert: Alert,
     attempts: Type.Integer({ minimum: 0 }),

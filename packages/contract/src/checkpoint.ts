@@ -8,7 +8,7 @@ export const CreateCheckpoint = Type.Object(
     name: Type.Optional(
       Type.String({
         pattern: NAME_PATTERN,
-        description: "a DNS label that no other checkpoint of the sandbox has; made up where absent",
+        description: "a DNS label, unique among the sandbox's checkpoints; generated if absent",
       }),
     ),
   },
@@ -23,17 +23,17 @@ export const Checkpoint = Type.Object(
     sandboxId: Type.String({ pattern: SANDBOX_ID_PATTERN }),
     kind: StandbyKind,
     createdAt: Timestamp,
-    generation: Type.Integer({ description: "of the instance that it was taken of" }),
-    sizeBytes: Type.Integer({ minimum: 0, description: "what it takes on disk, files and memory" }),
+    generation: Type.Integer({ description: "generation of the sandbox when the checkpoint was taken" }),
+    sizeBytes: Type.Integer({ minimum: 0, description: "size on disk, files and memory together" }),
     memoryBytes: Type.Integer({ minimum: 0 }),
     execs: Type.Array(Type.String(), {
-      description: "execs that were under way, and are under way again in each fork, under ids of their own",
+      description: "execs that were running; they continue in each fork under new ids",
     }),
   },
   {
     $id: "Checkpoint",
     title: "Checkpoint",
-    description: "a sandbox's files, and its memory where that can be had, as they were at one moment",
+    description: "a snapshot of a sandbox's files, and of its memory if the host supports it",
   },
 );
 export type Checkpoint = Static<typeof Checkpoint>;

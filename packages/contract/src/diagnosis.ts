@@ -2,10 +2,11 @@ import { type Static, Type } from "typebox";
 import { Status } from "./sandbox.ts";
 import { Nullable, OneOf, Timestamp } from "./schema.ts";
 
-/** What can be the matter with a sandbox, most telling first. */
+/** The possible findings about a sandbox, most significant first. */
 export const FINDINGS = [
   "failed",
   "stopping",
+  "files_gone",
   "keeper_gone",
   "frozen",
   "keeper_silent",
@@ -36,19 +37,20 @@ export const FINDINGS = [
 export const FindingKind = OneOf(FINDINGS);
 export type FindingKind = Static<typeof FindingKind>;
 
-export const CONFIDENCES = ["high", "medium", "low"] as const;
+const CONFIDENCES = ["high", "medium", "low"] as const;
 export const Confidence = OneOf(CONFIDENCES, {
-  description: "high: it was seen; medium: nothing else fits what was seen; low: it may be something else",
+  description:
+    "high: directly observed; medium: the only explanation that fits the observations; low: other explanations are possible",
 });
 export type Confidence = Static<typeof Confidence>;
 
 export const Finding = Type.Object({
   kind: FindingKind,
   severity: OneOf(["problem", "notice", "fine"]),
-  summary: Type.String({ description: "what is the matter, in a sentence" }),
-  evidence: Type.Array(Type.String(), { description: "what was seen" }),
+  summary: Type.String({ description: "the finding, in one sentence" }),
+  evidence: Type.Array(Type.String(), { description: "the observations behind the finding" }),
   confidence: Confidence,
-  holdfast: Type.String({ description: "what Holdfast does about it by itself, and when" }),
+  holdfast: Type.String({ description: "what Holdfast does about it automatically, and when" }),
   you: Type.Array(Type.String(), { description: "what a person can do" }),
 });
 export type Finding = Static<typeof Finding>;
@@ -58,15 +60,18 @@ export const Diagnosis = Type.Object(
     sandboxId: Type.String(),
     name: Type.String(),
     at: Timestamp,
-    windowMs: Type.Integer({ minimum: 0, description: "how long it was looked at for this answer" }),
+    windowMs: Type.Integer({
+      minimum: 0,
+      description: "how long the sandbox was observed for this diagnosis",
+    }),
     status: Status,
-    summary: Type.String({ description: "that of the first finding" }),
-    findings: Type.Array(Finding, { minItems: 1, description: "most telling first" }),
-    unseen: Type.Array(Type.String(), { description: "what could not be looked at, and why" }),
+    summary: Type.String({ description: "the summary of the first finding" }),
+    findings: Type.Array(Finding, { minItems: 1, description: "most significant first" }),
+    unseen: Type.Array(Type.String(), { description: "what could not be examined, and why" }),
     nextAt: Nullable(
       Type.String({
         format: "date-time",
-        description: "when Holdfast takes its next step; null: it takes none",
+        description: "when Holdfast takes its next step; null if it takes none",
       }),
     ),
   },

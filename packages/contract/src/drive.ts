@@ -3,31 +3,36 @@ import { Cause } from "./errors.ts";
 import { DRIVE_ID_PATTERN, NAME_PATTERN } from "./ids.ts";
 import { AbsolutePath, LabelChanges, Labels, List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
-/** What the engine is doing about a drive. Stored. */
+/** The stored phase of a drive: what the engine is doing with it. */
 export const DRIVE_PHASES = ["making", "ready", "deleting"] as const;
 
-/** What a caller is told. Computed from the phase and from the last look at its files; never stored. */
-export const DRIVE_STATUSES = ["creating", "ready", "degraded", "deleting"] as const;
+/**
+ * The status shown to callers. It is computed from the phase and the last check of the drive's files, and is never
+ * stored.
+ */
+const DRIVE_STATUSES = ["creating", "ready", "degraded", "deleting"] as const;
 export const DriveStatus = OneOf(DRIVE_STATUSES, {
-  description: "degraded: its files are not where they belong; deleting: nothing of it may be used any more",
+  description:
+    "degraded: its files are missing from their place on the host; deleting: it can no longer be used",
 });
 export type DriveStatus = Static<typeof DriveStatus>;
 
-const DriveName = Type.String({ pattern: NAME_PATTERN, description: "a DNS label that no other drive has" });
+const DriveName = Type.String({ pattern: NAME_PATTERN, description: "a DNS label, unique among drives" });
 
 export const CreateDrive = Type.Object(
   {
-    name: Type.Optional({ ...DriveName, description: "a DNS label; made up where absent" }),
+    name: Type.Optional({ ...DriveName, description: "a DNS label; generated if absent" }),
     sizeMb: Type.Optional(
       Type.Integer({
         minimum: 32,
         maximum: 16_777_216,
-        description: "a file system of its own of this size; default: no limit but the host's disk",
+        description:
+          "gives the drive its own file system of this size; default: limited only by the host's disk",
       }),
     ),
     labels: Type.Optional(Labels),
     ifExists: Type.Optional(
-      OneOf(["return", "fail"], { description: "what to do when the name is taken; default fail" }),
+      OneOf(["return", "fail"], { description: "what to do if the name is taken; default fail" }),
     ),
   },
   { $id: "CreateDrive", title: "CreateDrive", additionalProperties: false },
@@ -42,13 +47,13 @@ export const UpdateDrive = Type.Object(
 );
 export type UpdateDrive = Static<typeof UpdateDrive>;
 
-/** Where a drive is mounted, or to be mounted. */
+/** Where and how a drive is mounted. */
 const mountFields = {
-  path: { ...AbsolutePath, description: "where it appears inside; made where it is missing" },
+  path: { ...AbsolutePath, description: "mount point inside the sandbox; created if missing" },
   subpath: Type.Optional(
     Type.String({
       maxLength: 4096,
-      description: "the directory of the drive that is mounted, without `..`; made where it is missing",
+      description: "directory of the drive to mount, without `..`; created if missing",
     }),
   ),
   readOnly: Type.Optional(Type.Boolean({ default: false })),
@@ -68,11 +73,11 @@ export const Mount = Type.Object(
     drive: Type.String({ description: "the drive's name" }),
     driveId: Type.String({ pattern: DRIVE_ID_PATTERN }),
     path: Type.String(),
-    subpath: Type.String({ description: "`/` where all of the drive is mounted" }),
+    subpath: Type.String({ description: "`/` if the whole drive is mounted" }),
     readOnly: Type.Boolean(),
     state: OneOf(["proven", "unproven", "broken"], {
       description:
-        "proven: the same directory seen from inside and outside, by the last proof; unproven: not looked at since it was asked for, or asleep; broken: see the cause",
+        "proven: the last proof saw the same directory from inside and outside; unproven: not checked since the mount was requested, or the sandbox is in standby; broken: see the cause",
     }),
     cause: Nullable(Cause),
   },
@@ -89,16 +94,16 @@ export const Drive = Type.Object(
     name: Type.String(),
     status: DriveStatus,
     cause: Nullable(Cause),
-    sizeMb: Nullable(Type.Integer({ description: "null where only the host's disk limits it" })),
+    sizeMb: Nullable(Type.Integer({ description: "null if limited only by the host's disk" })),
     usage: Nullable(
       Type.Object(
         {
           usedBytes: Type.Integer({ minimum: 0 }),
-          /** Of its own file system, or of the host's. */
+          /** Free space on the drive's own file system if it has one, otherwise on the host's. */
           freeBytes: Type.Integer({ minimum: 0 }),
           measuredAt: Timestamp,
         },
-        { description: "as last measured; null where it never was. Asking for one drive measures it" },
+        { description: "last measurement; null if never measured. Getting a single drive measures it" },
       ),
     ),
     mounts: Type.Array(
@@ -109,7 +114,7 @@ export const Drive = Type.Object(
         subpath: Type.String(),
         readOnly: Type.Boolean(),
       }),
-      { description: "sandboxes that have it, asleep or not" },
+      { description: "sandboxes that mount it, awake or in standby" },
     ),
     createdAt: Timestamp,
     labels: Labels,
@@ -117,7 +122,7 @@ export const Drive = Type.Object(
   {
     $id: "Drive",
     title: "Drive",
-    description: "a persistent directory that any number of sandboxes can have at the same time",
+    description: "a persistent directory that any number of sandboxes can mount at the same time",
   },
 );
 export type Drive = Static<typeof Drive>;

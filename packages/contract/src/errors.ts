@@ -1,7 +1,7 @@
 import { type Static, Type } from "typebox";
 import { Nullable, OneOf } from "./schema.ts";
 
-/** Whether the thing asked for was handed to the sandbox before the error. `unknown` is an honest answer. */
+/** Whether the request reached the sandbox before the error occurred. `unknown`: the server cannot tell. */
 export const Dispatched = OneOf(["yes", "no", "unknown"], {
   description: "whether the request had reached the sandbox when it failed",
 });
@@ -10,22 +10,25 @@ export type Dispatched = Static<typeof Dispatched>;
 interface ErrorSpec {
   readonly status: number;
   readonly retryable: boolean;
-  /** What happened, for a person. */
+  /** Describes what happened, in a sentence for people. */
   readonly message: string;
-  /** What to do next. */
+  /** Describes what the caller can do next. */
   readonly hint: string;
 }
 
 /**
- * The one registry of errors. 4xx is the caller's, 5xx is ours; 503 means that the same request may simply be sent
- * again. Server, SDK, CLI and docs all read this table.
+ * The only registry of errors, sorted by status and then by code. 4xx errors are caused by the caller, 5xx errors by
+ * the server. 503 means that the same request can be sent again unchanged. 507 means that the host or the sandbox is
+ * out of disk or memory. 429 means that a limit is reached. A 429 is `retryable` if the limit is on calls or commands
+ * in progress, because they end by themselves. It is not `retryable` if the limit is on stored resources, because they
+ * stay until they are deleted. Server, SDK, CLI and docs all read this table.
  */
 export const ERRORS = {
-  invalid_request: {
+  bad_cursor: {
     status: 400,
     retryable: false,
-    message: "The request is not valid.",
-    hint: "Compare it with the schema in /openapi.json; the message names the field.",
+    message: "The cursor does not belong to this exec.",
+    hint: "A cursor is valid only for the exec that returned it. Read without a cursor to start from the beginning.",
   },
   invalid_path: {
     status: 400,
@@ -33,83 +36,47 @@ export const ERRORS = {
     message: "The path is not valid.",
     hint: "Use an absolute path without '..' segments or NUL bytes.",
   },
-  bad_cursor: {
+  invalid_request: {
     status: 400,
     retryable: false,
-    message: "The cursor is not one of this exec.",
-    hint: "Cursors belong to the one exec that they came from; read without one to begin at the start.",
+    message: "The request is not valid.",
+    hint: "Compare the request with the schema in /openapi.json; the message names the field.",
   },
   unauthorized: {
     status: 401,
     retryable: false,
-    message: "The API key is missing or not known.",
-    hint: "Send 'Authorization: Bearer KEY'; on the server's machine the key is in admin.key in its state directory.",
+    message: "The API key is missing or unknown.",
+    hint: "Send 'Authorization: Bearer KEY' with a valid key. On the server's machine the CLI and the SDK find the server by themselves.",
   },
   forbidden_path: {
     status: 403,
     retryable: false,
-    message: "That path belongs to Holdfast.",
-    hint: "Everything under /.holdfast is the keeper's; choose another path.",
-  },
-  preview_denied: {
-    status: 403,
-    retryable: false,
-    message: "The preview link is not valid here, has expired, or was taken back.",
-    hint: "Ask whoever made it for a new one: POST /v1/sandboxes/:ref/previews.",
+    message: "That path is reserved for Holdfast.",
+    hint: "Everything under /.holdfast belongs to the keeper; choose another path.",
   },
   permission_denied: {
     status: 403,
     retryable: false,
-    message: "The sandbox's file system refused this.",
+    message: "The sandbox's file system denied this operation.",
     hint: "The path is read-only or protected inside the sandbox; write below the home directory or /tmp.",
   },
-  not_found: {
-    status: 404,
+  preview_denied: {
+    status: 403,
     retryable: false,
-    message: "There is no such route.",
-    hint: "The routes are listed at /docs.",
+    message: "The preview link is invalid, expired or revoked.",
+    hint: "Request a new link: POST /v1/sandboxes/:ref/previews.",
   },
-  sandbox_not_found: {
+  checkpoint_not_found: {
     status: 404,
     retryable: false,
-    message: "There is no such sandbox.",
-    hint: "A name means a live sandbox; deleted ones are found by id only. 'holdfast ls' lists them.",
-  },
-  exec_not_found: {
-    status: 404,
-    retryable: false,
-    message: "There is no such exec.",
-    hint: "List the sandbox's execs to find the id.",
-  },
-  process_not_found: {
-    status: 404,
-    retryable: false,
-    message: "The sandbox has no such process.",
-    hint: "'holdfast ps' lists the named processes of a sandbox. A process is replaced by the next one of its name.",
-  },
-  file_not_found: {
-    status: 404,
-    retryable: false,
-    message: "There is no such file or directory in the sandbox.",
-    hint: "Check the path with a listing of its parent directory.",
-  },
-  image_not_found: {
-    status: 404,
-    retryable: false,
-    message: "There is no such image.",
-    hint: "'holdfast image ls' lists the images; 'holdfast image import' adds one.",
+    message: "There is no such checkpoint.",
+    hint: "GET …/checkpoints lists the checkpoints of a sandbox. They are deleted with the sandbox.",
   },
   delivery_not_found: {
     status: 404,
     retryable: false,
     message: "There is no such delivery.",
-    hint: "GET /v1/alerts/deliveries lists those that are kept.",
-  },
-  preview_not_found: {
-    status: 404,
-    retryable: false,
-    message: "The sandbox has no such preview, or the preview no such token.",
-    hint: "List them with GET /v1/sandboxes/:ref/previews.",
+    hint: "GET /v1/alerts/deliveries lists the deliveries that are still kept.",
   },
   drive_not_found: {
     status: 404,
@@ -117,257 +84,329 @@ export const ERRORS = {
     message: "There is no such drive.",
     hint: "'holdfast drive ls' lists the drives.",
   },
+  exec_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such exec.",
+    hint: "List the sandbox's execs to find the id.",
+  },
+  file_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such file or directory in the sandbox.",
+    hint: "List the parent directory to check the path.",
+  },
+  image_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such image.",
+    hint: "'holdfast image ls' lists the images; 'holdfast image import' adds one.",
+  },
   mount_not_found: {
     status: 404,
     retryable: false,
-    message: "Nothing is mounted at that path.",
-    hint: "GET …/mounts lists what is mounted in a sandbox, and where.",
+    message: "No drive is mounted at that path.",
+    hint: "GET …/mounts lists the mounts of a sandbox and their paths.",
+  },
+  not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such route.",
+    hint: "The routes are listed at /docs.",
+  },
+  preview_not_found: {
+    status: 404,
+    retryable: false,
+    message: "The sandbox has no such preview, or the preview has no such token.",
+    hint: "GET /v1/sandboxes/:ref/previews lists the previews of a sandbox.",
+  },
+  process_not_found: {
+    status: 404,
+    retryable: false,
+    message: "The sandbox has no such process.",
+    hint: "'holdfast ps' lists the named processes of a sandbox. Starting a process replaces an ended process of the same name.",
+  },
+  sandbox_not_found: {
+    status: 404,
+    retryable: false,
+    message: "There is no such sandbox.",
+    hint: "Names refer to live sandboxes only; a deleted sandbox can be looked up by id. 'holdfast ls' lists the live ones.",
   },
   method_not_allowed: {
     status: 405,
     retryable: false,
-    message: "That method is not supported here.",
+    message: "The method is not supported on this route.",
     hint: "The routes are listed at /docs.",
   },
   request_timeout: {
     status: 408,
     retryable: true,
-    message: "The request did not arrive in full in time.",
-    hint: "Nothing was done about it; send it again.",
+    message: "The request was not received completely in time.",
+    hint: "The request was not processed; send it again.",
   },
-  checkpoint_not_found: {
-    status: 404,
+  backup_running: {
+    status: 409,
     retryable: false,
-    message: "There is no such checkpoint.",
-    hint: "GET …/checkpoints lists those of a sandbox. They go when the sandbox is deleted.",
+    message: "A backup is already being taken.",
+    hint: "Wait for its end: 'holdfast backup' follows it.",
+  },
+  checkpoint_exists: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox already has a checkpoint with that name.",
+    hint: "Choose another name, or delete the existing checkpoint first.",
+  },
+  checkpoint_unusable: {
+    status: 409,
+    retryable: false,
+    message: "The checkpoint cannot be used on this host.",
+    hint: "'holdfast doctor' reports what the host lacks.",
+  },
+  drive_deleting: {
+    status: 409,
+    retryable: false,
+    message: "The drive is being deleted.",
+    hint: "Create a drive with another name; this name is available again when the delete has finished.",
   },
   drive_exists: {
     status: 409,
     retryable: false,
-    message: "There is a drive of that name.",
+    message: "A drive with that name already exists.",
     hint: "Choose another name, or create with ifExists 'return'.",
   },
   drive_mounted: {
     status: 409,
     retryable: false,
     message: "The drive is mounted in a sandbox.",
-    hint: "Unmount it first. With 'force' it is taken from the sandboxes that have it, which are degraded until they give up its path.",
-  },
-  drive_deleting: {
-    status: 409,
-    retryable: false,
-    message: "The drive is being deleted.",
-    hint: "Create another one; the name is free when the delete is done.",
-  },
-  preview_exists: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox has a preview of that name.",
-    hint: "Use that one, remove it, or choose another name.",
-  },
-  mount_conflict: {
-    status: 409,
-    retryable: false,
-    message: "Something else is mounted there.",
-    hint: "Unmount it first, or choose another path. Mounts don't lie within each other.",
-  },
-  mount_refused: {
-    status: 422,
-    retryable: false,
-    message: "Nothing can be mounted at that path.",
-    hint: "Choose a directory of the sandbox's own disk that is no symbolic link, such as /workspace.",
-  },
-  checkpoint_unusable: {
-    status: 409,
-    retryable: false,
-    message: "The checkpoint can't be used on this host.",
-    hint: "'holdfast doctor' says what the host lacks.",
-  },
-  checkpoint_exists: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox has a checkpoint of that name.",
-    hint: "Choose another name, or delete that one first.",
-  },
-  too_many_checkpoints: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox has as many checkpoints as it may have.",
-    hint: "Delete one first. The limit is the server's checkpointsPerSandbox.",
-  },
-  name_taken: {
-    status: 409,
-    retryable: false,
-    message: "A live sandbox already has that name.",
-    hint: 'Pass ifExists: "return" to get the existing one, or choose another name.',
+    hint: "Unmount it first. With 'force' it is detached from those sandboxes; they stay degraded until the path is unmounted.",
   },
   exec_conflict: {
     status: 409,
     retryable: false,
-    message: "That exec id belongs to another command or another sandbox.",
-    hint: "Use a fresh id for a new command; the same id only repeats the same command.",
+    message: "That exec id was used for another command or another sandbox.",
+    hint: "Use a new id for a new command; the same id only repeats the same command.",
   },
-  process_conflict: {
+  file_conflict: {
     status: 409,
     retryable: false,
-    message: "A process of that name, started differently, is there already.",
-    hint: "Stop that one first, or choose another name; the same request again only follows it.",
-  },
-  process_unsupported: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox was started by an earlier version, which can't start commands again.",
-    hint: "'holdfast restart' brings the present version into it; what is in its memory is lost. Or leave out 'restart'.",
+    message: "The existing entry at that path does not allow this operation.",
+    hint: "The message names the conflict, such as a directory where a file is needed.",
   },
   idempotency_conflict: {
     status: 409,
     retryable: false,
     message: "That Idempotency-Key was used for a different request.",
-    hint: "Use a fresh key for a different request.",
-  },
-  no_webhook: {
-    status: 409,
-    retryable: false,
-    message: "There is no webhook that alerts could be delivered to.",
-    hint: "Start the server with HOLDFAST_WEBHOOK_URL and a secret; docs/operating.md says how.",
-  },
-  wrong_state: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox is not in a state that allows this.",
-    hint: "The message names the state; get the sandbox to see what is under way.",
-  },
-  file_conflict: {
-    status: 409,
-    retryable: false,
-    message: "What lies at that path does not allow this.",
-    hint: "The message says what is there: a directory where a file is needed, or the other way round.",
-  },
-  exec_limit: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox has started as many execs as it may.",
-    hint: "The limit is its lifecycle.maxExecs; create a new sandbox to go on.",
-  },
-  pending_cleanup: {
-    status: 409,
-    retryable: false,
-    message: "The sandbox has no readable record; what is left of it is being cleaned up.",
-    hint: "The message says when the next attempt is due. Nothing needs to be done; 'holdfast audit' shows it.",
-  },
-  standby_cancelled: {
-    status: 409,
-    retryable: true,
-    message: "A call came before the sandbox was asleep, so it stays awake.",
-    hint: "Ask for standby again when nothing else is using the sandbox.",
-  },
-  not_on_disk: {
-    status: 409,
-    retryable: false,
-    message: "What lies at that path is there only while the sandbox is awake.",
-    hint: "Leave out wake=false: the call then wakes the sandbox.",
+    hint: "Use a new key for a different request.",
   },
   image_in_use: {
     status: 409,
     retryable: false,
-    message: "Sandboxes still use that image.",
-    hint: "Delete the sandboxes that use it first.",
+    message: "The image is used by sandboxes.",
+    hint: "Delete the sandboxes that use the image first.",
   },
-  sandbox_gone: {
+  mount_conflict: {
+    status: 409,
+    retryable: false,
+    message: "Another drive is mounted at that path.",
+    hint: "Unmount it first, or choose another path. Mounts cannot be nested.",
+  },
+  name_taken: {
+    status: 409,
+    retryable: false,
+    message: "A live sandbox already has that name.",
+    hint: 'Pass ifExists: "return" to get the existing sandbox, or choose another name.',
+  },
+  no_webhook: {
+    status: 409,
+    retryable: false,
+    message: "No webhook is configured for alerts.",
+    hint: "Start the server with HOLDFAST_WEBHOOK_URL and a secret, as described in docs/operating.md.",
+  },
+  not_on_disk: {
+    status: 409,
+    retryable: false,
+    message: "The path exists only while the sandbox is awake.",
+    hint: "Send the request without wake=false; it then wakes the sandbox.",
+  },
+  pending_cleanup: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox has no readable record; its remains are being cleaned up.",
+    hint: "No action is needed: the message names the time of the next attempt. 'holdfast audit' shows the progress.",
+  },
+  preview_exists: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox already has a preview with that name.",
+    hint: "Use that preview, delete it, or choose another name.",
+  },
+  process_conflict: {
+    status: 409,
+    retryable: false,
+    message: "A process with that name is already running with different settings.",
+    hint: "Stop that process first, or choose another name. Repeating the identical request returns the running process.",
+  },
+  process_unsupported: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox runs an earlier version of Holdfast, which cannot restart commands.",
+    hint: "Run 'holdfast restart' to upgrade the sandbox (its memory is lost), or start the process without a restart policy.",
+  },
+  sandbox_busy: {
+    status: 409,
+    retryable: true,
+    message: "Calls on the sandbox are in progress.",
+    hint: "The sandbox keeps running. Wait for the calls to end, or cancel the exec that the error names; then try again.",
+  },
+  standby_cancelled: {
+    status: 409,
+    retryable: true,
+    message: "A call arrived before the sandbox was in standby, so the sandbox stays awake.",
+    hint: "Request standby again when no other client is using the sandbox.",
+  },
+  update_conflict: {
+    status: 409,
+    retryable: true,
+    message: "Other callers keep changing the sandbox.",
+    hint: "Nothing was changed. Send the update again.",
+  },
+  wrong_state: {
+    status: 409,
+    retryable: false,
+    message: "The sandbox's state does not allow this operation.",
+    hint: "The message names the state. Get the sandbox to see which operation is in progress.",
+  },
+  events_dropped: {
     status: 410,
     retryable: false,
-    message: "The sandbox was deleted.",
-    hint: "Create a new one.",
-  },
-  sandbox_failed: {
-    status: 410,
-    retryable: false,
-    message: "The sandbox failed and cannot serve.",
-    hint: "Its cause says why; its files are kept, and can be read, until the date shown. 'holdfast restart' starts it again on them; or delete it.",
+    message: "The events after that cursor are no longer complete.",
+    hint: "Resume from `floor`, the oldest cursor still available. Earlier events were deleted.",
   },
   output_dropped: {
     status: 410,
     retryable: false,
     message: "The output at that cursor is no longer kept.",
-    hint: "Where the error has a floor, that is the first cursor that can be read; else nothing is kept any more.",
+    hint: "If the error has a floor, read from there: it is the oldest cursor still available. Without a floor no output is kept.",
   },
-  events_dropped: {
+  sandbox_failed: {
     status: 410,
     retryable: false,
-    message: "Events behind that cursor are no longer kept.",
-    hint: "Go on from the floor, which is the first cursor behind which nothing is missing; what was before it is gone.",
+    message: "The sandbox has failed and cannot serve requests.",
+    hint: "The sandbox's cause explains the failure, and says if its files are missing. Otherwise they can be read until `keptUntil`, and 'holdfast restart' starts the sandbox again on them. A sandbox that was never ready has no files: create it again.",
+  },
+  sandbox_gone: {
+    status: 410,
+    retryable: false,
+    message: "The sandbox was deleted.",
+    hint: "Create a new sandbox.",
   },
   too_large: {
     status: 413,
     retryable: false,
     message: "The request is larger than allowed.",
-    hint: "Send less at once; files have no such limit when streamed with PUT.",
+    hint: "Send less data per request. Files streamed with PUT have no such limit.",
   },
   unsupported_media_type: {
     status: 415,
     retryable: false,
-    message: "That content type is not supported here.",
+    message: "The content type is not supported on this route.",
     hint: "Send application/json, or application/octet-stream for files.",
   },
   range_not_satisfiable: {
     status: 416,
     retryable: false,
-    message: "The range lies outside the file.",
+    message: "The range is outside the file.",
     hint: "Get the file's size with stat first.",
   },
   image_incapable: {
     status: 422,
     retryable: false,
-    message: "The image cannot run commands as a sandbox must.",
-    hint: "The message names what is missing; import an image that has it.",
+    message: "The image lacks what a sandbox needs to run commands.",
+    hint: "The message names the missing part; import an image that has it.",
+  },
+  mount_refused: {
+    status: 422,
+    retryable: false,
+    message: "A drive cannot be mounted at that path.",
+    hint: "Choose a directory on the sandbox's own disk that is not a symbolic link, such as /workspace.",
   },
   not_a_file: {
     status: 422,
     retryable: false,
-    message: "That path is not a regular file.",
-    hint: "Devices, sockets, pipes and directories can't be read or written as files.",
+    message: "The path is not a regular file.",
+    hint: "Devices, sockets, pipes and directories cannot be read or written as files.",
   },
-  headers_too_large: {
-    status: 431,
+  exec_limit: {
+    status: 429,
     retryable: false,
-    message: "The request's headers are too large.",
-    hint: "Send headers of at most 16 KiB in all.",
+    message: "The sandbox has reached its limit of started execs.",
+    hint: "The limit is the sandbox's lifecycle.maxExecs. Raise it, or create a new sandbox.",
   },
-  too_many_sandboxes: {
+  too_many_checkpoints: {
     status: 429,
-    retryable: true,
-    message: "The limit on sandboxes is reached.",
-    hint: "Delete some, or raise the limit in the server's configuration.",
+    retryable: false,
+    message: "The sandbox has reached its limit of checkpoints.",
+    hint: "Delete a checkpoint first. The server setting checkpointsPerSandbox is the limit.",
   },
-  low_memory: {
+  too_many_drives: {
     status: 429,
-    retryable: true,
-    message: "The host has too little free memory for another sandbox.",
-    hint: "The message has the figures. Delete sandboxes, or retry later.",
+    retryable: false,
+    message: "The limit of drives is reached.",
+    hint: "Delete a drive first. The server setting maxDrives is the limit.",
   },
   too_many_execs: {
     status: 429,
     retryable: true,
-    message: "The sandbox has too many execs under way.",
-    hint: "Wait for some to end, or cancel them.",
+    message: "The sandbox has too many execs in progress.",
+    hint: "Wait for some execs to end, or cancel them.",
   },
-  too_many_processes: {
+  too_many_file_calls: {
     status: 429,
-    retryable: false,
-    message: "The sandbox has as many named processes as it may have.",
-    hint: "Stop one first. The limit is the server's processesPerSandbox.",
+    retryable: true,
+    message: "The sandbox has too many file calls in progress.",
+    hint: "Try again when some of the other file calls have ended.",
   },
   too_many_held: {
     status: 429,
     retryable: true,
-    message: "Too many calls wait for the sandbox to wake.",
-    hint: "Send it again when the others have been answered.",
+    message: "Too many calls are waiting for the sandbox.",
+    hint: "Send the request again when the other calls have been answered.",
   },
   too_many_mounts: {
     status: 429,
     retryable: false,
-    message: "The sandbox has as many drives as it may have.",
-    hint: "Unmount one first, or mount one drive for several purposes with 'subpath'.",
+    message: "The sandbox has reached its limit of mounted drives.",
+    hint: "Unmount a drive first, or mount parts of one drive with 'subpath'.",
+  },
+  too_many_previews: {
+    status: 429,
+    retryable: false,
+    message: "The sandbox has reached its limit of previews, or the preview its limit of tokens.",
+    hint: "Delete previews or tokens that are no longer needed.",
+  },
+  too_many_processes: {
+    status: 429,
+    retryable: false,
+    message: "The sandbox has reached its limit of named processes.",
+    hint: "Stop a process first. The server setting processesPerSandbox is the limit.",
+  },
+  too_many_readers: {
+    status: 429,
+    retryable: true,
+    message: "Too many callers are reading output or events.",
+    hint: "Close streams that are no longer needed. A reader can resume later with its cursor.",
+  },
+  too_many_sandboxes: {
+    status: 429,
+    retryable: false,
+    message: "The limit of sandboxes is reached.",
+    hint: "Delete some sandboxes, or raise the limit in the server's configuration.",
+  },
+  too_many_streams: {
+    status: 429,
+    retryable: true,
+    message: "The sandbox has reached its limit of connections to its ports.",
+    hint: "Send the request again when some of the connections have closed.",
   },
   too_many_watches: {
     status: 429,
@@ -375,150 +414,156 @@ export const ERRORS = {
     message: "Too many directories are being watched.",
     hint: "Watch a smaller tree, or end other watches first.",
   },
-  too_many_readers: {
-    status: 429,
-    retryable: true,
-    message: "Too many callers read output or events at once.",
-    hint: "Close streams that are no longer needed; every reader can come back later with its cursor.",
+  headers_too_large: {
+    status: 431,
+    retryable: false,
+    message: "The request's headers are too large.",
+    hint: "Send headers of at most 16 KiB in total.",
   },
   internal: {
     status: 500,
     retryable: false,
-    message: "Something went wrong in Holdfast.",
-    hint: "Look for the request id in the server's log and report it.",
-  },
-  too_many_previews: {
-    status: 429,
-    retryable: false,
-    message: "The sandbox has as many previews, or the preview as many tokens, as it may have.",
-    hint: "Remove some that are not needed any more.",
-  },
-  too_many_streams: {
-    status: 429,
-    retryable: true,
-    message: "The sandbox has as many connections to its ports as it may have.",
-    hint: "Send it again when some of the others are over.",
+    message: "An internal error occurred in Holdfast.",
+    hint: "Look up the request id in the server's log and report it.",
   },
   not_supported: {
     status: 501,
     retryable: false,
-    message: "Holdfast does not do this.",
-    hint: "The message says what. docs/clients.md lists what of other platforms' clients is supported.",
-  },
-  port_closed: {
-    status: 502,
-    retryable: true,
-    message: "Nothing listens at that port of the sandbox.",
-    hint: "Start the server inside, on 127.0.0.1, 0.0.0.0 or ::1, and see that it has not ended: 'holdfast execs'.",
-  },
-  port_cut: {
-    status: 502,
-    retryable: true,
-    message: "The connection to the port was cut before an answer came.",
-    hint: "What listens there ended it, or the sandbox went to sleep; 'dispatched' says whether the request may have taken effect.",
-  },
-  port_silent: {
-    status: 504,
-    retryable: true,
-    message: "What listens at that port of the sandbox does not answer.",
-    hint: "Ask what it is doing: 'holdfast diagnose'.",
+    message: "Holdfast does not support this.",
+    hint: "The message names the unsupported part. docs/clients.md lists the supported parts of other platforms' clients.",
   },
   launch_failed: {
     status: 502,
     retryable: true,
     message: "The sandbox could not be started.",
-    hint: "The cause says which step failed; 'holdfast doctor' checks the host. The name is free again.",
+    hint: "The cause names the step that failed; 'holdfast doctor' checks the host. The sandbox's name is available again.",
+  },
+  port_closed: {
+    status: 502,
+    retryable: true,
+    message: "No program is listening on that port of the sandbox.",
+    hint: "Start the server inside the sandbox on 127.0.0.1, 0.0.0.0 or ::1, and check with 'holdfast execs' that it is still running.",
+  },
+  port_cut: {
+    status: 502,
+    retryable: true,
+    message: "The connection to the port was closed before a response arrived.",
+    hint: "The program on that port closed the connection, or the sandbox went to standby. 'dispatched' reports whether the request may have taken effect.",
   },
   proof_failed: {
     status: 502,
     retryable: true,
     message: "The sandbox did not pass its proof.",
-    hint: "The cause names the check that failed; verify again or look at its events.",
+    hint: "The cause names the check that failed. Verify the sandbox again, or look at its events.",
   },
-  sandbox_degraded: {
+  system_error: {
+    status: 502,
+    retryable: false,
+    message: "The kernel of the host refused an operation in the sandbox.",
+    hint: "The message quotes the kernel's error. Look at the sandbox's disk and drives with 'holdfast diagnose'.",
+  },
+  capacity: {
     status: 503,
     retryable: true,
-    message: "The sandbox does not serve right now.",
-    hint: "Its cause says what is wrong; retry the same request, or delete the sandbox.",
+    message: "There is no capacity for this request right now.",
+    hint: "The message has the figures. Retry later, or delete resources that are no longer needed.",
+  },
+  checkpoint_failed: {
+    status: 503,
+    retryable: true,
+    message: "The checkpoint could not be created or deleted. The sandbox is still running.",
+    hint: "The cause explains why. A checkpoint that could not be created leaves nothing on disk.",
   },
   drive_degraded: {
     status: 503,
     retryable: true,
-    message: "The drive's files are not where they belong.",
-    hint: "GET /v1/drives/:name says what is missing. Nothing was written elsewhere instead.",
+    message: "The drive's files are missing from their place on the host.",
+    hint: "GET /v1/drives/:name reports what is missing. Nothing was written to another place instead.",
+  },
+  launches_suspended: {
+    status: 503,
+    retryable: true,
+    message: "Launches keep failing, so new launches are suspended for a moment.",
+    hint: "The cause is that of the last failed launch; 'holdfast doctor' checks the host. A single launch is admitted from time to time as a probe.",
+  },
+  link_lost: {
+    status: 503,
+    retryable: true,
+    message: "The connection to the sandbox was lost.",
+    hint: "The connection is being re-established. 'dispatched' reports whether the request may have taken effect.",
   },
   mount_failed: {
     status: 503,
     retryable: true,
     message: "The drive could not be mounted.",
-    hint: "The cause says why. Nothing is left of the attempt; send it again.",
+    hint: "The cause explains why. The attempt was rolled back; send the request again.",
   },
-  link_lost: {
+  sandbox_degraded: {
     status: 503,
     retryable: true,
-    message: "The link to the sandbox was lost.",
-    hint: "It is being re-established; 'dispatched' says whether the request may have taken effect.",
-  },
-  checkpoint_failed: {
-    status: 503,
-    retryable: true,
-    message: "The checkpoint could not be made, or not be removed; the sandbox goes on and serves.",
-    hint: "The cause says why. Of one that could not be made nothing is left.",
-  },
-  standby_failed: {
-    status: 503,
-    retryable: true,
-    message: "The sandbox could not be put to sleep; it stays awake and serves.",
-    hint: "The cause says why. It is tried again by itself where idleness asks for it.",
-  },
-  wake_timeout: {
-    status: 503,
-    retryable: true,
-    message: "The sandbox has not woken in time.",
-    hint: "The wake goes on; send the same request again.",
-  },
-  launches_suspended: {
-    status: 503,
-    retryable: true,
-    message: "Launches keep failing, so no new ones are tried for a moment.",
-    hint: "The cause is that of the last failure; 'holdfast doctor' checks the host. One launch is let through to probe from time to time.",
-  },
-  starting: {
-    status: 503,
-    retryable: true,
-    message: "The server is still recovering what an earlier one left.",
-    hint: "Retry the same request; /readyz says when the server takes work.",
+    message: "The sandbox is not serving requests right now.",
+    hint: "The sandbox's cause explains why, and says if waiting can't help. Otherwise retry the same request, or delete the sandbox.",
   },
   shutting_down: {
     status: 503,
     retryable: true,
     message: "The server is shutting down.",
-    hint: "Retry the same request; sandboxes go on and the next server finds them.",
+    hint: "Retry the same request. Sandboxes keep running, and the next server adopts them.",
   },
-  capacity: {
+  standby_failed: {
     status: 503,
     retryable: true,
-    message: "There is no capacity for that right now.",
-    hint: "The message has the figures; retry later or delete what is no longer needed.",
+    message: "The sandbox could not be put in standby. It is still running.",
+    hint: "The cause explains why. Standby because of idleness is retried automatically.",
+  },
+  starting: {
+    status: 503,
+    retryable: true,
+    message: "The server is still recovering the sandboxes of the previous server.",
+    hint: "Retry the same request; /readyz reports when the server accepts work.",
+  },
+  wake_failed: {
+    status: 503,
+    retryable: true,
+    message: "The sandbox could not be woken.",
+    hint: "The cause explains why. The sandbox is still in standby; send the same request again.",
+  },
+  wake_timeout: {
+    status: 503,
+    retryable: true,
+    message: "The sandbox did not wake in time.",
+    hint: "The wake is still in progress; send the same request again.",
   },
   deadline: {
     status: 504,
     retryable: true,
-    message: "The operation did not end within its deadline.",
-    hint: "It is being cleaned up; the events of the sandbox say how far it came.",
+    message: "The operation did not finish within its deadline.",
+    hint: "The operation is being cleaned up; the sandbox's events show how far it got.",
+  },
+  port_silent: {
+    status: 504,
+    retryable: true,
+    message: "The program on that port of the sandbox does not respond.",
+    hint: "Run 'holdfast diagnose' to see what the sandbox is doing.",
   },
   disk_full: {
     status: 507,
     retryable: true,
-    message: "There is no disk space left for that.",
+    message: "There is not enough disk space.",
     hint: "Free space in the sandbox or on the host, then retry.",
+  },
+  low_memory: {
+    status: 507,
+    retryable: true,
+    message: "The host has too little free memory for another sandbox.",
+    hint: "The message has the figures. Delete sandboxes, or retry later.",
   },
 } as const satisfies Record<string, ErrorSpec>;
 
 export type ErrorCode = keyof typeof ERRORS;
 export const ERROR_CODES = Object.keys(ERRORS) as readonly ErrorCode[];
 
-/** Why something is as it is: machine-readable code, sentence for people, and what lay beneath it. */
+/** The reason for a state or a failure: a machine-readable code, a sentence for people, and the underlying cause. */
 export interface Cause {
   code: string;
   message: string;
@@ -534,7 +579,7 @@ export const Cause = Type.Cyclic(
     }),
   },
   "Cause",
-  { description: "what went wrong, outermost first; never with host paths or secrets" },
+  { description: "the cause chain, outermost first; never contains host paths or secrets" },
 );
 
 export const ErrorBody = Type.Object(
@@ -551,7 +596,7 @@ export const ErrorBody = Type.Object(
       operation: Type.Optional(Type.String()),
       floor: Type.Optional(
         Type.String({
-          description: "with output_dropped and events_dropped: the first cursor that can be read from",
+          description: "with output_dropped and events_dropped: the oldest cursor still available",
         }),
       ),
       cause: Type.Optional(Nullable(Cause)),
@@ -560,21 +605,24 @@ export const ErrorBody = Type.Object(
   { $id: "Error", title: "Error" },
 );
 
-export interface ErrorDetails {
-  /** Replaces the registry's sentence with a more precise one. */
+interface ErrorDetails {
+  /** Replaces the default sentence of the error registry with a more precise one. */
   message?: string;
   dispatched?: Dispatched;
   sandboxId?: string;
   execId?: string;
   operation?: string;
-  /** The first cursor that can be read, where an earlier one was asked for. */
+  /** The oldest cursor still available, if an older one was requested. */
   floor?: string;
-  /** When trying again can help, where that is known better than by the code. */
+  /** How long to wait before a retry, if that is known more precisely than the registry's default. */
   retryAfterMs?: number;
   cause?: unknown;
 }
 
-/** The only error that crosses a seam on purpose. Anything else that arrives at the HTTP layer is a bug, and `internal`. */
+/**
+ * The only error that crosses a package boundary on purpose. The HTTP layer reports any other error as `internal`, a
+ * bug.
+ */
 export class HoldfastError extends Error {
   readonly code: ErrorCode;
   readonly dispatched: Dispatched;
@@ -614,7 +662,7 @@ export const isHoldfastError = (error: unknown): error is HoldfastError => error
 
 const MAX_CAUSES = 5;
 
-/** The cause chain of anything thrown, bounded, as data. */
+/** Converts any thrown value and its causes to data, at most `MAX_CAUSES` deep. */
 export function causeOf(error: unknown, depth = 0): Cause {
   if (!(error instanceof Error)) return { code: "unknown", message: String(error) };
   const code = isHoldfastError(error) ? error.code : "code" in error ? String(error.code) : error.name;

@@ -83,7 +83,7 @@ export type EventType = Static<typeof EventType>;
 
 export const Event = Type.Object(
   {
-    seq: Type.Integer({ description: "grows by at least one with every event" }),
+    seq: Type.Integer({ description: "strictly increasing, with possible gaps" }),
     at: Timestamp,
     type: EventType,
     sandboxId: Nullable(Type.String()),

@@ -14,7 +14,7 @@ export const EXEC_STATUSES = [
   "refused",
 ] as const;
 export const ExecStatus = OneOf(EXEC_STATUSES, {
-  description: "the last five are terminal, reached exactly once",
+  description: "the last five are terminal; an exec reaches exactly one of them",
 });
 export type ExecStatus = Static<typeof ExecStatus>;
 
@@ -25,11 +25,14 @@ export const isTerminal = (status: ExecStatus): status is TerminalExecStatus =>
 
 export const TerminalSize = Type.Object(
   { cols: Type.Integer({ minimum: 1, maximum: 4096 }), rows: Type.Integer({ minimum: 1, maximum: 4096 }) },
-  { additionalProperties: false, description: "of a terminal, in characters" },
+  { additionalProperties: false, description: "size of a terminal, in characters" },
 );
 export type TerminalSize = Static<typeof TerminalSize>;
 
-/** What to do about a command once after each wake: how it learns that its connections are gone. */
+/**
+ * What Holdfast does to a command after each wake of its sandbox, so that the command learns that its connections are
+ * gone.
+ */
 export const OnWake = Type.Union(
   [
     Type.Object(
@@ -38,10 +41,13 @@ export const OnWake = Type.Union(
     ),
     Type.Object(
       { argv: Type.Array(Type.String({ maxLength: 131_072 }), { minItems: 1, maxItems: 4096 }) },
-      { additionalProperties: false, description: "run beside it, with its environment, directory and user" },
+      {
+        additionalProperties: false,
+        description: "run alongside the command, with its environment, directory and user",
+      },
     ),
   ],
-  { description: "done once after every wake, when the sandbox is proven; the outcome is an event" },
+  { description: "action taken once after every wake, when the sandbox is proven; the outcome is an event" },
 );
 export type OnWake = Static<typeof OnWake>;
 
@@ -50,7 +56,8 @@ export const StartExec = Type.Object(
     id: Type.Optional(
       Type.String({
         pattern: EXEC_ID_PATTERN,
-        description: "chosen by the caller, so that a lost answer never runs a command twice",
+        description:
+          "chosen by the caller, so that a retry after a lost response never runs the command twice",
       }),
     ),
     command: Type.Optional(
@@ -62,7 +69,7 @@ export const StartExec = Type.Object(
     user: Type.Optional(
       Type.String({
         pattern: "^[a-z_][a-z0-9_-]{0,31}$|^[0-9]{1,5}(:[0-9]{1,5})?$",
-        description: "default: uid 1000; 'root' is root inside only",
+        description: "default: uid 1000; 'root' is root inside the sandbox only",
       }),
     ),
     timeoutMs: Type.Optional(Type.Integer({ minimum: 1, maximum: 604_800_000 })),
@@ -70,14 +77,17 @@ export const StartExec = Type.Object(
       Type.Integer({
         minimum: 0,
         maximum: 240_000,
-        description: "how long this call waits for the end; default 240 s",
+        description: "how long this call waits for the command to end; default 240 s",
       }),
     ),
     stdin: Type.Optional(
-      Type.String({ maxLength: 1_048_576, description: "given to the command, then end of file" }),
+      Type.String({
+        maxLength: 1_048_576,
+        description: "text for the command's stdin, followed by end of file",
+      }),
     ),
     openStdin: Type.Optional(
-      Type.Boolean({ description: "keep stdin open behind the given text, for POST /v1/execs/:id/stdin" }),
+      Type.Boolean({ description: "keep stdin open after the given text, for POST /v1/execs/:id/stdin" }),
     ),
     tty: Type.Optional({
       ...TerminalSize,
@@ -86,11 +96,17 @@ export const StartExec = Type.Object(
     keepAwake: Type.Optional(
       Type.Boolean({
         description:
-          "whether the sandbox stays awake while this runs; default true. One that doesn't is frozen with it and goes on after the wake",
+          "whether the exec keeps the sandbox awake while it runs; default true. If false, it is frozen with the sandbox and continues after the wake",
       }),
     ),
     onWake: Type.Optional(OnWake),
-    detach: Type.Optional(Type.Boolean({ description: "answer 202 as soon as the command runs" })),
+    detach: Type.Optional(Type.Boolean({ description: "respond with 202 as soon as the command runs" })),
+    awaitReader: Type.Optional(
+      Type.Boolean({
+        description:
+          "the caller follows the output from the start: until this reader comes, for 10 s at most, the command waits rather than drop output; not on a terminal",
+      }),
+    ),
   },
   { $id: "StartExec", title: "StartExec", additionalProperties: false },
 );
@@ -110,25 +126,27 @@ export const Exec = Type.Object(
     startedAt: Nullable(Timestamp),
     endedAt: Nullable(Timestamp),
     timeoutMs: Nullable(Type.Integer()),
-    tty: Type.Boolean({ description: "whether it runs on a terminal" }),
-    keepAwake: Type.Boolean({ description: "whether it holds its sandbox awake" }),
+    tty: Type.Boolean({ description: "whether the command has a terminal" }),
+    keepAwake: Type.Boolean({ description: "whether the exec keeps its sandbox awake" }),
     suspended: Type.Boolean({
-      description: "its sandbox sleeps and this with it; it goes on after the wake",
+      description: "true while the exec is frozen with its sandbox in standby; it continues after the wake",
     }),
     keptUntil: Nullable(
       Type.String({
         format: "date-time",
-        description: "how long the id stays valid and the output readable; null while it runs",
+        description: "until when the id is valid and the output readable; null while the exec runs",
       }),
     ),
     stdout: Type.Optional(
-      Type.String({ description: "on waiting calls; UTF-8, the journal has the exact bytes" }),
+      Type.String({
+        description: "present on calls that waited; decoded as UTF-8, the journal has the exact bytes",
+      }),
     ),
     stderr: Type.Optional(Type.String()),
     truncated: Type.Boolean({
-      description: "stdout or stderr above is not the whole output, or its head was dropped",
+      description: "true if stdout or stderr above is incomplete, or the beginning of the output was dropped",
     }),
-    cursor: Type.String({ description: "where the output known to this answer ends" }),
+    cursor: Type.String({ description: "end of the output known to this response" }),
   },
   { $id: "Exec", title: "Exec" },
 );
@@ -137,7 +155,9 @@ export type Exec = Static<typeof Exec>;
 export const ExecList = List(Exec, "ExecList");
 export type ExecList = Static<typeof ExecList>;
 
-/** One line of a streamed exec. A stream that ends without an `end` record means: reconnect with the last cursor. */
+/**
+ * One line of a streamed exec. If a stream ends without an `end` record, the client reconnects with the last cursor.
+ */
 export const StreamRecord = Type.Union(
   [
     Type.Object({ type: Type.Literal("start"), cursor: Type.String(), exec: Type.Ref("Exec") }),
@@ -151,7 +171,7 @@ export const StreamRecord = Type.Union(
       type: Type.Literal("keepalive"),
       cursor: Type.String(),
       suspended: Type.Optional(
-        Type.Boolean({ description: "true while the sandbox sleeps, and the exec with it" }),
+        Type.Boolean({ description: "true while the sandbox is in standby and the exec is frozen with it" }),
       ),
     }),
     Type.Object({ type: Type.Literal("end"), cursor: Type.String(), exec: Type.Ref("Exec") }),
@@ -159,7 +179,7 @@ export const StreamRecord = Type.Union(
   { $id: "StreamRecord", title: "StreamRecord" },
 );
 
-/** Which of an exec's streams a reader wants. */
+/** The output streams of an exec that a reader can select. */
 export const OUTPUT_STREAMS = ["stdout", "stderr"] as const;
 export type OutputStream = (typeof OUTPUT_STREAMS)[number];
 

@@ -13,7 +13,7 @@ export const FileStat = Type.Object(
     uid: Type.Integer(),
     gid: Type.Integer(),
     modifiedAt: Timestamp,
-    target: Type.Optional(Type.String({ description: "of a symbolic link" })),
+    target: Type.Optional(Type.String({ description: "target of a symbolic link" })),
   },
   { $id: "FileStat", title: "FileStat" },
 );
@@ -30,7 +30,7 @@ export const FileChange = Type.Object(
   {
     kind: OneOf(["created", "modified", "removed", "overflow"], {
       description:
-        "modified: content or attributes; a move is a `removed` and a `created`; overflow: changes were missed, look again",
+        "modified: content or attributes changed; a move is reported as `removed` and `created`; overflow: changes were missed, list the directory again",
     }),
     path: Type.String(),
     directory: Type.Boolean(),
@@ -47,10 +47,14 @@ export const FileMatch = Type.Object(
         Type.Object({
           line: Type.Integer({ minimum: 1 }),
           text: Type.String(),
-          before: Type.Optional(Type.Array(Type.String(), { description: "with `contextLines`" })),
-          after: Type.Optional(Type.Array(Type.String(), { description: "with `contextLines`" })),
+          before: Type.Optional(
+            Type.Array(Type.String(), { description: "lines before the match, with `contextLines`" }),
+          ),
+          after: Type.Optional(
+            Type.Array(Type.String(), { description: "lines after the match, with `contextLines`" }),
+          ),
         }),
-        { description: "where the content was found, cut to a readable length" },
+        { description: "matching lines, truncated to a readable length" },
       ),
     ),
   },
@@ -62,7 +66,7 @@ export const FileSearch = Type.Object(
   {
     path: Type.String(),
     items: Type.Array(FileMatch),
-    truncated: Type.Boolean({ description: "a limit ended the search before it had seen everything" }),
+    truncated: Type.Boolean({ description: "true if a limit ended the search early" }),
   },
   { $id: "FileSearch", title: "FileSearch" },
 );
@@ -70,15 +74,15 @@ export type FileSearch = Static<typeof FileSearch>;
 
 export const Unpacked = Type.Object(
   { path: Type.String(), files: Type.Integer({ minimum: 0 }), bytes: Type.Integer({ minimum: 0 }) },
-  { $id: "Unpacked", title: "Unpacked", description: "what came out of an archive" },
+  { $id: "Unpacked", title: "Unpacked", description: "the result of extracting an archive" },
 );
 export type Unpacked = Static<typeof Unpacked>;
 
-export const RESERVED_PATH = "/.holdfast";
+const RESERVED_PATH = "/.holdfast";
 
 /**
- * The one rule for paths that come from callers. Returns the path with empty and `.` segments taken out, or null:
- * relative, with `..`, with NUL, or too long.
+ * The only check of paths that come from callers. Returns the path without empty and `.` segments, or null if it is
+ * relative, contains `..` or NUL, or is too long.
  */
 export function normalisePath(path: string): string | null {
   if (!path.startsWith("/") || path.length > 4096 || path.includes("\0")) return null;

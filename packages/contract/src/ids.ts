@@ -1,30 +1,30 @@
 import { randomBytes } from "node:crypto";
 
-/** A string that only its own maker can produce, so that a name is never passed where an id belongs. */
+/** A string type that only its own constructor produces, so that the compiler rejects a name in place of an id. */
 type Branded<Kind extends string> = string & { readonly __kind: Kind };
 
 export type SandboxId = Branded<"SandboxId">;
 export type ExecId = Branded<"ExecId">;
 export type InstallationId = Branded<"InstallationId">;
-/** One try at stopping an instance; answers that carry another one are stale. */
+/** Identifies one attempt to stop an instance. A result that carries another attempt's id is stale and is ignored. */
 export type AttemptId = Branded<"AttemptId">;
 
-/** A sandbox at one moment: its memory, and its files where those are copied. */
+/** Identifies a snapshot of a sandbox: its memory, and its files if they were copied. */
 export type CheckpointId = Branded<"CheckpointId">;
 export type DriveId = Branded<"DriveId">;
-/** One firing of an alert, and one message about it. */
+/** Identifies one firing of an alert; a `DeliveryId` identifies one webhook message about it. */
 export type AlertId = Branded<"AlertId">;
 export type DeliveryId = Branded<"DeliveryId">;
 export type PreviewId = Branded<"PreviewId">;
-/** The part of a preview's token that is no secret. */
+/** The public part of a preview token. */
 export type TokenId = Branded<"TokenId">;
-/** A named process; its runs are execs whose ids begin with it. */
+/** Identifies a named process; the exec ids of its runs start with it. */
 export type ProcessId = Branded<"ProcessId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
-/** Exec ids become file names of journals, so the alphabet is closed. */
+/** Exec ids become file names of journals, so only these characters are allowed. */
 export const EXEC_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";
-/** A DNS label; the underscore of `sbx_` keeps ids and names apart. */
+/** A DNS label. Names cannot contain the underscore of `sbx_`, so a name is never mistaken for an id. */
 export const NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
 export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
 
@@ -57,7 +57,7 @@ export const isImageName = (text: string): boolean => image.test(text);
 
 const ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz";
 
-/** `length` characters of `0-9a-z`, drawn without bias. */
+/** Returns `length` random characters of `0-9a-z`, uniformly distributed. */
 export function randomText(length: number): string {
   let text = "";
   while (text.length < length) {

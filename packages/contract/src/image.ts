@@ -5,7 +5,7 @@ export const Image = Type.Object(
   {
     name: Type.String(),
     kind: OneOf(["host", "imported"]),
-    fingerprint: Type.String({ description: "changes when the content does" }),
+    fingerprint: Type.String({ description: "changes when the content changes" }),
     createdAt: Timestamp,
     sizeBytes: Type.Integer(),
     files: Type.Integer(),

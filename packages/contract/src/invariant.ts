@@ -1,4 +1,4 @@
-/** States what must hold. A failure is a bug of ours, never of the caller's. */
+/** Asserts a condition that must hold. A failure is a bug in Holdfast, never the caller's mistake. */
 export function invariant(condition: unknown, claim: string): asserts condition {
   if (!condition) throw new Error(`invariant broken: ${claim}`);
 }

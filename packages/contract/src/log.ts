@@ -1,7 +1,7 @@
 import { type Static, Type } from "typebox";
 import { List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
-/** Those that are kept, least first. */
+/** The levels that are kept, least severe first. */
 export const LOG_LINE_LEVELS = ["debug", "info", "warn", "error"] as const;
 
 /** A line of the server's own log. */
@@ -14,7 +14,7 @@ export const LogLine = Type.Object(
     execId: Nullable(Type.String()),
     driveId: Nullable(Type.String()),
     requestId: Nullable(Type.String()),
-    fields: Type.Record(Type.String(), Type.Unknown(), { description: "what else the line says" }),
+    fields: Type.Record(Type.String(), Type.Unknown(), { description: "the line's remaining fields" }),
   },
   { $id: "LogLine", title: "LogLine" },
 );
@@ -31,12 +31,12 @@ export const StoryLine = Type.Object({
 });
 export type StoryLine = Static<typeof StoryLine>;
 
-/** What happened in a sandbox and what its commands said last. */
+/** The recent events of a sandbox and the last output of its commands. */
 export const SandboxStory = Type.Object(
   {
     sandboxId: Type.String(),
     lastActivityAt: Timestamp,
-    lines: Type.Array(StoryLine, { description: "in the order of time, oldest first" }),
+    lines: Type.Array(StoryLine, { description: "oldest first" }),
   },
   { $id: "SandboxStory", title: "SandboxStory" },
 );

@@ -7,7 +7,7 @@ const Count = Type.Integer({ minimum: 0 });
 export const COUNTERS = ["created", "terminated", "failed", "execsStarted", "execsEnded"] as const;
 export type Counter = (typeof COUNTERS)[number];
 
-export const AUDIT_KINDS = [
+const AUDIT_KINDS = [
   "orphan",
   "absent",
   "lingering",
@@ -18,18 +18,61 @@ export const AUDIT_KINDS = [
   "unknown",
   "older_version",
 ] as const;
-export const AUDIT_ACTIONS = ["corrected", "removed", "waits", "left", "failed"] as const;
+const AUDIT_ACTIONS = ["corrected", "removed", "waits", "left", "failed"] as const;
+
+const Skipped = Type.Object({
+  kind: OneOf(["sandbox", "drive"]),
+  id: Type.String(),
+  name: Type.String(),
+  reason: Type.String(),
+});
+
+const BACKUP_STATES = ["running", "done", "incomplete", "failed"] as const;
+
+export const Backup = Type.Object(
+  {
+    state: OneOf(BACKUP_STATES, {
+      description:
+        "incomplete: the backup can be restored, but lacks the sandboxes and drives in `skipped`; failed: it can't be restored, see `error`",
+    }),
+    directory: Type.String(),
+    startedAt: Timestamp,
+    endedAt: Nullable(Timestamp),
+    sandboxes: Type.Integer({ minimum: 0, description: "sandboxes copied so far" }),
+    drives: Type.Integer({ minimum: 0, description: "drives copied so far" }),
+    sizeBytes: Type.Integer({ minimum: 0, description: "bytes that the copies occupy" }),
+    skipped: Type.Array(Skipped),
+    error: Nullable(Type.String()),
+  },
+  { $id: "Backup", title: "Backup" },
+);
+export type Backup = Static<typeof Backup>;
+
+export const CreateBackup = Type.Object(
+  {
+    directory: Type.String({
+      minLength: 1,
+      maxLength: 4096,
+      description: "absolute path of a directory on the server's machine that does not exist or is empty",
+    }),
+  },
+  { $id: "CreateBackup", title: "CreateBackup", additionalProperties: false },
+);
+export type CreateBackup = Static<typeof CreateBackup>;
 
 export const AuditFinding = Type.Object({
   kind: OneOf(AUDIT_KINDS, {
     description:
-      "orphan: carries our marker and no record owns it; absent: recorded as running and not there; lingering: processes of a sandbox that has none by its record; stuck_launch: a launch that nobody works on; exhausted: stop attempts are used up; quarantined: a lease that can't be read; unreadable: a record that can't be read; unknown: could not be looked at; older_version: runs a keeper of another version",
+      "orphan: a resource with Holdfast's marker that no record owns; absent: recorded as running but not found; lingering: processes of a sandbox that has none according to its record; stuck_launch: a launch that is no longer in progress; exhausted: all stop attempts failed; quarantined: an unreadable lease; unreadable: an unreadable record; unknown: could not be examined; older_version: runs a keeper of another version",
   }),
   sandboxId: Type.Optional(Type.String()),
-  driveId: Type.Optional(Type.String({ description: "where it is about a drive and not a sandbox" })),
+  driveId: Type.Optional(
+    Type.String({ description: "set if the finding is about a drive instead of a sandbox" }),
+  ),
   things: Type.Array(Type.String()),
   action: OneOf(AUDIT_ACTIONS, {
-    description: "waits: acted upon at `nextAt` if it is still so; left: on purpose, the message says why",
+    description:
+      "waits: Holdfast acts at `nextAt` if the finding persists; left: left alone on purpose, the message gives the reason",
   }),
   message: Type.String(),
   nextAt: Type.Optional(Timestamp),
@@ -42,10 +85,10 @@ export const AuditReport = Type.Object(
     ms: Type.Number(),
     trigger: OneOf(["start", "hourly", "request"]),
     complete: Type.Boolean({
-      description: "false where something could not be listed; then nothing was removed",
+      description: "false if some resources could not be listed; then nothing was removed",
     }),
     records: Count,
-    things: Type.Integer({ minimum: 0, description: "physical things that carry our marker" }),
+    things: Type.Integer({ minimum: 0, description: "resources on the host that carry Holdfast's marker" }),
     findings: Type.Array(AuditFinding),
   },
   { $id: "AuditReport", title: "AuditReport" },
@@ -54,7 +97,7 @@ export type AuditReport = Static<typeof AuditReport>;
 
 export const SWEEP_LAYERS = ["stale", "age", "pressure", "reconcile"] as const;
 export type SweepLayer = (typeof SWEEP_LAYERS)[number];
-export const SWEEP_RULES = [
+const SWEEP_RULES = [
   "kept_long_enough",
   "past_ttl",
   "past_idle_ttl",
@@ -69,9 +112,10 @@ export type SweepRule = (typeof SWEEP_RULES)[number];
 export const SweepItem = Type.Object({
   rule: OneOf(SWEEP_RULES),
   sandboxId: Nullable(Type.String()),
-  count: Type.Integer({ minimum: 0, description: "how many things it stands for" }),
+  count: Type.Integer({ minimum: 0, description: "number of things that this item covers" }),
   action: OneOf(["removed", "ordered", "would_remove", "put_to_standby", "would_put_to_standby", "failed"], {
-    description: "ordered: being removed, absence not observed yet; put_to_standby: the next call wakes it",
+    description:
+      "ordered: removal requested, absence not observed yet; put_to_standby: the next call wakes the sandbox",
   }),
   message: Type.String(),
 });
@@ -93,7 +137,7 @@ export const SweepReport = Type.Object(
 );
 export type SweepReport = Static<typeof SweepReport>;
 
-/** A layer watches itself: one that doesn't run, or fails, is seen here before anything piles up. */
+/** The health of one cleanup layer. It shows that a layer does not run, or fails, before resources pile up. */
 export const LayerHealth = Type.Object({
   layer: OneOf(SWEEP_LAYERS),
   everyMs: Count,
@@ -117,25 +161,30 @@ export const Stats = Type.Object(
     ),
     totals: Type.Object(
       { created: Count, terminated: Count, failed: Count, execsStarted: Count, execsEnded: Count },
-      { description: "stored counters that never go down" },
+      { description: "stored counters that never decrease" },
     ),
     execsRunning: Count,
     execsQueued: Count,
     links: Type.Object({
       up: Count,
       down: Count,
-      lost: Type.Integer({ minimum: 0, description: "links given up since the server started" }),
+      lost: Type.Integer({ minimum: 0, description: "links lost since the server started" }),
     }),
-    readers: Type.Integer({ minimum: 0, description: "callers that read output right now" }),
+    readers: Type.Integer({ minimum: 0, description: "callers currently reading output" }),
     readersCut: Type.Object(
       {
-        wedged: Type.Integer({ minimum: 0, description: "took nothing, or answered nothing, for too long" }),
+        wedged: Type.Integer({
+          minimum: 0,
+          description: "readers that accepted no data, or did not respond, for too long",
+        }),
         expired: Type.Integer({
           minimum: 0,
-          description: "had lasted as long as a stream may; a reader that is there comes back",
+          description: "streams that reached the maximum duration; a live reader reconnects",
         }),
       },
-      { description: "streams of output that were ended before their exec, since the server started" },
+      {
+        description: "output streams that the server ended before their exec ended, since the server started",
+      },
     ),
     orphans: Count,
     lastObservationAt: Nullable(Timestamp),
@@ -153,6 +202,15 @@ export const Stats = Type.Object(
         memoryFreeBytes: Count,
         memoryTotalBytes: Count,
       }),
+    ),
+    driver: Type.Object(
+      {
+        name: Type.String(),
+        capabilities: Type.Array(Type.String(), {
+          description: "the optional abilities of the driver that work on this host",
+        }),
+      },
+      { description: "the component that runs sandboxes" },
     ),
   },
   { $id: "Stats", title: "Stats" },

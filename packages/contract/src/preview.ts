@@ -5,7 +5,7 @@ import { Nullable, Timestamp } from "./schema.ts";
 export const Port = Type.Integer({
   minimum: 1,
   maximum: 65_535,
-  description: "a TCP port at which a program of the sandbox listens, on its loopback",
+  description: "a TCP port on which a program in the sandbox listens on its loopback interface",
 });
 
 const LONGEST_MS = 31_536_000_000;
@@ -16,7 +16,7 @@ export const CreatePreview = Type.Object(
     name: Type.Optional(
       Type.String({
         pattern: NAME_PATTERN,
-        description: "a DNS label that no other preview of the sandbox has; made up where absent",
+        description: "a DNS label, unique among the sandbox's previews; generated if absent",
       }),
     ),
     public: Type.Optional(
@@ -26,14 +26,14 @@ export const CreatePreview = Type.Object(
       Type.Integer({
         minimum: 1_000,
         maximum: LONGEST_MS,
-        description: "how long it is open; default: as long as the sandbox lives",
+        description: "how long the preview is open; default: as long as the sandbox exists",
       }),
     ),
     tokenTtlMs: Type.Optional(
       Type.Integer({
         minimum: 1_000,
         maximum: LONGEST_MS,
-        description: "how long the token in this answer is good for; default a day",
+        description: "how long the returned token is valid; default one day",
       }),
     ),
   },
@@ -47,7 +47,7 @@ export const CreatePreviewToken = Type.Object(
       Type.Integer({
         minimum: 1_000,
         maximum: LONGEST_MS,
-        description: "how long it is good for; default a day, and never longer than the preview",
+        description: "how long the token is valid; default one day, and never longer than the preview",
       }),
     ),
   },
@@ -68,14 +68,15 @@ const previewFields = {
 const urlFields = {
   url: Type.String({
     description:
-      "where the port is, with the token where there is one: on a host of its own, so that absolute links work",
+      "URL of the port, including the token if there is one. The preview has its own host name, so that absolute links work",
   }),
   pathUrl: Type.String({
-    description: "the same below a path of this server, for programs that can't resolve that host",
+    description:
+      "the same preview below a path of this server, for clients that cannot resolve that host name",
   }),
 };
 
-/** What the engine knows of a preview; where it is found is the server's to say. */
+/** The engine's view of a preview; the server adds the URLs. */
 export const PreviewInfo = Type.Object(previewFields);
 export type PreviewInfo = Static<typeof PreviewInfo>;
 
@@ -84,10 +85,14 @@ export const Preview = Type.Object(
     ...previewFields,
     ...urlFields,
     token: Type.Optional(
-      Type.String({ description: "opens this port and nothing else; told once, when it is made" }),
+      Type.String({ description: "grants access to this port only; returned once, at creation" }),
     ),
   },
-  { $id: "Preview", title: "Preview", description: "a port of a sandbox that can be reached without a key" },
+  {
+    $id: "Preview",
+    title: "Preview",
+    description: "a port of a sandbox that can be reached without an API key",
+  },
 );
 export type Preview = Static<typeof Preview>;
 
@@ -111,7 +116,7 @@ export const PreviewTokenInfo = Type.Object(tokenFields, {
 export type PreviewTokenInfo = Static<typeof PreviewTokenInfo>;
 
 export const PreviewToken = Type.Object(
-  { ...tokenFields, ...urlFields, token: Type.String({ description: "told once" }) },
+  { ...tokenFields, ...urlFields, token: Type.String({ description: "returned once, at creation" }) },
   { $id: "PreviewToken", title: "PreviewToken" },
 );
 export type PreviewToken = Static<typeof PreviewToken>;

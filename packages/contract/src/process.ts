@@ -5,9 +5,9 @@ import { NAME_PATTERN } from "./ids.ts";
 import { Port } from "./preview.ts";
 import { List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
-/** Named, long-lived processes: rows of runs, each of which is an exec with an outcome and a journal of its own. */
+/** Named, supervised processes. Each run of a process is an exec with its own outcome and journal. */
 
-export const PROCESS_STATUSES = [
+const PROCESS_STATUSES = [
   "starting",
   "ready",
   "unready",
@@ -19,46 +19,46 @@ export const PROCESS_STATUSES = [
 ] as const;
 export const ProcessStatus = OneOf(PROCESS_STATUSES, {
   description:
-    "starting: it is not known to be ready yet; ready: it runs and what readyWhen asks for was seen; unready: it runs, and that was not seen in time; waiting: between two runs; exited: it ended by itself and is not started again; given_up: too many restarts in a row, or it could not be started; stopped: by order; lost: how it ended can't be known and nothing starts it again. The last four are the end of it",
+    "starting: not known to be ready yet; ready: running, and the readyWhen condition was met; unready: running, but the readyWhen condition was not met in time; waiting: between two runs; exited: ended by itself and is not restarted; given_up: restarted too many times in a row, or could not be started; stopped: stopped on request; lost: how it ended is unknown, and it is not restarted. The last four are final",
 });
 export type ProcessStatus = Static<typeof ProcessStatus>;
 
-/** The ways in which a process is over. */
+/** The final statuses of a process. */
 export const PROCESS_ENDS = ["exited", "given_up", "stopped", "lost"] as const;
 export type ProcessEnd = (typeof PROCESS_ENDS)[number];
 export const isProcessOver = (status: ProcessStatus): status is ProcessEnd =>
   (PROCESS_ENDS as readonly string[]).includes(status);
 
-/** What a restart policy leaves out, and how long readiness is waited for. */
+/** The defaults of a restart policy and of a readiness condition. */
 export const PROCESS_DEFAULTS = { restartsMax: 10, backoffMs: 1_000, readyWithinMs: 60_000 } as const;
 
 const WithinMs = Type.Integer({ minimum: 1, maximum: 3_600_000 });
 
 const restartFields = {
   on: OneOf(["failure", "always"], {
-    description: "failure: after any end but an exit with 0; always: after that too",
+    description: "failure: restart unless the exit code is 0; always: restart after every exit",
   }),
   max: Type.Integer({
     minimum: 0,
     maximum: 1_000,
-    description: "restarts in a row after which it is given up; a run of a minute begins the row anew",
+    description:
+      "consecutive restarts after which the process is given up; a run of one minute resets the count",
   }),
   backoffMs: Type.Integer({
     minimum: 10,
     maximum: 60_000,
-    description: "wait before the first restart of a row; doubled with each, up to a minute",
+    description: "wait before the first of consecutive restarts; doubles with each, up to one minute",
   }),
 };
 
-export const RestartPolicy = Type.Object(restartFields, { $id: "RestartPolicy", title: "RestartPolicy" });
-export type RestartPolicy = Static<typeof RestartPolicy>;
+const RestartPolicy = Type.Object(restartFields, { $id: "RestartPolicy", title: "RestartPolicy" });
 
 const outputText = Type.String({
   minLength: 1,
   maxLength: 1_024,
   description: "text that appears in the run's output",
 });
-const readyPort = { ...Port, description: "something listens at this port" };
+const readyPort = { ...Port, description: "a program listens on this port" };
 
 export const ReadyWhen = Type.Union([
   Type.Object({ port: readyPort, withinMs: WithinMs }),
@@ -70,7 +70,8 @@ export const ConnectBy = Type.Object(
   { port: Port, withinMs: WithinMs },
   {
     additionalProperties: false,
-    description: "after a wake, something has to listen at this port within so long; else it is unready",
+    description:
+      "after a wake, a program must listen on this port within this time; otherwise the process is unready",
   },
 );
 export type ConnectBy = Static<typeof ConnectBy>;
@@ -79,7 +80,7 @@ const { command, argv, env, cwd, user, timeoutMs, tty } = StartExec.properties;
 
 export const StartProcess = Type.Object(
   {
-    name: Type.String({ pattern: NAME_PATTERN, description: "one process of the sandbox has it at a time" }),
+    name: Type.String({ pattern: NAME_PATTERN, description: "unique among the sandbox's processes" }),
     command,
     argv,
     env,
@@ -90,7 +91,7 @@ export const StartProcess = Type.Object(
     keepAwake: Type.Optional(
       Type.Boolean({
         description:
-          "whether the sandbox stays awake for it; default false: it is frozen with the sandbox and goes on after the wake",
+          "whether the process keeps the sandbox awake; default false: it is frozen with the sandbox and continues after the wake",
       }),
     ),
     onWake: Type.Optional(OnWake),
@@ -103,7 +104,8 @@ export const StartProcess = Type.Object(
         },
         {
           additionalProperties: false,
-          description: "how it is started again; without it, it is not. Default: 10 restarts, and 1 s",
+          description:
+            "restart policy; without one the process is not restarted. Defaults: max 10, backoffMs 1000",
         },
       ),
     ),
@@ -120,7 +122,7 @@ export const StartProcess = Type.Object(
           ),
         ],
         {
-          description: "what has to be seen of each run before it is ready; withinMs is a minute by default",
+          description: "condition that each run must meet to be ready; withinMs defaults to one minute",
         },
       ),
     ),
@@ -141,22 +143,26 @@ export const Process = Type.Object(
       Type.Object({
         at: Timestamp,
         how: OneOf(["port", "output", "running"], {
-          description: "what was seen; running: nothing else was asked for",
+          description: "the condition that was met; running: no condition was requested",
         }),
       }),
     ),
     argv: Type.Array(Type.String()),
-    restarts: Type.Integer({ description: "in a row" }),
-    runs: Type.Integer({ description: "so far" }),
-    nextRunAt: Nullable({ ...Timestamp, description: "while it waits, as far as that is known" }),
-    execId: Type.String({ description: "of the last run, which is `exec` for as long as that is kept" }),
+    restarts: Type.Integer({ description: "consecutive restarts" }),
+    runs: Type.Integer({ description: "runs so far" }),
+    nextRunAt: Nullable({
+      ...Timestamp,
+      description: "when the next run starts, if the process is waiting and the time is known",
+    }),
+    execId: Type.String({ description: "id of the last run; `exec` is that run for as long as it is kept" }),
     exec: Nullable(Exec),
     restart: Nullable(RestartPolicy),
     readyWhen: Nullable(ReadyWhen),
     connectBy: Nullable(ConnectBy),
     keepAwake: Type.Boolean(),
     suspended: Type.Boolean({
-      description: "its sandbox sleeps and this with it; it goes on after the wake",
+      description:
+        "true while the process is frozen with its sandbox in standby; it continues after the wake",
     }),
     createdAt: Timestamp,
     endedAt: Nullable(Timestamp),

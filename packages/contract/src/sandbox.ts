@@ -16,8 +16,8 @@ import {
   VariableValue,
 } from "./schema.ts";
 
-/** What the engine is doing. Stored. */
-export const PHASES = [
+/** The stored phase of a sandbox: what the engine is doing with it. */
+const PHASES = [
   "queued",
   "launching",
   "running",
@@ -31,7 +31,7 @@ export const PHASES = [
 ] as const;
 export type Phase = (typeof PHASES)[number];
 
-/** What a caller is told. Computed from phase, lease, proof, heartbeat and time; never stored. */
+/** The status shown to callers. Computed from phase, lease, proof, heartbeat and time; never stored. */
 export const STATUSES = [
   "queued",
   "creating",
@@ -45,7 +45,7 @@ export const STATUSES = [
   "terminated",
   "failed",
 ] as const;
-export const Status = OneOf(STATUSES, { description: "computed from evidence at the time of the answer" });
+export const Status = OneOf(STATUSES, { description: "computed from evidence at the time of the response" });
 export type Status = Static<typeof Status>;
 
 export const Resources = Type.Object(
@@ -54,7 +54,7 @@ export const Resources = Type.Object(
     cpus: Type.Number({
       minimum: 0.01,
       maximum: 1024,
-      description: "CPU limit in cores; by default all that the host has",
+      description: "CPU limit in cores; default: all cores of the host",
     }),
     pids: Type.Integer({ minimum: 8, maximum: 1_000_000, description: "limit on processes and threads" }),
     diskMb: Type.Optional(
@@ -62,7 +62,7 @@ export const Resources = Type.Object(
         minimum: 32,
         maximum: 16_777_216,
         description:
-          "size of a file system of its own for all that it writes, journals included; default: no limit of its own",
+          "gives the sandbox its own file system of this size for everything it writes, journals included; default: limited only by the host's disk",
       }),
     ),
   },
@@ -70,15 +70,15 @@ export const Resources = Type.Object(
 );
 export type Resources = Static<typeof Resources>;
 
-/** What standby keeps besides the files. */
+/** What standby preserves: either files, memory and processes, or files only. */
 export const STANDBY_KINDS = ["memory", "files"] as const;
 export const StandbyKind = OneOf(STANDBY_KINDS, {
   description:
-    "memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files",
+    "memory: processes and memory are saved to disk and restored; files: the instance is stopped and a new one is started on the same files",
 });
 export type StandbyKind = Static<typeof StandbyKind>;
 
-export const OnMemoryLoss = OneOf(["fail", "cold-start"]);
+const OnMemoryLoss = OneOf(["fail", "cold-start"]);
 
 export const Lifecycle = Type.Object(
   {
@@ -86,17 +86,21 @@ export const Lifecycle = Type.Object(
       Type.Integer({
         minimum: 1,
         maximum: 604_800_000,
-        description: "upper bound, and default, of every exec's timeout",
+        description: "maximum and default timeout of every exec",
       }),
     ),
     maxExecs: Type.Optional(
-      Type.Integer({ minimum: 1, maximum: 1_000_000_000, description: "execs that may be started in all" }),
+      Type.Integer({
+        minimum: 1,
+        maximum: 1_000_000_000,
+        description: "total number of execs that may be started",
+      }),
     ),
     ttlMs: Type.Optional(
       Type.Integer({
         minimum: 1_000,
         maximum: 31_536_000_000,
-        description: "deleted when it is this old, whatever it is doing",
+        description: "the sandbox is deleted at this age, even if it is busy",
       }),
     ),
     idleTtlMs: Type.Optional(
@@ -104,7 +108,7 @@ export const Lifecycle = Type.Object(
         minimum: 1_000,
         maximum: 31_536_000_000,
         description:
-          "deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it",
+          "the sandbox is deleted after this long without a call, awake or in standby; never while it has an unfinished exec, running or frozen",
       }),
     ),
     idleStandbyMs: Type.Optional(
@@ -112,17 +116,18 @@ export const Lifecycle = Type.Object(
         minimum: 1_000,
         maximum: 604_800_000,
         description:
-          "goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory",
+          "the sandbox goes to standby after this long without a call, unless an exec keeps it awake; default: only if the host runs short of memory",
       }),
     ),
     onMemoryLoss: Type.Optional({
       ...OnMemoryLoss,
       description:
-        "when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files",
+        "what to do when the sandbox's processes are lost unexpectedly (a reboot, a killed keeper). fail: the sandbox fails and its files are kept (default); cold-start: it is started again on the same files",
     }),
     disposable: Type.Optional(
       Type.Boolean({
-        description: "may be deleted when the host runs short, unless an exec is under way in it",
+        description:
+          "the sandbox may be deleted when the host runs short of resources, unless an exec is in progress",
       }),
     ),
   },
@@ -133,7 +138,7 @@ export type Lifecycle = Static<typeof Lifecycle>;
 export const CreateSandbox = Type.Object(
   {
     name: Type.Optional(
-      Type.String({ pattern: NAME_PATTERN, description: "a DNS label; made up where absent" }),
+      Type.String({ pattern: NAME_PATTERN, description: "a DNS label; generated if absent" }),
     ),
     image: Type.Optional(Type.String({ pattern: IMAGE_PATTERN, default: "host" })),
     env: Type.Optional(Environment),
@@ -144,18 +149,18 @@ export const CreateSandbox = Type.Object(
     mounts: Type.Optional(
       Type.Array(MountDrive, {
         maxItems: 32,
-        description: "drives that it has from its beginning; a fork has no others",
+        description: "drives to mount at creation; a fork inherits no mounts",
       }),
     ),
     fromCheckpoint: Type.Optional(
       Type.String({
         pattern: CHECKPOINT_ID_PATTERN,
         description:
-          "a checkpoint's id: the sandbox begins with the files, and the memory, that were kept there. Image and resources are those of the checkpoint; what else is not said here is too",
+          "id of a checkpoint: the sandbox starts with its files and memory. Image and resources come from the checkpoint, as does every other setting that is absent here",
       }),
     ),
     ifExists: Type.Optional(
-      OneOf(["return", "fail"], { description: "what to do when the name is taken; default fail" }),
+      OneOf(["return", "fail"], { description: "what to do if the name is taken; default fail" }),
     ),
   },
   { $id: "CreateSandbox", title: "CreateSandbox", additionalProperties: false },
@@ -169,7 +174,7 @@ export const UpdateSandbox = Type.Object(
       Type.Record(VariableName, Nullable(VariableValue), {
         additionalProperties: false,
         maxProperties: VARIABLES_MAX,
-        description: "of execs that start from now on; null removes a variable",
+        description: "environment of execs started from now on; null removes a variable",
       }),
     ),
     lifecycle: Type.Optional(
@@ -178,12 +183,20 @@ export const UpdateSandbox = Type.Object(
           maxExecMs: Type.Optional(Nullable(Lifecycle.properties.maxExecMs)),
           maxExecs: Type.Optional(Nullable(Lifecycle.properties.maxExecs)),
           ttlMs: Type.Optional(Nullable(Lifecycle.properties.ttlMs)),
+          expiresInMs: Type.Optional(
+            Type.Integer({
+              minimum: 1_000,
+              maximum: 31_536_000_000,
+              description:
+                "the sandbox is deleted this long after the update, even if it is busy; sets `ttlMs`",
+            }),
+          ),
           idleTtlMs: Type.Optional(Nullable(Lifecycle.properties.idleTtlMs)),
           idleStandbyMs: Type.Optional(Nullable(Lifecycle.properties.idleStandbyMs)),
           onMemoryLoss: Type.Optional(Nullable(Lifecycle.properties.onMemoryLoss)),
           disposable: Type.Optional(Nullable(Lifecycle.properties.disposable)),
         },
-        { additionalProperties: false, description: "null takes a limit or a choice back" },
+        { additionalProperties: false, description: "null resets a setting to its default" },
       ),
     ),
   },
@@ -191,16 +204,15 @@ export const UpdateSandbox = Type.Object(
     $id: "UpdateSandbox",
     title: "UpdateSandbox",
     additionalProperties: false,
-    description: "what is not named stays as it is",
+    description: "absent fields are left unchanged",
   },
 );
 export type UpdateSandbox = Static<typeof UpdateSandbox>;
 
-/** One check of a proof. */
 export const Check = Type.Object({
   name: OneOf(["link", "exec", "files", "root", "mounts"], {
     description:
-      "link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root, mounts: the root file system, and every drive, is the same seen from inside and outside",
+      "link: the keeper answers; exec: a command ran and its output was received; files: a file was written and read back; root, mounts: the root file system and every drive are the same seen from inside and outside",
   }),
   ok: Type.Boolean(),
   ms: Type.Number(),
@@ -210,7 +222,11 @@ export type Check = Static<typeof Check>;
 
 export const Proof = Type.Object(
   { at: Timestamp, generation: Type.Integer(), ok: Type.Boolean(), checks: Type.Array(Check) },
-  { $id: "Proof", title: "Proof", description: "dated evidence that an instance serves, or what failed" },
+  {
+    $id: "Proof",
+    title: "Proof",
+    description: "timestamped evidence that the sandbox serves requests, or which check failed",
+  },
 );
 export type Proof = Static<typeof Proof>;
 
@@ -225,26 +241,26 @@ export const LeaseView = Type.Object(
     nextAttemptAt: Type.Optional(Timestamp),
     lastError: Type.Optional(Type.String()),
   },
-  { description: "the durable right to, and duty over, the processes of the instance" },
+  { description: "durable record that the server owns the sandbox's processes and must stop them" },
 );
 export type LeaseView = Static<typeof LeaseView>;
 
-/** What is done about an instance that does not serve, from the gentlest to the last. */
-export const RUNGS = ["wait", "relink", "thaw", "remount", "restart", "hold"] as const;
+/** The recovery steps for an instance that does not serve, from the gentlest to the most drastic. */
+const RUNGS = ["wait", "relink", "thaw", "remount", "restart", "hold"] as const;
 export type Rung = (typeof RUNGS)[number];
 
 export const Recovery = Type.Object(
   {
     step: OneOf(RUNGS, {
       description:
-        "wait: it may heal by itself; relink: a new link to the keeper; thaw: let its processes run; remount: put its root back where the host sees it; restart: end the instance, then start it on the same files, or fail it with everything kept, as onMemoryLoss says; hold: it serves again, and has to for a while",
+        "wait: give it time to recover by itself; relink: open a new connection to the keeper; thaw: unfreeze its processes; remount: restore its root mount on the host; restart: stop the instance, then start it on the same files or fail it with everything kept, depending on onMemoryLoss; hold: it serves again and must keep serving for a while",
     }),
     since: Timestamp,
-    tries: Type.Integer({ minimum: 0, description: "of this step" }),
-    nextAt: Type.String({ format: "date-time", description: "when it is decided how to go on" }),
+    tries: Type.Integer({ minimum: 0, description: "attempts of this step" }),
+    nextAt: Type.String({ format: "date-time", description: "when the next step is decided" }),
     message: Type.String(),
   },
-  { description: "what Holdfast does about it by itself; null where there is nothing to do" },
+  { description: "automatic recovery in progress; null if none is needed" },
 );
 export type Recovery = Static<typeof Recovery>;
 
@@ -261,7 +277,7 @@ export const Sandbox = Type.Object(
     endedAt: Nullable(Timestamp),
     keptUntil: Nullable(Timestamp),
     expiresAt: Nullable(
-      Type.String({ format: "date-time", description: "when its ttlMs is over; null where it has none" }),
+      Type.String({ format: "date-time", description: "when its ttlMs ends; null if it has none" }),
     ),
     execsStarted: Type.Integer({ minimum: 0 }),
     provenAt: Nullable(Timestamp),
@@ -272,7 +288,7 @@ export const Sandbox = Type.Object(
     checkpoint: Nullable(
       Type.Object(
         { id: Type.String(), takenAt: Timestamp, sizeBytes: Type.Integer({ minimum: 0 }) },
-        { description: "its memory on disk, where it is in standby or on the way from there" },
+        { description: "its saved memory, while the sandbox is in standby or waking" },
       ),
     ),
     forkedFrom: Nullable(
@@ -281,10 +297,13 @@ export const Sandbox = Type.Object(
           sandboxId: Type.String(),
           checkpointId: Type.String(),
           execs: Type.Record(Type.String(), Type.String(), {
-            description: "what its first execs are called here, and what they were called there",
+            description: "maps the ids of the inherited execs in this sandbox to their ids in the original",
           }),
         },
-        { description: "the checkpoint that it began with; null where it began from an image" },
+        {
+          description:
+            "the checkpoint that the sandbox was created from; null if it was created from an image",
+        },
       ),
     ),
     resources: Resources,

@@ -1,6 +1,6 @@
 import { type Static, type TSchema, Type } from "typebox";
 
-/** Small words of the schema language that every resource uses. */
+/** Schema building blocks that all resources share. */
 
 export const Timestamp = Type.String({ format: "date-time", description: "ISO 8601, UTC" });
 
@@ -11,21 +11,21 @@ export const OneOf = <const Values extends readonly string[]>(
   options: { description?: string } = {},
 ) => Type.Unsafe<Values[number]>({ type: "string", enum: [...values], ...options });
 
-export const LabelKey = Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" });
-export const LabelValue = Type.String({ maxLength: 256 });
+const LabelKey = Type.String({ pattern: "^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$" });
+const LabelValue = Type.String({ maxLength: 256 });
 export const LABELS_MAX = 64;
 export const Labels = Type.Record(LabelKey, LabelValue, {
   additionalProperties: false,
   maxProperties: LABELS_MAX,
-  description: "the caller's own key-value pairs; listings filter by them",
+  description: "the caller's own key-value pairs; listings can filter by them",
 });
 export type Labels = Static<typeof Labels>;
 
-/** As many as there can be may go, and as many come. */
+/** Allows twice `LABELS_MAX` entries, so that one update can remove every label and add as many new ones. */
 export const LabelChanges = Type.Record(LabelKey, Nullable(LabelValue), {
   additionalProperties: false,
   maxProperties: 2 * LABELS_MAX,
-  description: "null removes one; those that are not named stay",
+  description: "null removes a label; absent labels are left unchanged",
 });
 
 export const VariableName = Type.String({ pattern: "^[A-Za-z_][A-Za-z0-9_]{0,127}$" });

@@ -5,7 +5,7 @@ import { Nullable, OneOf, Timestamp } from "./schema.ts";
 
 const Count = Type.Integer({ minimum: 0 });
 
-/** What a thread waits for, as the kernel tells it. */
+/** What a thread waits for, as the kernel reports it. */
 export const WAITS = [
   "cpu",
   "futex",
@@ -26,41 +26,41 @@ export const WAITS = [
 ] as const;
 export const WaitsOn = OneOf(WAITS, {
   description:
-    "cpu: nothing, it runs or could; futex: another thread; pipe, fifo, socket, terminal, file: to read, write or open one; lock: a file's lock; child: the end of a child; sleep: time; events: poll, select or epoll; disk: the kernel, without being interruptible; stopped, frozen: being let go on; zombie: its parent, which has not asked how it ended",
+    "cpu: running or runnable; futex: another thread; pipe, fifo, socket, terminal, file: reading, writing or opening one; lock: a file lock; child: the exit of a child; sleep: a timer; events: poll, select or epoll; disk: the kernel, uninterruptibly; stopped, frozen: being continued or thawed; zombie: being reaped by its parent",
 });
 export type WaitsOn = Static<typeof WaitsOn>;
 
 export const ThreadWait = Type.Object({
   on: WaitsOn,
-  threads: Type.Integer({ minimum: 1, description: "how many wait so" }),
+  threads: Type.Integer({ minimum: 1, description: "number of threads that wait this way" }),
   bounded: Type.Boolean({ description: "whether the wait ends by itself" }),
-  what: Nullable(Type.String({ description: "what is waited on, where it has a name" })),
+  what: Nullable(Type.String({ description: "name of the object waited on, if it has one" })),
 });
 export type ThreadWait = Static<typeof ThreadWait>;
 
 export const ProcessUsage = Type.Object({
-  pid: Type.Integer({ description: "as seen inside" }),
+  pid: Type.Integer({ description: "pid inside the sandbox" }),
   parent: Type.Integer(),
   name: Type.String(),
   commandLine: Type.String(),
   state: Type.String({ description: "one letter, as in ps" }),
   threads: Count,
   waits: Type.Array(ThreadWait, {
-    description: "what its threads wait for: its first thread first, then most of them",
+    description: "what its threads wait for: the first thread's wait, then the others by number of threads",
   }),
   cpuMs: Type.Number({ minimum: 0 }),
   rssBytes: Count,
-  execId: Type.String({ description: "the exec it belongs to, or empty" }),
+  execId: Type.String({ description: "id of the exec the process belongs to, or empty" }),
 });
 export type ProcessUsage = Static<typeof ProcessUsage>;
 
 export const UsageSample = Type.Object({
   at: Timestamp,
-  cpuPercent: Type.Number({ minimum: 0, description: "of one core, since the sample before" }),
+  cpuPercent: Type.Number({ minimum: 0, description: "percent of one core, since the previous sample" }),
   memoryBytes: Count,
   processes: Count,
-  readBytes: Type.Integer({ minimum: 0, description: "in all" }),
-  writtenBytes: Type.Integer({ minimum: 0, description: "in all" }),
+  readBytes: Type.Integer({ minimum: 0, description: "total so far" }),
+  writtenBytes: Type.Integer({ minimum: 0, description: "total so far" }),
 });
 export type UsageSample = Static<typeof UsageSample>;
 
@@ -69,50 +69,53 @@ export const ResourceReport = Type.Object(
     sandboxId: Type.String(),
     at: Timestamp,
     status: Status,
-    durationMs: Type.Integer({ minimum: 0, description: "since it was created" }),
+    durationMs: Type.Integer({ minimum: 0, description: "since the sandbox was created" }),
     lastActivityAt: Timestamp,
     operations: Type.Integer({
       minimum: 0,
-      description: "execs, calls on files, and reads and writes of its processes that reached a disk",
+      description: "execs, file calls, and disk reads and writes of its processes",
     }),
     cpu: Type.Object({
-      percent: Type.Number({ minimum: 0, description: "of one core, lately" }),
+      percent: Type.Number({ minimum: 0, description: "percent of one core, recent average" }),
       totalMs: Type.Number({ minimum: 0 }),
       limitCpus: Type.Number(),
-      throttledMs: Type.Number({ minimum: 0, description: "held back by its limit, in all" }),
+      throttledMs: Type.Number({ minimum: 0, description: "total time throttled by the CPU limit" }),
     }),
     memory: Type.Object({
       bytes: Type.Integer({
         minimum: 0,
-        description: "of its processes and memory file systems; caches aside",
+        description: "memory of its processes and memory file systems, without caches",
       }),
       limitBytes: Count,
       trendBytesPerMinute: Nullable(
-        Type.Number({ description: "of the short history; null where there is too little of it" }),
+        Type.Number({ description: "slope over the recent history; null if there is too little history" }),
       ),
-      oomKills: Type.Integer({ minimum: 0, description: "processes that the kernel killed for it" }),
+      oomKills: Type.Integer({
+        minimum: 0,
+        description: "processes killed by the kernel for lack of memory",
+      }),
     }),
     io: Type.Object({ readBytes: Count, writtenBytes: Count, operations: Count }),
     disk: Nullable(
       Type.Object(
         { usedBytes: Count, limitBytes: Count },
-        { description: "of its own file system; null where it was made without diskMb" },
+        { description: "usage of the sandbox's own file system; null if it was created without diskMb" },
       ),
     ),
     processes: Type.Object({
       count: Type.Integer({ minimum: 0, description: "processes and threads" }),
       limit: Count,
-      refused: Type.Integer({ minimum: 0, description: "forks that the limit refused" }),
+      refused: Type.Integer({ minimum: 0, description: "forks rejected by the limit" }),
       items: Type.Array(ProcessUsage),
       truncated: Type.Boolean(),
     }),
-    history: Type.Array(UsageSample, { description: "oldest first, of the last minutes" }),
+    history: Type.Array(UsageSample, { description: "samples of the last minutes, oldest first" }),
   },
   { $id: "ResourceReport", title: "ResourceReport" },
 );
 export type ResourceReport = Static<typeof ResourceReport>;
 
-/** One sandbox among all of them: what is known of it without looking again. */
+/** One sandbox in the list of all sandboxes, with its last known usage. The list triggers no new measurement. */
 export const UsageSummary = Type.Object(
   {
     sandboxId: Type.String(),
@@ -125,10 +128,11 @@ export const UsageSummary = Type.Object(
     measuredAt: Nullable(
       Type.String({
         format: "date-time",
-        description: "when the figures below were taken; null, as they are, where it has no instance",
+        description:
+          "when the figures below were measured; null, like the figures, if the sandbox has no instance",
       }),
     ),
-    cpuPercent: Nullable(Type.Number({ minimum: 0, description: "of one core, lately" })),
+    cpuPercent: Nullable(Type.Number({ minimum: 0, description: "percent of one core, recent average" })),
     memoryBytes: Nullable(Count),
     memoryLimitBytes: Count,
     processes: Nullable(Type.Integer({ minimum: 0, description: "processes and threads" })),

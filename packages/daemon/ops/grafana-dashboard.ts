@@ -1,22 +1,25 @@
-/** Makes `ops/grafana-dashboard.json` from a table of panels; the lines in them are the thresholds of the engine's rules. */
+/**
+ * Generates `ops/grafana-dashboard.json` from a table of panels. The threshold lines are those of the engine's alert
+ * rules.
+ */
 import { fileURLToPath } from "node:url";
 import { type AlertKind, NUMBERS, type Numbers } from "@holdfast/contract";
 import { limitsOf } from "@holdfast/engine";
-import { readConfig } from "./src/config.ts";
+import { readConfig } from "../src/config.ts";
 
-export const file = fileURLToPath(new URL("../../ops/grafana-dashboard.json", import.meta.url));
+export const file = fileURLToPath(new URL("../../../ops/grafana-dashboard.json", import.meta.url));
 
 interface Panel {
   title: string;
   description: string;
-  /** What is drawn, and what each line is called. */
+  /** The queries, each with the legend of its line. */
   queries: readonly [expr: string, legend: string][];
-  /** One figure, or lines over time. */
+  /** `stat` shows one value, `timeseries` shows lines over time. */
   type: "stat" | "timeseries";
   unit: string;
-  /** Of 24 columns. */
+  /** Width in columns, of 24. */
   width: number;
-  /** Whose threshold is drawn; a share of it is the figure's unit. */
+  /** The alert whose threshold is drawn; `scale` converts the threshold to the panel's unit. */
   alert?: { kind: AlertKind; subject?: string; scale?: number };
   stacked?: boolean;
 }
@@ -34,7 +37,7 @@ const ROWS: readonly Row[] = [
     panels: [
       {
         title: "Alerts",
-        description: "Alerts that fire, by severity. `holdfast alerts` says what they are about.",
+        description: "Active alerts by severity. `holdfast alerts` lists them.",
         queries: [["sum by (severity) (holdfast_alerts)", "{{severity}}"]],
         ...{ type: "stat", unit: "short", width: 6 },
       },
@@ -54,14 +57,14 @@ const ROWS: readonly Row[] = [
       },
       {
         title: "Leaks",
-        description: "Things that no record owns.",
+        description: "Resources on the host that no record owns.",
         queries: [["holdfast_leaks", ""]],
         ...{ type: "stat", unit: "short", width: 4 },
         alert: { kind: "leak" },
       },
       {
         title: "Dead deliveries",
-        description: "Messages to the webhook that were given up.",
+        description: "Webhook deliveries that failed permanently.",
         queries: [['holdfast_deliveries{state="dead"}', ""]],
         ...{ type: "stat", unit: "short", width: 3 },
         alert: { kind: "delivery_failing" },
@@ -79,13 +82,13 @@ const ROWS: readonly Row[] = [
     panels: [
       {
         title: "By status",
-        description: "`terminated` is a total, and left out.",
+        description: "Without `terminated`, which is a running total.",
         queries: [['holdfast_sandboxes{status!="terminated"}', "{{status}}"]],
         ...{ type: "timeseries", unit: "short", width: 12, stacked: true },
       },
       {
         title: "Active",
-        description: "With the number above which it is too many for one person.",
+        description: "With the threshold above which one person cannot oversee them.",
         queries: [
           ["holdfast_sandboxes_active", "active"],
           ["holdfast_sandboxes_running_long", "awake for long"],
@@ -95,7 +98,7 @@ const ROWS: readonly Row[] = [
       },
       {
         title: "Stuck",
-        description: "Longest time that one has been degraded, stopping, creating, suspending or waking.",
+        description: "Longest time a sandbox has been degraded, stopping, creating, suspending or waking.",
         queries: [["holdfast_stuck_seconds_max", "longest"]],
         ...{ type: "timeseries", unit: "s", width: 6 },
         alert: { kind: "stuck", scale: SECONDS },
@@ -112,8 +115,8 @@ const ROWS: readonly Row[] = [
         ...{ type: "timeseries", unit: "s", width: 12 },
       },
       {
-        title: "Launches in line",
-        description: "Creates that wait, and whether launches are suspended.",
+        title: "Queued launches",
+        description: "Creates waiting for a launch slot, and whether launches are suspended.",
         queries: [
           ["holdfast_launches_waiting", "waiting"],
           ["holdfast_launches_suspended", "suspended"],
@@ -122,7 +125,7 @@ const ROWS: readonly Row[] = [
       },
       {
         title: "Links",
-        description: "Links to keepers that are down, and how many were lost.",
+        description: "Keeper links that are down, and the number of lost links.",
         queries: [
           ['holdfast_links{state="down"}', "down"],
           ["increase(holdfast_links_lost_total[5m])", "lost in 5 min"],
@@ -142,14 +145,14 @@ const ROWS: readonly Row[] = [
       },
       {
         title: "Timeouts",
-        description: "Share of those that ended in the window.",
+        description: "Share of the execs that ended in the window.",
         queries: [["holdfast_exec_timeout_percent", "timed out"]],
         ...{ type: "timeseries", unit: "percent", width: 6 },
         alert: { kind: "timeout_rate" },
       },
       {
-        title: "Under way",
-        description: "Running, and waiting for their turn.",
+        title: "In progress",
+        description: "Running and queued execs.",
         queries: [
           ["holdfast_execs_running", "running"],
           ["holdfast_execs_queued", "queued"],
@@ -163,14 +166,14 @@ const ROWS: readonly Row[] = [
     panels: [
       {
         title: "In use",
-        description: "Of disk, memory and places for sandboxes.",
+        description: "Share of disk, memory and sandbox slots in use.",
         queries: [["holdfast_capacity_used_percent", "{{what}}"]],
         ...{ type: "timeseries", unit: "percent", width: 12 },
         alert: { kind: "capacity", subject: "disk" },
       },
       {
         title: "Free",
-        description: "Nothing is launched below the reserves.",
+        description: "Below the reserves, no sandbox is launched.",
         queries: [
           ["holdfast_disk_free_bytes", "disk"],
           ["holdfast_memory_free_bytes", "memory"],
@@ -180,23 +183,23 @@ const ROWS: readonly Row[] = [
     ],
   },
   {
-    title: "Cleaning",
+    title: "Cleanup",
     panels: [
       {
         title: "Age of each layer",
-        description: "Time since it last ran.",
+        description: "Time since each cleanup layer last ran.",
         queries: [["holdfast_sweep_age_seconds", "{{layer}}"]],
         ...{ type: "timeseries", unit: "s", width: 8 },
       },
       {
-        title: "Failures in a row",
-        description: "Of each layer.",
+        title: "Consecutive failures",
+        description: "Consecutive failures of each cleanup layer.",
         queries: [["holdfast_sweep_failed_in_a_row", "{{layer}}"]],
         ...{ type: "timeseries", unit: "short", width: 4 },
       },
       {
         title: "Audit and observation",
-        description: "Time since the last of each.",
+        description: "Time since the last audit and the last observation.",
         queries: [
           ["holdfast_audit_age_seconds", "audit"],
           ["holdfast_observation_age_seconds", "observation"],
@@ -206,7 +209,7 @@ const ROWS: readonly Row[] = [
       },
       {
         title: "Leaks and leases",
-        description: "What should be zero.",
+        description: "Values that should be zero.",
         queries: [
           ["holdfast_leaks", "leaks"],
           ["holdfast_leases_exhausted", "exhausted leases"],
@@ -221,21 +224,21 @@ const ROWS: readonly Row[] = [
     title: "Alerts and HTTP",
     panels: [
       {
-        title: "Alerts that fire",
-        description: "By kind.",
+        title: "Active alerts",
+        description: "Active alerts by kind.",
         queries: [["holdfast_alerts > 0", "{{kind}}"]],
         ...{ type: "timeseries", unit: "short", width: 8, stacked: true },
       },
       {
         title: "Deliveries",
-        description: "To the webhook, that are kept.",
+        description: "Retained webhook deliveries by state.",
         queries: [['holdfast_deliveries{state!="delivered"}', "{{state}}"]],
         ...{ type: "timeseries", unit: "short", width: 4 },
         alert: { kind: "delivery_failing" },
       },
       {
         title: "Requests",
-        description: "95th percentile, by route, without those that wait by design.",
+        description: "95th percentile by route, without routes that wait by design.",
         queries: [
           [
             'histogram_quantile(0.95, sum by (le, route) (rate(holdfast_http_request_seconds_bucket{route!~".*(output|attach|watch|events).*"}[5m])))',
@@ -287,12 +290,10 @@ function panelOf(
   { title, description, queries, type, unit, alert, stacked }: Panel,
   numbers: Numbers,
 ): object {
-  const steps = [
-    { color: "green", value: null },
-    ...(alert ? [{ color: "red", value: lineOf(alert, numbers) }] : []),
-  ];
+  const line = alert === undefined ? null : lineOf(alert, numbers);
+  const steps = [{ color: "green", value: null }, ...(line === null ? [] : [{ color: "red", value: line }])];
   const custom = {
-    thresholdsStyle: { mode: alert ? "line" : "off" },
+    thresholdsStyle: { mode: line === null ? "off" : "line" },
     stacking: { mode: stacked ? "normal" : "none" },
     fillOpacity: stacked ? 30 : 5,
   };
@@ -320,9 +321,13 @@ function panelOf(
   };
 }
 
-/** What is above is red: with whole numbers the next one is. */
-function lineOf({ kind, subject, scale = 1 }: NonNullable<Panel["alert"]>, numbers: Numbers): number {
+/**
+ * Returns the threshold line of a panel: values above it are red. A threshold of 0 is drawn at 1, the next whole
+ * number. Null if the alert is switched off.
+ */
+function lineOf({ kind, subject, scale = 1 }: NonNullable<Panel["alert"]>, numbers: Numbers): number | null {
   const { threshold } = limitsOf(kind, subject ?? null, numbers);
+  if (!Number.isFinite(threshold)) return null;
   return threshold === 0 ? 1 : threshold * scale;
 }
 
@@ -330,7 +335,7 @@ export async function generate(numbers: Numbers = NUMBERS): Promise<string> {
   const dashboard = {
     uid: "holdfast",
     title: "Holdfast",
-    description: "Generated by packages/server/grafana-dashboard.ts; don't edit.",
+    description: "Generated by packages/daemon/ops/grafana-dashboard.ts; don't edit.",
     tags: ["holdfast"],
     schemaVersion: 39,
     version: 1,

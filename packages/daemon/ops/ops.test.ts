@@ -1,7 +1,10 @@
-import { ALERT_KINDS, NUMBERS } from "@holdfast/contract";
+import { ALERT_KINDS, NUMBERS, type Numbers } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
+import { readProfile } from "../src/profiles.ts";
 import * as dashboard from "./grafana-dashboard.ts";
 import * as prometheus from "./prometheus-rules.ts";
+
+const runbook: Numbers = { ...NUMBERS, ...readProfile("runbook").numbers };
 
 interface Rule {
   alert: string;
@@ -11,7 +14,7 @@ interface Rule {
   summary: string;
 }
 
-/** What the file may have in it: of YAML no more than this is written. */
+/** The subset of YAML that the generator writes. */
 const LINE =
   /^(#.*|groups:| {2}- name: \w+| {4}rules:| {6}- alert: \w+| {8}(expr: ".*"|(for|keep_firing_for): \d+[smh]|labels:|annotations:)| {10}(\w+: \w+|summary: ".*"))$/;
 
@@ -35,11 +38,16 @@ const isBalanced = (text: string): boolean =>
     ([open = "", close = ""]) => text.split(open).length === text.split(close).length,
   ) && text.split('"').length % 2 === 1;
 
-describe("the rules for Prometheus", () => {
-  test("have one for every kind of alert, each with a name or labels of its own", async () => {
-    const rules = parse(await prometheus.generate());
-    const kinds = new Set(rules.map(({ labels }) => labels.kind));
-    expect(ALERT_KINDS.filter((kind) => !kinds.has(kind))).toEqual([]);
+describe("the Prometheus rules", () => {
+  test("contain one for every kind of alert that is on, each with its own name or labels", async () => {
+    const missing = (rules: Rule[]) => {
+      const kinds = new Set(rules.map(({ labels }) => labels.kind));
+      return ALERT_KINDS.filter((kind) => !kinds.has(kind));
+    };
+    const off = ["too_many_active", "active_escalation", "running_long"];
+    expect(missing(parse(await prometheus.generate()))).toEqual(off);
+    const rules = parse(await prometheus.generate(runbook));
+    expect(missing(rules)).toEqual([]);
     const names = rules.map(({ alert, labels }) => JSON.stringify([alert, labels]));
     expect(new Set(names).size).toBe(names.length);
     for (const { expr, summary, labels } of rules) {
@@ -49,10 +57,10 @@ describe("the rules for Prometheus", () => {
     }
   });
 
-  test("have the thresholds of the numbers that they are made from", async () => {
+  test("have the thresholds of the given numbers", async () => {
     const rules = parse(
       await prometheus.generate({
-        ...NUMBERS,
+        ...runbook,
         alertActive: 7,
         alertStuckMs: 90_000,
         alertEscalationForMs: 7_200_000,
@@ -78,11 +86,11 @@ interface Panel {
   fieldConfig?: { defaults: { thresholds: { steps: { value: number | null }[] } } };
 }
 
-describe("the dashboard for Grafana", () => {
+describe("the Grafana dashboard", () => {
   const panelsOf = async (numbers = NUMBERS as Parameters<typeof dashboard.generate>[0]) =>
     (JSON.parse(await dashboard.generate(numbers)) as { panels: Panel[] }).panels;
 
-  test("has panels that lie beside each other, each with an id and a question of its own", async () => {
+  test("has panels that do not overlap, each with its own id and query", async () => {
     const panels = await panelsOf();
     expect(new Set(panels.map(({ id }) => id)).size).toBe(panels.length);
     const taken = new Set<string>();
@@ -98,7 +106,15 @@ describe("the dashboard for Grafana", () => {
     }
   });
 
-  test("draws the thresholds of the numbers that it is made from", async () => {
+  test("draws no threshold for an alert that is off", async () => {
+    const stepsOf = async (numbers: Numbers) =>
+      (await panelsOf(numbers)).find(({ title }) => title === "Active sandboxes")?.fieldConfig?.defaults
+        .thresholds.steps;
+    expect(await stepsOf(NUMBERS)).toHaveLength(1);
+    expect((await stepsOf(runbook))?.at(-1)?.value).toBe(20);
+  });
+
+  test("draws the thresholds of the given numbers", async () => {
     const panels = await panelsOf({ ...NUMBERS, alertTimeoutPercent: 9 });
     const timeouts = panels.filter(({ title }) => title === "Timeouts");
     expect(timeouts).toHaveLength(2);

@@ -1,19 +1,20 @@
 /**
- * Makes `ops/prometheus-rules.yml` from the rules of the engine, so that a threshold has one home. With other numbers than
- * the defaults: `HOLDFAST_NUMBERS_FILE=numbers.json node packages/server/prometheus-rules.ts > rules.yml`.
+ * Generates `ops/prometheus-rules.yml` from the engine's alert rules, so that each threshold is defined once. To use
+ * other numbers than the defaults: `HOLDFAST_NUMBERS_FILE=numbers.json node packages/daemon/ops/prometheus-rules.ts >
+ * rules.yml`.
  */
 import { fileURLToPath } from "node:url";
 import { ALERT_KINDS, type AlertKind, NUMBERS, type Numbers, SWEEP_LAYERS } from "@holdfast/contract";
 import { limitsOf, RULES } from "@holdfast/engine";
-import { readConfig } from "./src/config.ts";
+import { readConfig } from "../src/config.ts";
 
-export const file = fileURLToPath(new URL("../../ops/prometheus-rules.yml", import.meta.url));
+export const file = fileURLToPath(new URL("../../../ops/prometheus-rules.yml", import.meta.url));
 
 interface Expression {
   expr: string;
-  /** What is the matter, in a sentence; `{{ $value }}` is the figure. */
+  /** One sentence that describes the problem; `{{ $value }}` is the measured value. */
   summary: string;
-  /** Which, where a kind has several rules. */
+  /** Distinguishes the rules of a kind that has several. */
   subject?: string;
 }
 
@@ -34,7 +35,9 @@ const duration = (ms: number): string => {
   return `${Math.max(1, Math.round(ms / 1000))}s`;
 };
 
-/** From the metrics themselves where it can be, so that these rules stand by themselves where the engine's own fail. */
+/**
+ * Expressions use raw metrics where possible, so that these rules work even if the engine's own alert evaluation fails.
+ */
 const EXPRESSIONS: Readonly<Record<AlertKind, (numbers: Numbers) => Expression[]>> = {
   timeout_rate: (numbers) => {
     const window = duration(numbers.alertWindowMs);
@@ -82,55 +85,55 @@ const EXPRESSIONS: Readonly<Record<AlertKind, (numbers: Numbers) => Expression[]
   leak: (numbers) => [
     {
       expr: `holdfast_leaks > ${above("leak", numbers)} or holdfast_orphans > ${above("leak", numbers)}`,
-      summary: `Of ${VALUE} sandboxes or drives something is there that no record owns.`,
+      summary: `Orphaned resources of ${VALUE} sandboxes or drives exist; run 'holdfast audit'.`,
     },
   ],
   cleanup_not_running: (numbers) =>
     SWEEP_LAYERS.map((layer) => ({
       expr: `holdfast_sweep_age_seconds{layer="${layer}"} > ${seconds(above("cleanup_not_running", numbers, layer))} or holdfast_sweep_overdue{layer="${layer}"} > 0`,
-      summary: `The layer ${layer} of cleaning does not run.`,
+      summary: `Cleanup layer ${layer} does not run.`,
       subject: layer,
     })),
   cleanup_failing: (numbers) => [
     {
       expr: `holdfast_sweep_failed_in_a_row > ${above("cleanup_failing", numbers)}`,
-      summary: `The layer {{ $labels.layer }} of cleaning has failed ${VALUE} times in a row.`,
+      summary: `Cleanup layer {{ $labels.layer }} has failed ${VALUE} times in a row.`,
     },
   ],
   audit_overdue: (numbers) => [
     {
       expr: `holdfast_audit_age_seconds > ${seconds(above("audit_overdue", numbers))}`,
-      summary: `The last audit was made ${VALUE} s ago.`,
+      summary: `The last audit ran ${VALUE} s ago.`,
     },
   ],
   audit_incomplete: (numbers) => [
     {
       expr: `holdfast_audit_incomplete > ${above("audit_incomplete", numbers)}`,
-      summary: "The last audit could not see everything.",
+      summary: "The last audit was incomplete.",
     },
   ],
   observation_overdue: (numbers) => [
     {
       expr: `holdfast_observation_age_seconds > ${seconds(above("observation_overdue", numbers))}`,
-      summary: `Instances were last observed ${VALUE} s ago: statuses are old.`,
+      summary: `Instances were last observed ${VALUE} s ago; statuses are stale.`,
     },
   ],
   sandbox_failed: (numbers) => [
     {
       expr: `holdfast_sandboxes_failed > ${above("sandbox_failed", numbers)}`,
-      summary: `${VALUE} sandboxes that served have failed.`,
+      summary: `${VALUE} sandboxes failed after they had been serving.`,
     },
   ],
   lease_exhausted: (numbers) => [
     {
       expr: `holdfast_leases_exhausted > ${above("lease_exhausted", numbers)}`,
-      summary: `${VALUE} sandboxes can't be stopped.`,
+      summary: `${VALUE} sandboxes could not be stopped.`,
     },
   ],
   lease_quarantined: (numbers) => [
     {
       expr: `holdfast_leases_quarantined > ${above("lease_quarantined", numbers)}`,
-      summary: `The lease or record of ${VALUE} sandboxes can't be read.`,
+      summary: `The lease or record of ${VALUE} sandboxes is unreadable.`,
     },
   ],
   capacity: (numbers) => [
@@ -142,7 +145,7 @@ const EXPRESSIONS: Readonly<Record<AlertKind, (numbers: Numbers) => Expression[]
   capacity_unmeasured: (numbers) => [
     {
       expr: `holdfast_capacity_unmeasured > ${above("capacity_unmeasured", numbers)}`,
-      summary: "Free disk and memory can't be measured, so nothing is launched.",
+      summary: "Free disk and memory cannot be measured, so no sandbox is launched.",
     },
   ],
   launches_suspended: (numbers) => [
@@ -154,7 +157,7 @@ const EXPRESSIONS: Readonly<Record<AlertKind, (numbers: Numbers) => Expression[]
   delivery_failing: (numbers) => [
     {
       expr: `holdfast_deliveries{state="dead"} > ${above("delivery_failing", numbers)}`,
-      summary: `${VALUE} messages about alerts could not be delivered.`,
+      summary: `${VALUE} alert notifications could not be delivered.`,
     },
   ],
 };
@@ -165,8 +168,10 @@ const above = (kind: AlertKind, numbers: Numbers, subject: string | null = null)
 const camel = (kind: string): string =>
   kind.replaceAll(/(^|_)([a-z])/g, (_all, _before, letter: string) => letter.toUpperCase());
 
+/** Returns the rules of one kind; none if the alert is switched off. */
 function rulesOf(kind: AlertKind, numbers: Numbers): PrometheusRule[] {
-  const { forMs, clearForMs } = limitsOf(kind, null, numbers);
+  const { threshold, forMs, clearForMs } = limitsOf(kind, null, numbers);
+  if (!Number.isFinite(threshold)) return [];
   const { severity } = RULES[kind];
   return EXPRESSIONS[kind](numbers).map((expression) => ({
     ...expression,
@@ -175,7 +180,7 @@ function rulesOf(kind: AlertKind, numbers: Numbers): PrometheusRule[] {
   }));
 }
 
-/** What the engine can't say of itself. */
+/** Rules for problems that a stopped or broken engine cannot report itself. */
 function watchTheWatcher(numbers: Numbers): PrometheusRule[] {
   const { alertEveryMs, alertLateRounds, alertForMs, alertClearForMs } = numbers;
   const rest = { kind: "server", severity: "critical", forMs: alertForMs, clearForMs: alertClearForMs };
@@ -190,12 +195,12 @@ function watchTheWatcher(numbers: Numbers): PrometheusRule[] {
       ...rest,
       alert: "HoldfastAbsent",
       expr: "absent(holdfast_alerts_evaluation_age_seconds)",
-      summary: "No Holdfast server is scraped.",
+      summary: "Prometheus scrapes no Holdfast server.",
     },
   ];
 }
 
-/** JSON strings are YAML strings. */
+/** Formats a rule as YAML; JSON strings are valid YAML strings. */
 const yaml = ({ alert, expr, summary, kind, subject, severity, forMs, clearForMs }: PrometheusRule): string =>
   [
     `      - alert: ${alert}`,
@@ -211,7 +216,7 @@ const yaml = ({ alert, expr, summary, kind, subject, severity, forMs, clearForMs
     "",
   ].join("\n");
 
-const HEAD = `# Generated by packages/server/prometheus-rules.ts from the rules and numbers of Holdfast; don't edit.
+const HEAD = `# Generated by packages/daemon/ops/prometheus-rules.ts from the rules and numbers of Holdfast; don't edit.
 # Needs Prometheus 2.42 or later. For other numbers than the defaults see docs/operating.md.
 groups:
   - name: holdfast

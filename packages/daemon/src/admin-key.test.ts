@@ -11,7 +11,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(dir, { recursive: true }));
 
-test("the first start makes a key that only its owner can read, the next ones keep it", async () => {
+test("the first start creates a key readable only by its owner, and later starts keep it", async () => {
   const store = await openStore({ path: join(dir, "holdfast.db") });
   const first = await ensureAdminKey(dir, store.keys);
   expect(first.isNew).toBe(true);
@@ -23,7 +23,7 @@ test("the first start makes a key that only its owner can read, the next ones ke
   await store.close();
 });
 
-test("the secret itself is not in the database", async () => {
+test("the secret is not in the database", async () => {
   const path = join(dir, "holdfast.db");
   const store = await openStore({ path });
   const { secret } = await ensureAdminKey(dir, store.keys);
@@ -31,7 +31,7 @@ test("the secret itself is not in the database", async () => {
   expect((await readFile(path)).includes(secret)).toBe(false);
 });
 
-test("a lost file means a new key, and the old one stops working", async () => {
+test("a deleted key file means a new key, and the old key is revoked", async () => {
   const store = await openStore({ path: join(dir, "holdfast.db") });
   const lost = await ensureAdminKey(dir, store.keys);
   await rm(lost.file);

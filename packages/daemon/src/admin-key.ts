@@ -1,7 +1,7 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-export interface AdminKeys {
+interface AdminKeys {
   createKey(name: string): Promise<string>;
   findKey(secret: string): Promise<unknown>;
   revokeKeys(name: string): Promise<number>;
@@ -10,9 +10,9 @@ export interface AdminKeys {
 const NAME = "admin";
 
 /**
- * Makes sure that whoever may read the state directory has a key that works. The file is the only copy of the secret;
- * without it, or with one that is not known, the old key is revoked and a new one made, so removing the file and
- * restarting is how the key is changed.
+ * Ensures that the state directory contains a working admin key. The file is the only copy of the secret. If the file
+ * is missing, or the server does not know the key in it, the old key is revoked and a new one is created. To rotate the
+ * key, delete the file and restart the server.
  */
 export async function ensureAdminKey(
   stateDir: string,

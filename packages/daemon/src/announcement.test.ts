@@ -13,46 +13,60 @@ afterEach(() => rm(dir, { recursive: true }));
 
 const read = async (file: string): Promise<unknown> => JSON.parse(await readFile(file, "utf8"));
 const url = "http://127.0.0.1:1";
-/** Above any that Linux gives. */
+const key = "hf_run_secret";
+/** A pid above any that Linux assigns. */
 const NO_PID = 4_194_305;
 
-test("clients and scripts find the server while it runs, and nothing afterwards", async () => {
+test("clients and scripts find the server while it runs, and not afterwards", async () => {
   const announcement = announce({ stateDir: dir, repository: dir });
   const scripts = join(dir, ".holdfast", `server-${process.pid}.json`);
   expect(await read(scripts)).toEqual({ pid: process.pid, startTime: startTimeOf(process.pid) });
   expect(existsSync(join(dir, "server.json"))).toBe(false);
-  announcement.serving(url);
-  expect(await read(join(dir, "server.json"))).toEqual({ url, pid: process.pid });
+  announcement.listening(url, key);
+  const self = { pid: process.pid, startTime: startTimeOf(process.pid) };
+  expect(await read(join(dir, "server.json"))).toEqual({ url, ...self, key });
   expect(await read(scripts)).toEqual({ url, pid: process.pid, startTime: startTimeOf(process.pid) });
-  announcement.withdraw();
-  announcement.withdraw();
+  announcement.closing();
   expect(existsSync(join(dir, "server.json"))).toBe(false);
+  expect(existsSync(scripts)).toBe(true);
+  announcement.withdraw();
+  announcement.withdraw();
   expect(existsSync(scripts)).toBe(false);
 });
 
-test("the next server is told of in the room that the last one's had, withdrawn or not", async () => {
+test("only its owner can read the announced key, also in the file of an earlier version", async () => {
+  await writeFile(join(dir, "server.json.spare"), "{}", { mode: 0o644 });
+  const announcement = announce({ stateDir: dir, repository: dir });
+  announcement.listening(url, key);
+  expect((await stat(join(dir, "server.json"))).mode & 0o777).toBe(0o600);
+  expect(await readFile(join(dir, ".holdfast", `server-${process.pid}.json`), "utf8")).not.toContain(key);
+  announcement.withdraw();
+});
+
+test("the next server's announcement reuses the disk space of the last one's", async () => {
   const file = join(dir, "server.json");
   const inodes = new Set<number>();
   for (const withdrawn of [true, false, true]) {
     const announcement = announce({ stateDir: dir, repository: dir });
-    announcement.serving(withdrawn ? url : `${url}2345`);
+    const announced = withdrawn ? url : `${url}2345`;
+    announcement.listening(announced, key);
     inodes.add((await stat(file)).ino);
-    expect(await read(file)).toEqual({ url: withdrawn ? url : `${url}2345`, pid: process.pid });
+    expect(await read(file)).toMatchObject({ url: announced, pid: process.pid });
     if (withdrawn) announcement.withdraw();
   }
   expect(inodes.size).toBe(1);
 });
 
-test("a server that ends leaves the announcement of its successor alone", async () => {
+test("a server that ends leaves the announcement of its successor in place", async () => {
   const announcement = announce({ stateDir: dir, repository: dir });
-  announcement.serving(url);
+  announcement.listening(url, key);
   const successor = { url: "http://127.0.0.1:2", pid: 1 };
   await writeFile(join(dir, "server.json"), JSON.stringify(successor));
   announcement.withdraw();
   expect(await read(join(dir, "server.json"))).toEqual(successor);
 });
 
-test("what killed servers left is removed, and that of running ones kept", async () => {
+test("announcements of killed servers are removed, and those of running servers kept", async () => {
   const scripts = join(dir, ".holdfast");
   await mkdir(scripts);
   const put = (pid: number, text: string) => writeFile(join(scripts, `server-${pid}.json`), text);
@@ -68,7 +82,7 @@ test("what killed servers left is removed, and that of running ones kept", async
   announcement.withdraw();
 });
 
-test("the start time is the kernel's", async () => {
+test("the start time comes from the kernel", async () => {
   const stat = await readFile(`/proc/${process.pid}/stat`, "utf8");
   expect(startTimeOf(process.pid)).toMatch(/^\d+$/);
   expect(stat.split(" ")).toContain(startTimeOf(process.pid));

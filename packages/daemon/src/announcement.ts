@@ -2,6 +2,7 @@ import {
   closeSync,
   constants,
   existsSync,
+  fchmodSync,
   ftruncateSync,
   mkdirSync,
   openSync,
@@ -16,17 +17,26 @@ import { dirname, join } from "node:path";
 
 const AGAIN_MS = 1_000;
 
-export interface Announcement {
-  /** Tells where the server is, now that it takes work. */
-  serving(url: string): void;
-  /** Takes it back. Safe to call twice, and from an exit handler. */
+interface Announcement {
+  /**
+   * Publishes the server's URL once the server listens, together with the key that clients on this machine send. Calls
+   * are held until the server accepts work. `remote`: the server's URLs for other machines.
+   */
+  listening(url: string, key: string, remote?: readonly string[]): void;
+  /**
+   * Removes the URL before the server stops listening. Otherwise a client could connect to another program that listens
+   * there next.
+   */
+  closing(): void;
+  /** Removes the announcement. Safe to call repeatedly, and from an exit handler. */
   withdraw(): void;
 }
 
 /**
- * Tells the rest of the machine of the server: the set-up scripts of the repository from its start on, by a file of
- * their own; clients once it serves, by `server.json` in the state directory. The start time goes with the pid, so that
- * a file left by a killed server is never taken for a process that got its pid since.
+ * Announces the server to other programs on the machine. The repository's set-up scripts find it from its start, by a
+ * file of its own in `.holdfast`. Clients find it once it listens, by `server.json` in the state directory. The files
+ * contain the pid and the start time, so that a file that a killed server left is never attributed to another process
+ * with the same pid.
  */
 export function announce(options: { stateDir: string; repository: string }): Announcement {
   const { pid } = process;
@@ -37,24 +47,29 @@ export function announce(options: { stateDir: string; repository: string }): Ann
   put(forScripts, self);
   forgetKilled(scriptsDir);
   let again: NodeJS.Timeout | undefined;
-  const tellClients = (url: string): void => {
+  const tellClients = (content: object): void => {
     try {
-      putInPlace(forClients, { url, pid });
+      putInPlace(forClients, content);
     } catch (error) {
       if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
-      // A server on a full disk is needed more than any other; whoever knows its address can free the disk with it.
-      again = setTimeout(() => tellClients(url), AGAIN_MS).unref();
+      // Retries later if the disk is full. The server starts nevertheless: it is needed to free space, and clients that
+      // know its address can use it.
+      again = setTimeout(() => tellClients(content), AGAIN_MS).unref();
     }
   };
+  const closing = (): void => {
+    clearTimeout(again);
+    if (pidIn(forClients) === pid) renameSync(forClients, spareOf(forClients));
+  };
   return {
-    serving(url) {
+    listening(url, key, remote = []) {
       put(forScripts, { ...self, url });
-      tellClients(url);
+      tellClients({ url, ...self, key, ...(remote.length > 0 && { remote }) });
     },
+    closing,
     withdraw() {
-      clearTimeout(again);
+      closing();
       rmSync(forScripts, { force: true });
-      if (pidIn(forClients) === pid) renameSync(forClients, spareOf(forClients));
     },
   };
 }
@@ -70,13 +85,17 @@ const textOf = (content: object): string => `${JSON.stringify(content)}\n`;
 
 const spareOf = (file: string): string => `${file}.spare`;
 
-/** In the block that the last server's had, so that it takes no room on a full disk. */
+/**
+ * Writes a file by overwriting the file of the previous server, whose disk block is reused, so that the write succeeds
+ * on a full disk. The file contains a key, so only its owner may read it.
+ */
 function putInPlace(file: string, content: object): void {
   const spare = spareOf(file);
   if (!existsSync(spare) && existsSync(file)) renameSync(file, spare);
   const text = textOf(content);
-  const descriptor = openSync(spare, constants.O_WRONLY | constants.O_CREAT, 0o644);
+  const descriptor = openSync(spare, constants.O_WRONLY | constants.O_CREAT, 0o600);
   try {
+    fchmodSync(descriptor, 0o600);
     writeSync(descriptor, text, 0);
     ftruncateSync(descriptor, Buffer.byteLength(text));
   } finally {
@@ -85,7 +104,7 @@ function putInPlace(file: string, content: object): void {
   renameSync(spare, file);
 }
 
-/** Removes what servers left that had no time to withdraw it. */
+/** Removes the announcement files of servers that were killed. */
 function forgetKilled(directory: string): void {
   for (const name of readdirSync(directory)) {
     const pid = /^server-(\d+)\.json$/.exec(name)?.[1];
@@ -109,8 +128,8 @@ function read(file: string): { pid?: unknown; startTime?: unknown } | null {
 }
 
 /**
- * In clock ticks since boot, as the kernel counts it: field 22, counted from behind the command's name. Null where
- * there is no such process.
+ * Returns the start time of a process in clock ticks since boot (field 22 of its stat file, counted from after the
+ * command name). Null if there is no such process.
  */
 export function startTimeOf(pid: number): string | null {
   try {

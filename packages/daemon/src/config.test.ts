@@ -8,16 +8,21 @@ import { StartFailure } from "./start-failure.ts";
 
 const root = { uid: 0, isTerminal: false };
 
-test("nothing set means the defaults", () => {
+test("an empty environment means the defaults", () => {
   expect(readConfig({}, root)).toEqual({
     stateDir: "/var/lib/holdfast",
     host: "127.0.0.1",
     port: 4750,
     runtime: undefined,
     logLevel: "info",
+    logFormat: "json",
     numbers: NUMBERS,
+    expectedLabels: [],
   });
-  expect(readConfig({}, { ...root, isTerminal: true }).logLevel).toBe("warn");
+  const atTerminal = { ...root, isTerminal: true };
+  expect(readConfig({}, atTerminal)).toMatchObject({ logLevel: "warn", logFormat: "text" });
+  expect(readConfig({ HOLDFAST_LOG_FORMAT: "json" }, atTerminal).logFormat).toBe("json");
+  expect(() => readConfig({ HOLDFAST_LOG_FORMAT: "xml" }, root)).toThrow("HOLDFAST_LOG_FORMAT");
   expect(readConfig({ XDG_STATE_HOME: "/x/state" }, { ...root, uid: 1000 }).stateDir).toBe(
     "/x/state/holdfast",
   );
@@ -33,7 +38,16 @@ test("every number can be set", () => {
   }
 });
 
-test("sizes may be large, shares are fractions, and what is kept may be kept for long", () => {
+test("the profile of the runbook applies only if it is named, and single numbers take precedence over it", () => {
+  const { numbers, expectedLabels } = readConfig({ HOLDFAST_PROFILE: "runbook" }, root);
+  expect(numbers).toMatchObject({ alertActive: 20, alertEscalationActive: 50, alertRunningMs: 300_000 });
+  expect(expectedLabels).toEqual(["task_id"]);
+  const own = { HOLDFAST_PROFILE: "runbook", HOLDFAST_NUMBERS_JSON: '{"alertActive":7}' };
+  expect(readConfig(own, root).numbers).toMatchObject({ alertActive: 7, alertRunningMs: 300_000 });
+  expect(() => readConfig({ HOLDFAST_PROFILE: "toString" }, root)).toThrow("HOLDFAST_PROFILE");
+});
+
+test("sizes may be large, shares are fractions, and retention times may be long", () => {
   const given = {
     diskReserveBytes: 2 ** 44,
     sweepPressureShare: 0.95,
@@ -47,7 +61,7 @@ test("sizes may be large, shares are fractions, and what is kept may be kept for
 const SECRET = "0123456789abcdef";
 const URL_WITH_SECRETS = "https://me:p4ss@alerts.example.org/tok3n?key=s3cr3t";
 
-/** A file with this in it. */
+/** Creates a file with this content. */
 function fileOf(content: string): string {
   const directory = mkdtempSync(join(tmpdir(), "holdfast-config-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
@@ -56,7 +70,7 @@ function fileOf(content: string): string {
 }
 
 describe("a webhook", () => {
-  test("has its secret from a file, or as it is", () => {
+  test("reads its secret from a file, or from the environment", () => {
     const url = new URL(URL_WITH_SECRETS);
     const env = { HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS };
     const expected = { url, secret: SECRET };
@@ -67,7 +81,7 @@ describe("a webhook", () => {
   });
 
   test.each([
-    [{ HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS }, "there is no secret"],
+    [{ HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS }, "no webhook secret is"],
     [{ HOLDFAST_WEBHOOK_URL: "ftp://me:p4ss@x/tok3n", HOLDFAST_WEBHOOK_SECRET: SECRET }, "http or https"],
     [{ HOLDFAST_WEBHOOK_URL: "p4ss tok3n", HOLDFAST_WEBHOOK_SECRET: SECRET }, "HOLDFAST_WEBHOOK_URL"],
     [{ HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS, HOLDFAST_WEBHOOK_SECRET: "s3cr3t" }, "fewer than 16"],
@@ -81,10 +95,10 @@ describe("a webhook", () => {
     ],
     [
       { HOLDFAST_WEBHOOK_URL: URL_WITH_SECRETS, HOLDFAST_WEBHOOK_SECRET_FILE: "/does/not/exist" },
-      "HOLDFAST_WEBHOOK_SECRET_FILE can't be read",
+      "HOLDFAST_WEBHOOK_SECRET_FILE could not be read",
     ],
-    [{ HOLDFAST_WEBHOOK_SECRET: SECRET }, "HOLDFAST_WEBHOOK_URL is not set"],
-  ])("that makes no sense is named without its secrets: %#", (env, reason) => {
+    [{ HOLDFAST_WEBHOOK_SECRET: SECRET }, "HOLDFAST_WEBHOOK_URL is not"],
+  ])("that is invalid is named without its secrets: %#", (env, reason) => {
     let failure: unknown;
     try {
       readConfig(env, root);
@@ -98,7 +112,7 @@ describe("a webhook", () => {
   });
 });
 
-describe("what is wrong is named, with what it may be", () => {
+describe("an invalid setting is named with its valid values", () => {
   test.each([
     [{ HOLDFAST_PORT: "http" }, "HOLDFAST_PORT"],
     [{ HOLDFAST_PORT: "70000" }, "HOLDFAST_PORT"],
@@ -122,3 +136,15 @@ describe("what is wrong is named, with what it may be", () => {
     expect(read).toThrow(name);
   });
 });
+test("image aliases come from the environment", () => {
+  const env = { HOLDFAST_IMAGE_ALIASES: '{"blaxel/node:latest":"node-24"}' };
+  expect(readConfig(env, root).imageAliases).toEqual({ "blaxel/node:latest": "node-24" });
+  expect(readConfig({}, root).imageAliases).toBeUndefined();
+});
+
+test.each(["{nope", "[]", "null", '"host"', '{"a/b":1}', '{"a/b":"Not A Name"}'])(
+  "a server does not start with the aliases %s",
+  (text) => {
+    expect(() => readConfig({ HOLDFAST_IMAGE_ALIASES: text }, root)).toThrow(StartFailure);
+  },
+);

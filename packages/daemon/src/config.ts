@@ -2,26 +2,29 @@ import { readFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { isAbsolute, join, resolve } from "node:path";
 import { isImageName, NUMBERS, type Numbers } from "@holdfast/contract";
-import type { ImageAliases } from "./adapters/image-aliases.ts";
-import { LOG_LEVELS, type LogLevel } from "./logger.ts";
+import type { ImageAliases, WebhookSettings } from "@holdfast/server";
+import { LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from "@holdfast/server";
+import { readProfile } from "./profiles.ts";
 import { StartFailure } from "./start-failure.ts";
-import type { WebhookSettings } from "./webhook.ts";
 import { readWebhook } from "./webhook-config.ts";
 
 export interface Config {
   stateDir: string;
   host: string;
-  /** 0: any free one. */
+  /** Port to listen on; 0 means any free port. */
   port: number;
-  /** The OCI runtime to use; undefined: whichever works here. */
+  /** The OCI runtime to use; undefined: the first that works on this host. */
   runtime: string | undefined;
   logLevel: LogLevel;
+  logFormat: LogFormat;
   numbers: Numbers;
-  /** What names of images on other platforms mean here; undefined: only what is known without. */
+  /** Labels that every sandbox should have, from the profile. */
+  expectedLabels: readonly string[];
+  /** Image names of other platforms, each with the local image it stands for; undefined: only the built-in ones. */
   imageAliases: ImageAliases | undefined;
-  /** Below which name ports have hosts of their own; undefined: localhost. */
+  /** Parent domain of the host names of ports; undefined: localhost. */
   previewDomain: string | undefined;
-  /** Where alerts are sent; undefined: nowhere. */
+  /** Webhook for alerts; undefined: none. */
   webhook: WebhookSettings | undefined;
 }
 
@@ -29,7 +32,7 @@ type Environment = Readonly<Record<string, string | undefined>>;
 
 interface Surroundings {
   uid: number;
-  /** Somebody watches: the log then says only what needs them. */
+  /** Whether stderr is a terminal. The log on stderr is then readable text, and contains only warnings and errors. */
   isTerminal: boolean;
 }
 
@@ -41,19 +44,25 @@ export function defaultStateDir(env: Environment, uid: number): string {
   return join(base && isAbsolute(base) ? base : join(homedir(), ".local", "state"), "holdfast");
 }
 
-/** The environment as typed configuration. Throws a `StartFailure` that names the variable and what it may be. */
+/**
+ * Reads the configuration from the environment. Throws a `StartFailure` that names the variable and its valid values.
+ */
 export function readConfig(env: Environment, { uid, isTerminal }: Surroundings): Config {
+  const profile = readProfile(env.HOLDFAST_PROFILE);
   return {
     stateDir: resolve(env.HOLDFAST_DIR || defaultStateDir(env, uid)),
     host: env.HOLDFAST_HOST || "127.0.0.1",
     port: readPort(env.HOLDFAST_PORT),
     runtime: env.HOLDFAST_RUNTIME || undefined,
     logLevel: readLogLevel(env.HOLDFAST_LOG_LEVEL || (isTerminal ? "warn" : "info")),
+    logFormat: readLogFormat(env.HOLDFAST_LOG_FORMAT || (isTerminal ? "text" : "json")),
     numbers: {
       ...NUMBERS,
+      ...profile.numbers,
       ...numbersFromFile(env.HOLDFAST_NUMBERS_FILE),
       ...parseNumbers(env.HOLDFAST_NUMBERS_JSON || "{}", "HOLDFAST_NUMBERS_JSON"),
     },
+    expectedLabels: profile.expectedLabels,
     imageAliases: readImageAliases(env.HOLDFAST_IMAGE_ALIASES),
     previewDomain: readDomain(env.HOLDFAST_PREVIEW_DOMAIN),
     webhook: readWebhook(env),
@@ -66,7 +75,7 @@ function readPort(text: string | undefined): number {
   if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
   throw new StartFailure(
     `HOLDFAST_PORT is "${text}".`,
-    "Set it to a port between 1 and 65535, or 0 for any.",
+    "Set it to a port from 1 to 65535, or 0 for any free port.",
   );
 }
 
@@ -78,7 +87,7 @@ function readDomain(text: string | undefined): string | undefined {
   if (DOMAIN.test(domain)) return domain;
   throw new StartFailure(
     `HOLDFAST_PREVIEW_DOMAIN is "${text}".`,
-    "Set it to a domain such as preview.example.com, all names below which lead to this server.",
+    "Set it to a domain such as preview.example.com whose subdomains all resolve to this server.",
   );
 }
 
@@ -86,6 +95,12 @@ function readLogLevel(text: string): LogLevel {
   const level = LOG_LEVELS.find((known) => known === text);
   if (level) return level;
   throw new StartFailure(`HOLDFAST_LOG_LEVEL is "${text}".`, `Set it to one of ${LOG_LEVELS.join(", ")}.`);
+}
+
+function readLogFormat(text: string): LogFormat {
+  const format = LOG_FORMATS.find((known) => known === text);
+  if (format) return format;
+  throw new StartFailure(`HOLDFAST_LOG_FORMAT is "${text}".`, `Set it to one of ${LOG_FORMATS.join(", ")}.`);
 }
 
 function readImageAliases(text: string | undefined): ImageAliases | undefined {
@@ -98,7 +113,7 @@ function readImageAliases(text: string | undefined): ImageAliases | undefined {
     throw new StartFailure("HOLDFAST_IMAGE_ALIASES is not valid JSON.", fix);
   }
   if (isAliases(value)) return value;
-  throw new StartFailure("HOLDFAST_IMAGE_ALIASES does not say which names mean which images.", fix);
+  throw new StartFailure("HOLDFAST_IMAGE_ALIASES is not an object that maps names to images.", fix);
 }
 
 const isAliases = (value: unknown): value is ImageAliases =>
@@ -110,18 +125,18 @@ const isAliases = (value: unknown): value is ImageAliases =>
 function numbersFromFile(path: string | undefined): Partial<Numbers> {
   if (!path) return {};
   try {
-    return parseNumbers(readFileSync(path, "utf8"), "the file of HOLDFAST_NUMBERS_FILE");
+    return parseNumbers(readFileSync(path, "utf8"), "HOLDFAST_NUMBERS_FILE");
   } catch (error) {
     if (error instanceof StartFailure) throw error;
     throw new StartFailure(
-      `HOLDFAST_NUMBERS_FILE can't be read: ${error instanceof Error ? error.message : error}.`,
-      "Point it at a JSON file that the server may read, or unset it.",
+      `HOLDFAST_NUMBERS_FILE could not be read: ${error instanceof Error ? error.message : error}.`,
+      "Set it to a JSON file that the server can read, or unset it.",
     );
   }
 }
 
-/** A partial table of numbers. An unknown name is an error: a misspelt limit must not be a limit that isn't there. */
-export function parseNumbers(text: string, source: string): Partial<Numbers> {
+/** Parses a partial table of numbers. An unknown name is an error: a misspelt limit must not be silently ignored. */
+function parseNumbers(text: string, source: string): Partial<Numbers> {
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -135,14 +150,14 @@ export function parseNumbers(text: string, source: string): Partial<Numbers> {
   return value;
 }
 
-/** A timer that is set further ahead goes off at once. */
+/** Longest time that a Node timer supports: Node fires a longer timer immediately. */
 const LONGEST_TIMER_MS = 2_147_483_647;
 
 function checkNumber(name: string, given: unknown, source: string): void {
   if (!isNumberName(name)) {
     throw new StartFailure(
       `${source} has an unknown number "${name}".`,
-      `Known are: ${Object.keys(NUMBERS).join(", ")}.`,
+      `Known numbers: ${Object.keys(NUMBERS).join(", ")}.`,
     );
   }
   const { isRight, rule } = ruleFor(name);
@@ -151,7 +166,10 @@ function checkNumber(name: string, given: unknown, source: string): void {
 
 const isNumberName = (name: string): name is keyof Numbers => Object.hasOwn(NUMBERS, name);
 
-/** What a number may be, from its name and its default: only shares are fractions, only what is kept outlasts a timer. */
+/**
+ * Returns the check for a number and a text with its rule. A number whose default is a fraction is a share from 0 to 1.
+ * A time must not exceed the longest timer, unless it is a retention time.
+ */
 function ruleFor(name: keyof Numbers): { isRight: (given: unknown) => boolean; rule: string } {
   const usual: unknown = NUMBERS[name];
   if (typeof usual === "number" && !Number.isInteger(usual)) {

@@ -1,56 +1,71 @@
-/** The one file that knows every part: wires them, listens, recovers, and lets go again. */
+/** The composition root: connects all components, listens, recovers, and releases everything on shutdown. */
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import type { SandboxId } from "@holdfast/contract";
+import type { InstallationId, SandboxId, Stats } from "@holdfast/contract";
 import {
   checkHost,
   checkStateDir,
   createOciDriver,
-  haltSandboxes,
+  freezeAll,
   type OciMachine,
   type OciOptions,
 } from "@holdfast/drivers/oci";
 import { createEngine, type Driver, type Log, type Ports, systemClock, systemIds } from "@holdfast/engine";
 import { keeperBinaries } from "@holdfast/keeper";
-import { holdStateDirectory, openStore } from "@holdfast/store";
+import type { App } from "@holdfast/server";
+import {
+  buildHttp,
+  createLogger,
+  createScrub,
+  createWebhook,
+  Metrics,
+  ServerLog,
+  VERSION,
+} from "@holdfast/server";
+import { holdStateDirectory, prepareStore } from "@holdfast/store";
+import { ADAPTERS } from "./adapters.ts";
+import { type Addresses, addressesOf, exposureWarning } from "./addresses.ts";
 import { ensureAdminKey } from "./admin-key.ts";
 import { announce } from "./announcement.ts";
+import { BackupJob } from "./backup/backup-job.ts";
+import { holdIdentity, recordPlace, requireOwnPlace } from "./backup/place.ts";
+import { Transfers } from "./backup/transfers.ts";
 import { type Config, readConfig } from "./config.ts";
-import type { App } from "./context.ts";
-import { createScrub } from "./errors.ts";
-import { buildHttp } from "./http.ts";
-import { LogBook } from "./log-book.ts";
-import { createLogger } from "./logger.ts";
-import { Metrics } from "./metrics.ts";
+import { STOPPING, stoppedText, upText } from "./console-text.ts";
+import { requireFreePort } from "./free-port.ts";
+import { createRunKey } from "./run-key.ts";
 import { selfTest } from "./selftest.ts";
-import { closeOnSignal, endOnBugs } from "./signals.ts";
+import { findSelfTestLeftovers } from "./selftest-leftovers.ts";
+import { closeOnSignal, endOnBugs, exitOnEarlySignal } from "./signals.ts";
 import { explain, StartFailure } from "./start-failure.ts";
 import { makeStateDir } from "./state-dir.ts";
-import { VERSION } from "./version.ts";
-import { createWebhook } from "./webhook.ts";
 
 const REPOSITORY = join(import.meta.dirname, "..", "..", "..");
 
-export interface RunningServer {
+interface RunningServer {
   url: string;
+  addresses: Addresses;
   keyFile: string;
   key: string;
   driver: Driver;
-  /** Sandboxes run on; the next server finds them. */
+  /** The number of sandboxes in each status. */
+  sandboxes(): Promise<Stats["sandboxes"]>;
+  backups: BackupJob;
+  /** Stops the server. Sandboxes keep running; the next server finds them. */
   close(): Promise<void>;
 }
 
 /**
- * Starts a server, or fails having let go of everything it took. The port is taken before recovery, so that a second
- * server is told so before it touches a sandbox; until recovery is done calls are held. Tests put faults between the
- * engine and its ports with `wrap`.
+ * Starts a server. If the start fails, releases everything it acquired, and throws. The port is bound before recovery,
+ * so that a second server fails before it touches a sandbox; calls wait until recovery is done. Tests use `wrap` to
+ * inject faults between the engine and its ports.
  */
 export async function startServer(
   config: Config,
   log: Log,
   wrap: (ports: Ports) => Ports = (ports) => ports,
-  book?: LogBook,
+  serverLog?: ServerLog,
 ): Promise<RunningServer> {
   await using taken = new AsyncDisposableStack();
   checkRights();
@@ -61,20 +76,25 @@ export async function startServer(
   taken.defer(() => announcement.withdraw());
   const hold = holdStateDirectory(config.stateDir);
   taken.defer(() => hold.release());
-  book?.open(join(config.stateDir, "logs"));
-  taken.defer(() => book?.close());
-  const store = await openStore({
+  serverLog?.open(join(config.stateDir, "logs"));
+  taken.defer(() => serverLog?.close());
+  requireOwnPlace(config.stateDir);
+  const prepared = await prepareStore({
     path: join(config.stateDir, "holdfast.db"),
-    onUnreadable: (error) => log.error({ err: error }, "a record can't be read; it is kept and left out"),
+    onUnreadable: (error) => log.error({ err: error }, "skipping unreadable record (kept in the database)"),
+    onUpgrade: ({ from, to, copy }) =>
+      log.warn({ from, to, copy }, "upgraded the database; to go back to the earlier version, use the copy"),
     onFull: () => {
-      log.error({}, "the disk is full: sandboxes are halted until the database is open");
-      return haltSandboxes(config.stateDir, systemClock);
+      log.error({}, "disk full: freezing sandboxes until the database is open");
+      return freezeAll(config.stateDir, systemClock);
     },
   });
-  taken.defer(() => store.close());
+  taken.defer(() => prepared.close());
   const { stateDir, numbers, runtime } = config;
-  const { installation } = store;
-  const { driver, drives, images, journals } = await openDriver({
+  const { installation } = prepared;
+  const identity = await holdIdentity(installation);
+  taken.defer(() => identity.release());
+  const { driver } = await openDriver({
     stateDir,
     installation,
     clock: systemClock,
@@ -84,6 +104,12 @@ export async function startServer(
     ...(runtime === undefined ? {} : { runtime }),
   });
   taken.defer(() => driver.close());
+  notePlace(stateDir, installation, log);
+  await requireFreePort(config);
+  // The schema is upgraded only when everything else that a start needs is there. So if the start fails earlier, the
+  // earlier version can still open the database.
+  const store = await prepared.open();
+  taken.defer(() => store.close());
 
   const metrics = new Metrics();
   const hostPaths = [stateDir, realpathSync(stateDir), REPOSITORY, "/sys/fs/cgroup"];
@@ -95,20 +121,30 @@ export async function startServer(
     log: log.child({ part: "engine" }),
     store: metrics.watchStore(store),
     driver: metrics.watchDriver(driver),
-    drives,
-    images,
-    journals,
+    expectedLabels: config.expectedLabels,
     notifier: config.webhook === undefined ? null : createWebhook(config.webhook, { installation, scrub }),
   });
   const engine = createEngine(ports, numbers);
   taken.defer(() => engine.stop());
+  const backups = new BackupJob({
+    ...{ engine, store, stateDir, version: VERSION, clock: systemClock },
+    log: log.child({ part: "backup" }),
+  });
+  taken.defer(() => backups.stop());
+  const transfers = new Transfers({
+    ...{ engine, store, stateDir, driver, version: VERSION, clock: systemClock },
+    log: log.child({ part: "transfers" }),
+  });
+  await transfers.clear();
   const { file: keyFile, secret: key, isNew } = await ensureAdminKey(stateDir, store.keys);
-  if (isNew) log.info({ file: keyFile }, "a new admin key was made");
+  if (isNew) log.info({ file: keyFile }, "created a new admin key");
+  const runKey = createRunKey(store.keys, key);
 
   const recovered = Promise.withResolvers<void>();
   const app = buildHttp({
     engine,
-    keys: store.keys,
+    adapters: ADAPTERS,
+    keys: runKey.keys,
     log: log.child({ part: "http" }),
     numbers,
     version: VERSION,
@@ -116,20 +152,45 @@ export async function startServer(
     metrics,
     started: recovered.promise,
     hostPaths,
-    logs: book,
+    logs: serverLog,
+    backups,
+    transfers,
     imageAliases: config.imageAliases,
     previewDomain: config.previewDomain,
     linkSecret: key,
   });
   taken.defer(() => closeHttp(app, numbers.shutdownMs / 2));
   await app.listen({ host: config.host, port: config.port });
+  const addresses = addressesOf(config.host, portOf(app));
+  const url = addresses.local;
+  announcement.listening(url, runKey.secret, addresses.remote);
+  taken.defer(() => announcement.closing());
   await engine.start();
+  const removeLeftovers = await findSelfTestLeftovers(engine, log);
   recovered.resolve();
-  const url = urlOf(app, config.host);
-  announcement.serving(url);
-  log.info({ url, version: VERSION, installation, stateDir }, "serving");
+  const closing = new AbortController();
+  const removal = removeLeftovers(closing.signal);
+  taken.defer(() => {
+    closing.abort();
+    return removal;
+  });
+  log.info({ url, remote: addresses.remote, version: VERSION, installation, stateDir }, "serving");
+  const warning = exposureWarning(config.host);
+  if (warning !== null) log.warn({ urls: addresses.remote }, warning);
   const owned = taken.move();
-  return { url, keyFile, key, driver, close: () => owned.disposeAsync() };
+  const sandboxes = async () => (await engine.stats()).sandboxes;
+  return { url, addresses, keyFile, key, driver, backups, sandboxes, close: () => owned.disposeAsync() };
+}
+
+/**
+ * Records the place of the state directory. A failure is only logged, because a full disk must not prevent the start.
+ */
+function notePlace(stateDir: string, installation: InstallationId, log: Log): void {
+  try {
+    recordPlace(stateDir, installation);
+  } catch (error) {
+    log.warn({ err: error }, "the place of the state directory could not be noted");
+  }
 }
 
 function refuseSeenStateDir(stateDir: string): void {
@@ -144,46 +205,46 @@ function refuseSeenStateDir(stateDir: string): void {
 function checkRights(): void {
   if (process.getuid?.() !== 0) {
     throw new StartFailure(
-      "Holdfast must run as root: mounts, cgroups and id maps need it. Sandboxes don't get it.",
+      "Holdfast must run as root, for mounts, cgroups and id maps. Sandboxes do not run as root on the host.",
       "Start it with sudo.",
     );
   }
   try {
     keeperBinaries();
   } catch (error) {
-    const fix = "Run 'npm start', which builds it, or 'node packages/keeper/build.mjs'.";
+    const fix = "Run 'npm start', which builds the keeper, or 'node packages/keeper/build.mjs'.";
     throw new StartFailure("The keeper is not built.", fix, { cause: error });
   }
 }
 
-/** The driver; where it can't be had, what the host lacks. */
+/** Opens the driver; if that fails, the error lists what the host lacks. */
 async function openDriver(options: OciOptions): Promise<OciMachine> {
   try {
     return await createOciDriver(options);
   } catch (error) {
     const lacking = (await checkHost(options.stateDir)).filter(({ ok, required }) => required && !ok);
     const fixes = lacking.map(({ name, found, fix }) => `${fix} (${name}: ${found})`);
-    if (options.runtime) fixes.push("Unset HOLDFAST_RUNTIME, or name a runtime that starts here.");
+    if (options.runtime)
+      fixes.push("Unset HOLDFAST_RUNTIME, or set it to a runtime that works on this host.");
     const { message, fix } = explain(error);
     throw new StartFailure(message, fixes.join(" ") || fix, { cause: error });
   }
 }
 
-/** Lets requests under way finish, for a while. */
+/** Lets requests in progress finish, up to a time limit. */
 async function closeHttp(app: App, withinMs: number): Promise<void> {
   const timer = setTimeout(() => app.server.closeAllConnections(), withinMs);
   await app.close();
   clearTimeout(timer);
 }
 
-function urlOf(app: App, host: string): string {
+function portOf(app: App): number {
   const address = app.server.address();
-  const port = typeof address === "object" && address ? address.port : 0;
-  const reachable = host === "0.0.0.0" ? "127.0.0.1" : host === "::" ? "::1" : host;
-  return `http://${reachable.includes(":") ? `[${reachable}]` : reachable}:${port}`;
+  return typeof address === "object" && address ? address.port : 0;
 }
 
-async function runSelfTest(server: RunningServer): Promise<boolean> {
+/** Runs the self-test. Calls `broken` with the id of a sandbox before the self-test breaks that sandbox on purpose. */
+async function runSelfTest(server: RunningServer, broken: (id: string) => void): Promise<boolean> {
   const { url, key, driver } = server;
   const soon = () => AbortSignal.timeout(10_000);
   return selfTest({
@@ -192,8 +253,9 @@ async function runSelfTest(server: RunningServer): Promise<boolean> {
     print: (line) => console.log(line),
     keeperPid: async (id) => {
       const seen = (await driver.observe([id as SandboxId], soon())).get(id as SandboxId);
-      if (seen?.seen !== "present") throw new Error(`its keeper is ${seen?.seen ?? "unknown"}`);
-      return seen.pid;
+      broken(id);
+      if (seen?.seen !== "present") throw new Error(`the keeper is ${seen?.seen ?? "unknown"}`);
+      return driver.describe(seen.identity).pid;
     },
     remains: async (ids) => {
       const found = (await driver.list(soon())).filter(({ sandboxId }) => ids.includes(sandboxId));
@@ -208,25 +270,40 @@ async function main(): Promise<void> {
     uid: process.getuid?.() ?? 0,
     isTerminal: process.stderr.isTTY === true,
   });
-  // Helpers inherit the environment.
+  // The secret is removed from the environment, because child processes inherit it.
   delete process.env.HOLDFAST_WEBHOOK_SECRET;
-  const book = new LogBook(config.numbers);
-  const log = createLogger({ level: config.logLevel, book });
+  const serverLog = new ServerLog(config.numbers);
+  const unmentioned = new Set<string>();
+  const { logLevel: level, logFormat: format } = config;
+  const log = createLogger({ level, format, unmentioned, serverLog });
   endOnBugs(log);
-  const server = await startServer(config, log, undefined, book);
-  closeOnSignal(() => server.close(), log, config.numbers.shutdownMs);
+  if (format === "text") console.log("Starting Holdfast …");
+  const startedUp = exitOnEarlySignal();
+  const server = await startServer(config, log, undefined, serverLog);
+  startedUp();
+  const isStopping = closeOnSignal({
+    log,
+    shutdownMs: config.numbers.shutdownMs,
+    onStopping: () => console.log(STOPPING),
+    close: async () => {
+      const sandboxes = await server.sandboxes().catch(() => null);
+      await server.close();
+      return stoppedText(sandboxes);
+    },
+  });
   if (values["self-test"] && process.env.HOLDFAST_SELF_TEST !== "0") {
     console.log("\nSelf-test");
-    if (!(await runSelfTest(server))) {
-      console.error("\nThe self-test failed: this host does not keep Holdfast's promises as it is.");
-      console.error("Fix: run 'holdfast doctor', which says what is missing and how to get it.");
+    const passed = await runSelfTest(server, (id) => unmentioned.add(id));
+    // A shutdown has interrupted the self-test, and will end the process.
+    if (isStopping()) return;
+    if (!passed) {
+      console.error("\nThe self-test failed: Holdfast cannot keep its promises on this host as configured.");
+      console.error("Fix: run 'holdfast doctor', which shows what is missing and how to fix it.");
       await server.close();
       process.exit(1);
     }
   }
-  console.log(
-    `\nHoldfast is up.\n  URL   ${server.url}\n  key   ${server.keyFile}\n  docs  ${server.url}/docs\n`,
-  );
+  console.log(upText({ ...server, host: config.host }));
 }
 
 if (import.meta.main) {

@@ -1,7 +1,10 @@
-/** Where the self-test has something listen. */
+/** Port on which the self-test listens. */
 export const PORT = 8765;
 
-/** Of what images have, whichever is there: each answers every request with the same word. */
+/**
+ * A script that starts a listener with the first interpreter that the image has. Every interpreter's listener answers
+ * each request with the same word.
+ */
 export const LISTENER = `
 if command -v perl; then exec perl -MIO::Socket::INET -e '
   $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => ${PORT}, Listen => 8) or die;

@@ -1,17 +1,21 @@
 /**
- * Shows on this very machine that the promises hold, through the same HTTP API that everyone uses: a sandbox that is
- * ready serves, one that breaks says so and why, and of what was deleted nothing is left.
+ * The self-test: checks on this machine that Holdfast keeps its promises, through the same HTTP API that clients use. A
+ * ready sandbox serves, a broken one reports its failure and the cause, and a deleted one leaves nothing behind.
  */
 import type { AuditReport, Drive, Exec, Mount, Preview, Proof, Sandbox, Stats } from "@holdfast/contract";
 import { randomText } from "@holdfast/contract";
+import { SELF_TEST_LABELS, SELF_TEST_TTL_MS, selfTestName } from "./selftest-leftovers.ts";
 import { LISTENER, PORT } from "./selftest-listener.ts";
 
-export interface SelfTestParts {
+interface SelfTestParts {
   url: string;
   key: string;
-  /** The host's pid of a sandbox's keeper: what no caller is told, and breaking one on purpose needs. */
+  /**
+   * Returns the host pid of a sandbox's keeper, which the self-test kills to break a sandbox. The API does not return
+   * this pid.
+   */
   keeperPid(sandboxId: string): Promise<number>;
-  /** What the host still has of these sandboxes. */
+  /** Lists the resources of these sandboxes that remain on the host. */
   remains(sandboxIds: readonly string[]): Promise<string[]>;
   print(line: string): void;
 }
@@ -48,10 +52,10 @@ type Step = (title: string, work: () => Promise<string | undefined>) => Promise<
 async function steps(parts: SelfTestParts, api: Api, made: Sandbox[], step: Step): Promise<void> {
   const before = await api.call<Stats>("GET", "/v1/stats");
   const create = async (): Promise<Sandbox> => {
-    const name = `selftest-${randomText(8)}`;
     const sandbox = await api.call<Sandbox>("POST", "/v1/sandboxes", {
-      name,
-      labels: { purpose: "self-test" },
+      name: selfTestName(),
+      labels: SELF_TEST_LABELS,
+      lifecycle: { ttlMs: SELF_TEST_TTL_MS },
     });
     made.push(sandbox);
     expect(sandbox.status === "ready", `the status is ${sandbox.status}`);
@@ -59,65 +63,62 @@ async function steps(parts: SelfTestParts, api: Api, made: Sandbox[], step: Step
   };
   let whole = "";
   let broken = "";
-  await step("create a sandbox, proven ready", async () => {
+  await step("create a sandbox and prove it ready", async () => {
     whole = (await create()).id;
     return undefined;
   });
-  await step("run a command in it", () => runCommand(api, whole));
+  await step("run a command", () => runCommand(api, whole));
   await step("write a file and read it back", () => copyFile(api, whole));
-  await step("mount a drive in it, the same from both sides", () => shareDrive(api, whole));
-  await step("serve a port, and take its preview back", () => openPort(api, whole));
-  await step("verify it", () => verify(api, whole));
-  await step("break another one on purpose: kill its keeper", async () => {
+  await step("mount a drive, same content from both sides", () => shareDrive(api, whole));
+  await step("serve a port, then revoke its preview", () => openPort(api, whole));
+  await step("verify the sandbox", () => verify(api, whole));
+  await step("create a second sandbox and kill its keeper", async () => {
     broken = (await create()).id;
     process.kill(await parts.keeperPid(broken), "SIGKILL");
     return undefined;
   });
-  await step("its status says so, with the cause", () => seeChange(api, broken));
-  await step("delete both, absence observed", async () => {
+  await step("the status reports the failure and its cause", () => seeChange(api, broken));
+  await step("delete both and observe their absence", async () => {
     for (const id of [whole, broken]) {
       const { status } = await api.call<Sandbox>("DELETE", `/v1/sandboxes/${id}`);
       expect(status === "terminated", `the status is ${status}`);
     }
     return undefined;
   });
-  await step("nothing is left", () => seeNothingLeft(parts, api, [whole, broken], before));
-  await step("compare records with reality, both ways", () => audit(api, [whole, broken]));
+  await step("no leftovers on the host", () => seeNothingLeft(parts, api, [whole, broken], before));
+  await step("audit records against the host's state", () => audit(api, [whole, broken]));
 }
 
 async function runCommand(api: Api, id: string): Promise<string> {
   const command = "echo out; echo err >&2; exit 3";
   const exec = await api.call<Exec>("POST", `/v1/sandboxes/${id}/execs`, { command });
   expect(exec.exitCode === 3, `the exit code is ${exec.exitCode}, the status ${exec.status}`);
-  expect(exec.stdout === "out\n" && exec.stderr === "err\n", "its output did not come back");
-  return "exit code and output as they were";
+  expect(exec.stdout === "out\n" && exec.stderr === "err\n", "the output does not match");
+  return "exit code and output match";
 }
 
 async function copyFile(api: Api, id: string): Promise<string> {
   const content = randomText(100_000);
   const path = `/v1/sandboxes/${id}/files?path=/home/user/self-test.txt`;
   await api.call("PUT", path, content);
-  expect((await api.text(path)) === content, "what was read is not what was written");
+  expect((await api.text(path)) === content, "the content read back does not match");
   return "100,000 bytes";
 }
 
-/** What a file call writes to the drive is seen at its mount, where no other file is. */
+/** Checks that a file written through the drive API appears at the mount in the sandbox. */
 async function shareDrive(api: Api, id: string): Promise<string> {
-  const name = `selftest-${randomText(8)}`;
-  const { id: drive } = await api.call<Drive>("POST", "/v1/drives", {
-    name,
-    labels: { purpose: "self-test" },
-  });
+  const order = { name: selfTestName(), labels: SELF_TEST_LABELS };
+  const { id: drive } = await api.call<Drive>("POST", "/v1/drives", order);
   try {
     const content = randomText(1_000);
     await api.call("PUT", `/v1/drives/${drive}/files?path=/self-test.txt`, content);
-    const order = { drive, path: MOUNTED_AT };
-    const { state } = await api.call<Mount>("PUT", `/v1/sandboxes/${id}/mounts`, order);
+    const mount = { drive, path: MOUNTED_AT };
+    const { state } = await api.call<Mount>("PUT", `/v1/sandboxes/${id}/mounts`, mount);
     expect(state === "proven", `the mount is ${state}`);
     const seen = await api.text(`/v1/sandboxes/${id}/files?path=${MOUNTED_AT}/self-test.txt`);
-    expect(seen === content, "what is seen in the sandbox is not what is in the drive");
+    expect(seen === content, "the content in the sandbox does not match the drive");
     await api.send("DELETE", `/v1/sandboxes/${id}/mounts?path=${MOUNTED_AT}`);
-    return "mounted, proven, taken off again";
+    return "mounted, proven and unmounted";
   } finally {
     await api.send("DELETE", `/v1/drives/${drive}?force=true`);
   }
@@ -127,36 +128,38 @@ const MOUNTED_AT = "/self-test";
 
 const LISTENER_MS = 60_000;
 
-/** What listens is reached with the key and by a preview's link, and by the link no more once that is taken back. */
+/**
+ * Checks that the key and a preview link both reach a listener, and that the link no longer works once it is revoked.
+ */
 async function openPort(api: Api, id: string): Promise<string> {
   const order = { command: LISTENER, detach: true, timeoutMs: LISTENER_MS };
   const exec = await api.call<Exec>("POST", `/v1/sandboxes/${id}/execs`, order);
   if (!(await listens(api, id, exec.id)))
-    return "skipped: nothing in the image can listen (perl, node, python3)";
+    return "skipped: the image has no perl, node or python3 to listen with";
   const base = `/v1/sandboxes/${id}/previews`;
   const { name, pathUrl } = await api.call<Preview>("POST", base, { port: PORT });
   const link = new URL(pathUrl).pathname;
   const open = await api.visit(link);
-  expect(open.ok && (await open.text()) === "served", `the link was answered with ${open.status}`);
+  expect(open.ok && (await open.text()) === "served", `the link returned ${open.status}`);
   await api.send("DELETE", `${base}/${name}`);
   const { status } = await api.visit(link);
-  expect(status === 403, `the link is answered with ${status} though it was taken back`);
-  return "by key and by link";
+  expect(status === 403, `the link returned ${status} after it was revoked`);
+  return "reached by key and by link";
 }
 
-/** False where nothing does, and nothing will. */
+/** Waits until the listener answers. Returns false if the image has no interpreter that could run the listener. */
 async function listens(api: Api, id: string, execId: string): Promise<boolean> {
   const deadline = performance.now() + CHANGE_MS;
   while (performance.now() < deadline) {
     const response = await api.ask("GET", `/v1/sandboxes/${id}/ports/${PORT}/`);
-    const said = await response.text();
-    if (response.ok && said === "served") return true;
+    const body = await response.text();
+    if (response.ok && body === "served") return true;
     const { exitCode, endedAt } = await api.call<Exec>("GET", `/v1/execs/${execId}`);
     if (exitCode === 127) return false;
-    expect(endedAt === null, `what was to listen has ended with ${exitCode}`);
+    expect(endedAt === null, `the listener exited with ${exitCode}`);
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  throw new Error(`port ${PORT} was not served after ${CHANGE_MS / 1000} s`);
+  throw new Error(`port ${PORT} did not answer within ${CHANGE_MS / 1000} s`);
 }
 
 async function verify(api: Api, id: string): Promise<string> {
@@ -173,7 +176,7 @@ async function seeChange(api: Api, id: string): Promise<string> {
     if (status !== "ready" && cause) return `${status}: ${cause.message}`;
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  throw new Error(`it still called itself ready after ${CHANGE_MS / 1000} s`);
+  throw new Error(`the sandbox still reported ready after ${CHANGE_MS / 1000} s`);
 }
 
 async function seeNothingLeft(
@@ -194,16 +197,16 @@ async function seeNothingLeft(
   return "no process, mount, cgroup or directory; counters agree";
 }
 
-/** What an earlier time has left is shown and no reason to fail: the audit deals with it. */
+/** Findings about other sandboxes are reported but do not fail the self-test: the audit itself acts on them. */
 async function audit(api: Api, ids: readonly string[]): Promise<string> {
   const { complete, findings } = await api.call<AuditReport>("POST", "/v1/audit");
-  expect(complete, "what there is could not be listed");
+  expect(complete, "the audit could not list everything on the host");
   const own = findings.filter(({ sandboxId }) => sandboxId !== undefined && ids.includes(sandboxId));
   expect(own.length === 0, own.map(({ kind, message }) => `${kind}: ${message}`).join("; "));
   return `audit found ${findings.length} difference${findings.length === 1 ? "" : "s"}`;
 }
 
-/** The little of a client that this needs. */
+/** The part of an API client that the self-test needs. */
 class Api {
   readonly #url: string;
   readonly #key: string;
@@ -213,7 +216,7 @@ class Api {
     this.#key = key;
   }
 
-  /** Without the key. */
+  /** Requests without the key. */
   visit(path: string): Promise<Response> {
     return fetch(this.#url + path, { signal: AbortSignal.timeout(CALL_MS) });
   }

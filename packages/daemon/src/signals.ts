@@ -1,31 +1,64 @@
 import type { Log } from "@holdfast/engine";
 
-/** The first signal lets go in order, within a bound; the second one ends the process at once. */
-export function closeOnSignal(close: () => Promise<void>, log: Log, shutdownMs: number): void {
+interface Shutdown {
+  log: Log;
+  shutdownMs: number;
+  /** Called at the first signal. */
+  onStopping(): void;
+  /** Releases everything. Resolves with a text for the person who stopped the server. */
+  close(): Promise<string>;
+}
+
+/**
+ * Handles signals: the first starts an orderly shutdown with a time limit; the second exits at once. Returns a function
+ * that returns whether the shutdown has begun.
+ */
+export function closeOnSignal({ log, shutdownMs, onStopping, close }: Shutdown): () => boolean {
   let closing = false;
   const onSignal = (signal: string) => {
     if (closing) process.exit(1);
     closing = true;
-    log.info({ signal }, "shutting down; sandboxes go on");
+    onStopping();
+    log.info({ signal }, "shutting down; sandboxes keep running");
     setTimeout(() => {
-      log.error({ shutdownMs }, "shutdown took too long and was cut; the next start recovers");
+      log.error({ shutdownMs }, "shutdown timed out; exiting, the next start recovers");
       process.exit(1);
     }, shutdownMs).unref();
     close().then(
-      () => process.exit(0),
+      (text) => {
+        console.log(text);
+        process.exit(0);
+      },
       (error) => {
-        log.error({ err: error }, "shutdown failed; the next start recovers");
+        log.error({ err: error }, "shutdown failed; exiting, the next start recovers");
         process.exit(1);
       },
     );
   };
   process.on("SIGTERM", onSignal).on("SIGINT", onSignal);
+  return () => closing;
 }
 
-/** Everything durable is in the store, so a server that does not know what it is doing does best to end. */
+/**
+ * Exits on a signal that arrives before the server is up, and reports it. Returns a function that removes the signal
+ * handlers.
+ */
+export function exitOnEarlySignal(): () => void {
+  const exit = () => {
+    console.log("\nStopped before the server was up. Sandboxes keep running; the next start recovers.");
+    process.exit(1);
+  };
+  process.on("SIGTERM", exit).on("SIGINT", exit);
+  return () => void process.off("SIGTERM", exit).off("SIGINT", exit);
+}
+
+/**
+ * Exits on an uncaught error. The store holds all durable state, so a restart is safer than continuing in an unknown
+ * state.
+ */
 export function endOnBugs(log: Log): void {
   process.on("uncaughtException", (error, origin) => {
-    log.error({ err: error, origin }, "an error that nothing caught; the next start recovers");
+    log.error({ err: error, origin }, "uncaught error; exiting, the next start recovers");
     process.exit(1);
   });
 }

@@ -6,7 +6,7 @@ import { holdStateDirectory } from "@holdfast/store";
 import { expect, test } from "vitest";
 import { explain, StartFailure } from "./start-failure.ts";
 
-test("a port in use is named, with a way out", async () => {
+test("a port in use is named, with a fix", async () => {
   const blocker = createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => blocker.once("listening", resolve));
   const address = blocker.address();
@@ -19,7 +19,7 @@ test("a port in use is named, with a way out", async () => {
   blocker.close();
 });
 
-test("a directory that another server holds is named, with a way out", async () => {
+test("a directory held by another server is named, with a fix", async () => {
   const dir = await mkdtemp(join(tmpdir(), "holdfast-held-"));
   const hold = holdStateDirectory(dir);
   try {
@@ -34,7 +34,7 @@ test("a directory that another server holds is named, with a way out", async () 
   }
 });
 
-test("whatever else it is, there is a next step", () => {
+test("every other error has a next step", () => {
   for (const thrown of [new Error("strange"), "text", new StartFailure("a", "b"), { odd: true }]) {
     expect(explain(thrown).fix).not.toBe("");
   }

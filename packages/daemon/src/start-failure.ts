@@ -1,4 +1,6 @@
-/** The server can't start: why, and what the person who started it can do. Printed without a stack. */
+/**
+ * Reports that the server cannot start: the reason, and the fix for the person who started it. Printed without a stack.
+ */
 export class StartFailure extends Error {
   readonly fix: string;
   constructor(reason: string, fix: string, options: { cause?: unknown } = {}) {
@@ -10,20 +12,22 @@ export class StartFailure extends Error {
 
 const FIXES: Readonly<Record<string, string>> = {
   EADDRNOTAVAIL: "Set HOLDFAST_HOST to an address of this machine.",
-  EACCES: "Start as root, or set HOLDFAST_DIR and HOLDFAST_PORT to what this user may use.",
+  EACCES: "Start as root, or set HOLDFAST_DIR and HOLDFAST_PORT to values this user has access to.",
   EPERM: "Start as root.",
-  EROFS: "Set HOLDFAST_DIR to a directory that can be written.",
-  ENOSPC: "Free disk space, or set HOLDFAST_DIR to a file system that has some.",
+  EROFS: "Set HOLDFAST_DIR to a writable directory.",
+  ENOSPC: "Free disk space, or set HOLDFAST_DIR to a file system with free space.",
   ENOTDIR: "Set HOLDFAST_DIR to a directory.",
 };
 
-/** Errors of other parts that say in their message what is wrong, by name. */
+/**
+ * Fixes for errors of other components, by the name of the error's class. The messages of these errors already state
+ * the problem.
+ */
 const NAMED: Readonly<Record<string, string>> = {
   DirectoryHeld: "Stop that server, or set HOLDFAST_DIR to another directory.",
-  NewerDatabase: "Start the newer version, or set HOLDFAST_DIR to another directory.",
 };
 
-/** Whatever kept the server from starting, in words for the person who started it. */
+/** Converts any error during the start to a reason and a fix. */
 export function explain(thrown: unknown): StartFailure {
   if (thrown instanceof StartFailure) return thrown;
   if (!(thrown instanceof Error)) return explain(new Error(String(thrown)));
@@ -33,7 +37,7 @@ export function explain(thrown: unknown): StartFailure {
   const fix = own ?? NAMED[thrown.name] ?? FIXES[code];
   return new StartFailure(
     thrown.message,
-    fix ?? "Run 'holdfast doctor'; with HOLDFAST_LOG_LEVEL=debug the log says more.",
+    fix ?? "Run 'holdfast doctor', or start with HOLDFAST_LOG_LEVEL=debug for more detail.",
     { cause: thrown },
   );
 }
@@ -41,7 +45,7 @@ export function explain(thrown: unknown): StartFailure {
 function portInUse(error: Error & { address?: unknown; port?: unknown }): StartFailure {
   return new StartFailure(
     `Port ${error.port} on ${error.address} is in use.`,
-    "Stop what uses it, or set HOLDFAST_PORT to another port (0 for any free one).",
+    "Stop the program that uses it, or set HOLDFAST_PORT to another port (0 for any free port).",
     { cause: error },
   );
 }

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { StartFailure } from "./start-failure.ts";
 import { makeStateDir } from "./state-dir.ts";
 
-test("a missing state directory is made for its owner only, and an existing one kept", async () => {
+test("a missing state directory is created for its owner only, and an existing one kept", async () => {
   const dir = await mkdtemp(join(tmpdir(), "holdfast-state-"));
   const deep = join(dir, "a", "b");
   makeStateDir(deep);
@@ -17,6 +17,6 @@ test("a missing state directory is made for its owner only, and an existing one 
   await rm(dir, { recursive: true });
 });
 
-test("a directory that can't be made is a failure with a way out, not a hang", () => {
+test("a directory that cannot be created is a failure with a fix, not a hang", () => {
   expect(() => makeStateDir("/proc/nothing")).toThrow(StartFailure);
 });

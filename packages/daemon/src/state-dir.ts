@@ -3,8 +3,8 @@ import { dirname } from "node:path";
 import { StartFailure } from "./start-failure.ts";
 
 /**
- * Makes the state directory where it is missing, level by level: Node's recursive mkdir never returns where a file
- * system refuses new directories with ENOENT, as /proc does.
+ * Creates the state directory if missing, level by level: Node's recursive mkdir never returns on a file system that
+ * refuses new directories with ENOENT, as /proc does.
  */
 export function makeStateDir(stateDir: string): void {
   try {
@@ -14,8 +14,8 @@ export function makeStateDir(stateDir: string): void {
     if (!statSync(stateDir).isDirectory()) throw new Error("it is not a directory");
   } catch (error) {
     throw new StartFailure(
-      `The state directory ${stateDir} can't be used: ${error instanceof Error ? error.message : error}.`,
-      "Set HOLDFAST_DIR to a directory that can be made and written.",
+      `The state directory ${stateDir} cannot be used: ${error instanceof Error ? error.message : error}.`,
+      "Set HOLDFAST_DIR to a directory that can be created and written.",
       { cause: error },
     );
   }

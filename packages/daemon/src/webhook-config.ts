@@ -1,18 +1,18 @@
 import { readFileSync } from "node:fs";
+import type { WebhookSettings } from "@holdfast/server";
 import { StartFailure } from "./start-failure.ts";
-import type { WebhookSettings } from "./webhook.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Shorter ones can be guessed from one message. */
+/** Minimum length of the secret: a shorter one could be brute-forced from one message. */
 const SECRET_MIN_LENGTH = 16;
 
 const SECRET_FIX =
-  "Set HOLDFAST_WEBHOOK_SECRET_FILE to a file with the secret that the receiver checks signatures with, or HOLDFAST_WEBHOOK_SECRET to the secret itself.";
+  "Set HOLDFAST_WEBHOOK_SECRET_FILE to a file containing the secret that the receiver verifies signatures with, or HOLDFAST_WEBHOOK_SECRET to the secret itself.";
 
 /**
- * Where alerts are sent, and what they are signed with; undefined where nowhere. No failure quotes the URL or the
- * secret: both may be kept from who reads the log.
+ * Reads the webhook URL and its signing secret; undefined if none is configured. Error messages quote neither: readers
+ * of the log may not be allowed to see them.
  */
 export function readWebhook(env: Environment): WebhookSettings | undefined {
   const {
@@ -23,8 +23,8 @@ export function readWebhook(env: Environment): WebhookSettings | undefined {
   if (!url) {
     if (inline || file)
       throw new StartFailure(
-        "There is a secret for a webhook, and HOLDFAST_WEBHOOK_URL is not set.",
-        "Set it to where alerts are to be sent, or unset the secret.",
+        "A webhook secret is set but HOLDFAST_WEBHOOK_URL is not.",
+        "Set HOLDFAST_WEBHOOK_URL to the receiver's URL, or unset the secret.",
       );
     return undefined;
   }
@@ -35,8 +35,8 @@ function readUrl(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : null;
   if (url !== null && ["http:", "https:"].includes(url.protocol)) return url;
   throw new StartFailure(
-    "HOLDFAST_WEBHOOK_URL is not a URL of http or https.",
-    "Set it to where alerts are to be sent, such as https://alerts.example.org/holdfast.",
+    "HOLDFAST_WEBHOOK_URL is not an http or https URL.",
+    "Set it to the receiver's URL, such as https://alerts.example.org/holdfast.",
   );
 }
 
@@ -47,12 +47,12 @@ function readSecret(inline: string | undefined, file: string | undefined): strin
       "Unset one of them.",
     );
   if (!inline && !file)
-    throw new StartFailure("HOLDFAST_WEBHOOK_URL is set, and there is no secret.", SECRET_FIX);
+    throw new StartFailure("HOLDFAST_WEBHOOK_URL is set but no webhook secret is.", SECRET_FIX);
   const secret = (inline || readSecretFile(file ?? "")).trim();
   if (secret.length >= SECRET_MIN_LENGTH) return secret;
   throw new StartFailure(
     `The secret of ${inline ? "HOLDFAST_WEBHOOK_SECRET" : "HOLDFAST_WEBHOOK_SECRET_FILE"} has fewer than ${SECRET_MIN_LENGTH} characters.`,
-    "Make a longer one, such as by 'openssl rand -hex 32', and give it to the receiver too.",
+    "Generate a longer secret, for example with 'openssl rand -hex 32', and configure it in the receiver too.",
   );
 }
 
@@ -61,7 +61,7 @@ function readSecretFile(path: string): string {
     return readFileSync(path, "utf8");
   } catch (error) {
     throw new StartFailure(
-      `HOLDFAST_WEBHOOK_SECRET_FILE can't be read: ${error instanceof Error ? error.message : error}.`,
+      `HOLDFAST_WEBHOOK_SECRET_FILE could not be read: ${error instanceof Error ? error.message : error}.`,
       SECRET_FIX,
     );
   }

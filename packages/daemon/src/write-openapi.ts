@@ -1,23 +1,23 @@
-/** Prints the OpenAPI document: `node packages/server/src/openapi.ts > docs/openapi.json`. */
+/** Prints the OpenAPI document: `node packages/daemon/src/write-openapi.ts > docs/openapi.json`. */
 import { NUMBERS } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
-import { buildHttp } from "./http.ts";
-import { Metrics } from "./metrics.ts";
-import { VERSION } from "./version.ts";
+import { buildHttp, Metrics, VERSION } from "@holdfast/server";
+import { ADAPTERS } from "./adapters.ts";
 
-/** Routes are only described here, never called. */
+/** An engine that throws on any use: generating the document reads the routes without calling their handlers. */
 const uncalled = new Proxy({} as EngineApi, {
   get: (_, name) => {
-    throw new Error(`the document was about to call engine.${String(name)}`);
+    throw new Error(`generating the document must not call engine.${String(name)}`);
   },
 });
 const silence = () => {};
 const quiet: Log = { debug: silence, info: silence, warn: silence, error: silence, child: () => quiet };
 
-/** The document as it is committed, so that a change of the API shows in its review. */
+/** Generates the document that is committed to the repository, so that API changes show up in reviews. */
 export async function generate(): Promise<string> {
   await using app = buildHttp({
     engine: uncalled,
+    adapters: ADAPTERS,
     keys: { findKey: () => null },
     log: quiet,
     numbers: NUMBERS,

@@ -1,11 +1,11 @@
-/** What every driver owes of ports: part of the suite, and what other tests of ports begin with. */
+/** Port tests of the contract suite, and helpers for other tests of ports. */
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import type { Duplex } from "node:stream";
 import { finished, pipeline } from "node:stream/promises";
 import { newExecId } from "@holdfast/contract";
-import type { Driver, Instance, Link } from "@holdfast/engine";
+import type { CapabilityName, Driver, DriverCapabilities, Instance, Link } from "@holdfast/engine";
 import { describe, expect, test } from "vitest";
 
 const CALL_MS = 20_000;
@@ -13,7 +13,7 @@ const MIB = 1_048_576;
 const soon = (): AbortSignal => AbortSignal.timeout(CALL_MS);
 export const never = new AbortController().signal;
 
-/** Says back what it is told until its end, on as many connections as there are. */
+/** A Python program: a server that sends back everything it receives on each connection. */
 const ECHO = `
 import asyncio, sys
 async def echo(reader, writer):
@@ -28,7 +28,7 @@ async def main():
 asyncio.run(main())
 `;
 
-/** Runs a program of the sandbox's that says a line once it is ready. */
+/** Starts a Python program in the sandbox, and waits until it prints `ready`. */
 export async function runServer(link: Link, code: string, ...args: (string | number)[]): Promise<void> {
   const id = newExecId();
   const order = {
@@ -45,14 +45,14 @@ export async function runServer(link: Link, code: string, ...args: (string | num
   };
   await link.startExec(order, soon());
   const { records } = await link.readExec(id, { cursor: 0, maxBytes: MIB, waitMs: 15_000 }, soon());
-  const said = Buffer.concat(records.map(({ data }) => data)).toString();
-  if (said !== "ready\n") throw new Error(`the server inside said: ${said}`);
+  const output = Buffer.concat(records.map(({ data }) => data)).toString();
+  if (output !== "ready\n") throw new Error(`the server inside printed: ${output}`);
 }
 
 export const runEcho = (link: Link, port: number): Promise<void> => runServer(link, ECHO, port);
 
-/** What comes back of what is said, up to the end of it. */
-export async function said(stream: Duplex, text: string): Promise<string> {
+/** Sends the text, ends the stream, and returns everything that the other side sends back. */
+export async function exchange(stream: Duplex, text: string): Promise<string> {
   stream.end(text);
   let heard = "";
   for await (const chunk of stream) heard += chunk;
@@ -67,25 +67,26 @@ async function digest(bytes: AsyncIterable<Uint8Array>): Promise<string> {
 
 interface Given {
   driver(): Driver;
+  use<Name extends CapabilityName>(name: Name): NonNullable<DriverCapabilities[Name]>;
   launch(): Promise<Instance>;
   connect(instance: Instance): Promise<Link>;
 }
 
-export function describePorts({ driver, launch, connect }: Given): void {
+export function describePorts({ driver, use, launch, connect }: Given): void {
   describe("ports", () => {
     const dial = async (instance: Instance, port: number, signal = never) =>
-      (await driver().dial(instance, port, signal)).bytes;
+      (await use("ports").dial(instance, port, signal)).bytes;
 
-    test("one at which a program of the sandbox listens is reached, by the keeper that the link leads to", async () => {
+    test("a listening program is reached through the same keeper as the link", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await runEcho(link, 8_080);
-      const { bootId, bytes } = await driver().dial(instance, 8_080, never);
+      const { bootId, bytes } = await use("ports").dial(instance, 8_080, never);
       expect(bootId).toBe(link.keeper.bootId);
-      expect(await said(bytes, "hello")).toBe("hello");
+      expect(await exchange(bytes, "hello")).toBe("hello");
     });
 
-    test("64 MB go each way at once, byte for byte", async () => {
+    test("64 MB are transferred in both directions at once without a change", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await runEcho(link, 8_080);
@@ -100,7 +101,7 @@ export function describePorts({ driver, launch, connect }: Given): void {
       await link.ping(soon());
     }, 60_000);
 
-    test("one at which nothing listens is refused, whatever listens there on the host", async () => {
+    test("a port without a listener inside is refused, even if a program on the host listens on it", async () => {
       const instance = await launch();
       const host = createServer().listen(0, "127.0.0.1");
       await once(host, "listening");
@@ -109,19 +110,19 @@ export function describePorts({ driver, launch, connect }: Given): void {
       await new Promise((closed) => host.close(closed));
     });
 
-    test("256 streams at once are served, one more is refused, and links and commands go on", async () => {
+    test("256 concurrent streams are served, one more is refused, and links still work", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await runEcho(link, 8_080);
       const streams = await Promise.all(Array.from({ length: 256 }, () => dial(instance, 8_080)));
       await expect(dial(instance, 8_080)).rejects.toMatchObject({ reason: "limit" });
       await (await connect(instance)).ping(soon());
-      const heard = await Promise.all(streams.map((stream, index) => said(stream, `stream ${index}`)));
+      const heard = await Promise.all(streams.map((stream, index) => exchange(stream, `stream ${index}`)));
       expect(heard).toEqual(streams.map((_, index) => `stream ${index}`));
-      expect(await said(await dial(instance, 8_080), "again")).toBe("again");
+      expect(await exchange(await dial(instance, 8_080), "again")).toBe("again");
     }, 60_000);
 
-    test("a stream is cut with its signal, and with its sandbox", async () => {
+    test("a stream is cut when its signal aborts or its sandbox stops", async () => {
       const instance = await launch();
       await runEcho(await connect(instance), 8_080);
       const abort = new AbortController();
@@ -139,14 +140,14 @@ export function describePorts({ driver, launch, connect }: Given): void {
       await expect(dial(instance, 8_080)).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
     });
 
-    test("a stream of a frozen sandbox goes on when that does", async () => {
+    test("a stream of a frozen sandbox continues after the thaw", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await runEcho(link, 8_080);
       const bytes = await dial(instance, 8_080);
-      await driver().freeze(instance.sandboxId, soon());
-      const heard = said(bytes, "hello");
-      await driver().thaw(instance.sandboxId, soon());
+      await use("freezer").freeze(instance.sandboxId, soon());
+      const heard = exchange(bytes, "hello");
+      await use("freezer").thaw(instance.sandboxId, soon());
       expect(await heard).toBe("hello");
     });
   });

@@ -9,35 +9,42 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import type {
+  CapabilityName,
   Driver,
+  DriverCapabilities,
   ExecOrder,
   Instance,
   LaunchOrder,
   Link,
-  Look,
   Observation,
   ProcessSeen,
+  ProcessSnapshot,
   Usage,
 } from "@holdfast/engine";
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, type TestContext, test } from "vitest";
 import { describePorts } from "./port-suite.ts";
 
-/** One driver on a state of its own, and the few things about its world that only its maker knows. */
-export interface DriverUnderTest {
+/** A driver with its own state, and operations on its host that the driver itself does not offer. */
+interface DriverUnderTest {
   driver: Driver;
-  /** Another driver object over the same state, as a server has after a restart. */
+  /** Creates another driver object for the same state, as a restarted server does. */
   again(): Promise<Driver>;
-  /** Kills the instance's first process, as an operator or the kernel might. */
+  /** Kills the instance's PID 1, as an operator or the kernel might. */
   kill(instance: Instance): void;
-  /** Stops the instance's first process by a signal, as someone might who looks into it. */
+  /**
+   * Returns copies of the instance that no process matches: one with another start time of PID 1, and one from another
+   * boot of the host.
+   */
+  strangers(instance: Instance): Instance[];
+  /** Stops the instance's PID 1 with SIGSTOP, as a debugger might. */
   halt(instance: Instance): void;
-  /** Takes the instance's root off the host behind the driver's back. */
+  /** Unmounts the instance's root on the host, without the driver. */
   takeRootOff(instance: Instance): void;
-  /** Does to this driver's instances what a restart of the host does: what is in no file is gone, and the boot another. */
+  /** Simulates a reboot of the host for this driver's instances: only files survive, and the boot id changes. */
   reboot(): Promise<void>;
-  /** Paths of the host that must not exist inside. */
+  /** Paths of the host that must not exist inside a sandbox. */
   hidden: readonly string[];
-  /** Removes everything; fails where the driver left something. */
+  /** Removes everything. Fails if the driver left something behind. */
   dispose(): Promise<void>;
 }
 
@@ -45,7 +52,7 @@ const CALL_MS = 20_000;
 const soon = (): AbortSignal => AbortSignal.timeout(CALL_MS);
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The order for a first launch, but for what is said. */
+/** A launch order with defaults for a first launch; `changes` override them. */
 export const orderFor = (sandboxId: SandboxId, changes: Partial<LaunchOrder> = {}): LaunchOrder => ({
   sandboxId,
   name: `n${sandboxId.slice(4)}`,
@@ -56,12 +63,12 @@ export const orderFor = (sandboxId: SandboxId, changes: Partial<LaunchOrder> = {
   ...changes,
 });
 
-export interface Ran {
+interface Ran {
   exitCode: number;
   output: string;
 }
 
-/** A shell command, which is ended after a while. */
+/** An exec order for a shell command, with a timeout. */
 const commandOf = (command: string, changes: Partial<ExecOrder> = {}): ExecOrder => ({
   id: newExecId(),
   argv: ["/bin/sh", "-c", command],
@@ -76,14 +83,14 @@ const commandOf = (command: string, changes: Partial<ExecOrder> = {}): ExecOrder
   ...changes,
 });
 
-/** Starts a shell command, and does not wait for it. */
+/** Starts a shell command without waiting for its end. */
 export async function start(link: Link, command: string, changes: Partial<ExecOrder> = {}): Promise<ExecId> {
   const order = commandOf(command, changes);
   await link.startExec(order, soon());
   return order.id;
 }
 
-/** Runs a shell command through the link to its end. */
+/** Runs a shell command to its end and returns its output and exit code. */
 export async function run(
   link: Link,
   command: string,
@@ -106,7 +113,7 @@ export async function run(
   return { exitCode: exec?.exitCode ?? Number.NaN, output };
 }
 
-/** Two threads that each wait for the other's lock, and one that waits for their end. */
+/** A program in which two threads wait for each other's lock, and the main thread waits for both. */
 const DEADLOCK = `
 import threading, time
 locks = [threading.Lock(), threading.Lock()]
@@ -126,15 +133,38 @@ for _ in range(20):
 time.sleep(1000)
 `;
 
-/** What every driver owes the engine. */
+/** Members that a driver must provide for each capability that it declares. */
+const METHODS: { [Name in CapabilityName]: readonly (keyof NonNullable<DriverCapabilities[Name]>)[] } = {
+  freezer: ["freeze", "thaw"],
+  standby: ["support", "memoryBytes", "checkpoint", "restore", "discard"],
+  checkpoints: ["save", "unsave"],
+  drives: ["directories", "mount", "unmount"],
+  ports: ["dial"],
+  journals: ["read", "end", "keep", "remove", "kept", "drop"],
+  outsideView: ["measure", "inspect", "remount", "written"],
+  offlineFiles: ["files", "missing"],
+  images: ["list", "get", "import", "remove"],
+};
+
+/**
+ * Defines the tests that every driver must pass. Tests of capabilities that the driver does not declare are skipped.
+ */
 export function describeDriver(name: string, make: () => Promise<DriverUnderTest>): void {
   describe(`the ${name} driver`, () => {
     let world: DriverUnderTest;
     const ids: SandboxId[] = [];
     const links: Link[] = [];
 
+    let current: TestContext;
+    /** Returns the capability, or skips the test if the driver does not declare it. */
+    const use = <Name extends CapabilityName>(name: Name): NonNullable<DriverCapabilities[Name]> =>
+      world.driver.capabilities[name] ?? current.skip(`the driver does not declare ${name}`);
+
     beforeAll(async () => {
       world = await make();
+    });
+    beforeEach((context) => {
+      current = context;
     });
     afterEach(async () => {
       for (const link of links.splice(0)) link.close();
@@ -160,7 +190,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     };
     const observe = async (id: SandboxId): Promise<Observation> => {
       const seen = (await world.driver.observe([id], soon())).get(id);
-      if (seen === undefined) throw new Error("observe left an id out");
+      if (seen === undefined) throw new Error("observe omitted an id");
       return seen;
     };
     const untilAbsent = async (id: SandboxId): Promise<Observation> => {
@@ -174,6 +204,15 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     const thingsOf = async (id: SandboxId): Promise<string[]> =>
       (await world.driver.list(soon())).find(({ sandboxId }) => sandboxId === id)?.things ?? [];
 
+    test("each declared capability has its methods", () => {
+      for (const [name, methods] of Object.entries(METHODS)) {
+        const capability: unknown = world.driver.capabilities[name as CapabilityName];
+        if (capability === null) continue;
+        for (const method of methods)
+          expect(capability, `${name}.${method}`).toHaveProperty(method, expect.anything());
+      }
+    });
+
     test("a launched instance answers, runs commands and is seen", async () => {
       const instance = await launch();
       const link = await connect(instance);
@@ -182,18 +221,18 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       const seen = await observe(instance.sandboxId);
       expect(seen).toMatchObject({
         seen: "present",
-        pid: instance.pid,
-        startTime: instance.startTime,
+        identity: instance.identity,
         state: "running",
         oomKills: 0,
         problems: [],
       });
       expect(await thingsOf(instance.sandboxId)).not.toEqual([]);
-      const { hostBootId, keeperVersion } = world.driver;
-      expect(instance).toMatchObject({ hostBootId, keeperVersion, generation: 1 });
+      const { driver } = world;
+      expect(instance).toMatchObject({ keeperVersion: driver.keeperVersion, generation: 1 });
+      expect(driver.isOfThisBoot(instance.identity)).toBe(true);
     });
 
-    test("a launch says which step it begins", async () => {
+    test("a launch reports each step that it begins", async () => {
       const steps: string[] = [];
       const sandboxId = newSandboxId();
       ids.push(sandboxId);
@@ -201,7 +240,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(steps.slice(0, 4)).toEqual(["files", "root", "runtime", "keeper"]);
     });
 
-    test("what is found is alive as long as processes are among it", async () => {
+    test("a listed sandbox is alive as long as it has processes", async () => {
       const { sandboxId } = await launch();
       const isAlive = async () =>
         (await world.driver.list(soon())).find((found) => found.sandboxId === sandboxId)?.alive;
@@ -216,7 +255,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await observe(instance.sandboxId)).toMatchObject({ root });
     });
 
-    test.for(["", "root"])("a terminal of a sandbox's own, as '%s'", async (user) => {
+    test.for(["", "root"])("a sandbox has its own terminals, as user '%s'", async (user) => {
       const link = await connect(await launch());
       const script = 'tty; stty size; stat -c "%U %a %G" "$(tty)"; echo typed > /dev/tty; [ -t 2 ] && exit 5';
       const { exitCode, output } = await run(link, script, user, { cols: 100, rows: 30 });
@@ -226,7 +265,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(exitCode).toBe(5);
     });
 
-    test("stop ends every process and says so", async () => {
+    test("a stop ends every process and returns absent", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await run(link, "setsid sleep 1000 >/dev/null 2>&1 &");
@@ -236,7 +275,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect((await thingsOf(instance.sandboxId)).filter((thing) => thing.includes("process"))).toEqual([]);
     });
 
-    test("stop with grace ends an instance too", async () => {
+    test("a stop with a grace period ends an instance too", async () => {
       const instance = await launch();
       await connect(instance);
       expect(await world.driver.stop(instance.sandboxId, { graceMs: 50 }, soon())).toMatchObject({
@@ -254,20 +293,20 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await thingsOf(sandboxId)).toEqual([]);
     });
 
-    test("destroy refuses while processes run", async () => {
+    test("destroy is refused while processes run", async () => {
       const { sandboxId } = await launch();
       await expect(world.driver.destroy(sandboxId, soon())).rejects.toThrow();
       expect(await observe(sandboxId)).toMatchObject({ seen: "present", problems: [] });
     });
 
-    test("what was never launched is absent, and can be stopped and destroyed", async () => {
+    test("a sandbox that was never launched is absent, and can be stopped and destroyed", async () => {
       const id = newSandboxId();
       expect(await observe(id)).toMatchObject({ seen: "absent", leftovers: [] });
       expect(await world.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
       await world.driver.destroy(id, soon());
     });
 
-    test("an instance whose first process was killed is absent with leftovers, and is cleaned", async () => {
+    test("an instance whose PID 1 was killed is absent with leftovers, and can be destroyed", async () => {
       const instance = await launch();
       const link = await connect(instance);
       await run(link, "setsid sleep 1000 >/dev/null 2>&1 &");
@@ -282,10 +321,10 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     test("a frozen instance is seen as frozen, and serves again once thawed", async () => {
       const instance = await launch();
       const link = await connect(instance);
-      await world.driver.freeze(instance.sandboxId, soon());
+      await use("freezer").freeze(instance.sandboxId, soon());
       expect(await observe(instance.sandboxId)).toMatchObject({ seen: "present", state: "frozen" });
       await expect(link.ping(AbortSignal.timeout(100))).rejects.toThrow();
-      await world.driver.thaw(instance.sandboxId, soon());
+      await use("freezer").thaw(instance.sandboxId, soon());
       await link.ping(soon());
       expect(await observe(instance.sandboxId)).toMatchObject({ state: "running", problems: [] });
     });
@@ -296,26 +335,26 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       const link = await connect(instance);
       world.halt(instance);
       await expect.poll(() => observe(sandboxId), { timeout: 5_000 }).toMatchObject({ state: "stopped" });
-      await world.driver.freeze(sandboxId, soon());
+      await use("freezer").freeze(sandboxId, soon());
       expect(await observe(sandboxId)).toMatchObject({ state: "frozen" });
-      await world.driver.thaw(sandboxId, soon());
+      await use("freezer").thaw(sandboxId, soon());
       expect(await observe(sandboxId)).toMatchObject({ state: "running", problems: [] });
       expect(await run(link, "echo on")).toEqual({ exitCode: 0, output: "on\n" });
-      await world.driver.thaw(sandboxId, soon());
+      await use("freezer").thaw(sandboxId, soon());
     });
 
     test("an instance that is stopped by a signal while it is frozen serves again once thawed", async () => {
       const instance = await launch();
       const { sandboxId } = instance;
       const link = await connect(instance);
-      await world.driver.freeze(sandboxId, soon());
+      await use("freezer").freeze(sandboxId, soon());
       world.halt(instance);
-      await world.driver.thaw(sandboxId, soon());
+      await use("freezer").thaw(sandboxId, soon());
       expect(await run(link, "echo on")).toEqual({ exitCode: 0, output: "on\n" });
       expect(await observe(sandboxId)).toMatchObject({ state: "running", problems: [] });
     });
 
-    test("a root that was taken off the host is put back, and goes with the sandbox", async () => {
+    test("a root that was unmounted on the host is mounted again, and removed with the sandbox", async () => {
       const instance = await launch();
       const { sandboxId } = instance;
       const link = await connect(instance);
@@ -324,7 +363,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       world.takeRootOff(instance);
       expect(await observe(sandboxId)).toMatchObject({ root: null, problems: [{ code: "root_unmounted" }] });
       for (let i = 0; i < 2; i++) {
-        await world.driver.remount(sandboxId, soon());
+        await use("outsideView").remount(sandboxId, soon());
         expect(await observe(sandboxId)).toMatchObject({ seen: "present", root, problems: [] });
       }
       expect(await run(link, "echo after >> /root/a; cat /root/a", "root")).toMatchObject({
@@ -332,94 +371,109 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       });
       expect(await link.probe(soon())).toMatchObject({ root });
       await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
-      const { files, close } = await world.driver.files(sandboxId, soon());
+      const { files, close } = await use("offlineFiles").files(sandboxId, soon());
       expect(await files.stat("/root/a", { follow: false }, soon())).toMatchObject({ sizeBytes: 13 });
       await close();
       await world.driver.destroy(sandboxId, soon());
       expect(await thingsOf(sandboxId)).toEqual([]);
     });
 
-    test("nothing is put back of what does not live", async () => {
+    test("a remount without a running instance is refused", async () => {
       const { sandboxId } = await launch();
       await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
-      await expect(world.driver.remount(sandboxId, soon())).rejects.toThrow(/instance/);
-      await expect(world.driver.remount(newSandboxId(), soon())).rejects.toThrow(/instance/);
+      await expect(use("outsideView").remount(sandboxId, soon())).rejects.toThrow(/instance/);
+      await expect(use("outsideView").remount(newSandboxId(), soon())).rejects.toThrow(/instance/);
     });
 
     test("a frozen instance can be stopped", async () => {
       const instance = await launch();
       await run(await connect(instance), "setsid sleep 1000 >/dev/null 2>&1 &");
-      await world.driver.freeze(instance.sandboxId, soon());
+      await use("freezer").freeze(instance.sandboxId, soon());
       expect(await world.driver.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({
         seen: "absent",
       });
     });
 
-    test("memory goes to disk and comes back frozen, where the driver says so", async ({ skip }) => {
+    test("memory is written to disk and restored frozen, if the driver supports it", async ({ skip }) => {
       const { driver } = world;
-      if (driver.standby.kind !== "memory") return skip(driver.standby.why ?? "");
+      const { kind, why } = use("standby").support;
+      if (kind !== "memory") return skip(why ?? "");
       const first = await launch();
       const { sandboxId } = first;
       await run(await connect(first), "echo kept > /dev/shm/note");
       for (const link of links.splice(0)) link.close();
-      await driver.freeze(sandboxId, soon());
-      const checkpoint = await driver.checkpoint({ sandboxId, generation: 1, id: newCheckpointId() }, soon());
-      expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: first.pid });
+      await use("freezer").freeze(sandboxId, soon());
+      const checkpoint = await use("standby").checkpoint(
+        { sandboxId, generation: 1, id: newCheckpointId() },
+        soon(),
+      );
+      expect(await observe(sandboxId)).toMatchObject({
+        seen: "present",
+        state: "frozen",
+        identity: first.identity,
+      });
       await driver.stop(sandboxId, { graceMs: 0 }, soon());
       const { name, image, resources } = orderFor(sandboxId);
       const order = { sandboxId, name, image, resources, checkpoint };
-      const second = await driver.restore({ ...order, generation: 2 }, soon());
-      expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: second.pid });
-      await driver.thaw(sandboxId, soon());
+      const second = await use("standby").restore({ ...order, generation: 2 }, soon());
+      expect(await observe(sandboxId)).toMatchObject({
+        seen: "present",
+        state: "frozen",
+        identity: second.identity,
+      });
+      await use("freezer").thaw(sandboxId, soon());
       expect((await run(await connect(second), "cat /dev/shm/note")).output).toBe("kept\n");
-      await driver.discard(sandboxId, null, soon());
+      await use("standby").discard(sandboxId, null, soon());
       await driver.stop(sandboxId, { graceMs: 0 }, soon());
-      await expect(driver.restore({ ...order, generation: 3 }, soon())).rejects.toMatchObject({
+      await expect(use("standby").restore({ ...order, generation: 3 }, soon())).rejects.toMatchObject({
         code: "checkpoint_missing",
       });
     });
 
-    test("a kept command is started again, also after its memory came back where the driver has that", async () => {
+    test("a supervised command is restarted, also after a restore if the driver supports it", async () => {
       const { driver } = world;
       const instance = await launch();
       const { sandboxId } = instance;
       const row = newExecId();
       const script = "until rm /tmp/end 2>/dev/null; do sleep 0.05; done; echo ended; exit 1";
       const order = commandOf(script, { id: `${row}-1` as ExecId, timeoutMs: 0 });
-      /** Ends the run that is under way, and waits until the keeper has seen it. */
+      /** Ends the current run of the process, and waits until the keeper has noticed the end. */
       const endRun = async (link: Link, number: number) => {
         await expect
-          .poll(() => link.listKept(soon()), { timeout: CALL_MS })
+          .poll(() => link.listSupervised(soon()), { timeout: CALL_MS })
           .toMatchObject([{ execId: `${row}-${number}`, state: "running", restarts: number - 1 }]);
         await run(link, "touch /tmp/end");
         await expect
-          .poll(() => link.listKept(soon()), { timeout: CALL_MS })
+          .poll(() => link.listSupervised(soon()), { timeout: CALL_MS })
           .toMatchObject([{ state: "waiting" }]);
       };
       const link = await connect(instance);
-      await link.keepExec(order, { on: "failure", max: 3, backoffMs: 1_500 }, soon());
+      await link.superviseExec(order, { on: "failure", max: 3, backoffMs: 1_500 }, soon());
       await endRun(link, 1);
       await endRun(link, 2);
-      if (driver.standby.kind !== "memory") return;
+      if (driver.capabilities.standby?.support.kind !== "memory") return;
       for (const open of links.splice(0)) open.close();
-      await driver.freeze(sandboxId, soon());
-      const checkpoint = await driver.checkpoint({ sandboxId, generation: 1, id: newCheckpointId() }, soon());
+      await use("freezer").freeze(sandboxId, soon());
+      const checkpoint = await use("standby").checkpoint(
+        { sandboxId, generation: 1, id: newCheckpointId() },
+        soon(),
+      );
       await driver.stop(sandboxId, { graceMs: 0 }, soon());
       const { name, image, resources } = orderFor(sandboxId);
       const sleeping = { sandboxId, name, image, resources, checkpoint, generation: 2 };
-      const second = await driver.restore(sleeping, soon());
-      await driver.thaw(sandboxId, soon());
+      const second = await use("standby").restore(sleeping, soon());
+      await use("freezer").thaw(sandboxId, soon());
       const later = await connect(second);
       await endRun(later, 3);
       const runs = (await later.listExecs(soon())).filter(({ id }) => id.startsWith(row));
       expect(runs.map(({ state, exitCode }) => [state, exitCode])).toEqual(Array(3).fill(["exited", 1]));
     });
 
-    test("files of a sandbox without an instance can be read, and what only an instance has is refused", async () => {
+    test("files of a sandbox without an instance can be read, except those that only an instance has", async () => {
       const { sandboxId } = await launch();
       const { driver } = world;
       await driver.stop(sandboxId, { graceMs: 0 }, soon());
-      const { files, close } = await driver.files(sandboxId, soon());
+      const { files, close } = await use("offlineFiles").files(sandboxId, soon());
       const { entries } = await files.list("/home", { limit: 10 }, soon());
       expect(entries).toMatchObject([{ name: "user", stat: { kind: "directory", uid: 1000 } }]);
       await expect(files.stat("/proc/1/status", { follow: true }, soon())).rejects.toMatchObject({
@@ -434,14 +488,13 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await next.recover(instance, soon())).toEqual(instance);
       const link = await connect(instance, next);
       expect(await run(link, "echo still here")).toEqual({ exitCode: 0, output: "still here\n" });
-      const stranger = { ...instance, startTime: "1" };
-      expect(await next.recover(stranger, soon())).toBeNull();
-      expect(await next.recover({ ...instance, hostBootId: "another" }, soon())).toBeNull();
+      for (const stranger of world.strangers(instance))
+        expect(await next.recover(stranger, soon())).toBeNull();
       expect(await next.stop(instance.sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
       await next.destroy(instance.sandboxId, soon());
     });
 
-    test("files are not made where some of an earlier instance are", async () => {
+    test("a first launch is refused if files of an earlier instance exist", async () => {
       const { sandboxId } = await launch();
       await expect(world.driver.launch(orderFor(sandboxId), soon())).rejects.toMatchObject({
         code: "launch_failed",
@@ -451,23 +504,23 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     });
 
     for (const resources of [{}, { diskMb: 64 }] as const) {
-      const kind = "diskMb" in resources ? "with a disk of its own" : "without a disk of its own";
+      const kind = "diskMb" in resources ? "with its own disk" : "without its own disk";
 
-      test.for(["a stop", "a death", "a restart of the host"])(
-        `an instance is launched again on the files of the last, ${kind}, after %s`,
+      test.for(["a stop", "a kill", "a reboot of the host"])(
+        `an instance is launched again on the files of the last one, ${kind}, after %s`,
         async (end) => {
           const first = await launch(resources);
           const command = "rm /etc/services; echo mine > /root/a; ln /root/a /root/b; chmod 4711 /root/a";
           expect(await run(await connect(first), command, "root")).toMatchObject({ exitCode: 0 });
-          if (end === "a restart of the host") await world.reboot();
-          else if (end === "a death") world.kill(first);
+          if (end === "a reboot of the host") await world.reboot();
+          else if (end === "a kill") world.kill(first);
           else await world.driver.stop(first.sandboxId, { graceMs: 0 }, soon());
           expect(await untilAbsent(first.sandboxId)).toMatchObject({ seen: "absent" });
           const second = await restart(first);
           expect(second).toMatchObject({ sandboxId: first.sandboxId, generation: 2 });
           expect(await observe(first.sandboxId)).toMatchObject({
             seen: "present",
-            pid: second.pid,
+            identity: second.identity,
             oomKills: 0,
           });
           const link = await connect(second);
@@ -484,7 +537,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         },
       );
 
-      test(`a restart of the host leaves nothing that can't be removed, ${kind}`, async () => {
+      test(`the remains of an instance can be removed after a reboot of the host, ${kind}`, async () => {
         const first = await launch(resources);
         await world.reboot();
         const before = { ...first, hostBootId: "an earlier boot" };
@@ -511,7 +564,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       });
     }
 
-    test("the next instance does not answer for what the kernel killed in the last", async () => {
+    test("OOM kills of the last instance are not counted for the next one", async () => {
       const first = await launch({ memoryMb: 64 });
       await run(await connect(first), "head -c 300000000 /dev/zero | tail -c 200000000 | wc -c");
       const seen = await observe(first.sandboxId);
@@ -521,7 +574,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await observe(first.sandboxId)).toMatchObject({ seen: "present", oomKills: 0 });
     });
 
-    test("a restart without the files of an earlier instance is refused, and makes none", async () => {
+    test("a restart without the files of an earlier instance is refused, and creates none", async () => {
       const sandboxId = newSandboxId();
       const order = orderFor(sandboxId, { generation: 2, restart: true });
       await expect(world.driver.launch(order, soon())).rejects.toMatchObject({
@@ -531,14 +584,18 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await thingsOf(sandboxId)).toEqual([]);
     });
 
-    test("a restart beside a living instance is refused, and leaves that alone", async () => {
+    test("a restart beside a living instance is refused, and leaves the instance unchanged", async () => {
       const first = await launch();
       await expect(restart(first)).rejects.toMatchObject({ cause: { code: "launch_files" } });
-      expect(await observe(first.sandboxId)).toMatchObject({ seen: "present", pid: first.pid, problems: [] });
+      expect(await observe(first.sandboxId)).toMatchObject({
+        seen: "present",
+        identity: first.identity,
+        problems: [],
+      });
       expect(await run(await connect(first), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
     });
 
-    test("a full disk of its own stops a sandbox's writing, and nothing else", async () => {
+    test("a sandbox's full disk blocks its writes, and nothing else", async () => {
       const [full, neighbour] = await Promise.all([
         launch({ diskMb: 48, memoryMb: 64 }),
         launch({ diskMb: 48 }),
@@ -553,10 +610,10 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await observe(full.sandboxId)).toMatchObject({ problems: [] });
     });
 
-    test("what a sandbox writes is counted, whoever of it has ended since", async () => {
+    test("bytes that a sandbox wrote are counted, including those of processes that have ended", async () => {
       const instance = await launch();
       const id = instance.sandboxId;
-      const written = async () => (await world.driver.written([id], soon())).get(id) ?? Number.NaN;
+      const written = async () => (await use("outsideView").written([id], soon())).get(id) ?? Number.NaN;
       const link = await connect(instance);
       const write =
         "i=0; while [ $i -lt 500 ]; do printf %010000d 0; i=$((i+1)); done > /root/a; exec sleep 1000";
@@ -568,16 +625,16 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         expect(await written()).toBeGreaterThanOrEqual(before);
       }
       const unknown = newSandboxId();
-      expect(await world.driver.written([unknown], soon())).toEqual(new Map([[unknown, 0]]));
+      expect(await use("outsideView").written([unknown], soon())).toEqual(new Map([[unknown, 0]]));
     });
 
     const usageOf = async (id: SandboxId): Promise<Usage> => {
-      const usage = (await world.driver.measure([id], soon())).get(id);
-      if (usage === undefined) throw new Error("measure left an id out");
+      const usage = (await use("outsideView").measure([id], soon())).get(id);
+      if (usage === undefined) throw new Error("measure omitted an id");
       return usage;
     };
 
-    test("what a sandbox uses is measured", async () => {
+    test("the resource usage of a sandbox is measured", async () => {
       const [busy, idle] = await Promise.all([launch({ cpus: 0.5 }), launch()]);
       const id = busy.sandboxId;
       const before = await usageOf(id);
@@ -601,15 +658,15 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         );
       };
       await expect.poll(grown, { timeout: 15_000 }).toBe(true);
-      const both = await world.driver.measure([id, idle.sandboxId, newSandboxId()], soon());
+      const both = await use("outsideView").measure([id, idle.sandboxId, newSandboxId()], soon());
       expect([...both.keys()]).toEqual([id, idle.sandboxId]);
       expect(both.get(idle.sandboxId)).toMatchObject({ processes: 1, pidsRefused: 0, disk: null });
       expect(both.get(idle.sandboxId)?.cpuMs).toBeLessThan(both.get(id)?.cpuMs ?? 0);
-      await world.driver.freeze(id, soon());
+      await use("freezer").freeze(id, soon());
       expect((await usageOf(id)).processes).toBe(4);
     });
 
-    test("forks that a limit refused are counted", async () => {
+    test("forks that the limit on processes refused are counted", async () => {
       const { sandboxId, ...instance } = await launch({ pids: 16 });
       const link = await connect({ sandboxId, ...instance });
       await run(link, "for i in $(seq 1 40); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
@@ -617,7 +674,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect((await usageOf(sandboxId)).pidsRefused).toBeGreaterThan(0);
     });
 
-    test("a disk of its own is measured, and is full when commands find it so", async () => {
+    test("a sandbox's own disk is measured, and counts as full when commands can't write to it", async () => {
       const instance = await launch({ diskMb: 48 });
       const shareOf = async () => {
         const { disk } = await usageOf(instance.sandboxId);
@@ -631,10 +688,10 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       await expect.poll(shareOf, { timeout: 15_000 }).toBeLessThan(0.3);
     });
 
-    const inspect = (id: SandboxId): Promise<Look> => world.driver.inspect(id, soon());
+    const inspect = (id: SandboxId): Promise<ProcessSnapshot> => use("outsideView").inspect(id, soon());
     const python = (link: Link, code: string): Promise<ExecId> =>
       start(link, "", { argv: ["/usr/bin/python3", "-c", code] });
-    /** The process of an exec that was started last, once it is as expected. */
+    /** Returns an assertion that polls for the most recently started process of an exec. */
     const seenIn = (id: SandboxId, execId: ExecId) => {
       const find = async (): Promise<ProcessSeen | undefined> =>
         (await inspect(id)).processes.findLast((process) => process.execId === execId);
@@ -650,7 +707,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         { on: "fifo", bounded: false, what: "/tmp/a" },
       ],
       [
-        "a FIFO without another end",
+        "opening a FIFO without a writer",
         "mkfifo /tmp/b; exec cat /tmp/b",
         { on: "fifo", bounded: false, what: null },
       ],
@@ -662,7 +719,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       ],
       ["a stopped process", "kill -STOP $$", { on: "stopped", bounded: false }],
     ] as const;
-    test.for(WAITING)("%s is seen from outside as what it is", async ([, command, wait]) => {
+    test.for(WAITING)("the wait of %s is recognised from outside", async ([, command, wait]) => {
       const instance = await launch();
       const exec = await start(await connect(instance), command);
       await seenIn(instance.sandboxId, exec).toMatchObject({ waits: [{ threads: 1, ...wait }] });
@@ -687,13 +744,16 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         [{ on: "socket", bounded: false }],
       ],
     ] as const;
-    test.for(PROGRAMS)("%s is seen from outside with its threads", async ([, code, waits]) => {
-      const instance = await launch();
-      const exec = await python(await connect(instance), code);
-      await seenIn(instance.sandboxId, exec).toMatchObject({ waits });
-    });
+    test.for(PROGRAMS)(
+      "the waits of all threads of %s are recognised from outside",
+      async ([, code, waits]) => {
+        const instance = await launch();
+        const exec = await python(await connect(instance), code);
+        await seenIn(instance.sandboxId, exec).toMatchObject({ waits });
+      },
+    );
 
-    test("those that ended and nobody asked about are seen with their parent", async () => {
+    test("zombie processes are listed with their parent", async () => {
       const instance = await launch();
       const exec = await python(await connect(instance), ZOMBIES);
       const zombies = async () =>
@@ -711,7 +771,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         });
     });
 
-    test("a process is told by its numbers inside, its own words and its exec", async () => {
+    test("a process is listed with its pid inside, its command line and its exec", async () => {
       const instance = await launch();
       const link = await connect(instance);
       const exec = await start(link, "env -i sleep 4321; :");
@@ -721,14 +781,19 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
         (await link.processes(soon())).map(({ pid, parent }) => [pid, parent]),
       );
       const [keeper, shell, sleeper] = processes;
-      expect(keeper).toMatchObject({ pid: 1, parent: 0, execId: "", startTime: instance.startTime });
+      expect(keeper).toMatchObject({
+        pid: 1,
+        parent: 0,
+        execId: "",
+        startTime: expect.stringMatching(/^\d+$/),
+      });
       expect(shell).toMatchObject({ execId: exec, threads: 1, waits: [{ on: "child" }] });
       expect(sleeper).toMatchObject({ parent: shell?.pid, execId: exec, state: "S" });
       expect(sleeper?.rssBytes).toBeGreaterThan(0);
       expect(sleeper?.faults).toBeGreaterThan(0);
     });
 
-    test("what processes do shows from one look to the next", async () => {
+    test("processor time and system calls of a process grow between inspections", async () => {
       const instance = await launch();
       const exec = await start(await connect(instance), "while read line; do :; done < /dev/zero");
       const one = async () => {
@@ -740,7 +805,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       await expect.poll(async () => (await one())?.calls ?? 0, { timeout: 15_000 }).toBeGreaterThan(before);
     });
 
-    test("processes are seen of an instance that is frozen, and of one whose keeper is stopped", async () => {
+    test("processes of a frozen instance, and of one with a stopped keeper, are listed", async () => {
       const instance = await launch();
       const { sandboxId } = instance;
       const exec = await start(await connect(instance), "exec sleep 1000");
@@ -754,7 +819,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
             { execId: exec, waits: [{ on: "sleep" }] },
           ],
         });
-      await world.driver.freeze(sandboxId, soon());
+      await use("freezer").freeze(sandboxId, soon());
       const { processes } = await inspect(sandboxId);
       expect(processes).toMatchObject([
         { pid: 1, waits: [{ on: "frozen", bounded: false, threads: 1 }] },
@@ -762,7 +827,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       ]);
     });
 
-    test("of a great many processes some are seen, and that there are more", async () => {
+    test("a long process list is cut and marked as truncated", async () => {
       const instance = await launch({ pids: 800 });
       const link = await connect(instance);
       await run(link, "for i in $(seq 1 600); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
@@ -771,7 +836,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(processes.length).toBe(512);
     });
 
-    test("an instance that is gone, or never was, has no processes", async () => {
+    test("the process list of an instance that ended or never existed is empty", async () => {
       const { sandboxId } = await launch();
       await world.driver.stop(sandboxId, { graceMs: 0 }, soon());
       for (const id of [sandboxId, newSandboxId()])
@@ -792,7 +857,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await thingsOf(id)).toEqual([]);
     });
 
-    test("a stop overtakes the launch", async () => {
+    test("a stop supersedes a launch in progress", async () => {
       const launched = launch().catch((error: unknown) => error);
       const id = ids.at(-1) as SandboxId;
       await pause(10);
@@ -802,12 +867,12 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await thingsOf(id)).toEqual([]);
     });
 
-    test("an image that is not there is refused by name of the error", async () => {
+    test("a launch from a missing image fails with image_not_found", async () => {
       const order = orderFor(newSandboxId(), { image: "nope" });
       await expect(world.driver.launch(order, soon())).rejects.toMatchObject({ code: "image_not_found" });
     });
 
-    test("a command that wants more memory than allowed is killed; keeper and neighbour go on", async () => {
+    test("a command that exceeds the memory limit is killed; keeper and other sandboxes keep running", async () => {
       const [hog, neighbour] = await Promise.all([launch({ memoryMb: 64 }), launch({ memoryMb: 64 })]);
       const [link, other] = await Promise.all([connect(hog), connect(neighbour)]);
       const { exitCode } = await run(link, "head -c 300000000 /dev/zero | tail -c 200000000 | wc -c; exit 9");
@@ -819,7 +884,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect(await observe(neighbour.sandboxId)).toMatchObject({ oomKills: 0 });
     });
 
-    test("a fork bomb stays within its limit and can be ended", async () => {
+    test("a fork bomb stays within the limit on processes and can be ended", async () => {
       const instance = await launch({ pids: 32 });
       const link = await connect(instance);
       await run(link, "for i in $(seq 1 200); do sleep 1000 >/dev/null 2>&1 & done; exit 0");
@@ -831,14 +896,14 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       });
     });
 
-    test("a busy loop gets no more processor than its share", async () => {
+    test("a busy loop gets no more processor time than its limit", async () => {
       const link = await connect(await launch({ cpus: 0.2 }));
       const script = "timeout 1 sh -c 'while :; do :; done'; cut -d' ' -f16,17 /proc/$$/stat";
       const ticks = (await run(link, script)).output.trim().split(" ").map(Number);
       expect(ticks.reduce((sum, each) => sum + each, 0)).toBeLessThan(60);
     });
 
-    test.for(["", "root"])("as '%s' nothing of the host is visible inside", async (user) => {
+    test.for(["", "root"])("nothing of the host is visible inside, as user '%s'", async (user) => {
       const link = await connect(await launch());
       const paths = ["/etc/shadow", ...world.hidden];
       for (const path of paths) expect(await run(link, `ls -d ${path}`, user)).toMatchObject({ exitCode: 2 });
@@ -847,7 +912,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       expect((await link.processes(soon())).length).toBeLessThan(8);
     });
 
-    test("root inside can neither mount, nor make namespaces, nor load code into the kernel", async () => {
+    test("root inside can't mount, create namespaces, write kernel parameters or change devices", async () => {
       const link = await connect(await launch());
       expect((await run(link, "mount -t tmpfs x /mnt", "root")).exitCode).not.toBe(0);
       expect((await run(link, "unshare -r true", "root")).exitCode).not.toBe(0);
@@ -861,7 +926,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       });
     });
 
-    test("the control directory's mount runs nothing, and holds neither devices nor privileges", async () => {
+    test("the control directory is mounted noexec, nosuid and nodev", async () => {
       const link = await connect(await launch());
       const { output } = await run(link, "grep ' /.holdfast/control ' /proc/self/mountinfo", "root");
       expect(output.split(" ")[5]?.split(",")).toEqual(
@@ -869,14 +934,14 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       );
     });
 
-    test("what only the whole machine has a number of is bounded, or not there", async () => {
+    test("resources with a limit for the whole host are limited for each sandbox", async () => {
       const link = await connect(await launch());
       const { output } = await run(link, "cat /proc/self/mountinfo /proc/sys/kernel/shm_rmid_forced");
       expect(output).toMatch(/ devpts .*max=256/);
       expect(output.trimEnd().endsWith("\n1")).toBe(true);
     });
 
-    test("the network is loopback, up, and nothing else", async () => {
+    test("the network has only a loopback interface, which is up", async () => {
       const link = await connect(await launch());
       const { output } = await run(link, "tail -n +3 /proc/net/dev | cut -d: -f1; cat /proc/net/fib_trie");
       expect(output.trim().split("\n")[0]?.trim()).toBe("lo");
@@ -899,9 +964,9 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       );
     });
 
-    describePorts({ driver: () => world.driver, launch, connect });
+    describePorts({ driver: () => world.driver, use, launch, connect });
 
-    test("capacity is measured, not made up", async () => {
+    test("capacity is plausible", async () => {
       const found = await world.driver.capacity(soon());
       expect(found.cpus).toBeGreaterThan(0);
       expect(found.memoryFreeBytes).toBeGreaterThan(0);

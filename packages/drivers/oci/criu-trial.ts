@@ -7,49 +7,59 @@ import {
   newCheckpointId,
   newSandboxId,
 } from "@holdfast/contract";
-import type { Driver } from "@holdfast/engine";
-import { namesIn } from "./checkpoints.ts";
-import { type Criu, type CriuOptions, findCriu } from "./criu-binary.ts";
+import type { StandbySupport } from "@holdfast/engine";
+import { type Criu, type CriuOptions, findCriu } from "./checkpoint/find-criu.ts";
 import { OciDriver } from "./driver.ts";
-import { LaunchStepError } from "./launch-step.ts";
-import type { CriuOnHost, Machine } from "./machine.ts";
-import { readRecord, type StandbyRecord, writeRecord } from "./record.ts";
-import { StandbyStepError } from "./standby-step.ts";
+import { namesIn } from "./files/checkpoint-files.ts";
+import type { CriuOnHost, Machine } from "./machine/machine.ts";
+import { readRecord, type StandbyRecord, writeRecord } from "./machine/sandbox-notes.ts";
+import { LaunchStepError, StandbyStepError } from "./machine/step-errors.ts";
+import { describeOutside, isOutsideNamespace } from "./proc/hierarchies.ts";
 
 const TRIAL_MS = 60_000;
 const PROBE_MS = 30_000;
+/**
+ * Version of the trial. It is increased when the driver launches, dumps or restores differently, so that a trial that
+ * failed earlier is repeated.
+ */
+const TRIAL_VERSION = 2;
 const RUN = "/run";
 const KERNEL_FILE = "criu.kdat";
 const TMPFS_MAGIC = 0x0102_1994;
 
-type Standby = Driver["standby"];
-
 /**
- * A machine with a CRIU that was seen to bring memory back here, or with none. Kernels differ in what CRIU needs of them, and
- * no question to it answers what one round trip does. Tries are remembered for as long as neither CRIU, nor the runtime, nor
- * the running kernel change.
+ * Finds a CRIU that works on this host, and returns the machine with it, or without CRIU if none works. Kernels differ
+ * in their support for CRIU, and only a trial shows whether memory can be dumped and restored. The result is remembered
+ * until CRIU, the runtime, the keeper or the running kernel changes.
  */
 export async function chooseStandby(
   machine: Machine,
   options: CriuOptions,
-): Promise<{ machine: Machine; standby: Standby }> {
+): Promise<{ machine: Machine; standby: StandbySupport }> {
   const found = await findCriu(options);
   if (!("path" in found)) return { machine, standby: filesOnly(`${found.missing}. ${found.fix}`) };
+  const outside = machine.facts.hierarchies.find(isOutsideNamespace);
+  if (outside !== undefined) return { machine, standby: filesOnly(describeOutside(outside)) };
   const able = { ...machine, criu: await prepareCriu(machine, found) };
   const failure = await remembered(able, found, () => tryStandby(able));
   if (failure === null) return { machine: able, standby: { kind: "memory", why: null } };
-  return { machine, standby: filesOnly(`CRIU ${found.version} did not bring memory back: ${failure}`) };
+  return {
+    machine,
+    standby: filesOnly(`CRIU ${found.version} failed to dump and restore memory in a trial: ${failure}`),
+  };
 }
 
-const filesOnly = (why: string): Standby => ({ kind: "files", why });
+const filesOnly = (why: string): StandbySupport => ({ kind: "files", why });
 
+/** Returns the remembered result of the trial, or runs the trial and remembers its result. */
 async function remembered(
   { layout, facts, keeper }: Machine,
   criu: Criu,
   act: () => Promise<string | null>,
 ): Promise<string | null> {
   const file = join(layout.criu, "trial.json");
-  const key = JSON.stringify([facts.bootId, criu, facts.runtime, keeper.version]);
+  const conditions = [facts.bootId, criu, facts.runtime, keeper.version, facts.hierarchies];
+  const key = JSON.stringify([TRIAL_VERSION, ...conditions]);
   const known = readRecord(file) as StandbyRecord | null | "unreadable";
   if (known !== null && known !== "unreadable" && known.key === key) return known.failure;
   const failure = await act();
@@ -58,8 +68,9 @@ async function remembered(
 }
 
 /**
- * CRIU looks at the kernel for long before it does anything, and keeps what it found in /run where that is in memory.
- * Elsewhere that is kept here, per boot, and given to it.
+ * Prepares the cache of CRIU's findings about the kernel, since probing the kernel takes CRIU a long time. CRIU itself
+ * keeps this cache in /run if that is a tmpfs. On other hosts the cache is stored in the state directory, per boot, and
+ * mounted for CRIU.
  */
 async function prepareCriu({ layout, facts, porter }: Machine, criu: Criu): Promise<CriuOnHost> {
   if (statfsSync(RUN).type === TMPFS_MAGIC) return { ...criu, runFile: undefined };
@@ -79,7 +90,7 @@ async function prepareCriu({ layout, facts, porter }: Machine, criu: Criu): Prom
   return { ...criu, runFile };
 }
 
-/** Sends an instance to disk, brings it back, sees it answer, and removes it. Null where all of that worked. */
+/** Dumps an instance to disk, restores it, connects to it and removes it. Returns the failure, or null on success. */
 async function tryStandby(machine: Machine): Promise<string | null> {
   const driver = new OciDriver(machine, { kind: "memory", why: null });
   const sandboxId = newSandboxId();

@@ -3,21 +3,21 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { checkHost } from "./doctor.ts";
-import { testMachine } from "./testing.ts";
+import { testMachine } from "./testing/test-machine.ts";
 
-test("a host on which sandboxes run has everything that is required", async () => {
+test("a host on which sandboxes run passes all required checks", async () => {
   const machine = await testMachine();
   const checks = await checkHost(machine.stateDir);
   await machine.dispose();
   expect(checks.filter(({ required, ok }) => required && !ok)).toEqual([]);
-  expect(checks.find(({ name }) => name === "container runtime")?.found).toContain("was seen to start");
+  expect(checks.find(({ name }) => name === "container runtime")?.found).toContain("is proven to work");
 });
 
-test("what is missing comes with what to do about it", async () => {
+test("every failed check has a fix", async () => {
   for (const { ok, fix } of await checkHost()) expect(fix === "").toBe(ok);
 });
 
-/** Makes doctor see one CRIU only, a stand-in that says this. */
+/** Makes the doctor find only one CRIU: a stub that reports this version. */
 function onlyCriu(version: string): string {
   const directory = mkdtempSync(join(tmpdir(), "holdfast-criu-"));
   const path = join(directory, "criu");
@@ -33,7 +33,7 @@ function onlyCriu(version: string): string {
 
 const memoryStandby = async () => (await checkHost()).find(({ name }) => name === "memory standby");
 
-test("it is said that memory standby works, and with which criu", async () => {
+test("working memory standby is reported, with the CRIU that is used", async () => {
   const path = onlyCriu("4.2.1");
   expect(await memoryStandby()).toEqual({
     name: "memory standby",
@@ -44,10 +44,10 @@ test("it is said that memory standby works, and with which criu", async () => {
   });
 });
 
-test("it is said why memory standby doesn't work, and what to do for it", async () => {
+test("missing memory standby is reported, with the reason and a fix", async () => {
   const path = onlyCriu("3.17.1");
   const check = await memoryStandby();
   expect(check).toMatchObject({ ok: false, required: false });
-  expect(check?.found).toContain(`only files: ${path} is of version 3.17.1`);
+  expect(check?.found).toContain(`only files: ${path} has version 3.17.1`);
   expect(check?.fix).toContain("version 4 or newer");
 });

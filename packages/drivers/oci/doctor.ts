@@ -1,31 +1,39 @@
 import { existsSync, readFileSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { hierarchyWith, limitsSwap, NEEDED_CONTROLLERS, readHierarchies } from "./cgroup.ts";
-import { findCriu } from "./criu-binary.ts";
-import { missingForDisks } from "./disk.ts";
-import { describeClaim, freeRange, overlapping, readClaims, rememberedRange } from "./ids.ts";
-import { INOTIFY_WANTED, inotifyInstances } from "./kernel.ts";
-import { factsFile, idsFile } from "./layout.ts";
-import { readBootId } from "./processes.ts";
-import { type RuntimeRecord, readRecord } from "./record.ts";
-import { findBinary, versionOf } from "./runtime.ts";
+import { findCriu } from "./checkpoint/find-criu.ts";
+import { missingForDisks } from "./files/disk.ts";
+import { describeClaim, freeRange, overlapping, readClaims, rememberedRange } from "./machine/id-range.ts";
+import { factsFile, idsFile } from "./machine/layout.ts";
+import { findBinary, versionOf } from "./machine/runtime.ts";
+import { type RuntimeRecord, readRecord } from "./machine/sandbox-notes.ts";
+import { INOTIFY_WANTED, inotifyInstances } from "./machine/sysctls.ts";
+import {
+  describeOutside,
+  hierarchyWith,
+  isOutsideNamespace,
+  limitsSwap,
+  NEEDED_CONTROLLERS,
+  readHierarchies,
+} from "./proc/hierarchies.ts";
+import { readMounts, sharesMounts } from "./proc/mount-table.ts";
+import { readBootId } from "./proc/proc-files.ts";
 
-/** One thing that this machine must have, or that is good to know. */
+/** Result of one check of this host. */
 export interface HostCheck {
   name: string;
   ok: boolean;
-  /** Where false, sandboxes work without it. */
+  /** Whether sandboxes need this check to succeed. */
   required: boolean;
   found: string;
-  /** What to do where it isn't ok; empty otherwise. */
+  /** How to fix a failed check; empty if it is ok. */
   fix: string;
 }
 
 interface Finding {
   ok: boolean;
   found: string;
-  /** Where what to do depends on what was found. */
+  /** A fix for this finding, used instead of the check's general fix. */
   fix?: string;
 }
 
@@ -53,10 +61,13 @@ async function runtimes(stateDir: string): Promise<Finding> {
   if (found.length === 0) return finding(false, "neither crun nor runc");
   const proven = knownRuntime(stateDir);
   const words = found.map((each) => each.found);
-  return finding(true, [...words, ...(proven === null ? [] : [`${proven} was seen to start`])].join(", "));
+  return finding(true, [...words, ...(proven === null ? [] : [`${proven} is proven to work`])].join(", "));
 }
 
-/** What a server on this state directory found to start, since the machine came up. */
+/**
+ * Returns the runtime with which a server on this state directory has started a trial instance since the host booted;
+ * null if there is none.
+ */
 function knownRuntime(stateDir: string): string | null {
   const known = readRecord(factsFile(stateDir)) as RuntimeRecord | null | "unreadable";
   if (known === null || known === "unreadable" || !known.key.includes(readBootId())) return null;
@@ -70,14 +81,33 @@ function controllers(): Finding {
   if (missing.length > 0) return finding(false, `missing: ${missing.join(", ")}`);
   const versions = new Set(hierarchies.map(({ version }) => version));
   const kind = versions.size === 2 ? "hybrid" : versions.has(1) ? "v1" : "v2";
-  return finding(true, `${kind}: ${where.map(({ name, at }) => `${name} on v${at?.version}`).join(", ")}`);
+  const roots = new Set(where.flatMap(({ at }) => (at === undefined || at.root === "/" ? [] : [at.root])));
+  const below = roots.size === 0 ? "" : `; below the cgroup ${[...roots].join(", ")}, as in a container`;
+  return finding(
+    true,
+    `${kind}: ${where.map(({ name, at }) => `${name} on v${at?.version}`).join(", ")}${below}`,
+  );
 }
 
+/**
+ * Reports whether mounts of the host propagate. Both answers are ok: the runtime gets private copies of the mounts, so
+ * propagation does not affect sandboxes or their standby.
+ */
+const propagation = (): Finding => {
+  const isShared = sharesMounts(readMounts());
+  return finding(true, isShared ? "shared; sandboxes get private mounts" : "private");
+};
+
 async function memoryStandby(): Promise<Finding> {
+  const outside = readHierarchies().find(isOutsideNamespace);
+  if (outside !== undefined)
+    return { ok: false, found: "no, only files", fix: sentenceOf(describeOutside(outside)) };
   const criu = await findCriu();
   if ("missing" in criu) return { ok: false, found: `no, only files: ${criu.missing}`, fix: criu.fix };
   return finding(true, `works, with criu ${criu.version} (${criu.path})`);
 }
+
+const sentenceOf = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
 
 function userNamespaces(): Finding {
   const max = Number(read("/proc/sys/user/max_user_namespaces") || 0);
@@ -95,13 +125,16 @@ const overlay = (): Finding => {
   return finding(known, known ? "in the kernel" : "not in the kernel");
 };
 
-/** Those that the state directory's files belong to, or the first that are free. */
+/** Checks the id range that the state directory's files belong to, or the first free range. */
 function ids(stateDir: string): Finding {
   const claims = readClaims();
   const range = rememberedRange(idsFile(stateDir)) ?? freeRange(claims);
   const claim = overlapping(range, claims);
   if (claim !== undefined) return finding(false, describeClaim(range, claim));
-  return finding(true, `${range.base} to ${range.base + range.count - 1}, claimed by nobody else`);
+  return finding(
+    true,
+    `${range.base} to ${range.base + range.count - 1}, claimed by no other user of this host`,
+  );
 }
 
 const seccomp = (): Finding => {
@@ -125,7 +158,7 @@ const questions = (stateDir: string): Question[] => [
   {
     name: "sandbox ids",
     required: true,
-    fix: "Take the range that overlaps out of /etc/subuid and /etc/subgid, or use a new state directory.",
+    fix: "Remove the overlapping range from /etc/subuid and /etc/subgid, or use a new state directory.",
     look: () => ids(stateDir),
   },
   { name: "overlay", required: true, fix: "Load it with 'modprobe overlay'.", look: overlay },
@@ -169,12 +202,13 @@ const questions = (stateDir: string): Question[] => [
   {
     name: "inotify instances",
     required: false,
-    fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it. A server raises it when it starts, where it may.`,
+    fix: `Raise the sysctl fs.inotify.max_user_instances to ${INOTIFY_WANTED} or more: all sandboxes share it. The server raises it at its start if the host allows that.`,
     look: () => {
       const max = inotifyInstances();
       return finding(max >= INOTIFY_WANTED, String(max));
     },
   },
+  { name: "mount propagation", required: false, fix: "", look: propagation },
   { name: "memory standby", required: false, fix: "Install CRIU 4 or newer.", look: memoryStandby },
   {
     name: "runsc",
@@ -185,8 +219,8 @@ const questions = (stateDir: string): Question[] => [
 ];
 
 /**
- * What `holdfast doctor` shows. Whether a runtime really starts is known only by starting one: `createOciDriver` does
- * that and says why not.
+ * Runs the checks that `holdfast doctor` shows. Only a trial shows whether a runtime really works: `createOciDriver`
+ * starts an instance and reports why it failed.
  */
 export async function checkHost(stateDir = tmpdir()): Promise<HostCheck[]> {
   return Promise.all(

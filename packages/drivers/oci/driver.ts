@@ -3,85 +3,127 @@ import {
   type Capacity,
   type Checkpoint,
   type CheckpointOrder,
+  type Checkpoints,
   type Driver,
+  type DriverCapabilities,
+  type DriveSupport,
   type FileAccess,
   type Found,
+  type Freezer,
   type Instance,
+  type InstanceIdentity,
+  KeyedSerialQueue,
   type LaunchOrder,
   type Link,
   LinkLost,
-  type Look,
+  type MemoryStandby,
   type MountOrder,
   type Observation,
+  type OfflineFiles,
+  type OutsideView,
+  type PortDialing,
   type PortStream,
+  type ProcessSnapshot,
   type RestoreOrder,
   type SaveOrder,
+  type StandbySupport,
   type Usage,
 } from "@holdfast/engine";
 import { connectKeeper, dialKeeper } from "@holdfast/keeper";
-import { capacity } from "./capacity.ts";
-import { checkpoint } from "./checkpoint.ts";
-import { discard } from "./checkpoints.ts";
-import { endCriu } from "./criu-run.ts";
-import { destroy } from "./destroy.ts";
-import { Dials } from "./dials.ts";
-import { mountDrive, unmountDrive } from "./drive-mounts.ts";
-import { inspect } from "./inspect.ts";
-import { launch } from "./launch.ts";
-import { list } from "./list.ts";
-import type { Machine } from "./machine.ts";
-import { measure } from "./measure.ts";
-import { readMounts } from "./mounts.ts";
-import { observeOne } from "./observe.ts";
-import { readCgroups, readLiving } from "./processes.ts";
-import { remount } from "./remount.ts";
-import { restore } from "./restore.ts";
-import { save } from "./save.ts";
-import { openFiles } from "./sleeping-files.ts";
-import { unstageDrives } from "./staged-drives.ts";
-import { stop } from "./stop.ts";
-import { thaw } from "./thaw.ts";
-import { inTurns } from "./turns.ts";
-import { Written } from "./written.ts";
+import { save } from "./checkpoint/copy-checkpoint.ts";
+import { checkpoint } from "./checkpoint/dump.ts";
+import { openFiles } from "./checkpoint/offline-files.ts";
+import { restore } from "./checkpoint/restore.ts";
+import { endCriu } from "./checkpoint/run-criu.ts";
+import { mountDrive, unmountDrive } from "./drives/drive-mounts.ts";
+import { OciDrives } from "./drives/drives.ts";
+import { unstageDrives } from "./drives/staged-drives.ts";
+import { discard } from "./files/checkpoint-files.ts";
+import { missingFiles } from "./files/missing-files.ts";
+import { noteWritePaths } from "./files/write-paths.ts";
+import { OciJournals } from "./journals/journals.ts";
+import { launch } from "./launch/launch.ts";
+import { capacity } from "./machine/capacity.ts";
+import { instanceOf, readIdentity } from "./machine/instance-identity.ts";
+import type { ImagesOnDisk, Machine } from "./machine/machine.ts";
+import { BytesWritten } from "./observe/bytes-written.ts";
+import { inspect } from "./observe/inspect.ts";
+import { listMarked } from "./observe/list-marked.ts";
+import { measure } from "./observe/measure.ts";
+import { ObservationMemory } from "./observe/observation-memory.ts";
+import { observeOne } from "./observe/observe.ts";
+import { PortStreams } from "./observe/port-streams.ts";
+import { Operations } from "./operations.ts";
+import { errnoOf } from "./proc/errno.ts";
+import { inTurns } from "./proc/in-batches.ts";
+import { readMounts } from "./proc/mount-table.ts";
+import { readCgroups, readLiving } from "./proc/proc-files.ts";
+import { destroy } from "./stop/destroy.ts";
+import { remount } from "./stop/remount.ts";
+import { stop } from "./stop/stop.ts";
+import { thaw } from "./stop/thaw.ts";
 
-/** A keeper listens within milliseconds of its launch; one that lives and doesn't listen by then has another problem. */
+/** Maximum wait after a launch until the keeper listens. It usually listens within milliseconds. */
 const LISTEN_MS = 3_000;
 const LISTEN_POLL_MS = 2;
 
-/** Something that makes or needs processes of one sandbox. */
-interface Undertaking {
-  /** Ends it at once, for what is about to remove all that it works on. */
-  abort: AbortController;
-  /** Ends it as soon as that does no harm. */
-  ease: AbortController;
-  done: Promise<unknown>;
-}
-
-/** How long a dump that an earlier server began may go on. */
+/** Maximum wait for the end of a dump that an earlier server began. */
 const HELPERS_MS = 15_000;
 
 /**
- * Runs instances on this machine. The container runtime launches them and is not asked again: from then on a pid with its
- * start time, the cgroups and the mount table are the truth, so no tool's state file can stand between an instance and
- * its end.
+ * Runs instances on this machine. The container runtime launches them and is not consulted again: from then on a pid
+ * with its start time, the cgroups and the mount table are the source of truth, so a stale state file of a tool can't
+ * prevent an instance from being ended.
  */
-export class OciDriver implements Driver {
+export class OciDriver
+  implements Driver, Freezer, MemoryStandby, Checkpoints, PortDialing, OutsideView, OfflineFiles
+{
   readonly name = "oci";
-  readonly standby: Driver["standby"];
+  readonly support: StandbySupport;
+  readonly capabilities: DriverCapabilities;
+  readonly drives: OciDrives;
+  readonly journals: OciJournals;
+  readonly images: ImagesOnDisk;
+  /** Reads the images on disk again, after an import has added one. */
+  readonly reloadImages: () => void;
   readonly #machine: Machine;
-  readonly #written: Written;
-  readonly #dials = new Dials();
-  readonly #underway = new Map<SandboxId, Undertaking>();
-  readonly #mounting = new Map<SandboxId, Promise<unknown>>();
+  readonly #written: BytesWritten;
+  readonly #streams = new PortStreams();
+  readonly #seen = new ObservationMemory();
+  readonly #operations = new Operations();
+  readonly #mounting = new KeyedSerialQueue<SandboxId>();
 
-  constructor(machine: Machine, standby: Driver["standby"]) {
+  constructor(machine: Machine, support: StandbySupport) {
+    const { layout, porter, idBase } = machine;
     this.#machine = machine;
-    this.standby = standby;
-    this.#written = new Written(machine.cgroups);
+    this.support = support;
+    this.#written = new BytesWritten(machine.cgroups);
+    this.drives = new OciDrives(machine);
+    this.journals = new OciJournals({ layout, porter, idBase });
+    this.images = machine.images;
+    this.reloadImages = () => machine.images.reload();
+    const { drives: directories, journals, images } = this;
+    const mount: DriveSupport["mount"] = (...given) => this.mount(...given);
+    const unmount: DriveSupport["unmount"] = (...given) => this.unmount(...given);
+    this.capabilities = {
+      freezer: this,
+      standby: this,
+      checkpoints: this,
+      drives: { directories, mount, unmount },
+      ports: this,
+      journals,
+      outsideView: this,
+      offlineFiles: this,
+      images,
+    };
   }
 
-  get hostBootId(): string {
-    return this.#machine.facts.bootId;
+  isOfThisBoot(identity: InstanceIdentity): boolean {
+    return readIdentity(identity).hostBootId === this.#machine.facts.bootId;
+  }
+
+  describe(identity: InstanceIdentity): { pid: number } {
+    return { pid: readIdentity(identity).pid };
   }
 
   get keeperVersion(): string {
@@ -93,20 +135,20 @@ export class OciDriver implements Driver {
   }
 
   async launch(order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
-    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
-      launch(this.#machine, order, AbortSignal.any([eased, overtaken])),
+    return this.#operations.run(order.sandboxId, signal, async (ended, superseded) =>
+      instanceOf(await launch(this.#machine, order, AbortSignal.any([ended, superseded]))),
     );
   }
 
   checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint> {
-    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
-      this.#dials.without(order.sandboxId, () => checkpoint(this.#machine, order, eased, overtaken)),
+    return this.#operations.run(order.sandboxId, signal, (ended, superseded) =>
+      this.#streams.without(order.sandboxId, () => checkpoint(this.#machine, order, ended, superseded)),
     );
   }
 
   restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
-    return this.#undertake(order.sandboxId, signal, (eased, overtaken) =>
-      restore(this.#machine, order, AbortSignal.any([eased, overtaken])),
+    return this.#operations.run(order.sandboxId, signal, async (ended, superseded) =>
+      instanceOf(await restore(this.#machine, order, AbortSignal.any([ended, superseded]))),
     );
   }
 
@@ -116,9 +158,9 @@ export class OciDriver implements Driver {
   }
 
   save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }> {
-    return this.#undertake(order.sandboxId, signal, (eased, overtaken) => {
-      const saving = () => save(this.#machine, order, eased, overtaken);
-      return order.kind === "memory" ? this.#dials.without(order.sandboxId, saving) : saving();
+    return this.#operations.run(order.sandboxId, signal, (ended, superseded) => {
+      const saving = () => save(this.#machine, order, ended, superseded);
+      return order.kind === "memory" ? this.#streams.without(order.sandboxId, saving) : saving();
     });
   }
 
@@ -136,21 +178,36 @@ export class OciDriver implements Driver {
     return openFiles(this.#machine, id, signal);
   }
 
+  async missing(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, string | null>> {
+    const seen = new Map<SandboxId, string | null>();
+    const mounts = readMounts();
+    for await (const id of inTurns(ids, signal)) {
+      try {
+        seen.set(id, missingFiles(this.#machine, id, mounts));
+      } catch (error) {
+        this.#machine.log.warn({ sandboxId: id, errno: errnoOf(error) }, "files could not be looked for");
+      }
+    }
+    return seen;
+  }
+
   async recover(instance: Instance, signal: AbortSignal): Promise<Instance | null> {
-    const { facts, cgroups, clock } = this.#machine;
-    // A dump that an earlier server began would freeze the instance once more at its end.
+    const { cgroups, clock } = this.#machine;
+    // If an earlier server began a dump, that dump freezes the instance again at its end. So this waits until the dump
+    // has ended.
     const end = clock.now() + HELPERS_MS;
     while (cgroups.helpers(instance.sandboxId).length > 0 && clock.now() < end) {
       await clock.sleep(LISTEN_POLL_MS, signal);
     }
     await endCriu(this.#machine, instance.sandboxId);
     await unstageDrives(this.#machine, instance.sandboxId);
-    if (instance.hostBootId !== facts.bootId) return null;
-    if (readLiving(instance.pid)?.startTime !== instance.startTime) return null;
-    const path = cgroups.path(instance.sandboxId);
-    const isMarked = (readCgroups(instance.pid) ?? "").split("\n").some((line) => line.endsWith(`:${path}`));
-    // The very process that was launched, outside its cgroups: alive, and not where it can be ended safely.
-    if (!isMarked) throw new Error("the instance is not in its cgroups");
+    if (!this.isOfThisBoot(instance.identity)) return null;
+    const { pid, startTime } = readIdentity(instance.identity);
+    if (readLiving(pid)?.startTime !== startTime) return null;
+    // A process outside its sandbox's cgroups can't be ended safely, so it is not accepted as the instance.
+    if (!cgroups.hasMember(instance.sandboxId, readCgroups(pid) ?? ""))
+      throw new Error("the instance is not in its cgroups");
+    noteWritePaths(this.#machine, instance.sandboxId);
     return instance;
   }
 
@@ -161,7 +218,7 @@ export class OciDriver implements Driver {
   }
 
   async dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream> {
-    const ended = this.#dials.begin(instance.sandboxId, signal);
+    const ended = this.#streams.begin(instance.sandboxId, signal);
     const options = { ...this.#keeperOf(instance), port };
     return this.#reach(instance, ended, () => dialKeeper(options, ended));
   }
@@ -171,12 +228,13 @@ export class OciDriver implements Driver {
     return { socketPath: layout.sandbox(sandbox).socket, installation, sandbox, generation };
   }
 
-  /** Tries until the keeper listens, or has a place for one more. */
+  /** Retries `attempt` for at most LISTEN_MS, until the keeper listens and accepts another connection. */
   async #reach<Reached>(
-    { pid, startTime }: Instance,
+    { identity }: Instance,
     signal: AbortSignal,
     attempt: () => Promise<Reached>,
   ): Promise<Reached> {
+    const { pid, startTime } = readIdentity(identity);
     const { clock } = this.#machine;
     const end = clock.now() + LISTEN_MS;
     for (;;) {
@@ -193,28 +251,32 @@ export class OciDriver implements Driver {
   async observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>> {
     const seen = new Map<SandboxId, Observation>();
     const mounts = readMounts();
-    for await (const id of inTurns(ids, signal)) seen.set(id, observeOne(this.#machine, id, mounts));
+    for await (const id of inTurns(ids, signal))
+      seen.set(id, observeOne(this.#machine, id, mounts, this.#seen));
     return seen;
   }
 
   list(signal: AbortSignal): Promise<Found[]> {
-    return list(this.#machine, signal);
+    return listMarked(this.#machine, signal);
   }
 
   measure(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Usage>> {
     return measure(this.#machine, ids, signal);
   }
 
-  inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+  inspect(id: SandboxId, signal: AbortSignal): Promise<ProcessSnapshot> {
     return inspect(this.#machine, id, signal);
   }
 
-  /** What is about to be removed must not be put back: a stop overtakes it, like a launch. */
+  /**
+   * Mounts the root again. A stop aborts a remount, as it aborts a launch, so that the remount can't mount anything
+   * after the stop.
+   */
   remount(id: SandboxId, signal: AbortSignal): Promise<void> {
-    return this.#inTurn(id, async () => {
-      if (this.#underway.has(id)) throw new Error("something else is being done with the instance");
-      await this.#undertake(id, signal, (eased, overtaken) =>
-        remount(this.#machine, id, AbortSignal.any([eased, overtaken])),
+    return this.#afterMounts(id, async () => {
+      if (this.#operations.has(id)) throw new Error("another operation on the instance is in progress");
+      await this.#operations.run(id, signal, (ended, superseded) =>
+        remount(this.#machine, id, AbortSignal.any([ended, superseded])),
       );
     });
   }
@@ -232,76 +294,42 @@ export class OciDriver implements Driver {
   }
 
   mount(order: MountOrder, signal: AbortSignal): Promise<void> {
-    return this.#inTurn(order.sandboxId, () => mountDrive(this.#machine, order, signal));
+    return this.#afterMounts(order.sandboxId, () => mountDrive(this.#machine, order, signal));
   }
 
   unmount(id: SandboxId, path: string, options: { keepClosed: boolean }, signal: AbortSignal): Promise<void> {
-    return this.#inTurn(id, () => {
+    return this.#afterMounts(id, () => {
       signal.throwIfAborted();
       return unmountDrive(this.#machine, id, path, options);
     });
   }
 
-  /** Mounts of one sandbox one after the other, whoever has given up waiting for one: an unmount finds what a mount made. */
-  #inTurn<Result>(id: SandboxId, act: () => Promise<Result>): Promise<Result> {
-    const turn = (this.#mounting.get(id) ?? Promise.resolve()).then(act);
-    const over = turn
-      .catch(() => undefined)
-      .then(() => {
-        if (this.#mounting.get(id) === over) this.#mounting.delete(id);
-      });
-    this.#mounting.set(id, over);
-    return turn;
+  /**
+   * Runs the mount operations of one sandbox one after the other. An operation whose caller stopped waiting still runs
+   * to its end, so an unmount always finds the result of the mount before it.
+   */
+  #afterMounts<Result>(id: SandboxId, act: () => Promise<Result>): Promise<Result> {
+    return this.#mounting.run(id, act);
   }
 
   async stop(id: SandboxId, options: { graceMs: number }, signal: AbortSignal): Promise<Observation> {
-    await this.#overtake(id, signal);
-    this.#dials.cut(id, "the sandbox is being stopped");
+    await this.#operations.supersede(id, signal);
+    this.#streams.cut(id, "the sandbox is being stopped");
+    this.#seen.forget(id);
     return stop(this.#machine, id, options.graceMs, signal);
   }
 
   async destroy(id: SandboxId, signal: AbortSignal): Promise<void> {
-    await this.#overtake(id, signal);
+    await this.#operations.supersede(id, signal);
     await destroy(this.#machine, id, signal);
     this.#written.forget(id);
+    this.#seen.forget(id);
   }
 
-  /** Instances run on; what is under way is broken off. */
+  /** Ends the operations in progress as soon as that is safe. Instances keep running. */
   async close(): Promise<void> {
-    const all = [...this.#underway.values()];
-    for (const { ease } of all) ease.abort(new Error("the driver was closed"));
-    await Promise.all(all.map(({ done }) => done));
+    await this.#operations.end(new Error("the driver was closed"));
     this.#machine.porter.close();
     this.#machine.cgroups.removeParent();
-  }
-
-  /** One at a time for each sandbox: a new one overtakes that before it. */
-  async #undertake<Result>(
-    id: SandboxId,
-    signal: AbortSignal,
-    act: (eased: AbortSignal, overtaken: AbortSignal) => Promise<Result>,
-  ): Promise<Result> {
-    await this.#overtake(id, signal);
-    const abort = new AbortController();
-    const ease = new AbortController();
-    const result = act(AbortSignal.any([signal, ease.signal]), abort.signal);
-    const undertaking = { abort, ease, done: result.catch(() => {}) };
-    this.#underway.set(id, undertaking);
-    try {
-      return await result;
-    } finally {
-      if (this.#underway.get(id) === undertaking) this.#underway.delete(id);
-    }
-  }
-
-  /** What is under way for this sandbox must not go on making what is about to be removed. */
-  async #overtake(id: SandboxId, signal: AbortSignal): Promise<void> {
-    const undertaking = this.#underway.get(id);
-    if (undertaking === undefined) return;
-    undertaking.abort.abort(new Error("it was overtaken"));
-    const { promise: aborted, reject } = Promise.withResolvers<never>();
-    const abort = () => reject(signal.reason);
-    signal.addEventListener("abort", abort, { once: true });
-    await Promise.race([undertaking.done, aborted]).finally(() => signal.removeEventListener("abort", abort));
   }
 }

@@ -20,12 +20,13 @@ import {
 } from "@holdfast/contract";
 import { type Instance, type Observation, systemClock } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { Cgroups, readHierarchies } from "./cgroup.ts";
-import { createOciDriver } from "./create.ts";
-import { HELPER_MARK, helperMark } from "./marked.ts";
-import { readLiving } from "./processes.ts";
-import { killSpawners, silent, type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../contract-suite/suite.ts";
+import { createOciDriver } from "./open-driver.ts";
+import { Cgroups } from "./proc/cgroup.ts";
+import { readHierarchies } from "./proc/hierarchies.ts";
+import { HELPER_MARK, helperMark } from "./proc/marked-processes.ts";
+import { readLiving } from "./proc/proc-files.ts";
+import { killSpawners, processOf, silent, type TestMachine, testMachine } from "./testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -50,7 +51,7 @@ const observe = async (): Promise<Observation | undefined> =>
   (await machine.driver.observe([id], soon())).get(id);
 const place = (name: string) => join(machine.stateDir, "sandboxes", id, name);
 
-test("a root that was unmounted behind our back is reported, and is cleaned all the same", async () => {
+test("a root that was unmounted from outside is reported, and can be cleaned up", async () => {
   await launch();
   execFileSync("umount", ["-l", place("root")]);
   expect(await observe()).toMatchObject({
@@ -60,7 +61,7 @@ test("a root that was unmounted behind our back is reported, and is cleaned all 
   });
 });
 
-test("something mounted over the root is reported as a root that is not there", async () => {
+test("a mount over the root is reported as an unmounted root", async () => {
   await launch();
   execFileSync("mount", ["-t", "tmpfs", "cover", place("root")]);
   expect(await observe()).toMatchObject({ root: null, problems: [{ code: "root_unmounted" }] });
@@ -68,27 +69,26 @@ test("something mounted over the root is reported as a root that is not there", 
 
 test("a keeper stopped by a signal is reported", async () => {
   const instance = await launch();
-  process.kill(instance.pid, "SIGSTOP");
+  process.kill(processOf(instance).pid, "SIGSTOP");
   await expect
     .poll(observe, { timeout: 5_000 })
     .toMatchObject({ seen: "present", state: "stopped", problems: [{ code: "keeper_stopped" }] });
 });
 
-test("a link to an instance that fell silent is over after the silence that was configured", async () => {
+test("a link to a silent instance is closed after the configured time", async () => {
   const { driver } = await machine.again({ heartbeatMs: 100, deadMs: 500 });
   const link = await driver.connect(await launch(), soon());
   const patience = AbortSignal.timeout(NUMBERS.linkDeadMs / 2);
   await driver.freeze(id, soon());
-  const waited = new Promise((resolve) =>
-    patience.addEventListener("abort", () => resolve("waited in vain")),
-  );
-  expect(await Promise.race([link.closed, waited])).not.toBe("waited in vain");
+  const waited = new Promise((resolve) => patience.addEventListener("abort", () => resolve("timed out")));
+  expect(await Promise.race([link.closed, waited])).not.toBe("timed out");
 });
 
-test("an instance whose launch was never answered is found by its cgroups", async () => {
-  const { pid, startTime } = await launch();
+test("an instance whose launch never completed is found by its cgroups", async () => {
+  const { identity } = await launch();
+  const { pid } = machine.driver.describe(identity);
   rmSync(place("instance.json"));
-  expect(await observe()).toMatchObject({ seen: "present", pid, startTime, problems: [] });
+  expect(await observe()).toMatchObject({ seen: "present", identity, problems: [] });
   expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
   expect(readLiving(pid)).toBeNull();
 });
@@ -101,13 +101,13 @@ test("a helper that outlived its server is listed and ended", async () => {
   onTestFinished(() => void process.kill(-(helper.pid ?? 0), "SIGKILL"));
   const found = async () =>
     (await machine.driver.list(soon())).find(({ sandboxId }) => sandboxId === id)?.things;
-  // A process has its environment a moment after it was started.
+  // The environment of a new process becomes readable a moment after its start.
   await expect.poll(found, { timeout: 15_000 }).toEqual([`helper process ${helper.pid}`]);
   await machine.driver.stop(id, { graceMs: 0 }, soon());
   await ended;
 });
 
-test("a helper that a dead server was about to start finds no way in after a stop", async () => {
+test("a helper of a dead server can't enter its cgroup after a stop", async () => {
   id = newSandboxId();
   const cgroups = new Cgroups(readHierarchies(), machine.installation, systemClock);
   const entry = cgroups.makeHelper(id);
@@ -116,7 +116,7 @@ test("a helper that a dead server was about to start finds no way in after a sto
   expect(() => writeFileSync(entry, String(process.pid))).toThrow("ENOENT");
 });
 
-test("the host's null device stays the host's", async () => {
+test("a sandbox can't change the host's null device", async () => {
   const before = statSync("/dev/null").uid;
   const link = await machine.driver.connect(await launch(), soon());
   expect((await run(link, "chmod 600 /dev/null; chown 0 /dev/null", "root")).exitCode).not.toBe(0);
@@ -125,14 +125,14 @@ test("the host's null device stays the host's", async () => {
   expect(statSync("/dev/null").mode & 0o777).toBe(0o666);
 });
 
-test("other users of the host can't get at a sandbox's files", async () => {
+test("other users of the host can't access a sandbox's files", async () => {
   await launch();
   const asNobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "ls", place("upper")];
   expect(() => execFileSync("setpriv", asNobody, { stdio: "ignore" })).toThrow();
 });
 
 test.for([undefined, 32])(
-  "a state directory that only root can reach serves as well (diskMb %s)",
+  "sandboxes work in a state directory that only root can reach (diskMb %s)",
   async (diskMb) => {
     id = newSandboxId();
     const closed = mkdtempSync(join(tmpdir(), "holdfast-closed-"));
@@ -153,7 +153,7 @@ test.for([undefined, 32])(
   },
 );
 
-test("a runtime that starts nothing is said so, and nothing is left of the try", async () => {
+test("a runtime that does not work is reported, and its trial leaves nothing behind", async () => {
   id = newSandboxId();
   const stateDir = mkdtempSync(join(tmpdir(), "holdfast-useless-"));
   const runtime = join(stateDir, "runc");
@@ -167,7 +167,7 @@ test("a runtime that starts nothing is said so, and nothing is left of the try",
   rmSync(stateDir, { recursive: true });
 });
 
-test("an error of a launch names the step and no path of the host", async () => {
+test("a launch error names the step and contains no path of the host", async () => {
   id = newSandboxId();
   mkdirSync(place(""), { recursive: true });
   mkdirSync(place("order.json.new"));
@@ -177,7 +177,7 @@ test("an error of a launch names the step and no path of the host", async () => 
   expect(JSON.stringify([String(error), String((error as Error).cause)])).not.toContain(machine.stateDir);
 });
 
-test("the smallest sandbox that may be asked for starts", async () => {
+test("a sandbox with the smallest allowed resources starts", async () => {
   id = newSandboxId();
   const resources = { memoryMb: 16, cpus: 0.01, pids: 8 };
   const order = orderFor(id, { resources });
@@ -186,7 +186,7 @@ test("the smallest sandbox that may be asked for starts", async () => {
   link.close();
 });
 
-test("launches broken off at any moment leave nothing", async () => {
+test("launches leave nothing behind, whenever they are aborted", async () => {
   for (let ms = 0; ms < 40; ms += 2) {
     const abort = new AbortController();
     const timer = setTimeout(() => abort.abort(new Error("no longer wanted")), ms);
@@ -200,7 +200,7 @@ test("launches broken off at any moment leave nothing", async () => {
   expect(await machine.driver.list(soon())).toEqual([]);
 });
 
-test("a launch that goes on though its server is gone is ended by the next, at any moment", async () => {
+test("a launch that continues after its server ended is ended by the next server, at any moment", async () => {
   const { driver: next } = await machine.again();
   for (let ms = 0; ms < 48; ms += 3) {
     id = newSandboxId();
@@ -217,7 +217,7 @@ test("a launch that goes on though its server is gone is ended by the next, at a
 });
 
 test.for([undefined, 32])(
-  "launches whose spawner is killed at any moment leave nothing (diskMb %s)",
+  "launches leave nothing behind, whenever their spawner is killed (diskMb %s)",
   async (diskMb) => {
     const resources = { ...DEFAULT_RESOURCES, ...(diskMb === undefined ? {} : { diskMb }) };
     let failed = 0;
@@ -226,7 +226,7 @@ test.for([undefined, 32])(
       const timer = setTimeout(killSpawners, ms);
       await machine.driver.launch(orderFor(id, { resources }), soon()).catch(() => failed++);
       clearTimeout(timer);
-      // The first request after a launch that just made it may be the one that finds out.
+      // If the launch succeeded just before the spawner was killed, the first stop may fail: it uses the dead spawner.
       const stop = () => machine.driver.stop(id, { graceMs: 0 }, soon());
       expect(await stop().catch(stop)).toMatchObject({ seen: "absent" });
       await machine.driver.destroy(id, soon());

@@ -1,6 +1,11 @@
-export { checkStateDir, createOciDriver, type OciMachine, type OciOptions } from "./create.ts";
-export { findCriu } from "./criu-binary.ts";
+export { clearDirectory } from "./backup/clear-directory.ts";
+export type { SandboxCopy } from "./backup/copy-sandbox.ts";
+export { NoRoomForBackup } from "./backup/copy-trees.ts";
+export { type CopierOptions, StateCopier } from "./backup/state-copier.ts";
+export { findCriu } from "./checkpoint/find-criu.ts";
 export { checkHost, type HostCheck } from "./doctor.ts";
-export { haltSandboxes } from "./halt.ts";
-export type { HostFacts, RuntimeFacts } from "./host.ts";
-export type { RuntimeChoice } from "./runtime.ts";
+export { OciDriver } from "./driver.ts";
+export type { HostFacts, RuntimeFacts } from "./machine/host-facts.ts";
+export type { RuntimeChoice } from "./machine/runtime.ts";
+export { checkStateDir, createOciDriver, type OciMachine, type OciOptions } from "./open-driver.ts";
+export { freezeAll } from "./stop/freeze-all.ts";

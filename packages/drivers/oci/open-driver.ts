@@ -9,65 +9,70 @@ import {
   type InstallationId,
   newSandboxId,
 } from "@holdfast/contract";
-import type { Clock, Driver, Drives, Images, Journals, Log } from "@holdfast/engine";
+import type { Clock, Log } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
-import { installBinaries } from "./binaries.ts";
-import { bundleMaker } from "./bundle.ts";
-import { Cgroups } from "./cgroup.ts";
-import { MKFS } from "./disk.ts";
+import { chooseStandby } from "./criu-trial.ts";
 import { OciDriver } from "./driver.ts";
-import { OciDrives } from "./drives.ts";
-import { type HostFacts, isPassable, passableAlias, type RuntimeFacts, readHostFacts } from "./host.ts";
-import { readHostFiles, shownDirs } from "./host-files.ts";
-import { settleIds } from "./ids.ts";
-import { OciImages } from "./images.ts";
-import { OciJournals } from "./journals.ts";
-import { IPC_SYSCTL, raiseInotify } from "./kernel.ts";
-import { LaunchStepError } from "./launch-step.ts";
-import { type Layout, layoutOf, makeLayout } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { type RuntimeRecord, readRecord, writeRecord } from "./record.ts";
-import { type RuntimeChoice, runtimeCandidates } from "./runtime.ts";
-import { chooseStandby } from "./standby-trial.ts";
-import { openStateDir, requireUnseen } from "./state-dir.ts";
-import { endStrayPorters } from "./strays.ts";
+import { MKFS } from "./files/disk.ts";
+import { OciImages } from "./images/images.ts";
+import { bundleMaker } from "./launch/bundle.ts";
+import { installBinaries } from "./machine/binaries.ts";
+import {
+  type HostFacts,
+  isPassable,
+  passableAlias,
+  type RuntimeFacts,
+  readHostFacts,
+} from "./machine/host-facts.ts";
+import { readHostFiles, shownDirs } from "./machine/host-files.ts";
+import { settleIds } from "./machine/id-range.ts";
+import { type Layout, layoutOf, makeLayout } from "./machine/layout.ts";
+import type { Machine } from "./machine/machine.ts";
+import { type RuntimeChoice, runtimeCandidates } from "./machine/runtime.ts";
+import { type RuntimeRecord, readRecord, writeRecord } from "./machine/sandbox-notes.ts";
+import { openStateDir, requireUnseen } from "./machine/state-dir.ts";
+import { LaunchStepError } from "./machine/step-errors.ts";
+import { endStrayPorters } from "./machine/stray-porters.ts";
+import { IPC_SYSCTL, raiseInotify } from "./machine/sysctls.ts";
+import { Cgroups } from "./proc/cgroup.ts";
 
 export interface OciOptions {
   stateDir: string;
   installation: InstallationId;
-  /** Does the host-side acts; one of this state directory's own where absent. */
+  /** The porter to use. Default: the one installed in this state directory. */
   porter?: Porter;
   runtime?: RuntimeChoice;
-  /** The first of the host's ids that sandboxes are mapped to, and how many; a range that nobody claims where absent. */
+  /** First host id that sandboxes are mapped to. Default: the start of a range that no other user claims. */
   idBase?: number;
+  /** Number of host ids that sandboxes are mapped to. */
   idCount?: number;
-  /** What writes memory to disk, by name or path; the one that works here where absent. */
+  /** Name or path of the CRIU that dumps memory to disk. Default: the one that is found on this host. */
   criu?: string;
-  /** What makes the file systems of sandboxes' own disks, with the options of mke2fs; that of the host where absent. */
+  /**
+   * Program that creates file systems for disks of sandboxes and drives. It takes the options of mke2fs, the default.
+   */
   mkfs?: string;
-  /** How often a link asks for a sign of life, and after what silence it counts as lost. */
+  /** Interval of a link's heartbeat. */
   heartbeatMs?: number;
+  /** Time of silence after which the server treats a link as lost. */
   deadMs?: number;
   log: Log;
   clock: Clock;
 }
 
 export interface OciMachine {
-  driver: Driver;
-  drives: Drives;
-  images: Images;
-  journals: Journals;
+  driver: OciDriver;
   facts: HostFacts;
 }
 
 const TRIAL_MS = 20_000;
 
-/** Throws where a state directory of this path would be shown to sandboxes; makes nothing. */
+/** Throws if sandboxes could see a state directory at this path. Creates nothing. */
 export function checkStateDir(path: string): void {
   requireUnseen(path, shownDirs(readHostFiles()));
 }
 
-/** A driver for this machine, with a runtime that was seen to start an instance here. */
+/** Creates a driver for this machine, with a runtime that has started a trial instance on it. */
 export async function createOciDriver(options: OciOptions): Promise<OciMachine> {
   const { installation, clock, log } = options;
   const layout = layoutOf(openStateDir(options.stateDir, shownDirs(readHostFiles())), installation);
@@ -77,7 +82,10 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   const keeper = await installBinaries(layout);
   const porter = options.porter ?? new Porter({ binary: keeper.porter });
   await porter.spread(layout.sandboxes).catch((error: unknown) => {
-    log.warn({ detail: String(error) }, "sandboxes are not placed apart: launches may be slower");
+    log.warn(
+      { detail: String(error) },
+      "directories of sandboxes can't be placed far apart on the disk: launches may be slower",
+    );
   });
   await makeNullDevice(layout);
   raiseInotify(log);
@@ -122,17 +130,11 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
   const { machine, standby } = await chooseStandby(machineWith(runtime), { criu: options.criu });
   log.info(
     { runtime: runtime.name, version: runtime.version, keeper: keeper.version, standby },
-    "driver is up",
+    "driver is ready",
   );
-  const journals = new OciJournals({ layout, porter, idBase });
-  await journals.open();
-  return {
-    driver: new OciDriver(machine, standby),
-    drives: new OciDrives(machine),
-    images,
-    journals,
-    facts: machine.facts,
-  };
+  const driver = new OciDriver(machine, standby);
+  await driver.journals.open();
+  return { driver, facts: machine.facts };
 }
 
 const wantedIds = ({ idBase, idCount }: OciOptions) => ({
@@ -146,7 +148,8 @@ const livenessOf = ({ heartbeatMs, deadMs }: OciOptions) => ({
 });
 
 /**
- * crun hands its stdio to the user that it starts: the host's own /dev/null would become the sandboxes'. This one may.
+ * Creates a null device for the runtime's stdio. crun changes the owner of its stdio to the sandbox's user, which must
+ * not happen to the host's /dev/null.
  */
 async function makeNullDevice(layout: Layout): Promise<void> {
   if (existsSync(layout.nullDevice) && statSync(layout.nullDevice).isCharacterDevice()) return;
@@ -154,10 +157,13 @@ async function makeNullDevice(layout: Layout): Promise<void> {
   await promisify(execFile)("mknod", ["-m", "666", layout.nullDevice, "c", "1", "3"], { timeout: 5_000 });
 }
 
-/** Not below our own, which takes a capability that root may lack; not below an ordinary process's either. */
+/**
+ * OOM score of sandboxes: at least that of this process, because a lower score needs a capability that root may lack,
+ * and at least 0.
+ */
 const oomScore = (): number => Math.max(0, Number(readFileSync("/proc/self/oom_score_adj", "utf8")));
 
-/** Tries are remembered for as long as neither the runtimes nor the running kernel change. */
+/** Finds a runtime that works on this host. The result is remembered until a runtime or the running kernel changes. */
 async function chooseRuntime(
   choice: RuntimeChoice,
   machineWith: (runtime: RuntimeFacts) => Machine,
@@ -184,9 +190,9 @@ async function chooseRuntime(
   });
 }
 
-/** Launches an instance, sees it run, and removes it. Null where all of that worked. */
+/** Launches an instance, connects to it and removes it. Returns the failure, or null on success. */
 async function tryRuntime(machine: Machine): Promise<string | null> {
-  const driver = new OciDriver(machine, { kind: "files", why: "it has not been tried yet" });
+  const driver = new OciDriver(machine, { kind: "files", why: "memory standby has not been tried yet" });
   const sandboxId = newSandboxId();
   const signal = AbortSignal.timeout(TRIAL_MS);
   const order = {

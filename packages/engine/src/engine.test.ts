@@ -1,21 +1,21 @@
 import { type Exec, type ExecId, isTerminal, type SandboxId } from "@holdfast/contract";
 import type { OpenedStore } from "@holdfast/store";
 import { describe, expect, it } from "vitest";
-import type { EngineApi } from "./api.ts";
-import { systemIds } from "./clock.ts";
-import { type Commit, KeeperRefusal, type LaunchOrder } from "./ports.ts";
+import { systemIds } from "./lib/ids.ts";
+import type { EngineApi } from "./ports/api.ts";
+import { type Commit, KeeperRefusal, type LaunchOrder } from "./ports/index.ts";
 import type { HostileDriver } from "./testing/hostile-driver.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import { codeOf, eventually, never, remove, signal, world } from "./testing/test-engine.ts";
 
-describe("create", () => {
-  it("answers with a proven sandbox", async () => {
+describe("a create", () => {
+  it("returns a proven sandbox", async () => {
     const { create } = await world();
     const { sandbox } = await create("one");
     expect(sandbox).toMatchObject({ status: "ready", name: "one", generation: 1, lease: { state: "held" } });
     expect(sandbox.proof?.checks.map((check) => check.name)).toEqual(["link", "exec", "files", "root"]);
   });
 
-  it("takes a name that is given back between the refusal and the look at who has it", async () => {
+  it("gets a name that is released while its holder is looked up", async () => {
     const { engine, store, create } = await world();
     const { sandbox: holder } = await create("one");
     const byName = store.sandboxByName.bind(store);
@@ -52,7 +52,7 @@ describe("create", () => {
     expect(totals).toMatchObject({ created: 2, failed: 1, terminated: 0 });
   });
 
-  it("refuses a name that is taken, or returns the one that has it, proven", async () => {
+  it("refuses a taken name or, on request, returns its proven holder", async () => {
     const { create, engine } = await world();
     const first = await create("one");
     expect(await codeOf(create("one"))).toBe("name_taken");
@@ -60,13 +60,30 @@ describe("create", () => {
     expect(again).toMatchObject({ existed: true, sandbox: { id: first.sandbox.id, status: "ready" } });
   });
 
-  it("repeated under its idempotency key launches once", async () => {
+  it("repeated with its idempotency key launches once", async () => {
     const { driver, engine } = await world();
     const options = { wait: true, signal, idempotencyKey: "k" };
     const answers = await Promise.all([1, 2, 3].map(() => engine.sandboxes.create({ name: "one" }, options)));
     expect(new Set(answers.map(({ sandbox }) => sandbox.id)).size).toBe(1);
     expect(driver.launches).toBe(1);
     expect(await codeOf(engine.sandboxes.create({ name: "two" }, options))).toBe("idempotency_conflict");
+  });
+
+  it("repeated under its idempotency key with its fields in another order is the same request", async () => {
+    const { driver, engine } = await world();
+    const options = { wait: true, signal, idempotencyKey: "k" };
+    const one = { name: "one", labels: { a: "1", b: "2" } };
+    const other = { labels: { b: "2", a: "1" }, name: "one" };
+    const first = await engine.sandboxes.create(one, options);
+    expect(await engine.sandboxes.create(other, options)).toMatchObject({
+      existed: true,
+      sandbox: { id: first.sandbox.id },
+    });
+    expect(driver.launches).toBe(1);
+    const start = (env: Record<string, string>) =>
+      engine.execs.start("one", { argv: ["exit", "0"], env }, { signal, idempotencyKey: "k" });
+    const { exec } = await start({ A: "1", B: "2" });
+    expect(await start({ B: "2", A: "1" })).toMatchObject({ followed: true, exec: { id: exec.id } });
   });
 });
 
@@ -90,8 +107,34 @@ const leaseOf = (commit: Commit): string | null => {
     : null;
 };
 
-describe("a store that refuses now and then", () => {
-  it("delays a delete, at whatever step, and does not lose it", async () => {
+describe("a launch whose instance runs", () => {
+  it("proves it again if a link breaks during the proof, and keeps the instance", async () => {
+    const { engine, driver } = await world();
+    let breaks = 3;
+    driver.faults.prove = async () => {
+      breaks -= 1;
+      if (breaks < 0) return;
+      for (const { links } of driver.instances.values()) for (const link of [...links]) link.drop("cut");
+    };
+    const { sandbox } = await engine.sandboxes.create({}, { wait: true, signal });
+    expect(sandbox).toMatchObject({ status: "ready", generation: 1 });
+    expect(breaks).toBeLessThan(0);
+    expect(driver.launches).toBe(1);
+  });
+
+  it("fails with the result of the last proof if no link ever carries one", async () => {
+    const { engine, driver } = await world({ createDeadlineMs: 1_500 });
+    driver.faults.prove = async () => {
+      for (const { links } of driver.instances.values()) for (const link of [...links]) link.drop("cut");
+    };
+    await expect(engine.sandboxes.create({}, { wait: true, signal })).rejects.toThrow(/the link is closed/);
+    await eventually(() => expect(driver.directories.size).toBe(0));
+    expect(driver.launches).toBe(1);
+  });
+});
+
+describe("a store that sometimes fails", () => {
+  it("delays a delete, whichever step fails, and never loses it", async () => {
     const { create, driver, engine, store } = await world();
     const { sandbox } = await create("one");
     const refused = refuseOnce(store, (commit) =>
@@ -111,7 +154,7 @@ describe("a store that refuses now and then", () => {
     expect(driver.directories.size).toBe(0);
   });
 
-  it("delays the end of a failed launch, and does not lose it", async () => {
+  it("delays the end of a failed launch, and never loses it", async () => {
     const { create, driver, store } = await world({ createDeadlineMs: 300 });
     const refused = refuseOnce(store, (commit) =>
       leaseOf(commit)?.startsWith("failed stop_needed") ? "failed" : null,
@@ -124,7 +167,7 @@ describe("a store that refuses now and then", () => {
 });
 
 describe("a server that stops or starts", () => {
-  it("leaves what only waits in line waiting, for the next one to launch", async () => {
+  it("leaves queued sandboxes for the next server to launch", async () => {
     const { driver, engine, restart } = await world({ launchesAtOnce: 1 });
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
@@ -139,7 +182,7 @@ describe("a server that stops or starts", () => {
     }
   });
 
-  it("has what it was launching launched again by the next one, from the beginning, and once only", async () => {
+  it("leaves interrupted launches to the next server, which repeats them from the beginning, but only once", async () => {
     const { driver, engine, restart } = await world();
     const orders: LaunchOrder[] = [];
     driver.faults.launch = (order, aborted) => {
@@ -169,7 +212,7 @@ describe("a server that stops or starts", () => {
     await eventually(() => expect(driver.directories.size).toBe(1));
   });
 
-  it("tries again where a sandbox could not be looked at, and its execs end", async () => {
+  it("retries the recovery of a sandbox that could not be observed, and its execs get their outcomes", async () => {
     const { create, driver, engine, restart } = await world();
     const { sandbox } = await create("one");
     await engine.execs.start("one", { id: "run", argv: ["sleep"] }, { signal });
@@ -183,7 +226,7 @@ describe("a server that stops or starts", () => {
     expect(await next.execs.wait("run", { waitMs: 3_000, signal })).toMatchObject({ exitCode: 4 });
   });
 
-  it("does not wait for a sandbox that doesn't answer", async () => {
+  it("does not wait for a sandbox that does not answer", async () => {
     const { create, driver, engine, restart } = await world({
       linkWaitMs: 600_000,
       proofDeadlineMs: 600_000,
@@ -196,7 +239,7 @@ describe("a server that stops or starts", () => {
     expect((await remove(next, "one")).status).toBe("terminated");
   });
 
-  it("serves what there is though nothing can be stored", async () => {
+  it("serves existing sandboxes although the store accepts no commits", async () => {
     const { create, driver, engine, restart, store } = await world();
     await create("one");
     await engine.stop();
@@ -210,7 +253,7 @@ describe("a server that stops or starts", () => {
     expect((await remove(next, "one")).status).toBe("terminated");
   });
 
-  it("takes nobody but the keeper for the keeper", async () => {
+  it("accepts no other process as the keeper", async () => {
     const { create, driver, engine, restart } = await world();
     await create("one");
     await engine.stop();
@@ -225,7 +268,7 @@ describe("a server that stops or starts", () => {
 });
 
 describe("limits", () => {
-  it("end creates that wait in line as well as those that had their turn, and leave nothing of either", async () => {
+  it("end queued creates as well as launching ones, and leave nothing of either", async () => {
     const { create, driver, engine } = await world({ launchesAtOnce: 1, createDeadlineMs: 200 });
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
@@ -236,7 +279,7 @@ describe("limits", () => {
     expect((await engine.stats()).totals).toMatchObject({ created: 3, failed: 3 });
   });
 
-  it("refuse a sandbox past the cap, take nothing for it, and free the place with the verified delete", async () => {
+  it("refuse a sandbox beyond the cap, and free its place with the verified delete", async () => {
     const { create, engine } = await world({ maxSandboxes: 1 });
     await create("one");
     expect(await codeOf(create("two"))).toBe("too_many_sandboxes");
@@ -245,7 +288,7 @@ describe("limits", () => {
     expect((await create("two")).sandbox.status).toBe("ready");
   });
 
-  it("end what failed once it has been kept for long enough", async () => {
+  it("remove a failed sandbox after its retention", async () => {
     const { create, driver, engine } = await world({ failedKeptMs: 150 });
     const { sandbox } = await create("one");
     driver.instances.get(sandbox.id as SandboxId)?.die();
@@ -256,8 +299,8 @@ describe("limits", () => {
   });
 });
 
-describe("delete", () => {
-  it("overtakes a launch that hangs, and nothing is left", async () => {
+describe("a delete", () => {
+  it("overrides a launch that hangs, and leaves nothing", async () => {
     const { driver, engine } = await world();
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
@@ -268,7 +311,7 @@ describe("delete", () => {
     expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated");
   });
 
-  it("waits for a launch that ignores its abort, so that it can't rebuild what was removed", async () => {
+  it("waits for a launch that ignores its abort, which could otherwise recreate files", async () => {
     const { driver, engine } = await world();
     const gate = Promise.withResolvers<void>();
     driver.faults.launch = () => gate.promise;
@@ -281,7 +324,7 @@ describe("delete", () => {
     expect(driver.directories.size + driver.instances.size).toBe(0);
   });
 
-  it("is not reported while absence is not observed, and drives itself to the end", async () => {
+  it("is reported only after absence was observed, and is retried until then", async () => {
     const { create, driver, engine } = await world();
     await create("one");
     driver.faults.stop = () => Promise.reject(new Error("won't"));
@@ -294,7 +337,7 @@ describe("delete", () => {
     await eventually(async () => expect((await engine.sandboxes.get(stuck.id)).status).toBe("terminated"));
   });
 
-  it("goes on after a restart from where the last server was", async () => {
+  it("is completed by the next server", async () => {
     const { create, driver, engine, restart } = await world();
     const { sandbox } = await create("one");
     driver.faults.destroy = never;
@@ -334,7 +377,7 @@ describe("a sandbox that breaks", () => {
   });
 
   it.each(["blocks", "inodes"] as const)(
-    "serves on a disk without %s, so that it can be emptied: the calls that need room say so",
+    "serves on a disk without free %s, so that it can be emptied; calls that need space report the full disk",
     async (what) => {
       const { create, driver, engine } = await world();
       const { sandbox } = await create("one");
@@ -356,7 +399,7 @@ describe("a sandbox that breaks", () => {
     },
   );
 
-  it("is not called ready when it has never served and its disk has no room", async () => {
+  it("does not become ready for the first time on a full disk", async () => {
     const { create, driver } = await world();
     driver.faults.connect = async () => {
       for (const instance of driver.instances.values()) instance.full = "inodes";
@@ -364,7 +407,7 @@ describe("a sandbox that breaks", () => {
     expect(await codeOf(create("one"))).toBe("launch_failed");
   });
 
-  it("is degraded while its root is gone, refuses calls with the cause, and recovers by itself", async () => {
+  it("is degraded while its root is unmounted, refuses calls with the cause, and recovers by itself", async () => {
     const { create, driver, engine } = await world();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
@@ -385,7 +428,7 @@ describe("a sandbox that breaks", () => {
     });
   });
 
-  it("is not taken for dead because it can't be observed", async () => {
+  it("is not reported as dead while it can't be observed", async () => {
     const { create, driver, engine } = await world();
     await create("one");
     driver.faults.observe = () => ({ seen: "unknown", at: Date.now(), why: "the host is slow" });
@@ -404,7 +447,7 @@ describe("execs", () => {
     return exec;
   };
 
-  it("are followed, not run again, when the same id is started twice", async () => {
+  it("are followed, not run again, if the same id is started twice", async () => {
     const { create, driver, engine } = await world();
     const { sandbox } = await create("one");
     const start = () => engine.execs.start("one", { id: "mine", argv: ["exit", "3"] }, { signal });
@@ -427,7 +470,7 @@ describe("execs", () => {
     );
   });
 
-  it("run once though the link breaks before or after the keeper has the start", async () => {
+  it("run once although the link breaks before or after the keeper received the start", async () => {
     const { create, driver, engine } = await world();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
@@ -446,13 +489,13 @@ describe("execs", () => {
     expect((instance?.starts ?? 0) - before - proofs).toBe(2);
   });
 
-  it("of a stopped server that reach the keeper after all are not called refused because the next start is", async () => {
+  it("of a stopped server that reached the keeper are not reported as refused if their next start is refused", async () => {
     const { create, driver, engine, restart } = await world({ execStartDeadlineMs: 100 });
     await create("one");
     driver.faults.start = never;
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     await engine.stop();
-    // The keeper has it, as if the first one had arrived meanwhile, and refuses the second.
+    // The keeper has the exec, as if the first start had arrived meanwhile, and refuses the second start.
     driver.faults = {
       startAnswer: async () => {
         driver.faults = {};
@@ -463,7 +506,7 @@ describe("execs", () => {
     await eventually(async () => expect((await next.execs.get("a")).status).toBe("running"));
   });
 
-  it("of a stopped server are found again: running ones followed, ended ones with their real code", async () => {
+  it("of a stopped server are found by the next one: running ones are followed, ended ones have their real exit code", async () => {
     const { create, driver, engine, restart } = await world();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
@@ -482,7 +525,7 @@ describe("execs", () => {
     expect((await next.stats()).totals).toMatchObject({ execsStarted: 2, execsEnded: 2 });
   });
 
-  it("are cancelled with the sandbox that is deleted under them", async () => {
+  it("are cancelled when their sandbox is deleted", async () => {
     const { create, engine } = await world();
     await create("one");
     const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
@@ -493,7 +536,7 @@ describe("execs", () => {
     });
   });
 
-  it("keep their outcome though the store refuses it at first", async () => {
+  it("keep their outcome although the store fails at first", async () => {
     const { create, engine, store } = await world();
     await create("one");
     const commit = store.commit.bind(store);
@@ -512,7 +555,7 @@ describe("execs", () => {
     expect(refusals).toBe(0);
   });
 
-  it("held by a caller who left are not dispatched", async () => {
+  it("of a caller that disconnected while held are not dispatched", async () => {
     const { create, driver, engine } = await world();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
@@ -525,8 +568,8 @@ describe("execs", () => {
   });
 });
 
-describe("what no record owns", () => {
-  it("is removed after it was seen twice past the grace, and not before", async () => {
+describe("an orphan", () => {
+  it("is removed once it was seen twice, at least the grace period apart", async () => {
     const { driver, engine } = await world({ orphanGraceMs: 150 });
     const stray = systemIds.sandbox();
     driver.directories.add(stray);
@@ -537,7 +580,7 @@ describe("what no record owns", () => {
     const items = await told();
     expect(items.map(({ type }) => type)).toEqual(["orphan.found", "orphan.removed"]);
     const [found, removed] = items.map(({ at }) => Date.parse(at));
-    // The first is dated a moment after the look that it tells of.
+    // The first event is dated a moment after the sighting that it reports.
     expect((removed ?? 0) - (found ?? 0)).toBeGreaterThan(100);
     expect((await engine.stats()).orphans).toBe(0);
   });

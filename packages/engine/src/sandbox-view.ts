@@ -1,13 +1,13 @@
 import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
-import { viewLease } from "./lease.ts";
-import { viewMounts } from "./mounts.ts";
-import type { Origin, PhaseState, SandboxRecord } from "./records.ts";
-import { type Health, judge, NO_HEALTH } from "./status.ts";
-import { expiryOf } from "./sweep-rules.ts";
+import { viewMounts } from "./drives/mounts.ts";
+import { viewLease } from "./model/lease.ts";
+import { expiryOf } from "./model/sandbox-facts.ts";
+import { type Health, judge, NO_HEALTH } from "./model/status.ts";
+import type { Origin, PhaseState, SandboxRecord } from "./ports/records.ts";
 
 const iso = (time: number | null): string | null => (time === null ? null : new Date(time).toISOString());
 
-/** A sandbox as callers see it: what is recorded, and the status with its evidence. */
+/** Returns a sandbox as callers see it: its record, and its status with the evidence. */
 export function viewSandbox(
   record: SandboxRecord,
   health: Health | null,

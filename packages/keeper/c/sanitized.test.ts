@@ -1,6 +1,4 @@
-/**
- * The C programs under their sanitizers, at the level of bytes: what no well-behaved client ever sends.
- */
+/** Tests of the C programs under their sanitizers, at the level of bytes: input that no well-behaved client sends. */
 import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
@@ -18,9 +16,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { isAlive, until } from "./src/testing.ts";
+import { isAlive, until } from "../src/testing/test-keeper.ts";
 
-const home = fileURLToPath(new URL(".", import.meta.url));
+const home = fileURLToPath(new URL("..", import.meta.url));
 const program = (name: string) => join(home, "build", "sanitize", name);
 const directory = mkdtempSync(join(tmpdir(), "holdfast-c-"));
 
@@ -98,7 +96,7 @@ interface Answer {
   payload: Buffer;
 }
 
-/** One raw connection; answers are taken in the order in which they come. */
+/** One raw connection; answers are read in the order of arrival. */
 class Wire {
   readonly socket: Socket;
   readonly closed: Promise<void>;
@@ -140,7 +138,7 @@ class Wire {
     return { id: bytes.readUInt32LE(4), type: bytes.readUInt16LE(8), payload: bytes.subarray(12) };
   }
 
-  /** The next answer to this request, passing over events and others' answers. */
+  /** Returns the next answer to this request, skipping events and other answers. */
   async answer(id: number): Promise<Answer> {
     for (;;) {
       const answer = await this.next();
@@ -148,7 +146,7 @@ class Wire {
     }
   }
 
-  /** The next announcement that an exec ended: its id and state. */
+  /** Returns the id and state of the next exec end event. */
   async nextEnd(): Promise<[exec: string, state: number]> {
     for (;;) {
       const { type, payload } = await this.next();
@@ -157,7 +155,7 @@ class Wire {
     }
   }
 
-  /** What a fixture says of the ways that it tried. */
+  /** Parses the results that a fixture prints for each attempt. */
   async reported(id: number, exec: string): Promise<Map<string, string>> {
     const read = frame(id, 11, str(exec), u64(0), u32(1 << 16), u32(0));
     const { payload } = await this.send(read).answer(id);
@@ -189,7 +187,7 @@ class SanitizedKeeper {
   report = "";
   readonly #wires: Wire[] = [];
 
-  /** What a shell does first: with little of something the keeper runs into an error early. */
+  /** Shell commands run before the keeper: with scarce resources it meets an error early. */
   constructor(first = ":") {
     this.process = spawn("sh", ["-c", `${first}; exec "$0"`, program("keeper")], {
       stdio: ["ignore", "ignore", "pipe"],
@@ -200,7 +198,7 @@ class SanitizedKeeper {
     });
   }
 
-  /** The socket's name is there a moment before it listens, so a refused connection is tried again. */
+  /** The socket's name exists a moment before it listens, so a refused connection is retried. */
   async wire(): Promise<Wire> {
     for (let attempt = 0; ; attempt++) {
       const socket = connect(join(this.control, "keeper.sock"));
@@ -290,16 +288,16 @@ describe("a keeper", () => {
     await wire.closed;
   });
 
-  test("takes a frame of exactly the limit", async () => {
+  test("accepts a frame of exactly the limit", async () => {
     const wire = await keeper.greeted();
     const filler = Buffer.alloc(MAX_FRAME - 8);
     expect(refusal(await wire.send(frame(3, 2, filler)).answer(3))).toBe(MALFORMED);
     expect((await wire.send(ping(4)).answer(4)).type).toBe(0x8002);
   });
 
-  test("refuses a malformed payload of every request and goes on", async () => {
+  test("refuses a malformed payload of every request and continues", async () => {
     const wire = await keeper.greeted();
-    const types = [1, 2, ...range(10, 39), 40, 41];
+    const types = [1, 2, ...range(10, 42)];
     for (const type of types) {
       const lying = Buffer.concat([u32(0xfffffff0), Buffer.from("short")]);
       expect(refusal(await wire.send(frame(type, type, lying)).answer(type)), `type ${type}`).toBe(MALFORMED);
@@ -316,7 +314,7 @@ describe("a keeper", () => {
     expect([refusal(climbing), climbing.payload.readUInt32LE(4)]).toEqual([11, 22]);
   });
 
-  test("puts requests together from single bytes and takes many from one piece", async () => {
+  test("assembles requests from single bytes, and processes many from one chunk", async () => {
     const wire = await keeper.greeted();
     for (const byte of ping(2)) {
       wire.send(Buffer.of(byte));
@@ -328,7 +326,7 @@ describe("a keeper", () => {
     for (const id of ids) expect((await wire.next()).id).toBe(id);
   });
 
-  test("has one reader for a watch, who learns of its end, and forgets both with the link", async () => {
+  test("allows one reader per watch, reports the end to it, and drops both with the link", async () => {
     const wire = await keeper.greeted();
     const watched = mkdtempSync(join(directory, "watched-"));
     const open = async (id: number) => {
@@ -368,7 +366,7 @@ describe("a keeper", () => {
     await late.closed;
   });
 
-  test("holds at most sixteen links, and makes room for newcomers at the cost of those that say nothing", async () => {
+  test("has at most sixteen links, and drops silent connections for new ones", async () => {
     const silent = await keeper.wire();
     const greeted: Wire[] = [];
     for (let index = 0; index < 16; index++) greeted.push(await keeper.greeted());
@@ -385,7 +383,7 @@ describe("a keeper", () => {
     const chunk = (text: string) => Buffer.concat([u32(text.length), Buffer.from(text)]);
     const END = u32(0);
     let port = 0;
-    /** What each connection at the port said, and how it ended. */
+    /** Data of each connection at the port, and how it ended. */
     let heard: Promise<string>[] = [];
     const server = createServer((socket) => {
       let text = "";
@@ -417,7 +415,7 @@ describe("a keeper", () => {
       return wire;
     };
 
-    test("passes on what chunks hold, however they come, and answers in chunks", async () => {
+    test("passes on the content of chunks, however they are split, and answers in chunks", async () => {
       const wire = await dialled();
       for (const byte of Buffer.concat([chunk("how"), chunk(" are"), chunk(" you?")])) {
         wire.send(Buffer.of(byte));
@@ -432,7 +430,7 @@ describe("a keeper", () => {
       expect(await heard[0]).toBe("how are you? (ended)");
     });
 
-    test("delivers what an asker said that has ended and left", async () => {
+    test("delivers the data of a client that has ended its direction and disconnected", async () => {
       const wire = await dialled();
       wire.socket.end(Buffer.concat([chunk("the"), chunk(" end"), END]));
       wire.socket.destroySoon();
@@ -440,13 +438,16 @@ describe("a keeper", () => {
     });
 
     test.each([
-      ["leaves", (wire: Wire) => wire.socket.destroySoon()],
-      ["shuts its side", (wire: Wire) => wire.socket.end()],
-      ["says more after the end", (wire: Wire) => wire.send(chunk(""), chunk("more"))],
-      ["leaves in a chunk's size", (wire: Wire) => wire.send(Buffer.of(7)).socket.destroySoon()],
-      ["leaves in a chunk", (wire: Wire) => wire.send(u32(7), Buffer.of(65)).socket.destroySoon()],
-      ["leaves in the largest chunk", (wire: Wire) => wire.send(u32(0xffffffff)).socket.destroySoon()],
-    ] as const)("resets the port where the asker %s", async (_, act) => {
+      ["disconnects", (wire: Wire) => wire.socket.destroySoon()],
+      ["closes its direction", (wire: Wire) => wire.socket.end()],
+      ["sends more after the end", (wire: Wire) => wire.send(chunk(""), chunk("more"))],
+      ["disconnects within a chunk's size", (wire: Wire) => wire.send(Buffer.of(7)).socket.destroySoon()],
+      ["disconnects within a chunk", (wire: Wire) => wire.send(u32(7), Buffer.of(65)).socket.destroySoon()],
+      [
+        "disconnects within the largest chunk",
+        (wire: Wire) => wire.send(u32(0xffffffff)).socket.destroySoon(),
+      ],
+    ] as const)("resets the port if the client %s", async (_, act) => {
       const wire = await dialled();
       wire.send(chunk("half"));
       await until("that was passed on", () => heard.length > 0);
@@ -455,7 +456,7 @@ describe("a keeper", () => {
       await wire.closed;
     });
 
-    test("refuses what is malformed, early or not the first frame, and closes where it began", async () => {
+    test("refuses malformed, early or misplaced dials, and closes their connection", async () => {
       const malformed = await keeper.wire();
       const answer = await malformed.send(frame(1, 3, u32(2), u64(1), str("install"), str("box"))).next();
       expect(refusal(answer)).toBe(MALFORMED);
@@ -465,10 +466,10 @@ describe("a keeper", () => {
       const early = await keeper.wire();
       expect(refusal(await early.send(dial(port), chunk("hello")).next())).toBe(MALFORMED);
       await early.closed;
-      const nobody = await keeper.wire();
-      const refused = await nobody.send(dial(1)).next();
+      const refusedWire = await keeper.wire();
+      const refused = await refusedWire.send(dial(1)).next();
       expect([refusal(refused), refused.payload.readUInt32LE(4)]).toEqual([11, 111]);
-      await nobody.closed;
+      await refusedWire.closed;
       expect(heard).toEqual([]);
     });
 
@@ -493,7 +494,7 @@ describe("a keeper", () => {
       await Promise.all(heard);
     });
 
-    test("and stopped has cut all its streams", async () => {
+    test("and then stopped cuts all its streams", async () => {
       const wire = await dialled();
       wire.send(chunk("half"));
       await until("that was passed on", () => heard.length > 0);
@@ -504,7 +505,7 @@ describe("a keeper", () => {
     });
   });
 
-  test("that has no descriptor left for a newcomer sleeps until it has", async () => {
+  test("without a descriptor for a connection sleeps until it has one", async () => {
     await keeper.terminate();
     keeper = new SanitizedKeeper("ulimit -n 12");
     const first = await keeper.greeted();
@@ -519,7 +520,7 @@ describe("a keeper", () => {
     expect((await newcomers.at(-1)?.next())?.type).toBe(0x8001);
   });
 
-  test("whose descriptors are taken by commands refuses more, but serves, journals and ends those that run", async () => {
+  test("whose descriptors are used up by commands refuses more, but still serves, journals and ends running ones", async () => {
     await keeper.terminate();
     keeper = new SanitizedKeeper("ulimit -n 96");
     const wire = await keeper.greeted();
@@ -544,7 +545,7 @@ describe("a keeper", () => {
     expect(payload.toString("latin1")).not.toContain("survivors");
   });
 
-  test("whose descriptors are taken by what forgotten commands left running gives them to new ones", async () => {
+  test("whose descriptors are used up by drained output gives them to new commands", async () => {
     await keeper.terminate();
     keeper = new SanitizedKeeper("ulimit -n 96");
     const wire = await keeper.greeted();
@@ -576,7 +577,7 @@ describe("a keeper", () => {
     expect(await wire.end("more")).toBe(2);
   });
 
-  test("that has no terminal left says so, until one is closed", async () => {
+  test("without a free terminal refuses, until one is closed", async () => {
     await keeper.terminate();
     const few =
       "mount --make-rprivate / && mount -t devpts -o newinstance,ptmxmode=0666,max=2 devpts /dev/pts";
@@ -594,7 +595,7 @@ describe("a keeper", () => {
     expect(refusal(await wire.send(frame(14, 10, tty(12).subarray(12))).answer(14))).toBe(0);
   });
 
-  test("keeps rows of runs in every state, and frees what it had of them", async () => {
+  test("keeps supervised commands in every state, and frees their memory", async () => {
     const wire = await keeper.greeted();
     const rows = async (id: number) => {
       const { payload } = await wire.send(frame(id, 19)).answer(id);
@@ -633,18 +634,18 @@ describe("a keeper", () => {
   });
 
   test.each([
-    ["no case to start it again in", { on: 0 }],
-    ["an unknown case to start it again in", { on: 3 }],
-    ["more restarts than there may be", { max: 0xffffffff }],
-    ["no wait", { backoffMs: 0 }],
-    ["a wait without end", { backoffMs: 0xffffffff }],
-  ])("keeps nothing by a policy with %s", async (_, policy) => {
+    ["no restart condition", { on: 0 }],
+    ["an unknown restart condition", { on: 3 }],
+    ["more restarts than allowed", { max: 0xffffffff }],
+    ["no back-off", { backoffMs: 0 }],
+    ["an unbounded back-off", { backoffMs: 0xffffffff }],
+  ])("refuses a restart policy with %s, and supervises nothing", async (_, policy) => {
     const wire = await keeper.greeted();
     expect(refusal(await wire.send(keep(2, "row-1", ["true"], policy)).answer(2))).toBe(MALFORMED);
     expect((await wire.send(frame(3, 15)).answer(3)).payload.readUInt32LE()).toBe(0);
   });
 
-  test("drops what waited for a link that is gone", async () => {
+  test("drops waiting requests of a link that is gone", async () => {
     const wire = await keeper.greeted();
     await wire.send(start(2, "quiet", ["sleep", "94"], { stdin: true })).answer(2);
     for (let round = 0; round < 3; round++) {
@@ -662,7 +663,7 @@ describe("a keeper", () => {
     expect(await wire.end("quiet")).toBe(CANCELLED);
   });
 
-  test("stays answerable while another link reads nothing of what it asked for", async () => {
+  test("stays responsive while another link does not read its answers", async () => {
     const greedy = await keeper.greeted();
     greedy.socket.pause();
     greedy.send(start(2, "noise", ["head", "-c", "3000000", "/dev/zero"], { cap: 4 << 20 }));
@@ -673,7 +674,7 @@ describe("a keeper", () => {
     for (let id = 10; id < 60; id++) expect((await wire.send(ping(id)).answer(id)).type).toBe(0x8002);
   });
 
-  test("frees the journal's head at its cap, and tells where it begins now", async () => {
+  test("frees the journal's head at its cap, and reports its new beginning", async () => {
     const wire = await keeper.greeted();
     wire.send(start(2, "long", ["head", "-c", "2000000", "/dev/zero"], { cap: 256 << 10 }));
     expect(await wire.end("long")).toBe(2);
@@ -689,7 +690,7 @@ describe("a keeper", () => {
     expect(refusal(await wire.send(read(5, floor + 1)).answer(5))).toBe(14);
   });
 
-  test("lets a command finish whose journal can't be written, and says so", async () => {
+  test("lets a command finish whose journal can't be written, and reports that", async () => {
     const limited = new SanitizedKeeper("ulimit -f 200");
     const wire = await limited.greeted();
     wire.send(start(2, "full", ["sh", "-c", "head -c 3000000 /dev/zero; exit 5"]));
@@ -700,7 +701,7 @@ describe("a keeper", () => {
     expect(await limited.terminate(), limited.report).toBe(0);
   });
 
-  test("kills a tree that left session, parent and environment behind, and only then calls it timed out", async () => {
+  test("kills a tree that left session, parent and environment behind, and only then reports it as timed out", async () => {
     const wire = await keeper.greeted();
     const marker = `${process.pid}${Date.now()}`.slice(-9);
     const script = `env -i setsid sh -c '(sleep 7${marker} &) ; sleep 8${marker}' & sleep 9${marker}`;
@@ -753,7 +754,7 @@ describe("a keeper", () => {
     expect(execFileSync("ps", ["-eo", "args"]).toString()).not.toContain(marker);
   });
 
-  test("takes its commands with it when it is terminated", async () => {
+  test("ends its commands when it is terminated", async () => {
     const wire = await keeper.greeted();
     const marker = `${process.pid}${Date.now()}`.slice(-9);
     await wire.send(start(2, "stay", ["sh", "-c", `setsid sleep 6${marker} & sleep 5${marker}`])).answer(2);
@@ -777,14 +778,14 @@ describe("a child that is kept from running its program", () => {
     wire = await keeper.greeted();
     await wire.send(start(2, "reader", ["cat"], { stdin: true })).answer(2);
     holder = spawn(fixture("hold"), [held], { stdio: ["ignore", "pipe", "inherit"] });
-    let said = "";
+    let printed = "";
     holder.stdout?.on("data", (chunk) => {
-      said += chunk;
+      printed += chunk;
     });
-    await until("the program is held", () => said.includes("held"));
+    await until("the program is held", () => printed.includes("held"));
     const { payload } = await wire.send(start(3, "stuck", [held])).answer(3);
     stuck = payload.readUInt32LE(1 + 4 + "stuck".length + 1);
-    await until("the child waits for its program", () => said.includes("asked"));
+    await until("the child waits for its program", () => printed.includes("asked"));
   });
 
   afterEach(async () => {
@@ -795,11 +796,11 @@ describe("a child that is kept from running its program", () => {
     expect(keeper.report).toBe("");
   });
 
-  test("keeps nothing open but its stdio and what it tells its failure by", () => {
+  test("keeps nothing open but its stdio and the status pipe", () => {
     expect(readdirSync(`/proc/${stuck}/fd`).sort()).toEqual(["0", "1", "2", "3"]);
   });
 
-  test("lets no other command into the keeper's memory that it still has", async () => {
+  test("protects its copy of the keeper's memory from other commands", async () => {
     wire.send(start(4, "pry", [fixture("pry"), String(stuck)]));
     expect(await wire.end("pry")).toBe(2);
     const answers = await wire.reported(5, "pry");
@@ -807,7 +808,7 @@ describe("a child that is kept from running its program", () => {
     expect(new Set(answers.values())).toEqual(new Set(["EACCES", "EPERM"]));
   });
 
-  test("does not keep the end of another command's stdin back", async () => {
+  test("does not delay the end of another command's stdin", async () => {
     wire.send(frame(4, 12, str("reader"), u64(0), u8(1), str("all")));
     expect(await wire.end("reader")).toBe(2);
     expect(readlinkSync(`/proc/${stuck}/exe`)).toBe(program("keeper"));
@@ -841,17 +842,17 @@ describe("a porter", () => {
   });
 
   test.each([
-    ["too much", ["200000", "top"], 4, /more than it may/],
+    ["too much", ["200000", "top"], 4, /exceed its size limit/],
     ["a device", ["100000000", "top"], 1, /device/],
     ["a missing name", ["100000000", "none"], 3, /^$/],
-  ])("gives back all that it had when %s ends a copy", (what, order, code, complaint) => {
+  ])("frees all memory when %s ends a copy", (what, order, code, complaint) => {
     const [from, to] = tree(what, `${everything}; mknod node b 7 0`);
     const [status, stdout, stderr] = porter("copy", from, to, ...order);
     expect([status, stdout]).toEqual([code, ""]);
     expect(stderr).toMatch(complaint);
   });
 
-  test("renames nothing that it was not told the start of", () => {
+  test("renames no process with another start time", () => {
     const self = ["rename-keeper", String(process.pid), "1", "old", "new", "host"];
     expect(porter(...self)).toEqual([3, "", ""]);
     expect(porter(...self.with(3, "older"))[0]).toBe(1);
@@ -862,7 +863,7 @@ describe("a porter", () => {
 describe("a spawner", () => {
   const [RUN, KILL, HEARD, OUTPUT, ENDED] = [1, 2, 0x8001, 0x0101, 0x0102];
   const [EXITED, SIGNALLED, NOT_STARTED] = [0, 1, 2];
-  const NONSENSE = "a request makes no sense\n";
+  const NONSENSE = "invalid request\n";
   let child: ChildProcess;
   let wire: Wire;
   let report: string;
@@ -888,8 +889,8 @@ describe("a spawner", () => {
     frame(id, RUN, list(...argv), list("A=b"), str(stdio), ...keep.map(u32), u8(0));
   const kills = (id: number) => frame(id, KILL);
   const shell = (script: string) => ["/bin/sh", "-c", script];
-  /** Everything that is said of a helper, up to its end. */
-  const told = async (id: number) => {
+  /** All messages about a helper, up to its end. */
+  const messagesOf = async (id: number) => {
     const output = ["", ""];
     for (;;) {
       const { type, payload } = await wire.answer(id);
@@ -897,33 +898,33 @@ describe("a spawner", () => {
       if (type === ENDED) return [payload.readUInt8(), payload.readUInt32LE(1), ...output];
     }
   };
-  /** Lets it go, and has seen no sanitizer complain. */
+  /** Closes the spawner, and checks that no sanitizer complained. */
   const leave = async (complaint = "") => {
     wire.socket.destroy();
     expect([await ended, report]).toEqual([complaint === "" ? 0 : 1, complaint]);
   };
 
-  test("acknowledges each request, and says how each helper ended", async () => {
+  test("acknowledges each request, and reports how each helper ended", async () => {
     wire.send(runs(7, shell("echo out; echo err >&2; exit 3"), [10, 10]));
     expect((await wire.answer(7)).type).toBe(HEARD);
-    expect(await told(7)).toEqual([EXITED, 3, "out\n", "err\n"]);
+    expect(await messagesOf(7)).toEqual([EXITED, 3, "out\n", "err\n"]);
     wire.send(runs(8, ["/nothing/here"]));
-    expect(await told(8)).toEqual([NOT_STARTED, 2, "", ""]);
+    expect(await messagesOf(8)).toEqual([NOT_STARTED, 2, "", ""]);
     wire.send(runs(9, ["/bin/sleep", "94"]), kills(9), kills(1_000));
-    expect(await told(9)).toEqual([SIGNALLED, 9, "", ""]);
+    expect(await messagesOf(9)).toEqual([SIGNALLED, 9, "", ""]);
     expect((await wire.send(kills(9)).answer(9)).type).toBe(HEARD);
     await leave();
   });
 
   test("takes requests that come in pieces, and many at a time", async () => {
     for (const byte of runs(1, shell("exit 1"))) wire.send(u8(byte));
-    expect(await told(1)).toEqual([EXITED, 1, "", ""]);
+    expect(await messagesOf(1)).toEqual([EXITED, 1, "", ""]);
     const ids = range(2, 201);
     wire.send(...ids.map((id) => runs(id, ["/bin/true"])));
     let ends = 0;
     while (ends < ids.length) if ((await wire.next()).type === ENDED) ends++;
     wire.send(runs(1, ["/nothing/here", "x".repeat(MAX_FRAME - 100)]));
-    expect(await told(1)).toEqual([NOT_STARTED, 2, "", ""]);
+    expect(await messagesOf(1)).toEqual([NOT_STARTED, 2, "", ""]);
     await leave();
   });
 
@@ -946,7 +947,7 @@ describe("a spawner", () => {
     expect([await ended, report]).toEqual([1, NONSENSE]);
   });
 
-  test("makes nothing of random bytes but an end", async () => {
+  test("ends on random bytes", async () => {
     let state = 1;
     const below = (limit: number) => {
       state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
@@ -968,9 +969,9 @@ describe("a spawner", () => {
     }
   });
 
-  test("keeps little for a server that does not read, and gives it all once it does", async () => {
+  test("buffers little for a server that does not read, and delivers everything once it does", async () => {
     wire.send(runs(1, ["/bin/true"]));
-    await told(1);
+    await messagesOf(1);
     const memory = () =>
       Number(/^VmRSS:\s*(\d+) kB$/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1]);
     const before = memory();
@@ -995,20 +996,20 @@ describe("a spawner", () => {
     await leave();
   });
 
-  test("tells an end that came while nothing more could be said", async () => {
+  test("reports an end that came while its queue was full", async () => {
     const SIZE = 1_300_000;
     wire.socket.pause();
     const fills = shell(`head -c ${SIZE} /dev/zero; exec sleep 94`);
     wire.send(runs(1, ["/bin/sleep", "0.3"]), runs(2, fills, [SIZE, 0]));
     await new Promise((resolve) => setTimeout(resolve, 500));
     wire.socket.resume();
-    expect(await told(1)).toEqual([EXITED, 0, "", ""]);
+    expect(await messagesOf(1)).toEqual([EXITED, 0, "", ""]);
     wire.send(kills(2));
     await until("it is gone", async () => (await wire.answer(2)).type === ENDED);
     await leave();
   });
 
-  test("passes on nothing that it was started with", async () => {
+  test("passes on nothing that it inherited", async () => {
     wire.socket.destroy();
     await ended;
     const inherited = 'exec 7</etc/passwd 9>&2; cd /usr; exec "$@"';
@@ -1016,11 +1017,11 @@ describe("a spawner", () => {
     open(...shell(inherited), "sh", ...signals);
     const look = ["/bin/grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
     wire.send(runs(1, ["/bin/sleep", "94"]), runs(2, look, [999, 0]));
-    expect((await told(2))[2]).toBe(`SigBlk:\t${"0".repeat(16)}\nSigIgn:\t${"0".repeat(16)}\n`);
+    expect((await messagesOf(2))[2]).toBe(`SigBlk:\t${"0".repeat(16)}\nSigIgn:\t${"0".repeat(16)}\n`);
     wire.send(runs(3, ["/usr/bin/env"], [999, 0]));
-    expect((await told(3))[2]).toBe("A=b\n");
+    expect((await messagesOf(3))[2]).toBe("A=b\n");
     wire.send(runs(4, ["/bin/pwd"], [999, 0]));
-    expect((await told(4))[2]).toBe("/\n");
+    expect((await messagesOf(4))[2]).toBe("/\n");
     const [sleeper] = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, "utf8").split(" ");
     expect(readdirSync(`/proc/${sleeper}/fd`)).toEqual(["0", "1", "2"]);
     await until("it has a death of its own", () => {
@@ -1030,7 +1031,7 @@ describe("a spawner", () => {
     await leave();
   });
 
-  test("says so where there are no descriptors left, and goes on", async () => {
+  test("reports missing descriptors, and continues", async () => {
     wire.socket.destroy();
     await ended;
     open(...shell('ulimit -n 12; exec "$@"'), "sh");
@@ -1044,14 +1045,14 @@ describe("a spawner", () => {
     expect(ends.filter((number) => number === EMFILE).length).toBeGreaterThan(0);
     expect(ends.filter((number) => number === 0).length).toBeGreaterThan(0);
     wire.send(runs(9, shell("echo on"), [10, 0]));
-    expect(await told(9)).toEqual([EXITED, 0, "on\n", ""]);
+    expect(await messagesOf(9)).toEqual([EXITED, 0, "on\n", ""]);
     await leave();
   });
 });
 
 const words = (line: string) => line.split(" ") as [string, string];
 
-/** What a process has used of the processor, in hundredths of a second. */
+/** CPU time that a process has used, in hundredths of a second. */
 function cpuTicks(pid = 0): number {
   const fields = readFileSync(`/proc/${pid}/stat`, "utf8")
     .replace(/^.*\) /, "")

@@ -1,7 +1,7 @@
 /**
- * Everything a user of the SDK calls, in one place. Every method takes an `AbortSignal`; aborting ends the waiting
- * and throws the signal's reason, it does not undo what was asked for. Every failure is a `HoldfastError`; what is known
- * of an exec that is no longer waited for is in an `ExecUnfinishedError` and in its handle.
+ * The public interface of the SDK, in one file. Every method takes an `AbortSignal`; aborting stops the wait and throws
+ * the signal's reason, but does not undo the request. Every failure is a `HoldfastError`. If a call stops waiting for
+ * an exec, the last known state is in the `ExecUnfinishedError` and in the exec's handle.
  */
 import type {
   AlertList,
@@ -46,16 +46,16 @@ export interface CallOptions {
 
 export interface WaitOptions extends CallOptions {
   /**
-   * How long this call waits at most, whatever for; then it throws `ExecUnfinishedError`, which has all that is known.
-   * The command is not affected: what ends that is `timeoutMs` of its start, or `cancel`. Default: no bound.
+   * Maximum time for which this call waits; after that it throws `ExecUnfinishedError` with the last known state. The
+   * command keeps running: only `cancel`, or the `timeoutMs` with which it was started, ends it. Default: no limit.
    */
   giveUpAfterMs?: number | undefined;
 }
 
 export interface PageOptions extends CallOptions {
-  /** At most 1000. */
+  /** Items per page, at most 1000. */
   limit?: number | undefined;
-  /** `nextCursor` of the page before. */
+  /** `nextCursor` of the previous page. */
   cursor?: string | undefined;
 }
 
@@ -66,45 +66,52 @@ export interface Page<Item> {
 }
 
 export interface ClientOptions {
-  /** Default: HOLDFAST_URL, else the server of this machine. */
+  /** URL of the server. Default: HOLDFAST_URL, else the server on this machine. */
   url?: string | undefined;
-  /** Default: HOLDFAST_API_KEY, else, for this machine only, the key in the server's state directory. */
+  /** API key. Default: HOLDFAST_API_KEY, else the key that a running server on this machine announces. */
   apiKey?: string | undefined;
-  /** How long one request may go unanswered, beyond what it asks the server to wait. Default 30 s. */
+  /**
+   * How long the server may take to respond, in addition to the time for which the request itself asks the server to
+   * wait. Default 30 s.
+   */
   timeoutMs?: number | undefined;
   /**
-   * How long a server that has answered before may be away before a call gives up; a restart takes seconds. Whoever waits for
-   * an exec bears one that says "not now" as long, other calls do for at most 10 s. Default 30 s.
+   * How long a call retries when a server that has answered before becomes unreachable; a restart takes seconds. Calls that
+   * wait for an exec also retry "unavailable" responses for this long, other calls for at most 10 s. Default 30 s.
    */
   outageMs?: number | undefined;
-  /** Sends requests through this instead of node:http. */
+  /** Sends requests through this function instead of node:http. */
   fetch?: typeof globalThis.fetch | undefined;
 }
 
 export interface Sandboxes {
   /**
-   * Resolves once the sandbox is proven to execute and to serve files, however long it waits for its turn. Safe against lost
-   * answers: one call makes one sandbox. With `fromCheckpoint` it is a fork: it begins with the files of that checkpoint, and
-   * its memory where it has any, and `info.forkedFrom` says so. `image` and `resources` are then not its to choose. What is
-   * in `mounts` is there, and proven, before anything runs in it.
+   * Creates a sandbox. Resolves once it is proven to run commands and serve files, however long it is queued. Safe
+   * against lost responses: one call creates one sandbox. With `fromCheckpoint` the sandbox is a fork: it starts with
+   * the checkpoint's files and, if the checkpoint has it, the memory; `info.forkedFrom` is set, and `image` and
+   * `resources` come from the checkpoint. Drives in `mounts` are mounted and proven before any command runs.
+   *
+   * @example
+   * await using box = await holdfast.sandboxes.create({ name: "box", resources: { memoryMb: 512 } });
+   * const { stdout } = await box.exec("uname -a");
    */
   create(options?: CreateSandbox & CreateOptions): Promise<Sandbox>;
-  /** The live sandbox of that name, made if there is none. */
+  /** Returns the live sandbox of that name, or creates it. */
   getOrCreate(options: CreateSandbox & { name: string } & CreateOptions): Promise<Sandbox>;
-  /** By id or name. */
+  /** Returns a handle to a sandbox, by id or name. */
   get(ref: string, options?: CallOptions): Promise<Sandbox>;
   list(filter?: SandboxFilter): Promise<Page<SandboxInfo>>;
-  /** What every live sandbox uses, as the server last measured it: one call for all, which looks at none of them. */
+  /** Returns the resource usage of all live sandboxes, as last measured by the server. Triggers no new measurement. */
   usage(options?: CallOptions): Promise<UsageSummary[]>;
   /**
-   * What a handle's `delete` does, by id alone. It also removes what is left of a sandbox whose record is gone or can't be
-   * read, to which there is no handle: `get` fails with `pending_cleanup`.
+   * Deletes a sandbox by id, like `delete` of its handle. Also removes the remains of a sandbox whose record is missing or
+   * unreadable; such a sandbox has no handle, because `get` fails with `pending_cleanup`.
    */
   delete(id: string, options?: DeleteOptions): Promise<void>;
 }
 
 export interface CreateOptions extends CallOptions {
-  /** Told each step of a launch as it begins. A server that does not tell leaves it uncalled. */
+  /** Called when each step of the launch begins. Not called if the server does not report steps. */
   onProgress?: ((progress: CreateProgress) => void) | undefined;
 }
 
@@ -113,7 +120,9 @@ export interface CreateProgress {
   at: string;
 }
 
-/** `waiting`: in line behind other launches; `checkpoint` and `memory`: of forks only. More may be added. */
+/**
+ * `waiting`: the launch is queued behind others; `checkpoint` and `memory`: only for forks. More steps may be added.
+ */
 export type CreateStep =
   | "accepted"
   | "waiting"
@@ -134,193 +143,210 @@ export interface SandboxFilter extends PageOptions {
 }
 
 /**
- * A handle. `await using` deletes the sandbox, verified, if this handle created it; otherwise it only lets go. One to a
- * sandbox in standby is as good as any: `info`, `refresh`, `events` and all that is known of execs leave it asleep, and
- * every call that needs it awake waits for the one wake that it and others cause.
+ * A handle to a sandbox. `await using` deletes the sandbox, and verifies its absence, if this handle created it; otherwise
+ * disposal does nothing. Sandboxes in standby need no special handling: `info`, `refresh`, `events` and reading execs do
+ * not wake the sandbox, and every call that needs it awake waits for a wake, which concurrent calls share.
  */
 export interface Sandbox extends AsyncDisposable {
   readonly id: string;
   readonly name: string;
-  /** As of the last answer; `refresh` gets a new one. */
+  /** The state as of the last response; `refresh` updates it. */
   readonly info: SandboxInfo;
   readonly execs: Execs;
   readonly files: Files;
   readonly checkpoints: Checkpoints;
   readonly previews: Previews;
-  /** What listens at a TCP port inside, for whoever has the key. Asks nothing of the server yet. */
+  /** Returns access, with the API key, to a program that listens on a TCP port inside. Sends no request yet. */
   port(number: number): SandboxPort;
-  /** Named, long-lived processes. */
+  /** The named, supervised processes of this sandbox. */
   readonly processes: Processes;
   /**
-   * Runs a command and waits for its end, however long that takes and however often the server restarts meanwhile: a
-   * string by `/bin/sh -c`, an array as it is. A non-zero exit, a timeout or a lost exec is data; it throws only where the
-   * command could not be run, or was not waited for (`ExecUnfinishedError`, or your signal's reason: with an `id` of your
-   * own `execs.get` finds it again).
+   * Runs a command and waits until it ends, across restarts of the server. A non-zero exit code, a timeout and a lost exec
+   * are results; `exec` throws only if the command could not be run or waiting was given up (`ExecUnfinishedError`, or your
+   * signal's reason; if you chose an `id`, `execs.get` finds the exec again).
+   *
+   * @param command a string is run by `/bin/sh -c`, an array is run as it is
+   * @example
+   * const { exitCode, stdout } = await box.exec(["ls", "-l"], { cwd: "/tmp", timeoutMs: 10_000 });
    */
   exec(command: string | readonly string[], options?: ExecOptions): Promise<ExecResult>;
   refresh(options?: CallOptions): Promise<SandboxInfo>;
-  /** A fresh proof now: every check, passed or not. */
+  /** Runs a new proof and returns every check, passed or failed. */
   verify(options?: CallOptions): Promise<Proof>;
-  /** Labels, environment and lifecycle from now on: what is not named stays, null removes. Wakes nobody. */
+  /** Changes labels, environment and lifecycle; absent keys stay unchanged, null removes. Does not wake the sandbox. */
   update(changes: UpdateSandbox & CallOptions): Promise<SandboxInfo>;
-  /** Freezes it, its memory stays where it is. Calls into it are refused until `resume`; a paused one is fine. */
+  /** Freezes the sandbox in memory. Calls to it are rejected until `resume`. No-op if it is already paused. */
   pause(options?: CallOptions): Promise<SandboxInfo>;
-  /** Lets a paused one go on, and resolves once it is proven. */
+  /** Resumes a paused sandbox; resolves once it is proven to serve. */
   resume(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Puts it to sleep, and resolves once nothing of it is in memory. The next call wakes it, and never notices:
-   * `info.standbyKind` says whether its processes then go on (`memory`) or only its files are there (`files`). Throws
-   * `standby_cancelled` where another call came first and `standby_failed` where it can't be done; it stays awake then.
-   * Connections to the outside don't survive it: see `onWake`.
+   * Puts the sandbox in standby; resolves once its memory is freed. The next call wakes it transparently: with
+   * `info.standbyKind` `memory` its processes continue, with `files` only its files are preserved. Throws
+   * `standby_cancelled` if another call arrived first, and `standby_failed` if standby is not possible; the sandbox then
+   * stays awake. Connections to the outside are lost: see `onWake`.
    */
   standby(options?: CallOptions): Promise<SandboxInfo>;
-  /** Resolves once it is proven. Not needed before a call: every call that needs it awake does this by itself. */
+  /** Wakes the sandbox; resolves once it is proven to serve. Optional, because calls that need it awake wake it. */
   wake(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Ends its processes and starts it anew on the same files; resolves once it is proven. Also the way back for one that
-   * failed, while its files are kept. Commands under way end as `lost`. Never repeated by itself: the error's `dispatched` tells.
+   * Stops the sandbox's processes and starts it again on the same files; resolves once it is proven to serve. Also recovers
+   * a failed sandbox while its files are kept. Running commands end as `lost`. Never retried automatically: check
+   * `dispatched` of the error.
    */
   restart(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Mounts a drive, by its name or id, at a directory that is made where it is missing; resolves once the same is seen there
-   * from inside and outside. The same mount again is fine, and is proven again. Throws `mount_conflict` where another is at
-   * the path, above or below it, and `mount_refused` where nothing can be.
+   * Mounts a drive; resolves once the same directory is seen from inside and outside. Repeating the same mount only verifies
+   * it again. Throws `mount_conflict` if another drive is mounted at, above or below the path, and `mount_refused` if the
+   * path cannot be a mount point.
+   *
+   * @param drive name or id of the drive
+   * @param path mount point inside the sandbox; created if missing
    */
   mount(drive: string, path: string, options?: MountOptions): Promise<Mount>;
-  /** Resolves once it is seen to be gone. What is in the drive stays in it. */
+  /** Unmounts a drive; resolves once its absence was observed. The drive keeps its files. */
   unmount(path: string, options?: CallOptions): Promise<void>;
-  /** Its drives, and where they are. Leaves a sandbox in standby asleep. */
+  /** Lists the mounted drives and their paths. Does not wake the sandbox. */
   mounts(options?: CallOptions): Promise<Mount[]>;
-  /** What happened to the sandbox, oldest first. `holdfast.events.follow({ sandbox: box.id })` goes on with what happens. */
+  /** Lists the sandbox's events, oldest first. `holdfast.events.follow({ sandbox: box.id })` follows new ones. */
   events(options?: EventFilter): Promise<Page<Event>>;
-  /** What it uses: CPU, memory, I/O, disk, and its processes with what they wait for. Leaves one in standby asleep. */
+  /** Returns CPU, memory, I/O and disk usage, and the processes with what they wait for. Does not wake the sandbox. */
   resources(options?: CallOptions): Promise<ResourceReport>;
   /**
-   * What is the matter with it, with the evidence, what the server does about it and what you can do; also when nothing is.
-   * Looks from outside: it need not answer, and is not woken.
+   * Diagnoses the sandbox: its condition, the evidence, what the server does about it, and what you can do. Observes from
+   * outside, so the sandbox need not respond and is not woken.
    */
   diagnose(options?: DiagnoseOptions): Promise<Diagnosis>;
-  /** The last of what happened in it and of what its commands said, in the order of time. Leaves one in standby asleep. */
+  /** Returns the latest events and command output, in order of time. Does not wake the sandbox. */
   story(options?: CallOptions & { limit?: number | undefined }): Promise<SandboxStory>;
-  /** Resolves once its absence was observed; throws `deadline` after two minutes, while the server goes on trying. */
+  /** Deletes the sandbox; resolves once its absence was observed. Throws `deadline` after two minutes; the server keeps trying. */
   delete(options?: DeleteOptions): Promise<SandboxInfo>;
 }
 
-/** Copies of a sandbox, each of one moment, kept beside it. They belong to it, and go with it. */
+/** Snapshots of a sandbox. They are deleted with the sandbox. */
 export interface Checkpoints {
   /**
-   * Copies its files, and its memory where `info.standbyKind` is `memory`; resolves once that is kept and the sandbox, which
-   * is frozen for the copy, is proven again. Calls into it are held meanwhile. Throws `checkpoint_failed` where it can't be
-   * done, and the sandbox goes on. Where the answer is lost it is asked for again only if it has a `name`, since a second of
-   * that name is never made: a `checkpoint_exists` that says `dispatched: "unknown"` may be about the one of this call.
+   * Takes a snapshot of the sandbox's files and, if `info.standbyKind` is `memory`, of its memory. The sandbox is
+   * frozen and calls to it are held; resolves once the checkpoint is stored and the sandbox is proven to serve again.
+   * Throws `checkpoint_failed` if it is not possible; the sandbox then keeps running. If the response is lost, only a
+   * request with a `name` is retried, because a name is never used twice. After such a retry a `checkpoint_exists`
+   * error with `dispatched: "unknown"` may refer to the checkpoint that this call created.
    */
   create(options?: CheckpointOptions): Promise<Checkpoint>;
-  /** Oldest first. Leaves a sandbox in standby asleep. */
+  /** Lists checkpoints, oldest first. Does not wake the sandbox. */
   list(options?: CallOptions): Promise<Checkpoint[]>;
-  /** Sandboxes that began with it have a copy of their own. */
+  /** Deletes a checkpoint. Sandboxes created from it have their own copy. */
   delete(idOrName: string, options?: CallOptions): Promise<void>;
 }
 
 export interface CheckpointOptions extends CallOptions {
-  /** A DNS label that no other checkpoint of the sandbox has; made up where absent. */
+  /** A DNS label, unique among the sandbox's checkpoints; generated if absent. */
   name?: string | undefined;
 }
 
-/** A program that listens at a port of a sandbox, on its loopback. */
+/** A program that listens on a port of a sandbox's loopback interface. */
 export interface SandboxPort {
   readonly number: number;
   /**
-   * Asks the program for a path, as `fetch` does, and gives back whatever it answers, whatever its status; both bodies may be
-   * streams. A sandbox that sleeps is woken. It throws where no answer of the program came: `port_closed` (nothing listens),
-   * `port_cut` (it was gone before it answered; `dispatched` tells), `port_silent`, and all that every call can throw. What can do
-   * no harm is repeated, by the server and from here: GET, HEAD and OPTIONS without a body. A body that is cut throws while it is read.
-   * The key goes in a header of its own and is not passed on, so that an `Authorization` of the program's can be sent. Redirects are
-   * given back and not followed: the program decides where they lead, and the key does not go there.
+   * Sends a request to the program, like `fetch`, and returns its response, whatever the status; both bodies may be streams.
+   * Wakes a sandbox in standby. Throws if the program sent no response: `port_closed` (no program listens), `port_cut` (the
+   * connection closed first; check `dispatched`), `port_silent`, or any error of other calls. A response body that is cut
+   * throws while it is read.
+   *
+   * GET, HEAD and OPTIONS without a body are retried, by the server and by the client. The API key is sent in a separate
+   * header that is not forwarded, so you can send the program's own `Authorization` header. Redirects are returned, not
+   * followed: the program chooses their target, and the key must not be sent there.
+   *
+   * @example
+   * const response = await box.port(3000).fetch("/api/items?limit=10");
    */
   fetch(path: string, init?: Omit<RequestInit, "redirect">): Promise<Response>;
-  /** Where the path is found by who has the key. For who hasn't, and for browsers, there are previews. */
+  /** Returns the URL of a path, which requires the API key. Use previews for browsers and clients without the key. */
   url(path?: string): string;
 }
 
 /**
- * Ports that can be reached without the key: by a link with a token in it, or by everybody. A preview opens one port and nothing
- * else. None of these calls wakes the sandbox; a visit does.
+ * Previews: ports that can be reached without the API key, by a link with a token or, if public, by everyone. A preview
+ * grants access to one port only. None of these calls wakes the sandbox; a request to a preview does.
  */
 export interface Previews {
   /**
-   * `url` of the answer is a link that opens it; `pathUrl` is the same for programs that can't resolve such a host. The token
-   * is told once. Safe against lost answers: one call makes one preview. Only a `preview_exists` that says
-   * `dispatched: "unknown"` may be about the one of this call.
+   * Creates a preview. `url` of the result is its link; `pathUrl` is the same for clients that cannot resolve its host
+   * name. The token is returned only once. Safe against lost responses: one call creates one preview. Only a
+   * `preview_exists` error with `dispatched: "unknown"` may refer to the preview that this call created.
+   *
+   * @example
+   * const { url } = await box.previews.create(3000, { ttlMs: 3_600_000 });
    */
   create(port: number, options?: PreviewOptions): Promise<Preview>;
-  /** Oldest first, without tokens. */
+  /** Lists previews, oldest first, without tokens. */
   list(options?: CallOptions): Promise<Preview[]>;
   get(idOrName: string, options?: CallOptions): Promise<Preview>;
-  /** What came in by it is cut. */
+  /** Deletes a preview and closes open connections through it. */
   delete(idOrName: string, options?: CallOptions): Promise<void>;
-  /** One more, with links that have it in them. Where the answer is lost it is not asked for again: each request makes one. */
+  /** Creates another token, with its links. Not retried if the response is lost, because each request creates a token. */
   createToken(idOrName: string, options?: TokenOptions): Promise<PreviewToken>;
-  /** Those there are, without their secrets. */
+  /** Lists the tokens of a preview, without their secrets. */
   tokens(idOrName: string, options?: CallOptions): Promise<PreviewTokenInfo[]>;
-  /** Takes one back, by its id; what came in by it is cut. */
+  /** Revokes a token and closes open connections made with it. */
   deleteToken(idOrName: string, tokenId: string, options?: CallOptions): Promise<void>;
 }
 
 export interface PreviewOptions extends CallOptions {
-  /** A DNS label that no other preview of the sandbox has; made up where absent. */
+  /** A DNS label, unique among the sandbox's previews; generated if absent. */
   name?: string | undefined;
-  /** Open to everybody, without a token. Default false. */
+  /** Whether everyone can reach the port, without a token. Default false. */
   public?: boolean | undefined;
-  /** How long it is open. Default: as long as the sandbox lives. */
+  /** How long the preview is open. Default: as long as the sandbox exists. */
   ttlMs?: number | undefined;
-  /** How long the token in the answer is good for. Default a day. */
+  /** How long the returned token is valid. Default one day. */
   tokenTtlMs?: number | undefined;
 }
 
 export interface TokenOptions extends CallOptions {
-  /** Default a day, and never longer than the preview. */
+  /** How long the token is valid. Default one day, and never longer than the preview. */
   ttlMs?: number | undefined;
 }
 
 export interface MountOptions extends CallOptions {
-  /** The directory of the drive that is mounted, made where it is missing. Default: all of it. */
+  /** The directory of the drive to mount; created if missing. Default: the whole drive. */
   subpath?: string | undefined;
   readOnly?: boolean | undefined;
 }
 
-/** Persistent directories that any number of sandboxes can have at the same time. They outlive all of them. */
+/** Persistent directories that any number of sandboxes can mount at the same time. Drives outlive sandboxes. */
 export interface Drives {
   /**
-   * Resolves once it can be mounted. Safe against lost answers: one call makes one drive. Only a `drive_exists` that says
-   * `dispatched: "unknown"` may be about the one of this call; `getOrCreate` has no such doubt.
+   * Creates a drive; resolves once it can be mounted. Safe against lost responses: one call creates one drive. Only a
+   * `drive_exists` error with `dispatched: "unknown"` may refer to the drive that this call created; `getOrCreate`
+   * avoids that case.
    */
   create(options?: CreateDrive & CallOptions): Promise<Drive>;
-  /** The drive of that name, made if there is none. One of another size than asked for is `drive_exists`. */
+  /** Returns the drive of that name, or creates it. Throws `drive_exists` if the existing drive has another size. */
   getOrCreate(options: CreateDrive & { name: string } & CallOptions): Promise<Drive>;
-  /** By id or name; measured now, where that does not take too long. */
+  /** Returns a handle to a drive, by id or name. Measures its usage, unless that takes too long. */
   get(ref: string, options?: CallOptions): Promise<Drive>;
-  /** In the order of their creation, each with what it took on disk when it was last measured. */
+  /** Lists drives in order of creation, each with its last measured usage. */
   list(filter?: DriveFilter): Promise<Page<DriveInfo>>;
-  /** What a handle's `delete` does, by id or name. */
+  /** Deletes a drive by id or name, like `delete` of its handle. */
   delete(ref: string, options?: DeleteDriveOptions): Promise<void>;
 }
 
-/** A handle. Letting go of it touches nothing: a drive goes when it is deleted, and by nothing else. */
+/** A handle to a drive. It needs no disposal: a drive exists until it is deleted explicitly. */
 export interface Drive {
   readonly id: string;
   readonly name: string;
-  /** As of the last answer; `refresh` gets a new one. */
+  /** The state as of the last response; `refresh` updates it. */
   readonly info: DriveInfo;
-  /** Its files, without any sandbox: `/` is the drive itself. What sandboxes that have it see is the same. */
+  /** The drive's files, accessible without a sandbox: `/` is the root of the drive. Sandboxes that mount it see the same files. */
   readonly files: Files;
   refresh(options?: CallOptions): Promise<DriveInfo>;
-  /** Its labels from now on: those that are not named stay, null removes. */
+  /** Changes labels; absent labels stay unchanged, null removes a label. */
   update(changes: UpdateDrive & CallOptions): Promise<DriveInfo>;
-  /** What happened to the drive, oldest first. */
+  /** Lists the drive's events, oldest first. */
   events(options?: EventFilter): Promise<Page<Event>>;
   /**
-   * Removes it with all that is in it, and resolves once nothing of it is left; throws `deadline` after two minutes, while
-   * the server goes on trying. Throws `drive_mounted` where a sandbox has it, asleep or not; its message says which.
+   * Deletes the drive and its files; resolves once nothing of it is left. Throws `deadline` after two minutes; the server
+   * keeps trying. Throws `drive_mounted` if a sandbox, awake or in standby, mounts it; the message names the sandbox.
    */
   delete(options?: DeleteDriveOptions): Promise<void>;
 }
@@ -330,43 +356,50 @@ export interface DriveFilter extends PageOptions {
 }
 
 export interface DeleteDriveOptions extends CallOptions {
-  /** Takes it from the sandboxes that have it, which are degraded until they give up its path. Default false. */
+  /**
+   * Whether to detach the drive from sandboxes that mount it. Such a sandbox stays degraded until the path is
+   * unmounted. Default false.
+   */
   force?: boolean | undefined;
 }
 
 export interface DeleteOptions extends CallOptions {
-  /** Time for processes to end by themselves after SIGTERM. Default 0: they are killed. */
+  /** How long processes may take to end after SIGTERM. Default 0: they are killed immediately. */
   graceMs?: number | undefined;
 }
 
-/** A moment: a `Date`, or text in ISO 8601 with its offset. */
+/** A point in time: a `Date`, or ISO 8601 text with an offset. */
 export type Moment = Date | string;
 
 export interface EventFilter extends PageOptions {
   types?: readonly EventType[] | undefined;
-  /** The id of an exec. */
+  /** Only events of the exec with this id. */
   exec?: string | undefined;
-  /** Not before, and before, this time. */
+  /** Only events from `since` (inclusive) to `until` (exclusive). */
   since?: Moment | undefined;
   until?: Moment | undefined;
-  /** Which come first. Default: the oldest. */
+  /** Which events come first. Default: the oldest. */
   order?: "oldest" | "newest" | undefined;
 }
 
-/** What an event may be about. */
+/** Limits the events to those of one subject. */
 export interface EventSubject {
-  /** By name, or by id also when it is gone. */
+  /** Name or id; a deleted sandbox must be given by id. */
   sandbox?: string | undefined;
   drive?: string | undefined;
 }
 
-/** The timeline: all that happened to sandboxes, execs, drives and the server, for as long as that is kept. */
+/** The timeline: the events of sandboxes, execs, drives and the server, for as long as they are kept. */
 export interface Events {
-  /** Oldest first, unless `order` says otherwise. */
+  /** Lists events, oldest first by default. */
   list(filter?: EventFilter & EventSubject): Promise<Page<Event>>;
   /**
-   * What happened from a cursor or `since` on, or without either from now on, and then what happens, until `until` or for ever.
-   * Reconnects by itself: over lost connections and servers that restart each event comes once, in the order of its `seq`.
+   * Yields past events from a cursor or `since` (no past events if neither is given) and then new events as they
+   * happen, until `until` or forever. Reconnects automatically: across lost connections and server restarts each event
+   * is yielded once, in order of `seq`.
+   *
+   * @example
+   * for await (const event of holdfast.events.follow({ sandbox: box.id })) console.log(event.type, event.message);
    */
   follow(options?: FollowOptions): AsyncIterable<Event>;
 }
@@ -376,138 +409,156 @@ export interface FollowOptions extends CallOptions, EventSubject {
   exec?: string | undefined;
   since?: Moment | undefined;
   until?: Moment | undefined;
-  /** The `seq` of the last event that was seen, as text. `0`: from the oldest that is kept. */
+  /** The `seq` of the last event seen, as text. `0` starts at the oldest event kept. */
   cursor?: string | undefined;
   /**
-   * What to do when events are no longer kept that were not seen yet: throw an `EventsDroppedError`, or go on with the first
-   * that is kept. Default: throw.
+   * What to do if events were deleted before they were read: throw an `EventsDroppedError`, or continue with the oldest event
+   * kept. Default: throw.
    */
   onDropped?: "throw" | "skip" | undefined;
-  /** Told each time it begins, from where on nothing is missed, and when the connection is lost; then it is tried again for up to `outageMs`. */
+  /**
+   * Called with `open` when a connection is established, after which no event is missed, and with `lost` when it breaks;
+   * reconnecting is tried for up to `outageMs`.
+   */
   onConnection?: ((state: "open" | "lost") => void) | undefined;
 }
 
-/** What goes wrong with the server as a whole, or with a sandbox for too long. */
+/** Alerts about the server as a whole, or about a sandbox with a lasting problem. */
 export interface Alerts {
-  /** Those that fire and, with `cleared`, those that did lately. */
+  /** Lists firing alerts and, with `cleared`, recently cleared ones. */
   list(options?: CallOptions & { cleared?: boolean | undefined }): Promise<AlertList>;
-  /** What was sent to the webhook, or is to be, newest first. */
+  /** Lists sent and pending webhook deliveries, newest first. */
   deliveries(filter?: PageOptions & { state?: DeliveryState | undefined }): Promise<Page<Delivery>>;
-  /** Sends a dead one again. */
+  /** Sends a dead delivery again. */
   retry(id: string, options?: CallOptions): Promise<Delivery>;
 }
 
 export interface LogFilter extends PageOptions {
-  /** By name, or by id also when it is gone. */
+  /** Name or id; a deleted sandbox must be given by id. */
   sandbox?: string | undefined;
   drive?: string | undefined;
   exec?: string | undefined;
-  /** `requestId` of an error, or an answer's `x-request-id`. */
+  /** The `requestId` of an error, or the `x-request-id` header of a response. */
   request?: string | undefined;
-  /** This one and those that are worse. */
+  /** Only lines of this level or more severe. */
   level?: LogLevel | undefined;
-  /** What the line says, in any case. */
+  /** Only lines that contain this text, ignoring case. */
   text?: string | undefined;
   since?: Moment | undefined;
   until?: Moment | undefined;
 }
 
 export interface DiagnoseOptions extends CallOptions {
-  /** How long it is looked at: at most 10 s. Default 3 s. */
+  /** How long the sandbox is observed, at most 10 s. Default 3 s. */
   windowMs?: number | undefined;
 }
 
 export interface ExecOptions extends WaitOptions {
-  /** Starting an id that exists follows it: the command never runs twice. Made up where absent. */
+  /** Id of the exec. Starting an existing id follows that exec: the command never runs twice. Generated if absent. */
   id?: string | undefined;
   env?: Record<string, string> | undefined;
   cwd?: string | undefined;
   /** Default: uid 1000. */
   user?: string | undefined;
-  /** After this long the command and all it started are killed; the status is then `timed_out`. */
+  /** After this long the command and all its processes are killed; the status is then `timed_out`. */
   timeoutMs?: number | undefined;
-  /** Given to the command, then end of file. */
+  /** Text for the command's stdin, followed by end of file. */
   stdin?: string | undefined;
   /**
-   * Whether the sandbox stays awake while the command runs; default true. One that doesn't hold it awake sleeps with it and
-   * goes on after the wake: its `info` is `suspended` meanwhile, and waiting for it, or reading its output, wakes nothing.
+   * Whether the command keeps the sandbox awake; default true. If false, the command is frozen with the sandbox in standby
+   * and continues after the wake. Its `info.suspended` is true meanwhile, and waiting for it or reading its output does not
+   * wake the sandbox.
    */
   keepAwake?: boolean | undefined;
-  /** Done once after every wake, when the sandbox is proven: how the command learns that its connections are gone. */
+  /** Action taken once after every wake, so that the command learns that its connections are gone. */
   onWake?: OnWake | undefined;
 }
 
-/** A signal to the command's process group, such as `SIGHUP`; or a command to run beside it. */
+/** A signal to the command's process group, such as `SIGHUP`, or another command to run. */
 export type OnWake = { signal: string } | { argv: readonly string[] };
 
 export interface StartOptions extends ExecOptions {
-  /** Leaves stdin open for `writeStdin`. */
+  /** Whether stdin stays open for `writeStdin`. */
   openStdin?: boolean | undefined;
-  /** Gives the command a terminal of this size: all its output is stdout, and `write` types. */
+  /** Gives the command a terminal of this size: all its output is stdout, and `write` sends input. */
   tty?: TerminalSize | undefined;
+  /**
+   * Whether a reader will follow the output from the start. Until that reader connects, for at most 10 s, the command
+   * waits instead of dropping output. Meant for commands that may write more than a journal holds before a reader can
+   * connect. Not available on a terminal.
+   */
+  awaitReader?: boolean | undefined;
 }
 
-/** In characters. */
+/** The size of a terminal, in characters. */
 export interface TerminalSize {
   cols: number;
   rows: number;
 }
 
-/** An exec that has ended, with what it wrote (at most 1 MiB of each; `output()` has all of it, byte-exact). */
+/** An exec that has ended, with at most 1 MiB of output per stream; `output()` yields all output, byte for byte. */
 export type ExecResult = Exec & Required<Pick<Exec, "stdout" | "stderr">>;
 
 export interface Execs {
-  /** Resolves once the command runs or, where too many do, is `queued` for its turn. */
+  /** Starts a command; resolves once it runs or, if too many execs are running, is `queued`. */
   start(command: string | readonly string[], options?: StartOptions): Promise<ExecRun>;
-  /** A handle to any exec, running or ended, by its id. */
+  /** Returns a handle to any exec, running or ended. */
   get(id: string, options?: CallOptions): Promise<ExecRun>;
-  /** Newest first. */
+  /** Lists execs, newest first. */
   list(options?: PageOptions): Promise<Page<Exec>>;
 }
 
-/** One command run. Losing the connection, or this handle, loses nothing of it: `execs.get` makes a new one. */
+/** A handle to an exec. It can be dropped safely, as can the connection: `execs.get` returns a new handle. */
 export interface ExecRun {
   readonly id: string;
-  /** As of the last answer. */
+  /** The state as of the last response. */
   readonly info: Exec;
-  /** Behind the last chunk that `output` of this handle gave out; null before the first. */
+  /** The position after the last chunk that `output` of this handle yielded; null before the first chunk. */
   readonly cursor: string | null;
-  /** What it writes, from the beginning or a cursor on, to the end. Reconnects by itself, without gap or repetition. */
+  /** Yields the output from the beginning, or from a cursor, to the end. Reconnects automatically, without gaps or repetition. */
   output(options?: OutputOptions): AsyncIterable<OutputChunk>;
-  /** Waits for the end, however long that takes. */
+  /** Waits until the command ends and returns its result. */
   result(options?: WaitOptions): Promise<ExecResult>;
-  /** Kills the command and all it started, and waits for that. */
+  /** Kills the command and all its processes, and waits until they are gone. */
   cancel(options?: CallOptions): Promise<Exec>;
-  /** Sends a signal, such as `SIGINT`. */
+  /** Sends a signal, such as `SIGINT`, to the command. */
   signal(name: string, options?: CallOptions): Promise<Exec>;
   /**
-   * Needs `openStdin`. Resolves once all of it was taken; every byte arrives exactly once, also across reconnects, as long
-   * as one handle at a time writes. `end` closes stdin behind it.
+   * Writes to stdin; requires `openStdin`. Resolves once all bytes were accepted. Every byte arrives exactly once, even across
+   * reconnects, as long as only one handle writes at a time. `end` closes stdin afterwards.
    */
   writeStdin(content: Content, options?: StdinOptions): Promise<void>;
   /**
-   * Types into a terminal, behind whatever other handles type. A piece that was under way when the connection broke is not
-   * sent again, since it may have arrived: the error's `dispatched` tells.
+   * Sends input to a terminal, after input from other handles. A piece that was in flight when the connection broke is not
+   * sent again, because it may have arrived: check `dispatched` of the error.
    */
   write(content: Content, options?: StdinOptions): Promise<void>;
-  /** Of its terminal. */
+  /** Changes the size of the exec's terminal. */
   resize(size: TerminalSize, options?: CallOptions): Promise<Exec>;
 }
 
-/** Named processes of a sandbox: started again when they end, if that is asked for, with nobody's help. */
+/** Named, supervised processes of a sandbox. The server restarts them according to their restart policy. */
 export interface Processes {
   /**
-   * Starts one, and resolves once it is on record and on its way; `ready` waits for more. One of that name that was started in
-   * the same way and is not over is returned; one that was started differently is a `process_conflict`.
+   * Starts a process; resolves once it is recorded and starting. Use `ready` of the handle to wait until it is ready.
+   * If a process of that name is already active and has the same settings, it is returned. If its settings differ,
+   * `process_conflict` is thrown.
+   *
+   * @example
+   * const web = await box.processes.start("web", ["node", "server.js"], {
+   *   restart: { on: "always" },
+   *   readyWhen: { port: 3000 },
+   * });
+   * await web.ready();
    */
   start(name: string, command: string | readonly string[], options?: ProcessOptions): Promise<ProcessHandle>;
-  /** Oldest first, those that are over included. Wakes nobody. */
+  /** Lists processes, oldest first, including ended ones. Does not wake the sandbox. */
   list(options?: CallOptions): Promise<Process[]>;
-  /** By name or id. */
+  /** Returns a handle to a process, by name or id. */
   get(nameOrId: string, options?: CallOptions): Promise<ProcessHandle>;
-  /** Ends it and what would follow; resolves once nothing of it is left. One that is over is fine. */
+  /** Stops a process without restarting it; resolves once nothing of it is left. No-op if it has already ended. */
   stop(nameOrId: string, options?: CallOptions): Promise<Process>;
-  /** Ends its run, if there is one, and begins the next at once. Never repeated by itself. */
+  /** Ends the current run, if any, and starts the next one immediately. Never retried automatically. */
   restart(nameOrId: string, options?: CallOptions): Promise<Process>;
 }
 
@@ -515,35 +566,35 @@ export interface ProcessOptions extends CallOptions {
   env?: Record<string, string> | undefined;
   cwd?: string | undefined;
   user?: string | undefined;
-  /** Of each run. */
+  /** Timeout of each run. */
   timeoutMs?: number | undefined;
   tty?: TerminalSize | undefined;
-  /** Whether the sandbox stays awake for it. Default false: it sleeps with it, and goes on after the wake. */
+  /** Whether the process keeps the sandbox awake. Default false: it is frozen in standby and continues after the wake. */
   keepAwake?: boolean | undefined;
   onWake?: OnWake | undefined;
-  /** How it is started again when it ends. Default: not at all. */
+  /** Restart policy. Default: the process is not restarted. */
   restart?: StartProcess["restart"] | undefined;
-  /** What has to be seen of each run before it is ready. Default: it runs. */
+  /** Condition that each run must meet to be ready. Default: it runs. */
   readyWhen?: StartProcess["readyWhen"] | undefined;
-  /** After a wake, something has to listen there within so long, or it is `unready` and says why. */
+  /** After a wake, a program must listen on this port within this time; otherwise the process is `unready` with a cause. */
   connectBy?: StartProcess["connectBy"] | undefined;
 }
 
-/** One named process. Losing this handle loses nothing of it: `processes.get` makes a new one. */
+/** A handle to a named process. It can be dropped safely: `processes.get` returns a new one. */
 export interface ProcessHandle {
   readonly id: string;
   readonly name: string;
-  /** As of the last answer; `refresh` gets a new one. */
+  /** The state as of the last response; `refresh` updates it. */
   readonly info: Process;
   refresh(options?: CallOptions): Promise<Process>;
   /**
-   * Waits until it is ready, across restarts of it and of the server. Throws `ProcessNotReadyError`, which has the process with the
-   * cause, where it is over, was not ready in time, or was not waited for any longer.
+   * Waits until the process is ready, across restarts of the process and of the server. Throws `ProcessNotReadyError`, which
+   * contains the process and its cause, if the process ended, was not ready in time, or waiting was given up.
    */
   ready(options?: WaitOptions): Promise<Process>;
-  /** Its runs, newest first: execs, with an outcome and output of their own. */
+  /** Lists the runs, newest first. Each run is an exec with its own outcome and output. */
   runs(options?: PageOptions): Promise<Page<Exec>>;
-  /** What its last run writes, from its beginning on, and then what the runs behind it write, until it is over. */
+  /** Yields the output of the latest run from its beginning, then of the following runs, until the process ends. */
   output(options?: ProcessOutputOptions): AsyncIterable<ProcessChunk>;
   stop(options?: CallOptions): Promise<Process>;
   restart(options?: CallOptions): Promise<Process>;
@@ -552,58 +603,67 @@ export interface ProcessHandle {
 export interface ProcessOutputOptions extends Omit<OutputOptions, "cursor"> {}
 
 export interface ProcessChunk extends OutputChunk {
-  /** The run that wrote it. */
+  /** The run that wrote the chunk. */
   readonly execId: string;
 }
 
 export interface StdinOptions extends WaitOptions {
-  /** Nothing follows: stdin is closed or, on a terminal, its end-of-file character typed. */
+  /** Whether to close stdin afterwards. On a terminal, the end-of-file character is sent instead. */
   end?: boolean | undefined;
 }
 
 export interface OutputOptions extends WaitOptions {
-  /** Where to begin: `cursor` of the last chunk that was read. */
+  /** Where to start: the `cursor` of the last chunk read. */
   cursor?: string | undefined;
-  /** False: only what is there already. */
+  /**
+   * Whether to continue with new output as it is written. If false, yields only the output written so far. Default
+   * true.
+   */
   follow?: boolean | undefined;
-  /** Only this stream. Cursors are the same for both. */
+  /** Yields only stdout or only stderr. A cursor is a position in the output of both. */
   stream?: "stdout" | "stderr" | undefined;
   /**
-   * What to do when output is gone before it was read, because the command wrote more than a journal holds: throw an
-   * `OutputDroppedError`, or go on with the first output that is kept. Default: throw.
+   * What to do if output was dropped before it was read, because the command wrote more than a journal holds: throw an
+   * `OutputDroppedError`, or continue with the oldest output kept. Default: throw.
    */
   onDropped?: "throw" | "skip" | undefined;
-  /** Told when the connection is lost, and when it is back; in between it is tried again for up to `outageMs`. */
+  /**
+   * Whether the command waits for this reader instead of dropping output that the reader has not taken. Applies only
+   * while the reader follows the output. If the reader takes nothing, the command waits for a bounded time. Default:
+   * true if `onDropped` is "throw", except for a command on a terminal and for a named process.
+   */
+  hold?: boolean | undefined;
+  /** Called when the connection is lost, and when it is back; reconnecting is tried for up to `outageMs`. */
   onConnection?: ((state: "lost" | "back") => void) | undefined;
 }
 
 export interface OutputChunk {
   readonly stream: "stdout" | "stderr";
   readonly data: Uint8Array;
-  /** As UTF-8; a character cut by the chunk's end comes with the next one of its stream. */
+  /** The data decoded as UTF-8; a character split by the end of the chunk is part of the next chunk of its stream. */
   readonly text: string;
-  /** The position after this chunk. */
+  /** The position of the end of this chunk. Reading from there continues with the next chunk. */
   readonly cursor: string;
   readonly at: string;
-  /** Output before this chunk was skipped (`onDropped`). */
+  /** Whether output between the previous chunk and this one was skipped (`onDropped`). */
   readonly dropped: boolean;
 }
 
-/** What can be written to a file or to stdin. Streams, a `ReadableStream` among them, are sent as they come. */
+/** Content for a file or for stdin. Streams, including `ReadableStream`, are sent as they arrive. */
 export type Content = string | Uint8Array | AsyncIterable<string | Uint8Array>;
 
-/** Files inside a sandbox, or in a drive, by absolute path. */
+/** The files of a sandbox or drive, by absolute path. */
 export interface Files {
-  /** What only reads (this, `list`, `stat`, `search`, `pack`) doesn't wake a sleeping sandbox for what is on its disk. */
+  /** Reads a file. Reading calls (`read`, `list`, `stat`, `search`, `pack`) do not wake a sandbox for files on its disk. */
   read(path: string, options?: RangeOptions): Promise<Uint8Array>;
   readText(path: string, options?: RangeOptions): Promise<string>;
   readStream(path: string, options?: RangeOptions): Promise<AsyncIterable<Uint8Array>>;
-  /** Atomic: readers see the old content or the new one. Makes missing directories unless told not to. */
+  /** Writes a file atomically: readers see the old or the new content. Creates missing directories unless `parents` is false. */
   write(path: string, content: Content, options?: WriteOptions): Promise<FileStat>;
   list(path: string, options?: ReadOptions & { limit?: number | undefined }): Promise<FileList>;
   stat(path: string, options?: ReadOptions): Promise<FileStat>;
   exists(path: string, options?: ReadOptions): Promise<boolean>;
-  /** With missing parents; an existing directory is fine. */
+  /** Creates a directory and missing parents. No-op if the directory exists. */
   mkdir(path: string, options?: CallOptions & { mode?: string | undefined }): Promise<FileStat>;
   remove(path: string, options?: CallOptions & { recursive?: boolean | undefined }): Promise<void>;
   move(
@@ -612,18 +672,18 @@ export interface Files {
     options?: CallOptions & { overwrite?: boolean | undefined },
   ): Promise<FileStat>;
   /**
-   * What lies below a directory, by name and content, what is nearer to it first. Links are not followed. It ends at its
-   * limits, of results, time, entries and bytes: `truncated` then says that it has not seen everything.
+   * Searches below a directory by name and content, nearest entries first. Does not follow links. The search stops at limits
+   * on results, time, entries and bytes; `truncated` is then true.
    */
   search(path: string, options?: SearchOptions): Promise<FileSearch>;
   /**
-   * A directory with all below it, or a file, as a tar archive: files, directories and symbolic links, with modes, owners
-   * and times. Throws while it is read where it can't be made to its end.
+   * Returns a file, or a directory with everything below it, as a tar archive: files, directories and symbolic links, with
+   * modes, owners and times. If the archive cannot be completed, reading it throws.
    */
   pack(path: string, options?: ReadOptions): Promise<AsyncIterable<Uint8Array>>;
   /**
-   * Takes a tar archive, gzipped or not, apart into a directory that is made where it is missing. Modes and times are the
-   * archive's; what is new belongs to uid 1000. Throws where an entry may not be; what was unpacked before it stays.
+   * Extracts a tar archive, optionally gzipped, into a directory, which is created if missing. Modes and times come from the
+   * archive; new entries belong to uid 1000. Throws at an entry that is not allowed; earlier entries stay extracted.
    */
   unpack(
     path: string,
@@ -631,39 +691,42 @@ export interface Files {
     options?: CallOptions,
   ): Promise<Unpacked>;
   /**
-   * Resolves when no change of a directory, or file, is missed any more; then gives each of them, for as long as it is
-   * iterated. It survives lost connections and servers that restart: an `overflow` says that changes may have been missed, there
-   * or elsewhere, so look again. Whoever watches keeps the sandbox from falling asleep by itself, and wakes it again where it
-   * is put to sleep: to let it sleep, leave the loop.
+   * Watches a directory or file. Resolves once the watch is active; from then on the iterable yields every change. The watch
+   * survives lost connections and server restarts: an `overflow` reports that changes may have been missed, so list the
+   * directory again. A watch keeps the sandbox from going to standby when idle, and wakes it if it is put in standby; leave
+   * the loop to end the watch.
+   *
+   * @example
+   * for await (const { kind, path } of await box.files.watch("/workspace", { recursive: true })) console.log(kind, path);
    */
   watch(path: string, options?: WatchOptions): Promise<AsyncIterable<FileChange>>;
 }
 
 export interface SearchOptions extends ReadOptions {
-  /** A glob of names or, with a slash in it, of paths below the directory. `*` means no name that begins with a dot. */
+  /** A glob for names or, if it contains a slash, for paths below the directory. `*` does not match a leading dot. */
   name?: string | undefined;
-  /** Text that a line of the file has in it. */
+  /** Text that a line of the file must contain. */
   content?: string | undefined;
-  /** `content` is a regular expression. */
+  /** Whether `content` is a regular expression. */
   regex?: boolean | undefined;
   ignoreCase?: boolean | undefined;
-  /** How many lines before and after one that was found are told with it. At most 50. */
+  /** Number of lines returned before and after each match, at most 50. */
   contextLines?: number | undefined;
-  /** Names of directories that are not looked into. */
+  /** Names of directories to skip. */
   exclude?: readonly string[] | undefined;
-  /** At most 10000. Default 1000. */
+  /** Maximum number of results, at most 10000. Default 1000. */
   limit?: number | undefined;
 }
 
 export interface WatchOptions extends CallOptions {
-  /** All below the directory as well. */
+  /** Whether to watch everything below the directory too. */
   recursive?: boolean | undefined;
 }
 
 export interface ReadOptions extends CallOptions {
   /**
-   * False: what is there only while the sandbox is awake (on tmpfs, in `/proc` and `/dev`) is `not_on_disk`, instead of
-   * waking it. Default true.
+   * Whether to wake the sandbox for a path that exists only while it is awake (on tmpfs, in `/proc` or `/dev`). If
+   * false, such a path throws `not_on_disk`. Default true.
    */
   wake?: boolean | undefined;
 }
@@ -674,22 +737,22 @@ export interface RangeOptions extends ReadOptions {
 }
 
 export interface WriteOptions extends CallOptions {
-  /** Octal, such as "0755". */
+  /** Permissions in octal, such as "0755". */
   mode?: string | undefined;
   parents?: boolean | undefined;
 }
 
 export interface Images {
   list(options?: CallOptions): Promise<Image[]>;
-  /** From a tar archive of a root file system, gzipped or not. */
+  /** Creates an image from a tar archive of a root file system, optionally gzipped. */
   import(name: string, tar: Uint8Array | AsyncIterable<Uint8Array>, options?: CallOptions): Promise<Image>;
   remove(name: string, options?: CallOptions): Promise<void>;
 }
 
 export interface CleanupOptions extends CallOptions {
-  /** Removes nothing; says what would be removed. */
+  /** Whether to only report what would be removed. */
   dryRun?: boolean | undefined;
-  /** Deletes every disposable sandbox that has no exec under way as well. */
+  /** Whether to also delete disposable sandboxes that have no exec in progress. */
   emergency?: boolean | undefined;
 }
 

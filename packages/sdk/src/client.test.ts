@@ -11,13 +11,13 @@ const seen = () =>
 describe("an audit", () => {
   const report = { trigger: "request", complete: true, findings: [] };
 
-  it("is made when asked for, also over a lost answer", async () => {
+  it("runs on request, with a retry after a lost response", async () => {
     bench.server.answer(drop, json(200, report));
     expect(await bench.holdfast.audit()).toEqual(report);
     expect(seen()).toEqual(["POST /v1/audit", "POST /v1/audit"]);
   });
 
-  it("can be read again; that there was none is no error", async () => {
+  it("can be read again, and is null if none has run", async () => {
     bench.server.answer(json(200, report), refuse(404, "not_found"));
     expect(await bench.holdfast.lastAudit()).toEqual(report);
     expect(await bench.holdfast.lastAudit()).toBeNull();
@@ -27,7 +27,7 @@ describe("an audit", () => {
 });
 
 describe("a cleanup", () => {
-  it("is what was asked for: nothing less than a dry run, nothing more than the rules", async () => {
+  it("sends exactly the requested options", async () => {
     bench.server.answer(json(200, { removed: 0 }));
     await bench.holdfast.cleanup();
     await bench.holdfast.cleanup({ dryRun: true });
@@ -42,12 +42,12 @@ describe("a cleanup", () => {
   });
 });
 
-describe("refusals", () => {
-  it("are grouped by what to do next", async () => {
+describe("errors", () => {
+  it("are grouped into classes by status", async () => {
     for (const [code, status, Class] of [
-      ["exec_limit", 409, ConflictError],
+      ["exec_limit", 429, UnavailableError],
       ["pending_cleanup", 409, ConflictError],
-      ["low_memory", 429, UnavailableError],
+      ["low_memory", 507, UnavailableError],
       ["launches_suspended", 503, UnavailableError],
     ] as const) {
       bench.server.answer(refuse(status, code, { retryable: false }));

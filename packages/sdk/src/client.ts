@@ -14,19 +14,21 @@ import type {
   Sandboxes,
   SandboxFilter,
 } from "./api.ts";
-import { Calls } from "./calls.ts";
-import { Creation } from "./creation.ts";
-import { drivesOf } from "./drives.ts";
-import { GoneError, NotFoundError } from "./errors.ts";
+import { checkOptions, GoneError, NotFoundError } from "./errors.ts";
 import { eventsOf, momentOf } from "./events.ts";
-import { getRun } from "./execs.ts";
-import { PATIENCE, type Patience } from "./retry.ts";
-import { SandboxHandle, untilGone } from "./sandbox.ts";
-import { FetchTransport } from "./transport-fetch.ts";
-import { HttpTransport } from "./transport-http.ts";
+import { getRun } from "./execs/execs.ts";
+import { drivesOf } from "./files/drives.ts";
+import { Creation } from "./sandboxes/creation.ts";
+import { SandboxHandle, untilGone } from "./sandboxes/sandbox.ts";
+import { Calls } from "./transport/calls.ts";
+import { FetchTransport } from "./transport/fetch.ts";
+import { HttpTransport } from "./transport/http.ts";
+import { PATIENCE, type Patience } from "./transport/retry.ts";
 import type {
   AuditReport,
+  Backup,
   CreateSandbox,
+  Drive as DriveInfo,
   Health,
   Image,
   ImageList,
@@ -38,13 +40,25 @@ import type {
 } from "./types.generated.ts";
 
 const TIMEOUT_MS = 30_000;
-/** The server's own deadline for an image to be unpacked. */
+/** How long the server may take to extract an image. */
 const IMPORT_WAIT_MS = 600_000;
-/** An audit waits for the host to be listed, a cleanup for the deletes that it orders. */
+/** How long an audit (listing the host) and a cleanup (waiting for its deletes) may take. */
 const AUDIT_WAIT_MS = 90_000;
+/** How long the server may copy a sandbox or drive before an export begins, or after an import was sent. */
+const TRANSFER_WAIT_MS = 3_600_000;
 const CLEANUP_WAIT_MS = 300_000;
 
-/** A client of one Holdfast server. On the server's machine `new Holdfast()` finds it by itself. */
+const CLIENT_OPTIONS = { url: true, apiKey: true, timeoutMs: true, outageMs: true, fetch: true } as const;
+
+/** What an archive can contain: one sandbox or one drive. */
+type Transferred = "sandboxes" | "drives";
+
+/**
+ * A client of one Holdfast server. On the server's machine, `new Holdfast()` finds the server and its key automatically.
+ *
+ * @example
+ * const holdfast = new Holdfast({ url: "http://localhost:4750", apiKey: "hf_…" });
+ */
 export class Holdfast {
   readonly #calls: Calls;
   readonly sandboxes: Sandboxes;
@@ -55,6 +69,7 @@ export class Holdfast {
   readonly execs: { get(id: string, options?: CallOptions): Promise<ExecRun> };
 
   constructor(options: ClientOptions = {}) {
+    checkOptions(options, CLIENT_OPTIONS, { method: "new Holdfast", url: options.url ?? "" });
     const calls = new Calls({
       url: options.url,
       apiKey: options.apiKey,
@@ -72,39 +87,108 @@ export class Holdfast {
     this.execs = { get: (id, given = {}) => getRun(calls, id, given) };
   }
 
-  /** Where the server is. */
+  /** The server's URL. */
   get url(): string {
     return this.#calls.url;
   }
 
-  /** The server's own log, newest first. A page may have few lines and a cursor: then there is more to look through. */
+  /** Reads the server's log, newest first. A page with few lines may still have a cursor: then more of the log remains. */
   logs({ signal, since, until, ...filter }: LogFilter = {}): Promise<Page<LogLine>> {
     const query = { ...filter, since: momentOf(since), until: momentOf(until) };
     return this.#calls.json({ method: "GET", path: "/v1/logs", query, idempotent: true, signal });
   }
 
-  stats({ signal }: CallOptions = {}): Promise<Stats> {
-    return this.#calls.json({ method: "GET", path: "/v1/stats", idempotent: true, signal });
+  stats({ signal, ...unknown }: CallOptions = {}): Promise<Stats> {
+    return this.#calls.json({ method: "GET", path: "/v1/stats", idempotent: true, signal, unknown });
   }
 
-  /** Compares records with reality now, both ways. What differs is dealt with, and said. */
-  audit({ signal }: CallOptions = {}): Promise<AuditReport> {
+  /** Compares records with the host, in both directions, and returns the differences and what was done about them. */
+  audit({ signal, ...unknown }: CallOptions = {}): Promise<AuditReport> {
     const waitMs = AUDIT_WAIT_MS;
-    return this.#calls.json({ method: "POST", path: "/v1/audit", idempotent: true, waitMs, signal });
+    return this.#calls.json({ method: "POST", path: "/v1/audit", idempotent: true, waitMs, signal, unknown });
   }
 
-  /** The last audit; null where none was made yet. */
-  async lastAudit({ signal }: CallOptions = {}): Promise<AuditReport | null> {
+  /** Begins a backup of the installation, to an empty directory on the server's machine. Returns at once. */
+  backup(directory: string, { signal }: CallOptions = {}): Promise<Backup> {
+    return this.#calls.json({
+      method: "POST",
+      path: "/v1/backup",
+      json: { directory },
+      idempotent: false,
+      signal,
+    });
+  }
+
+  /** Returns the state of the last backup that the server has begun, or null if there was none. */
+  async lastBackup({ signal }: CallOptions = {}): Promise<Backup | null> {
     try {
-      return await this.#calls.json({ method: "GET", path: "/v1/audit", idempotent: true, signal });
+      return await this.#calls.json({ method: "GET", path: "/v1/backup", idempotent: true, signal });
     } catch (error) {
       if (error instanceof NotFoundError) return null;
       throw error;
     }
   }
 
-  /** Removes now what the sweeps would remove in time. It goes on when nobody waits for it any more. */
-  cleanup({ dryRun = false, emergency = false, signal }: CleanupOptions = {}): Promise<SweepReport> {
+  /** Exports a sandbox or drive as one archive. The archive contains neither the sandbox's memory nor its drives. */
+  export(kind: Transferred, ref: string, { signal }: CallOptions = {}): Promise<AsyncGenerator<Uint8Array>> {
+    const path = `/v1/${kind}/${encodeURIComponent(ref)}/export`;
+    const type = "application/x-tar";
+    return this.#calls.stream({
+      ...{ method: "GET", path, type, headers: { accept: type } },
+      ...{ idempotent: false, waitMs: TRANSFER_WAIT_MS, signal },
+    });
+  }
+
+  /** Creates a sandbox from an exported archive. The sandbox stays in standby until the first call. */
+  importSandbox(
+    archive: AsyncIterable<Uint8Array>,
+    options: CallOptions & { name?: string | undefined } = {},
+  ): Promise<SandboxInfo> {
+    return this.#import("sandboxes", archive, options);
+  }
+
+  /** Creates a drive from an exported archive. */
+  importDrive(
+    archive: AsyncIterable<Uint8Array>,
+    options: CallOptions & { name?: string | undefined } = {},
+  ): Promise<DriveInfo> {
+    return this.#import("drives", archive, options);
+  }
+
+  #import<Result>(
+    kind: Transferred,
+    archive: AsyncIterable<Uint8Array>,
+    { name, signal }: CallOptions & { name?: string | undefined },
+  ): Promise<Result> {
+    return this.#calls.upload<Result>({
+      method: "POST",
+      path: `/v1/${kind}/import`,
+      query: { name },
+      bytes: { pieces: archive, length: null },
+      headers: { "content-type": "application/x-tar" },
+      idempotent: false,
+      waitMs: TRANSFER_WAIT_MS,
+      signal,
+    });
+  }
+
+  /** Returns the last audit, or null if none has run yet. */
+  async lastAudit({ signal, ...unknown }: CallOptions = {}): Promise<AuditReport | null> {
+    try {
+      return await this.#calls.json({ method: "GET", path: "/v1/audit", idempotent: true, signal, unknown });
+    } catch (error) {
+      if (error instanceof NotFoundError) return null;
+      throw error;
+    }
+  }
+
+  /** Runs the periodic cleanup now. It continues on the server if this call is aborted. */
+  cleanup({
+    dryRun = false,
+    emergency = false,
+    signal,
+    ...unknown
+  }: CleanupOptions = {}): Promise<SweepReport> {
     return this.#calls.json({
       method: "POST",
       path: emergency ? "/v1/cleanup/emergency" : "/v1/cleanup",
@@ -112,15 +196,23 @@ export class Holdfast {
       idempotent: true,
       waitMs: CLEANUP_WAIT_MS,
       signal,
+      unknown,
     });
   }
 
-  /** Whether the server takes work, and if not, why; needs no key. */
-  health({ signal }: CallOptions = {}): Promise<Health> {
-    return this.#calls.json({ method: "GET", path: "/readyz", idempotent: true, accept: 503, signal });
+  /** Returns whether the server accepts work and, if not, why. Needs no API key. */
+  health({ signal, ...unknown }: CallOptions = {}): Promise<Health> {
+    return this.#calls.json({
+      method: "GET",
+      path: "/readyz",
+      idempotent: true,
+      accept: 503,
+      signal,
+      unknown,
+    });
   }
 
-  /** Lets go of the connections. Nothing on the server is touched. */
+  /** Closes the connections. Does not affect the server. */
   close(): void {
     this.#calls.close();
   }
@@ -142,25 +234,25 @@ function sandboxesOf(calls: Calls): Sandboxes {
   return {
     create: (options = {}) => create(options, options.ifExists !== "return"),
     getOrCreate: (options) => create({ ...options, ifExists: "return" }, false),
-    async get(ref, { signal } = {}) {
+    async get(ref, { signal, ...unknown } = {}) {
       const path = `/v1/sandboxes/${encodeURIComponent(ref)}`;
-      const info = await calls.json<SandboxInfo>({ method: "GET", path, idempotent: true, signal });
+      const info = await calls.json<SandboxInfo>({ method: "GET", path, idempotent: true, signal, unknown });
       return new SandboxHandle(calls, info, false);
     },
-    list({ status, labels, limit, cursor, signal }: SandboxFilter = {}) {
+    list({ status, labels, limit, cursor, signal, ...unknown }: SandboxFilter = {}) {
       const label = Object.entries(labels ?? {}).map(([key, value]) => `${key}=${value}`);
       const query = { status, label, limit, cursor };
-      return calls.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal });
+      return calls.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal, unknown });
     },
-    async usage({ signal } = {}) {
-      const call = { method: "GET", path: "/v1/resources", idempotent: true, signal } as const;
+    async usage({ signal, ...unknown } = {}) {
+      const call = { method: "GET", path: "/v1/resources", idempotent: true, signal, unknown } as const;
       return (await calls.json<UsageList>(call)).items;
     },
     async delete(id, options = {}) {
       try {
         await untilGone(calls, id, options, () => {});
       } catch (error) {
-        // The answer for what had no record that could be shown.
+        // A sandbox without a readable record is reported as gone, with status 410.
         if (!(error instanceof GoneError)) throw error;
       }
     },
@@ -170,16 +262,17 @@ function sandboxesOf(calls: Calls): Sandboxes {
 function imagesOf(calls: Calls): Images {
   const path = (name: string) => `/v1/images/${encodeURIComponent(name)}`;
   return {
-    async list({ signal } = {}) {
+    async list({ signal, ...unknown } = {}) {
       const { items } = await calls.json<ImageList>({
         method: "GET",
         path: "/v1/images",
         idempotent: true,
         signal,
+        unknown,
       });
       return items;
     },
-    import: (name, tar, { signal } = {}) =>
+    import: (name, tar, { signal, ...unknown } = {}) =>
       calls.upload<Image>({
         method: "POST",
         path: "/v1/images",
@@ -189,25 +282,27 @@ function imagesOf(calls: Calls): Images {
         idempotent: false,
         waitMs: IMPORT_WAIT_MS,
         signal,
+        unknown,
       }),
-    remove: (name, { signal } = {}) =>
-      calls.json({ method: "DELETE", path: path(name), idempotent: false, signal }),
+    remove: (name, { signal, ...unknown } = {}) =>
+      calls.json({ method: "DELETE", path: path(name), idempotent: false, signal, unknown }),
   };
 }
 
 function alertsOf(calls: Calls): Alerts {
   const get = { method: "GET", idempotent: true } as const;
   return {
-    list: ({ cleared, signal } = {}) =>
-      calls.json({ ...get, path: "/v1/alerts", query: { cleared }, signal }),
+    list: ({ cleared, signal, ...unknown } = {}) =>
+      calls.json({ ...get, path: "/v1/alerts", query: { cleared }, signal, unknown }),
     deliveries: ({ signal, ...query } = {}) =>
       calls.json({ ...get, path: "/v1/alerts/deliveries", query, signal }),
-    retry: (id, { signal } = {}) =>
+    retry: (id, { signal, ...unknown } = {}) =>
       calls.json({
         method: "POST",
         path: `/v1/alerts/deliveries/${encodeURIComponent(id)}/retry`,
         idempotent: false,
         signal,
+        unknown,
       }),
   };
 }

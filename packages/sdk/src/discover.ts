@@ -1,18 +1,32 @@
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync, readlinkSync } from "node:fs";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
-/** Where the server is, and the key for it. */
+/** The server's URL and API key. */
 export interface Endpoint {
   url: string;
   apiKey: string | undefined;
-  /** Why there is no key, for the hint of a 401. */
+  /** Why no key was found. The hint of a 401 error contains this text. */
   problem: string | undefined;
+  /**
+   * The announcement that url and key come from; null if the caller chose them. It must still be valid at each request.
+   */
+  announced: Announced | null;
+  /** Why no request may be sent: no server of the state directory is running. Undefined if requests may be sent. */
+  absent: string | undefined;
+}
+
+/** The announcement of a server: the file and its content. */
+interface Announced {
+  file: string;
+  text: string;
+  pid: number;
+  startTime: string;
 }
 
 const DEFAULT_URL = "http://127.0.0.1:4750";
 
-/** Where a server on this machine keeps its state: HOLDFAST_DIR, or its default. */
+/** Returns the state directory of a server on this machine: HOLDFAST_DIR, or the default. */
 export function stateDirectory(env: NodeJS.ProcessEnv = process.env): string {
   if (env.HOLDFAST_DIR) return env.HOLDFAST_DIR;
   if (process.getuid?.() === 0) return "/var/lib/holdfast";
@@ -20,43 +34,145 @@ export function stateDirectory(env: NodeJS.ProcessEnv = process.env): string {
 }
 
 /**
- * What was given counts first, then the environment, then what a server on this machine left in its state directory,
- * then where it was `before`: while it restarts there is nothing in the directory.
- * The key in that directory is the administrator's: it is only ever sent to this machine.
+ * Finds the server. Precedence: given options, the environment, the state directory of a server on this machine, and last
+ * the URL `before`.
+ *
+ * A key of the state directory is sent to one address only: the one that the directory's running server announces. A
+ * program that listens where a server used to listen receives neither the key nor the request. The announced key is not
+ * the admin key: it becomes invalid when its server ends.
  */
 export function discover(
   given: { url?: string | undefined; apiKey?: string | undefined },
   env: NodeJS.ProcessEnv = process.env,
   before: string = DEFAULT_URL,
 ): Endpoint {
-  const directory = stateDirectory(env);
-  const url = given.url || env.HOLDFAST_URL || localUrl(directory) || before;
+  const chosen = given.url || env.HOLDFAST_URL;
   const apiKey = given.apiKey || env.HOLDFAST_API_KEY;
-  if (apiKey) return { url, apiKey, problem: undefined };
-  if (!isLoopback(url)) {
-    return { url, apiKey: undefined, problem: "Set HOLDFAST_API_KEY for a server on another machine." };
+  const own = { announced: null, absent: undefined };
+  if (chosen && apiKey) return { url: chosen, apiKey, problem: undefined, ...own };
+  const directory = stateDirectory(env);
+  const found = findServer(directory);
+  if (found.state === "stopped" && !chosen)
+    return { url: before, apiKey, problem: found.why, announced: null, absent: found.why };
+  if (apiKey) {
+    if (found.state !== "running") return { url: before, apiKey, problem: undefined, ...own };
+    return { url: found.url, apiKey, problem: undefined, announced: found.announced, absent: undefined };
   }
-  return { url, ...localKey(directory) };
+  if (chosen && !isLoopback(chosen))
+    return { url: chosen, apiKey, problem: "Set HOLDFAST_API_KEY for a server on another machine.", ...own };
+  const url = chosen || before;
+  if (found.state === "unknown") return { url, apiKey, problem: found.why, ...own };
+  if (found.state === "stopped")
+    return { url, apiKey, problem: found.why, announced: null, absent: found.why };
+  if (!isLoopback(found.url)) {
+    const problem = `The server of ${directory} listens at ${found.url}; set HOLDFAST_API_KEY, because its key is only sent to loopback addresses.`;
+    return { url: chosen || found.url, apiKey, problem, ...own };
+  }
+  if (chosen && !isSameServer(chosen, found.url)) {
+    const problem = `The server of ${directory} listens at ${found.url}; set HOLDFAST_API_KEY for another server.`;
+    return { url, apiKey, problem, ...own };
+  }
+  const { announced, key } = found;
+  return { url: found.url, apiKey: key, problem: undefined, announced, absent: undefined };
 }
 
-function localUrl(directory: string): string | undefined {
-  try {
-    const { url } = JSON.parse(readFileSync(join(directory, "server.json"), "utf8")) as { url?: unknown };
-    return typeof url === "string" ? url : undefined;
-  } catch {
-    return undefined;
-  }
+/**
+ * Returns the URLs under which other machines reach the running server of a state directory; empty if there are none.
+ */
+export function remoteUrls(directory: string = stateDirectory()): string[] {
+  const found = findServer(directory);
+  if (found.state !== "running") return [];
+  const { remote } = JSON.parse(found.announced.text) as { remote?: unknown };
+  return Array.isArray(remote) ? remote.filter((url) => typeof url === "string") : [];
 }
 
-function localKey(directory: string): Pick<Endpoint, "apiKey" | "problem"> {
-  const path = join(directory, "admin.key");
+/**
+ * Returns whether the server that announced itself is still running. Reads only two small files, so that it can be
+ * called before every request.
+ */
+export function isAnnounced({ file, text, pid, startTime }: Announced): boolean {
+  return readText(file).text === text && startTimeOf(pid) === startTime;
+}
+
+type Found =
+  | { state: "running"; url: string; key: string; announced: Announced }
+  | { state: "stopped"; why: string }
+  /** The directory is missing or not readable, so it is not known whether a server is running. */
+  | { state: "unknown"; why: string };
+
+function findServer(directory: string): Found {
+  const file = join(directory, "server.json");
+  const { text, code } = readText(file);
+  if (text === undefined) {
+    if (code === "EACCES")
+      return { state: "unknown", why: `${file} is not readable; set HOLDFAST_API_KEY, or HOLDFAST_DIR.` };
+    if (!existsSync(directory))
+      return { state: "unknown", why: `${directory} does not exist; set HOLDFAST_API_KEY, or HOLDFAST_DIR.` };
+    return { state: "stopped", why: `no server runs with the state directory ${directory}` };
+  }
+  const { url, pid, startTime, key } = parse(text);
+  if (typeof url !== "string" || typeof pid !== "number" || !URL.canParse(url))
+    return { state: "stopped", why: `${file} is not the announcement of a server` };
+  if (typeof startTime !== "string" || typeof key !== "string")
+    return { state: "stopped", why: `${file} was written by an earlier version; restart the server` };
+  if (startTimeOf(pid) !== startTime)
+    return { state: "stopped", why: `the server of ${directory} (pid ${pid}) is not running` };
+  if (!isInOwnNetwork(pid))
+    return {
+      state: "stopped",
+      why: `the server of ${directory} runs in another network namespace; set HOLDFAST_URL and HOLDFAST_API_KEY`,
+    };
+  return { state: "running", url, key, announced: { file, text, pid, startTime } };
+}
+
+function readText(path: string): { text?: string; code?: string | undefined } {
   try {
-    return { apiKey: readFileSync(path, "utf8").trim(), problem: undefined };
+    return { text: readFileSync(path, "utf8") };
   } catch (error) {
-    const why =
-      (error as NodeJS.ErrnoException).code === "EACCES" ? "is not readable for you" : "is not there";
-    return { apiKey: undefined, problem: `${path} ${why}; set HOLDFAST_API_KEY, or HOLDFAST_DIR.` };
+    return { code: (error as NodeJS.ErrnoException).code };
   }
+}
+
+function parse(text: string): Record<"url" | "pid" | "startTime" | "key", unknown> {
+  const none = { url: undefined, pid: undefined, startTime: undefined, key: undefined };
+  try {
+    return { ...none, ...(JSON.parse(text) as object | null) };
+  } catch {
+    return none;
+  }
+}
+
+/** Returns the start time of a process, which distinguishes it from a later process with the same pid. */
+function startTimeOf(pid: number): string | undefined {
+  const { text } = readText(`/proc/${pid}/stat`);
+  // Field 22, counted from after the command name, which may contain spaces.
+  return text?.slice(text.lastIndexOf(")") + 2).split(" ")[19];
+}
+
+/**
+ * Returns whether a process is in the network namespace of this process. In another one, the same loopback address
+ * belongs to other programs.
+ */
+function isInOwnNetwork(pid: number): boolean {
+  try {
+    return readlinkSync(`/proc/${pid}/ns/net`) === readlinkSync("/proc/self/ns/net");
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Returns whether a URL that the caller chose is the announced one. `localhost` stands for the announced loopback
+ * address.
+ */
+function isSameServer(chosen: string, announced: string): boolean {
+  const [a, b] = [new URL(chosen), new URL(announced)];
+  return (
+    a.protocol === b.protocol &&
+    a.port === b.port &&
+    a.pathname === b.pathname &&
+    (a.hostname === b.hostname || a.hostname === "localhost")
+  );
 }
 
 function isLoopback(url: string): boolean {

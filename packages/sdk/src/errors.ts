@@ -1,38 +1,42 @@
 import type { Cause, Dispatched, ErrorBody, ErrorCode, Exec, Process } from "./types.generated.ts";
 
-/** Codes that only a client can give: the server never answered, or not in its own words, or was not waited for. */
+/**
+ * Codes that only the client produces: no response, a response that is not Holdfast's, an option that the method does not
+ * have, or waiting was given up.
+ */
 export type ClientErrorCode =
   | "connection"
   | "timeout"
   | "unexpected_response"
+  | "unknown_option"
   | "exec_refused"
   | "exec_unfinished"
   | "process_not_ready";
 
-/** Everything known about a call that failed. */
-export interface ErrorFacts {
+/** All facts about a failed call. */
+interface ErrorFacts {
   code: ErrorCode | ClientErrorCode;
   message: string;
   hint: string;
-  /** The same call may succeed later. */
+  /** Whether the same call may succeed later. */
   retryable: boolean;
-  /** Whether the request had reached the sandbox: only `no` makes it safe to repeat what must not happen twice. */
+  /** Whether the request reached the sandbox. If a call must not happen twice, repeat it only if this is `no`. */
   dispatched: Dispatched;
-  /** HTTP status; 0 where there was no answer. */
+  /** HTTP status; 0 if there was no response. */
   status: number;
   method: string;
   url: string;
-  /** The body of the answer as it came, at most 64 KiB. */
+  /** The raw body of the response, at most 64 KiB. */
   body: string;
   requestId?: string | undefined;
   sandboxId?: string | undefined;
   execId?: string | undefined;
-  /** The route's name in the server's API document. */
+  /** Id of the operation in the server's API document. */
   operation?: string | undefined;
   cause?: unknown;
 }
 
-/** Base of every error that the SDK throws, but for the reason of your own AbortSignal, which is thrown as it is. */
+/** Base of every error that the SDK throws, except the reason of your own AbortSignal, which is thrown unchanged. */
 export class HoldfastError extends Error {
   readonly code: ErrorCode | ClientErrorCode;
   readonly hint: string;
@@ -65,9 +69,17 @@ export class HoldfastError extends Error {
   }
 }
 
-/** The server can't be reached, or the connection broke or went silent before the answer was complete. */
-export class ConnectionError extends HoldfastError {}
-/** 400, 405, 413, 415, 416, 422, 431: the request has to change. */
+/** The server is unreachable, or the connection broke or went silent before the response was complete. */
+export class ConnectionError extends HoldfastError {
+  /** How long the server showed no sign of life, in milliseconds; 0 if the connection failed for another reason. */
+  readonly silentMs: number;
+
+  constructor(facts: ErrorFacts & { silentMs?: number }) {
+    super(facts);
+    this.silentMs = facts.silentMs ?? 0;
+  }
+}
+/** 400, 405, 413, 415, 416, 422, 431, or an unknown option: the request must be changed. */
 export class InvalidRequestError extends HoldfastError {}
 /** 401. */
 export class AuthenticationError extends HoldfastError {}
@@ -77,11 +89,14 @@ export class PermissionError extends HoldfastError {}
 export class NotFoundError extends HoldfastError {}
 /** 409. */
 export class ConflictError extends HoldfastError {}
-/** 410: the sandbox was deleted or failed, or what was asked for is no longer kept. */
+/** 410: the sandbox was deleted or has failed, or the requested data is no longer kept. */
 export class GoneError extends HoldfastError {}
-/** Output was asked for that the journal no longer has: the reader was slower than the command, or came too late. */
+/**
+ * The journal no longer contains the requested output: the command wrote more than the journal holds before the output
+ * was read.
+ */
 export class OutputDroppedError extends GoneError {
-  /** The first cursor that can be read; null where nothing is kept any more. */
+  /** The oldest cursor still available; null if no output is kept. */
   readonly floor: string | null;
 
   constructor(facts: ErrorFacts & { floor: string | null }) {
@@ -89,9 +104,9 @@ export class OutputDroppedError extends GoneError {
     this.floor = facts.floor;
   }
 }
-/** Events were asked for that are no longer kept: the reader came back too late. */
+/** The requested events are no longer kept: they were deleted before they were read. */
 export class EventsDroppedError extends GoneError {
-  /** The first cursor behind which nothing is missing. */
+  /** The oldest cursor after which no event is missing. */
   readonly floor: string | null;
 
   constructor(facts: ErrorFacts & { floor: string | null }) {
@@ -99,30 +114,34 @@ export class EventsDroppedError extends GoneError {
     this.floor = facts.floor;
   }
 }
-/** 429, 503, 507: not now. */
+/**
+ * 429, 503, 507: a limit is reached, or a resource is unavailable. `retryable` says whether the same call may succeed
+ * later.
+ */
 export class UnavailableError extends HoldfastError {}
-/** All else: Holdfast's own fault, or a proxy's. */
+/** Any other status: a fault of Holdfast or of a proxy. */
 export class ServerError extends HoldfastError {}
 
-/** What a client knows of an exec that it has stopped waiting for. */
+/** What is known of an exec when a call stops waiting for it. */
 export interface KnownOfExec {
   id: string;
-  /** As of the last answer; null where none came. */
+  /** The exec as of the last response; null if there was none. */
   exec: Exec | null;
-  /** Behind the last output that was read; null where none was. */
+  /** The position after the last output read; null if none was read. */
   cursor: string | null;
 }
 
 /**
- * Waiting was given up, because `giveUpAfterMs` had passed or the server was away for longer than `outageMs`. The command
- * is not affected: `holdfast.execs.get(error.execId)` finds it again, and `output({ cursor })` reads on. `dispatched` says
- * whether it was run; where that is `unknown`, starting it again under the same id follows it and never runs it twice.
+ * Waiting was given up, because `giveUpAfterMs` passed or the server was unreachable for longer than `outageMs`. The command
+ * is not affected: `holdfast.execs.get(error.execId)` finds it again, and `output({ cursor })` resumes its output.
+ * `dispatched` reports whether it was run; if `unknown`, starting it again with the same id follows it and never runs it
+ * twice.
  */
 export class ExecUnfinishedError extends HoldfastError {
   override readonly execId: string;
-  /** As of the last answer; null where none came. */
+  /** The exec as of the last response; null if there was none. */
   readonly exec: Exec | null;
-  /** Behind the last output that was read; null where none was. */
+  /** The position after the last output read; null if none was read. */
   readonly cursor: string | null;
 
   constructor(facts: ErrorFacts, known: KnownOfExec) {
@@ -133,7 +152,7 @@ export class ExecUnfinishedError extends HoldfastError {
   }
 }
 
-/** A process is over, was not ready in time, or was not waited for any longer. `process` says what it was when last heard of. */
+/** A process ended, was not ready in time, or waiting was given up. `process` is its last known state. */
 export class ProcessNotReadyError extends HoldfastError {
   readonly process: Process;
 
@@ -171,7 +190,7 @@ export const whereOf = ({ method, base, path }: { method: string; base: string; 
   url: base + path,
 });
 
-/** The error in an answer with a status of 400 or more. */
+/** Creates the error for a response with a status of 400 or more. */
 export function errorOf(where: Where, status: number, body: string): HoldfastError {
   const Class = CLASSES[status] ?? ServerError;
   const said = parse(body);
@@ -206,12 +225,15 @@ function parse(body: string): ErrorBody["error"] | null {
   }
 }
 
-/** An answer that Holdfast did not write. A proxy may have passed the request on before it gave up. */
+/**
+ * Creates the error for a response that Holdfast did not write. A proxy may have forwarded the request before it gave
+ * up, so the request may have reached Holdfast.
+ */
 export const unexpected = (where: Where, status: number, body: string): ErrorFacts => ({
   ...where,
   code: "unexpected_response",
-  message: `The answer to ${where.method} ${where.url} (status ${status}) is not Holdfast's.`,
-  hint: "Check that the URL is that of a Holdfast server, and what lies between.",
+  message: `The response to ${where.method} ${where.url} (status ${status}) did not come from Holdfast.`,
+  hint: "Check that the URL is that of a Holdfast server, and check proxies in between.",
   retryable: status >= 502 && status <= 504,
   dispatched: "unknown",
   status,
@@ -224,11 +246,11 @@ export const unreachable = (where: Where, dispatched: Dispatched, cause: unknown
     code: "connection",
     message:
       dispatched === "no"
-        ? `The server at ${new URL(where.url).origin} can't be reached: ${reasonOf(cause)}.`
+        ? `The server at ${new URL(where.url).origin} cannot be reached: ${reasonOf(cause)}.`
         : `The connection to ${new URL(where.url).origin} was lost: ${reasonOf(cause)}.`,
     hint:
       dispatched === "no"
-        ? "Is the server running ('npm start')? HOLDFAST_URL says where to look for it."
+        ? "Check that the server is running ('npm start') and that HOLDFAST_URL is correct."
         : "The request may have taken effect.",
     retryable: true,
     dispatched,
@@ -237,19 +259,65 @@ export const unreachable = (where: Where, dispatched: Dispatched, cause: unknown
     cause,
   });
 
-export const silent = (where: Where, afterMs: number, dispatched: Dispatched): ConnectionError =>
+export const silent = (
+  where: Where,
+  afterMs: number,
+  dispatched: Dispatched,
+  silentMs = 0,
+): ConnectionError =>
   new ConnectionError({
     ...where,
     code: "timeout",
-    message: `Nothing came in answer to ${where.method} ${where.url} for ${afterMs} ms.`,
-    hint: "The request may have taken effect; look before repeating it.",
+    message:
+      silentMs === 0
+        ? `No response to ${where.method} ${where.url} for ${afterMs} ms.`
+        : `The server at ${new URL(where.url).origin} has not responded to any request for ${afterMs} ms.`,
+    hint:
+      silentMs === 0
+        ? "The request may have taken effect; check before repeating it."
+        : "Check whether the server is stopped or overloaded. The request may have taken effect; check before repeating it.",
     retryable: true,
     dispatched,
     status: 0,
     body: "",
+    silentMs,
   });
 
-/** The ledger says that the command was never run. */
+/**
+ * Throws if an option in `given` is set. Callers pass only options that their method does not know. If misspelt options
+ * were ignored, users would believe that they apply.
+ */
+export function refuseUnknown(given: object, where: Where): void {
+  const names = Object.entries(given).flatMap(([name, value]) => (value === undefined ? [] : [name]));
+  if (names.length === 0) return;
+  throw new InvalidRequestError({
+    ...where,
+    code: "unknown_option",
+    message: `Unknown ${names.length === 1 ? "option" : "options"}: ${names.map((name) => JSON.stringify(name)).join(", ")}.`,
+    hint: "Check the spelling of the option; api.d.ts lists the options of each method.",
+    retryable: false,
+    dispatched: "no",
+    status: 0,
+    body: "",
+  });
+}
+
+/**
+ * Refuses unknown options, for a method that hands all its options to another function. `known` names every option of
+ * the interface, which the compiler checks.
+ */
+export function checkOptions<Options extends object>(
+  given: Options,
+  known: Readonly<Record<keyof Required<Options>, true>>,
+  where: Where,
+): void {
+  refuseUnknown(
+    Object.fromEntries(Object.entries(given).filter(([name]) => !Object.hasOwn(known, name))),
+    where,
+  );
+}
+
+/** Creates the error for an exec that the server recorded as never run. */
 export const refused = (
   where: Where,
   exec: { id: string; sandboxId: string; cause: Cause | null },
@@ -258,7 +326,7 @@ export const refused = (
     ...where,
     code: "exec_refused",
     message: exec.cause?.message ?? "The command was not run.",
-    hint: "The cause says why; nothing was executed.",
+    hint: "The cause explains why; the command was not run.",
     retryable: true,
     dispatched: "no",
     status: 200,
@@ -268,15 +336,21 @@ export const refused = (
     cause: exec.cause ?? undefined,
   });
 
-/** The same failure, of a request that was sent before: an earlier one may have arrived. */
+/**
+ * Marks the failure of a retried request as possibly dispatched, because an earlier attempt may have reached the
+ * sandbox.
+ */
 export function maybeDispatched(error: HoldfastError): HoldfastError {
   const { message, cause } = error;
   const Class = error.constructor as typeof HoldfastError;
-  const hint = `${error.hint} An earlier try of the same request may have taken effect.`;
+  const hint = `${error.hint} An earlier attempt of the same request may have taken effect.`;
   return new Class({ ...error, message, cause, hint, dispatched: "unknown" });
 }
 
-/** What is said of a request that an earlier try of has done already: that one arrived, and only its answer was lost. */
+/**
+ * Returns whether an error shows that an earlier attempt of the same request had succeeded and only its response was
+ * lost.
+ */
 export const wasDoneBefore = (error: unknown, code: ErrorCode): boolean =>
   error instanceof HoldfastError && error.code === code && error.dispatched !== "no";
 

@@ -24,7 +24,7 @@ async function followed(options: FollowOptions = {}): Promise<number[]> {
 }
 
 describe("a list of events", () => {
-  it("is asked for by all that it can be filtered by", async () => {
+  it("supports every filter", async () => {
     bench.server.answer(json(200, NONE));
     await bench.holdfast.events.list({
       sandbox: "box",
@@ -42,7 +42,7 @@ describe("a list of events", () => {
     ]);
   });
 
-  it("of a handle's sandbox is that of its id", async () => {
+  it("of a sandbox handle is filtered by its id", async () => {
     const box = await bench.box();
     bench.server.answer(json(200, NONE));
     await box.events({ types: ["sandbox.oom"] });
@@ -51,7 +51,7 @@ describe("a list of events", () => {
 });
 
 describe("following", () => {
-  it("gives each event once, over connections that break, end early, or in the middle of a record", async () => {
+  it("yields each event once, across connections that break, end early, or end within a record", async () => {
     const half = JSON.stringify(event(4)).slice(0, 20);
     bench.server.answer(
       lines([start(1), event(2)], "cut"),
@@ -68,7 +68,7 @@ describe("following", () => {
     expect(cursors()).toEqual(["1", "2", "2", "3", "3", "3"]);
   });
 
-  it("goes on from where it began where nothing was told yet, and from what a keepalive says", async () => {
+  it("resumes at its start if nothing was received, and at a keepalive's position", async () => {
     bench.server.answer(
       lines([start(7)], "cut"),
       lines([start(7), keepalive(12)], "cut"),
@@ -83,14 +83,14 @@ describe("following", () => {
     expect(bench.server.seen[0]?.headers.accept).toBe("application/x-ndjson");
   });
 
-  it("says when it begins, and when the connection is lost", async () => {
+  it("reports when it starts and when the connection is lost", async () => {
     bench.server.answer(lines([start(1)], "cut"), drop, lines([start(1), END]));
     const states: string[] = [];
     await followed({ onConnection: (state) => states.push(state) });
     expect(states).toEqual(["open", "lost", "open"]);
   });
 
-  it("takes up again what a server that shuts down has ended", async () => {
+  it("resumes after a server shutdown", async () => {
     bench.server.answer(
       lines([start(1), event(2), ending(503, "shutting_down")]),
       lines([start(2), event(3), END]),
@@ -98,7 +98,7 @@ describe("following", () => {
     expect(await followed({ cursor: "1" })).toEqual([2, 3]);
   });
 
-  it("ends with `until`, and with the reason of its caller's signal", async () => {
+  it("ends at `until`, or with the reason of the caller's signal", async () => {
     bench.server.answer(lines([start(1), event(2), END]));
     expect(await followed({ until: new Date() })).toEqual([2]);
     bench.server.answer(lines([start(1), event(2)], "silence"));
@@ -114,12 +114,12 @@ describe("following", () => {
     expect(seen).toHaveLength(1);
   });
 
-  it("gives up on a server that only greets, or is away for too long", async () => {
+  it("gives up on a server that only sends a start, or is unreachable for too long", async () => {
     bench.server.answer(lines([start(1)]));
     expect((await failure(followed())).code).toBe("connection");
   }, 30_000);
 
-  it("throws what is missing, with the first cursor that is whole; or goes on from there", async () => {
+  it("throws if events were dropped, with the oldest complete cursor, or skips to it", async () => {
     const dropped = refuse(410, "events_dropped", { floor: "40" });
     bench.server.answer(dropped);
     const error = await failure(followed({ cursor: "3" }));
@@ -136,7 +136,7 @@ describe("following", () => {
     expect(await followed({ cursor: "3", onDropped: "skip" })).toEqual([4, 41]);
   });
 
-  it("throws at once what can't be followed", async () => {
+  it("throws errors that are not retryable immediately", async () => {
     bench.server.answer(refuse(404, "sandbox_not_found"));
     expect((await failure(followed({ sandbox: "nobody" }))).code).toBe("sandbox_not_found");
     bench.server.answer(json(200, NONE));

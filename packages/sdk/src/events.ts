@@ -1,21 +1,19 @@
 import type { EventFilter, EventSubject, Events, FollowOptions, Moment } from "./api.ts";
-import { type Call, type Calls, STREAM_SILENCE_MS } from "./calls.ts";
 import { EventsDroppedError, errorOf, HoldfastError, unexpected, unreachable } from "./errors.ts";
-import { NDJSON_TYPE, recordsOf } from "./ndjson.ts";
+import { type Call, type Calls, STREAM_SILENCE_MS } from "./transport/calls.ts";
+import { NDJSON_TYPE, recordsOf } from "./transport/ndjson.ts";
 import { ERROR_STATUSES, type ErrorBody, type Event } from "./types.generated.ts";
 
 export const momentOf = (moment: Moment | undefined): string | undefined =>
   moment instanceof Date ? moment.toISOString() : moment;
 
 export const eventsOf = (calls: Calls): Events => ({
-  list: ({ order, limit, cursor, signal, ...filter }: EventFilter & EventSubject = {}) =>
-    calls.json({
-      method: "GET",
-      path: "/v1/events",
-      query: { ...queryOf(filter), order, limit, cursor },
-      idempotent: true,
-      signal,
-    }),
+  list({ order, limit, cursor, signal, ...filter }: EventFilter & EventSubject = {}) {
+    const { sandbox, drive, exec, types, since, until, ...unknown } = filter;
+    const selected = queryOf({ sandbox, drive, exec, types, since, until });
+    const query = { ...selected, order, limit, cursor };
+    return calls.json({ method: "GET", path: "/v1/events", query, idempotent: true, signal, unknown });
+  },
   follow: (options = {}) => new EventFollower(calls, options).events(),
 });
 
@@ -26,21 +24,25 @@ const queryOf = ({ sandbox, drive, exec, types, since, until }: Filter) => ({
   ...{ since: momentOf(since), until: momentOf(until) },
 });
 
-/** All but the `end` say up to where all was told. An `end` without an error is that of `until`. */
+/**
+ * Records of an event stream. All records except `end` carry the position that the stream has reached. An `end` without
+ * an error means that `until` was reached.
+ */
 type EventRecord =
   | { type: "start" | "keepalive"; cursor: string }
   | { type: "event"; cursor: string; event: Event }
   | { type: "end"; error: ErrorBody["error"] | null };
 
 /**
- * Follows the timeline over as many connections as that takes. One that breaks, falls silent or ends without an `end` is
- * taken up again behind the last record that came: no gap, no repetition. Only what follows a `start` ends an outage, so that a server
- * which greets and hangs up can't hold the reader for ever.
+ * Follows the timeline over any number of connections. A connection that breaks, falls silent or ends without an `end`
+ * is replaced by a new one, which starts after the last record received, so no record is missed or repeated. An outage
+ * ends only with a record after `start`, so that a server that only sends `start` and closes cannot keep the reader
+ * retrying forever.
  */
 class EventFollower {
   readonly #calls: Calls;
   readonly #options: FollowOptions;
-  /** Where the next connection goes on. */
+  /** Position at which the next connection resumes. */
   #cursor: string | undefined;
   #isOpen = false;
 
@@ -67,24 +69,26 @@ class EventFollower {
         throw this.#cutShort();
       } catch (error) {
         if (this.#skips(error)) continue;
-        this.#say("lost");
+        if (this.#options.signal?.aborted !== true) this.#say("lost");
         await outage.failed(error);
       }
     }
   }
 
   #call(): Call {
-    const { signal } = this.#options;
+    const { signal, sandbox, drive, exec, types, since, until, ...rest } = this.#options;
+    const { cursor: _cursor, onDropped: _onDropped, onConnection: _onConnection, ...unknown } = rest;
     return {
       method: "GET",
       path: "/v1/events",
-      query: { ...queryOf(this.#options), cursor: this.#cursor },
+      query: { ...queryOf({ sandbox, drive, exec, types, since, until }), cursor: this.#cursor },
       headers: { accept: NDJSON_TYPE },
       type: NDJSON_TYPE,
       idempotent: true,
       waiting: true,
       silenceMs: STREAM_SILENCE_MS,
       signal,
+      unknown,
     };
   }
 
@@ -98,7 +102,10 @@ class EventFollower {
     }
   }
 
-  /** Goes on from the first that is kept, where that is what the caller wants. */
+  /**
+   * If events were deleted and the caller chose `onDropped: "skip"`, continues from the oldest event kept. Returns
+   * whether it did.
+   */
   #skips(error: unknown): boolean {
     if (!(error instanceof EventsDroppedError) || this.#options.onDropped !== "skip") return false;
     if (error.floor === null || error.floor === this.#cursor) return false;

@@ -56,7 +56,7 @@ export type {
   WriteOptions,
 } from "./api.ts";
 export { Holdfast } from "./client.ts";
-export { stateDirectory } from "./discover.ts";
+export { remoteUrls, stateDirectory } from "./discover.ts";
 export {
   AuthenticationError,
   type ClientErrorCode,
@@ -80,6 +80,7 @@ export type {
   AlertList,
   AuditFinding,
   AuditReport,
+  Backup,
   Cause,
   Checkpoint,
   CreateDrive,

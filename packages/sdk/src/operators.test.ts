@@ -7,8 +7,8 @@ const requests = () => bench.server.seen.map(({ method, url }) => `${method} ${u
 const NONE = { items: [], nextCursor: null };
 const SANDBOX = "/v1/sandboxes/sbx_0000000000000000";
 
-describe("what a sandbox is doing", () => {
-  it("is asked for by its id, also again where the answer was lost", async () => {
+describe("the activity of a sandbox", () => {
+  it("is requested by its id, with a retry after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(drop, json(200, { at: "now" }));
     expect(await box.resources()).toEqual({ at: "now" });
@@ -24,7 +24,7 @@ describe("what a sandbox is doing", () => {
     ]);
   });
 
-  it("is one answer for all of them", async () => {
+  it("is returned for all sandboxes in one response", async () => {
     bench.server.answer(json(200, { at: "now", items: [{ name: "box" }] }));
     expect(await bench.holdfast.sandboxes.usage()).toEqual([{ name: "box" }]);
     expect(requests()).toEqual(["GET /v1/resources"]);
@@ -32,7 +32,7 @@ describe("what a sandbox is doing", () => {
 });
 
 describe("a restart", () => {
-  it("resolves with the sandbox as it is then, and is never repeated by itself", async () => {
+  it("resolves with the new state, and is never retried", async () => {
     const box = await bench.box();
     bench.server.answer(json(200, { ...box.info, generation: 7 }));
     expect((await box.restart()).generation).toBe(7);
@@ -45,7 +45,7 @@ describe("a restart", () => {
 });
 
 describe("alerts", () => {
-  it("are those that fire, or all; their deliveries can be listed and sent again", async () => {
+  it("list firing or all alerts; deliveries can be listed and retried", async () => {
     bench.server.answer(json(200, NONE));
     await bench.holdfast.alerts.list();
     await bench.holdfast.alerts.list({ cleared: true });
@@ -61,7 +61,7 @@ describe("alerts", () => {
 });
 
 describe("the server's log", () => {
-  it("is asked for by all that it can be filtered by", async () => {
+  it("supports every filter", async () => {
     bench.server.answer(json(200, NONE));
     await bench.holdfast.logs({
       sandbox: "box",

@@ -11,7 +11,7 @@ import { anExec, aSandbox, FaultyServer, json } from "./testing/faulty-server.ts
 
 const run = promisify(execFile);
 const modules = fileURLToPath(new URL("../../../node_modules", import.meta.url));
-/** The system's Node where there is one: it is the oldest that has to work. */
+/** The system's Node, if there is one: it is the oldest supported version. */
 const node = ["/usr/bin/node", "/usr/local/bin/node"].find((path) => existsSync(path)) ?? process.execPath;
 
 let project: string;
@@ -28,7 +28,7 @@ beforeAll(async () => {
 afterAll(() => rm(project, { recursive: true, force: true }));
 
 describe("the packed SDK in an empty project", () => {
-  it("brings nothing else along", async () => {
+  it("has no dependencies", async () => {
     const lock = JSON.parse(await readFile(join(project, "package-lock.json"), "utf8")) as {
       packages: object;
     };

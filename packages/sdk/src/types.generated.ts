@@ -18,7 +18,7 @@ export type StreamRecord =
   | {
       type: "keepalive";
       cursor: string;
-      /** true while the sandbox sleeps, and the exec with it */
+      /** true while the sandbox is in standby and the exec is frozen with it */
       suspended?: boolean;
     }
   | {
@@ -28,9 +28,9 @@ export type StreamRecord =
     };
 
 export interface Alert {
-  /** of this firing: one that cleared and fires again has another */
+  /** identifies this firing; an alert that clears and fires again gets a new id */
   id: string;
-  /** the same whenever it is the same trouble: `stuck:sbx_…`, `capacity:disk`, `timeout_rate` */
+  /** identifies the problem across firings: `stuck:sbx_…`, `capacity:disk`, `timeout_rate` */
   key: string;
   kind:
     | "timeout_rate"
@@ -57,11 +57,11 @@ export interface Alert {
   sandboxId: string | null;
   message: string;
   unit: "percent" | "ms" | "count";
-  /** the figure as last read */
+  /** last reading */
   value: number;
-  /** it fires above this */
+  /** the alert fires above this value */
   threshold: number;
-  /** it clears at or below this */
+  /** the alert clears at or below this value */
   clearBelow: number;
   target: number | null;
   /** ISO 8601, UTC */
@@ -77,13 +77,13 @@ export interface AuditReport {
   at: string;
   ms: number;
   trigger: "start" | "hourly" | "request";
-  /** false where something could not be listed; then nothing was removed */
+  /** false if some resources could not be listed; then nothing was removed */
   complete: boolean;
   records: number;
-  /** physical things that carry our marker */
+  /** resources on the host that carry Holdfast's marker */
   things: number;
   findings: {
-    /** orphan: carries our marker and no record owns it; absent: recorded as running and not there; lingering: processes of a sandbox that has none by its record; stuck_launch: a launch that nobody works on; exhausted: stop attempts are used up; quarantined: a lease that can't be read; unreadable: a record that can't be read; unknown: could not be looked at; older_version: runs a keeper of another version */
+    /** orphan: a resource with Holdfast's marker that no record owns; absent: recorded as running but not found; lingering: processes of a sandbox that has none according to its record; stuck_launch: a launch that is no longer in progress; exhausted: all stop attempts failed; quarantined: an unreadable lease; unreadable: an unreadable record; unknown: could not be examined; older_version: runs a keeper of another version */
     kind:
       | "orphan"
       | "absent"
@@ -95,36 +95,57 @@ export interface AuditReport {
       | "unknown"
       | "older_version";
     sandboxId?: string;
-    /** where it is about a drive and not a sandbox */
+    /** set if the finding is about a drive instead of a sandbox */
     driveId?: string;
     things: string[];
-    /** waits: acted upon at `nextAt` if it is still so; left: on purpose, the message says why */
+    /** waits: Holdfast acts at `nextAt` if the finding persists; left: left alone on purpose, the message gives the reason */
     action: "corrected" | "removed" | "waits" | "left" | "failed";
     message: string;
     /** ISO 8601, UTC */
     nextAt?: string;
   }[];
 }
+export interface Backup {
+  /** incomplete: the backup can be restored, but lacks the sandboxes and drives in `skipped`; failed: it can't be restored, see `error` */
+  state: "running" | "done" | "incomplete" | "failed";
+  directory: string;
+  /** ISO 8601, UTC */
+  startedAt: string;
+  endedAt: string | null;
+  /** sandboxes copied so far */
+  sandboxes: number;
+  /** drives copied so far */
+  drives: number;
+  /** bytes that the copies occupy */
+  sizeBytes: number;
+  skipped: {
+    kind: "sandbox" | "drive";
+    id: string;
+    name: string;
+    reason: string;
+  }[];
+  error: string | null;
+}
 export interface Cause {
   code: string;
   message: string;
   cause?: Cause;
 }
-/** a sandbox's files, and its memory where that can be had, as they were at one moment */
+/** a snapshot of a sandbox's files, and of its memory if the host supports it */
 export interface Checkpoint {
   id: string;
   name: string;
   sandboxId: string;
-  /** memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files */
+  /** memory: processes and memory are saved to disk and restored; files: the instance is stopped and a new one is started on the same files */
   kind: "memory" | "files";
   /** ISO 8601, UTC */
   createdAt: string;
-  /** of the instance that it was taken of */
+  /** generation of the sandbox when the checkpoint was taken */
   generation: number;
-  /** what it takes on disk, files and memory */
+  /** size on disk, files and memory together */
   sizeBytes: number;
   memoryBytes: number;
-  /** execs that were under way, and are under way again in each fork, under ids of their own */
+  /** execs that were running; they continue in each fork under new ids */
   execs: string[];
 }
 export interface CheckpointList {
@@ -132,39 +153,39 @@ export interface CheckpointList {
   nextCursor: string | null;
 }
 export interface CreateCheckpoint {
-  /** a DNS label that no other checkpoint of the sandbox has; made up where absent */
+  /** a DNS label, unique among the sandbox's checkpoints; generated if absent */
   name?: string;
 }
 export interface CreateDrive {
-  /** a DNS label; made up where absent */
+  /** a DNS label; generated if absent */
   name?: string;
-  /** a file system of its own of this size; default: no limit but the host's disk */
+  /** gives the drive its own file system of this size; default: limited only by the host's disk */
   sizeMb?: number;
-  /** the caller's own key-value pairs; listings filter by them */
+  /** the caller's own key-value pairs; listings can filter by them */
   labels?: {
     [k: string]: string;
   };
-  /** what to do when the name is taken; default fail */
+  /** what to do if the name is taken; default fail */
   ifExists?: "return" | "fail";
 }
 export interface CreatePreview {
-  /** a TCP port at which a program of the sandbox listens, on its loopback */
+  /** a TCP port on which a program in the sandbox listens on its loopback interface */
   port: number;
-  /** a DNS label that no other preview of the sandbox has; made up where absent */
+  /** a DNS label, unique among the sandbox's previews; generated if absent */
   name?: string;
   /** whether the port is open without a token; default false */
   public?: boolean;
-  /** how long it is open; default: as long as the sandbox lives */
+  /** how long the preview is open; default: as long as the sandbox exists */
   ttlMs?: number;
-  /** how long the token in this answer is good for; default a day */
+  /** how long the returned token is valid; default one day */
   tokenTtlMs?: number;
 }
 export interface CreatePreviewToken {
-  /** how long it is good for; default a day, and never longer than the preview */
+  /** how long the token is valid; default one day, and never longer than the preview */
   ttlMs?: number;
 }
 export interface CreateSandbox {
-  /** a DNS label; made up where absent */
+  /** a DNS label; generated if absent */
   name?: string;
   image?: string;
   /** environment variables */
@@ -176,52 +197,52 @@ export interface CreateSandbox {
   resources?: {
     /** memory limit, swap included */
     memoryMb?: number;
-    /** CPU limit in cores; by default all that the host has */
+    /** CPU limit in cores; default: all cores of the host */
     cpus?: number;
     /** limit on processes and threads */
     pids?: number;
-    /** size of a file system of its own for all that it writes, journals included; default: no limit of its own */
+    /** gives the sandbox its own file system of this size for everything it writes, journals included; default: limited only by the host's disk */
     diskMb?: number;
   };
   lifecycle?: {
-    /** upper bound, and default, of every exec's timeout */
+    /** maximum and default timeout of every exec */
     maxExecMs?: number;
-    /** execs that may be started in all */
+    /** total number of execs that may be started */
     maxExecs?: number;
-    /** deleted when it is this old, whatever it is doing */
+    /** the sandbox is deleted at this age, even if it is busy */
     ttlMs?: number;
-    /** deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it */
+    /** the sandbox is deleted after this long without a call, awake or in standby; never while it has an unfinished exec, running or frozen */
     idleTtlMs?: number;
-    /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
+    /** the sandbox goes to standby after this long without a call, unless an exec keeps it awake; default: only if the host runs short of memory */
     idleStandbyMs?: number;
-    /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
+    /** what to do when the sandbox's processes are lost unexpectedly (a reboot, a killed keeper). fail: the sandbox fails and its files are kept (default); cold-start: it is started again on the same files */
     onMemoryLoss?: "fail" | "cold-start";
-    /** may be deleted when the host runs short, unless an exec is under way in it */
+    /** the sandbox may be deleted when the host runs short of resources, unless an exec is in progress */
     disposable?: boolean;
   };
-  /** the caller's own key-value pairs; listings filter by them */
+  /** the caller's own key-value pairs; listings can filter by them */
   labels?: {
     [k: string]: string;
   };
-  /** drives that it has from its beginning; a fork has no others */
+  /** drives to mount at creation; a fork inherits no mounts */
   mounts?: MountDrive[];
-  /** a checkpoint's id: the sandbox begins with the files, and the memory, that were kept there. Image and resources are those of the checkpoint; what else is not said here is too */
+  /** id of a checkpoint: the sandbox starts with its files and memory. Image and resources come from the checkpoint, as does every other setting that is absent here */
   fromCheckpoint?: string;
-  /** what to do when the name is taken; default fail */
+  /** what to do if the name is taken; default fail */
   ifExists?: "return" | "fail";
 }
 export interface MountDrive {
   /** the drive's name or id */
   drive: string;
-  /** where it appears inside; made where it is missing */
+  /** mount point inside the sandbox; created if missing */
   path: string;
-  /** the directory of the drive that is mounted, without `..`; made where it is missing */
+  /** directory of the drive to mount, without `..`; created if missing */
   subpath?: string;
   readOnly?: boolean;
 }
 export interface Delivery {
   id: string;
-  /** dead: given up after the last try; kept until it is retried or past its retention */
+  /** dead: given up after the last attempt; kept until it is retried or its retention ends */
   state: "pending" | "delivered" | "dead";
   alert: Alert;
   attempts: number;
@@ -240,9 +261,9 @@ export interface Diagnosis {
   name: string;
   /** ISO 8601, UTC */
   at: string;
-  /** how long it was looked at for this answer */
+  /** how long the sandbox was observed for this diagnosis */
   windowMs: number;
-  /** computed from evidence at the time of the answer */
+  /** computed from evidence at the time of the response */
   status:
     | "queued"
     | "creating"
@@ -255,13 +276,14 @@ export interface Diagnosis {
     | "stopping"
     | "terminated"
     | "failed";
-  /** that of the first finding */
+  /** the summary of the first finding */
   summary: string;
-  /** most telling first */
+  /** most significant first */
   findings: {
     kind:
       | "failed"
       | "stopping"
+      | "files_gone"
       | "keeper_gone"
       | "frozen"
       | "keeper_silent"
@@ -289,26 +311,26 @@ export interface Diagnosis {
       | "idle"
       | "unknown";
     severity: "problem" | "notice" | "fine";
-    /** what is the matter, in a sentence */
+    /** the finding, in one sentence */
     summary: string;
-    /** what was seen */
+    /** the observations behind the finding */
     evidence: string[];
-    /** high: it was seen; medium: nothing else fits what was seen; low: it may be something else */
+    /** high: directly observed; medium: the only explanation that fits the observations; low: other explanations are possible */
     confidence: "high" | "medium" | "low";
-    /** what Holdfast does about it by itself, and when */
+    /** what Holdfast does about it automatically, and when */
     holdfast: string;
     /** what a person can do */
     you: string[];
   }[];
-  /** what could not be looked at, and why */
+  /** what could not be examined, and why */
   unseen: string[];
   nextAt: string | null;
 }
-/** a persistent directory that any number of sandboxes can have at the same time */
+/** a persistent directory that any number of sandboxes can mount at the same time */
 export interface Drive {
   id: string;
   name: string;
-  /** degraded: its files are not where they belong; deleting: nothing of it may be used any more */
+  /** degraded: its files are missing from their place on the host; deleting: it can no longer be used */
   status: "creating" | "ready" | "degraded" | "deleting";
   cause: Cause | null;
   sizeMb: number | null;
@@ -318,7 +340,7 @@ export interface Drive {
     /** ISO 8601, UTC */
     measuredAt: string;
   } | null;
-  /** sandboxes that have it, asleep or not */
+  /** sandboxes that mount it, awake or in standby */
   mounts: {
     sandboxId: string;
     /** the sandbox's name */
@@ -329,7 +351,7 @@ export interface Drive {
   }[];
   /** ISO 8601, UTC */
   createdAt: string;
-  /** the caller's own key-value pairs; listings filter by them */
+  /** the caller's own key-value pairs; listings can filter by them */
   labels: {
     [k: string]: string;
   };
@@ -341,88 +363,95 @@ export interface DriveList {
 export interface ErrorBody {
   error: {
     code:
-      | "invalid_request"
-      | "invalid_path"
       | "bad_cursor"
+      | "invalid_path"
+      | "invalid_request"
       | "unauthorized"
       | "forbidden_path"
-      | "preview_denied"
       | "permission_denied"
-      | "not_found"
-      | "sandbox_not_found"
+      | "preview_denied"
+      | "checkpoint_not_found"
+      | "delivery_not_found"
+      | "drive_not_found"
       | "exec_not_found"
-      | "process_not_found"
       | "file_not_found"
       | "image_not_found"
-      | "delivery_not_found"
-      | "preview_not_found"
-      | "drive_not_found"
       | "mount_not_found"
+      | "not_found"
+      | "preview_not_found"
+      | "process_not_found"
+      | "sandbox_not_found"
       | "method_not_allowed"
       | "request_timeout"
-      | "checkpoint_not_found"
+      | "backup_running"
+      | "checkpoint_exists"
+      | "checkpoint_unusable"
+      | "drive_deleting"
       | "drive_exists"
       | "drive_mounted"
-      | "drive_deleting"
-      | "preview_exists"
-      | "mount_conflict"
-      | "mount_refused"
-      | "checkpoint_unusable"
-      | "checkpoint_exists"
-      | "too_many_checkpoints"
-      | "name_taken"
       | "exec_conflict"
+      | "file_conflict"
+      | "idempotency_conflict"
+      | "image_in_use"
+      | "mount_conflict"
+      | "name_taken"
+      | "no_webhook"
+      | "not_on_disk"
+      | "pending_cleanup"
+      | "preview_exists"
       | "process_conflict"
       | "process_unsupported"
-      | "idempotency_conflict"
-      | "no_webhook"
-      | "wrong_state"
-      | "file_conflict"
-      | "exec_limit"
-      | "pending_cleanup"
+      | "sandbox_busy"
       | "standby_cancelled"
-      | "not_on_disk"
-      | "image_in_use"
-      | "sandbox_gone"
-      | "sandbox_failed"
-      | "output_dropped"
+      | "update_conflict"
+      | "wrong_state"
       | "events_dropped"
+      | "output_dropped"
+      | "sandbox_failed"
+      | "sandbox_gone"
       | "too_large"
       | "unsupported_media_type"
       | "range_not_satisfiable"
       | "image_incapable"
+      | "mount_refused"
       | "not_a_file"
-      | "headers_too_large"
-      | "too_many_sandboxes"
-      | "low_memory"
+      | "exec_limit"
+      | "too_many_checkpoints"
+      | "too_many_drives"
       | "too_many_execs"
-      | "too_many_processes"
+      | "too_many_file_calls"
       | "too_many_held"
       | "too_many_mounts"
-      | "too_many_watches"
-      | "too_many_readers"
-      | "internal"
       | "too_many_previews"
+      | "too_many_processes"
+      | "too_many_readers"
+      | "too_many_sandboxes"
       | "too_many_streams"
+      | "too_many_watches"
+      | "headers_too_large"
+      | "internal"
       | "not_supported"
+      | "launch_failed"
       | "port_closed"
       | "port_cut"
-      | "port_silent"
-      | "launch_failed"
       | "proof_failed"
-      | "sandbox_degraded"
-      | "drive_degraded"
-      | "mount_failed"
-      | "link_lost"
-      | "checkpoint_failed"
-      | "standby_failed"
-      | "wake_timeout"
-      | "launches_suspended"
-      | "starting"
-      | "shutting_down"
+      | "system_error"
       | "capacity"
+      | "checkpoint_failed"
+      | "drive_degraded"
+      | "launches_suspended"
+      | "link_lost"
+      | "mount_failed"
+      | "sandbox_degraded"
+      | "shutting_down"
+      | "standby_failed"
+      | "starting"
+      | "wake_failed"
+      | "wake_timeout"
       | "deadline"
-      | "disk_full";
+      | "port_silent"
+      | "disk_full"
+      | "low_memory";
     message: string;
     hint: string;
     retryable: boolean;
@@ -432,13 +461,13 @@ export interface ErrorBody {
     sandboxId?: string;
     execId?: string;
     operation?: string;
-    /** with output_dropped and events_dropped: the first cursor that can be read from */
+    /** with output_dropped and events_dropped: the oldest cursor still available */
     floor?: string;
     cause?: Cause | null;
   };
 }
 export interface Event {
-  /** grows by at least one with every event */
+  /** strictly increasing, with possible gaps */
   seq: number;
   /** ISO 8601, UTC */
   at: string;
@@ -534,7 +563,7 @@ export interface EventList {
 export interface Exec {
   id: string;
   sandboxId: string;
-  /** the last five are terminal, reached exactly once */
+  /** the last five are terminal; an exec reaches exactly one of them */
   status: "queued" | "starting" | "running" | "exited" | "timed_out" | "cancelled" | "lost" | "refused";
   argv: string[];
   exitCode: number | null;
@@ -547,19 +576,19 @@ export interface Exec {
   startedAt: string | null;
   endedAt: string | null;
   timeoutMs: number | null;
-  /** whether it runs on a terminal */
+  /** whether the command has a terminal */
   tty: boolean;
-  /** whether it holds its sandbox awake */
+  /** whether the exec keeps its sandbox awake */
   keepAwake: boolean;
-  /** its sandbox sleeps and this with it; it goes on after the wake */
+  /** true while the exec is frozen with its sandbox in standby; it continues after the wake */
   suspended: boolean;
   keptUntil: string | null;
-  /** on waiting calls; UTF-8, the journal has the exact bytes */
+  /** present on calls that waited; decoded as UTF-8, the journal has the exact bytes */
   stdout?: string;
   stderr?: string;
-  /** stdout or stderr above is not the whole output, or its head was dropped */
+  /** true if stdout or stderr above is incomplete, or the beginning of the output was dropped */
   truncated: boolean;
-  /** where the output known to this answer ends */
+  /** end of the output known to this response */
   cursor: string;
 }
 export interface ExecList {
@@ -567,7 +596,7 @@ export interface ExecList {
   nextCursor: string | null;
 }
 export interface FileChange {
-  /** modified: content or attributes; a move is a `removed` and a `created`; overflow: changes were missed, look again */
+  /** modified: content or attributes changed; a move is reported as `removed` and `created`; overflow: changes were missed, list the directory again */
   kind: "created" | "modified" | "removed" | "overflow";
   path: string;
   directory: boolean;
@@ -588,7 +617,7 @@ export interface FileStat {
   gid: number;
   /** ISO 8601, UTC */
   modifiedAt: string;
-  /** of a symbolic link */
+  /** target of a symbolic link */
   target?: string;
 }
 export interface FileMatch {
@@ -602,22 +631,22 @@ export interface FileMatch {
   gid: number;
   /** ISO 8601, UTC */
   modifiedAt: string;
-  /** of a symbolic link */
+  /** target of a symbolic link */
   target?: string;
-  /** where the content was found, cut to a readable length */
+  /** matching lines, truncated to a readable length */
   lines?: {
     line: number;
     text: string;
-    /** with `contextLines` */
+    /** lines before the match, with `contextLines` */
     before?: string[];
-    /** with `contextLines` */
+    /** lines after the match, with `contextLines` */
     after?: string[];
   }[];
 }
 export interface FileSearch {
   path: string;
   items: FileMatch[];
-  /** a limit ended the search before it had seen everything */
+  /** true if a limit ended the search early */
   truncated: boolean;
 }
 export interface Health {
@@ -629,7 +658,7 @@ export interface Health {
 export interface Image {
   name: string;
   kind: "host" | "imported";
-  /** changes when the content does */
+  /** changes when the content changes */
   fingerprint: string;
   /** ISO 8601, UTC */
   createdAt: string;
@@ -649,7 +678,7 @@ export interface LogLine {
   execId: string | null;
   driveId: string | null;
   requestId: string | null;
-  /** what else the line says */
+  /** the line's remaining fields */
   fields: {
     [k: string]: unknown;
   };
@@ -663,32 +692,32 @@ export interface Mount {
   drive: string;
   driveId: string;
   path: string;
-  /** `/` where all of the drive is mounted */
+  /** `/` if the whole drive is mounted */
   subpath: string;
   readOnly: boolean;
-  /** proven: the same directory seen from inside and outside, by the last proof; unproven: not looked at since it was asked for, or asleep; broken: see the cause */
+  /** proven: the last proof saw the same directory from inside and outside; unproven: not checked since the mount was requested, or the sandbox is in standby; broken: see the cause */
   state: "proven" | "unproven" | "broken";
   cause: Cause | null;
 }
 export interface MountList {
   items: Mount[];
 }
-/** a port of a sandbox that can be reached without a key */
+/** a port of a sandbox that can be reached without an API key */
 export interface Preview {
   id: string;
   name: string;
   sandboxId: string;
-  /** a TCP port at which a program of the sandbox listens, on its loopback */
+  /** a TCP port on which a program in the sandbox listens on its loopback interface */
   port: number;
   public: boolean;
   /** ISO 8601, UTC */
   createdAt: string;
   expiresAt: string | null;
-  /** where the port is, with the token where there is one: on a host of its own, so that absolute links work */
+  /** URL of the port, including the token if there is one. The preview has its own host name, so that absolute links work */
   url: string;
-  /** the same below a path of this server, for programs that can't resolve that host */
+  /** the same preview below a path of this server, for clients that cannot resolve that host name */
   pathUrl: string;
-  /** opens this port and nothing else; told once, when it is made */
+  /** grants access to this port only; returned once, at creation */
   token?: string;
 }
 export interface PreviewList {
@@ -701,11 +730,11 @@ export interface PreviewToken {
   /** ISO 8601, UTC */
   expiresAt: string;
   expired: boolean;
-  /** where the port is, with the token where there is one: on a host of its own, so that absolute links work */
+  /** URL of the port, including the token if there is one. The preview has its own host name, so that absolute links work */
   url: string;
-  /** the same below a path of this server, for programs that can't resolve that host */
+  /** the same preview below a path of this server, for clients that cannot resolve that host name */
   pathUrl: string;
-  /** told once */
+  /** returned once, at creation */
   token: string;
 }
 export interface PreviewTokenInfo {
@@ -723,29 +752,29 @@ export interface Process {
   id: string;
   name: string;
   sandboxId: string;
-  /** starting: it is not known to be ready yet; ready: it runs and what readyWhen asks for was seen; unready: it runs, and that was not seen in time; waiting: between two runs; exited: it ended by itself and is not started again; given_up: too many restarts in a row, or it could not be started; stopped: by order; lost: how it ended can't be known and nothing starts it again. The last four are the end of it */
+  /** starting: not known to be ready yet; ready: running, and the readyWhen condition was met; unready: running, but the readyWhen condition was not met in time; waiting: between two runs; exited: ended by itself and is not restarted; given_up: restarted too many times in a row, or could not be started; stopped: stopped on request; lost: how it ended is unknown, and it is not restarted. The last four are final */
   status: "starting" | "ready" | "unready" | "waiting" | "exited" | "given_up" | "stopped" | "lost";
   cause: Cause | null;
   ready: {
     /** ISO 8601, UTC */
     at: string;
-    /** what was seen; running: nothing else was asked for */
+    /** the condition that was met; running: no condition was requested */
     how: "port" | "output" | "running";
   } | null;
   argv: string[];
-  /** in a row */
+  /** consecutive restarts */
   restarts: number;
-  /** so far */
+  /** runs so far */
   runs: number;
   nextRunAt: string | null;
-  /** of the last run, which is `exec` for as long as that is kept */
+  /** id of the last run; `exec` is that run for as long as it is kept */
   execId: string;
   exec: Exec | null;
   restart: RestartPolicy | null;
   readyWhen:
     | (
         | {
-            /** something listens at this port */
+            /** a program listens on this port */
             port: number;
             withinMs: number;
           }
@@ -757,37 +786,37 @@ export interface Process {
       )
     | null;
   connectBy: {
-    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    /** a TCP port on which a program in the sandbox listens on its loopback interface */
     port: number;
     withinMs: number;
   } | null;
   keepAwake: boolean;
-  /** its sandbox sleeps and this with it; it goes on after the wake */
+  /** true while the process is frozen with its sandbox in standby; it continues after the wake */
   suspended: boolean;
   /** ISO 8601, UTC */
   createdAt: string;
   endedAt: string | null;
 }
 export interface RestartPolicy {
-  /** failure: after any end but an exit with 0; always: after that too */
+  /** failure: restart unless the exit code is 0; always: restart after every exit */
   on: "failure" | "always";
-  /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+  /** consecutive restarts after which the process is given up; a run of one minute resets the count */
   max: number;
-  /** wait before the first restart of a row; doubled with each, up to a minute */
+  /** wait before the first of consecutive restarts; doubles with each, up to one minute */
   backoffMs: number;
 }
 export interface ProcessList {
   items: Process[];
   nextCursor: string | null;
 }
-/** dated evidence that an instance serves, or what failed */
+/** timestamped evidence that the sandbox serves requests, or which check failed */
 export interface Proof {
   /** ISO 8601, UTC */
   at: string;
   generation: number;
   ok: boolean;
   checks: {
-    /** link: the keeper answers; exec: a command ran and its output came back; files: a file was written and read back; root, mounts: the root file system, and every drive, is the same seen from inside and outside */
+    /** link: the keeper answers; exec: a command ran and its output was received; files: a file was written and read back; root, mounts: the root file system and every drive are the same seen from inside and outside */
     name: "link" | "exec" | "files" | "root" | "mounts";
     ok: boolean;
     ms: number;
@@ -798,7 +827,7 @@ export interface ResourceReport {
   sandboxId: string;
   /** ISO 8601, UTC */
   at: string;
-  /** computed from evidence at the time of the answer */
+  /** computed from evidence at the time of the response */
   status:
     | "queued"
     | "creating"
@@ -811,26 +840,26 @@ export interface ResourceReport {
     | "stopping"
     | "terminated"
     | "failed";
-  /** since it was created */
+  /** since the sandbox was created */
   durationMs: number;
   /** ISO 8601, UTC */
   lastActivityAt: string;
-  /** execs, calls on files, and reads and writes of its processes that reached a disk */
+  /** execs, file calls, and disk reads and writes of its processes */
   operations: number;
   cpu: {
-    /** of one core, lately */
+    /** percent of one core, recent average */
     percent: number;
     totalMs: number;
     limitCpus: number;
-    /** held back by its limit, in all */
+    /** total time throttled by the CPU limit */
     throttledMs: number;
   };
   memory: {
-    /** of its processes and memory file systems; caches aside */
+    /** memory of its processes and memory file systems, without caches */
     bytes: number;
     limitBytes: number;
     trendBytesPerMinute: number | null;
-    /** processes that the kernel killed for it */
+    /** processes killed by the kernel for lack of memory */
     oomKills: number;
   };
   io: {
@@ -846,10 +875,10 @@ export interface ResourceReport {
     /** processes and threads */
     count: number;
     limit: number;
-    /** forks that the limit refused */
+    /** forks rejected by the limit */
     refused: number;
     items: {
-      /** as seen inside */
+      /** pid inside the sandbox */
       pid: number;
       parent: number;
       name: string;
@@ -857,9 +886,9 @@ export interface ResourceReport {
       /** one letter, as in ps */
       state: string;
       threads: number;
-      /** what its threads wait for: its first thread first, then most of them */
+      /** what its threads wait for: the first thread's wait, then the others by number of threads */
       waits: {
-        /** cpu: nothing, it runs or could; futex: another thread; pipe, fifo, socket, terminal, file: to read, write or open one; lock: a file's lock; child: the end of a child; sleep: time; events: poll, select or epoll; disk: the kernel, without being interruptible; stopped, frozen: being let go on; zombie: its parent, which has not asked how it ended */
+        /** cpu: running or runnable; futex: another thread; pipe, fifo, socket, terminal, file: reading, writing or opening one; lock: a file lock; child: the exit of a child; sleep: a timer; events: poll, select or epoll; disk: the kernel, uninterruptibly; stopped, frozen: being continued or thawed; zombie: being reaped by its parent */
         on:
           | "cpu"
           | "futex"
@@ -877,7 +906,7 @@ export interface ResourceReport {
           | "frozen"
           | "zombie"
           | "unknown";
-        /** how many wait so */
+        /** number of threads that wait this way */
         threads: number;
         /** whether the wait ends by itself */
         bounded: boolean;
@@ -885,29 +914,29 @@ export interface ResourceReport {
       }[];
       cpuMs: number;
       rssBytes: number;
-      /** the exec it belongs to, or empty */
+      /** id of the exec the process belongs to, or empty */
       execId: string;
     }[];
     truncated: boolean;
   };
-  /** oldest first, of the last minutes */
+  /** samples of the last minutes, oldest first */
   history: {
     /** ISO 8601, UTC */
     at: string;
-    /** of one core, since the sample before */
+    /** percent of one core, since the previous sample */
     cpuPercent: number;
     memoryBytes: number;
     processes: number;
-    /** in all */
+    /** total so far */
     readBytes: number;
-    /** in all */
+    /** total so far */
     writtenBytes: number;
   }[];
 }
 export interface Sandbox {
   id: string;
   name: string;
-  /** computed from evidence at the time of the answer */
+  /** computed from evidence at the time of the response */
   status:
     | "queued"
     | "creating"
@@ -934,7 +963,7 @@ export interface Sandbox {
   execsStarted: number;
   provenAt: string | null;
   proof: Proof | null;
-  /** the durable right to, and duty over, the processes of the instance */
+  /** durable record that the server owns the sandbox's processes and must stop them */
   lease: {
     state: "none" | "held" | "stop_needed" | "stopping" | "exhausted" | "quarantined";
     reason?: "delete" | "standby" | "replace" | "launch_failed" | "died";
@@ -944,17 +973,17 @@ export interface Sandbox {
     lastError?: string;
   };
   recovery: {
-    /** wait: it may heal by itself; relink: a new link to the keeper; thaw: let its processes run; remount: put its root back where the host sees it; restart: end the instance, then start it on the same files, or fail it with everything kept, as onMemoryLoss says; hold: it serves again, and has to for a while */
+    /** wait: give it time to recover by itself; relink: open a new connection to the keeper; thaw: unfreeze its processes; remount: restore its root mount on the host; restart: stop the instance, then start it on the same files or fail it with everything kept, depending on onMemoryLoss; hold: it serves again and must keep serving for a while */
     step: "wait" | "relink" | "thaw" | "remount" | "restart" | "hold";
     /** ISO 8601, UTC */
     since: string;
-    /** of this step */
+    /** attempts of this step */
     tries: number;
-    /** when it is decided how to go on */
+    /** when the next step is decided */
     nextAt: string;
     message: string;
   } | null;
-  /** memory: processes and memory go to disk and come back; files: the instance is ended and started anew on the same files */
+  /** memory: processes and memory are saved to disk and restored; files: the instance is stopped and a new one is started on the same files */
   standbyKind: "memory" | "files";
   checkpoint: {
     id: string;
@@ -965,7 +994,7 @@ export interface Sandbox {
   forkedFrom: {
     sandboxId: string;
     checkpointId: string;
-    /** what its first execs are called here, and what they were called there */
+    /** maps the ids of the inherited execs in this sandbox to their ids in the original */
     execs: {
       [k: string]: string;
     };
@@ -973,30 +1002,30 @@ export interface Sandbox {
   resources: {
     /** memory limit, swap included */
     memoryMb: number;
-    /** CPU limit in cores; by default all that the host has */
+    /** CPU limit in cores; default: all cores of the host */
     cpus: number;
     /** limit on processes and threads */
     pids: number;
-    /** size of a file system of its own for all that it writes, journals included; default: no limit of its own */
+    /** gives the sandbox its own file system of this size for everything it writes, journals included; default: limited only by the host's disk */
     diskMb?: number;
   };
   lifecycle: {
-    /** upper bound, and default, of every exec's timeout */
+    /** maximum and default timeout of every exec */
     maxExecMs?: number;
-    /** execs that may be started in all */
+    /** total number of execs that may be started */
     maxExecs?: number;
-    /** deleted when it is this old, whatever it is doing */
+    /** the sandbox is deleted at this age, even if it is busy */
     ttlMs?: number;
-    /** deleted after this long without a call, asleep or not; never while an exec is under way in it, or one that is asleep with it */
+    /** the sandbox is deleted after this long without a call, awake or in standby; never while it has an unfinished exec, running or frozen */
     idleTtlMs?: number;
-    /** goes to standby after this long without a call, unless an exec holds it awake; default: only where the host runs short of memory */
+    /** the sandbox goes to standby after this long without a call, unless an exec keeps it awake; default: only if the host runs short of memory */
     idleStandbyMs?: number;
-    /** when its processes are gone though nobody ended them (a reboot, a killed keeper): stay failed with its files kept (default), or start again on the same files */
+    /** what to do when the sandbox's processes are lost unexpectedly (a reboot, a killed keeper). fail: the sandbox fails and its files are kept (default); cold-start: it is started again on the same files */
     onMemoryLoss?: "fail" | "cold-start";
-    /** may be deleted when the host runs short, unless an exec is under way in it */
+    /** the sandbox may be deleted when the host runs short of resources, unless an exec is in progress */
     disposable?: boolean;
   };
-  /** the caller's own key-value pairs; listings filter by them */
+  /** the caller's own key-value pairs; listings can filter by them */
   labels: {
     [k: string]: string;
   };
@@ -1010,7 +1039,7 @@ export interface SandboxStory {
   sandboxId: string;
   /** ISO 8601, UTC */
   lastActivityAt: string;
-  /** in the order of time, oldest first */
+  /** oldest first */
   lines: {
     /** ISO 8601, UTC */
     at: string;
@@ -1020,7 +1049,7 @@ export interface SandboxStory {
   }[];
 }
 export interface StartExec {
-  /** chosen by the caller, so that a lost answer never runs a command twice */
+  /** chosen by the caller, so that a retry after a lost response never runs the command twice */
   id?: string;
   /** run by /bin/sh -c */
   command?: string;
@@ -1031,23 +1060,23 @@ export interface StartExec {
   };
   /** an absolute path inside the sandbox, without `..` */
   cwd?: string;
-  /** default: uid 1000; 'root' is root inside only */
+  /** default: uid 1000; 'root' is root inside the sandbox only */
   user?: string;
   timeoutMs?: number;
-  /** how long this call waits for the end; default 240 s */
+  /** how long this call waits for the command to end; default 240 s */
   waitMs?: number;
-  /** given to the command, then end of file */
+  /** text for the command's stdin, followed by end of file */
   stdin?: string;
-  /** keep stdin open behind the given text, for POST /v1/execs/:id/stdin */
+  /** keep stdin open after the given text, for POST /v1/execs/:id/stdin */
   openStdin?: boolean;
   /** give the command a terminal of this size; stdin stays open and all output is stdout */
   tty?: {
     cols: number;
     rows: number;
   };
-  /** whether the sandbox stays awake while this runs; default true. One that doesn't is frozen with it and goes on after the wake */
+  /** whether the exec keeps the sandbox awake while it runs; default true. If false, it is frozen with the sandbox and continues after the wake */
   keepAwake?: boolean;
-  /** done once after every wake, when the sandbox is proven; the outcome is an event */
+  /** action taken once after every wake, when the sandbox is proven; the outcome is an event */
   onWake?:
     | {
         signal: string;
@@ -1055,11 +1084,13 @@ export interface StartExec {
     | {
         argv: string[];
       };
-  /** answer 202 as soon as the command runs */
+  /** respond with 202 as soon as the command runs */
   detach?: boolean;
+  /** the caller follows the output from the start: until this reader comes, for 10 s at most, the command waits rather than drop output; not on a terminal */
+  awaitReader?: boolean;
 }
 export interface StartProcess {
-  /** one process of the sandbox has it at a time */
+  /** unique among the sandbox's processes */
   name: string;
   /** run by /bin/sh -c */
   command?: string;
@@ -1070,7 +1101,7 @@ export interface StartProcess {
   };
   /** an absolute path inside the sandbox, without `..` */
   cwd?: string;
-  /** default: uid 1000; 'root' is root inside only */
+  /** default: uid 1000; 'root' is root inside the sandbox only */
   user?: string;
   timeoutMs?: number;
   /** give the command a terminal of this size; stdin stays open and all output is stdout */
@@ -1078,9 +1109,9 @@ export interface StartProcess {
     cols: number;
     rows: number;
   };
-  /** whether the sandbox stays awake for it; default false: it is frozen with the sandbox and goes on after the wake */
+  /** whether the process keeps the sandbox awake; default false: it is frozen with the sandbox and continues after the wake */
   keepAwake?: boolean;
-  /** done once after every wake, when the sandbox is proven; the outcome is an event */
+  /** action taken once after every wake, when the sandbox is proven; the outcome is an event */
   onWake?:
     | {
         signal: string;
@@ -1088,19 +1119,19 @@ export interface StartProcess {
     | {
         argv: string[];
       };
-  /** how it is started again; without it, it is not. Default: 10 restarts, and 1 s */
+  /** restart policy; without one the process is not restarted. Defaults: max 10, backoffMs 1000 */
   restart?: {
-    /** failure: after any end but an exit with 0; always: after that too */
+    /** failure: restart unless the exit code is 0; always: restart after every exit */
     on: "failure" | "always";
-    /** restarts in a row after which it is given up; a run of a minute begins the row anew */
+    /** consecutive restarts after which the process is given up; a run of one minute resets the count */
     max?: number;
-    /** wait before the first restart of a row; doubled with each, up to a minute */
+    /** wait before the first of consecutive restarts; doubles with each, up to one minute */
     backoffMs?: number;
   };
-  /** what has to be seen of each run before it is ready; withinMs is a minute by default */
+  /** condition that each run must meet to be ready; withinMs defaults to one minute */
   readyWhen?:
     | {
-        /** something listens at this port */
+        /** a program listens on this port */
         port: number;
         withinMs?: number;
       }
@@ -1109,9 +1140,9 @@ export interface StartProcess {
         output: string;
         withinMs?: number;
       };
-  /** after a wake, something has to listen at this port within so long; else it is unready */
+  /** after a wake, a program must listen on this port within this time; otherwise the process is unready */
   connectBy?: {
-    /** a TCP port at which a program of the sandbox listens, on its loopback */
+    /** a TCP port on which a program in the sandbox listens on its loopback interface */
     port: number;
     withinMs: number;
   };
@@ -1132,7 +1163,7 @@ export interface Stats {
     terminated: number;
     failed: number;
   };
-  /** stored counters that never go down */
+  /** stored counters that never decrease */
   totals: {
     created: number;
     terminated: number;
@@ -1145,16 +1176,16 @@ export interface Stats {
   links: {
     up: number;
     down: number;
-    /** links given up since the server started */
+    /** links lost since the server started */
     lost: number;
   };
-  /** callers that read output right now */
+  /** callers currently reading output */
   readers: number;
-  /** streams of output that were ended before their exec, since the server started */
+  /** output streams that the server ended before their exec ended, since the server started */
   readersCut: {
-    /** took nothing, or answered nothing, for too long */
+    /** readers that accepted no data, or did not respond, for too long */
     wedged: number;
-    /** had lasted as long as a stream may; a reader that is there comes back */
+    /** streams that reached the maximum duration; a live reader reconnects */
     expired: number;
   };
   orphans: number;
@@ -1181,6 +1212,12 @@ export interface Stats {
     memoryFreeBytes: number;
     memoryTotalBytes: number;
   } | null;
+  /** the component that runs sandboxes */
+  driver: {
+    name: string;
+    /** the optional abilities of the driver that work on this host */
+    capabilities: string[];
+  };
 }
 export interface SweepReport {
   /** ISO 8601, UTC */
@@ -1203,40 +1240,42 @@ export interface SweepReport {
       | "old_keys"
       | "ended_execs";
     sandboxId: string | null;
-    /** how many things it stands for */
+    /** number of things that this item covers */
     count: number;
-    /** ordered: being removed, absence not observed yet; put_to_standby: the next call wakes it */
+    /** ordered: removal requested, absence not observed yet; put_to_standby: the next call wakes the sandbox */
     action: "removed" | "ordered" | "would_remove" | "put_to_standby" | "would_put_to_standby" | "failed";
     message: string;
   }[];
 }
-/** what came out of an archive */
+/** the result of extracting an archive */
 export interface Unpacked {
   path: string;
   files: number;
   bytes: number;
 }
 export interface UpdateDrive {
-  /** null removes one; those that are not named stay */
+  /** null removes a label; absent labels are left unchanged */
   labels?: {
     [k: string]: string | null;
   };
 }
-/** what is not named stays as it is */
+/** absent fields are left unchanged */
 export interface UpdateSandbox {
-  /** null removes one; those that are not named stay */
+  /** null removes a label; absent labels are left unchanged */
   labels?: {
     [k: string]: string | null;
   };
-  /** of execs that start from now on; null removes a variable */
+  /** environment of execs started from now on; null removes a variable */
   env?: {
     [k: string]: string | null;
   };
-  /** null takes a limit or a choice back */
+  /** null resets a setting to its default */
   lifecycle?: {
     maxExecMs?: number | null;
     maxExecs?: number | null;
     ttlMs?: number | null;
+    /** the sandbox is deleted this long after the update, even if it is busy; sets `ttlMs` */
+    expiresInMs?: number;
     idleTtlMs?: number | null;
     idleStandbyMs?: number | null;
     onMemoryLoss?: ("fail" | "cold-start") | null;
@@ -1251,7 +1290,7 @@ export interface UsageList {
 export interface UsageSummary {
   sandboxId: string;
   name: string;
-  /** computed from evidence at the time of the answer */
+  /** computed from evidence at the time of the response */
   status:
     | "queued"
     | "creating"
@@ -1302,86 +1341,93 @@ export type StoryLine = SandboxStory["lines"][number];
 
 /** The HTTP status that belongs to each code. */
 export const ERROR_STATUSES: Readonly<Record<ErrorCode, number>> = {
-  invalid_request: 400,
-  invalid_path: 400,
   bad_cursor: 400,
+  invalid_path: 400,
+  invalid_request: 400,
   unauthorized: 401,
   forbidden_path: 403,
-  preview_denied: 403,
   permission_denied: 403,
-  not_found: 404,
-  sandbox_not_found: 404,
+  preview_denied: 403,
+  checkpoint_not_found: 404,
+  delivery_not_found: 404,
+  drive_not_found: 404,
   exec_not_found: 404,
-  process_not_found: 404,
   file_not_found: 404,
   image_not_found: 404,
-  delivery_not_found: 404,
-  preview_not_found: 404,
-  drive_not_found: 404,
   mount_not_found: 404,
+  not_found: 404,
+  preview_not_found: 404,
+  process_not_found: 404,
+  sandbox_not_found: 404,
   method_not_allowed: 405,
   request_timeout: 408,
-  checkpoint_not_found: 404,
+  backup_running: 409,
+  checkpoint_exists: 409,
+  checkpoint_unusable: 409,
+  drive_deleting: 409,
   drive_exists: 409,
   drive_mounted: 409,
-  drive_deleting: 409,
-  preview_exists: 409,
-  mount_conflict: 409,
-  mount_refused: 422,
-  checkpoint_unusable: 409,
-  checkpoint_exists: 409,
-  too_many_checkpoints: 409,
-  name_taken: 409,
   exec_conflict: 409,
+  file_conflict: 409,
+  idempotency_conflict: 409,
+  image_in_use: 409,
+  mount_conflict: 409,
+  name_taken: 409,
+  no_webhook: 409,
+  not_on_disk: 409,
+  pending_cleanup: 409,
+  preview_exists: 409,
   process_conflict: 409,
   process_unsupported: 409,
-  idempotency_conflict: 409,
-  no_webhook: 409,
-  wrong_state: 409,
-  file_conflict: 409,
-  exec_limit: 409,
-  pending_cleanup: 409,
+  sandbox_busy: 409,
   standby_cancelled: 409,
-  not_on_disk: 409,
-  image_in_use: 409,
-  sandbox_gone: 410,
-  sandbox_failed: 410,
-  output_dropped: 410,
+  update_conflict: 409,
+  wrong_state: 409,
   events_dropped: 410,
+  output_dropped: 410,
+  sandbox_failed: 410,
+  sandbox_gone: 410,
   too_large: 413,
   unsupported_media_type: 415,
   range_not_satisfiable: 416,
   image_incapable: 422,
+  mount_refused: 422,
   not_a_file: 422,
-  headers_too_large: 431,
-  too_many_sandboxes: 429,
-  low_memory: 429,
+  exec_limit: 429,
+  too_many_checkpoints: 429,
+  too_many_drives: 429,
   too_many_execs: 429,
-  too_many_processes: 429,
+  too_many_file_calls: 429,
   too_many_held: 429,
   too_many_mounts: 429,
-  too_many_watches: 429,
-  too_many_readers: 429,
-  internal: 500,
   too_many_previews: 429,
+  too_many_processes: 429,
+  too_many_readers: 429,
+  too_many_sandboxes: 429,
   too_many_streams: 429,
+  too_many_watches: 429,
+  headers_too_large: 431,
+  internal: 500,
   not_supported: 501,
+  launch_failed: 502,
   port_closed: 502,
   port_cut: 502,
-  port_silent: 504,
-  launch_failed: 502,
   proof_failed: 502,
-  sandbox_degraded: 503,
-  drive_degraded: 503,
-  mount_failed: 503,
-  link_lost: 503,
-  checkpoint_failed: 503,
-  standby_failed: 503,
-  wake_timeout: 503,
-  launches_suspended: 503,
-  starting: 503,
-  shutting_down: 503,
+  system_error: 502,
   capacity: 503,
+  checkpoint_failed: 503,
+  drive_degraded: 503,
+  launches_suspended: 503,
+  link_lost: 503,
+  mount_failed: 503,
+  sandbox_degraded: 503,
+  shutting_down: 503,
+  standby_failed: 503,
+  starting: 503,
+  wake_failed: 503,
+  wake_timeout: 503,
   deadline: 504,
+  port_silent: 504,
   disk_full: 507,
+  low_memory: 507,
 };

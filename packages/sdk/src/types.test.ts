@@ -5,15 +5,15 @@ import { describe, expect, expectTypeOf, it } from "vitest";
 import { file, generate } from "../generate.ts";
 import * as sdk from "./types.generated.ts";
 
-/** Assignable in both directions: what one side may say, the other understands. */
+/** True if the types are assignable in both directions. */
 type Same<A, B> = [A] extends [B] ? ([B] extends [A] ? true : false) : false;
 
 describe("the generated types", () => {
-  it("are those of the contract", async () => {
+  it("are up to date with the contract", async () => {
     expect(await generate()).toBe(await readFile(file, "utf8"));
   });
 
-  it("mean the same as the contract's own", () => {
+  it("are assignable to and from the contract's types", () => {
     expectTypeOf<Same<sdk.Sandbox, contract.Sandbox>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.SandboxList, contract.SandboxList>>().toEqualTypeOf<true>();
     expectTypeOf<Same<sdk.CreateSandbox, contract.CreateSandbox>>().toEqualTypeOf<true>();

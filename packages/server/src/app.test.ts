@@ -3,7 +3,7 @@ import { serve } from "./testing/double.ts";
 
 const stats = { stats: async () => ({ at: "" }) as never };
 
-test("calls are held while the server recovers, then served", async () => {
+test("calls are held during recovery, then served", async () => {
   const started = Promise.withResolvers<void>();
   await using server = await serve(
     { ...stats, unreadiness: () => ["recovering"] },
@@ -18,14 +18,14 @@ test("calls are held while the server recovers, then served", async () => {
   expect((await call).status).toBe(200);
 });
 
-test("a recovery that takes too long is a typed, retryable refusal", async () => {
+test("a recovery that takes too long is a typed, retryable error", async () => {
   await using server = await serve(stats, { started: new Promise(() => {}), numbers: { startHoldMs: 50 } });
   const response = await server.fetch("/v1/stats");
   expect(response.status).toBe(503);
   expect(await response.json()).toMatchObject({ error: { code: "starting", retryable: true } });
 });
 
-test("every answer carries its request id, and no two are alike", async () => {
+test("every response carries a unique request id", async () => {
   await using server = await serve(stats);
   const ids = await Promise.all(
     Array.from({ length: 20 }, async () => (await server.fetch("/v1/stats")).headers.get("x-request-id")),

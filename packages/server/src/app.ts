@@ -10,23 +10,25 @@ import type { Socket } from "node:net";
 import { type ErrorCode, HoldfastError, isHoldfastError, type Numbers, randomText } from "@holdfast/contract";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import Fastify from "fastify";
-import { agentuityRoutes } from "./adapters/agentuity/routes.ts";
-import { blaxelRoutes } from "./adapters/blaxel/routes.ts";
-import { runbookRoutes } from "./adapters/runbook/routes.ts";
-import { authorizationOf, Gate } from "./auth.ts";
-import { CallerLeft, Callers } from "./callers.ts";
-import type { App, HttpParts, RouteContext } from "./context.ts";
-import { registerDocs } from "./docs.ts";
-import { createScrub, type Scrub, toWireError } from "./errors.ts";
-import { takeJson } from "./json-body.ts";
-import { PeerWatch } from "./peer-watch.ts";
-import { FrontDoor } from "./ports/door.ts";
-import { ERROR_HEADER } from "./ports/headers.ts";
-import { DEFAULT_DOMAIN } from "./ports/preview-urls.ts";
-import { retryAfterSeconds } from "./retry-after.ts";
-import { RouteTable } from "./route-table.ts";
+import { authorizationOf, KeyCheck } from "./http/api-keys.ts";
+import { CallerLeft, Callers } from "./http/callers.ts";
+import type { App, HttpParts, RouteContext } from "./http/context.ts";
+import { DeadPeerWatch } from "./http/dead-peer-watch.ts";
+import { acceptJson } from "./http/json-body.ts";
+import { retryAfterSeconds } from "./http/retry-after.ts";
+import { createScrub, type Scrub } from "./http/scrub.ts";
+import { StartupHold } from "./http/startup-hold.ts";
+import { checkQuery, validatorCompiler } from "./http/validation.ts";
+import { toWireError } from "./http/wire-errors.ts";
+import { registerDocs } from "./openapi/docs-page.ts";
+import { RouteTable } from "./openapi/route-table.ts";
+import { tokenPlaces } from "./port-proxy/credentials.ts";
+import { ERROR_HEADER } from "./port-proxy/headers.ts";
+import { PortRouter } from "./port-proxy/port-router.ts";
+import { DEFAULT_DOMAIN } from "./port-proxy/preview-urls.ts";
 import { alertRoutes } from "./routes/alerts.ts";
 import { attachRoutes } from "./routes/attach.ts";
+import { backupRoutes } from "./routes/backup.ts";
 import { checkpointRoutes } from "./routes/checkpoints.ts";
 import { cleaningRoutes } from "./routes/cleaning.ts";
 import { driveRoutes } from "./routes/drives.ts";
@@ -45,12 +47,10 @@ import { processRoutes } from "./routes/processes.ts";
 import { resourceRoutes } from "./routes/resources.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
-import { StartGate } from "./start-gate.ts";
-import { validatorCompiler } from "./validation.ts";
 
-/** The longest part of a URL's path that can mean something: ids and names are shorter. */
+/** Maximum length of a path segment. Valid ids and names are shorter. */
 const MAX_PARAM_LENGTH = 256;
-/** How long a connection is kept for its caller to read what was wrong with its request. */
+/** How long a connection stays open after its request was refused, so that the client can read the error. */
 const LINGER_MS = 2_000;
 
 const ROUTES = [
@@ -72,32 +72,41 @@ const ROUTES = [
   eventRoutes,
   logRoutes,
   operatorRoutes,
+  backupRoutes,
   cleaningRoutes,
   alertRoutes,
-  blaxelRoutes,
-  agentuityRoutes,
-  runbookRoutes,
 ] as const;
 
-/** The HTTP layer, ready to listen. Closing it ends waits and streams first; execs and sandboxes go on. */
+/**
+ * Builds the HTTP layer, ready to listen. When it is closed, it ends all waits and streams first; execs and sandboxes
+ * keep running.
+ */
 export function buildHttp(parts: HttpParts): App {
+  const { adapters = [] } = parts;
   const scrub = createScrub(parts.hostPaths ?? []);
   const upgrades = new EventEmitter();
   const context: RouteContext = {
     ...parts,
+    keyCheck: new KeyCheck(
+      parts.keys,
+      adapters.flatMap(({ keyHeaders }) => keyHeaders ?? []),
+    ),
+    tokenPlaces: tokenPlaces(adapters),
     upgrades,
     domain: parts.previewDomain ?? DEFAULT_DOMAIN,
     callers: new Callers(),
-    peers: new PeerWatch({ everyMs: parts.numbers.streamKeepaliveMs, stallMs: parts.numbers.httpStallMs }),
+    peers: new DeadPeerWatch({
+      everyMs: parts.numbers.streamKeepaliveMs,
+      stallMs: parts.numbers.httpStallMs,
+    }),
     report: createReport(parts, scrub),
     scrub,
   };
-  const nextId = requestIds();
-  const fail = createFailure(context);
+  const nextId = createRequestIds();
+  const fail = createErrorHandler(context);
   const table = new RouteTable();
-  const gate = new Gate(context.keys);
-  const start = new StartGate(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
-  const door = new FrontDoor(context, { gate, start, nextId, domain: context.domain });
+  const start = new StartupHold(context.started ?? Promise.resolve(), context.numbers.startHoldMs);
+  const router = new PortRouter(context, { start, nextId, domain: context.domain });
   const app: App = Fastify({
     logger: false,
     genReqId: nextId,
@@ -105,25 +114,26 @@ export function buildHttp(parts: HttpParts): App {
     return503OnClosing: false,
     bodyLimit: parts.numbers.bodyLimitBytes,
     routerOptions: { maxParamLength: MAX_PARAM_LENGTH },
-    serverFactory: (handler) => listenerFor({ handler, door, table, upgrades, numbers: parts.numbers }),
+    serverFactory: (handler) => createListener({ handler, router, table, upgrades, numbers: parts.numbers }),
     frameworkErrors: fail,
     clientErrorHandler: (error, socket) => refuseConnection(error, socket, nextId(), scrub),
   });
   app.setValidatorCompiler(validatorCompiler);
   app.setSerializerCompiler(() => JSON.stringify);
   app.setErrorHandler(fail);
-  takeJson(app, { limitBytes: parts.numbers.bodyLimitBytes, withinMs: parts.numbers.httpReceiveMs });
-  registerHooks(app, context, { gate, start });
+  acceptJson(app, { limitBytes: parts.numbers.bodyLimitBytes, withinMs: parts.numbers.httpReceiveMs });
+  registerHooks(app, context, start);
 
   app.addHook("onRoute", (route) => table.add(route));
   app.setNotFoundHandler((request, reply) => refuseRoute(table, request, reply));
   for (const routes of ROUTES) app.register(async (scope) => routes(scope as App, context));
+  for (const { routes } of adapters) app.register(async (scope) => routes(scope as App, context));
   registerDocs(app, table, parts.version);
   return app;
 }
 
-/** Cheap, and different from those of an earlier server. */
-function requestIds(): () => string {
+/** Creates request ids: cheap to make, with a random prefix that differs between server processes. */
+function createRequestIds(): () => string {
   const prefix = `req_${randomText(6)}`;
   let count = 0;
   return () => `${prefix}${(count++).toString(36).padStart(6, "0")}`;
@@ -131,51 +141,55 @@ function requestIds(): () => string {
 
 interface ListenerParts {
   handler: RequestListener;
-  door: FrontDoor;
+  router: PortRouter;
   table: RouteTable;
   upgrades: EventEmitter;
   numbers: Numbers;
 }
 
-/** What listens: requests for ports go by the door, and never come to the API's router; all others do. */
-function listenerFor({ handler, door, table, upgrades, numbers }: ListenerParts): Server {
+/**
+ * Creates the listening server: the port router serves requests for sandbox ports, the API's router serves all others.
+ */
+function createListener({ handler, router, table, upgrades, numbers }: ListenerParts): Server {
   const server = createServer(
     {
       maxHeaderSize: numbers.headerLimitBytes,
       headersTimeout: numbers.httpReceiveMs,
       keepAliveTimeout: numbers.httpKeepAliveMs,
-      /** Files may take as long as they move; every body has a timer of its own. */
+      /**
+       * Node's own timeout is disabled, because a file transfer may take any time as long as data moves. Each body has
+       * a timer of its own.
+       */
       requestTimeout: 0,
-      shouldUpgradeCallback: (request) => door.takesUpgrade(request) || isForSocket(request, table),
+      shouldUpgradeCallback: (request) => router.takesUpgrade(request) || isForSocket(request, table),
     },
     (request, response) => {
-      if (door.takes(request)) door.serve(request, response);
+      if (router.takes(request)) router.serve(request, response);
       else handler(request, response);
     },
   );
   server.maxConnections = numbers.httpConnections;
   server.on("upgrade", (request, socket, head) => {
-    if (door.takesUpgrade(request)) door.upgrade(request, socket as Socket, head);
+    if (router.takesUpgrade(request)) router.upgrade(request, socket as Socket, head);
     else upgrades.emit("upgrade", request, socket, head);
   });
   return server;
 }
 
-/** Asks to upgrade that are not for a socket of ours (curl offers HTTP/2 this way) are answered as if they had not. */
+/**
+ * Returns whether an upgrade request is for a WebSocket of the API. Other upgrade requests, such as curl's offer of
+ * HTTP/2, are served as plain requests.
+ */
 const isForSocket = ({ headers, url = "" }: IncomingMessage, table: RouteTable): boolean =>
   headers.upgrade?.toLowerCase() === "websocket" && table.isSocket(url);
 
-function registerHooks(
-  app: App,
-  context: RouteContext,
-  { gate, start }: { gate: Gate; start: StartGate },
-): void {
+function registerHooks(app: App, context: RouteContext, start: StartupHold): void {
   app.decorateRequest("owner", null);
   app.addHook("onRequest", async (request, reply) => {
     reply.header("x-request-id", request.id);
     const facts = request.routeOptions.config;
     const { headers } = request;
-    if (!facts.public) request.owner = await gate.admit(authorizationOf(headers, facts));
+    if (!facts.public) request.owner = await context.keyCheck.admit(authorizationOf(headers, facts));
     if (facts.early) return;
     if (context.callers.closing) {
       reply.header("connection", "close");
@@ -185,6 +199,7 @@ function registerHooks(
   });
   app.addHook("preValidation", (request, _reply, done) => {
     if (request.routeOptions.config.optionalBody) request.body ??= {};
+    checkQuery(request);
     done();
   });
   app.addHook("onResponse", (request, reply, done) => {
@@ -198,7 +213,7 @@ function registerHooks(
         status: reply.raw.statusCode,
         ms: reply.elapsedTime,
       },
-      "request answered",
+      "request completed",
     );
     done();
   });
@@ -211,19 +226,20 @@ function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["
     const wire = toWireError(thrown, { requestId: id, operation, scrub });
     const { code, message, sandboxId: sandbox, execId: exec } = wire.body.error;
     if (wire.unexpected && !left) {
-      // Without its query: links to output and sessions carry there what opens them.
+      // The query is not logged, because the query of output links and session links contains credentials.
       const [path] = url.split("?", 1);
       log.error({ requestId: id, method, url: path, err: thrown }, "request failed");
     } else if (owner && !left) {
-      // By someone with a key: whoever has none could otherwise push out of the log what others look for.
-      log.info({ requestId: id, method, operation, code, message, sandbox, exec }, "request refused");
+      // A failed request is logged only if its key is valid. Callers without a key could flood the log and push out
+      // useful lines.
+      log.info({ requestId: id, method, operation, code, message, sandbox, exec }, "request rejected");
     }
     metrics.failure(left ? "caller_left" : wire.body.error.code);
     return wire;
   };
 }
 
-function createFailure({ report, numbers }: RouteContext) {
+function createErrorHandler({ report, numbers }: RouteContext) {
   return (thrown: unknown, request: FastifyRequest, reply: FastifyReply): void => {
     const left = thrown instanceof CallerLeft || reply.raw.destroyed;
     const wire = report(thrown, request, left);
@@ -236,8 +252,8 @@ function createFailure({ report, numbers }: RouteContext) {
     reply.header(ERROR_HEADER, body.error.code);
     if (status === 401) reply.header("www-authenticate", 'Bearer realm="holdfast"');
     if (socket) reply.header("connection", "close");
-    const told = JSON.stringify(dialect?.errorBody(wire) ?? body);
-    reply.code(status).header("content-type", "application/json; charset=utf-8").send(told);
+    const text = JSON.stringify(dialect?.errorBody(wire) ?? body);
+    reply.code(status).header("content-type", "application/json; charset=utf-8").send(text);
   };
 }
 
@@ -246,15 +262,16 @@ function refuseRoute(table: RouteTable, request: FastifyRequest, reply: FastifyR
   if (allowed.length === 0) throw new HoldfastError("not_found");
   reply.header("allow", allowed.join(", "));
   throw new HoldfastError("method_not_allowed", {
-    message: `${request.method} is not supported here; ${allowed.join(", ")} is.`,
+    message: `${request.method} is not supported here; supported methods: ${allowed.join(", ")}.`,
   });
 }
 
 const answered = new WeakSet<Socket>();
 
 /**
- * Answers what the HTTP parser refused. The caller may still be sending (a header of many megabytes): closing at once
- * would reset the connection and lose the answer, so the rest is read and dropped for a moment first.
+ * Answers a request that the HTTP parser refused. The client may still be sending, for example a header of many
+ * megabytes. If the connection were closed at once, it would be reset and the answer would be lost. So the rest is
+ * first read and discarded for a moment.
  */
 function refuseConnection(
   error: Error & { code: string },
@@ -274,7 +291,7 @@ function refuseConnection(
   const wire =
     refused && !refused.unexpected
       ? refused
-      : toWireError(new HoldfastError(code, { message: "This is not a valid HTTP request." }), {
+      : toWireError(new HoldfastError(code, { message: "The request is not valid HTTP." }), {
           requestId,
           scrub,
         });

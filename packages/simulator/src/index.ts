@@ -1,6 +1,6 @@
-export { Runner } from "./campaign.ts";
-export { FAULTS } from "./fault-table.ts";
-export { INVARIANTS } from "./invariants.ts";
-export { type Schedule, scheduleOf } from "./schedule.ts";
-export { shrink } from "./shrink.ts";
-export { Simulation } from "./simulation.ts";
+export { INVARIANTS } from "./invariants/invariants.ts";
+export { FAULTS } from "./schedule/fault-table.ts";
+export { type Schedule, scheduleOf } from "./schedule/schedule.ts";
+export { Runner } from "./simulation/campaign.ts";
+export { shrink } from "./simulation/shrink.ts";
+export { Simulation } from "./simulation/simulation.ts";

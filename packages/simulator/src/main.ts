@@ -1,37 +1,43 @@
-/** `npm run simulate`: runs schedules until it has run as many, or for as long, as it is told, or until one fails. */
+/** `npm run simulate`: runs schedules until the given count or time is reached, or one fails. */
 import { readFileSync, writeFileSync } from "node:fs";
 import { availableParallelism, tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { Worker } from "node:worker_threads";
-import type { Failure, Tally } from "./campaign.ts";
-import { FAULTS } from "./fault-table.ts";
 import { installMutation, MUTATIONS } from "./mutations.ts";
-import { type Schedule, scheduleOf } from "./schedule.ts";
+import { seedOfCommit } from "./schedule/commit-seed.ts";
+import { FAULTS } from "./schedule/fault-table.ts";
+import { type Schedule, scheduleOf } from "./schedule/schedule.ts";
+import type { Failure, Tally } from "./simulation/campaign.ts";
 import type { Given, Order } from "./worker.ts";
 
 const USAGE = `Usage: npm run simulate -- [options]
-  --seed N          the first seed (default 1)
+  --seed N          the first seed (default 1); "commit" derives it from the commit that is checked out
   --schedules N     how many schedules, one per seed (default 1000)
-  --seconds N       for so long instead, from the first seed on
+  --seconds N       run for this many seconds instead, from the first seed on
   --steps N         steps in each schedule (default 40)
   --workers N       threads (default: one per processor)
   --replay X        run one schedule and show its trace: a seed, or a file that a failure wrote
-  --cost N,N,…      measure what audits, sweeps and idle minutes cost with so many sandboxes
+  --cost N,N,…      measure the cost of audits, sweeps and idle minutes with N sandboxes
   --keep-going      do not stop at the first failure
   --mutation NAME   make a mistake in the engine first: ${MUTATIONS.map(({ name }) => name).join(", ")}
 `;
 
-/** Seeds that a worker is given at a time. */
+/** Number of seeds given to a worker at a time. */
 const CHUNK = 50;
-/** What a few schedules leave behind, so that it is gone when it is looked for. */
+/** Size of a worker's young generation. It holds the garbage of a few schedules, which is then cheap to collect. */
 const YOUNG_MB = 64;
-const SAY_EVERY_MS = 5_000;
-/** The promise that a schedule breaks in which something goes round and round, and lets nothing else happen. */
+const PROGRESS_EVERY_MS = 5_000;
+/**
+ * Name of the promise that every schedule ends. An endless loop in a schedule breaks this promise, and blocks the
+ * worker's thread.
+ */
 const STUCK = "comes-to-an-end";
-/** No schedule takes nearly as long, on however busy a machine. */
+/**
+ * Time after which a schedule is reported as stuck. No schedule that ends takes nearly as long, even on a busy machine.
+ */
 const STUCK_MS = 180_000;
-/** Failures that are explained at the end of a run that was to keep going. */
+/** Maximum number of failures that are explained at the end of a run that continues after failures. */
 const EXPLAINED = 10;
 
 function readOptions() {
@@ -50,7 +56,7 @@ function readOptions() {
     },
   });
   return {
-    seed: wholeNumber("seed", values.seed),
+    seed: values.seed === "commit" ? seedOfCommit().seed : wholeNumber("seed", values.seed),
     schedules: wholeNumber("schedules", values.schedules),
     seconds: values.seconds === undefined ? null : wholeNumber("seconds", values.seconds),
     steps: wholeNumber("steps", values.steps),
@@ -71,13 +77,14 @@ function wholeNumber(name: string, value: string): number {
   return number;
 }
 
-/** Gives chunks of seeds to the workers until enough were run, or one failed. */
+/** Distributes seeds to the workers in chunks, until enough schedules have run or one has failed. */
 class Campaign {
   readonly #options: Options;
   readonly #startedAt = performance.now();
   readonly #tally: Tally;
   readonly #add: (tally: Tally, more: Tally) => void;
   #nextSeed: number;
+  #isStopped = false;
 
   constructor(options: Options, tally: Tally, add: (tally: Tally, more: Tally) => void) {
     this.#options = options;
@@ -86,7 +93,13 @@ class Campaign {
     this.#add = add;
   }
 
+  /** Ends the campaign when the schedules in progress have ended. */
+  stop(): void {
+    this.#isStopped = true;
+  }
+
   get #isOver(): boolean {
+    if (this.#isStopped) return true;
     const { seconds, schedules, seed, goOn } = this.#options;
     if (this.#tally.failures.length > 0 && !goOn) return true;
     return seconds === null
@@ -104,10 +117,10 @@ class Campaign {
   }
 
   async run(): Promise<void> {
-    const saying = setInterval(() => console.log(this.line()), SAY_EVERY_MS);
+    const progress = setInterval(() => console.log(this.line()), PROGRESS_EVERY_MS);
     const { workers } = this.#options;
     await Promise.all(Array.from({ length: workers }, () => this.#work())).finally(() =>
-      clearInterval(saying),
+      clearInterval(progress),
     );
   }
 
@@ -125,6 +138,7 @@ class Campaign {
         watching = this.#watch(at, resolve);
         worker.on("message", (tally: Tally | null) => {
           if (tally !== null) this.#add(this.#tally, tally);
+          for (const failure of tally?.failures ?? []) console.log(lineOf(failure));
           const order = this.#next();
           if (order === null) resolve();
           else worker.postMessage(order);
@@ -136,7 +150,9 @@ class Campaign {
     }
   }
 
-  /** A loop that waits for nothing keeps its whole thread: only another one can tell. */
+  /**
+   * Watches a worker from this thread. The worker can't watch itself, because an endless loop would block its thread.
+   */
   #watch(at: Float64Array, over: () => void): NodeJS.Timeout {
     let last = { seed: at[0], since: performance.now() };
     return setInterval(() => {
@@ -147,7 +163,7 @@ class Campaign {
       const what = `it has not come to its end within ${(ms / 1_000).toFixed(0)} s`;
       this.#tally.failures.push({ seed, violation: { invariant: STUCK, what, step: 0 } });
       over();
-    }, SAY_EVERY_MS);
+    }, PROGRESS_EVERY_MS);
   }
 
   line(): string {
@@ -160,14 +176,16 @@ class Campaign {
 }
 
 async function runCampaign(options: Options): Promise<boolean> {
-  const { addTally, emptyTally, neverFired } = await import("./campaign.ts");
+  const { addTally, emptyTally, neverFired } = await import("./simulation/campaign.ts");
   const tally = emptyTally();
   const campaign = new Campaign(options, tally, addTally);
+  console.log(`Seeds from ${options.seed} on, ${options.steps} steps each.`);
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => campaign.stop());
   await campaign.run();
   for (const failure of tally.failures.slice(0, options.goOn ? EXPLAINED : 1))
     await explain(failure, options);
+  showFaults(tally);
   const missing = tally.failures.length > 0 ? [] : neverFired(tally);
-  if (tally.failures.length === 0) showFaults(tally);
   if (missing.length > 0)
     console.log(
       `\nThese never struck, so nothing was shown about them: ${missing.join(", ")}. Run more schedules.`,
@@ -176,17 +194,27 @@ async function runCampaign(options: Options): Promise<boolean> {
   return tally.failures.length === 0 && missing.length === 0;
 }
 
-function showFaults({ fired }: Tally): void {
-  console.log("\nHow often each fault struck:");
-  for (const { name, about } of FAULTS)
-    console.log(`  ${String(fired[name] ?? 0).padStart(8)}  ${name.padEnd(24)} ${about}`);
+/** Prints how often each fault struck, in total and per thousand schedules. */
+function showFaults({ fired, schedules }: Tally): void {
+  console.log("\nHow often each fault struck, and how often in 1,000 schedules:");
+  for (const { name, about } of FAULTS) {
+    const strikes = fired[name] ?? 0;
+    const rate = ((strikes * 1_000) / Math.max(1, schedules)).toFixed(0);
+    console.log(`  ${String(strikes).padStart(8)} ${rate.padStart(6)}  ${name.padEnd(25)} ${about}`);
+  }
 }
 
-/** Prints what was broken, the smallest schedule that still breaks it, and what happens in it. */
+const lineOf = ({ seed, violation: { invariant, step, what } }: Failure): string =>
+  `Seed ${seed} breaks "${invariant}" at step ${step}: ${what}`;
+
+/** Prints a violation, the smallest schedule that still causes it, and the trace of that schedule. */
 async function explain({ seed, violation }: Failure, { steps }: Options): Promise<void> {
-  const [{ Runner }, { shrink }] = await Promise.all([import("./campaign.ts"), import("./shrink.ts")]);
-  console.log(`\nSeed ${seed} breaks "${violation.invariant}" at step ${violation.step}: ${violation.what}`);
-  // Nor would it in this thread.
+  const [{ Runner }, { shrink }] = await Promise.all([
+    import("./simulation/campaign.ts"),
+    import("./simulation/shrink.ts"),
+  ]);
+  console.log(`\n${lineOf({ seed, violation })}`);
+  // A schedule that never ends would block this thread too, so it is not run here.
   if (violation.invariant === STUCK) return;
   const runner = await Runner.open();
   const smallest = await shrink(scheduleOf(seed, steps), violation, async (schedule) => {
@@ -202,7 +230,7 @@ async function explain({ seed, violation }: Failure, { steps }: Options): Promis
 }
 
 async function show(schedule: Schedule): Promise<boolean> {
-  const { Runner } = await import("./campaign.ts");
+  const { Runner } = await import("./simulation/campaign.ts");
   const runner = await Runner.open();
   console.log(JSON.stringify(schedule.limits));
   for (const [index, { after, act }] of schedule.steps.entries())
@@ -216,7 +244,7 @@ async function show(schedule: Schedule): Promise<boolean> {
 
 async function showCost(counts: readonly number[]): Promise<void> {
   Error.stackTraceLimit = 0;
-  const { costOf } = await import("./cost.ts");
+  const { costOf } = await import("./simulation/cost.ts");
   console.log("| sandboxes | start | audit | sweep | idle minute |\n|---:|---:|---:|---:|---:|");
   for (const { records, start, audit, sweep, minute } of await costOf(counts)) {
     const cells = [start, audit, sweep, minute].map(

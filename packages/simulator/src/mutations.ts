@@ -1,7 +1,7 @@
 import { registerHooks } from "node:module";
 
 interface Edit {
-  /** Of the engine's sources. */
+  /** Source file of the engine to mutate. */
   readonly file: string;
   readonly from: string;
   readonly to: string;
@@ -9,54 +9,71 @@ interface Edit {
 
 interface Mutation {
   readonly name: string;
-  /** The mistake, as somebody might make it. */
+  /** Describes the mistake that a programmer might make. */
   readonly about: string;
   readonly edits: readonly Edit[];
 }
 
 /**
- * Mistakes that the simulator has to find. They are made in the engine's source while it is loaded, so that everything
- * but the mistake is the real engine. One that no longer fits the source is an error: it would prove nothing.
+ * Mistakes that the simulator must find. Each is inserted into the engine's source while that source is loaded, so that
+ * everything except the mistake is the real engine. A mutation that no longer matches the source is an error, because
+ * it would test nothing.
  */
 export const MUTATIONS: readonly Mutation[] = [
   {
     name: "lease-after-launch",
-    about: "the lease is taken when the instance was launched, not before",
+    about: "the lease is stored after the launch, not before",
     edits: [
       {
-        file: "machine.ts",
+        file: "model/transitions-launch.ts",
         from: "{ ...record, generation, memorySince, lease, instance: null }",
         to: "{ ...record, generation, memorySince, instance: null }",
       },
       {
-        file: "machine.ts",
-        from: "lease: booted(record.lease, instance)",
-        to: 'lease: { state: "held", generation: record.generation, startupDeadline: now, hostBootId: null }',
+        file: "model/transitions-launch.ts",
+        from: "return outcome({ ...record, instance }, now, [",
+        to: 'const lease = { state: "held", generation: record.generation, startupDeadline: now } as const;\n  return outcome({ ...record, instance, lease }, now, [',
       },
     ],
   },
   {
     name: "unknown-is-absent",
-    about: "an instance that can't be observed is taken for absent",
+    about: "an instance that can't be observed counts as absent",
     edits: [
       {
-        file: "observer.ts",
+        file: "healing/observer.ts",
         from: 'if (observation.seen === "absent") {',
         to: 'if (observation.seen !== "present") {',
       },
       {
-        file: "reaper.ts",
+        file: "launch/reaper.ts",
         from: 'if (seen.seen === "unknown") throw',
         to: "if (seen.seen === undefined) throw",
       },
     ],
   },
   {
-    name: "previous-status",
-    about: "a sandbox that was proven once keeps that status when its evidence is gone",
+    name: "ended-by-sweeps-only",
+    about: "a sandbox past the end of its TTL is what it was until a sweep finds it",
     edits: [
       {
-        file: "status.ts",
+        file: "model/status.ts",
+        from: 'if (isExpired(record, now)) return { status: "stopping", cause: EXPIRED };',
+        to: "void isExpired, EXPIRED;",
+      },
+      {
+        file: "cleanup/expiry.ts",
+        from: "if (dueAt === null || !this.#isRunning || stopping.aborted) return;",
+        to: "if (dueAt === null || this.#isRunning || stopping.aborted) return;",
+      },
+    ],
+  },
+  {
+    name: "previous-status",
+    about: "a sandbox that was proven once keeps that status after its evidence has expired",
+    edits: [
+      {
+        file: "model/status.ts",
         from: "return cause === null ?",
         to: "return cause === null || health.provenAt !== null ?",
       },
@@ -64,21 +81,32 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: "spent-after-thaw",
-    about: "what comes out of a checkpoint runs before that is stored as spent",
+    about: "a restored instance runs before its checkpoint is stored as spent",
     edits: [
       {
-        file: "wakes.ts",
-        from: 'const spent = await cell.decide({ type: "restored", generation, instance });',
-        to: 'await driver.thaw(sandboxId, signal);\n    const spent = await cell.decide({ type: "restored", generation, instance });',
+        file: "lifecycle/wake.ts",
+        from: 'const spent = await live.decideUntil({ type: "restored", generation, instance }, signal);',
+        to: 'await driver.thaw(sandboxId, signal);\n    const spent = await live.decide({ type: "restored", generation, instance });',
+      },
+    ],
+  },
+  {
+    name: "one-link-only",
+    about: "a proof on the way into service is not repeated when it gets no answer or fails",
+    edits: [
+      {
+        file: "launch/prove-entry.ts",
+        from: "if (lastProof.aborted || (isAnswer && !hasMemory))",
+        to: "if (lastProof.aborted || keeperBootId !== null)",
       },
     ],
   },
   {
     name: "spent-is-tried-again",
-    about: "a checkpoint is restored again though processes have run that came out of it",
+    about: "a checkpoint is restored again although processes restored from it have run",
     edits: [
       {
-        file: "machine.ts",
+        file: "model/transitions-standby.ts",
         from: 'if (phase.consumed || blame === "checkpoint"',
         to: 'if (blame === "checkpoint"',
       },
@@ -86,21 +114,21 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: "discarded-too-soon",
-    about: "old checkpoints are removed, with the new one among them, before it is stored that there is one",
+    about: "old checkpoints are removed, including the new one, before the new one is stored",
     edits: [
       {
-        file: "standby.ts",
-        from: "const done = await cell.decideSurely({",
-        to: "await driver.discard(cell.id, null, signal).catch(() => undefined);\n    const done = await cell.decideSurely({",
+        file: "lifecycle/suspend.ts",
+        from: "const done = await live.decideSurely({",
+        to: "await driver.discard(live.id, null, signal).catch(() => undefined);\n    const done = await live.decideSurely({",
       },
     ],
   },
   {
     name: "fork-keeps-names",
-    about: "a fork's keeper is asked for its commands by names that only the outside knows",
+    about: "a fork's keeper is asked for its commands by ids that only the record knows",
     edits: [
       {
-        file: "link-holder.ts",
+        file: "live/persistent-link.ts",
         from: "renamedLink(bare, this.#names)",
         to: "bare",
       },
@@ -108,32 +136,32 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: "saved-before-it-is-kept",
-    about: "what no row speaks of is removed while a checkpoint has its files and not yet its row",
+    about: "files without a record are removed while a checkpoint has files but no record yet",
     edits: [
       {
-        file: "checkpoints.ts",
-        from: "const done = await cell.decide(input, [",
-        to: "await this.#clear(cell);\n      const done = await cell.decide(input, [",
+        file: "lifecycle/checkpoints.ts",
+        from: "const done = await live.decide(input, [",
+        to: "await this.#clear(live);\n      const done = await live.decide(input, [",
       },
     ],
   },
   {
     name: "forgotten-before-it-is-off",
-    about: "a mount is taken off the record before it is seen to be gone",
+    about: "a mount is removed from the record before it is observed to be gone",
     edits: [
       {
-        file: "mounts.ts",
-        from: "await this.#driverUnmount(cell, path, { keepClosed: false }, signal);",
-        to: 'await cell.decide({ type: "unmounted", path });\n    await this.#driverUnmount(cell, path, { keepClosed: false }, signal);',
+        file: "drives/mounts.ts",
+        from: "await this.#driverUnmount(live, path, { keepClosed: false }, signal);",
+        to: 'await live.decide({ type: "unmounted", path });\n    await this.#driverUnmount(live, path, { keepClosed: false }, signal);',
       },
     ],
   },
   {
     name: "deleted-under-sleepers",
-    about: "a drive is deleted though sandboxes have it that sleep",
+    about: "a drive is deleted although sleeping sandboxes have it",
     edits: [
       {
-        file: "drives.ts",
+        file: "drives/drives.ts",
         from: "!ENDED.has(record.phase.name) && mountsOf",
         to: 'record.phase.name === "running" && mountsOf',
       },
@@ -141,29 +169,29 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: "left-open",
-    about: "a drive is taken from a sandbox, and what expects it there writes onto the sandbox's own disk",
-    edits: [{ file: "mounts.ts", from: "{ keepClosed: true }", to: "{ keepClosed: false }" }],
+    about: "a drive is unmounted, and processes that expect it write to the sandbox's own disk",
+    edits: [{ file: "drives/mounts.ts", from: "{ keepClosed: true }", to: "{ keepClosed: false }" }],
   },
   {
     name: "unknown-is-evidence",
-    about: "a sandbox that can't be looked at is given up like one that does not serve",
+    about: "a sandbox that can't be observed is given up like one that does not serve",
     edits: [
       {
-        file: "ladder.ts",
+        file: "healing/healing-ladder.ts",
         from: 'disk_failed: ["restart"],',
         to: 'disk_failed: ["restart"],\n  observation_unknown: ["restart"],',
       },
-      { file: "healer.ts", from: "await this.#parts.look(cell);", to: "" },
+      { file: "healing/healer.ts", from: "await this.#parts.observer.observe([live]);", to: "" },
     ],
   },
   {
     name: "left-broken",
-    about: "nothing is done about a root that is gone",
-    edits: [{ file: "ladder.ts", from: 'root_unmounted: ["remount", "restart"],', to: "" }],
+    about: "a missing root is not healed",
+    edits: [{ file: "healing/healing-ladder.ts", from: 'root_unmounted: ["remount", "restart"],', to: "" }],
   },
 ];
 
-/** Before the engine is imported. */
+/** Installs a mutation. Must be called before the engine is imported. */
 export function installMutation(name: string): void {
   const mutation = MUTATIONS.find((each) => each.name === name);
   if (mutation === undefined)

@@ -1,4 +1,4 @@
-/** Runs the schedules that it is given, in a thread of its own. */
+/** Runs the given schedules in a thread of its own. */
 import { parentPort, workerData } from "node:worker_threads";
 import { installMutation } from "./mutations.ts";
 
@@ -9,10 +9,11 @@ export interface Order {
   goOn: boolean;
 }
 
-// Most errors here are expected, and a stack costs more than what led to it. A failing seed is run again with stacks.
+// Most errors here are expected, and creating a stack trace costs more than the code that failed. A failing seed is run
+// again with stack traces.
 Error.stackTraceLimit = 0;
 
-/** What a worker is given: a mistake to make, and where it says which seed it is at. */
+/** Parameters of a worker: the mutation to install, and the array in which the worker reports its current seed. */
 export interface Given {
   mutation: string | null;
   at: Float64Array;
@@ -20,8 +21,8 @@ export interface Given {
 
 const { mutation, at } = workerData as Given;
 if (mutation !== null) installMutation(mutation);
-// Only now: what is imported from here on is the mutated engine.
-const { Runner } = await import("./campaign.ts");
+// These modules are imported last, because a mutation must be installed before the engine is imported.
+const { Runner } = await import("./simulation/campaign.ts");
 const runner = await Runner.open();
 parentPort?.on("message", async (order: Order) => {
   const tally = await runner.runSeeds(order, (seed) => {

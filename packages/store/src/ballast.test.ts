@@ -9,7 +9,7 @@ import { sampleSandbox } from "./testing/samples.ts";
 
 const MB = 1_048_576;
 
-/** A disk of its own, small enough to fill. */
+/** A file system small enough to fill. */
 function smallDisk(sizeMb: number): string {
   const directory = temporaryDirectory();
   execFileSync("mount", ["-t", "tmpfs", "-o", `size=${sizeMb}m`, "holdfast-test", directory]);
@@ -34,7 +34,7 @@ const change = (message: string) => ({
   events: [{ at: 1, type: "sandbox.deleting", message: message.padEnd(2_000, ".") } as const],
 });
 
-test("a full disk does not keep what happens from being recorded, for a good while", async () => {
+test("a full disk does not prevent commits from being recorded, for a good while", async () => {
   const directory = smallDisk(48);
   const path = join(directory, "holdfast.db");
   const store = await openStore({ path });
@@ -51,7 +51,7 @@ test("a full disk does not keep what happens from being recorded, for a good whi
   await again.close();
 });
 
-test("when even that is used up, a write fails as a whole and the next one can succeed", async () => {
+test("when the reserve is used up, a write fails as a whole and the next one can succeed", async () => {
   const directory = smallDisk(40);
   const path = join(directory, "holdfast.db");
   const store = await openStore({ path });
@@ -70,7 +70,7 @@ test("when even that is used up, a write fails as a whole and the next one can s
   await store.close();
 }, 60_000);
 
-test("a database can be opened on a full disk, again and again, when commits have used up what was set aside for them", async () => {
+test("a database opens on a full disk, repeatedly, after commits have used up their reserve", async () => {
   const directory = smallDisk(64);
   const path = join(directory, "holdfast.db");
   const record = sampleSandbox();

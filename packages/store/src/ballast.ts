@@ -2,19 +2,19 @@ import { existsSync, rmSync, statSync } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 
 const MB = 1_048_576;
-/** Room for some thousand deletes to be recorded. */
+/** Size of the reserve for commits: enough to record some thousand deletes. */
 export const FOR_COMMITS_BYTES = 16 * MB;
-/** Room for the files that SQLite makes when it opens a database. */
+/** Size of the reserve for the files that SQLite creates when it opens a database. */
 export const FOR_OPENING_BYTES = 8 * MB;
-/** With less than this it can't be opened for certain. */
+/** Minimum useful size of a reserve. With less, opening the database may fail. */
 const USEFUL_BYTES = MB / 4;
 const PIECE_BYTES = 65_536;
 const AGAIN_AFTER_MS = 60_000;
 
 /**
- * Disk space set aside for the moment when there is none. A full disk must not keep a delete from being recorded, for the
- * delete is what frees the disk: the file is given up at the first write that finds no room, and made again once there
- * is some. It is written in full, because a file system promises nothing for a file of zeros that it never stored.
+ * A reserve file for when the disk is full. A full disk must not prevent a delete from being recorded, because deletes
+ * free disk space. The file is therefore deleted at the first write that finds no space, and written again once there
+ * is space. It is filled with data, because a file system reserves nothing for a sparse file of zeros.
  */
 export class Ballast {
   readonly #path: string;
@@ -28,12 +28,12 @@ export class Ballast {
     this.#bytes = bytes;
   }
 
-  /** Takes it aboard, if there is room; otherwise tries again later. Never fails. */
+  /** Writes the file if there is space, otherwise retries later. Never fails. */
   load(): Promise<void> {
     return this.#once(this.#bytes);
   }
 
-  /** Takes aboard whatever there is room for, and closes. */
+  /** Writes as much of the file as there is space for, and stops all retries. */
   async stow(): Promise<void> {
     await this.#making;
     await this.#once(USEFUL_BYTES);
@@ -47,7 +47,7 @@ export class Ballast {
     return this.#making;
   }
 
-  /** True where there was something to give up. */
+  /** Deletes the file. Returns whether there was one. */
   drop(): boolean {
     const isThere = existsSync(this.#path);
     if (isThere) rmSync(this.#path, { force: true });
@@ -65,7 +65,7 @@ export class Ballast {
     if (this.#closed || sizeOf(this.#path) >= leastBytes) return;
     const partial = `${this.#path}.partial`;
     try {
-      if ((await this.#write(partial)) < leastBytes) throw new Error("there is no room for it");
+      if ((await this.#write(partial)) < leastBytes) throw new Error("not enough free disk space");
       await rename(partial, this.#path);
     } catch {
       await rm(partial, { force: true }).catch(() => undefined);
@@ -73,16 +73,16 @@ export class Ballast {
     }
   }
 
-  /** Answers how much of it there was room for. */
+  /** Writes the file, and returns how many bytes were written. */
   async #write(path: string): Promise<number> {
     const file = await open(path, "w", 0o600);
     let size = 0;
     try {
-      // Not compressible, so that a file system which compresses doesn't save the space that is to be set aside.
+      // Random bytes, so that a compressing file system reserves the space too.
       const piece = crypto.getRandomValues(new Uint8Array(PIECE_BYTES));
       for (; size < this.#bytes; size += piece.length) await file.write(piece, 0, piece.length, size);
     } catch {
-      // Full, or as good as that.
+      // The write failed because the disk is full, or nearly full.
     }
     try {
       await file.datasync();

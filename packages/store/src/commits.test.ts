@@ -11,7 +11,7 @@ import { temporaryStore } from "./testing/store.ts";
 
 const ROWS = "SELECT count(*) AS n FROM t";
 
-/** A queue over a bare table; `data_version` of a second connection tells how many transactions there were. */
+/** Creates a queue over a bare table. A second connection counts the transactions, by `data_version`. */
 function bareQueue(write?: (database: DatabaseSync, index: number) => void) {
   const path = join(temporaryDirectory(), "bare.db");
   const database = new DatabaseSync(path);
@@ -48,7 +48,7 @@ test("commits of one turn of the event loop share a transaction, also across cal
   expect(rows()).toBe(3);
 });
 
-test("a commit is answered only once others can see it", async () => {
+test("a commit is acknowledged only once other connections can see it", async () => {
   const { queue, rows } = bareQueue();
   for (let n = 1; n <= 5; n++) {
     await queue.add({ changes: [] });
@@ -56,7 +56,7 @@ test("a commit is answered only once others can see it", async () => {
   }
 });
 
-test("a burst larger than a batch is written whole, in order", async () => {
+test("a burst larger than a batch is written completely, in order", async () => {
   const order: number[] = [];
   const { queue, rows } = bareQueue();
   await Promise.all(
@@ -66,7 +66,7 @@ test("a burst larger than a batch is written whole, in order", async () => {
   expect(order).toEqual(order.toSorted((a, b) => a - b));
 });
 
-test("a transaction that SQLite gives up fails every commit in it, and the next one works", async () => {
+test("a transaction that SQLite rolls back fails every commit in it, and the next one works", async () => {
   const { queue, rows } = bareQueue((database, index) => {
     if (index !== 1) return;
     database.exec("ROLLBACK");
@@ -82,7 +82,7 @@ test("a transaction that SQLite gives up fails every commit in it, and the next 
 const rule = (database: DatabaseSync) => database.prepare("PRAGMA synchronous").get()?.synchronous;
 const [NORMAL, FULL] = [1, 2];
 
-test("a transaction waits for the disk unless all of its commits need to outlive the server only", async () => {
+test("a transaction waits for the disk unless all of its commits need to survive only a server crash", async () => {
   const rules: unknown[] = [];
   const { queue, database, relaxed } = bareQueue((during) => rules.push(rule(during)));
   const add = (...outlives: Commit["outlives"][]) =>
@@ -101,7 +101,7 @@ test("a transaction waits for the disk unless all of its commits need to outlive
   expect(relaxed()).toBe(1);
 });
 
-test("a relaxed transaction that fails leaves the connection as durable as it was", async () => {
+test("a relaxed transaction that fails leaves the connection as durable as before", async () => {
   const { queue, database } = bareQueue((during) => {
     during.exec("ROLLBACK");
     throw new Error("disk full");
@@ -111,7 +111,7 @@ test("a relaxed transaction that fails leaves the connection as durable as it wa
 });
 
 test.for(["host", "server"])(
-  "all that outlives the %s, acknowledged before a kill -9, is there after reopening, and nothing half-written",
+  "every commit that outlives the %s and was acknowledged before a kill -9 is there after reopening, and nothing half-written",
   async (outlives) => {
     const path = join(temporaryDirectory(), "holdfast.db");
     const child = spawn(

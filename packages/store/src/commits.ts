@@ -3,7 +3,7 @@ import { HoldfastError } from "@holdfast/contract";
 import type { Commit } from "@holdfast/engine";
 import { isFull } from "./sqlite.ts";
 
-/** One transaction writes at most this many commits, so that a burst doesn't keep the event loop for long. */
+/** Maximum number of commits per transaction, so that a burst does not block the event loop for long. */
 const BATCH_MAX = 256;
 const WAITING_MAX = 20_000;
 
@@ -13,23 +13,23 @@ interface Waiting {
   reject(error: unknown): void;
 }
 
-export interface CommitHooks {
-  /** Told of every transaction that a power cut could still undo. */
+interface CommitHooks {
+  /** Called after every transaction that a power cut could still undo. */
   onRelaxed(): void;
-  /** Asked when the disk is full; true where it is worth trying again. */
+  /** Called when the disk is full. Returns whether a retry is worthwhile. */
   makeRoom(): boolean;
 }
 
 /**
- * Group commit. A durable COMMIT costs a flush of the disk however much it holds, so all commits that arrive within one
- * turn of the event loop share one. Where there are several, each is written in a savepoint of its own: one whose
- * precondition fails is taken back alone. None is answered before the COMMIT has returned. Where all that share it need to
- * outlive the server only, it leaves the log to the kernel, which keeps it through any death of this process; a late
- * flush follows.
+ * Group commit. A durable COMMIT costs a disk flush regardless of its size, so all commits that arrive within one turn
+ * of the event loop share one transaction. If there are several, each is written in its own savepoint. If the
+ * precondition of one commit fails, only that commit is rolled back. No commit is acknowledged before the transaction's
+ * COMMIT has returned. Some commits need to survive only a crash of the server. A transaction that contains no other
+ * commits is not flushed at once: the kernel still has the log when this process dies, and a late flush follows.
  *
- * The end of a turn is `setImmediate`: it comes after every socket that had something to say has been heard, which a
- * microtask does not wait for, and costs a lone commit a few microseconds. The transaction begins and ends within one
- * synchronous stretch, so no other query of the connection ever sees or joins it.
+ * The end of a turn is `setImmediate`: unlike a microtask, it runs after all pending socket events were handled. It
+ * delays a lone commit by a few microseconds. The transaction begins and ends synchronously, so no other query of the
+ * connection ever sees or joins it.
  */
 export class CommitQueue {
   readonly #transaction: Transaction;
@@ -47,7 +47,7 @@ export class CommitQueue {
   add(commit: Commit): Promise<void> {
     if (this.#closed) return Promise.reject(new HoldfastError("shutting_down"));
     if (this.#waiting.length >= WAITING_MAX) {
-      const message = `${WAITING_MAX} writes wait for the database already.`;
+      const message = `${WAITING_MAX} writes are already waiting for the database.`;
       return Promise.reject(new HoldfastError("capacity", { message }));
     }
     this.#schedule();
@@ -56,7 +56,7 @@ export class CommitQueue {
     });
   }
 
-  /** Writes what waits and takes no more. */
+  /** Writes the waiting commits. Later ones are refused. */
   close(): void {
     this.#closed = true;
     while (this.#waiting.length > 0) this.#flush();
@@ -85,12 +85,15 @@ export class CommitQueue {
   }
 }
 
-/** Answers, for each commit, undefined once it is written, or why it was not. */
+/** Writes the commits. For each commit, returns undefined if it was written, or the error. */
 type Write = (commits: readonly Commit[]) => unknown[];
 
 type Transaction = Readonly<Record<NonNullable<Commit["outlives"]>, Write>>;
 
-/** FULL is the connection's rule, for whatever else writes through it; what is relaxed is one transaction. */
+/**
+ * Runs a transaction without a disk flush. The connection's `synchronous` setting is NORMAL during this transaction,
+ * and FULL otherwise.
+ */
 function relaxed(database: DatabaseSync, transaction: Write): Write {
   return (commits) => {
     database.exec("PRAGMA synchronous = NORMAL");
@@ -102,7 +105,10 @@ function relaxed(database: DatabaseSync, transaction: Write): Write {
   };
 }
 
-/** A transaction that a full disk broke is tried once more where room could be made. Nothing of the first try was kept. */
+/**
+ * Retries a transaction once if it failed on a full disk and space could be freed. Nothing of the first attempt was
+ * stored.
+ */
 function makingRoom(transaction: Write, makeRoom: () => boolean): Write {
   return (commits) => {
     const errors = transaction(commits);
@@ -122,7 +128,8 @@ function createTransaction(database: DatabaseSync, write: (commit: Commit) => vo
     try {
       write(one);
     } catch (error) {
-      // A full disk or a failing one is everybody's: the whole transaction is given up, and nobody's commit was written.
+      // A full or failing disk affects all commits, so the whole transaction is rolled back and none of them is
+      // written.
       if (!database.isTransaction || isFull(error)) throw error;
       rollbackToSave.run();
       release.run();
@@ -136,7 +143,7 @@ function createTransaction(database: DatabaseSync, write: (commit: Commit) => vo
     let errors: unknown[] = [];
     try {
       begin.run();
-      // One by itself is taken back with the transaction.
+      // If a transaction has only one commit, the commit is rolled back with the transaction and needs no savepoint.
       errors = commits.map(commits.length === 1 ? write : writeAlone);
       commit.run();
       return errors;

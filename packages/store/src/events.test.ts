@@ -11,7 +11,7 @@ const event = (at: number, facts: Partial<NewEvent> = {}): NewEvent => ({
   ...facts,
 });
 
-/** A store with these events, and a way to ask for their messages. */
+/** Creates a store with these events, and a function that returns the messages of a query. */
 async function holding(events: readonly NewEvent[]) {
   const { store } = await temporaryStore();
   await store.commit({ changes: [], events });
@@ -21,28 +21,28 @@ async function holding(events: readonly NewEvent[]) {
 }
 
 describe("events by time", () => {
-  test("are those from one moment on, and before another", async () => {
+  test("are those from one time (inclusive) to another (exclusive)", async () => {
     const { found } = await holding([event(10), event(20), event(30)]);
     expect(await found({ since: 20 })).toEqual(["20", "30"]);
     expect(await found({ until: 20 })).toEqual(["10"]);
     expect(await found({ since: 10, until: 30 })).toEqual(["10", "20"]);
   });
 
-  test("are all of them where the clock was set back", async () => {
+  test("are complete where the clock was set back", async () => {
     const { found } = await holding([event(100), event(50), event(110)]);
     expect(await found({ since: 60 })).toEqual(["100", "110"]);
     expect(await found({ until: 60 })).toEqual(["50"]);
   });
 });
 
-describe("events in the other order", () => {
-  test("begin with the newest, and go on behind a cursor", async () => {
+describe("events in reverse order", () => {
+  test("start with the newest, and continue after a cursor", async () => {
     const { found } = await holding([1, 2, 3, 4].map((at) => event(at)));
     expect(await found({ order: "newest", limit: 3 })).toEqual(["4", "3", "2"]);
     expect(await found({ order: "newest", after: 3 })).toEqual(["2", "1"]);
   });
 
-  test("are those of one sandbox where that is asked for", async () => {
+  test("can be limited to one sandbox", async () => {
     const sandboxId = newSandboxId();
     const { found } = await holding([event(1, { sandboxId }), event(2), event(3, { sandboxId })]);
     expect(await found({ order: "newest", sandboxId })).toEqual(["3", "1"]);
@@ -50,14 +50,14 @@ describe("events in the other order", () => {
   });
 });
 
-describe("events that no index leads to", () => {
-  /** Far apart, and some of them where one part that is looked through ends and the next begins. */
+describe("events without a matching index", () => {
+  /** Positions far apart, some at the boundary between two scanned batches. */
   const rare = [0, 5_000, 9_999, 10_000, 15_000, 19_999, 24_000];
   const many = Array.from({ length: 25_000 }, (_, at) =>
     event(at, rare.includes(at) ? { type: "sweep.done" } : {}),
   );
 
-  test("are found however far apart they are, in either order and a page at a time", async () => {
+  test("are found however far apart they are, in either order and page by page", async () => {
     const { found } = await holding(many);
     const types = ["sweep.done"] as const;
     const texts = rare.map(String);
@@ -69,7 +69,7 @@ describe("events that no index leads to", () => {
     expect(await found({ since: 24_998 })).toEqual(["24998", "24999"]);
   });
 
-  test("keep nobody waiting while they are looked for", async () => {
+  test("do not block other work while they are searched", async () => {
     const { found } = await holding(many);
     let turns = 0;
     const turn = () => {
@@ -83,7 +83,7 @@ describe("events that no index leads to", () => {
   });
 });
 
-test("an exec's events are found after its record was forgotten", async () => {
+test("an exec's events are found after its record was deleted", async () => {
   const { store } = await temporaryStore();
   const sandbox = sampleSandbox();
   const exec = sampleExec(sandbox.id, { status: "exited", exitCode: 0, endedAt: 5, dispatched: "yes" });
@@ -101,7 +101,7 @@ test("an exec's events are found after its record was forgotten", async () => {
   expect(await store.events({ execId: exec.id, limit: 10 })).toEqual(before);
 });
 
-describe("what is kept of the timeline", () => {
+describe("the retained timeline", () => {
   const prune = (eventsBefore: number) =>
     ({
       kind: "prune",
@@ -122,7 +122,7 @@ describe("what is kept of the timeline", () => {
     expect(await store.eventSpan()).toEqual({ first: 3, last: 3 });
   });
 
-  test("has its newest event however old that is, so that no seq is used twice", async () => {
+  test("keeps its newest event however old it is, so that no seq is used twice", async () => {
     const { store, found } = await holding([event(1), event(2, { driveId: newDriveId() })]);
     await store.commit({ changes: [prune(1_000)] });
     expect(await found({})).toEqual(["2"]);

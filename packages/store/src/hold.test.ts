@@ -6,7 +6,7 @@ import { DirectoryHeld } from "./errors.ts";
 import { holdStateDirectory } from "./hold.ts";
 import { temporaryDirectory } from "./testing/directory.ts";
 
-test("a directory is held by one process, and a kill -9 of it sets the directory free", async () => {
+test("a directory is held by one process, and killing it with SIGKILL releases the directory", async () => {
   const directory = temporaryDirectory();
   const child = spawn(
     process.execPath,

@@ -8,20 +8,22 @@ export interface DirectoryHold {
   release(): void;
 }
 
-/** Keeps the connections of all holds reachable: one that is garbage-collected is closed, and its lock with it. */
+/**
+ * Keeps the connections of all holds reachable. A connection that is garbage-collected is closed and loses its lock.
+ */
 const held = new Set<DatabaseSync>();
 
 /**
- * Makes this process the only server of a state directory. The hold is a write transaction that stays open on a
- * database of its own, so it is the kernel that drops it when the process ends, however it ends: there is no stale
- * lock to judge. The file with the pid beside it is for the message only; nothing is decided by it.
+ * Makes this process the only server of a state directory. The hold is an open write transaction on a separate
+ * database. The kernel releases it when the process ends for any reason, so there are no stale locks. The pid file
+ * beside the database is used only for error messages.
  */
 export function holdStateDirectory(directory: string): DirectoryHold {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   const pidFile = join(directory, "lock.pid");
   const database = new DatabaseSync(join(directory, "lock.db"), { timeout: 0 });
   try {
-    // Nothing is ever written, and on a full disk there is no room for the file that would undo it.
+    // The journal is in memory, because nothing is ever written and on a full disk a journal file could not be created.
     database.exec("PRAGMA journal_mode = MEMORY; BEGIN IMMEDIATE");
   } catch (error) {
     database.close();
@@ -39,7 +41,10 @@ export function holdStateDirectory(directory: string): DirectoryHold {
   };
 }
 
-/** A disk without room for it keeps no server from starting: starting is how room is made. */
+/**
+ * Writes the pid file if possible. A full disk must not prevent the server from starting, because the server is needed
+ * to free space.
+ */
 function notePid(file: string): void {
   try {
     writeFileSync(file, `${process.pid}\n`);

@@ -2,7 +2,7 @@ import { DatabaseSync } from "node:sqlite";
 import { expect, test } from "vitest";
 import { temporaryStore } from "./testing/store.ts";
 
-test("a key is found by its secret and by nothing else", async () => {
+test("a key is found only by its secret", async () => {
   const { store } = await temporaryStore({ now: () => 42 });
   const secret = await store.keys.createKey("admin");
   expect(secret).toMatch(/^hf_[0-9a-z]{40}$/);
@@ -14,7 +14,7 @@ test("a key is found by its secret and by nothing else", async () => {
   }
 });
 
-test("the secret is nowhere in the database", async () => {
+test("the secret is not in the database", async () => {
   const { store, path } = await temporaryStore();
   const secret = await store.keys.createKey("admin");
   const database = new DatabaseSync(path);

@@ -8,21 +8,23 @@ import type { KeyTable, Tables } from "./tables.ts";
 export interface ApiKey {
   name: string;
   createdAt: number;
-  /** Tells keys apart for people; far too little to guess the rest from. */
+  /** The last characters of the key, by which people recognise it. They are too few to guess the key from. */
   lastFour: string;
 }
 
 export interface KeyStore {
-  /** The secret is returned here and nowhere else: only its hash is kept. */
+  /**
+   * Creates a key and returns its secret. The secret is never returned again, because the store keeps only its hash.
+   */
   createKey(name: string): Promise<string>;
   findKey(secret: string): Promise<ApiKey | null>;
   listKeys(): Promise<ApiKey[]>;
-  /** Every key of that name stops working. How many there were. */
+  /** Revokes all keys of that name. Returns how many there were. */
   revokeKeys(name: string): Promise<number>;
 }
 
 const PREFIX = "hf_";
-/** 36^40 is over 200 bits: nothing that a slow hash would add to. */
+/** Number of random characters in a key. 36^40 is over 200 bits, so a slow hash would add no security. */
 const RANDOM_CHARACTERS = 40;
 
 const hashOf = (secret: string): string => createHash("sha256").update(secret).digest("hex");
@@ -44,7 +46,8 @@ export function createKeyStore(database: DatabaseSync, db: Kysely<Tables>, now: 
       await db.insertInto("api_keys").values(row).execute();
       return secret;
     },
-    // What the index's search takes depends on the hash, which a caller can't steer towards a stored one.
+    // The index lookup does not take constant time. But its duration depends on the hash, and a caller cannot choose a
+    // secret whose hash is close to a stored one.
     async findKey(secret) {
       const hash = hashOf(secret);
       const row = byHash.get({ hash });

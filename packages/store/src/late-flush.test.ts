@@ -4,7 +4,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { FLUSH_AFTER_MS, LateFlush } from "./late-flush.ts";
 import { temporaryStore } from "./testing/store.ts";
 
-/** A flush that ends when the test says so, under a clock that the test moves. */
+/** A flush that the test completes, and a clock that the test advances. */
 function flushes() {
   vi.useFakeTimers();
   onTestFinished(() => void vi.useRealTimers());
@@ -17,7 +17,7 @@ function flushes() {
   return { late, running, pass: (ms: number) => vi.advanceTimersByTimeAsync(ms) };
 }
 
-test("all that is owed shares one flush, which comes in time and not again", async () => {
+test("all pending writes share one flush, which happens in time and once", async () => {
   const { late, running, pass } = flushes();
   late.owe();
   await pass(FLUSH_AFTER_MS - 1);
@@ -30,7 +30,7 @@ test("all that is owed shares one flush, which comes in time and not again", asy
   expect(running).toHaveLength(1);
 });
 
-test("what is owed while a flush runs gets the next one, even after one that failed", async () => {
+test("writes during a flush get the next one, even after a failed flush", async () => {
   const { late, running, pass } = flushes();
   late.owe();
   await pass(FLUSH_AFTER_MS);
@@ -42,7 +42,7 @@ test("what is owed while a flush runs gets the next one, even after one that fai
   expect(running).toHaveLength(2);
 });
 
-test("a close waits for the flush that runs, pays what is owed, and nothing runs afterwards", async () => {
+test("close waits for the running flush, flushes pending writes, and nothing runs afterwards", async () => {
   const { late, running, pass } = flushes();
   late.owe();
   await pass(FLUSH_AFTER_MS);
@@ -62,7 +62,7 @@ test("a close waits for the flush that runs, pays what is owed, and nothing runs
   expect(running).toHaveLength(2);
 });
 
-test("a flush that failed is not repeated until the close, which makes up for it or fails", async () => {
+test("a failed flush is not repeated until close, which flushes again or fails", async () => {
   const { late, running, pass } = flushes();
   late.owe();
   await pass(FLUSH_AFTER_MS);
@@ -76,7 +76,7 @@ test("a flush that failed is not repeated until the close, which makes up for it
   await failed;
 });
 
-/** A store that someone else has open too, so that closing it doesn't fold its log into the database. */
+/** Opens a store that another connection has open too, so that closing it does not merge its log into the database. */
 async function sharedStore() {
   const { store, path } = await temporaryStore();
   const reader = new DatabaseSync(path, { readOnly: true });
@@ -91,7 +91,7 @@ async function sharedStore() {
   return { store, datasync };
 }
 
-test("a commit that outlives only the server is put on the disk soon, though nothing else is committed", async () => {
+test("a commit that survives only a server crash is flushed soon, even if no other commit follows", async () => {
   const { store, datasync } = await sharedStore();
   await store.commit({ changes: [], counters: { created: 1 } });
   expect(datasync).not.toHaveBeenCalled();
@@ -101,7 +101,7 @@ test("a commit that outlives only the server is put on the disk soon, though not
   expect(datasync).toHaveBeenCalledOnce();
 });
 
-test("a closed store has everything on the disk", async () => {
+test("a closed store is completely on disk", async () => {
   const { store, datasync } = await sharedStore();
   await store.commit({ changes: [], counters: { created: 1 }, outlives: "server" });
   await store.close();

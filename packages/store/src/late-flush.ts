@@ -1,12 +1,13 @@
-/** What was written without a flush waits at most this long for one of its own. */
+/** Maximum time for which unflushed writes wait for a flush. */
 export const FLUSH_AFTER_MS = 200;
 
 /**
- * Bounds how long a commit that outlives the server only stays open to a power cut when nothing durable follows it. All
- * that is owed by then shares one flush, and there is one at a time; it runs in the thread pool, so nobody waits for it.
+ * Flushes commits that so far survive only a crash of the server, so that a power cut can undo them only for a short
+ * time. If a durable commit follows soon, it flushes them earlier. All writes that are due share one flush. Only one
+ * flush runs at a time, in the thread pool, so no caller waits for it.
  *
- * A flush that fails is not repeated by itself: nothing was promised on it, and the kernel reports the same failure to the
- * next COMMIT that has to be durable. The close makes up for it, or fails.
+ * A failed flush is not retried: nothing was promised about its writes, and the kernel reports the same failure to the
+ * next durable COMMIT. `close` flushes the remaining writes, and throws if that fails.
  */
 export class LateFlush {
   readonly #flush: () => Promise<void>;
@@ -24,7 +25,7 @@ export class LateFlush {
     this.#schedule();
   }
 
-  /** Pays at once what is owed; nothing runs afterwards. */
+  /** Flushes pending writes at once, and stops the timer. */
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);

@@ -1,11 +1,13 @@
 import { COUNTERS, invariant } from "@holdfast/contract";
 import { type Kysely, sql } from "kysely";
-import { NewerDatabase } from "./errors.ts";
 import type { Tables } from "./tables.ts";
 
 type Up = (db: Kysely<Tables>) => Promise<void>;
 
-/** The schema's history: number n is the n-th of these. What was released is never edited, only followed. */
+/**
+ * The history of the schema: version n is the n-th entry. Released migrations are never changed; new ones are added at
+ * the end.
+ */
 const MIGRATIONS: readonly Up[] = [
   async (db) => {
     await createSandboxes(db);
@@ -58,9 +60,10 @@ async function createSandboxes(db: Kysely<Tables>): Promise<void> {
 }
 
 /*
- * Execs and events are written twice for every exec, and what a commit costs is the pages that it touches: these two
- * tables have the fewest indexes that their readers can live with, and rowids without a table of sequences. A rowid
- * may come again once its exec was forgotten; the order of a listing is all that it stands for.
+ * Creates the tables of execs and events. Every exec is written twice, with an event each time, and the cost of a
+ * commit grows with the number of pages that it changes. These two tables therefore have as few indexes as their
+ * readers permit, and their rowids do not use SQLite's sequence table. A rowid may be reused after its exec was
+ * forgotten, because rowids only determine the order of a listing.
  */
 async function createExecs(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -133,8 +136,9 @@ async function createTheRest(db: Kysely<Tables>): Promise<void> {
 }
 
 /**
- * What is forgotten is found by its end, and an idempotency key by what was made under it. What one sandbox keeps is
- * asked for too seldom to make every exec pay for an index of it.
+ * Adds indexes for retention: old execs are found by the time of their end, and idempotency keys by the resource that
+ * was created with them. Queries by sandbox are too rare to justify another index, which every exec would have to
+ * update.
  */
 async function indexForgetting(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -146,7 +150,9 @@ async function indexForgetting(db: Kysely<Tables>): Promise<void> {
   await db.schema.createIndex("idempotency_target").on("idempotency").column("target").execute();
 }
 
-/** Who made a sandbox, what it has used up, and what pruning looks for. */
+/**
+ * Adds columns to sandboxes: the owner, the number of started execs, and the restarts. Also adds an index for pruning.
+ */
 async function ownSandboxes(db: Kysely<Tables>): Promise<void> {
   await db.schema.alterTable("sandboxes").addColumn("owner", "text").execute();
   await db.schema
@@ -162,7 +168,10 @@ async function ownSandboxes(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Until now every generation began with a launch. */
+/**
+ * Adds the generation in which the memory of a sandbox began. For existing rows this is the present generation, because
+ * every generation began with a launch.
+ */
 async function keepMemory(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .alterTable("sandboxes")
@@ -171,7 +180,7 @@ async function keepMemory(db: Kysely<Tables>): Promise<void> {
   await sql`update sandboxes set memory_since = generation`.execute(db);
 }
 
-/** Checkpoints by name, and the sandboxes that began with one. */
+/** Adds the table of named checkpoints, and the origin of forked sandboxes. */
 async function keepCheckpoints(db: Kysely<Tables>): Promise<void> {
   await db.schema.alterTable("sandboxes").addColumn("forked_from", "text").execute();
   await db.schema
@@ -187,7 +196,7 @@ async function keepCheckpoints(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Drives, what sandboxes have of them, and what is told of them. */
+/** Adds drives, their mounts in sandboxes, and their events. */
 async function keepDrives(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .alterTable("sandboxes")
@@ -214,7 +223,7 @@ async function keepDrives(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Alerts, and messages about them. Those that fire, and those that are not delivered, are few and asked for often. */
+/** Adds alerts and their deliveries. Active alerts and pending deliveries are few and queried often. */
 async function keepAlerts(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("alerts")
@@ -243,7 +252,7 @@ async function keepAlerts(db: Kysely<Tables>): Promise<void> {
   await db.schema.createIndex("deliveries_of_alert").on("deliveries").column("alert_id").execute();
 }
 
-/** Ports of sandboxes that can be reached without a key. */
+/** Adds previews: ports of sandboxes that can be reached without a key. */
 async function keepPreviews(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("previews")
@@ -256,7 +265,7 @@ async function keepPreviews(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Named processes. What changes about one is asked for as a whole. */
+/** Adds named processes. The part that changes is stored as one value. */
 async function keepProcesses(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("processes")
@@ -275,7 +284,10 @@ async function keepProcesses(db: Kysely<Tables>): Promise<void> {
 
 const VERSION_KEY = "schema_version";
 
-/** Brings the schema up to date, each step in a transaction together with the number that says it was taken. */
+/** Version of the schema that this version of Holdfast reads and writes. */
+export const SCHEMA_VERSION = MIGRATIONS.length;
+
+/** Migrates the schema, each step in one transaction with its version number. */
 export async function migrate(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("meta")
@@ -284,7 +296,6 @@ export async function migrate(db: Kysely<Tables>): Promise<void> {
     .addColumn("value", "text", (column) => column.notNull())
     .execute();
   const version = await schemaVersion(db);
-  if (version > MIGRATIONS.length) throw new NewerDatabase(version, MIGRATIONS.length);
   for (const [index, up] of MIGRATIONS.entries()) {
     if (index < version) continue;
     await db.transaction().execute(async (transaction) => {
@@ -299,7 +310,10 @@ export async function migrate(db: Kysely<Tables>): Promise<void> {
   }
 }
 
-async function schemaVersion(db: Kysely<Tables>): Promise<number> {
+/** Reads the version of a database's schema; 0 if it has none. Changes nothing. */
+export async function schemaVersion(db: Kysely<Tables>): Promise<number> {
+  const tables = await db.introspection.getTables();
+  if (!tables.some(({ name }) => name === "meta")) return 0;
   const row = await db.selectFrom("meta").select("value").where("key", "=", VERSION_KEY).executeTakeFirst();
   const version = Number(row?.value ?? 0);
   invariant(

@@ -1,4 +1,7 @@
-/** What is past its time, oldest first and a bounded number at a time: the same for those who count it and who delete it. */
+/**
+ * Queries for records past their retention, oldest first and a limited number at a time. The same query is used for
+ * counting and for deleting.
+ */
 import type { Change } from "@holdfast/engine";
 import { type Kysely, sql } from "kysely";
 import type { Tables } from "./tables.ts";
@@ -6,8 +9,9 @@ import type { Tables } from "./tables.ts";
 export type PruneOrder = Omit<Extract<Change, { kind: "prune" }>, "kind">;
 
 /**
- * Events are written in the order of time, near enough: the oldest are first, and need no index to be found. The newest
- * stays, however old it is: the next seq is counted from it, and one that came twice would be missed by who has seen it.
+ * Selects old events. Events are stored roughly in time order, so the oldest come first and need no index. The newest
+ * event is always kept, because the next seq is derived from it: a reader who has already seen a seq would miss a new
+ * event with the same seq.
  */
 export const oldEvents = (db: Kysely<Tables>, { eventsBefore, limit }: PruneOrder) =>
   db
@@ -18,7 +22,7 @@ export const oldEvents = (db: Kysely<Tables>, { eventsBefore, limit }: PruneOrde
     .where("at", "<", eventsBefore)
     .where("seq", "<", (of) => of.selectFrom("events").select(({ fn }) => fn.max("seq").as("newest")));
 
-/** The key of a sandbox that is still there is still needed. */
+/** Selects old idempotency keys. The key of an existing sandbox is kept. */
 export const oldKeys = (db: Kysely<Tables>, { keysBefore, limit }: PruneOrder) =>
   db
     .selectFrom("idempotency")
@@ -30,7 +34,7 @@ export const oldKeys = (db: Kysely<Tables>, { keysBefore, limit }: PruneOrder) =
     )
     .limit(limit);
 
-/** The record of a sandbox stays as long as an exec refers to it. */
+/** Selects old records of deleted sandboxes. A record is kept while an exec refers to it. */
 export const oldGone = (db: Kysely<Tables>, { goneBefore, limit }: PruneOrder) =>
   db
     .selectFrom("sandboxes")
@@ -42,7 +46,7 @@ export const oldGone = (db: Kysely<Tables>, { goneBefore, limit }: PruneOrder) =
     )
     .limit(limit);
 
-/** One that fires is never among them. */
+/** Selects old alerts. Active alerts are never included. */
 export const oldAlerts = (db: Kysely<Tables>, { alertsBefore, limit }: PruneOrder) =>
   db
     .selectFrom("alerts")
@@ -51,7 +55,7 @@ export const oldAlerts = (db: Kysely<Tables>, { alertsBefore, limit }: PruneOrde
     .orderBy("cleared_at")
     .limit(limit);
 
-/** Nor one that is still to be delivered. */
+/** Selects old deliveries. Pending deliveries are never included. */
 export const oldDeliveries = (db: Kysely<Tables>, { deliveriesBefore, limit }: PruneOrder) =>
   db
     .selectFrom("deliveries")

@@ -59,8 +59,8 @@ import type {
 export type Reader = Omit<Store, "commit" | "secret">;
 
 /**
- * Reads see only what was committed. A record asked for by itself that can't be read is an error; in a listing it is
- * reported and left out, so that one bad row doesn't hide all the good ones.
+ * Creates the store's reads. They see only committed data. Reading a single unreadable record throws. A listing reports
+ * an unreadable record and skips it, so that one bad row does not hide the good ones.
  */
 export function createReader(
   database: DatabaseSync,
@@ -82,7 +82,10 @@ export function createReader(
   };
 }
 
-/** Single records, on statements compiled once: every call on a sandbox begins with one of these. */
+/**
+ * Creates lookups of single records. Their statements are compiled once, because every call on a sandbox starts with a
+ * lookup.
+ */
 function createFinders(database: DatabaseSync, db: Kysely<Tables>) {
   const sandboxById = prepare<{ id: string }, Selectable<SandboxTable>>(database, (slot) =>
     db.selectFrom("sandboxes").selectAll().where("id", "=", slot("id")),
@@ -150,7 +153,9 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       }
     });
 
-  /** Fills a page past rows that can't be read: a short page means the end of the list, and nothing else. */
+  /**
+   * Reads rows until a page is full and skips unreadable ones, so that a short page always means the end of the list.
+   */
   const page = async <Row, Item>(
     limit: number,
     fetch: (after: Row | undefined, count: number) => Promise<Row[]>,
@@ -295,7 +300,7 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
   };
 }
 
-/** What cleaning asks before it acts. */
+/** Creates the queries on which cleanup bases its decisions. */
 function createReports(db: Kysely<Tables>) {
   return {
     async prunable(order: PruneOrder) {
@@ -370,7 +375,10 @@ function isReadable<Row>(row: Row, read: (row: Row) => unknown): boolean {
   }
 }
 
-/** Where a record stands in its listing. A cursor that stands nowhere is an error: an empty page would say "the end". */
+/**
+ * Returns the position of a record in its listing. An unknown cursor is an error, because an empty page would mean the
+ * end of the list.
+ */
 async function sandboxPosition(db: Kysely<Tables>, id: SandboxId): Promise<number> {
   const row = await db.selectFrom("sandboxes").select("position").where("id", "=", id).executeTakeFirst();
   return row?.position ?? unknownCursor();
@@ -423,12 +431,14 @@ function execPage(
     .orderBy("position", "desc")
     .limit(count);
   if (before !== undefined) query = query.where("position", "<", before);
-  // Ids of runs are the process's, a hyphen and a number: by their order they all lie between these two.
+  // The id of a run is the process's id, a hyphen and a number, so all ids of runs are between these two texts.
   if (of !== undefined) query = query.where("id", ">", `${of}-`).where("id", "<", `${of}.`);
   return query.execute();
 }
 
-/** Newest first: of those that fire by when they did, of the others by when they cleared. */
+/**
+ * Reads a page of alerts, newest first: active alerts by the time they fired, cleared ones by the time they cleared.
+ */
 function alertPage(
   db: Kysely<Tables>,
   state: "firing" | "cleared",
@@ -464,7 +474,10 @@ function deliveryPage(
   return query.execute();
 }
 
-/** A sandbox may keep thousands: they are read in the order that has an index, some in each turn of the event loop. */
+/**
+ * Number of execs that are read at a time. A sandbox may have thousands of them, so they are read in index order, one
+ * batch in each turn of the event loop.
+ */
 const KEPT_AT_ONCE = 500;
 
 type KeptRow = Pick<Selectable<ExecTable>, "position" | "id" | "output_end" | "ended_at">;
@@ -486,7 +499,7 @@ interface EventSpan {
   last: number;
 }
 
-/** Two looks at the ends of the table, which cost the same however long it is. */
+/** Returns the first and last seq, by two lookups whose cost does not depend on the size of the table. */
 async function eventSpan(db: Kysely<Tables>): Promise<EventSpan> {
   const end = (direction: "asc" | "desc") =>
     db.selectFrom("events").select("seq").orderBy("seq", direction).limit(1).executeTakeFirst();
@@ -494,13 +507,16 @@ async function eventSpan(db: Kysely<Tables>): Promise<EventSpan> {
   return { first: first?.seq ?? 0, last: last?.seq ?? 0 };
 }
 
-/** What is asked for, where to look for it, and whether an index leads there. */
+/** A query for events: its conditions, the range to search, and whether an index covers it. */
 interface EventsAsked extends EventFilter {
   span: EventSpan;
   indexed: boolean;
 }
 
-/** An exec's events are found among its sandbox's, which have an index, for as long as the exec is on record. */
+/**
+ * Prepares a query for events. If the query asks for the events of one exec that is on record, only the events of the
+ * exec's sandbox are searched, because these are indexed.
+ */
 async function eventsAsked(db: Kysely<Tables>, filter: EventFilter): Promise<EventsAsked> {
   const span = await eventSpan(db);
   const { execId, driveId } = filter;
@@ -513,7 +529,7 @@ async function sandboxOf(db: Kysely<Tables>, execId: ExecId): Promise<SandboxId 
   return row?.sandbox_id as SandboxId | undefined;
 }
 
-/** Where no index leads to what is asked for, events are looked through, so many in each turn of the event loop. */
+/** If no index covers a query, events are scanned in batches of this size, one in each turn of the event loop. */
 const EVENTS_AT_ONCE = 10_000;
 
 async function eventRows(
@@ -538,7 +554,7 @@ async function eventRows(
   return rows;
 }
 
-/** Seqs between which to look, both excluded. */
+/** The limits of a range of seqs, both exclusive. */
 interface SeqRange {
   above?: number | undefined;
   below?: number | undefined;

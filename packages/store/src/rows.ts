@@ -1,4 +1,7 @@
-/** Records to rows and back. Both ways pass the same checks, so that neither a bug nor a bad disk goes unnoticed. */
+/**
+ * Converts records to rows and back. Both directions run the same checks, so that both bugs and disk errors are
+ * noticed.
+ */
 import { invariant } from "@holdfast/contract";
 import type {
   AlertRecord,
@@ -6,6 +9,7 @@ import type {
   DeliveryRecord,
   DriveRecord,
   ExecRecord,
+  Instance,
   Lease,
   NewEvent,
   PreviewRecord,
@@ -65,20 +69,51 @@ function reading<Record>(table: string, id: string, read: () => Record): Record 
 }
 
 function writeLease(lease: Lease): string {
+  // Earlier versions require that a held lease has a boot id, but never read its value.
+  if (lease.state === "held") return json({ ...lease, hostBootId: null });
   if (lease.state !== "quarantined") return json(lease);
   invariant(readLease(lease.raw).state === "quarantined", "only an unreadable lease is quarantined");
   return lease.raw;
 }
 
-/** A lease that can't be read is kept and shown, never taken for none: there may be processes under it. */
+/**
+ * Reads a lease. An unreadable lease is kept and reported; it is never treated as no lease, because processes may exist
+ * under it.
+ */
 function readLease(raw: string): Lease {
   try {
-    const lease: unknown = JSON.parse(raw);
+    const { hostBootId: _, ...lease } = JSON.parse(raw);
     return isReadableLease(lease) ? lease : { state: "quarantined", raw };
   } catch {
     return { state: "quarantined", raw };
   }
 }
+
+/** Stores the fields of the driver's opaque identity in the same object as those of the instance. */
+function writeInstance(instance: Instance | null): string | null {
+  if (instance === null) return null;
+  const { identity, ...fields } = instance;
+  invariant(
+    Object.keys(identity).every((key) => !INSTANCE_FIELDS.has(key)),
+    "an identity has no field of its instance",
+  );
+  return json({ ...fields, ...identity });
+}
+
+function readInstance(text: string | null): unknown {
+  if (text === null) return null;
+  const fields = Object.entries(JSON.parse(text));
+  const own = fields.filter(([key]) => INSTANCE_FIELDS.has(key));
+  const identity = fields.filter(([key]) => !INSTANCE_FIELDS.has(key));
+  return { ...Object.fromEntries(own), identity: Object.fromEntries(identity) };
+}
+
+const INSTANCE_FIELDS: ReadonlySet<string> = new Set<keyof Instance>([
+  "sandboxId",
+  "generation",
+  "keeperVersion",
+  "keeperBootId",
+]);
 
 export function sandboxRow(record: SandboxRecord): SandboxRow {
   checkSandbox(record);
@@ -92,7 +127,7 @@ export function sandboxRow(record: SandboxRecord): SandboxRow {
     generation: record.generation,
     memory_since: record.memorySince,
     lease: writeLease(record.lease),
-    instance: jsonOrNull(record.instance),
+    instance: writeInstance(record.instance),
     spec: json(record.spec),
     created_at: record.createdAt,
     last_activity_at: record.lastActivityAt,
@@ -117,7 +152,7 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
       generation: row.generation,
       memorySince: row.memory_since,
       lease: readLease(row.lease),
-      instance: parseOrNull(row.instance),
+      instance: readInstance(row.instance),
       spec: JSON.parse(row.spec),
       createdAt: row.created_at,
       lastActivityAt: row.last_activity_at,
@@ -133,7 +168,7 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
   );
 }
 
-/** What was stored before there were named processes says nothing of them. */
+/** Rows stored before named processes existed have no value for them. */
 function readOrigin(text: string | null): unknown {
   return text === null ? null : { processes: [], ...JSON.parse(text) };
 }
@@ -148,7 +183,10 @@ export function execRow(record: ExecRecord): ExecRow {
   };
 }
 
-/** What an end writes. The spec may be large, and was written by the insert. */
+/**
+ * Returns the columns that are written when an exec ends. The spec is not among them, because it may be large and was
+ * written by the insert.
+ */
 export function outcomeRow(record: ExecRecord): OutcomeRow {
   checkExec(record);
   return {
@@ -171,7 +209,7 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
       id: row.id,
       sandboxId: row.sandbox_id,
       generation: row.generation,
-      // A spec that was stored before there were terminals, or standby, says nothing of them.
+      // Specs stored before terminals or standby existed have no values for them.
       spec: { tty: null, keepAwake: true, onWake: null, ...JSON.parse(row.spec) },
       digest: row.digest,
       status: row.status,

@@ -1,6 +1,6 @@
 /**
- * The records as they must look, checked before they are written and after they are read. Looser than the API's
- * schemas on purpose: what was once accepted stays readable when the API becomes stricter.
+ * Schemas of stored records, which are checked before writing and after reading. They are deliberately looser than the
+ * API's schemas, so that stored records stay readable when the API becomes stricter.
  */
 import {
   ALERT_ID_PATTERN,
@@ -46,6 +46,7 @@ import type {
   DriveRecord,
   Lease as EngineLease,
   ExecRecord,
+  InstanceIdentity,
   PreviewRecord,
   ProcessRecord,
   SandboxRecord,
@@ -75,6 +76,7 @@ const CheckpointShape = Type.Object({
   generation: Count,
   sizeBytes: Count,
   keeperBootId: Nullable(Type.String()),
+  restored: Type.Optional(Type.Literal(true)),
 });
 
 const Phase = Type.Union([
@@ -109,14 +111,13 @@ const Phase = Type.Union([
 const stopFields = { reason: OneOf(STOP_REASONS), generation: Count, attempts: Count };
 const retryFields = { nextAttemptAt: Time, lastError: Nullable(Type.String()) };
 
-/** All leases but the quarantined, which is what a lease of no known shape becomes. */
+/** All states of a lease except quarantined, which replaces a lease that can't be read. */
 const Lease = Type.Union([
   Type.Object({ state: Type.Literal("none") }),
   Type.Object({
     state: Type.Literal("held"),
     generation: Count,
     startupDeadline: Time,
-    hostBootId: Nullable(Type.String()),
   }),
   Type.Object({ state: Type.Literal("stop_needed"), ...stopFields, ...retryFields }),
   Type.Object({ state: Type.Literal("stopping"), ...stopFields, attemptId: Attempt, deadline: Time }),
@@ -169,9 +170,9 @@ const SandboxShape = Type.Object({
     Type.Object({
       sandboxId: Sandbox,
       generation: Count,
-      pid: Type.Integer({ minimum: 1 }),
-      startTime: Type.String(),
-      hostBootId: Type.String(),
+      identity: Type.Unsafe<InstanceIdentity>(
+        Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
+      ),
       keeperVersion: Type.String(),
       keeperBootId: Type.Optional(Type.String()),
     }),
@@ -194,7 +195,7 @@ const SandboxShape = Type.Object({
       state: OneOf(["wanted", "removing"]),
     }),
   ),
-  restarts: Nullable(Type.Object({ since: Time, count: Count })),
+  restarts: Nullable(Type.Object({ since: Time, count: Count, restoredAt: Type.Optional(Time) })),
   revision: Count,
 });
 
@@ -320,6 +321,7 @@ const DriveShape = Type.Object({
   revision: Count,
 });
 
+const Headers = Type.Record(Type.String(), Type.String());
 const PreviewShape = Type.Object({
   id: Preview,
   sandboxId: Sandbox,
@@ -328,6 +330,7 @@ const PreviewShape = Type.Object({
   public: Type.Boolean(),
   createdAt: Time,
   expiresAt: Nullable(Time),
+  headers: Type.Optional(Type.Object({ request: Headers, response: Headers })),
   tokens: Type.Array(Type.Object({ id: Token, createdAt: Time, expiresAt: Time })),
 });
 
@@ -370,7 +373,7 @@ const EventShape = Type.Object({
   data: Type.Record(Type.String(), Type.Unknown()),
 });
 
-/** A check that throws what is wrong, and where. */
+/** Returns a function that checks a value, and throws the first error with its location in the record. */
 function checker<Schema extends TSchema>(schema: Schema, what: string) {
   const validator = Compile(schema);
   return (value: unknown): Static<Schema> => {
@@ -380,7 +383,7 @@ function checker<Schema extends TSchema>(schema: Schema, what: string) {
   };
 }
 
-// These types are the proof that a value of the right shape is a whole record.
+// With these types the compiler checks that a value of the right shape is a complete record.
 const sandboxShape: (value: unknown) => SandboxRecord = checker(SandboxShape, "sandbox");
 const execShape: (value: unknown) => ExecRecord = checker(ExecShape, "exec");
 export const checkSummary: (value: unknown) => CheckpointSummary = checker(
@@ -403,13 +406,10 @@ export const isReadableLease = (value: unknown): value is Exclude<EngineLease, {
 export function checkSandbox(value: unknown): SandboxRecord {
   const record = sandboxShape(value);
   const { phase, lease, instance, mounts } = record;
-  invariant(new Set(mounts.map(({ path }) => path)).size === mounts.length, "a path has one mount");
+  invariant(new Set(mounts.map(({ path }) => path)).size === mounts.length, "a path has at most one mount");
   if (instance !== null) {
-    invariant(instance.sandboxId === record.id, "an instance is of its own sandbox");
-    invariant(
-      instance.generation <= record.generation,
-      "no instance is of a later generation than its sandbox",
-    );
+    invariant(instance.sandboxId === record.id, "an instance belongs to its sandbox");
+    invariant(instance.generation <= record.generation, "an instance's generation is at most its sandbox's");
   }
   if (["running", "paused", "suspending"].includes(phase.name)) {
     invariant(instance !== null, "a running sandbox has an instance");
@@ -420,9 +420,9 @@ export function checkSandbox(value: unknown): SandboxRecord {
     invariant(!phase.consumed || instance !== null, "a checkpoint is spent on an instance");
   }
   if (phase.name === "gone") {
-    invariant(lease.state === "none", "nothing is leased by a sandbox that is gone");
-    invariant(!record.nameHeld, "a sandbox that is gone has given its name back");
-    invariant(record.endedAt !== null, "a sandbox that is gone has an end");
+    invariant(lease.state === "none", "a deleted sandbox has no lease");
+    invariant(!record.nameHeld, "a deleted sandbox has released its name");
+    invariant(record.endedAt !== null, "a deleted sandbox has an end time");
   }
   return record;
 }
@@ -431,7 +431,7 @@ export function checkExec(value: unknown): ExecRecord {
   const record = execShape(value);
   invariant(
     isTerminal(record.status) === (record.endedAt !== null),
-    "an exec has an end exactly when it is terminal",
+    "an exec has an end time exactly if its status is terminal",
   );
   invariant(
     record.status !== "exited" || record.exitCode !== null || record.signal !== null,
@@ -443,8 +443,8 @@ export function checkExec(value: unknown): ExecRecord {
 export function checkProcess(value: unknown): ProcessRecord {
   const record = processShape(value);
   const { order, end, seen, run } = record;
-  invariant(order === null || end === null, "nothing is wanted of a process that is over");
-  invariant(seen === null || seen.run <= run, "nothing was seen of a run that is not on record");
+  invariant(order === null || end === null, "a process that has ended has no pending request");
+  invariant(seen === null || seen.run <= run, "only recorded runs have been observed");
   return record;
 }
 
@@ -453,8 +453,11 @@ export function checkDelivery(value: unknown): DeliveryRecord {
   const { state, nextAttemptAt, deliveredAt } = record;
   invariant(
     (state === "pending") === (nextAttemptAt !== null),
-    "what is pending, and only that, is tried again",
+    "a delivery has a next attempt exactly if it is pending",
   );
-  invariant((state === "delivered") === (deliveredAt !== null), "what is delivered was at some time");
+  invariant(
+    (state === "delivered") === (deliveredAt !== null),
+    "a delivery has a delivery time exactly if it is delivered",
+  );
   return record;
 }

@@ -1,4 +1,4 @@
-/** Everything that is SQLite's own: opening, pragmas, the dialect, prepared statements, error codes. */
+/** Everything that is specific to SQLite: opening, pragmas, the dialect, prepared statements, error codes. */
 import { closeSync, openSync, statSync } from "node:fs";
 import { open } from "node:fs/promises";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
@@ -9,22 +9,22 @@ import type { Tables } from "./tables.ts";
 const BUSY_TIMEOUT_MS = 5_000;
 const SQLITE_BUSY = 5;
 const SQLITE_FULL = 13;
-/** Its index of the log could not be given its size. */
+/** SQLite's error code if the shared-memory file of the log could not be resized. */
 const SQLITE_IOERR_SHMSIZE = 4874;
 const SQLITE_CONSTRAINT_PRIMARYKEY = 1555;
 const SQLITE_CONSTRAINT_UNIQUE = 2067;
 
 export const IN_MEMORY = ":memory:";
 
-/** Opens the one writing connection. By its rule a COMMIT returns once the write-ahead log is on the disk. */
+/** Opens the only connection that writes. By default a COMMIT returns once the write-ahead log is on disk. */
 export function openDatabase(path: string): DatabaseSync {
-  // Specs hold their callers' environments: the file, and with it its log, is the server's alone.
+  // Specs contain callers' environment variables, so the database and its log must be readable only by the server.
   if (path !== IN_MEMORY) closeSync(openSync(path, "a", 0o600));
   const database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS, enableForeignKeyConstraints: true });
   try {
     const mode = database.prepare("PRAGMA journal_mode = WAL").get()?.journal_mode;
     invariant(mode === "wal" || path === IN_MEMORY, `the database is in WAL mode, not ${mode}`);
-    primeLog(database);
+    allocateLog(database);
     return database;
   } catch (error) {
     database.close();
@@ -34,16 +34,17 @@ export function openDatabase(path: string): DatabaseSync {
 
 const LOG_PAGES = 1_000;
 const PRIMED_PAGES = LOG_PAGES * 1.1;
-/** A page and what the log says of it. */
+/** Size of a page in the log, including its header. */
 const LOGGED_BYTES = 4_096 + 24;
 
 /**
- * Gives the write-ahead log its full size at once. A commit then overwrites blocks that the file already has, and
- * making it durable costs the file system half of what growing the file would: every exec pays for two commits. The log
- * is written over from its start at each checkpoint and never shrinks while the database is open. The log of a killed
- * server has its size. On a full disk it gets what there is, and is written over once the database has room to grow.
+ * Allocates the write-ahead log at its full size. Commits then overwrite existing blocks, which costs the file system
+ * half as much as growing the file. This matters because every exec takes two commits. SQLite overwrites the log from
+ * its start after each of its own checkpoints, and never shrinks it while the database is open. After a server was
+ * killed, its log still has the full size. On a full disk the log gets the available space, and is overwritten once the
+ * database has room to grow.
  */
-function primeLog(database: DatabaseSync): void {
+function allocateLog(database: DatabaseSync): void {
   const version = database.prepare("PRAGMA user_version").get()?.user_version;
   database.exec("PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 0");
   const touch = database.prepare(`PRAGMA user_version = ${Number(version)}`);
@@ -67,8 +68,8 @@ function unlessFull(act: () => void): void {
 }
 
 /**
- * Puts what the write-ahead log holds on the disk, off the event loop: what a COMMIT does that waits for it. SQLite locks
- * its other files by POSIX locks, which the closing of any handle would drop; it never locks this one.
+ * Flushes the write-ahead log as a durable COMMIT does, but off the event loop. Closing a handle releases the POSIX
+ * locks that a process has on the file, which does no harm here because SQLite never locks this file.
  */
 export async function syncLog(database: DatabaseSync): Promise<void> {
   const path = database.isOpen ? database.location() : null;
@@ -77,7 +78,8 @@ export async function syncLog(database: DatabaseSync): Promise<void> {
     if (error.code === "ENOENT") return null;
     throw error;
   });
-  // Whoever removed it had put all of it into the database before, durably.
+  // There is no log, because another process has removed it. That process first wrote the whole log durably to the
+  // database.
   if (log === null) return;
   try {
     await log.datasync();
@@ -86,7 +88,10 @@ export async function syncLog(database: DatabaseSync): Promise<void> {
   }
 }
 
-/** Kysely on `node:sqlite`, whose statements take their parameters one by one and don't say whether they return rows. */
+/**
+ * Creates a Kysely for `node:sqlite`, whose statements take parameters one by one and do not report whether they return
+ * rows.
+ */
 export function queryBuilder(database: DatabaseSync): Kysely<Tables> {
   const prepare = (sql: string) => {
     const statement = database.prepare(sql);
@@ -102,7 +107,7 @@ export function queryBuilder(database: DatabaseSync): Kysely<Tables> {
   return new Kysely<Tables>({ dialect });
 }
 
-/** Stands in a query for a value that is given anew at each run. */
+/** Placeholder in a prepared query for a value that is given at each run. */
 class Slot {
   readonly name: string;
   constructor(name: string) {
@@ -112,13 +117,13 @@ class Slot {
 
 type Slots<Values> = <Name extends keyof Values & string>(name: Name) => Values[Name];
 
-export interface Prepared<Values, Row> {
-  /** How many rows it changed. */
+interface Prepared<Values, Row> {
+  /** Runs the statement. Returns the number of changed rows. */
   run(values: Values): number;
   get(values: Values): Row | undefined;
 }
 
-/** Builds and compiles a query once, for the paths where building it each time would cost more than running it. */
+/** Builds and compiles a query once. For a frequent query, building it each time would cost more than running it. */
 export function prepare<Values extends object, Row = never>(
   database: DatabaseSync,
   build: (slot: Slots<Values>) => Compilable<Row>,
@@ -148,7 +153,7 @@ export const isFull = (error: unknown): boolean => {
 
 export const isBusy = (error: unknown): boolean => errorCode(error) === SQLITE_BUSY;
 
-/** The columns whose uniqueness an insert or update would have broken, as `table.column`; null for any other error. */
+/** Returns the columns of a violated uniqueness constraint as `table.column`; null for any other error. */
 export function uniqueViolation(error: unknown): string | null {
   const code = errorCode(error);
   if (code !== SQLITE_CONSTRAINT_UNIQUE && code !== SQLITE_CONSTRAINT_PRIMARYKEY) return null;

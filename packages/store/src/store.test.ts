@@ -44,7 +44,7 @@ const update = (record: SandboxRecord): Change => ({
   expectedRevision: record.revision,
 });
 
-/** Puts something into the database behind the store's back. */
+/** Writes to the database directly, bypassing the store. */
 function tamper(path: string, sql: string, ...values: string[]): void {
   const database = new DatabaseSync(path);
   database.prepare(sql).run(...values);
@@ -60,8 +60,8 @@ const UNTIL_100 = {
   limit: 9,
 };
 
-/** Makes a database what it was before there were drives, but for its number. */
-function takeDrivesBack(path: string): void {
+/** Reverts a database to the schema before drives, except for its version number. */
+function dropDriveSchema(path: string): void {
   tamper(path, "DROP TABLE previews");
   tamper(path, "DROP TABLE processes");
   tamper(path, "DROP TABLE alerts");
@@ -99,7 +99,7 @@ describe("records", () => {
     );
   });
 
-  test("what does not exist is null", async () => {
+  test("a missing record is null", async () => {
     const { store } = await temporaryStore();
     expect(await store.sandbox(newSandboxId())).toBeNull();
     expect(await store.sandboxByName("nobody")).toBeNull();
@@ -107,7 +107,7 @@ describe("records", () => {
     expect(await store.idempotent("sandbox", "k")).toBeNull();
   });
 
-  test("a touch moves the last activity forward only, and an update does not undo it", async () => {
+  test("a touch only moves the last activity forward, and an update does not undo it", async () => {
     const { store } = await temporaryStore();
     const record = sampleSandbox();
     await store.commit({ changes: [insert(record)] });
@@ -117,7 +117,7 @@ describe("records", () => {
     expect(await store.sandbox(record.id)).toMatchObject({ lastActivityAt: 5_000, execsStarted: 7 });
   });
 
-  test("what is past its time is pruned oldest first, and nothing that is still referred to", async () => {
+  test("records past their retention are pruned oldest first, except those still referred to", async () => {
     const { store } = await temporaryStore();
     const gone = { phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 10 } as const;
     const [live, empty, used] = [sampleSandbox(), sampleSandbox(gone), sampleSandbox(gone)];
@@ -147,8 +147,8 @@ describe("records", () => {
     ["gone with a name", { phase: { name: "gone", cause: null }, endedAt: 1 }],
     ["gone without an end", { phase: { name: "gone", cause: null }, nameHeld: false }],
     ["quarantined though readable", { lease: { state: "quarantined", raw: '{"state":"none"}' } }],
-    ["of no known phase", { phase: { name: "dancing" } as never }],
-    ["with half a millisecond", { createdAt: 0.5 }],
+    ["with an unknown phase", { phase: { name: "dancing" } as never }],
+    ["with a fractional time", { createdAt: 0.5 }],
   ])("a sandbox %s is not written", async (_, changes) => {
     const { store } = await temporaryStore();
     const record = sampleSandbox(changes);
@@ -156,18 +156,18 @@ describe("records", () => {
     expect(await store.sandbox(record.id)).toBeNull();
   });
 
-  test("an exec that is terminal without an end is not written", async () => {
+  test("an ended exec without an end time is not written", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const record = sampleExec(sandbox.id, { status: "lost" });
     const commit = store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
-    await expect(commit).rejects.toThrow("exactly when it is terminal");
+    await expect(commit).rejects.toThrow("exactly if its status is terminal");
     expect(await store.sandbox(sandbox.id)).toBeNull();
   });
 });
 
 describe("conflicts", () => {
-  test("a name is held by one sandbox at a time, and free once it was given back", async () => {
+  test("a name is held by one sandbox at a time, and free once released", async () => {
     const { store } = await temporaryStore();
     const first = sampleSandbox({ name: "web" });
     const second = sampleSandbox({ name: "web" });
@@ -180,7 +180,7 @@ describe("conflicts", () => {
     await expect(store.commit({ changes: [update(again)] })).rejects.toMatchObject({ reason: "name_taken" });
   });
 
-  test("an update over another revision than the expected one is refused", async () => {
+  test("an update that expects another revision is refused", async () => {
     const { store } = await temporaryStore();
     const record = sampleSandbox();
     await store.commit({ changes: [insert(record)] });
@@ -190,7 +190,7 @@ describe("conflicts", () => {
     expect(await store.sandbox(record.id)).toMatchObject({ generation: 1, revision: 2 });
   });
 
-  test("an exec ends once, and the second outcome changes nothing", async () => {
+  test("an exec ends once, and a second outcome changes nothing", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const exec = sampleExec(sandbox.id);
@@ -213,7 +213,7 @@ describe("conflicts", () => {
     await expect(again).rejects.toMatchObject({ reason: "exec_exists" });
   });
 
-  test("a repeated request is told so before it is told that its name is taken", async () => {
+  test("a repeated request is reported as such, before its name conflict", async () => {
     const { store } = await temporaryStore();
     const idempotency = { scope: "sandbox", key: "k", fingerprint: "f" };
     const first = sampleSandbox({ name: "web" });
@@ -225,7 +225,7 @@ describe("conflicts", () => {
     expect(await store.idempotent("exec:x", "k")).toBeNull();
   });
 
-  test("a conflict leaves nothing of its commit and harms none of those written with it", async () => {
+  test("a conflict rolls back its whole commit and none of those written with it", async () => {
     const { store } = await temporaryStore();
     const holder = sampleSandbox({ name: "web" });
     await store.commit({ changes: [insert(holder)] });
@@ -252,7 +252,7 @@ describe("conflicts", () => {
 describe("previews", () => {
   const put = (record: PreviewRecord): Change => ({ kind: "preview.put", record });
 
-  test("any is read as it was written, and as it was written last", async () => {
+  test("any preview is read as it was last written", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
@@ -270,19 +270,24 @@ describe("previews", () => {
     );
   });
 
-  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
-    const { store } = await temporaryStore();
-    const [one, other] = [sampleSandbox(), sampleSandbox()];
-    const [mine, theirs] = fc.sample(anyPreviewOf(one.id), 1).concat(fc.sample(anyPreviewOf(other.id), 1));
-    if (mine === undefined || theirs === undefined) throw new Error("no samples");
-    await store.commit({ changes: [insert(one), insert(other), put(mine), put(theirs)] });
-    const phase = { name: "gone", cause: null } as const;
-    const gone = { ...one, phase, nameHeld: false, endedAt: 9 };
-    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
-    expect(await store.previews()).toEqual([theirs]);
-  });
+  test.each(["sandbox.update", "sandbox.scrap"] as const)(
+    "are deleted with their sandbox: %s",
+    async (kind) => {
+      const { store } = await temporaryStore();
+      const [one, other] = [sampleSandbox(), sampleSandbox()];
+      const [mine, theirs] = fc.sample(anyPreviewOf(one.id), 1).concat(fc.sample(anyPreviewOf(other.id), 1));
+      if (mine === undefined || theirs === undefined) throw new Error("no samples");
+      await store.commit({ changes: [insert(one), insert(other), put(mine), put(theirs)] });
+      const phase = { name: "gone", cause: null } as const;
+      const gone = { ...one, phase, nameHeld: false, endedAt: 9 };
+      await store.commit({
+        changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }],
+      });
+      expect(await store.previews()).toEqual([theirs]);
+    },
+  );
 
-  test("a name is one preview's in its sandbox", async () => {
+  test("a name belongs to one preview of a sandbox", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const [one, other] = fc.sample(anyPreviewOf(sandbox.id), 2);
@@ -292,7 +297,7 @@ describe("previews", () => {
     await expect(taken).rejects.toMatchObject({ reason: "preview_exists" });
   });
 
-  test("what is signed with is made once, and another's is another", async () => {
+  test("the signing secret is created once, and differs between stores", async () => {
     const { store, path } = await temporaryStore();
     await store.close();
     const again = await openStore({ path });
@@ -307,7 +312,7 @@ describe("checkpoints", () => {
   const keep = (...records: SavedCheckpoint[]): Change[] =>
     records.map((record) => ({ kind: "checkpoint.insert", record }));
 
-  test("any is read as it was written, by its id and among those of its sandbox", async () => {
+  test("any checkpoint is read as it was written, by its id and in the list of its sandbox", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
@@ -317,14 +322,14 @@ describe("checkpoints", () => {
         expect(await store.checkpoint(record.id)).toEqual(record);
         expect((await store.checkpoints(sandbox.id)).at(-1)).toEqual(summaryOf(record));
         expect(await store.checkpointIds(sandbox.id)).toContain(record.id);
-        // So that names can come again.
+        // The checkpoint is removed so that its name can be used again.
         await store.commit({ changes: [{ kind: "checkpoint.remove", id: record.id }] });
       }),
       { numRuns: 100 },
     );
   });
 
-  test("one that was removed, or never was, is not there, and removing it is fine", async () => {
+  test("deleting a checkpoint that was deleted, or never existed, is a no-op", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const record = sampleCheckpoint(sandbox);
@@ -340,7 +345,7 @@ describe("checkpoints", () => {
     expect(await store.checkpoint(record.id)).toEqual(record);
   });
 
-  test("are listed oldest first, and a sandbox has its own only", async () => {
+  test("are listed oldest first, per sandbox", async () => {
     const { store } = await temporaryStore();
     const [one, other] = [sampleSandbox(), sampleSandbox()];
     const mine = ["c", "a", "b"].map((name) => sampleCheckpoint(one, { name, createdAt: 5 }));
@@ -349,38 +354,43 @@ describe("checkpoints", () => {
     expect(await store.checkpointIds(other.id)).toHaveLength(1);
   });
 
-  test("a name is one checkpoint's in its sandbox; the same name elsewhere is another's", async () => {
+  test("a name belongs to one checkpoint of a sandbox, and can be used in another sandbox", async () => {
     const { store } = await temporaryStore();
     const [one, other] = [sampleSandbox(), sampleSandbox()];
     const first = sampleCheckpoint(one);
     await store.commit({ changes: [insert(one), insert(other), ...keep(first, sampleCheckpoint(other))] });
-    // With the step that it belongs to: neither is stored.
+    // The conflict also undoes the other change of the same commit.
     const both = store.commit({ changes: [update(one), ...keep(sampleCheckpoint(one))] });
     await expect(both).rejects.toMatchObject({ reason: "checkpoint_exists" });
     expect(await store.sandbox(one.id)).toEqual(one);
     expect(await store.checkpointIds(one.id)).toEqual([first.id]);
   });
 
-  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
-    const { store } = await temporaryStore();
-    const [one, other] = [sampleSandbox(), sampleSandbox()];
-    const theirs = sampleCheckpoint(other);
-    await store.commit({ changes: [insert(one), insert(other), ...keep(sampleCheckpoint(one), theirs)] });
-    await store.commit({ changes: [update({ ...one, phase: { name: "deleting", cause: null } })] });
-    expect(await store.checkpointIds(one.id)).toHaveLength(1);
-    const phase = { name: "gone", cause: null } as const;
-    const gone = { ...one, revision: one.revision + 1, phase, nameHeld: false, endedAt: 9 };
-    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
-    expect(await store.checkpointIds(one.id)).toEqual([]);
-    expect(await store.checkpointIds(other.id)).toEqual([theirs.id]);
-    // Nothing refers to it any more.
-    await store.commit({
-      changes: [{ kind: "prune", ...UNTIL_100 }],
-    });
-    expect(await store.sandbox(one.id)).toBeNull();
-  });
+  test.each(["sandbox.update", "sandbox.scrap"] as const)(
+    "are deleted with their sandbox: %s",
+    async (kind) => {
+      const { store } = await temporaryStore();
+      const [one, other] = [sampleSandbox(), sampleSandbox()];
+      const theirs = sampleCheckpoint(other);
+      await store.commit({ changes: [insert(one), insert(other), ...keep(sampleCheckpoint(one), theirs)] });
+      await store.commit({ changes: [update({ ...one, phase: { name: "deleting", cause: null } })] });
+      expect(await store.checkpointIds(one.id)).toHaveLength(1);
+      const phase = { name: "gone", cause: null } as const;
+      const gone = { ...one, revision: one.revision + 1, phase, nameHeld: false, endedAt: 9 };
+      await store.commit({
+        changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }],
+      });
+      expect(await store.checkpointIds(one.id)).toEqual([]);
+      expect(await store.checkpointIds(other.id)).toEqual([theirs.id]);
+      // The sandbox's record can be pruned, because no record refers to it any more.
+      await store.commit({
+        changes: [{ kind: "prune", ...UNTIL_100 }],
+      });
+      expect(await store.sandbox(one.id)).toBeNull();
+    },
+  );
 
-  test("one that can't be read is not listed, and is known by its id all the same", async () => {
+  test("an unreadable checkpoint is not listed, but its id is known", async () => {
     const reports: string[] = [];
     const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
     const sandbox = sampleSandbox();
@@ -393,7 +403,7 @@ describe("checkpoints", () => {
     expect(reports).toEqual(["checkpoint"]);
   });
 
-  test("none is kept of a sandbox that isn't there, nor one that is no checkpoint", async () => {
+  test("a checkpoint of a missing sandbox, or an invalid one, is not stored", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     await expect(store.commit({ changes: keep(sampleCheckpoint(sandbox)) })).rejects.toThrow();
@@ -412,7 +422,7 @@ describe("processes", () => {
     expectedRevision: record.revision,
   });
 
-  test("any is read as it was written", async () => {
+  test("any process is read as it was written", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
@@ -427,7 +437,7 @@ describe("processes", () => {
     );
   });
 
-  test("one takes the place of the one that had its name in its sandbox, and of no other", async () => {
+  test("a process replaces the one with its name in its sandbox, and no other", async () => {
     const { store } = await temporaryStore();
     const [one, other] = [sampleSandbox(), sampleSandbox()];
     const [web, job, theirs] = [
@@ -441,7 +451,7 @@ describe("processes", () => {
     expect(await store.processes()).toEqual([job, theirs, next]);
   });
 
-  test("is changed only by who has seen it as it is, with what belongs to the change or not at all", async () => {
+  test("is updated only at the expected revision, together with its related changes or not at all", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const record = sampleProcess(sandbox.id);
@@ -455,17 +465,22 @@ describe("processes", () => {
     expect(await store.processes()).toEqual([{ ...record, run: 2, restarts: 1, revision: 1 }]);
   });
 
-  test.each(["sandbox.update", "sandbox.scrap"] as const)("go when their sandbox does: %s", async (kind) => {
-    const { store } = await temporaryStore();
-    const [one, other] = [sampleSandbox(), sampleSandbox()];
-    const theirs = sampleProcess(other.id);
-    await store.commit({ changes: [insert(one), insert(other), ...put(sampleProcess(one.id), theirs)] });
-    const gone = { ...one, phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 9 } as const;
-    await store.commit({ changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }] });
-    expect(await store.processes()).toEqual([theirs]);
-  });
+  test.each(["sandbox.update", "sandbox.scrap"] as const)(
+    "are deleted with their sandbox: %s",
+    async (kind) => {
+      const { store } = await temporaryStore();
+      const [one, other] = [sampleSandbox(), sampleSandbox()];
+      const theirs = sampleProcess(other.id);
+      await store.commit({ changes: [insert(one), insert(other), ...put(sampleProcess(one.id), theirs)] });
+      const gone = { ...one, phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 9 } as const;
+      await store.commit({
+        changes: [kind === "sandbox.update" ? update(gone) : { kind, id: one.id, at: 9 }],
+      });
+      expect(await store.processes()).toEqual([theirs]);
+    },
+  );
 
-  test("one that can't be read is left out and told of, and gives its name to the next", async () => {
+  test("an unreadable process is skipped and reported, and its name can be taken", async () => {
     const reports: string[] = [];
     const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
     const sandbox = sampleSandbox();
@@ -479,7 +494,7 @@ describe("processes", () => {
     expect(await store.processes()).toEqual([next]);
   });
 
-  test("none is kept that wants something and is over, or was seen before it ran", async () => {
+  test("a process that is over and has a pending request, or was seen before it ran, is not stored", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
@@ -491,7 +506,7 @@ describe("processes", () => {
       );
   });
 
-  test("its runs are listed apart from other execs, newest first and page by page", async () => {
+  test("its runs are listed separately from other execs, newest first and page by page", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const { id: of } = sampleProcess(sandbox.id);
@@ -515,7 +530,7 @@ describe("drives", () => {
     expectedRevision: record.revision,
   });
 
-  test("any is read as it was written, until it is removed", async () => {
+  test("any drive is read as it was written, until it is deleted", async () => {
     const { store } = await temporaryStore();
     await fc.assert(
       fc.asyncProperty(anyDrive, async (record) => {
@@ -530,7 +545,7 @@ describe("drives", () => {
     );
   });
 
-  test("a name belongs to one, and a change is made only over what it was made for", async () => {
+  test("a name belongs to one drive, and an update needs the expected revision", async () => {
     const { store } = await temporaryStore();
     const first = sampleDrive({ name: "data" });
     await store.commit({ changes: [make(first)] });
@@ -542,7 +557,7 @@ describe("drives", () => {
     expect(await store.drives()).toMatchObject([{ phase: "ready" }]);
   });
 
-  test("one that can't be read is left out of the list, and is known by its id", async () => {
+  test("an unreadable drive is skipped in the list, but its id is known", async () => {
     const { store, path } = await temporaryStore({ onUnreadable: () => undefined });
     const [bent, fine] = [sampleDrive(), sampleDrive()];
     await store.commit({ changes: [make(bent), make(fine)] });
@@ -551,7 +566,7 @@ describe("drives", () => {
     expect(await store.unreadableDrives()).toEqual([bent.id]);
   });
 
-  test("what is told of a drive is found by it", async () => {
+  test("events of a drive are found by its id", async () => {
     const { store } = await temporaryStore();
     const { id } = sampleDrive();
     const event = { at: 1, type: "drive.created", message: "made" } as const;
@@ -574,7 +589,7 @@ describe("alerts and deliveries", () => {
   });
   const send = (record: DeliveryRecord): Change => ({ kind: "delivery.insert", record });
 
-  test("any is read as it was written, and as it was changed", async () => {
+  test("any alert or delivery is read as it was last written", async () => {
     const { store } = await temporaryStore();
     await fc.assert(
       fc.asyncProperty(anyAlert, anyDelivery, anyDelivery, async (alert, first, then) => {
@@ -593,7 +608,7 @@ describe("alerts and deliveries", () => {
     );
   });
 
-  test("those that fire and those that have cleared are listed apart, newest first", async () => {
+  test("active and cleared alerts are listed separately, newest first", async () => {
     const { store } = await temporaryStore();
     const [a, b, c, d] = ["a", "b", "c", "d"].map((key) => sampleAlert({ key })) as [
       AlertRecord,
@@ -610,7 +625,7 @@ describe("alerts and deliveries", () => {
     expect(await keys("cleared", 1)).toEqual(["a"]);
   });
 
-  test("one clears once", async () => {
+  test("an alert clears once", async () => {
     const { store } = await temporaryStore();
     const alert = sampleAlert();
     await store.commit({ changes: [fire(alert)] });
@@ -637,15 +652,15 @@ describe("alerts and deliveries", () => {
   });
 
   test.each<[string, Partial<DeliveryRecord>]>([
-    ["pending without a next try", { nextAttemptAt: null }],
-    ["dead with a next try", { state: "dead" }],
-    ["delivered at no time", { state: "delivered", nextAttemptAt: null }],
+    ["pending without a next attempt", { nextAttemptAt: null }],
+    ["dead with a next attempt", { state: "dead" }],
+    ["delivered without a time", { state: "delivered", nextAttemptAt: null }],
   ])("a delivery that is %s is not written", async (_, changes) => {
     const { store } = await temporaryStore();
     await expect(store.commit({ changes: [send(sampleDelivery(changes))] })).rejects.toThrow("invariant");
   });
 
-  test("what fires, and what is still to be delivered, is never pruned", async () => {
+  test("active alerts and pending deliveries are never pruned", async () => {
     const { store } = await temporaryStore();
     const [firing, cleared, recent] = [sampleAlert(), sampleAlert(), sampleAlert()];
     const settled = { nextAttemptAt: null, createdAt: 50 } as const;
@@ -666,7 +681,7 @@ describe("alerts and deliveries", () => {
     expect(await store.deliveryCounts()).toEqual({ pending: 1, delivered: 0, dead: 1 });
   });
 
-  test("one that can't be read hides none of the others", async () => {
+  test("an unreadable alert hides none of the others", async () => {
     const reports: string[] = [];
     const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
     const alerts = [sampleAlert(), sampleAlert()];
@@ -679,7 +694,7 @@ describe("alerts and deliveries", () => {
     expect(reports).toEqual(["alert", "delivery"]);
   });
 
-  test("ends of execs are counted by sandbox and step of time, in order", async () => {
+  test("ended execs are counted by sandbox and time step, in order", async () => {
     const { store } = await temporaryStore();
     const [one, other] = [sampleSandbox(), sampleSandbox()];
     const end = (sandboxId: SandboxId, endedAt: number, status: ExecRecord["status"] = "exited"): Change => ({
@@ -705,8 +720,8 @@ describe("alerts and deliveries", () => {
   });
 });
 
-describe("forgetting", () => {
-  test("ended execs are found by the time of their end, the oldest first, of some sandboxes not at all", async () => {
+describe("deleting ended execs", () => {
+  test("ended execs are found by the time of their end, oldest first, with sandboxes excluded on request", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const open = sampleExec(sandbox.id);
@@ -723,7 +738,7 @@ describe("forgetting", () => {
     expect(await found(1_000, 10, [sandbox.id])).toEqual([]);
   });
 
-  test("what a sandbox keeps is its own ended execs, the oldest end first, however many", async () => {
+  test("the ended execs of a sandbox are listed by end, oldest first, however many", async () => {
     const { store } = await temporaryStore();
     const [one, other] = [sampleSandbox(), sampleSandbox()];
     const ends = Array.from({ length: 1_201 }, (_, index) => 2_000 - index);
@@ -736,7 +751,7 @@ describe("forgetting", () => {
     expect(await store.keptExecs(newSandboxId())).toEqual([]);
   });
 
-  test("a forgotten exec is gone with its idempotency key, and both can be used again", async () => {
+  test("a deleted exec is gone with its idempotency key, and both can be used again", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const [gone, kept] = [ended(sampleExec(sandbox.id)), ended(sampleExec(sandbox.id))];
@@ -756,7 +771,7 @@ describe("forgetting", () => {
     expect(await store.exec(gone.id)).toEqual(gone);
   });
 
-  test("an exec without an outcome is never forgotten, nor is the key of a sandbox that has an exec's id", async () => {
+  test("an exec without an outcome is never deleted, nor is the idempotency key of a sandbox with an exec's id", async () => {
     const { store } = await temporaryStore();
     const sandbox = sampleSandbox();
     const [open, done] = [
@@ -835,13 +850,13 @@ describe("events and counters", () => {
     const { store: reopened } = await temporaryStore({ path });
     expect((await reopened.counters()).created).toBe(100);
     await expect(reopened.commit({ changes: [], counters: { created: -1 } })).rejects.toThrow(
-      "never goes down",
+      "never decreases",
     );
   });
 });
 
 describe("listings", () => {
-  test("sandboxes come in the order of creation, page by page, without those that are gone", async () => {
+  test("sandboxes are listed in creation order, page by page, without deleted ones", async () => {
     const { store } = await temporaryStore();
     const records = Array.from({ length: 7 }, (_, index) => sampleSandbox({ createdAt: 100 - index }));
     records[3] = sampleSandbox({ phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 9 });
@@ -856,7 +871,7 @@ describe("listings", () => {
     expect((await store.liveSandboxes()).map(({ id }) => id)).toEqual(live);
   });
 
-  test("labels filter, whatever characters their keys have", async () => {
+  test("labels filter, whatever characters their keys contain", async () => {
     const { store } = await temporaryStore();
     const labelled = (labels: Record<string, string>) => {
       const record = sampleSandbox();
@@ -874,7 +889,7 @@ describe("listings", () => {
     expect(await found({ "\"quoted' key": "1" })).toEqual([]);
   });
 
-  test("execs of a sandbox come newest first, page by page", async () => {
+  test("execs of a sandbox are listed newest first, page by page", async () => {
     const { store } = await temporaryStore();
     const [mine, other] = [sampleSandbox(), sampleSandbox()];
     const execs = Array.from({ length: 5 }, () => sampleExec(mine.id));
@@ -889,7 +904,7 @@ describe("listings", () => {
     expect(rest.map(({ id }) => id)).toEqual(newest.slice(2));
   });
 
-  test("a cursor that stands nowhere is refused, not taken for the end", async () => {
+  test("an unknown cursor is refused, not taken for the end", async () => {
     const { store } = await temporaryStore();
     const [mine, other] = [sampleSandbox(), sampleSandbox()];
     const theirs = sampleExec(other.id);
@@ -903,7 +918,7 @@ describe("listings", () => {
   });
 });
 
-describe("what can't be read", () => {
+describe("unreadable rows", () => {
   test.each(["", "null", "{", '{"state":"borrowed"}', '{"state":"held","generation":"three"}'])(
     "a lease stored as %j is quarantined, and kept as it is by later updates",
     async (raw) => {
@@ -920,7 +935,7 @@ describe("what can't be read", () => {
     },
   );
 
-  test("a bad row is an error by itself, and left out of listings with a report", async () => {
+  test("a bad row is an error when read alone, and is skipped and reported in listings", async () => {
     const reports: string[] = [];
     const { store, path } = await temporaryStore({ onUnreadable: ({ id }) => reports.push(id) });
     const records = Array.from({ length: 5 }, () => sampleSandbox());
@@ -934,7 +949,7 @@ describe("what can't be read", () => {
     expect(reports).toEqual([bad, bad]);
   });
 
-  test("bad execs and events don't stop a listing either", async () => {
+  test("bad execs and events do not stop a listing either", async () => {
     const reports: string[] = [];
     const { store, path } = await temporaryStore({ onUnreadable: ({ table }) => reports.push(table) });
     const sandbox = sampleSandbox();
@@ -952,7 +967,7 @@ describe("what can't be read", () => {
 });
 
 describe("the database", () => {
-  test("keeps its installation id, and its file is the owner's alone", async () => {
+  test("keeps its installation id, and its file is readable only by its owner", async () => {
     const { store, path } = await temporaryStore();
     expect(statSync(path).mode & 0o777).toBe(0o600);
     expect(statSync(`${path}-wal`).mode & 0o777).toBe(0o600);
@@ -962,7 +977,7 @@ describe("the database", () => {
     expect(reopened.installation).toMatch(/^[0-9a-z]{8}$/);
   });
 
-  test("from a newer version is refused and left as it is", async () => {
+  test("of a newer version is refused and left unchanged", async () => {
     const { store, path } = await temporaryStore();
     await store.close();
     tamper(path, "UPDATE meta SET value = '999' WHERE key = 'schema_version'");
@@ -970,13 +985,13 @@ describe("the database", () => {
     await expect(openStore({ path })).rejects.toThrow("999");
   });
 
-  test("of the first version is brought up to date, and its execs had no terminal", async () => {
+  test("of the first version is migrated, and its execs have no terminal", async () => {
     const { store, path } = await temporaryStore();
     const sandbox = sampleSandbox();
     const record = ended(sampleExec(sandbox.id));
     await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
     await store.close();
-    takeDrivesBack(path);
+    dropDriveSchema(path);
     tamper(path, "DROP INDEX execs_ended");
     tamper(path, "DROP INDEX idempotency_target");
     tamper(path, "DROP INDEX sandboxes_gone");
@@ -992,13 +1007,13 @@ describe("the database", () => {
     expect(found).toEqual([{ id: record.id, sandboxId: sandbox.id, outputEnd: record.outputEnd }]);
   });
 
-  test("of the version before checkpoints had names is brought up to date, and can keep them", async () => {
+  test("of the version before named checkpoints is migrated, and can store them", async () => {
     const { store, path } = await temporaryStore();
     const sandbox = sampleSandbox();
     const record = sampleExec(sandbox.id);
     await store.commit({ changes: [insert(sandbox), { kind: "exec.insert", record }] });
     await store.close();
-    takeDrivesBack(path);
+    dropDriveSchema(path);
     tamper(path, "DROP TABLE checkpoints");
     tamper(path, "ALTER TABLE sandboxes DROP COLUMN forked_from");
     tamper(path, "UPDATE meta SET value = '4' WHERE key = 'schema_version'");
@@ -1010,12 +1025,12 @@ describe("the database", () => {
     expect(await reopened.checkpoints(sandbox.id)).toEqual([summaryOf(saved)]);
   });
 
-  test("of the version before there were drives is brought up to date, and can keep them", async () => {
+  test("of the version before drives is migrated, and can store them", async () => {
     const { store, path } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
     await store.close();
-    takeDrivesBack(path);
+    dropDriveSchema(path);
     tamper(path, "UPDATE meta SET value = '5' WHERE key = 'schema_version'");
     const { store: reopened } = await temporaryStore({ path });
     expect(await reopened.sandbox(sandbox.id)).toEqual(sandbox);
@@ -1024,7 +1039,7 @@ describe("the database", () => {
     expect(await reopened.drives()).toEqual([record]);
   });
 
-  test("of the version before there were alerts is brought up to date, and can keep them", async () => {
+  test("of the version before alerts is migrated, and can store them", async () => {
     const { store, path } = await temporaryStore();
     const sandbox = sampleSandbox();
     await store.commit({ changes: [insert(sandbox)] });
@@ -1041,7 +1056,7 @@ describe("the database", () => {
     expect(await reopened.alerts({ state: "firing", limit: 9 })).toEqual([record]);
   });
 
-  test("of the version before there were processes is brought up to date, and can keep them", async () => {
+  test("of the version before processes is migrated, and can store them", async () => {
     const { store, path } = await temporaryStore();
     const origin = {
       ...{ sandboxId: newSandboxId(), sandboxName: "source", checkpointId: newCheckpointId() },
@@ -1071,7 +1086,7 @@ describe("the database", () => {
     await store.close();
   });
 
-  test("takes no commit after it was closed, and none handed in before is lost", async () => {
+  test("accepts no commit after close, and loses none accepted before", async () => {
     const { store, path } = await temporaryStore();
     const record = sampleSandbox();
     const commit = store.commit({ changes: [insert(record)] });

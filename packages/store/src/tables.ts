@@ -1,18 +1,21 @@
-/** The database as its queries see it. JSON is stored as text, times are milliseconds since the epoch. */
+/**
+ * The database schema as its queries see it. JSON is stored as text, and times are stored as milliseconds since the
+ * epoch.
+ */
 import type { Generated } from "kysely";
 
 export interface SandboxTable {
-  /** The order of creation. */
+  /** Creation order. */
   position: Generated<number>;
   id: string;
   name: string;
   name_held: number;
   phase: string;
-  /** JSON: what only this phase has. */
+  /** JSON: the fields that the phase has. */
   phase_data: string;
   generation: number;
   memory_since: number;
-  /** JSON, or whatever was found there by a reader that could make nothing of it. */
+  /** JSON, or the raw value if the lease was unreadable. */
   lease: string;
   /** JSON. */
   instance: string | null;
@@ -50,7 +53,7 @@ export interface ExecTable {
   output_end: number;
   created_at: number;
   started_at: number | null;
-  /** Null exactly as long as there is no outcome. */
+  /** When the exec ended; null while it has no outcome. */
   ended_at: number | null;
 }
 
@@ -59,9 +62,9 @@ export interface CheckpointTable {
   id: string;
   sandbox_id: string;
   name: string;
-  /** JSON: what is told of it. */
+  /** JSON: the part of the checkpoint that the API returns. */
   summary: string;
-  /** JSON: what only a fork needs; may be large. */
+  /** JSON: the part that only a fork needs; it may be large. */
   content: string;
   created_at: number;
 }
@@ -71,7 +74,7 @@ export interface PreviewTable {
   id: string;
   sandbox_id: string;
   name: string;
-  /** JSON: all else. */
+  /** JSON: all other fields. */
   content: string;
 }
 
@@ -80,10 +83,10 @@ export interface ProcessTable {
   id: string;
   sandbox_id: string;
   name: string;
-  /** JSON: what was asked for. */
+  /** JSON: the spec as requested. */
   spec: string;
   digest: string;
-  /** JSON: how far it has come. */
+  /** JSON: the current state. */
   state: string;
   created_at: number;
   revision: number;
@@ -119,10 +122,10 @@ export interface AlertTable {
   position: Generated<number>;
   id: string;
   key: string;
-  /** JSON: what it is about, its figures and its words. */
+  /** JSON: subject, values and message. */
   content: string;
   fired_at: number;
-  /** Null as long as it fires. */
+  /** When the alert cleared; null while it is active. */
   cleared_at: number | null;
 }
 
@@ -131,7 +134,7 @@ export interface DeliveryTable {
   id: string;
   alert_id: string;
   state: string;
-  /** JSON: the alert as it was then. */
+  /** JSON: the alert at the time of the delivery's creation. */
   alert: string;
   attempts: number;
   created_at: number;
@@ -149,20 +152,20 @@ export interface IdempotencyTable {
   scope: string;
   key: string;
   fingerprint: string;
-  /** The id of what was made. */
+  /** Id of the created resource. */
   target: string;
   created_at: number;
 }
 
 export interface KeyTable {
-  /** SHA-256 of the secret, hex. The secret itself is nowhere. */
+  /** SHA-256 of the secret, in hex. The secret itself is not stored. */
   hash: string;
   name: string;
   last_four: string;
   created_at: number;
 }
 
-export interface MetaTable {
+interface MetaTable {
   key: string;
   value: string;
 }

@@ -36,7 +36,7 @@ import {
 import { prepare, uniqueViolation } from "./sqlite.ts";
 import type { CounterTable, IdempotencyTable, Tables } from "./tables.ts";
 
-/** What a broken uniqueness means to the engine. Any other one is a bug, and stays the error it is. */
+/** The engine's errors for violated uniqueness constraints. Any other violation is a bug and is rethrown. */
 const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
   "sandboxes.name": "name_taken",
   "execs.id": "exec_exists",
@@ -46,7 +46,10 @@ const CONFLICTS: Readonly<Record<string, StoreConflict["reason"]>> = {
   "idempotency.scope, idempotency.key": "idempotency_key_used",
 };
 
-/** Writes one commit within the transaction of the caller, who takes it back when this throws. */
+/**
+ * Creates the function that writes one commit within the caller's transaction. If it throws, the caller rolls the
+ * commit back.
+ */
 export function createWriter(database: DatabaseSync, db: Kysely<Tables>): (commit: Commit) => void {
   const statements = prepareStatements(database, db);
   return (commit) => {
@@ -171,19 +174,22 @@ function apply(statements: Statements, change: Change): void {
   }
 }
 
-/** What a sandbox that is gone has none of. */
+/** Deletes the checkpoints, previews and processes of a deleted sandbox. */
 function dropOwned(statements: Statements, id: SandboxId): void {
   statements.deleteCheckpointsOf.run({ id });
   statements.deletePreviewsOf.run({ id });
   statements.deleteProcessesOf.run({ id });
 }
 
-/** An exec without an outcome is nobody's to forget: it is left alone, and its key with it. */
+/** Forgets an exec and its idempotency key. An exec without an outcome is kept. */
 function forgetExec(statements: Statements, id: ExecId): void {
   if (statements.deleteExec.run({ id }) === 1) statements.deleteExecKeys.run({ target: id });
 }
 
-/** Comes before the record itself: a repeated request must be told that it is one, not that its name is taken. */
+/**
+ * Stores the idempotency key of a record. This must come before the record itself, so that a repeated request is
+ * reported as a repetition and not as a name conflict.
+ */
 function claimKey(
   statements: Statements,
   idempotency: Idempotency | undefined,
@@ -195,7 +201,7 @@ function claimKey(
 
 function count(statements: Statements, name: Counter, value: number): void {
   if (value === 0) return;
-  invariant(Number.isSafeInteger(value) && value > 0, `counter ${name} never goes down`);
+  invariant(Number.isSafeInteger(value) && value > 0, `counter ${name} never decreases`);
   statements.addToCounter.run({ name, value });
 }
 
@@ -221,7 +227,7 @@ function sandboxStatements(database: DatabaseSync, db: Kysely<Tables>) {
     updateSandbox: prepare<SandboxRow & { expected_revision: number }>(database, (slot) =>
       db
         .updateTable("sandboxes")
-        // A touch in between is not undone by a writer that did not see it.
+        // The update keeps a larger activity time or exec count that another writer has stored in the meantime.
         .set({
           ...mutable(slot),
           last_activity_at: latest(slot("last_activity_at")),
@@ -268,7 +274,7 @@ const latest = (at: number) =>
 const most = (count: number) =>
   sql<number>`case when execs_started > ${count} then execs_started else ${count} end`;
 
-/** Everything of a sandbox that may change after it was made. */
+/** Returns the columns of a sandbox that may change after its creation. */
 function mutable(slot: <Name extends keyof SandboxRow>(name: Name) => SandboxRow[Name]) {
   return {
     name: slot("name"),

@@ -7,14 +7,14 @@ import { HoldfastError } from "@holdfast/sdk";
 import { type ChaosWorld, list } from "./chaos-world.ts";
 
 const run = promisify(execFile);
-/** A helper lives for milliseconds, so one is waited for. */
+/** How long to wait for a helper process, because helpers live only for milliseconds. */
 const HELPER_WAIT_MS = 500;
 const HELPER_POLL_MS = 2;
 
-/** Does its harm, and says whether there was anything to harm. */
+/** Injects a fault; returns whether there was a target. */
 type Strike = (world: ChaosWorld) => Promise<boolean>;
 
-/** On a sandbox that has a directory. */
+/** A fault on a random sandbox that has a directory. */
 const onSandbox =
   (strike: (world: ChaosWorld, id: string) => boolean | Promise<boolean>): Strike =>
   async (world) => {
@@ -38,7 +38,7 @@ const onCommand = (signal: "SIGKILL" | "SIGSTOP"): Strike =>
     return pids.length > 0 && world.signal(world.random.pick(pids), signal);
   });
 
-/** Some go on after a while, some never do. */
+/** Some stopped keepers continue after a while, some never do. */
 const stopKeeper = onSandbox((world, id) => {
   const pid = world.keeperOf(id);
   if (pid === null) return false;
@@ -49,7 +49,7 @@ const stopKeeper = onSandbox((world, id) => {
 
 const REMOVABLE = ["upper", "work", "control", "bundle", "instance.json", "order.json", "disk.img"] as const;
 
-/** A part of a sandbox's directory, or all of it but for what is mounted there. */
+/** Removes a part of a sandbox's directory, or all of it except mounts. */
 const removeFiles = onSandbox(async (world, id) => {
   const whole = world.random.chance(0.3);
   const path = world.place(id, ...(whole ? [] : [world.random.pick(REMOVABLE)]));
@@ -65,7 +65,7 @@ const removeRuntimeState: Strike = async ({ server, random }) => {
   return true;
 };
 
-/** Of a sandbox that has such a place. */
+/** Applies to sandboxes that have such a path. */
 const unmount =
   (name: "root" | "disk"): Strike =>
   async (world) => {
@@ -89,12 +89,12 @@ const freeze = onSandbox((world, id) => {
   }
 });
 
-/** What sandboxes write to sparse disks of their own has nowhere to go while there is no room for it. */
+/** Writes of sandboxes to their sparse disks fail while the disk is full. */
 function noteDisks(world: ChaosWorld): void {
   for (const id of world.sandboxIds()) if (existsSync(world.place(id, "disk"))) world.damage(id, "full");
 }
 
-/** Somebody else takes all the room, for a while. */
+/** Fills the disk from outside for a while. */
 const fillFromOutside: Strike = async (world) => {
   noteDisks(world);
   world.disk.fill();
@@ -104,7 +104,7 @@ const fillFromOutside: Strike = async (world) => {
   return true;
 };
 
-/** A command takes all the room that it gets, until its sandbox is deleted. */
+/** A command fills the disk until its sandbox is deleted. */
 const fillFromInside: Strike = async (world) => {
   noteDisks(world);
   const client = world.server.client({ outageMs: 90_000 });
@@ -136,10 +136,10 @@ const keeperKilled = onSandbox((world, id) => {
   return pid !== null && world.signal(pid, "SIGKILL");
 });
 
-/** By name: how often, in shares of all, and what. */
+/** The faults by name, each with its relative frequency. */
 const FAULTS: Record<string, [weight: number, strike: Strike]> = {
   "server killed": [4, replace("SIGKILL")],
-  "server told to stop": [1, replace("SIGTERM")],
+  "server asked to stop": [1, replace("SIGTERM")],
   "server stopped": [2, stopServer],
   "keeper killed": [20, keeperKilled],
   "keeper stopped": [8, stopKeeper],
@@ -156,23 +156,26 @@ const FAULTS: Record<string, [weight: number, strike: Strike]> = {
   "disk filled from inside": [1, fillFromInside],
 };
 
-/** Those that take the whole world with them run one at a time; the others, beside whatever else happens. */
+/** Faults of the whole server run one at a time; the others run concurrently with everything else. */
 const ALONE = new Set([
   "server killed",
-  "server told to stop",
+  "server asked to stop",
   "server stopped",
   "disk filled from outside",
   "disk filled from inside",
 ]);
 
-/** Faults at random, one after the other, until it is over; how often each struck. One that can't be undone ends it all. */
+/**
+ * Injects random faults one after the other until `over` is aborted; returns how often each struck. A fault that
+ * can't be undone ends the run.
+ */
 export async function storm(
   world: ChaosWorld,
   pauseMs: number,
   over: AbortController,
 ): Promise<Record<string, number>> {
   const struck: Record<string, number> = Object.fromEntries(Object.keys(FAULTS).map((name) => [name, 0]));
-  const underWay = new Map<string, Promise<void>>();
+  const inProgress = new Map<string, Promise<void>>();
   const begin = (name: string, strike: Strike) => {
     const done = strike(world)
       .then((didHarm) => {
@@ -182,18 +185,18 @@ export async function storm(
         world.problems.push(`${name}: ${error}`);
         over.abort();
       })
-      .finally(() => underWay.delete(key));
+      .finally(() => inProgress.delete(key));
     const key = ALONE.has(name) ? name : `${name} ${Math.random()}`;
-    underWay.set(key, done);
+    inProgress.set(key, done);
   };
   while (!over.signal.aborted) {
     const [name, strike] = choose(world);
-    if (!underWay.has(name)) begin(name, strike);
+    if (!inProgress.has(name)) begin(name, strike);
     await sleep(world.random.between(0, pauseMs * 2), undefined, { signal: over.signal }).catch(
       () => undefined,
     );
   }
-  await Promise.all(underWay.values());
+  await Promise.all(inProgress.values());
   return struck;
 }
 

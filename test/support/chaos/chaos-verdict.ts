@@ -1,12 +1,12 @@
-/** What must be true once the faults have stopped and nobody has helped. */
+/** Conditions that hold after the faults have stopped, without any repair from outside. */
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Holdfast, HoldfastError, type SandboxInfo } from "@holdfast/sdk";
+import { descriptors, residentBytes } from "../server/observe.ts";
 import type { Workload } from "./chaos-workload.ts";
 import { type ChaosWorld, list, read } from "./chaos-world.ts";
-import { descriptors, residentBytes } from "./observe.ts";
 
 const SETTLE_MS = 150_000;
 const POLL_MS = 500;
@@ -22,13 +22,11 @@ export const burdenOf = (pid: number): Burden => ({
   residentBytes: residentBytes(pid),
 });
 
-/** Asks again until nothing is wrong, or the time is over: then what still is. */
+/** Repeats a check until it finds nothing wrong or the time is over; returns what is still wrong then. */
 async function until(look: () => Promise<string[]> | string[], withinMs = SETTLE_MS): Promise<string[]> {
   const end = Date.now() + withinMs;
   for (;;) {
-    const wrong = await Promise.resolve(look()).catch((error: unknown) => [
-      `it could not be asked: ${error}`,
-    ]);
+    const wrong = await Promise.resolve(look()).catch((error: unknown) => [`the check failed: ${error}`]);
     if (wrong.length === 0 || Date.now() > end) return wrong;
     await sleep(POLL_MS);
   }
@@ -44,7 +42,7 @@ async function all(client: Holdfast): Promise<SandboxInfo[]> {
   }
 }
 
-export async function inParallel<Item>(
+async function inParallel<Item>(
   items: Iterable<Item>,
   work: (item: Item) => Promise<unknown>,
 ): Promise<void> {
@@ -55,7 +53,10 @@ export async function inParallel<Item>(
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
 }
 
-/** Ready and proven so; failed, with a cause and nothing left to stop; or degraded by what was done to it for good. */
+/**
+ * Checks that a sandbox is ready and proven; failed, with a cause and nothing left to stop; or degraded by permanent
+ * damage.
+ */
 function unsettled(world: ChaosWorld, { id, status, cause, lease }: SandboxInfo): string[] {
   const said = `${id} is ${status} (${cause?.code ?? "no cause"}: ${cause?.message ?? ""}), lease ${JSON.stringify(lease)}`;
   if (status === "ready" && lease.state === "held") return [];
@@ -64,7 +65,7 @@ function unsettled(world: ChaosWorld, { id, status, cause, lease }: SandboxInfo)
   return [said];
 }
 
-/** Physical things of sandboxes that have no record. */
+/** Returns physical resources of sandboxes that have no record. */
 const unowned = (world: ChaosWorld, owners: ReadonlySet<string>): string[] =>
   world.server
     .leftovers()
@@ -85,7 +86,7 @@ export async function settled(world: ChaosWorld, client: Holdfast): Promise<stri
   });
 }
 
-/** Others can be made again, however many launches failed before. */
+/** Checks that sandboxes can be created again, regardless of how many launches failed before. */
 export async function creates(client: Holdfast): Promise<string[]> {
   return until(async () => {
     const box = await client.sandboxes.create();
@@ -95,7 +96,7 @@ export async function creates(client: Holdfast): Promise<string[]> {
   });
 }
 
-/** What it says of those that were broken for good is no finding. */
+/** Ignores findings about sandboxes that were broken permanently. */
 export async function audited(world: ChaosWorld, client: Holdfast): Promise<string[]> {
   return until(async () => {
     const { complete, findings } = await client.audit();
@@ -111,7 +112,7 @@ export async function audited(world: ChaosWorld, client: Holdfast): Promise<stri
   });
 }
 
-/** Those that say ready serve, have all that was acknowledged, and ran nothing twice. */
+/** Ready sandboxes serve, have all acknowledged data, and ran nothing twice. */
 export async function served(world: ChaosWorld, client: Holdfast, workload: Workload): Promise<string[]> {
   const wrong: string[] = [];
   const ready = (await all(client)).filter(({ status }) => status === "ready");
@@ -127,7 +128,7 @@ export async function served(world: ChaosWorld, client: Holdfast, workload: Work
       const lost = workload.known.get(id)?.acknowledged.filter((token) => !seen.has(token)) ?? [];
       if (lost.length > 0) wrong.push(`${id} lost ${lost.length} of ${ran.length} acknowledged writes`);
     } catch (error) {
-      // Its time was up meanwhile.
+      // The sandbox may have reached its maximum age meanwhile.
       const isOver = error instanceof HoldfastError && ["sandbox_gone", "wrong_state"].includes(error.code);
       if (!isOver || lifecycle.ttlMs === undefined)
         wrong.push(`${id} says ready and does not serve: ${error}`);
@@ -147,14 +148,14 @@ export async function deleted(world: ChaosWorld, client: Holdfast): Promise<stri
   return [...wrong, ...gone.map((thing) => `left behind: ${thing}`)];
 }
 
-/** What carries no marker that `leftovers` knows: helpers, loop devices, journals that were kept, dead children. */
+/** Leftovers without a marker that `leftovers` checks: helpers, loop devices, archived journals, zombies. */
 function furtherLeftovers({ server }: ChaosWorld): string[] {
   const { dir, pid: serverPid } = server;
   const processes = readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name) && Number(name) !== serverPid && !isSpawnerOf(serverPid, name))
     .filter((pid) => {
-      const told = `${read(`/proc/${pid}/cmdline`)}\0${read(`/proc/${pid}/environ`)}`;
-      return told.includes(`${dir}/`) || told.includes(`HOLDFAST_HELPER=${server.installation}/`);
+      const text = `${read(`/proc/${pid}/cmdline`)}\0${read(`/proc/${pid}/environ`)}`;
+      return text.includes(`${dir}/`) || text.includes(`HOLDFAST_HELPER=${server.installation}/`);
     });
   const zombies = read(`/proc/${serverPid}/task/${serverPid}/children`)
     .split(" ")
@@ -170,12 +171,12 @@ function furtherLeftovers({ server }: ChaosWorld): string[] {
   ];
 }
 
-/** What starts the server's helpers lives as long as the server. */
+/** The spawner of the server's helpers lives as long as the server. */
 const isSpawnerOf = (serverPid: number, pid: string): boolean =>
   read(`/proc/${pid}/cmdline`).endsWith("/porter\0spawn\0") &&
   new RegExp(`^PPid:\\s+${serverPid}$`, "m").test(read(`/proc/${pid}/status`));
 
-/** The stored counters against what is stored, after the server let go of the database. */
+/** Compares the stored counters with the stored records, after the server has closed the database. */
 export function counted({ server }: ChaosWorld): string[] {
   const database = new DatabaseSync(join(server.dir, "holdfast.db"));
   try {
@@ -202,7 +203,9 @@ export function counted({ server }: ChaosWorld): string[] {
   }
 }
 
-/** Once everything is gone the server is what it was when it was new, give or take what a runtime keeps in stock. */
+/**
+ * Checks that the server without sandboxes uses as few resources as a new one, within what a runtime keeps in stock.
+ */
 export function lightened(now: Burden, fresh: Burden): string[] {
   const wrong: string[] = [];
   if (now.descriptors > fresh.descriptors + 10)
@@ -212,5 +215,5 @@ export function lightened(now: Burden, fresh: Burden): string[] {
   return wrong;
 }
 
-/** Files that a killed crun leaves in the host's temporary directory, where nobody knows whose they are. */
+/** Returns files that a killed crun leaves in the host's temporary directory, without a sign of their owner. */
 export const strayFiles = (): string[] => readdirSync("/tmp").filter((name) => name.startsWith("crun."));

@@ -1,27 +1,27 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { type CreateSandbox, type Holdfast, HoldfastError, type Sandbox } from "@holdfast/sdk";
-import { Random } from "./random.ts";
+import { Random } from "../faults/random.ts";
 
-/** No call of the SDK may take longer, whatever happens to whom. */
+/** Maximum duration of any SDK call, whatever fault is injected. */
 const CALL_MAX_MS = 180_000;
 const GIVE_UP_MS = 45_000;
 
-/** A sandbox as its user knows it. */
+/** A sandbox, with the state that its user knows. */
 export interface Known {
   box: Sandbox;
-  /** Printed once by commands that were reported to have ended well. */
+  /** Tokens printed once by commands that were reported as successful. */
   acknowledged: string[];
 }
 
-/** Users who create, run commands, move files and delete, all the time, and don't care what is broken meanwhile. */
+/** Simulated users who create sandboxes, run commands, transfer files and delete, regardless of faults. */
 export class Workload {
   readonly #client: Holdfast;
   readonly #target: number;
-  /** The others go on working while launches are slow. */
+  /** Maximum number of concurrent creates, so that the other workers continue while launches are slow. */
   readonly #creatorsMax: number;
   readonly #workers: number;
   readonly known = new Map<string, Known>();
-  /** By kind of call: how often it ended how, by the error's code. */
+  /** Number of outcomes by kind of call and error code. */
   readonly outcomes = new Map<string, Map<string, number>>();
   readonly problems: string[] = [];
   longestMs = 0;
@@ -66,7 +66,7 @@ export class Workload {
     this.#creating -= 1;
   }
 
-  /** One call, to its end: a result, or a typed error within a bound. */
+  /** Makes one call and expects a result or a typed error in bounded time. */
   async #call(kind: string, known: Known | null, act: () => Promise<unknown>): Promise<void> {
     const startedAt = performance.now();
     let code = "ok";
@@ -135,13 +135,13 @@ export class Workload {
     }
   }
 
-  /** What a command that ended well printed is what it had to print, and what it wrote is there later. */
+  /** A successful command printed the expected output, and its file is readable later. */
   async #exec({ box, acknowledged }: Known): Promise<void> {
     const token = `t${this.#tokens++}`;
     const result = await box.exec(`echo ${token} >> ~/ran && echo ${token}`, { giveUpAfterMs: GIVE_UP_MS });
     if (result.status !== "exited" || result.exitCode !== 0) return;
     acknowledged.push(token);
-    // Output that a full disk had no room for, or that went with removed files, is said to be missing.
+    // Output lost to a full disk or to removed files is reported as missing.
     if (result.cause === null && !result.truncated && result.stdout !== `${token}\n`)
       this.problems.push(`${box.id}: ${token} was to be printed; ${JSON.stringify(result)}`);
   }

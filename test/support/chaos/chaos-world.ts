@@ -2,16 +2,16 @@ import { appendFileSync, readdirSync, readFileSync, readlinkSync, rmSync } from 
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { Random } from "../faults/random.ts";
+import { TestServer } from "../server/test-server.ts";
 import { LoopDisk } from "./loop-disk.ts";
-import type { Random } from "./random.ts";
 import { endAll } from "./reboot.ts";
-import { TestServer } from "./server.ts";
 
 const MB = 1_048_576;
 const DISK_MB = 4_000;
 const START_MS = 120_000;
 
-/** What takes minutes in production takes seconds here; what guards the disk fits the disk. */
+/** Intervals of minutes take seconds here, and the disk guard's limits fit the small disk. */
 const NUMBERS = {
   heartbeatMs: 2_000,
   linkDeadMs: 6_000,
@@ -39,20 +39,20 @@ const NUMBERS = {
   sweepPressureShare: 0.9,
 };
 
-/** What was done to a sandbox that it does not get over by itself: whoever is asked about it then may say so. */
+/** Permanent damage done to a sandbox: calls on it may then fail with that reason. */
 export type Damage = "files" | "unmounted" | "stopped" | "full";
 
-/** A server on a disk of its own, with all that faults need to find their victims without asking it. */
+/** A server on a separate disk, with everything that faults need to find their targets without asking the server. */
 export class ChaosWorld implements AsyncDisposable {
   readonly random: Random;
   readonly disk = new LoopDisk(DISK_MB);
   readonly server: TestServer;
   readonly damaged = new Map<string, Set<Damage>>();
-  /** Lines of the server's log that say error, by their message. */
+  /** Error lines of the server's log, counted by message. */
   readonly complaints = new Map<string, number>();
-  /** What must not have happened. */
+  /** Observed violations. */
   readonly problems: string[] = [];
-  /** Of starts that were tried and refused: why. */
+  /** Reasons of refused starts. */
   readonly refusedStarts: string[] = [];
   #stopped = new Set<number>();
   #isDown = false;
@@ -96,7 +96,7 @@ export class ChaosWorld implements AsyncDisposable {
     return this.#isDown;
   }
 
-  /** Ends the server, lets it be away for a while, and has the next one up again. One at a time. */
+  /** Stops the server, waits, and starts the next one. Only one replacement runs at a time. */
   async replaceServer(signal: "SIGKILL" | "SIGTERM", awayMs: number): Promise<boolean> {
     if (this.#isDown) return false;
     this.#isDown = true;
@@ -109,7 +109,10 @@ export class ChaosWorld implements AsyncDisposable {
     return true;
   }
 
-  /** A full disk, or a fault at the wrong moment, may refuse a start; the next try is what an operator's supervisor does. */
+  /**
+   * Starts the server. A full disk or a fault may make a start fail; then it is repeated, as an operator's supervisor
+   * would.
+   */
   async #start(): Promise<void> {
     const end = Date.now() + START_MS;
     for (;;) {
@@ -135,7 +138,7 @@ export class ChaosWorld implements AsyncDisposable {
     });
   }
 
-  /** Those that have a directory, whatever the server thinks of them. */
+  /** Returns the sandboxes that have a directory, whatever their record says. */
   sandboxIds(): string[] {
     return list(join(this.server.dir, "sandboxes"));
   }
@@ -154,7 +157,7 @@ export class ChaosWorld implements AsyncDisposable {
     return pid !== null && this.#isOurs(pid) ? pid : null;
   }
 
-  /** Commands and what they started, keepers left out. */
+  /** Returns the commands of a sandbox and their descendants, without the keeper. */
   commandsOf(id: string): number[] {
     const path = `/sys/fs/cgroup/freezer/holdfast-${this.server.installation}/${id}/cgroup.procs`;
     const keeper = this.keeperOf(id);
@@ -165,7 +168,7 @@ export class ChaosWorld implements AsyncDisposable {
       .filter((pid) => pid !== keeper);
   }
 
-  /** What the server has started to help it and what those started, as long as they live: milliseconds, mostly. */
+  /** The server's helper processes and their descendants; most live for milliseconds. */
   helpers(): number[] {
     const { installation, pid } = this.server;
     const parent = `/sys/fs/cgroup/freezer/holdfast-${installation}`;
@@ -180,7 +183,7 @@ export class ChaosWorld implements AsyncDisposable {
     return [...new Set([...launching.map(Number), ...children, ...children.flatMap(childrenOf)])];
   }
 
-  /** Sends a signal to what belongs to this installation, never to anything else. */
+  /** Sends a signal to a process of this installation, and never to any other. */
   signal(pid: number, signal: "SIGKILL" | "SIGSTOP" | "SIGCONT"): boolean {
     if (!this.#isOurs(pid)) return false;
     try {
@@ -200,7 +203,7 @@ export class ChaosWorld implements AsyncDisposable {
     if (marks.some((mark) => mark.startsWith(`HOLDFAST_HELPER=${installation}/`))) return true;
     if (read(`/proc/${pid}/cgroup`).includes(`/holdfast-${installation}/`)) return true;
     if (!executable(pid).startsWith(`${dir}/`)) return false;
-    // Or a child of its spawner.
+    // The process may also be a child of the spawner.
     const parent = parentOf(pid);
     return parent === serverPid || parentOf(parent) === serverPid;
   }
@@ -209,7 +212,7 @@ export class ChaosWorld implements AsyncDisposable {
     if (this.#stopped.delete(pid)) this.signal(pid, "SIGCONT");
   }
 
-  /** Stops a process for a while; the server also when it is to be replaced meanwhile. */
+  /** Stops a process for a while; the server also if it is replaced meanwhile. */
   async suspend(pid: number, ms: number): Promise<boolean> {
     if (!this.signal(pid, "SIGSTOP")) return false;
     await sleep(ms);

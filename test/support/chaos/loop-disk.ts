@@ -16,10 +16,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const MB = 1_048_576;
 const BLOCK = 4_096;
-/** Whoever held the file system a moment ago may still be on its way out. */
+/** How long an unmount is retried, because a process that was just using the file system may still be ending. */
 const BUSY_MS = 10_000;
 
-/** A small disk of a test's own, which can be filled to the last block and harms nobody else then. */
+/** A small disk for one test, which can be filled to the last block without effect on the host. */
 export class LoopDisk implements AsyncDisposable {
   readonly #place = mkdtempSync(join(tmpdir(), "holdfast-disk-"));
   readonly dir = join(this.#place, "disk");
@@ -29,11 +29,11 @@ export class LoopDisk implements AsyncDisposable {
     const file = openSync(image, "wx", 0o600);
     ftruncateSync(file, sizeMb * MB);
     closeSync(file);
-    // Nothing is set aside for root, or a full disk would not be full to the server.
+    // No blocks are reserved for root; otherwise a full disk would not be full for the server.
     execFileSync("mke2fs", ["-q", "-F", "-t", "ext4", "-m", "0", image]);
     mkdirSync(this.dir);
     execFileSync("mount", ["-o", "loop,discard", image, this.dir]);
-    // Sandboxes reach their files with the rights of nobody.
+    // Sandboxes access their files as an unprivileged user.
     for (const each of [this.#place, this.dir]) chmodSync(each, 0o755);
     mkdirSync(this.#fillings);
   }
@@ -47,14 +47,14 @@ export class LoopDisk implements AsyncDisposable {
     return join(this.dir, "fillings");
   }
 
-  /** Takes all that is free. */
+  /** Fills all free space. */
   fill(): void {
     let piece = Number.POSITIVE_INFINITY;
     for (let i = readdirSync(this.#fillings).length; ; i += 1) {
       piece = Math.min(piece, this.freeBytes);
       if (piece < BLOCK) return;
       const made = spawnSync("fallocate", ["-l", String(piece), join(this.#fillings, String(i))]);
-      // Others write as well, and the file system needs blocks of its own for large files.
+      // Other processes write as well, and the file system needs blocks of its own for large files.
       if (made.status !== 0) piece = Math.floor(piece / 2);
     }
   }
@@ -63,7 +63,7 @@ export class LoopDisk implements AsyncDisposable {
     for (const name of readdirSync(this.#fillings)) rmSync(join(this.#fillings, name));
   }
 
-  /** Fails where anything still uses it: not lazily, because a mount that nobody sees is a leak as well. */
+  /** Fails if the disk is still in use. A lazy unmount would hide a leaked mount. */
   async [Symbol.asyncDispose](): Promise<void> {
     const end = Date.now() + BUSY_MS;
     for (;;) {

@@ -1,18 +1,18 @@
-/** What a restart of the host does to the sandboxes of one installation, done to them alone. */
+/** Simulates a restart of the host for the sandboxes of one installation. */
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { TestServer } from "./server.ts";
+import type { TestServer } from "../server/test-server.ts";
 
 const CGROUPS = "/sys/fs/cgroup";
 const ENDED_MS = 60_000;
 const EARLIER = "00000000-0000-4000-8000-000000000000";
 
 /**
- * Everything physical ends: processes, mounts with their loop devices, cgroups, what runtimes noted. Directories stay, and
- * all that was recorded is of an earlier boot. No server may run meanwhile.
+ * Ends everything physical: processes, mounts with their loop devices, cgroups, runtime state. Directories stay, and
+ * all records refer to an earlier boot. No server may run meanwhile.
  */
 export async function reboot({ dir, installation }: TestServer): Promise<void> {
   await endAll({ dir, installation });
@@ -25,7 +25,7 @@ export async function reboot({ dir, installation }: TestServer): Promise<void> {
   ageRecords(join(dir, "holdfast.db"));
 }
 
-/** Processes, mounts and cgroups of one installation, without a server's help. */
+/** Ends the processes, mounts and cgroups of one installation, without a server's help. */
 export async function endAll({ dir, installation }: Pick<TestServer, "dir" | "installation">): Promise<void> {
   await endProcesses(installation);
   for (const target of mountsBelow(dir).reverse()) execFileSync("umount", [target]);
@@ -37,13 +37,13 @@ async function endProcesses(installation: string): Promise<void> {
   for (const end = Date.now() + ENDED_MS; pids().length > 0; await sleep(5)) {
     if (Date.now() > end) throw new Error(`processes do not end: ${pids().join(", ")}`);
     for (const pid of new Set(pids())) quietly(() => process.kill(Number(pid), "SIGKILL"));
-    // What is frozen ends when it is thawed.
+    // A frozen process ends only after it is thawed.
     for (const path of cgroupsOf(installation))
       quietly(() => writeFileSync(join(path, "freezer.state"), "THAWED", { flag: "r+" }));
   }
 }
 
-/** What is gone by now, or never was there, is fine. */
+/** Ignores processes that no longer exist. */
 function quietly(act: () => void): void {
   try {
     act();

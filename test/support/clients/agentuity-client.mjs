@@ -1,8 +1,7 @@
 /**
- * Runs one scenario with the published Agentuity client, as its users have it, in a process of its own. What came of it is the
- * last line that is printed.
+ * Runs one scenario with the published Agentuity client in a separate process. The result is the last printed line.
  *
- *     node agentuity-client.mjs <scenario> <arguments as JSON>
+ *   node agentuity-client.mjs <scenario> <arguments as JSON>
  */
 import { createHash, randomBytes } from "node:crypto";
 import { get } from "node:http";
@@ -14,7 +13,7 @@ const [scenario, given = "{}"] = process.argv.slice(2);
 const options = JSON.parse(given);
 const url = process.env.AGENTUITY_SANDBOX_URL;
 const client = new sandbox.SandboxClient();
-/** As `SandboxClient` has it; `patienceMs` is how long it repeats what it is told is not available. */
+/** The options of `SandboxClient`; `patienceMs` limits its retries of unavailable requests. */
 const api = ({ patienceMs = 30_000 } = {}) =>
   new APIClient(url, createMinimalLogger(), process.env.AGENTUITY_SDK_KEY, {
     maxRetries: 0,
@@ -26,7 +25,7 @@ const digest = (data) => createHash("sha256").update(data).digest("hex");
 const bytesOf = async (stream) => Buffer.from(await new Response(stream).arrayBuffer());
 const textOf = async (stream) => (await bytesOf(stream)).toString();
 
-/** Takes what is piped to it. */
+/** A stream that collects the bytes piped to it. */
 function sink() {
   const chunks = [];
   const stream = new Writable({
@@ -38,7 +37,7 @@ function sink() {
   return { stream, bytes: () => Buffer.concat(chunks), text: () => Buffer.concat(chunks).toString() };
 }
 
-/** What a command wrote, with how it ended. */
+/** Runs a command and returns its output and outcome. */
 async function ran(box, command, more = {}) {
   const [out, err] = [sink(), sink()];
   const { status, exitCode } = await box.execute({
@@ -177,7 +176,7 @@ const scenarios = {
     };
   },
 
-  /** A job counts on while the sandbox sleeps and wakes; what it has written stays. */
+  /** A job keeps counting across standby and wake, and its output stays. */
   async jobs({ name, rounds }) {
     const box = await client.create({ name });
     const job = await client.createJob(box.id, {
@@ -257,7 +256,7 @@ const scenarios = {
     };
   },
 
-  /** Commands with a sandbox of their own, which nobody deletes but the server. */
+  /** Commands with their own sandbox, which the server deletes. */
   async oneshots() {
     const plain = await client.run({ command: { exec: ["sh", "-c", "echo out; echo err >&2; exit 4"] } });
     const fed = await client.run(
@@ -297,14 +296,14 @@ const scenarios = {
     };
   },
 
-  /** A server inside that everybody reaches: without the key, by its URL. */
+  /** A server in the sandbox that can be reached by its URL without the key. */
   async port({ name }) {
     const box = await client.create({ name, network: { port: 3000 } });
     const program = "require('http').createServer((q, r) => r.end('hello from ' + q.url)).listen(3000)";
     await client.createJob(box.id, { command: ["node", "-e", program] });
     const { networkPort, url: at } = await client.get(box.id);
     const { hostname, port, pathname } = new URL(at);
-    // Resolvers don't agree on names below localhost; the host is what counts.
+    // Resolvers disagree about names below localhost, so the request connects to the server and sets the Host header.
     const ask = () =>
       new Promise((resolve, reject) => {
         const options = {
@@ -339,7 +338,7 @@ const scenarios = {
     return { busy: busy.status, idle: idle.status, ended: ended.status, never: never.status, ms };
   },
 
-  /** One command, and no more said of it than its outcome. */
+  /** Runs one command and prints only its outcome. */
   async execute({ id, command, times = 1 }) {
     const box = await client.connect(id);
     const all = await Promise.all(

@@ -1,6 +1,6 @@
 /**
- * Calls everything that the published Agentuity client has for sandboxes, against a server, and prints what became of each as
- * its last line. What there is, is looked up in the client itself; what has no case here is told as such.
+ * Calls everything that the published Agentuity client offers for sandboxes, and prints the outcome of each call as its
+ * last line. The methods are looked up in the client itself; a method without a case here is reported.
  */
 import { Readable } from "node:stream";
 import { APIClient, createMinimalLogger } from "@agentuity/core";
@@ -29,7 +29,7 @@ const point = async () => (await client.createDiskCheckpoint(id, `point-${++name
 const pointsLeft = async (which) => (await client.listDiskCheckpoints(id)).some((each) => each.id === which);
 const execution = async () => (await box.execute({ command: ["sh", "-c", "echo out"] })).executionId;
 
-/** What a command says in the sandbox, so that nothing is taken for done because an answer says so. */
+/** Returns the output of a command in the sandbox: effects are verified there, not by the response. */
 const said = async (command) => {
   const { exitCode, executionId } = await box.execute({ command: ["sh", "-c", command] });
   const { stdoutStreamUrl } = await client.getExecution(executionId);
@@ -37,11 +37,11 @@ const said = async (command) => {
 };
 const isThere = async (path) => (await said(`test -e ${path}`)) === " 0";
 
-/** Each returns whether it did what it says; `differs` is what its user should know. */
+/** Each case returns whether the method works; `differs` describes a difference that its user should know. */
 const FILES = {
   writeFiles: async (write, read) => (await write([file("w")])) === 1 && (await read("w")) === "text",
 };
-const ENV = "returns what the call has set; variables that others have set are not given out";
+const ENV = "returns the variables of this call; variables that were set earlier are not returned";
 const LIST = "path is the entry's name; not recursive";
 
 const instance = (which, destroyed) => ({
@@ -72,7 +72,7 @@ const instance = (which, destroyed) => ({
   get: async () => (await which.get()).sandboxId === id,
   pause: [
     async () => (await which.pause()).status === "suspended" && (await which.get()).status === "suspended",
-    "is standby",
+    "suspends to standby",
   ],
   resume: async () => (await which.resume()) === undefined && (await which.get()).status === "idle",
   destroy: async () => {
@@ -102,7 +102,7 @@ const cases = {
       ),
     readFile: async () => (await textOf(await client.readFile(id, "/etc/hostname"))).length > 0,
     connect: async () => (await client.connect("surface")).id === id,
-    pause: [async () => (await client.pause(id)).status === "suspended", "is standby"],
+    pause: [async () => (await client.pause(id)).status === "suspended", "suspends to standby"],
     resume: async () => (await client.resume(id)) === undefined && (await client.get(id)).status === "idle",
     list: async () => (await client.list({ name: "surface" })).total === 1,
     listRuntimes: [
@@ -114,7 +114,7 @@ const cases = {
     listJobs: async () => (await client.listJobs(id)).jobs.some(({ jobId }) => jobId === job.id),
     createDiskCheckpoint: [
       async () => (await point()).startsWith("ckp_"),
-      "keeps memory too, where the host can",
+      "includes memory if the host supports it",
     ],
     listDiskCheckpoints: () => pointsLeft(checkpoint.id),
     getDiskCheckpoint: async () => (await client.getDiskCheckpoint(id, checkpoint.id)).name === "surface",
@@ -261,7 +261,7 @@ const cases = {
   },
 };
 
-/** All that can be called, by the type that has it: methods of the prototypes, and functions of objects themselves. */
+/** Returns everything that can be called, by type: methods of prototypes, and functions of objects themselves. */
 function methodsOf(value) {
   const names = new Set(Object.keys(value));
   for (
@@ -284,18 +284,18 @@ const surface = {
   "getDiskCheckpoint()": methodsOf(await client.getDiskCheckpoint(id, checkpoint.id)),
   core: exported,
 };
-/** What is not looked into above, so that nothing new goes unnoticed. */
+/** Members without a case above, so that new ones are noticed. */
 const classes = Object.keys(core).filter((name) => typeof core[name] === "function" && /^[A-Z]/.test(name));
 
-/** The reason that a refusal gives, without what differs from one call to the next. */
+/** Returns the reason of a refusal, without the parts that differ from call to call. */
 const reasonIn = (text) =>
-  /Holdfast does not do this: (.*?)\s*\(not_supported/
+  /Not supported by Holdfast: (.*?)\s*\(not_supported/
     .exec(text)?.[1]
     ?.replaceAll(/\b(sbx|ckp)_[a-z0-9]{16}\b/g, ":id")
     .replace(/^(GET|POST|PUT|PATCH|DELETE) \S+\. /, "") ?? text;
 
 async function find(type, method, given) {
-  if (given === null) return { type, method, outcome: "not applicable", note: "sends nothing" };
+  if (given === null) return { type, method, outcome: "not applicable", note: "makes no request" };
   const [call, note] = Array.isArray(given) ? given : [given];
   try {
     const result = await call();

@@ -1,8 +1,8 @@
 /**
- * Runs one scenario with one published version of the Blaxel client, as its users have it: in a process of its own,
- * because it reads its environment when it is imported. What came of it is the last line that is printed.
+ * Runs one scenario with one published version of the Blaxel client in a separate process, because the client reads its
+ * environment when it is imported. The result is the last printed line.
  *
- *     node blaxel-client.mjs <package> <scenario> <arguments as JSON>
+ *   node blaxel-client.mjs <package> <scenario> <arguments as JSON>
  */
 import { createHash, randomBytes } from "node:crypto";
 import { thrownShape } from "./blaxel-thrown.mjs";
@@ -16,7 +16,7 @@ const digest = (data) => createHash("sha256").update(data).digest("hex");
 const bytesOf = async (blob) => Buffer.from(await blob.arrayBuffer());
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Holdfast's own API, to put a sandbox to sleep behind the client's back. */
+/** Calls Holdfast's own API, to put a sandbox in standby without the client's knowledge. */
 async function holdfast(method, path) {
   const answer = await fetch(`${HOLDFAST_URL}${path}`, {
     method,
@@ -26,7 +26,10 @@ async function holdfast(method, path) {
   return answer.json();
 }
 
-/** A call that comes while it falls asleep keeps it awake, and the client's connections may still be closing. */
+/**
+ * Puts a sandbox in standby. Repeated, because a call that arrives meanwhile keeps it awake, and the client's
+ * connections may still be closing.
+ */
 async function asleep(name) {
   for (let tries = 1; ; tries += 1) {
     try {
@@ -48,7 +51,7 @@ async function attempt(work) {
 }
 
 const scenarios = {
-  /** The calls of one working day, each the first after a sleep. */
+  /** The usual calls of a working day, each as the first call after a standby. */
   async rounds({ name, drive, rounds }) {
     const seen = [];
     const first = async (work) => {
@@ -88,7 +91,7 @@ const scenarios = {
     return seen;
   },
 
-  /** The same without drives: what a sandbox has by itself. */
+  /** The same calls without drives. */
   async plainRounds({ name, rounds }) {
     const seen = [];
     const box = await SandboxInstance.createIfNotExists({ name, image: "blaxel/base-image:latest" });
@@ -107,7 +110,9 @@ const scenarios = {
     return seen;
   },
 
-  /** What was reported to fail: rounds at once after a mount, and rounds on sandboxes that come out of standby. */
+  /**
+   * Reproduces reported failures: concurrent rounds right after a mount, and rounds on sandboxes that leave standby.
+   */
   async reported({ name, drive, atOnce, rounds, boxes: count }) {
     const round = async (box, file) => {
       const text = randomBytes(8).toString("hex");
@@ -141,7 +146,7 @@ const scenarios = {
     return { parallel, woken, shared };
   },
 
-  /** Many callers at once, on a sandbox that sleeps. */
+  /** Many concurrent callers on a sandbox in standby. */
   async together({ name, callers }) {
     await SandboxInstance.createIfNotExists({ name });
     const boxes = await Promise.all(Array.from({ length: callers }, () => SandboxInstance.get(name)));
@@ -246,13 +251,13 @@ const scenarios = {
   async processes({ name }) {
     const box = await SandboxInstance.createIfNotExists({ name });
     const { process: processes } = box;
-    const told = { stdout: [], stderr: [], logs: [] };
+    const received = { stdout: [], stderr: [], logs: [] };
     const streamed = await processes.exec({
       command: "echo one; sleep 0.3; echo two >&2; sleep 0.3; printf '\\303\\244 end'; exit 3",
       waitForCompletion: true,
-      onStdout: (text) => told.stdout.push(text),
-      onStderr: (text) => told.stderr.push(text),
-      onLog: (text) => told.logs.push(text),
+      onStdout: (text) => received.stdout.push(text),
+      onStderr: (text) => received.stderr.push(text),
+      onLog: (text) => received.logs.push(text),
     });
     const background = await processes.exec({
       name: "ticker",
@@ -302,7 +307,11 @@ const scenarios = {
     });
     return {
       streamed: pick(streamed),
-      told: { stdout: told.stdout.join(""), stderr: told.stderr.join(""), logs: told.logs.join("") },
+      received: {
+        stdout: received.stdout.join(""),
+        stderr: received.stderr.join(""),
+        logs: received.logs.join(""),
+      },
       background: pick(background),
       twice,
       waited: pick(waited),
@@ -319,7 +328,7 @@ const scenarios = {
     };
   },
 
-  /** What fails, and is started again. */
+  /** A process that fails and is restarted. */
   async restarts({ name }) {
     const box = await SandboxInstance.createIfNotExists({ name });
     const { process: processes } = box;
@@ -370,7 +379,7 @@ const scenarios = {
     return { status, stdout, killed: (await box.process.get("by name / ü")).status };
   },
 
-  /** What becomes of a sandbox that failed, when it is asked for again. */
+  /** Requests a failed sandbox again. */
   async failed({ name }) {
     const box = await SandboxInstance.get(name);
     const status = ({ status: is }) => is;
@@ -395,7 +404,7 @@ const scenarios = {
     return { started: started.status, stdout: ended.stdout, late };
   },
 
-  /** What runs in the background goes on for as long as somebody asks after it, though it keeps nobody awake. */
+  /** A background process keeps running while a client waits for it, although it does not keep the sandbox awake. */
   async patience({ name, seconds }) {
     const box = await SandboxInstance.createIfNotExists({ name });
     await box.process.exec({ name: "slow", command: `sleep ${seconds}; echo done` });
@@ -581,7 +590,7 @@ const scenarios = {
     return answers;
   },
 
-  /** With a key that nobody knows. */
+  /** Calls with an unknown key. */
   async stranger({ name }) {
     const box = new SandboxInstance({ metadata: { name }, spec: {} });
     return {

@@ -1,9 +1,8 @@
 /**
- * Calls every public method that a published version of the Blaxel client has for sandboxes and drives, as it is found at
- * run time, against a real server. What came of each is the last line that is printed; a method that no case is written for
- * has none.
+ * Calls every public method that a published version of the Blaxel client has for sandboxes and drives, as found at run
+ * time, against a real server. The outcomes are the last printed line; a method without a case has no outcome.
  *
- *     node blaxel-conformance.mjs <package>
+ *   node blaxel-conformance.mjs <package>
  */
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -17,7 +16,7 @@ const { SandboxInstance, DriveInstance, VolumeInstance, Snapshot, CodeInterprete
 
 const PORT = 4600;
 const JUPYTER_PORT = 8888;
-/** Answers what a port is asked for, and what a notebook's server would be. */
+/** A server that answers requests to a port, and those to a notebook's server. */
 const SERVER = `
 const { createServer } = require("node:http");
 createServer((request, response) => response.end("hello from " + request.url)).listen(${PORT});
@@ -27,11 +26,11 @@ createServer((request, response) => {
 }).listen(${JUPYTER_PORT});
 `;
 
-// It warns of every create without a region.
+// The client warns about every create without a region.
 console.warn = () => {};
 
 let made = 0;
-/** A name that nothing else has. */
+/** Returns a unique name. */
 const fresh = (what = "c") => `${what}-${packageName.replace("blaxel-0.", "v")}-${++made}`;
 const hour = () => new Date(Date.now() + 3_600_000);
 const HOUR = { expirationPolicies: [{ type: "ttl-max-age", value: "1h", action: "delete" }] };
@@ -46,7 +45,7 @@ class NotApplicable extends Error {}
 const notApplicable = (why) => {
   throw new NotApplicable(why);
 };
-/** Works, with a difference that a user should know. */
+/** The method works, with a difference that a user should know. */
 const noted = (note) => ({ note });
 
 const box = await SandboxInstance.create({
@@ -63,7 +62,7 @@ await box.process.exec({
 });
 const page = await SandboxInstance.list();
 
-/** One that is thrown away. */
+/** A sandbox that is deleted afterwards. */
 const other = (given = {}) => SandboxInstance.create({ name: fresh(), ...given });
 const running = async (given = {}) =>
   box.process.exec({ name: fresh("p"), command: "echo one; exec sleep 300", ...given });
@@ -72,7 +71,7 @@ const written = async (text = "text") => {
   await box.fs.write(path, text);
   return path;
 };
-/** As the sandbox itself sees it. */
+/** Returns whether the sandbox itself sees the file. */
 const isMounted = async (path) =>
   (await box.process.exec({ command: `grep -q " ${path} " /proc/self/mounts`, waitForCompletion: true }))
     .exitCode === 0;
@@ -80,7 +79,7 @@ const drive = () => DriveInstance.create({ name: fresh("d"), labels: { a: "b" } 
 const volume = () => VolumeInstance.create({ name: fresh("d"), size: 64 });
 const preview = (spec = {}) =>
   box.previews.create({ metadata: { name: fresh("v") }, spec: { port: PORT, public: true, ...spec } });
-/** There may be few at a time. */
+/** Creates a snapshot, after deleting the earlier ones, because only a few may exist at a time. */
 const snapshot = async () => {
   for (const each of await box.snapshots.list()) await each.delete();
   return box.snapshots.create(fresh("s"));
@@ -94,13 +93,13 @@ const has = (listed, wanted) =>
     `${wanted} is listed`,
   );
 
-/** That what was just made is listed. */
+/** Expects the new object in the listing. */
 const listsNew = async (make, list) => {
   const { name: called } = await make();
   has(await list(), called);
 };
 
-/** What a plain fetch brought: an error there is no exception. */
+/** The result of a plain fetch, which does not throw on error statuses. */
 async function answerOf(response) {
   const text = await response.text();
   if (!response.ok) throw JSON.parse(text);
@@ -130,7 +129,7 @@ const cases = {
       sort: "name:asc",
     });
     has(listed, one.metadata.name);
-    // The older client asks for nothing, and gets all of it.
+    // The older client sends no query and receives everything.
     if (Array.isArray(listed)) has(listed, name);
     else equal(listed.data.length, 1);
   },
@@ -188,7 +187,7 @@ const cases = {
   "SandboxAction.handleResponseError": () => {
     const wasGood = () => box.fs.handleResponseError(new Response("{}"), {}, undefined);
     equal(wasGood(), undefined);
-    return noted("the client's own, for its other calls");
+    return noted("an internal helper of the client's other calls");
   },
 
   "sandbox.process.exec": async () => {
@@ -273,7 +272,7 @@ const cases = {
       await box.fs.search(path.slice("/root/".length), "/root");
     } catch (error) {
       if (thrownShape(error).errorCode !== "invalid_request") throw error;
-      notApplicable("the client does not send what it was asked to look for (400); `find` and `grep` do");
+      notApplicable("the client does not send the search text (400); `find` and `grep` do");
     }
   },
   "sandbox.fs.find": async () => {
@@ -343,12 +342,12 @@ const cases = {
   "sandbox.previews.delete": async () => {
     const { name: called, spec } = await preview();
     await box.previews.delete(called);
-    equal((await fetch(`${spec.url}/p`)).status, 403);
+    equal((await fetch(`${spec.url}/p`)).status, 401);
   },
   "preview.tokens.create": async () => {
     const made = await preview({ public: false });
     const { value } = await made.tokens.create(hour());
-    equal((await fetch(`${made.spec.url}/p`)).status, 403);
+    equal((await fetch(`${made.spec.url}/p`)).status, 401);
     equal(await answerOf(await fetch(`${made.spec.url}/p?bl_preview_token=${value}`)), "hello from /p");
   },
   "preview.tokens.list": async () => {
@@ -365,6 +364,9 @@ const cases = {
     const { value, previewToken } = await made.tokens.create(hour());
     await made.tokens.delete(previewToken.metadata.name);
     equal((await fetch(`${made.spec.url}/p?bl_preview_token=${value}`)).status, 403);
+    const other = await made.tokens.create(hour());
+    await made.tokens.delete(other.value);
+    equal(await made.tokens.list(), []);
   },
 
   "sandbox.sessions.create": async () => {
@@ -485,7 +487,7 @@ const cases = {
     equal(size, 64);
     const one = await other({ volumes: [{ name: called, mountPath: "/data" }] });
     equal((await one.drives.list())[0].driveName, called);
-    return noted("a drive with a size, which any number of sandboxes may have");
+    return noted("a drive with a size; any number of sandboxes may mount it");
   },
   "VolumeInstance.createIfNotExists": async () => {
     const { name: called } = await volume();
@@ -501,7 +503,7 @@ const cases = {
   "VolumeInstance.update": async () => {
     const { name: called } = await volume();
     equal((await VolumeInstance.update(called, { displayName: "Mine" })).displayName, "Mine");
-    return noted("its size stays");
+    return noted("the size can't be changed");
   },
   "volume.delete": async () => equal((await (await volume()).delete()).status, "TERMINATED"),
   "volume.update": async () =>
@@ -510,7 +512,7 @@ const cases = {
   "CodeInterpreter.create": async () => {
     equal((await interpreter()).status, "DEPLOYED");
     return noted(
-      "of an image that has a notebook's server; `blaxel/jupyter-server` is a name to be given a meaning",
+      "needs an image with a notebook server; the name `blaxel/jupyter-server` needs an image alias",
     );
   },
   "CodeInterpreter.createIfNotExists": async () => {
@@ -551,7 +553,7 @@ const cases = {
   ...functionCases(),
 };
 
-/** The same calls without the classes around them. */
+/** Cases for the same calls as plain functions, without classes. */
 function functionCases() {
   const atSandbox = { path: { sandboxName: name } };
   const previewNamed = (previewName) => ({ path: { sandboxName: name, previewName } });
@@ -596,12 +598,12 @@ function functionCases() {
       const { name: called, metadata, spec } = await preview();
       const body = { metadata, spec: { ...spec, public: false } };
       equal((await call("updateSandboxPreview", { ...previewNamed(called), body })).spec.public, false);
-      equal((await fetch(`${spec.url}/p`)).status, 403);
+      equal((await fetch(`${spec.url}/p`)).status, 401);
     },
     deleteSandboxPreview: async () => {
       const { name: called, spec } = await preview();
       await call("deleteSandboxPreview", previewNamed(called));
-      equal((await fetch(`${spec.url}/p`)).status, 403);
+      equal((await fetch(`${spec.url}/p`)).status, 401);
     },
     createSandboxPreviewToken: async () => {
       const { name: called } = await preview({ public: false });
@@ -753,11 +755,11 @@ function functionCases() {
     },
     getProcessByIdentifierLogsStream: async () => {
       const { pid: identifier } = await box.process.exec({ command: "echo one", waitForCompletion: true });
-      const told = await inside("getProcessByIdentifierLogsStream", {
+      const text = await inside("getProcessByIdentifierLogsStream", {
         path: { identifier },
         parseAs: "text",
       });
-      check(told.includes("stdout:one\n"), `${JSON.stringify(told)} has the line`);
+      check(text.includes("stdout:one\n"), `${JSON.stringify(text)} has the line`);
     },
     deleteProcessByIdentifier: async () => {
       const { pid: identifier } = await running();
@@ -791,9 +793,9 @@ async function echoed() {
   equal((await box.process.wait(pid, { interval: 100 })).stdout, "one\n");
 }
 
-/** The server's own words for why, behind those that name what was asked for. */
+/** Returns the server's reason from an error message, without the words that name the request. */
 function refusal({ message = "" }) {
-  const why = message.replace(/^Holdfast does not do this: .*?\.(?: |$)/s, "");
+  const why = message.replace(/^Not supported by Holdfast: .*?\.(?: |$)/s, "");
   return why === "" ? { failure: `no reason is given: ${message}` } : { outcome: "501", note: why };
 }
 

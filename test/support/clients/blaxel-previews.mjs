@@ -1,8 +1,8 @@
 /**
- * Runs one scenario of previews, sessions and changes with one published version of the Blaxel client. What came of it is the
- * last line that is printed.
+ * Runs one scenario of previews, sessions and updates with one published version of the Blaxel client. The result is
+ * the last printed line.
  *
- *     node blaxel-previews.mjs <package> <scenario> <arguments as JSON>
+ *   node blaxel-previews.mjs <package> <scenario> <arguments as JSON>
  */
 import { once } from "node:events";
 import { request } from "node:http";
@@ -46,7 +46,7 @@ async function ask(url, headers = {}, init = {}) {
   const text = await answer.text();
   return answer.ok ? JSON.parse(text) : answer.status;
 }
-/** The status of what is asked for to the letter: `fetch` would make the path simpler first. */
+/** Returns the status of a request with exactly this path: `fetch` would normalize it first. */
 async function askAsWritten(url, headers) {
   const { hostname, port, origin } = new URL(url);
   const asked = request({ hostname, port, path: url.slice(origin.length), headers }).end();
@@ -57,7 +57,7 @@ async function askAsWritten(url, headers) {
 const attempt = (work) => work().catch((error) => thrownShape(error).code);
 
 const scenarios = {
-  /** A program that serves in the background, seen from outside. */
+  /** A background program, accessed from outside. */
   async previews({ name }) {
     const box = await serving(name);
     const open = await box.previews.create({
@@ -111,7 +111,101 @@ const scenarios = {
     };
   },
 
-  /** What a session opens. */
+  /** What the vendor's own suite asks of previews. */
+  async suite({ name, previews: total }) {
+    const box = await serving(name);
+    const create = (called, spec) =>
+      box.previews.create({ metadata: { name: called }, spec: { port: PORT, ...spec } });
+    const status = async (url, init) => {
+      const answer = await fetch(url, init);
+      await answer.text();
+      return answer.status;
+    };
+    const race = async (index) => {
+      const made = { metadata: { name: `race-${index}` }, spec: { port: PORT, public: true } };
+      const before = await box.previews.createIfNotExists(made);
+      const first = await status(before.spec.url);
+      await box.previews.delete(made.metadata.name);
+      const closed = await status(before.spec.url);
+      const after = await box.previews.createIfNotExists(made);
+      return [first, closed, await status(after.spec.url), before.spec.url === after.spec.url].join(" ");
+    };
+    const races = await Promise.all(Array.from({ length: total }, (_, index) => race(index)));
+
+    const shut = await create("shut", { public: false });
+    const none = await status(shut.spec.url);
+    const [token, kept] = [
+      await shut.tokens.create(later(HOUR_MS)),
+      await shut.tokens.create(later(HOUR_MS)),
+    ];
+    await shut.tokens.delete(token.value);
+    const left = (await shut.tokens.list()).map(({ value }) => value === kept.value);
+    const revoked = await status(`${shut.spec.url}?bl_preview_token=${token.value}`);
+    await box.previews.delete("shut");
+    const missing = await attempt(() => box.previews.get("shut"));
+    await create("shut", { public: true });
+    const opened = await status(shut.spec.url);
+
+    const responseHeaders = {
+      "Access-Control-Allow-Origin": "*",
+      "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
+    };
+    const cors = await create("cors", {
+      public: true,
+      responseHeaders,
+      requestHeaders: { "X-Tenant": "7" },
+    });
+    const origin = { Origin: "https://elsewhere.example" };
+    const preflight = await fetch(cors.spec.url, {
+      method: "OPTIONS",
+      headers: { ...origin, "Access-Control-Request-Method": "POST" },
+    });
+    const crossed = await fetch(cors.spec.url, { headers: origin });
+    const allowed = (answer) => answer.headers.get("access-control-allow-origin");
+    return {
+      races: [...new Set(races)],
+      none,
+      left,
+      revoked,
+      missing,
+      opened,
+      stored: (await box.previews.get("cors")).spec.responseHeaders,
+      preflight: [preflight.status, allowed(preflight)],
+      crossed: [crossed.status, allowed(crossed), (await crossed.json()).headers["x-tenant"]],
+    };
+  },
+
+  /** What the vendor's own suite asks of the environment and of processes without a name. */
+  async environment({ name }) {
+    const envs = [
+      { name: "PLAIN", value: "a\nb" },
+      { name: "EMPTY", value: "" },
+      { name: "KEY", value: "hidden", secret: true },
+    ];
+    const box = await SandboxInstance.create({ metadata: { name }, spec: { runtime: { envs } } });
+    const byName = (all) => all.toSorted((a, b) => (a.name < b.name ? -1 : 1));
+    const read = async () => byName((await SandboxInstance.get(name)).spec.runtime.envs);
+    const before = await read();
+    await SandboxInstance.updateMetadata(name, { labels: { a: "b" } });
+    const {
+      name: generated,
+      pid,
+      stdout,
+    } = await box.process.exec({
+      command: 'printf "%s,%s,%s" "$PLAIN" "$EMPTY" "$KEY"',
+      waitForCompletion: true,
+    });
+    return {
+      before,
+      same: JSON.stringify(before) === JSON.stringify(await read()),
+      stdout,
+      generated: /^proc-/.test(generated),
+      found: (await box.process.get(generated)).pid === pid,
+      logs: await box.process.logs(generated),
+    };
+  },
+
+  /** Requests that a session grants. */
   async sessions({ name, drive }) {
     const box = await SandboxInstance.createIfNotExists({ name });
     await SandboxInstance.createIfNotExists({ name: `${name}-other` });
@@ -145,7 +239,7 @@ const scenarios = {
     };
   },
 
-  /** What a session does not open. */
+  /** Requests that a session does not grant. */
   async strangers({ name }) {
     const box = await serving(name);
     const otherBox = await SandboxInstance.createIfNotExists({ name: `${name}-other` });
@@ -212,7 +306,7 @@ const scenarios = {
     return answers;
   },
 
-  /** Changes of a sandbox that lives. */
+  /** Updates of a running sandbox. */
   async updates({ name }) {
     await SandboxInstance.create({ name, ttl: "30m", labels: { a: "b", "any key": "x" } });
     const shape = ({ metadata, spec, expiresIn, sandbox }) => ({
@@ -232,7 +326,7 @@ const scenarios = {
     };
   },
 
-  /** Nobody uses one of two. */
+  /** One of two sandboxes is not used. */
   async idleness({ name }) {
     const lifecycle = { expirationPolicies: [{ type: "ttl-idle", value: "2s", action: "delete" }] };
     const busy = await SandboxInstance.create({ name: `${name}-busy`, lifecycle });

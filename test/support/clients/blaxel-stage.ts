@@ -3,15 +3,18 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { TestServer } from "./server.ts";
+import { TestServer } from "../server/test-server.ts";
 
 const LONG_MS = 90_000;
 const OUTPUT_BYTES = 64 * 1_048_576;
 
-/** A server, and the published Blaxel client in processes of its own: it reads its environment when it is imported. */
+/**
+ * A server, and the published Blaxel client in separate processes, because the client reads its environment when it is
+ * imported.
+ */
 export class BlaxelStage implements AsyncDisposable {
   readonly server: TestServer;
-  /** Where it is started, and its user's home: it reads files of both. */
+  /** Working directory and home of the client, which reads files in both. */
   readonly home = mkdtempSync(join(tmpdir(), "holdfast-blaxel-"));
 
   private constructor(server: TestServer) {
@@ -38,7 +41,7 @@ export class BlaxelStage implements AsyncDisposable {
     };
   }
 
-  /** Runs a script; the last line that it prints is what came of it. */
+  /** Runs a script and returns the result, which is the last line that it prints. */
   async play<Result>(
     script: string,
     args: readonly string[],

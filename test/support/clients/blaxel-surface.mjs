@@ -1,15 +1,15 @@
 /**
- * All that a published version of the Blaxel client offers for sandboxes and drives, as it is found at run time: the classes
- * that its modules for them export, with every method that their published types don't hide, the pages of its listings, and
- * the functions behind them that call a path of a sandbox, a drive or a volume.
+ * Finds everything that a published version of the Blaxel client offers for sandboxes and drives, at run time: the
+ * classes that its modules export, with every method that their published types do not hide, the pages of its listings,
+ * and the functions that call a path of a sandbox, a drive or a volume.
  */
 import { readdir, readFile } from "node:fs/promises";
 
 const DIRECTORIES = ["sandbox", "drive", "snapshot", "volume"];
-/** Generated calls, which the functions below are. */
+/** Directory of the generated functions. */
 const GENERATED = "client";
 
-/** How users write what an instance's methods are called on; a class that is not here goes by its own name. */
+/** How users write the object that a class's methods are called on; other classes are listed under their own name. */
 const WRITTEN = {
   SandboxInstance: "sandbox",
   SandboxProcess: "sandbox.process",
@@ -31,7 +31,7 @@ const WRITTEN = {
 
 const isClass = (value) => typeof value === "function" && /^class\b/.test(String(value));
 
-/** Files of a directory of the package, those below it included, in the order of their names; none where there is none. */
+/** Returns the files below a directory of the package, sorted by name; none if the directory does not exist. */
 async function modulesBelow(directory) {
   const entries = await readdir(directory, { withFileTypes: true }).catch(() => []);
   const nested = await Promise.all(
@@ -46,7 +46,7 @@ async function modulesBelow(directory) {
   return nested.flat();
 }
 
-/** Names that the types of a module declare to be nobody else's. */
+/** Returns the names that a module's types declare private. */
 async function hiddenBy(module) {
   const types = new URL(module.href.replace("/esm/", "/cjs/types/").replace(/\.js$/, ".d.ts"));
   const text = await readFile(types, "utf8");
@@ -73,7 +73,7 @@ async function methodsOfClasses(entry) {
     for (const module of await modulesBelow(new URL(`./${directory}/`, entry))) {
       for (const [name, type] of Object.entries(await import(module.href))) {
         if (!isClass(type) || type.prototype instanceof Error || seen.has(type)) continue;
-        // Re-exported by an index: its types are beside the module that it comes from.
+        // Names that an index re-exports are skipped here: their types are beside the module that defines them.
         if (/\/index\.js$/.test(module.pathname) && !(await declares(module, name))) continue;
         seen.add(type);
         const hidden = await hiddenBy(module);
@@ -88,7 +88,7 @@ async function declares(module, name) {
   return new RegExp(`class ${name}\\b`).test(await readFile(module, "utf8"));
 }
 
-/** Of a listing's page; an array, as the older client gives it, has none of its own. */
+/** Returns the methods of a listing's page; the older client returns an array, which has none of its own. */
 const methodsOfPage = (page) =>
   Reflect.ownKeys(page)
     .filter((key) => typeof page[key] === "function")

@@ -1,17 +1,17 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-/** What became of one public method of a client's type when it was called against a server. */
+/** The outcome of calling one public method of a client against a server. */
 export interface Finding {
   /** The client's type, as its users write it. */
   type: string;
   method: string;
   outcome: "works" | "501" | "not applicable";
-  /** Why, where it does not work; what differs, where it does. */
+  /** Why the method does not work, or how it differs if it does. */
   note?: string;
 }
 
-const DOCUMENT = join(import.meta.dirname, "..", "..", "docs", "clients.md");
+const DOCUMENT = join(import.meta.dirname, "..", "..", "..", "docs", "clients.md");
 const WORDS = { works: "works", "501": "501", "not applicable": "n/a" } as const;
 
 const sectionOf = (client: string) => ({
@@ -19,7 +19,7 @@ const sectionOf = (client: string) => ({
   end: `<!-- end of conformance: ${client} -->`,
 });
 
-/** The table that a client's users read, with what it adds up to. Rows keep the order in which they were found. */
+/** Formats the table for the client's users, with totals. Rows keep the order in which they were found. */
 export function tableOf(findings: readonly Finding[]): string {
   const count = (outcome: Finding["outcome"]) => findings.filter((each) => each.outcome === outcome).length;
   const cell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
@@ -36,8 +36,8 @@ export function tableOf(findings: readonly Finding[]): string {
 }
 
 /**
- * The client's table as docs/clients.md has it, beside what the findings make of it. With HOLDFAST_WRITE_CONFORMANCE=1 the
- * document is written first.
+ * Returns the client's table in docs/clients.md, and the table that the findings produce. With
+ * HOLDFAST_WRITE_CONFORMANCE=1 the document is updated first.
  */
 export async function documented(
   client: string,

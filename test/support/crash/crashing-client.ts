@@ -1,6 +1,6 @@
 /**
- * A client in a process of its own, to be killed at a step of its work. It says on stdout how far it has got; what it does is its
- * first argument, for the exec and in the sandbox of the second and third.
+ * A client in a separate process, to be killed at a step of its work. It prints its progress. Its arguments are the
+ * step, the sandbox's id, the exec's id and the command.
  */
 import { request } from "node:http";
 import { Holdfast } from "@holdfast/sdk";
@@ -9,7 +9,7 @@ const [, , step, sandboxId = "", id = "", command = ""] = process.argv;
 const say = (text: string) => process.stdout.write(`${text}\n`);
 const die = () => process.kill(process.pid, "SIGKILL");
 
-/** The request is out of the process, its answer not yet in. */
+/** Sends a request; at this point the response has not arrived. */
 function send(): void {
   const sent = request(`${process.env.HOLDFAST_URL}/v1/sandboxes/${sandboxId}/execs`, {
     method: "POST",

@@ -1,8 +1,8 @@
-/** The server that kills itself with SIGKILL at one moment in the life of a drive or of a mount. */
-import type { Change, Driver, Drives, Ports, SandboxRecord, Store } from "@holdfast/engine";
-import type { DrivePoint } from "./drive-crash.ts";
-import { replacing } from "./replacing.ts";
-import { serve } from "./wrapped-server.ts";
+/** A server that kills itself with SIGKILL at one point in the life of a drive or of a mount. */
+import type { Change, DriveDirectories, Driver, Ports, SandboxRecord, Store } from "@holdfast/engine";
+import { replacing, replacingCapability } from "../server/replacing.ts";
+import { serve } from "../server/wrapped-server.ts";
+import type { DrivePoint } from "./drive-crash-points.ts";
 
 const chosen = process.env.HOLDFAST_CRASH_AT;
 
@@ -14,10 +14,10 @@ type Points = [before: DrivePoint | null, after: DrivePoint | null];
 
 function pointsOf(change: Change, before: SandboxRecord | undefined): Points | null {
   if (change.kind === "drive.insert") return ["before the drive is stored", "when the drive is stored"];
-  if (change.kind === "drive.remove") return [null, "when it is stored that nothing is left"];
+  if (change.kind === "drive.remove") return [null, "when the drive's absence is stored"];
   if (change.kind === "drive.update")
     return change.record.phase === "ready"
-      ? [null, "when it is stored that the drive is made"]
+      ? [null, "when the drive's creation is stored"]
       : ["before the removal is stored", "when the removal is stored"];
   if (change.kind !== "sandbox.update" || before === undefined) return null;
   return pointsOfMounts(change.record, before);
@@ -27,12 +27,12 @@ function pointsOfMounts({ mounts, phase }: SandboxRecord, before: SandboxRecord)
   if (phase.name !== "running" || before.phase.name !== "running") return null;
   const [now, then] = [mounts[0]?.state ?? null, before.mounts[0]?.state ?? null];
   if (now === "wanted")
-    return then === null ? ["before the mount is stored", "when the mount is stored"] : TOLD;
+    return then === null ? ["before the mount is stored", "when the mount is stored"] : COMPLETED;
   if (now === "removing") return ["before the unmount is stored", "when the unmount is stored"];
-  return then === "removing" ? [null, "when it is stored that it is taken off"] : null;
+  return then === "removing" ? [null, "when the completed unmount is stored"] : null;
 }
 
-const TOLD: Points = ["before it is told of", "when it is told of"];
+const COMPLETED: Points = ["before the completed mount is stored", "when the completed mount is stored"];
 
 function dyingStore<S extends Store>(store: S): S {
   const last = new Map<string, SandboxRecord>();
@@ -56,23 +56,11 @@ function dyingStore<S extends Store>(store: S): S {
   } as Partial<S>);
 }
 
-const dyingDriver = (driver: Driver): Driver =>
-  replacing(driver, {
-    mount: async (...given) => {
-      await driver.mount(...given);
-      at("when it is mounted");
-    },
-    unmount: async (...given) => {
-      await driver.unmount(...given);
-      at("when it is taken off");
-    },
-  });
-
-const dyingDrives = (drives: Drives): Drives =>
+const dyingDrives = (drives: DriveDirectories): DriveDirectories =>
   replacing(drives, {
     make: async (...given) => {
       await drives.make(...given);
-      at("when the drive is made");
+      at("when the drive is created");
     },
     destroy: async (...given) => {
       await drives.destroy(...given);
@@ -80,9 +68,21 @@ const dyingDrives = (drives: Drives): Drives =>
     },
   });
 
+const dyingDriver = (driver: Driver): Driver =>
+  replacingCapability(driver, "drives", (support) => ({
+    directories: dyingDrives(support.directories),
+    mount: async (...given) => {
+      await support.mount(...given);
+      at("when it is mounted");
+    },
+    unmount: async (...given) => {
+      await support.unmount(...given);
+      at("when it is unmounted");
+    },
+  }));
+
 await serve((ports: Ports) => ({
   ...ports,
   store: dyingStore(ports.store),
   driver: dyingDriver(ports.driver),
-  drives: dyingDrives(ports.drives),
 }));

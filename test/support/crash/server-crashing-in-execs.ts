@@ -1,24 +1,24 @@
 /**
- * The server, built by its own main program, that kills itself with SIGKILL at one moment in the life of one exec. What it stores
- * and what it says to keepers passes through here; nothing else about it is different.
+ * The real server, except that it kills itself with SIGKILL at one point in the life of one exec. Its commits and its
+ * requests to keepers pass through wrappers in this file.
  */
 import { subscribe } from "node:diagnostics_channel";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Change, Driver, Link, Ports, Store } from "@holdfast/engine";
-import type { CrashPoint } from "./crash.ts";
-import { replacing } from "./replacing.ts";
-import { serve } from "./wrapped-server.ts";
+import { replacing } from "../server/replacing.ts";
+import { serve } from "../server/wrapped-server.ts";
+import type { CrashPoint } from "./exec-crash-points.ts";
 
 const { HOLDFAST_CRASH_AT: chosen, HOLDFAST_CRASH_EXEC: exec = "" } = process.env;
-/** What was sent is on its way by then, and its answer goes unheard. */
+/** Time after which the request has been sent but its response is not received. */
 const UNHEARD_MS = 100;
 
 function at(point: CrashPoint): void {
   if (point === chosen) process.kill(process.pid, "SIGKILL");
 }
 
-/** Asks, and dies before the answer is heard, or once it was. */
+/** Sends the request, and kills the server before or after the response is received. */
 async function asked<Answer>(
   sent: CrashPoint,
   heard: CrashPoint,
@@ -35,7 +35,7 @@ async function asked<Answer>(
 const POINTS_OF_CHANGES: Partial<Record<Change["kind"], [before: CrashPoint, after: CrashPoint]>> = {
   "exec.insert": ["before the exec is stored", "when the exec is stored"],
   "exec.end": ["before the end is stored", "when the end is stored"],
-  "exec.forget": ["before the forgetting is stored", "when the forgetting is stored"],
+  "exec.forget": ["before the exec's deletion is stored", "when the exec's deletion is stored"],
 };
 
 const concerns = (change: Change): boolean =>
@@ -61,12 +61,12 @@ const crashingLink = (link: Link): Link =>
     },
     readExec: (id, from, signal) => {
       const ask = () => link.readExec(id, from, signal);
-      return id === exec ? asked("when output was asked for", "when output was read", ask) : ask();
+      return id === exec ? asked("when output was requested", "when output was read", ask) : ask();
     },
     writeStdin: (id, chunk, signal) => {
       const ask = () => link.writeStdin(id, chunk, signal);
       return id === exec && chunk.offset > 0
-        ? asked("when stdin was sent", "when stdin was taken", ask)
+        ? asked("when stdin was sent", "when stdin was accepted", ask)
         : ask();
     },
     cancelExec: (id, signal) => {
@@ -78,17 +78,20 @@ const crashingLink = (link: Link): Link =>
     forgetExec: (...given) => {
       const ask = () => link.forgetExec(...given);
       return given[0] === exec
-        ? asked("when the forgetting was sent", "when the forgetting was answered", ask)
+        ? asked("when the forget request was sent", "when the forget request was answered", ask)
         : ask();
     },
     onExecEnd: (listener) =>
       link.onExecEnd((ended) => {
-        if (ended.id === exec) at("when the end was heard");
+        if (ended.id === exec) at("when the end was received");
         listener(ended);
       }),
   });
 
-/** Dies with a part of an answer's body written: of the call that started the exec, or of a stream of its output. */
+/**
+ * Kills the server after a part of a response's body was written: of the call that started the exec, or of a stream of
+ * its output.
+ */
 function crashInAnswers(): void {
   subscribe("http.server.response.created", (message) => {
     const { request, response } = message as { request: IncomingMessage; response: ServerResponse };
@@ -102,13 +105,13 @@ function crashInAnswers(): void {
     } as typeof write;
     response.end = function (this: ServerResponse, ...given: Parameters<typeof end>) {
       if (request.method === "POST" && String(given[0]).includes(`"id":"${exec}"`))
-        half(response, given[0], "in the middle of the answer");
+        half(response, given[0], "in the middle of the response");
       return end.apply(this, given);
     } as typeof end;
   });
 }
 
-/** The bytes go to the socket at once, as far as it takes them. */
+/** Writes half of a chunk, which goes to the socket at once, and kills the server. */
 function half(response: ServerResponse, chunk: unknown, point: CrashPoint): void {
   if (point !== chosen) return;
   const bytes = Buffer.from(chunk as string | Uint8Array);

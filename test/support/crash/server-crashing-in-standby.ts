@@ -1,19 +1,19 @@
-/** The server that kills itself with SIGKILL at one moment of a standby, a wake, a checkpoint or a fork. */
+/** A server that kills itself with SIGKILL at one point of a standby, a wake, a checkpoint or a fork. */
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Driver, Ports, SandboxRecord, Store } from "@holdfast/engine";
-import { replacing } from "./replacing.ts";
-import type { SleepPoint } from "./sleep-crash.ts";
-import { serve } from "./wrapped-server.ts";
+import { replacing, replacingCapability } from "../server/replacing.ts";
+import { serve } from "../server/wrapped-server.ts";
+import type { SleepPoint } from "./standby-crash-points.ts";
 
 const chosen = process.env.HOLDFAST_CRASH_AT;
-/** Long enough for criu to be at work, and shorter than it takes. */
+/** Long enough for CRIU to be working, and shorter than its work takes. */
 const AT_WORK_MS = 25;
 
 function at(point: SleepPoint): void {
   if (point === chosen) process.kill(process.pid, "SIGKILL");
 }
 
-/** Before and after the commit that makes a record say this. */
+/** Returns the points before and after the commit that stores this record. */
 function pointsOf(record: SandboxRecord, before: SandboxRecord | undefined): (SleepPoint | null)[] {
   const { phase, lease, instance, forkedFrom } = record;
   if (phase.name === "queued" && forkedFrom !== null)
@@ -25,16 +25,17 @@ function pointsOf(record: SandboxRecord, before: SandboxRecord | undefined): (Sl
   if (phase.name === "running" && before?.phase.name === "suspending")
     return ["before the checkpoint is stored", "when the checkpoint is stored"];
   if (phase.name === "suspending")
-    return ["before the suspending is stored", "when the suspending is stored"];
+    return ["before the suspension is stored", "when the suspension is stored"];
   if (phase.name === "standby" && before?.phase.name === "suspending")
     return ["before the standby is stored", "when the standby is stored"];
   if (phase.name === "standby" && lease.state === "none" && before?.phase.name === "standby")
     return ["when its processes are ended", "when their absence is stored"];
   if (phase.name === "waking" && !phase.consumed)
-    return ["before the waking is stored", "when the waking is stored"];
-  if (phase.name === "waking") return ["before the spending is stored", "when the spending is stored"];
+    return ["before the wake is stored", "when the wake is stored"];
+  if (phase.name === "waking")
+    return ["before the checkpoint is stored as spent", "when the checkpoint is stored as spent"];
   if (phase.name === "running" && before?.phase.name === "waking")
-    return ["before the waking up is stored", "when the waking up is stored"];
+    return ["before the completed wake is stored", "when the completed wake is stored"];
   return [];
 }
 
@@ -54,7 +55,7 @@ function dyingStore<S extends Store>(store: S): S {
   } as Partial<S>);
 }
 
-/** Asks, and dies while it is being done. */
+/** Starts the operation, and kills the server while it is in progress. */
 async function during<Answer>(point: SleepPoint, work: Promise<Answer>): Promise<Answer> {
   if (point === chosen) await Promise.race([sleep(AT_WORK_MS), work]);
   at(point);
@@ -63,23 +64,51 @@ async function during<Answer>(point: SleepPoint, work: Promise<Answer>): Promise
 
 let wasThawed = false;
 
-const dyingDriver = (driver: Driver): Driver =>
-  replacing(driver, {
+const dyingFreezer = (driver: Driver): Driver =>
+  replacingCapability(driver, "freezer", (freezer) => ({
     freeze: async (...given) => {
       at("before the freeze");
-      await driver.freeze(...given);
+      await freezer.freeze(...given);
       at("when it is frozen");
     },
+    thaw: async (...given) => {
+      at("before the thaw");
+      await freezer.thaw(...given);
+      wasThawed = true;
+      at("when it is thawed");
+    },
+  }));
+
+const dyingStandby = (driver: Driver): Driver =>
+  replacingCapability(driver, "standby", (standby) => ({
     checkpoint: async (...given) => {
-      const made = await during("while its memory is written", driver.checkpoint(...given));
+      const made = await during("while its memory is written", standby.checkpoint(...given));
       at("when its memory is written");
       return made;
     },
+    restore: async (...given) => {
+      const instance = await during("while its memory is restored", standby.restore(...given));
+      at("when its memory is restored");
+      return instance;
+    },
+    discard: async (...given) => {
+      // Only a discard after a thaw counts, because a starting server discards leftovers of earlier checkpoints too.
+      if (wasThawed) at("before its checkpoint is discarded");
+      return standby.discard(...given);
+    },
+  }));
+
+const dyingCheckpoints = (driver: Driver): Driver =>
+  replacingCapability(driver, "checkpoints", (checkpoints) => ({
     save: async (...given) => {
-      const made = await during("while it is copied", driver.save(...given));
+      const made = await during("while it is copied", checkpoints.save(...given));
       at("when it is copied");
       return made;
     },
+  }));
+
+const dyingDriver = (driver: Driver): Driver =>
+  replacing(dyingFreezer(dyingStandby(dyingCheckpoints(driver))), {
     launch: async (...given) => {
       if (given[0].fork === undefined) return driver.launch(...given);
       const instance = await during("while it is launched", driver.launch(...given));
@@ -90,26 +119,10 @@ const dyingDriver = (driver: Driver): Driver =>
       at("before its processes are ended");
       return driver.stop(...given);
     },
-    restore: async (...given) => {
-      const instance = await during("while its memory is restored", driver.restore(...given));
-      at("when its memory is restored");
-      return instance;
-    },
-    thaw: async (...given) => {
-      at("before the thaw");
-      await driver.thaw(...given);
-      wasThawed = true;
-      at("when it is thawed");
-    },
     connect: async (...given) => {
-      // Links are made at other times too; only one that follows a restore counts.
+      // Only a link that follows a restore counts.
       if (given[0].generation > 1) at("when its keeper is asked");
       return driver.connect(...given);
-    },
-    discard: async (...given) => {
-      // Also what is left of earlier ones is discarded, when a server starts.
-      if (wasThawed) at("before its checkpoint is discarded");
-      return driver.discard(...given);
     },
   });
 

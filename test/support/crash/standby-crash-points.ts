@@ -1,7 +1,7 @@
-/** The moments on the way into standby and out of it at which a server can be told to die. */
+/** Points of a suspension and of a wake at which a server can be made to kill itself. */
 export const INTO_STANDBY = [
-  "before the suspending is stored",
-  "when the suspending is stored",
+  "before the suspension is stored",
+  "when the suspension is stored",
   "before the freeze",
   "when it is frozen",
   "while its memory is written",
@@ -14,24 +14,24 @@ export const INTO_STANDBY = [
 ] as const;
 
 export const OUT_OF_STANDBY = [
-  "before the waking is stored",
-  "when the waking is stored",
+  "before the wake is stored",
+  "when the wake is stored",
   "while its memory is restored",
   "when its memory is restored",
-  "before the spending is stored",
-  "when the spending is stored",
+  "before the checkpoint is stored as spent",
+  "when the checkpoint is stored as spent",
   "before the thaw",
   "when it is thawed",
   "when its keeper is asked",
-  "before the waking up is stored",
-  "when the waking up is stored",
+  "before the completed wake is stored",
+  "when the completed wake is stored",
   "before its checkpoint is discarded",
 ] as const;
 
-/** The same for a checkpoint that is kept, of a sandbox that goes on. */
+/** Points of creating a named checkpoint of a sandbox that keeps running. */
 export const INTO_CHECKPOINT = [
-  "before the suspending is stored",
-  "when the suspending is stored",
+  "before the suspension is stored",
+  "when the suspension is stored",
   "before the freeze",
   "when it is frozen",
   "while it is copied",
@@ -42,7 +42,7 @@ export const INTO_CHECKPOINT = [
   "when the checkpoint is stored",
 ] as const;
 
-/** And for a sandbox that begins with one. */
+/** Points of creating a sandbox from a checkpoint. */
 export const INTO_FORK = [
   "before the fork is stored",
   "when the fork is stored",

@@ -1,14 +1,14 @@
 import type { Socket } from "node:net";
 import type { Random } from "./random.ts";
 
-/** What happens to bytes on their way in one direction. */
+/** The faults of one direction of a connection. */
 export interface Faults {
-  /** How long every piece is on its way, and up to how much longer. Order is kept. */
+  /** Delay of every piece, and the maximum random addition. The order is kept. */
   delayMs: number;
   jitterMs: number;
-  /** Read and never delivered, nor is the end: the other side sees nothing at all. */
+  /** Bytes are read and never delivered, nor is the end: the other side sees nothing at all. */
   halfOpen: boolean;
-  /** 0: nothing moves, and the sender's buffers fill. */
+  /** Maximum rate; 0 means that nothing moves, and the sender's buffers fill. */
   bytesPerSecond: number;
 }
 
@@ -20,18 +20,18 @@ export const NO_FAULTS: Readonly<Faults> = {
 };
 
 export interface Tally {
-  /** Read from the sender. */
+  /** Bytes read from the sender. */
   bytes: number;
-  /** Read and never delivered. */
+  /** Bytes read and never delivered. */
   swallowed: number;
 }
 
-/** What is on its way at most, before the sender is no longer read from. */
+/** Maximum bytes in flight; beyond it the pipe stops reading from the sender. */
 const QUEUE_BYTES = 262_144;
-/** A throttled direction moves in so many pieces a second. */
+/** Number of pieces per second in which a throttled direction moves. */
 const PIECES_PER_SECOND = 20;
 
-/** Bytes, or how the sender's side was over. */
+/** Bytes, or how the sender's side ended. */
 type Content = Buffer | "end" | "reset";
 
 interface Parcel {
@@ -41,14 +41,14 @@ interface Parcel {
 
 interface Hooks {
   onSilent(): void;
-  /** The receiver is gone, and the sender is not done. */
+  /** Called if the receiver is gone and the sender is not done. */
   onUndeliverable(): void;
   onOver(): void;
 }
 
 /**
- * One direction of one connection. Once a byte or the end was swallowed nothing is delivered any more, faults or no faults:
- * a stream with a hole in it is something that no network does.
+ * One direction of one connection. Once a byte or the end was swallowed, nothing is delivered any more, even after the
+ * faults end: no network produces a stream with a hole.
  */
 export class FaultPipe {
   readonly #from: Socket;
@@ -65,7 +65,7 @@ export class FaultPipe {
   #blocked = false;
   #ended = false;
   #dead = false;
-  /** Something was swallowed by a half-open fault: nobody at either end can be told anything of it any more. */
+  /** A half-open fault dropped bytes: nothing more may be delivered to either end. */
   silent = false;
 
   constructor(
@@ -91,7 +91,7 @@ export class FaultPipe {
     });
   }
 
-  /** The sender has ended, and nothing is on its way any more. */
+  /** Whether the sender has ended and nothing is in transit any more. */
   get over(): boolean {
     return this.#ended && this.#queue.length === 0;
   }
@@ -115,7 +115,7 @@ export class FaultPipe {
     this.#pump();
   }
 
-  /** The faults have changed. */
+  /** Called when the faults have changed. */
   refresh(): void {
     if (this.#faults().halfOpen && this.#queue.length > 0) this.fallSilent();
     this.#freeAt = 0;
@@ -155,7 +155,7 @@ export class FaultPipe {
     this.#hooks.onOver();
   }
 
-  /** As by a half-open fault, for good. */
+  /** Makes the pipe half-open permanently. */
   fallSilent(): void {
     if (this.silent) return;
     this.silent = true;
@@ -163,7 +163,7 @@ export class FaultPipe {
     this.#hooks.onSilent();
   }
 
-  /** Nothing more is delivered, and nobody is told. */
+  /** Drops everything from here on, without an end or a reset. */
   silence(): void {
     this.#dead = true;
     clearTimeout(this.#timer);
@@ -173,19 +173,19 @@ export class FaultPipe {
     this.#from.resume();
   }
 
-  /** Nothing more is delivered; the receiver is sent an end. */
+  /** Stops delivery; the receiver gets an end. */
   cut(): void {
     this.silence();
     this.#to.end();
   }
 
-  /** Nothing more is delivered; the receiver is sent a reset. */
+  /** Stops delivery; the receiver gets a reset. */
   reset(): void {
     this.silence();
     reset(this.#to);
   }
 
-  /** Nothing more is delivered; the sender is sent a reset. */
+  /** Stops delivery; the sender gets a reset. */
   bounce(): void {
     this.silence();
     reset(this.#from);
@@ -194,7 +194,7 @@ export class FaultPipe {
 
 const sizeOf = (content: Content): number => (typeof content === "string" ? 0 : content.length);
 
-/** Of a unix socket a plain close is all there is: who writes to it next is told EPIPE. */
+/** Unix sockets have no reset: a close makes the peer's next write fail with EPIPE. */
 function reset(socket: Socket): void {
   if (socket.remoteAddress === undefined) socket.destroy();
   else socket.resetAndDestroy();

@@ -5,15 +5,15 @@ import { join } from "node:path";
 import { FaultPipe, type Faults, NO_FAULTS, type Tally } from "./fault-pipe.ts";
 import { Random } from "./random.ts";
 
-/** `up` is towards the side that listens, `down` towards the one that connected. */
-export type Direction = "up" | "down";
-export type Directions = Direction | "both";
+/** `up` is towards the listening side, `down` towards the side that connected. */
+type Direction = "up" | "down";
+type Directions = Direction | "both";
 export type Place = { host: string; port: number } | { path: string };
 
 const directionsIn = (directions: Directions): Direction[] =>
   directions === "both" ? ["up", "down"] : [directions];
 
-/** How long sides that were sent an end have to send their own. */
+/** Time for a side that was sent an end to send its own. */
 const LINGER_MS = 2_000;
 
 interface Connection {
@@ -23,8 +23,8 @@ interface Connection {
 }
 
 /**
- * Stands between a client and what it connects to, over TCP or a unix socket, and does to the bytes what networks do. Faults
- * hold for the connections there are and for those to come, until they are changed; cuts and resets hit those there are.
+ * A proxy between a client and its target, over TCP or a unix socket, that simulates network faults. Faults apply to
+ * current and future connections until they are changed; cuts and resets apply to current ones.
  */
 export class FaultProxy implements AsyncDisposable {
   readonly random: Random;
@@ -47,7 +47,7 @@ export class FaultProxy implements AsyncDisposable {
     this.#afterClose = afterClose;
   }
 
-  /** On a free port of this machine, or at a path. */
+  /** Starts a proxy on a free port of this machine, or at a path. */
   static async start(
     target: Place,
     options: { at?: Place; seed?: number; afterClose?: () => void } = {},
@@ -58,14 +58,14 @@ export class FaultProxy implements AsyncDisposable {
     return proxy;
   }
 
-  /** In front of an HTTP server. */
+  /** Starts a proxy in front of an HTTP server. */
   static toUrl(url: string, seed = 1): Promise<FaultProxy> {
     return FaultProxy.start(placeOf(url), { seed });
   }
 
   /**
-   * In the keeper's place. Links that are up by then go past it: restart the server to have all of them here. Disposing puts
-   * the keeper's own socket back, unless the sandbox is gone.
+   * Starts a proxy in the keeper's place. Existing links bypass it, so restart the server to have all of them go
+   * through it. Disposing restores the keeper's own socket, unless the sandbox is gone.
    */
   static toKeeper(stateDir: string, sandboxId: string, seed = 1): Promise<FaultProxy> {
     const path = join(stateDir, "sandboxes", sandboxId, "control", "keeper.sock");
@@ -86,7 +86,7 @@ export class FaultProxy implements AsyncDisposable {
     return { ...this.#tallies, accepted: this.#accepted, open: this.#connections.size };
   }
 
-  /** What is behind the proxy has moved, as a server does that is started again. */
+  /** Redirects new connections to another target, such as a restarted server. */
   retarget(url: string): void {
     this.#target = placeOf(url);
   }
@@ -100,12 +100,12 @@ export class FaultProxy implements AsyncDisposable {
     }
   }
 
-  /** No more faults. What was swallowed stays swallowed. */
+  /** Ends all faults. Bytes that were swallowed stay lost. */
   heal(): void {
     this.set("both", NO_FAULTS);
   }
 
-  /** Ends connections in good order; a share of them by chance, or all. */
+  /** Ends connections in order: all, or a random share. */
   cut(directions: Directions = "both", share = 1): void {
     this.#hit(share, ({ client, target, pipes }) => {
       for (const direction of directionsIn(directions)) pipes[direction].cut();
@@ -115,7 +115,7 @@ export class FaultProxy implements AsyncDisposable {
     });
   }
 
-  /** Resets connections; a share of them by chance, or all. A side that isn't reset is left alone for ever. */
+  /** Resets connections: all, or a random share. A side that is not reset is never notified. */
   reset(directions: Directions = "both", share = 1): void {
     this.#hit(share, ({ pipes }) => {
       for (const pipe of Object.values(pipes)) pipe.fallSilent();
@@ -123,7 +123,7 @@ export class FaultProxy implements AsyncDisposable {
     });
   }
 
-  /** What has fallen silent stays so: no end and no reset ever comes from there. */
+  /** Silent connections stay silent: neither an end nor a reset is delivered. */
   #hit(share: number, fault: (connection: Connection) => void): void {
     for (const connection of [...this.#connections]) {
       const { up, down } = connection.pipes;
@@ -131,7 +131,7 @@ export class FaultProxy implements AsyncDisposable {
     }
   }
 
-  /** Whether newcomers are refused, as where nobody listens. */
+  /** Refuses new connections, as if no process listened. */
   async refuse(refused: boolean): Promise<void> {
     if (refused) this.#unlisten();
     else if (this.#server === null) await this.#listen();
@@ -151,7 +151,10 @@ export class FaultProxy implements AsyncDisposable {
     this.#server = server;
   }
 
-  /** Connections stay. Node removes a socket's file when it stops listening: put aside, it stays, and refuses. */
+  /**
+   * Stops listening; connections stay. Node removes a socket's file when it stops listening, so the file is moved away
+   * first; it stays, and refuses connections.
+   */
   #unlisten(): void {
     if (this.#server === null) return;
     if ("path" in this.#place) renameSync(this.#place.path, `${this.#place.path}.aside`);
@@ -171,7 +174,7 @@ export class FaultProxy implements AsyncDisposable {
         {
           onSilent: () => this.#silenceBoth(connection),
           onUndeliverable: () => {
-            // Word of it takes the way back, which may be one on which nothing gets through.
+            // The reset travels on the return path, which may be silent.
             const { pipes } = connection;
             if (!pipes[direction === "up" ? "down" : "up"].silent) pipes[direction].bounce();
           },
@@ -187,14 +190,14 @@ export class FaultProxy implements AsyncDisposable {
     client.resume();
   }
 
-  /** Where neither direction gets through, one that lost something is lost in both. */
+  /** If neither direction delivers anything, a connection that lost bytes in one is silent in both. */
   #silenceBoth({ pipes }: Connection): void {
     if (!this.#faults.up.halfOpen || !this.#faults.down.halfOpen) return;
     pipes.up.fallSilent();
     pipes.down.fallSilent();
   }
 
-  /** A connection is over when both sides have said so; what only one side knows of stays, as in a network. */
+  /** A connection is closed when both sides have closed it; a close known to one side only leaves it open, as in a network. */
   #settle(connection: Connection): void {
     const { client, target, pipes } = connection;
     if (!pipes.up.over || !pipes.down.over || !this.#connections.delete(connection)) return;

@@ -1,10 +1,10 @@
 import type { ClientOptions, Holdfast, Sandbox } from "@holdfast/sdk";
+import { TestServer } from "../server/test-server.ts";
 import { FaultProxy } from "./fault-proxy.ts";
-import { TestServer } from "./server.ts";
 
 /**
- * Numbers on a clock that runs some twenty times as fast, so that what takes minutes takes seconds. The keeper's own, 15 s for
- * a silent link, stay as they are.
+ * Numbers about twenty times shorter than the defaults, so that waits of minutes take seconds. The keeper's own limit of
+ * 15 s for a silent link is unchanged.
  */
 export const FAST = {
   heartbeatMs: 200,
@@ -17,7 +17,7 @@ export const FAST = {
   observeEveryMs: 1_000,
 };
 
-export interface WorldOptions {
+interface WorldOptions {
   boxes: number;
   seed: number;
   numbers?: Record<string, number>;
@@ -38,7 +38,7 @@ export class FaultyWorld implements AsyncDisposable {
     this.ids = ids;
   }
 
-  /** The server is started twice: its second life finds the proxies where the keepers were. */
+  /** Creates the world. The server is started twice: the second time it finds the proxies in place of the keepers. */
   static async make({ boxes, seed, numbers, memoryMb = 256 }: WorldOptions): Promise<FaultyWorld> {
     await using made = new AsyncDisposableStack();
     const server = made.use(await TestServer.start({ HOLDFAST_NUMBERS_JSON: JSON.stringify(numbers ?? {}) }));
@@ -61,7 +61,7 @@ export class FaultyWorld implements AsyncDisposable {
     return [this.http, ...this.keepers];
   }
 
-  /** By way of the proxy. */
+  /** A client that connects through the proxy. */
   client(options: ClientOptions = {}): Holdfast {
     return this.server.client({ url: this.http.url, ...options });
   }
@@ -78,7 +78,7 @@ export class FaultyWorld implements AsyncDisposable {
     for (const proxy of this.proxies) proxy.heal();
   }
 
-  /** The server first: it reaches its keepers through the proxies to the end. */
+  /** The server is stopped first, because it reaches its keepers through the proxies until its end. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       this.heal();

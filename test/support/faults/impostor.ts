@@ -1,6 +1,6 @@
 /**
- * A program for root inside that takes the place of the keeper's socket, and answers as a keeper would that has another
- * boot id: hello, ping, its list of execs (none) and a probe that says the truth. It notes each type that it was asked.
+ * A program, run as root in a sandbox, that replaces the keeper's socket and answers like a keeper with another boot
+ * id: hello, ping, an empty list of execs, and a true probe. It records the type of each request.
  */
 export const IMPOSTOR = `
 import os, socket, struct, sys, threading

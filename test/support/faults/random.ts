@@ -1,4 +1,4 @@
-/** Numbers in [0, 1) that are the same for the same seed, so that a run of faults can be had again. */
+/** Random numbers that are the same for the same seed, so that a run of faults can be repeated. */
 export class Random {
   readonly seed: number;
   #state: number;
@@ -8,7 +8,7 @@ export class Random {
     this.#state = this.seed;
   }
 
-  /** HOLDFAST_SEED, or a new one; tests print it. */
+  /** Uses HOLDFAST_SEED, or a new seed; tests print it. */
   static fromEnvironment(): Random {
     return new Random(Number(process.env.HOLDFAST_SEED ?? Math.floor(Math.random() * 2 ** 32)));
   }
@@ -22,12 +22,12 @@ export class Random {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** A whole number from `low` up to, not including, `high`. */
+  /** Returns an integer in [low, high). */
   between(low: number, high: number): number {
     return low + Math.floor(this.next() * (high - low));
   }
 
-  /** True in that share of all cases. */
+  /** Returns true with this probability. */
   chance(share: number): boolean {
     return this.next() < share;
   }

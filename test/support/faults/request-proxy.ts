@@ -3,14 +3,14 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 
 const REQUEST = /(?:GET|POST|PUT|PATCH|DELETE) \/\S* HTTP\/1\.1\r\n/g;
 
-/** Stands between a client and a server, writes down what is asked for, and breaks connections when it is told to. */
+/** A proxy between client and server that records requests and breaks connections on request. */
 export class RequestProxy implements AsyncDisposable {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   #target: { host: string; port: number };
-  /** Method and path of every request, in their order. */
+  /** Method and path of every request, in order. */
   readonly requests: string[] = [];
-  /** Called with each before it is passed on. */
+  /** Called with each request before it is passed on. */
   beforePassing: (request: string) => void = () => undefined;
 
   private constructor(url: string) {
@@ -49,7 +49,7 @@ export class RequestProxy implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** What is behind it has moved, as a server does that is started again. */
+  /** Redirects new connections to another target, such as a restarted server. */
   retarget(url: string): void {
     this.#target = placeOf(url);
   }
@@ -66,7 +66,7 @@ export class RequestProxy implements AsyncDisposable {
     return this.requests.filter((line) => pattern.test(line)).length;
   }
 
-  /** Every connection there is, both ends of it. New ones are taken. */
+  /** Breaks every current connection, at both ends. New ones are accepted. */
   cut(): void {
     for (const socket of this.#sockets) socket.destroy();
   }

@@ -1,24 +1,24 @@
 import type { Sandbox } from "@holdfast/sdk";
 import { expect, vi } from "vitest";
+import { keeperLinks } from "../server/observe.ts";
 import type { FaultyWorld } from "./faulty-world.ts";
-import { keeperLinks } from "./observe.ts";
 
 export const QUIET_EXECS = 24;
 
 interface Plan {
-  /** How long the exec of that number says nothing. */
+  /** How long the exec with this number prints nothing. */
   quietMs: (i: number) => number;
-  /** How long the callers wait for the answer to one request. */
+  /** How long callers wait for the response to one request. */
   timeoutMs: number;
-  /** What goes wrong meanwhile. */
+  /** Injects faults while the execs run. */
   faults: (world: FaultyWorld) => Promise<void>;
 }
 
-/** Says nothing; leaves a line each time it runs and one each time it ends. */
+/** A command that prints nothing, and appends a line to a file when it starts and when it ends. */
 const quiet = (i: number, ms: number) =>
   `echo ran >> /tmp/ran-${i}; sleep ${ms / 1_000}; echo ended >> /tmp/ran-${i}; exit ${i + 1}`;
 
-/** Each in its own way: waited for in one call, started and waited for, or followed by its stream. */
+/** Runs an exec in one of three ways, in turn: one waiting call, start and wait, or following the output stream. */
 async function exitCode(box: Sandbox, i: number, ms: number): Promise<number | null> {
   if (i % 3 === 0) return (await box.exec(quiet(i, ms))).exitCode;
   const run = await box.execs.start(quiet(i, ms));
@@ -27,7 +27,7 @@ async function exitCode(box: Sandbox, i: number, ms: number): Promise<number | n
   return run.info.exitCode;
 }
 
-/** Runs them while things go wrong, and expects that nobody could tell from their outcomes. */
+/** Runs the execs during the faults, and expects outcomes as if there were none. */
 export async function expectQuietExecsToEnd(world: FaultyWorld, plan: Plan): Promise<void> {
   const client = world.client({ timeoutMs: plan.timeoutMs });
   const boxes = await world.boxes(client);

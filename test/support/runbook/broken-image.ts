@@ -2,9 +2,9 @@ import { execFileSync } from "node:child_process";
 import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { CLI, type TestServer } from "./server.ts";
+import { CLI, type TestServer } from "../server/test-server.ts";
 
-/** Makes an image `broken` that could be imported, and whose files are gone since: no sandbox can be started from it. */
+/** Creates an image `broken` whose files were deleted after the import, so that no sandbox can be started from it. */
 export function importBroken(server: TestServer): void {
   const root = mkdtempSync(join(tmpdir(), "holdfast-root-"));
   try {

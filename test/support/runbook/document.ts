@@ -9,21 +9,21 @@ export interface Passage {
 }
 
 export interface Block {
-  /** Of its first command, in the document. */
+  /** Line number of the first command in the document. */
   line: number;
   text: string;
-  /** What it has to print, in words or, between slashes, as a pattern. */
+  /** Expected output: text, or a pattern between slashes. */
   expected: string[];
   exitCode: number;
 }
 
-export const RUNBOOK = fileURLToPath(new URL("../../docs/runbook.md", import.meta.url));
+export const RUNBOOK = fileURLToPath(new URL("../../../docs/runbook.md", import.meta.url));
 
 const NOTE = /^<!-- (scene: .+) -->$/;
 
 /**
- * Every block of shell commands, with what the comment above it says of the scene it belongs to and of what it prints. One
- * without such a comment is an error: no command is written down that nobody runs.
+ * Returns every block of shell commands, with the scene and the expected output from the comment above it. A block
+ * without such a comment is an error, because every command in the document is run.
  */
 export function passagesOf(document = readFileSync(RUNBOOK, "utf8")): Passage[] {
   const lines = document.split("\n");

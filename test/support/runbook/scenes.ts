@@ -1,4 +1,4 @@
-/** The states of a server that the runbook has sections about, made on a real one. */
+/** Sets up the server states that the runbook has sections about, on a real server. */
 import { once } from "node:events";
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
@@ -6,18 +6,18 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Holdfast } from "@holdfast/sdk";
 import { expect, vi } from "vitest";
-import { reboot } from "./reboot.ts";
-import { importBroken } from "./runbook-broken-image.ts";
-import { TestServer } from "./server.ts";
+import { reboot } from "../chaos/reboot.ts";
+import { TestServer } from "../server/test-server.ts";
+import { importBroken } from "./broken-image.ts";
 
-/** What the commands of a passage find. */
+/** The server and variables that the commands of a passage use. */
 export interface Scene extends AsyncDisposable {
   server: TestServer;
-  /** `SANDBOX`, `EXEC` and what else the runbook names. */
+  /** `SANDBOX`, `EXEC` and the other variables that the runbook uses. */
   env: Record<string, string>;
 }
 
-const CHECKOUT = fileURLToPath(new URL("../..", import.meta.url));
+const CHECKOUT = fileURLToPath(new URL("../../..", import.meta.url));
 const soon = { timeout: 30_000, interval: 100 };
 
 interface Setting {
@@ -26,7 +26,7 @@ interface Setting {
   prepare?: (server: TestServer, client: Holdfast) => Promise<Record<string, string> | undefined>;
 }
 
-/** A server of its own for each; what it was given to do is gone with it. */
+/** Creates a scene with its own server, which is removed with it. */
 const scene =
   ({ numbers = {}, settings = {}, prepare = async () => undefined }: Setting) =>
   async (): Promise<Scene> => {
@@ -41,7 +41,7 @@ const scene =
 
 const labels = { agent_type: "coder", task_id: "task-7" };
 
-/** Nothing is the matter, however full the host itself may be. */
+/** A healthy server, however full the host itself may be. */
 const calm = scene({
   numbers: { alertEveryMs: 100, alertForMs: 600_000 },
   prepare: async (_server, client) => {
@@ -52,14 +52,14 @@ const calm = scene({
   },
 });
 
-/** More sandboxes than somebody wanted to hear of, who can't be told. */
+/** More sandboxes than the alert threshold, and a webhook that cannot be reached. */
 const alert = scene({
   numbers: {
-    ...{ alertActive: 0, clearActive: 0, alertEveryMs: 100, alertForMs: 0, alertClearForMs: 0 },
+    ...{ alertActive: 1, clearActive: 0, alertEveryMs: 100, alertForMs: 0, alertClearForMs: 0 },
     ...{ pressureIdleMs: 0, deliveryBackoffMs: [0] },
   },
   settings: {
-    // Nobody listens there.
+    // No process listens on this port.
     HOLDFAST_WEBHOOK_URL: "http://127.0.0.1:9/alerts",
     HOLDFAST_WEBHOOK_SECRET: "only for this test",
   },
@@ -76,7 +76,7 @@ const alert = scene({
   },
 });
 
-/** A command that waits for somebody who never comes. */
+/** A command that waits forever for a writer of its FIFO. */
 const hung = scene({
   prepare: async (_server, client) => {
     const box = await client.sandboxes.create({ name: "box", labels });
@@ -85,9 +85,9 @@ const hung = scene({
   },
 });
 
-/** A keeper that somebody stopped; what heals it is put off, so that there is time to look. */
+/** A stopped keeper. Healing is delayed, so that the commands find the sandbox unresponsive. */
 const silent = scene({
-  numbers: { healAfterMs: 600_000 },
+  numbers: { healAfterMs: 600_000, observeEveryMs: 500, proofDeadlineMs: 4_000 },
   prepare: async (server, client) => {
     const box = await client.sandboxes.create({ name: "box", labels });
     process.kill(server.keeperPid(box.id), "SIGSTOP");
@@ -96,7 +96,7 @@ const silent = scene({
   },
 });
 
-/** Commands that don't come to their end in the time they are given. */
+/** Commands that do not end within their timeout. */
 const timeouts = scene({
   prepare: async (_server, client) => {
     const box = await client.sandboxes.create({ name: "box", labels });
@@ -110,7 +110,7 @@ const timeouts = scene({
   },
 });
 
-/** A disk with less room than is to stay free. */
+/** A disk with less free space than the reserve. */
 const full = scene({
   prepare: async (server, client) => {
     await client.sandboxes.create({ name: "box", labels });
@@ -122,7 +122,7 @@ const full = scene({
   },
 });
 
-/** Files that no record knows of, and that nothing takes away before it is asked to. */
+/** Files that no record owns, and that are not removed before a cleanup is requested. */
 const leak = scene({
   numbers: { orphanGraceMs: 1_500, orphanCheckEveryMs: 600_000 },
   prepare: async (server) => {
@@ -132,7 +132,7 @@ const leak = scene({
   },
 });
 
-/** An image that can't be started any more, and launches that are suspended because of it. */
+/** An image that can no longer be started, and launches that are suspended because of it. */
 const unlaunchable = scene({
   numbers: { launchFailuresMax: 2, launchesSuspendedMs: 4_000 },
   prepare: async (server, client) => {
@@ -152,7 +152,7 @@ const oneSandbox = async (_server: TestServer, client: Holdfast) => {
   return { SANDBOX: "box" };
 };
 
-/** A server that is there, so that no other can be. */
+/** A running server, which prevents the start of another. */
 const held = scene({ prepare: oneSandbox });
 
 function readLogs({ dir }: TestServer): string {
@@ -162,11 +162,11 @@ function readLogs({ dir }: TestServer): string {
     .join("");
 }
 
-/** The server is gone, and what it looked after is still there. */
+/** A killed server whose sandboxes are still running. */
 const dead = scene({
   prepare: async (server, client) => {
     const env = await oneSandbox(server, client);
-    // What is told is written behind it, and a busy machine takes its time.
+    // The log is written asynchronously, later on a busy machine.
     const written = () => readLogs(server).includes("sandbox proven");
     await vi.waitFor(() => expect(written()).toBe(true), soon);
     await server.kill("SIGKILL");
@@ -174,7 +174,7 @@ const dead = scene({
   },
 });
 
-/** In the end with another server than it began with, at the same place. */
+/** A server that is replaced by another one at the same address. */
 const upgrade = async (): Promise<Scene> => {
   const settings = { HOLDFAST_PORT: String(await freePort()) };
   const begun = await scene({ settings, prepare: oneSandbox })();

@@ -3,11 +3,11 @@ import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { delimiter, dirname, join } from "node:path";
-import { CLI, type TestServer } from "./server.ts";
+import { CLI, type TestServer } from "../server/test-server.ts";
 
 const LONGEST_MS = 60_000;
 
-/** Runs commands as someone on call types them: bash, curl and `holdfast`, with the few variables that the runbook names. */
+/** Runs commands as an operator types them: bash, curl and `holdfast`, with the few variables that the runbook uses. */
 export class Shell implements Disposable {
   readonly #home = mkdtempSync(join(tmpdir(), "holdfast-runbook-"));
   readonly #server: TestServer;
@@ -20,7 +20,7 @@ export class Shell implements Disposable {
     writeFileSync(join(this.#home, "holdfast"), holdfast, { mode: 0o755 });
   }
 
-  /** The first command that fails ends it, also in a pipe. */
+  /** Runs commands; the first that fails ends the run, also in a pipe. */
   async run(commands: string): Promise<{ code: number | null; output: string }> {
     const { PATH = "" } = process.env;
     const child = spawn("bash", ["-euo", "pipefail", "-c", commands], {

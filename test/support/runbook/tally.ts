@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import type { TestServer } from "./server.ts";
+import type { TestServer } from "../server/test-server.ts";
 
 interface Answer {
   status: number;
@@ -15,39 +15,39 @@ interface Answer {
 const GIVE_UP_MS = 60_000;
 
 /**
- * Creates and deletes by hand, and keeps its own books. A call that a dead server never answered is sent again to the next
- * one, a create under the same key: the books then know what became of it, whatever the server's counters say.
+ * Creates and deletes sandboxes and counts the results itself. A call that a dead server never answered is sent again
+ * to the next one, a create under the same key, so that its outcome is known independently of the server's counters.
  */
 export class Tally {
   readonly #server: TestServer;
   #keys = 0;
-  /** Every id that was ever given out, and those whose absence was reported. */
+  /** Every id that was ever returned, and those whose absence was reported. */
   readonly created = new Set<string>();
   readonly destroyed = new Set<string>();
-  /** Those that could not be started, as the caller was told. */
+  /** Sandboxes that could not be started, according to the responses. */
   readonly unlaunched = new Set<string>();
-  /** What was refused, by code: none of it counts. */
+  /** Number of refused creates, by error code; they count nowhere else. */
   readonly refused = new Map<string, number>();
 
   constructor(server: TestServer) {
     this.#server = server;
   }
 
-  /** The id, where there is a sandbox now. */
+  /** Creates a sandbox; returns its id if there is one now. */
   async create(body: object, { wait }: { wait: boolean }): Promise<string | null> {
     this.#keys += 1;
-    const { status, body: told } = await this.#call(`/v1/sandboxes?wait=${wait}`, {
+    const { status, body: answer } = await this.#call(`/v1/sandboxes?wait=${wait}`, {
       method: "POST",
       headers: { "content-type": "application/json", "idempotency-key": `tally-${this.#keys}` },
       body: JSON.stringify(body),
     });
-    if (status < 300 && told.id !== undefined) return this.#note(told.id);
-    const code = told.error?.code ?? "none";
-    const id = told.error?.sandboxId;
+    if (status < 300 && answer.id !== undefined) return this.#note(answer.id);
+    const code = answer.error?.code ?? "none";
+    const id = answer.error?.sandboxId;
     if (code === "launch_failed" && id !== undefined) this.unlaunched.add(this.#note(id));
-    // The name's holder, or what the key stands for: a sandbox that is, or was, there already.
+    // The error names the holder of the name, or the sandbox that was created under the key.
     else if (HOLDERS.has(code) && id !== undefined) this.#note(id);
-    else if (!REFUSALS.has(code)) throw new Error(`create: ${status} ${JSON.stringify(told)}`);
+    else if (!REFUSALS.has(code)) throw new Error(`create: ${status} ${JSON.stringify(answer)}`);
     this.refused.set(code, (this.refused.get(code) ?? 0) + 1);
     return null;
   }
@@ -57,7 +57,7 @@ export class Tally {
     return id;
   }
 
-  /** Resolves when its absence was reported, by whichever of the two APIs is asked. */
+  /** Deletes a sandbox through one of the two APIs; resolves when its absence was reported. */
   async destroy(id: string, api: "/api/sandbox" | "/v1/sandboxes"): Promise<void> {
     for (const end = Date.now() + GIVE_UP_MS; ; ) {
       const { status, body } = await this.#call(`${api}/${id}`, { method: "DELETE" });
@@ -69,7 +69,7 @@ export class Tally {
     this.destroyed.add(id);
   }
 
-  /** Until a living server has answered it. */
+  /** Repeats the request until a living server has answered it. */
   async #call(path: string, init: RequestInit): Promise<Answer> {
     for (const end = Date.now() + GIVE_UP_MS; ; ) {
       const answer = await this.#attempt(path, init);

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** Everything on this machine that belongs to sandboxes of one installation, looked for without the product's help. */
+/** Everything on this machine that belongs to sandboxes of one installation, found without the product's code. */
 export function leftovers(installation: string, stateDir: string): string[] {
   return [
     ...processes(installation),

@@ -1,8 +1,8 @@
-/** Processes of this machine, seen from outside, by the kernel's word alone. */
+/** Observes processes of this machine from outside, using only /proc. */
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** What each open descriptor of a process is. */
+/** The link targets of a process's open descriptors. */
 export const descriptors = (pid: number): string[] =>
   readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
     try {
@@ -12,24 +12,26 @@ export const descriptors = (pid: number): string[] =>
     }
   });
 
-/** The same, sorted, with nothing in it that differs between one socket and the next: to be compared over time. */
+/**
+ * Returns the same, sorted and without parts that differ from socket to socket, so that it can be compared over time.
+ */
 export const descriptorKinds = (pid: number): string[] =>
   descriptors(pid)
     .map((what) => what.replace(/:\[\d+\]$/, ""))
     .sort();
 
-/** Connections that a keeper has: its sockets but for the one it listens on. */
+/** Returns the number of a keeper's connections: its sockets except the listening one. */
 export const keeperLinks = (keeperPid: number): number =>
   descriptors(keeperPid).filter((what) => what.startsWith("socket:")).length - 1;
 
-/** Resident memory now. */
+/** Returns the current resident memory. */
 export function residentBytes(pid: number): number {
   const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
   if (kilobytes === undefined) throw new Error(`process ${pid} has no resident memory`);
   return Number(kilobytes) * 1_024;
 }
 
-/** The command lines of all that lives in a keeper's pid namespace, itself left out; the dead that nobody waited for too. */
+/** Command lines of the processes in a keeper's pid namespace, zombies included, the keeper excluded. */
 export function processesBeside(keeperPid: number): string[] {
   const home = readlinkSync(`/proc/${keeperPid}/ns/pid`);
   return readdirSync("/proc")
@@ -44,7 +46,7 @@ export function processesBeside(keeperPid: number): string[] {
     });
 }
 
-/** What is seen once it has not changed for a while. */
+/** Observes until the result has not changed for `quietMs`. */
 export async function atRest<Seen>(
   look: () => Seen,
   { quietMs, withinMs = 60_000 }: { quietMs: number; withinMs?: number },

@@ -1,34 +1,40 @@
-/** The server, under which what comes out of a checkpoint is broken before anybody can use it. */
+/** A server on which every restored instance is broken before it can be used. */
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import type { Driver, Instance, Ports } from "@holdfast/engine";
-import { replacing } from "./replacing.ts";
+import { replacingCapability } from "./replacing.ts";
 import { serve } from "./wrapped-server.ts";
 
-export type Breakage = "root" | "keeper" | "none";
+type Breakage = "root" | "keeper" | "none";
 
 const breakage = process.env.HOLDFAST_BREAK_WAKES as Breakage | undefined;
 const { HOLDFAST_DIR: dir = "" } = process.env;
 
-/** What was restored and is about to run for the first time. */
+/** The restored instance before its first thaw. */
 const fresh = new Map<string, Instance>();
 
-/** A root is taken before anything runs; a keeper is stopped as soon as it does, since what wakes it lets it go on. */
-const breaking = (driver: Driver): Driver =>
-  replacing(driver, {
+/** Unmounts the root of a restored instance before anything in it runs. */
+const breakingRestore = (driver: Driver): Driver =>
+  replacingCapability(driver, "standby", (standby) => ({
     restore: async (...given) => {
-      const instance = await driver.restore(...given);
+      const instance = await standby.restore(...given);
       const { sandboxId } = instance;
       if (breakage === "root") execFileSync("umount", ["-l", join(dir, "sandboxes", sandboxId, "root")]);
       fresh.set(sandboxId, instance);
       return instance;
     },
+  }));
+
+/** Stops the keeper of a restored instance right after the thaw, because the thaw would continue it. */
+const breakingThaw = (driver: Driver): Driver =>
+  replacingCapability(driver, "freezer", (freezer) => ({
     thaw: async (id, signal) => {
-      await driver.thaw(id, signal);
+      await freezer.thaw(id, signal);
       const instance = fresh.get(id);
       fresh.delete(id);
-      if (breakage === "keeper" && instance !== undefined) process.kill(instance.pid, "SIGSTOP");
+      if (breakage === "keeper" && instance !== undefined)
+        process.kill(driver.describe(instance.identity).pid, "SIGSTOP");
     },
-  });
+  }));
 
-await serve((ports: Ports) => ({ ...ports, driver: breaking(ports.driver) }));
+await serve((ports: Ports) => ({ ...ports, driver: breakingThaw(breakingRestore(ports.driver)) }));

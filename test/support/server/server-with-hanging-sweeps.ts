@@ -1,4 +1,4 @@
-/** The server whose cleaning hangs for as long as a file of this name is in its state directory. */
+/** A server whose cleanup hangs for as long as a file of this name is in its state directory. */
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";

@@ -5,22 +5,23 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type ClientOptions, Holdfast } from "@holdfast/sdk";
+import { recordInstallation } from "../../setup/run.ts";
 import { leftovers } from "./leftovers.ts";
 
-const REPO = fileURLToPath(new URL("../..", import.meta.url));
-export const MAIN = join(REPO, "packages/server/src/main.ts");
+const REPO = fileURLToPath(new URL("../../..", import.meta.url));
+export const MAIN = join(REPO, "packages/daemon/src/main.ts");
 export const CLI = join(REPO, "packages/cli/bin/holdfast.mjs");
 
-export interface ServerPlace {
-  /** The state directory, made where it is missing; a temporary one of its own where absent. */
+interface ServerPlace {
+  /** The state directory, created if missing. Default: a temporary directory. */
   dir?: string;
-  /** Is given all that the server prints. */
+  /** Receives everything that the server prints. */
   onOutput?: (text: string) => void;
 }
 
 const ENDED_MS = 2_000;
 
-/** A real server in a process of its own, over a state directory of its own, that can be killed and started again. */
+/** A real server in a separate process, with its own state directory, that can be killed and started again. */
 export class TestServer implements AsyncDisposable {
   readonly dir: string;
   readonly #env: NodeJS.ProcessEnv;
@@ -62,7 +63,7 @@ export class TestServer implements AsyncDisposable {
     return this.#output;
   }
 
-  /** Another main program, or another environment, holds for this one start. */
+  /** `main` and `env` apply to this start only. */
   async start(given: { main?: string; env?: NodeJS.ProcessEnv } = {}): Promise<void> {
     const env = { ...this.env, ...given.env };
     const child = spawn(process.execPath, [given.main ?? MAIN], { env, stdio: ["ignore", "pipe", "pipe"] });
@@ -84,13 +85,14 @@ export class TestServer implements AsyncDisposable {
 
   async #isReady(): Promise<boolean> {
     try {
-      const told = readFileSync(join(this.dir, "server.json"), "utf8");
-      const { url, pid } = JSON.parse(told) as { url: string; pid: number };
-      // That of a killed server stays until the next one serves.
+      const text = readFileSync(join(this.dir, "server.json"), "utf8");
+      const { url, pid } = JSON.parse(text) as { url: string; pid: number };
+      // The file of a killed server stays until the next server is ready, so its pid is checked.
       if (pid !== this.pid) return false;
       this.url = url;
       const answer = await fetch(`${this.url}/readyz`);
       const health = (await answer.json()) as { installation: string };
+      if (this.installation !== health.installation) recordInstallation(health.installation);
       this.installation = health.installation;
       return answer.ok;
     } catch {
@@ -113,7 +115,7 @@ export class TestServer implements AsyncDisposable {
     });
   }
 
-  /** What the driver recorded of an instance: the pid of its keeper. */
+  /** The keeper's pid, as recorded by the driver. */
   keeperPid(sandboxId: string): number {
     const text = readFileSync(join(this.dir, "sandboxes", sandboxId, "instance.json"), "utf8");
     return (JSON.parse(text) as { pid: number }).pid;
@@ -129,7 +131,7 @@ export class TestServer implements AsyncDisposable {
     return code;
   }
 
-  /** Waits for the end of a server that is going to be killed, or to kill itself; by which signal it was. */
+  /** Waits for the end of a server that is killed or kills itself; returns the signal. */
   async died(): Promise<NodeJS.Signals | null> {
     const child = this.#process;
     if (child === null) throw new Error("there is no server");
@@ -141,14 +143,14 @@ export class TestServer implements AsyncDisposable {
     return leftovers(this.installation, this.dir);
   }
 
-  /** What ends with the server takes the moment that the kernel takes for it. */
+  /** Returns leftovers after a grace period, because the kernel ends the server's helpers shortly after the server. */
   async #leftInTheEnd(): Promise<string[]> {
     for (const end = Date.now() + ENDED_MS; this.leftovers().length > 0 && Date.now() < end; )
       await new Promise((resolve) => setTimeout(resolve, 10));
     return this.leftovers();
   }
 
-  /** Deletes every sandbox and drive, stops the server and fails where anything is left. A dead server's sandboxes need a live one. */
+  /** Deletes all sandboxes and drives, stops the server and fails if anything is left. A killed server is started again for that. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       if (this.#process?.signalCode && this.leftovers().length > 0) await this.start();

@@ -1,6 +1,6 @@
+import { type Config, readConfig } from "@holdfast/daemon";
+import { startServer } from "@holdfast/daemon/main";
 import type { Log, Ports } from "@holdfast/engine";
-import { type Config, readConfig } from "@holdfast/server";
-import { startServer } from "@holdfast/server/main";
 
 const silent: Log = {
   debug: () => undefined,
@@ -10,7 +10,7 @@ const silent: Log = {
   child: () => silent,
 };
 
-/** The server, built by its own main program, with what its engine meets of the world wrapped. Says how it is configured. */
+/** Starts the server of the main program with wrapped ports; returns its configuration. */
 export const serve = async (wrap: (ports: Ports) => Ports = (ports) => ports): Promise<Config> => {
   const config = readConfig(process.env, { uid: process.getuid?.() ?? 0, isTerminal: false });
   const server = await startServer(config, silent, wrap);

@@ -3,7 +3,7 @@ import { type Browser, chromium } from "playwright-core";
 
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** The host's own Chromium, that asks nobody but the pages it is told to go to. */
+/** Starts the host's Chromium, without background requests of its own. */
 export function openBrowser(): Promise<Browser> {
   const executablePath = PLACES.find((path) => existsSync(path));
   if (executablePath === undefined)

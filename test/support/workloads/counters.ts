@@ -1,7 +1,10 @@
 import type { Sandbox } from "@holdfast/sdk";
 import { expect, vi } from "vitest";
 
-/** Programs that hold a number in memory and write each one down: a gap or a repetition is memory that doesn't fit the files. */
+/**
+ * Programs that count in memory and write each number to a file: a gap or a repetition shows that memory and files do
+ * not match.
+ */
 const PROGRAMS = {
   python: [
     "/usr/bin/python3",
@@ -19,7 +22,7 @@ type Program = keyof typeof PROGRAMS;
 
 const soon = { timeout: 30_000, interval: 50 };
 
-/** Counts that were written so far. */
+/** Returns the numbers written so far. */
 async function written(box: Sandbox, program: Program): Promise<number[]> {
   const text = await box.files.readText(`/home/user/${program}`).catch(() => "");
   return text.split("\n").slice(0, -1).map(Number);
@@ -43,7 +46,7 @@ export class Counters {
     return counters;
   }
 
-  /** Each has counted on since it was asked for, and has left out and repeated nothing. */
+  /** Checks that each program has continued counting since the last call, without a gap or a repetition. */
   async goOn(box: Sandbox): Promise<void> {
     for (const program of this.#programs) {
       const before = (await written(box, program)).length;

@@ -1,10 +1,10 @@
-/** A kilobyte each, with its own number at its head, so that a missing, repeated or changed byte is noticed wherever it is. */
+/** Length of a line. Each begins with its number, so that a missing, repeated or changed byte is noticed anywhere. */
 const LINE_BYTES = 1_024;
 const NUMBER_DIGITS = 15;
 const FILLING = Buffer.from(` ${"x".repeat(LINE_BYTES - NUMBER_DIGITS - 2)}\n`);
 const NEWLINE = 10;
 
-/** Prints that many of them as fast as it can. */
+/** A command that prints this many lines as fast as it can. */
 export const printer = (lines: number): string[] => [
   "/usr/bin/python3",
   "-c",
@@ -14,17 +14,17 @@ for i in range(0, ${lines}, 64):
     os.write(1, b"".join(b"%0${NUMBER_DIGITS}d" % j + filling for j in range(i, min(i + 64, ${lines}))))`,
 ];
 
-/** Reads them from anywhere on, and says what it read. Throws where a line doesn't follow the one before it. */
+/** Reads numbered lines from any position on. Throws if a line does not follow the one before it. */
 export class LineReader {
-  /** The number of the last whole line. */
+  /** The number of the last complete line. */
   last = -1;
   bytes = 0;
-  /** How often it was told that something is missing. */
+  /** Number of reported gaps. */
   gaps = 0;
   #rest: Buffer = Buffer.alloc(0);
   #inSync = true;
 
-  /** What comes next begins anywhere in a line. */
+  /** Reports a gap: the next bytes may begin in the middle of a line. */
   gap(): void {
     this.gaps += 1;
     this.#rest = Buffer.alloc(0);

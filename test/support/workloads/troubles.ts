@@ -1,4 +1,4 @@
-/** Small programs that get into trouble on purpose, built on the host and run in sandboxes. */
+/** Small programs that cause problems on purpose, built on the host and run in sandboxes. */
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -6,7 +6,7 @@ import { join } from "node:path";
 import type { Sandbox } from "@holdfast/sdk";
 
 const SOURCES = {
-  /** Two threads that each hold what the other wants. */
+  /** Two threads that each hold a lock that the other one waits for. */
   deadlock: `
     #include <pthread.h>
     #include <unistd.h>
@@ -25,7 +25,7 @@ const SOURCES = {
       pthread_mutex_lock(&two);
       return 0;
     }`,
-  /** Takes four megabytes every tenth of a second, and uses them. */
+  /** Allocates and uses four megabytes every tenth of a second. */
   leak: `
     #include <stdlib.h>
     #include <string.h>
@@ -36,14 +36,14 @@ const SOURCES = {
         usleep(100000);
       }
     }`,
-  /** Takes all the memory there is, at once. */
+  /** Allocates all available memory at once. */
   glutton: `
     #include <stdlib.h>
     #include <string.h>
     int main(void) {
       for (;;) memset(malloc(8 << 20), 1, 8 << 20);
     }`,
-  /** Starts children that end at once, and never asks how. */
+  /** Starts children that end at once, and never reaps them. */
   zombies: `
     #include <unistd.h>
     int main(void) {
@@ -54,7 +54,7 @@ const SOURCES = {
 
 export type Trouble = keyof typeof SOURCES;
 
-/** Puts one of them into a sandbox, and says where it is. */
+/** Copies one of the programs into a sandbox, and returns its path. */
 export async function bring(box: Sandbox, trouble: Trouble): Promise<string> {
   const dir = mkdtempSync(join(tmpdir(), "holdfast-trouble-"));
   try {

@@ -3,9 +3,9 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Sandbox } from "@holdfast/sdk";
 
-const MODULES = join(import.meta.dirname, "..", "..", "node_modules");
+const MODULES = join(import.meta.dirname, "..", "..", "..", "node_modules");
 
-/** A package and all that it needs, as far as it is installed here. */
+/** Returns a package and all its dependencies, as far as they are installed here. */
 function closureOf(name: string, found = new Set<string>()): Set<string> {
   const manifest = join(MODULES, name, "package.json");
   if (found.has(name) || !existsSync(manifest)) return found;
@@ -27,7 +27,9 @@ if (import.meta.hot) import.meta.hot.accept("./greeting.js", (next) => show(next
 export const greetingFile = "/home/user/app/greeting.js";
 export const greeting = (text: string): string => `export const greeting = ${JSON.stringify(text)};\n`;
 
-/** Puts Vite, a Node that runs it, and a small project into a sandbox. The dev server is started by what is returned. */
+/**
+ * Copies Vite, a Node that runs it, and a small project into a sandbox. Returns the command that starts the dev server.
+ */
 export async function putViteProject(box: Sandbox, port: number): Promise<string> {
   const archive = spawn("tar", ["-C", MODULES, "-chf", "-", ...closureOf("vite"), "node/bin/node"], {
     stdio: ["ignore", "pipe", "inherit"],

@@ -4,18 +4,18 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 
 export interface Received {
-  /** Of the delivery, by its header. */
+  /** The delivery's id, from its header. */
   id: string;
   type: "alert.fired" | "alert.cleared";
   alert: { id: string; key: string; kind: string; state: string; severity: string; message: string };
-  /** Null: it was never answered. */
+  /** Null if the receiver never responded. */
   status: number | null;
 }
 
-/** What to answer: a status, or nothing at all. */
+/** Chooses the response: a status, or null for none. */
 type Answer = (message: Received) => number | null;
 
-/** Somebody who is told of alerts: a real server on loopback that checks every signature, as docs/operating.md says how. */
+/** A webhook receiver on loopback that verifies every signature as docs/operating.md describes. */
 export class WebhookReceiver implements AsyncDisposable {
   readonly #server: Server;
   readonly secret = "a secret between the two of us";
@@ -38,7 +38,7 @@ export class WebhookReceiver implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}/alerts`;
   }
 
-  /** What a server needs in order to find it. */
+  /** The server's settings for this receiver. */
   get env(): NodeJS.ProcessEnv {
     return { HOLDFAST_WEBHOOK_URL: this.url, HOLDFAST_WEBHOOK_SECRET: this.secret };
   }
@@ -71,7 +71,7 @@ export class WebhookReceiver implements AsyncDisposable {
     return this.received.filter(({ alert }) => alert.key === key);
   }
 
-  /** What was taken, in its order. */
+  /** The types of accepted messages, in order. */
   taken(key: string): string[] {
     return this.about(key)
       .filter(({ status }) => status !== null && status < 300)

@@ -1,11 +1,11 @@
 import { Type } from "@fastify/type-provider-typebox";
-import type { RouteContext } from "../../context.ts";
+import type { RouteContext } from "@holdfast/server/adapter";
+import type { StreamLinks } from "./executions/stream-links.ts";
 import type { LostAnswers } from "./lost-answers.ts";
-import type { SandboxViews } from "./sandbox-views.ts";
-import type { StreamLinks } from "./stream-links.ts";
+import type { SandboxViews } from "./sandboxes/sandbox-views.ts";
 
-/** What all routes of this client share besides what every route is given. */
-export interface Parts extends RouteContext {
+/** The dependencies and state that the routes of this adapter share, in addition to the server's route context. */
+export interface AdapterContext extends RouteContext {
   links: StreamLinks;
   lost: LostAnswers;
   views: SandboxViews;
@@ -17,8 +17,8 @@ export const InSandbox = Type.Object({
   id: Type.String({ minLength: 1, maxLength: 64 }),
 });
 
-/** Which organization asks. */
+/** The query parameter that names the caller's organization. */
 export const OrgQuery = { orgId: Type.Optional(Type.String({ maxLength: 256 })) };
 
-/** Every success but a pause. */
+/** Builds the body of a successful response. Only the response to a pause has another form. */
 export const succeeded = <Data>(data: Data) => ({ success: true as const, data });

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { detailsOf, detailsToLabels } from "./details.ts";
 import { durationIn, durationMs, durationText } from "./durations.ts";
-import { inWorkspace } from "./paths.ts";
-import { coresIn, megabytesIn } from "./quantities.ts";
+import { inWorkspace } from "./files/paths.ts";
+import { detailsOf, detailsToLabels } from "./sandboxes/details.ts";
+import { coresIn, megabytesIn } from "./sandboxes/quantities.ts";
 
 describe("durations", () => {
   it.each([
@@ -17,7 +17,7 @@ describe("durations", () => {
     ["0s", 0],
   ])("%s is %d ms", (text, ms) => expect(durationMs(text)).toBe(ms));
 
-  it.each(["", "5", "5 m", "m", "-5m", "1h-30m", "5M", "1e3s"])("%j is none", (text) => {
+  it.each(["", "5", "5 m", "m", "-5m", "1h-30m", "5M", "1e3s"])("%j is not a duration", (text) => {
     expect(durationMs(text)).toBeNull();
     expect(() => durationIn("body/timeout", text)).toThrow("body/timeout");
   });
@@ -27,7 +27,7 @@ describe("durations", () => {
     [90_000, "90s"],
     [600_000, "10m"],
     [86_400_000, "24h"],
-  ])("%d ms is told as %s, and means the same again", (ms, text) => {
+  ])("%d ms is formatted as %s, and parses back to the same value", (ms, text) => {
     expect(durationText(ms)).toBe(text);
     expect(durationMs(text)).toBe(ms);
   });
@@ -42,7 +42,7 @@ describe("quantities", () => {
     ["1048576", 1],
     ["500k", 1],
   ])("%s is %d MiB", (text, mb) => expect(megabytesIn("body", text)).toBe(mb));
-  it.each(["", "Mi", "1 Gi", "1gb", "-1Gi", "1i"])("%j is no amount of memory", (text) =>
+  it.each(["", "Mi", "1 Gi", "1gb", "-1Gi", "1i"])("%j is not an amount of memory", (text) =>
     expect(() => megabytesIn("body/resources/memory", text)).toThrow("body/resources/memory"),
   );
   it.each([
@@ -50,7 +50,7 @@ describe("quantities", () => {
     ["2", 2],
     ["0.25", 0.25],
   ])("%s is %d cores", (text, cores) => expect(coresIn("body", text)).toBe(cores));
-  it.each(["", "m", "2Gi", "-1"])("%j is no number of cores", (text) =>
+  it.each(["", "m", "2Gi", "-1"])("%j is not a number of cores", (text) =>
     expect(() => coresIn("body/resources/cpu", text)).toThrow("body/resources/cpu"),
   );
 });
@@ -64,13 +64,13 @@ describe("paths", () => {
     [".", "/home/user"],
   ])("%s is %s", (path, absolute) => expect(inWorkspace(path)).toBe(absolute));
 
-  it("one with .. is left for the engine to refuse", () => {
+  it("paths with .. are left for the engine to refuse", () => {
     expect(inWorkspace("../etc/passwd")).toBe("/home/user/../etc/passwd");
   });
 });
 
 describe("details", () => {
-  it("come back from labels as they were, whatever they hold", () => {
+  it("survive the round trip through labels, whatever they contain", () => {
     const details = {
       description: "ü".repeat(300),
       metadata: { "any key, at all": [1, { two: null }], emoji: "🙂\n" },
@@ -81,11 +81,11 @@ describe("details", () => {
     expect(detailsOf(labels)).toEqual(details);
   });
 
-  it("that are more than labels hold are refused", () => {
-    expect(() => detailsToLabels({ description: "x".repeat(20_000) })).toThrow("can be kept");
+  it("exceeding the size of labels are refused", () => {
+    expect(() => detailsToLabels({ description: "x".repeat(20_000) })).toThrow("exceed the limit");
   });
 
-  it("that somebody else wrote are nothing", () => {
+  it("written by another client are ignored", () => {
     for (const text of ["{", "null", "7"]) expect(detailsOf({ "agentuity/details-00": text })).toEqual({});
   });
 });

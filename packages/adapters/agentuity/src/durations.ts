@@ -4,7 +4,7 @@ const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1_000, m: 60_000, h:
 const PART = /(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)/g;
 const WHOLE = new RegExp(`^(?:${PART.source})+$`);
 
-/** `250ms`, `30s`, `1h30m`, and `0`, in milliseconds; null where it is none of these. */
+/** Parses `250ms`, `30s`, `1h30m` or `0` to milliseconds; null if malformed. */
 export function durationMs(text: string): number | null {
   const trimmed = text.trim();
   if (trimmed === "0") return 0;
@@ -15,7 +15,7 @@ export function durationMs(text: string): number | null {
   );
 }
 
-/** One that a request has to make sense of. */
+/** Parses the duration in a field of a request; throws if it is malformed. `where` names the field in the error. */
 export function durationIn(where: string, text: string): number {
   const ms = durationMs(text);
   if (ms !== null) return ms;
@@ -24,7 +24,7 @@ export function durationIn(where: string, text: string): number {
   });
 }
 
-/** As the client writes them: in the largest unit that leaves no rest. */
+/** Formats a duration as the client does: in the largest unit without a remainder. */
 export function durationText(ms: number): string {
   const [unit, size] = Object.entries(UNITS)
     .filter(([name]) => name !== "d")

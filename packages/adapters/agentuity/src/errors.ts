@@ -1,28 +1,31 @@
 import type { ErrorCode } from "@holdfast/contract";
-import type { WireError } from "../../errors.ts";
-import type { Dialect } from "../dialect.ts";
+import type { Dialect, WireError } from "@holdfast/server/adapter";
 
-/** The client's own words; of everything else it is told ours, in capitals. */
+/** The client's own error codes; every other Holdfast code is sent in capitals. */
 const CODES: Readonly<Partial<Record<ErrorCode, string>>> = {
   sandbox_not_found: "SANDBOX_NOT_FOUND",
   sandbox_gone: "SANDBOX_TERMINATED",
   sandbox_failed: "SANDBOX_TERMINATED",
   too_many_execs: "SANDBOX_BUSY",
+  sandbox_busy: "SANDBOX_BUSY",
   exec_not_found: "EXECUTION_NOT_FOUND",
 };
 
-/** What the client repeats by itself for half a minute, whatever it was asked for. */
+/** Statuses after which the client repeats any request by itself, for up to half a minute. */
 const REPEATED: readonly number[] = [502, 503];
 const NOT_REPEATED = 504;
 
-/** Nothing that may have begun is told in a way that has the client begin it again. */
+/**
+ * Returns the HTTP status of an error. If the operation may have started, the status is never one after which the
+ * client repeats the request.
+ */
 function errorStatus({ status, body }: WireError): number {
   return REPEATED.includes(status) && body.error.dispatched !== "no" ? NOT_REPEATED : status;
 }
 
 /**
- * How the Agentuity client is told of errors. Of most it shows its user the status and `message` and nothing else: our code
- * and the request's id stand in that text too.
+ * Converts errors to the format of the Agentuity client. The client shows its user mostly the status and `message`, so
+ * `message` includes Holdfast's code and the request id.
  */
 export const AGENTUITY: Dialect = {
   keyHeader: "authorization",
@@ -41,8 +44,8 @@ export const AGENTUITY: Dialect = {
 };
 
 /**
- * For commands. The client says of every conflict that the sandbox is busy with another command, which is not so here: it is
- * told of one by another status, and shows the reason.
+ * Error format for the routes that start commands. The client reports every 409 as "busy with another command", which
+ * is wrong here, so conflicts get another status and the client shows their message.
  */
 export const AGENTUITY_EXECUTE: Dialect = {
   ...AGENTUITY,

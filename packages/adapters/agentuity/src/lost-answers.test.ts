@@ -1,12 +1,12 @@
 import { once } from "node:events";
 import { createServer, type ServerResponse } from "node:http";
 import { type AddressInfo, connect, type Socket } from "node:net";
+import { Callers } from "@holdfast/server/adapter";
+import { until } from "@holdfast/server/testing";
 import { afterEach, expect, test } from "vitest";
-import { Callers } from "../../callers.ts";
-import { until } from "../../testing/double.ts";
 import { LostAnswers } from "./lost-answers.ts";
 
-/** Requests that are asked for an id, over real connections, and answered when the test says so. */
+/** A request over a real connection that asks for an id and is answered when the test decides. */
 interface Asked {
   id: string | null;
   left: boolean;
@@ -42,7 +42,7 @@ async function bench(lost: LostAnswers) {
       server.close();
     },
   });
-  /** Sends it, and returns once it has arrived. */
+  /** Sends the request, and returns once it has arrived. */
   const ask = async (path: string): Promise<{ client: Socket; one: Asked }> => {
     const count = asked.length;
     const client = connect(port, "127.0.0.1").on("error", () => {});
@@ -67,7 +67,7 @@ async function bench(lost: LostAnswers) {
   return { ask, given, drop, answer };
 }
 
-test("an order whose answer was lost gets its id again, once", async () => {
+test("a request whose response was lost gets its id again, once", async () => {
   const { ask, given, drop, answer } = await bench(new LostAnswers());
   const first = await ask("/a");
   const id = await given(first.one);
@@ -79,7 +79,7 @@ test("an order whose answer was lost gets its id again, once", async () => {
   expect(await given(third.one)).not.toBe(id);
 });
 
-test("an order that was answered is another one when it comes again, though its connection closed", async () => {
+test("a repeated request gets a new id if the first was answered, even if its connection closed", async () => {
   const { ask, given, drop, answer } = await bench(new LostAnswers());
   const first = await ask("/a");
   const id = await given(first.one);
@@ -88,7 +88,7 @@ test("an order that was answered is another one when it comes again, though its 
   expect(await given((await ask("/a")).one)).not.toBe(id);
 });
 
-test("another order is another one, whatever was lost", async () => {
+test("a different request gets a new id, whatever was lost", async () => {
   const { ask, given, drop } = await bench(new LostAnswers());
   const first = await ask("/a");
   const id = await given(first.one);
@@ -97,7 +97,7 @@ test("another order is another one, whatever was lost", async () => {
   expect(await given((await ask("/a")).one)).toBe(id);
 });
 
-test("two that were both lost are two when they come again, and a third is a third", async () => {
+test("two lost requests get their two ids again, and a third request gets a new one", async () => {
   const { ask, given, drop, answer } = await bench(new LostAnswers());
   const pair = [await ask("/a"), await ask("/a")];
   const ids = [];
@@ -114,7 +114,7 @@ test("two that were both lost are two when they come again, and a third is a thi
   expect(ids).not.toContain(again[2]);
 });
 
-test("one that comes before the end of the lost one was noticed waits for that", async () => {
+test("a repetition waits until the lost connection of the first request is noticed", async () => {
   const { ask, given, drop } = await bench(new LostAnswers({ repeatedAfterMs: 0 }));
   const first = await ask("/a");
   const id = await given(first.one);
@@ -125,7 +125,7 @@ test("one that comes before the end of the lost one was noticed waits for that",
   expect(await given(second.one)).toBe(id);
 });
 
-test("one that waits is let go as one of its own when the other is answered, or for too long is not", async () => {
+test("a waiting request gets its own id once the other is answered, or after a time limit", async () => {
   const { ask, given, answer } = await bench(new LostAnswers({ repeatedAfterMs: 0, heldMs: 300 }));
   const first = await ask("/a");
   const id = await given(first.one);
@@ -137,7 +137,7 @@ test("one that waits is let go as one of its own when the other is answered, or 
   expect([id, other]).not.toContain(await given(third.one));
 });
 
-test("what was lost too long ago is forgotten", async () => {
+test("lost requests are forgotten after a while", async () => {
   let now = 0;
   const { ask, given, drop } = await bench(new LostAnswers({ now: () => now }));
   const first = await ask("/a");
@@ -147,7 +147,7 @@ test("what was lost too long ago is forgotten", async () => {
   expect(await given((await ask("/a")).one)).not.toBe(id);
 });
 
-test("those that come sooner than the client repeats anything wait for nobody", async () => {
+test("requests that arrive sooner than the client repeats do not wait", async () => {
   let now = 0;
   const { ask, given } = await bench(new LostAnswers({ now: () => now, heldMs: 60_000 }));
   const ids = new Set<string>();

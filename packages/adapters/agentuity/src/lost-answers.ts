@@ -2,12 +2,15 @@ import { hash } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { randomText } from "@holdfast/contract";
 
-/** How long a request is looked out for whose answer was lost: the client repeats for half a minute. */
+/** How long a request with a lost response is remembered: the client repeats such a request for half a minute. */
 const REMEMBERED_MS = 60_000;
 const REMEMBERED_MAX = 1_000;
-/** The client repeats nothing sooner than half a second after it was sent. */
+/**
+ * Only a request that was received at least this long ago can have been repeated: the client waits at least half a
+ * second before it repeats a request.
+ */
 const REPEATED_AFTER_MS = 400;
-/** How long a request that may be such a repetition waits to hear what became of the one before it. */
+/** How long a request that may be a repetition waits for the outcome of the earlier request. */
 const HELD_MS = 2_000;
 const ID_LENGTH = 20;
 
@@ -21,7 +24,7 @@ const LIMITS: Limits = { now: Date.now, repeatedAfterMs: REPEATED_AFTER_MS, held
 interface UnderWay {
   key: string;
   since: number;
-  /** Resolves when it was answered, or is known to be lost. */
+  /** Resolves when the request was answered, or when its response is known to be lost. */
   settled: Promise<void>;
 }
 
@@ -32,27 +35,31 @@ interface Lost {
 }
 
 /**
- * Keeps an order from being carried out twice because its answer was lost. The client sends a request again, with nothing
- * that tells it from a second one, when the connection breaks before the answer; what the first one began would then be begun
- * again. So each order gets an id, which what it makes is made under, and where the connection closed before the answer was
- * written out the next identical order gets the same id, once: the engine makes nothing twice under one.
+ * Prevents a request from being carried out twice because its response was lost. If the connection breaks before the
+ * response, the client sends the request again, and the repetition looks exactly like a new, equal request. So each
+ * request gets an id under which its resources are created. If the connection closed before the response was written,
+ * the next equal request gets the same id. Only one request gets it, and the engine creates nothing twice under one id.
  *
- * Orders that are merely alike are carried out each: an answer that was written out is never looked at again. One that comes
- * while another like it has been unanswered for a while waits a moment, because the end of a lost connection may be noticed
- * after the request that replaces it. What can't be known here, and is left: an answer that was written out and lost on the
- * way, a connection that broke unnoticed, and orders of a server that ended meanwhile.
+ * Equal requests that are no repetitions are each carried out: once the response of a request was written, its id is
+ * never reused. If an equal request has been unanswered for a while, a new request waits a moment, because the server
+ * may notice the end of the lost connection only after it received the repetition. Not detected: a response that was
+ * written but lost on the way, a broken connection that the server did not notice, and requests to a server that has
+ * since restarted.
  */
 export class LostAnswers {
   readonly #limits: Limits;
   readonly #underWay = new Set<UnderWay>();
-  /** Oldest first. */
+  /** Requests whose response was lost, oldest first. */
   #lost: Lost[] = [];
 
   constructor(limits: Partial<Limits> = {}) {
     this.#limits = { ...LIMITS, ...limits };
   }
 
-  /** The id for an order: a new one, or that of the same order whose answer was lost. `order` is all that makes it the same. */
+  /**
+   * Returns the id for a request: a new id, or the id of an equal request whose response was lost. `order` contains
+   * everything that makes two requests equal.
+   */
   async idFor(order: unknown, response: ServerResponse, signal: AbortSignal): Promise<string> {
     const key = hash("sha256", JSON.stringify(order));
     await this.#repeatedSettled(key, signal);
@@ -69,7 +76,10 @@ export class LostAnswers {
     return id;
   }
 
-  /** Until no order is left that this may repeat, for a moment at most. */
+  /**
+   * Waits briefly for earlier, equal requests that are still unanswered: this request may be a repetition of one of
+   * them.
+   */
   async #repeatedSettled(key: string, signal: AbortSignal): Promise<void> {
     const { now, repeatedAfterMs, heldMs } = this.#limits;
     const sentBefore = now() - repeatedAfterMs;

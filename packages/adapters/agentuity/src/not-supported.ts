@@ -1,19 +1,19 @@
-import type { App } from "../../context.ts";
-import { takeAnyBody } from "../../routes/files.ts";
-import { notSupported } from "../refusals.ts";
-import { MOUNTED_AT } from "./parts.ts";
+import { notSupported } from "@holdfast/adapter-shared";
+import type { App } from "@holdfast/server/adapter";
+import { acceptAnyBody } from "@holdfast/server/adapter";
+import { MOUNTED_AT } from "./adapter-context.ts";
 
 const SNAPSHOTS =
-  "A snapshot outlives its sandbox, and a checkpoint here does not; createDiskCheckpoint makes one, and create({ snapshot }) begins with it.";
+  "A Holdfast checkpoint does not outlive its sandbox, as a snapshot would; createDiskCheckpoint creates one, and create({ snapshot }) starts from it.";
 
-/** By a word of the path. Whatever is not here is not done either, and then the path says all there is to say. */
+/** Hints by path segment. Other unsupported paths have no hint, because the path itself says enough. */
 const INSTEAD: Readonly<Record<string, string>> = { snapshot: SNAPSHOTS, snapshots: SNAPSHOTS };
 const WORDS_SHOWN = 5;
 
-/** What is left of the API once all that is done has its routes. */
+/** Refuses all paths of the API that no other route serves. */
 export function unsupportedRoutes(app: App): void {
-  takeAnyBody(app);
-  // The first would be the name of a sandbox.
+  acceptAnyBody(app);
+  // These paths are registered before `/sandbox/:id`, which would take "snapshots" for the id of a sandbox.
   for (const path of ["/sandbox/snapshots", "/sandbox/snapshots/*", "/", "/*"]) {
     app.all(path, ({ method, url }) => {
       const words = pathIn(url).split("/").slice(0, WORDS_SHOWN);

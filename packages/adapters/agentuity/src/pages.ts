@@ -1,5 +1,5 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
-import { notSupported } from "../refusals.ts";
+import { notSupported } from "@holdfast/adapter-shared";
 
 export const SortQuery = {
   limit: Type.Optional(Type.Integer({ minimum: 1 })),
@@ -9,11 +9,11 @@ export const SortQuery = {
 };
 const Sort = Type.Object(SortQuery);
 
-/** The platform's own. */
+/** The platform's default page size. */
 const LIMIT = 50;
 const LIMIT_MAX = 100;
 
-/** What items can be sorted by; what was created last comes first, unless it is said otherwise. */
+/** Sort keys of items; the default is newest first. */
 export type Orders<Item> = Readonly<Record<string, (item: Item) => string | number>>;
 
 export function pageOf<Item>(

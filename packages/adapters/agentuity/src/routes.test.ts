@@ -1,9 +1,9 @@
 import { once } from "node:events";
 import { request } from "node:http";
+import { ListRegionsResponseSchema } from "@agentuity/core";
 import * as theirs from "@agentuity/core/sandbox";
 import { HoldfastError, type Sandbox, STATUSES, type StartExec } from "@holdfast/contract";
 import type { EngineApi, OutputRecord } from "@holdfast/engine";
-import { describe, expect, test } from "vitest";
 import {
   aCheckpoint,
   aFile,
@@ -13,10 +13,15 @@ import {
   authorized,
   type EngineDouble,
   json,
-  serve,
+  serve as serveApp,
   type TestServer,
   until,
-} from "../../testing/double.ts";
+} from "@holdfast/server/testing";
+import { describe, expect, test } from "vitest";
+import { agentuityAdapter } from "./index.ts";
+
+const serve: typeof serveApp = (engine, options) =>
+  serveApp(engine, { ...options, adapters: [agentuityAdapter] });
 
 const BASE = "/compat/agentuity";
 const SANDBOX = aSandbox().id;
@@ -24,9 +29,9 @@ const noExecs = { list: async () => ({ items: [], nextCursor: null }) };
 const box = (over: Partial<Sandbox> = {}) => ({ get: async () => aSandbox(over) });
 const started = anExec({ id: "exe_1", status: "running", exitCode: null, endedAt: null });
 
-const told = async (server: TestServer, path: string, init?: RequestInit): Promise<unknown> =>
+const fetchJson = async (server: TestServer, path: string, init?: RequestInit): Promise<unknown> =>
   (await server.fetch(`${BASE}${path}`, init)).json();
-/** What the client makes of an answer: it throws where that is not what it expects. */
+/** Parses a response as the client does: throws if it is not what the client expects. */
 const read = <Shape>(schema: { parse(value: unknown): Shape }, value: unknown): Shape => schema.parse(value);
 
 describe("errors", () => {
@@ -36,7 +41,7 @@ describe("errors", () => {
     files: { list: () => Promise.reject(error) },
   });
 
-  test("come in the client's envelope, with our code and the request's id in the text that it shows", async () => {
+  test("have the client's envelope, with Holdfast's code and the request id in the displayed text", async () => {
     const cause = new Error("below");
     await using server = await serve(
       failing(new HoldfastError("wake_timeout", { sandboxId: "sbx_1", cause })),
@@ -47,7 +52,7 @@ describe("errors", () => {
       {
         success: false,
         code: "WAKE_TIMEOUT",
-        message: expect.stringMatching(/^The sandbox has not woken in time\. \(wake_timeout, req_\w+\)$/),
+        message: expect.stringMatching(/^The sandbox did not wake in time\. \(wake_timeout, req_\w+\)$/),
         errorCode: "wake_timeout",
         requestId: answer.headers.get("x-request-id"),
         hint: expect.any(String),
@@ -86,7 +91,7 @@ describe("errors", () => {
     ["proof_failed", "unknown", 504],
     ["internal", "unknown", 500],
   ] as const)(
-    "%s, dispatched %s, is %d: only what was not begun is said so that the client repeats it",
+    "%s, dispatched %s, is %d: the client repeats only requests that were not started",
     async (code, dispatched, status) => {
       await using server = await serve(failing(new HoldfastError(code, { dispatched })));
       const answer = await server.fetch(`${BASE}/sandbox/${SANDBOX}/execute`, json({ command: ["true"] }));
@@ -97,7 +102,7 @@ describe("errors", () => {
     },
   );
 
-  test("a conflict is told of a command by a status that the client does not call busy", async () => {
+  test("report a conflict of a command with a status that the client does not call busy", async () => {
     await using server = await serve(failing(new HoldfastError("wrong_state", { message: "It is paused." })));
     const run = await server.fetch(`${BASE}/sandbox/${SANDBOX}/execute`, json({ command: ["true"] }));
     expect([run.status, await run.json()]).toEqual([
@@ -108,7 +113,7 @@ describe("errors", () => {
     expect(pause.status).toBe(409);
   });
 
-  test("trouble of our own with files is a typed 5xx without a path of the host, and a wrong path a 404", async () => {
+  test("report server-side file errors as typed 5xx without host paths, and a wrong path as 404", async () => {
     const gone = new HoldfastError("sandbox_degraded", {
       message: "The root at /srv/holdfast/sandboxes/x/root is gone.",
       cause: new Error("ENOENT: /srv/holdfast/sandboxes/x/root/etc"),
@@ -125,7 +130,7 @@ describe("errors", () => {
     expect((await odd.fetch(`${BASE}/fs/list/${SANDBOX}`)).status).toBe(500);
   });
 
-  test("no key, no answer; and what is not there is a 501 with the reason", async () => {
+  test("report a missing key as 401 and an unsupported path as 501 with the reason", async () => {
     await using server = await serve({});
     expect((await fetch(`${server.url}${BASE}/sandbox`)).status).toBe(401);
     expect(
@@ -162,47 +167,49 @@ describe("a sandbox", () => {
     execs: noExecs,
   });
 
-  test.each(STATUSES)("that is %s is read by the client, alone and in a list", async (status) => {
+  test.each(STATUSES)("with status %s is parsed by the client, alone and in a list", async (status) => {
     await using server = await serve(all(aSandbox({ status })));
     const shown = read(
       theirs.SandboxGetResponseSchema,
-      await told(server, `/sandbox/${SANDBOX}?includeDeleted=true`),
+      await fetchJson(server, `/sandbox/${SANDBOX}?includeDeleted=true`),
     );
-    const list = read(theirs.ListSandboxesResponseSchema, await told(server, "/sandbox"));
+    const list = read(theirs.ListSandboxesResponseSchema, await fetchJson(server, "/sandbox"));
     if (!shown.success || !list.success) throw new Error("it was not");
     expect(list.data).toMatchObject({ total: 1, sandboxes: [{ sandboxId: SANDBOX, name: "demo" }] });
-    // What is called idle or running takes commands: nothing that is not proven is.
+    // Only sandboxes that accept commands are reported as idle or running, so unproven ones are reported as neither.
     expect(shown.data.status === "idle").toBe(status === "ready");
   });
 
-  test("runs while a command is under way, and is idle beside its jobs", async () => {
+  test("is running while a command runs, and idle while only jobs run", async () => {
     const running = (id: string): EngineDouble => ({
       sandboxes: box(),
       execs: { list: async () => ({ items: [{ ...started, id }], nextCursor: null }) },
     });
     await using busy = await serve(running("exe_1"));
-    expect(await told(busy, `/sandbox/status/${SANDBOX}`)).toMatchObject({ data: { status: "running" } });
+    expect(await fetchJson(busy, `/sandbox/status/${SANDBOX}`)).toMatchObject({
+      data: { status: "running" },
+    });
     await using idle = await serve(running("job_1"));
-    expect(await told(idle, `/sandbox/status/${SANDBOX}`)).toMatchObject({ data: { status: "idle" } });
+    expect(await fetchJson(idle, `/sandbox/status/${SANDBOX}`)).toMatchObject({ data: { status: "idle" } });
   });
 
-  test("that was destroyed is found only where the destroyed are asked for", async () => {
+  test("that was destroyed is returned only with includeDeleted", async () => {
     await using server = await serve(all(aSandbox({ status: "terminated" })));
     expect((await server.fetch(`${BASE}/sandbox/${SANDBOX}`)).status).toBe(404);
-    const shown = await told(server, `/sandbox/${SANDBOX}?includeDeleted=true`);
+    const shown = await fetchJson(server, `/sandbox/${SANDBOX}?includeDeleted=true`);
     expect(shown).toMatchObject({ success: true, data: { status: "deleted" } });
   });
 
-  test("that is paused is answered flat", async () => {
+  test("that is paused has a flat response", async () => {
     const checkpoint = { id: "ckp_1", takenAt: "2025-01-01T00:00:00.000Z", sizeBytes: 1 };
     await using server = await serve(all(aSandbox({ status: "standby", checkpoint })));
-    const answer = await told(server, `/sandbox/${SANDBOX}/pause`, { method: "POST" });
+    const answer = await fetchJson(server, `/sandbox/${SANDBOX}/pause`, { method: "POST" });
     expect(read(theirs.PauseResponseSchema, answer)).toEqual({
       ...{ success: true, sandboxId: SANDBOX, status: "suspended", checkpointId: "ckp_1" },
     });
   });
 
-  test("that is not gone yet is not said to be", async () => {
+  test("that is still being deleted is not reported as deleted", async () => {
     await using server = await serve(all(aSandbox({ status: "stopping" })));
     const answer = await server.fetch(`${BASE}/sandbox/${SANDBOX}`, { method: "DELETE" });
     expect([answer.status, await answer.json()]).toEqual([
@@ -211,7 +218,7 @@ describe("a sandbox", () => {
     ]);
   });
 
-  test("is waited for without asking again and again", async () => {
+  test("is awaited without polling", async () => {
     let status: Sandbox["status"] = "waking";
     let looks = 0;
     const page = { events: [], cursor: "1" };
@@ -230,7 +237,7 @@ describe("a sandbox", () => {
         yield page;
       },
     });
-    const wait = told(server, `/sandbox/status/${SANDBOX}?waitForStatus=idle,failed&waitMs=60000`);
+    const wait = fetchJson(server, `/sandbox/status/${SANDBOX}?waitForStatus=idle,failed&waitMs=60000`);
     await until(() => looks === 2);
     await new Promise((resolve) => setTimeout(resolve, 100));
     expect(looks).toBe(2);
@@ -239,7 +246,7 @@ describe("a sandbox", () => {
     expect(await wait).toEqual({ success: true, data: { sandboxId: SANDBOX, status: "idle" } });
   });
 
-  test("is answered as it is when the wait is over", async () => {
+  test("is returned in its current state when the wait times out", async () => {
     await using server = await serve({
       sandboxes: box({ status: "waking" }),
       execs: noExecs,
@@ -249,11 +256,11 @@ describe("a sandbox", () => {
         throw signal.reason;
       },
     });
-    const answer = await told(server, `/sandbox/status/${SANDBOX}?waitForStatus=idle&waitMs=50`);
+    const answer = await fetchJson(server, `/sandbox/status/${SANDBOX}?waitForStatus=idle&waitMs=50`);
     expect(answer).toMatchObject({ success: true, data: { status: "suspended" } });
   });
 
-  test("that was to run one command is deleted when somebody is told of its end, and keeps its exit code", async () => {
+  test("in one-shot mode is deleted when a client learns of its command's end, and keeps its exit code", async () => {
     const removed: string[] = [];
     const details = JSON.stringify({ mode: "oneshot", executionId: "exe_1" });
     const ended = anExec({ id: "exe_1", exitCode: 7 });
@@ -267,15 +274,17 @@ describe("a sandbox", () => {
       },
       execs: { ...noExecs, get: async () => ended, wait: async () => ended },
     });
-    expect(await told(server, "/sandbox/execution/exe_1?wait=5m")).toMatchObject({ data: { exitCode: 7 } });
+    expect(await fetchJson(server, "/sandbox/execution/exe_1?wait=5m")).toMatchObject({
+      data: { exitCode: 7 },
+    });
     expect(removed).toEqual([SANDBOX]);
-    expect(await told(server, `/sandbox/status/${SANDBOX}`)).toMatchObject({
+    expect(await fetchJson(server, `/sandbox/status/${SANDBOX}`)).toMatchObject({
       data: { status: "stopping", exitCode: 7 },
     });
   });
 });
 
-describe("what a create can't be given is refused by its name", () => {
+describe("unsupported fields of a create are refused by name", () => {
   test.each([
     [{ network: { enabled: true } }, "network.enabled"],
     [{ dependencies: ["git"] }, "sandbox.dependencies"],
@@ -311,7 +320,7 @@ describe("what a create can't be given is refused by its name", () => {
     ]);
   });
 
-  test("a sandbox that can't begin as it was asked to is not left behind, nor is its name", async () => {
+  test("a sandbox whose setup fails is deleted and its name freed", async () => {
     const removed: string[] = [];
     await using server = await serve({
       sandboxes: {
@@ -329,7 +338,7 @@ describe("what a create can't be given is refused by its name", () => {
     expect([answer.status, removed]).toEqual([403, [SANDBOX]]);
   });
 
-  test("a port is opened to everybody, once, and told as long as it is open", async () => {
+  test("a port is made public once, and reported while it is public", async () => {
     const opened: unknown[] = [];
     const preview = {
       ...{ id: "prv_1", name: "agentuity", sandboxId: SANDBOX, port: 3_000, public: true },
@@ -357,17 +366,19 @@ describe("what a create can't be given is refused by its name", () => {
     });
     const url = `http://3000-${SANDBOX}.localhost${/:\d+$/.exec(server.url)?.[0]}/`;
     for (let count = 0; count < 2; count += 1) {
-      const made = await told(server, "/sandbox", json({ network: { port: 3_000 } }));
+      const made = await fetchJson(server, "/sandbox", json({ network: { port: 3_000 } }));
       expect(read(theirs.SandboxCreateResponseSchema, made)).toMatchObject({ success: true, data: { url } });
     }
     expect(opened[0]).toEqual({ name: "agentuity", port: 3_000, public: true });
-    expect(await told(server, `/sandbox/${SANDBOX}`)).toMatchObject({ data: { networkPort: 3_000, url } });
+    expect(await fetchJson(server, `/sandbox/${SANDBOX}`)).toMatchObject({
+      data: { networkPort: 3_000, url },
+    });
     isOpen = false;
-    const closed = (await told(server, `/sandbox/${SANDBOX}`)) as { data: object };
+    const closed = (await fetchJson(server, `/sandbox/${SANDBOX}`)) as { data: object };
     expect(closed.data).not.toHaveProperty("url");
   });
 
-  test("what it can be given reaches the engine in its own words", async () => {
+  test("supported fields of a create are translated for the engine", async () => {
     const asked: unknown[] = [];
     await using server = await serve({
       sandboxes: {
@@ -406,8 +417,42 @@ describe("what a create can't be given is refused by its name", () => {
   });
 });
 
+test.each([
+  [{ memory: "1Gi", cpu: "2", disk: "2Gi" }, {}, { memory: "1Gi", cpu: "2", disk: "2Gi" }],
+  [{ memory: "1024Mi", cpu: "2000m" }, {}, { memory: "1024Mi", cpu: "2000m", disk: "2048Mi" }],
+  [undefined, {}, { memory: "1024Mi", cpu: "2000m", disk: "2048Mi" }],
+  // The sandbox's record was changed after the request.
+  [{ memory: "1Gi", cpu: "2" }, { memoryMb: 512 }, { memory: "512Mi", cpu: "2", disk: "2048Mi" }],
+])("resources requested as %j are returned in those units", async (resources, changed, shown) => {
+  let labels = {};
+  const resourcesNow = { cpus: 2, pids: 9, memoryMb: 1_024, diskMb: 2_048, ...changed };
+  await using server = await serve({
+    sandboxes: {
+      get: async () => aSandbox({ labels, resources: resourcesNow }),
+      create: async (input) => {
+        labels = input.labels ?? {};
+        return { sandbox: aSandbox({ labels }), existed: false };
+      },
+    },
+    execs: noExecs,
+  });
+  await fetchJson(server, "/sandbox", json({ resources }));
+  expect(await fetchJson(server, `/sandbox/${SANDBOX}`)).toMatchObject({ data: { resources: shown } });
+});
+
+test("the regions are this server, under the name that listings report", async () => {
+  await using server = await serve({ sandboxes: box(), execs: noExecs });
+  const regions = await fetchJson(server, "/cli/region");
+  expect(read(ListRegionsResponseSchema, regions)).toEqual({
+    success: true,
+    data: [{ region: "local", description: expect.any(String) }],
+  });
+  const row = await fetchJson(server, `/cli/sandbox/${SANDBOX}`);
+  expect(row).toMatchObject({ data: { region: "local" } });
+});
+
 describe("a command", () => {
-  test("is started under an id of its own, and says where its output is", async () => {
+  test("is started under its own id, and returns the URLs of its output", async () => {
     const orders: StartExec[] = [];
     await using server = await serve({
       sandboxes: box(),
@@ -421,7 +466,7 @@ describe("a command", () => {
     const body = { command: ["sh", "-c", "true"], timeout: "30s", stream: { stderr: "ignore" } };
     const answer = read(
       theirs.ExecuteResponseSchema,
-      await told(server, `/sandbox/${SANDBOX}/execute`, json(body)),
+      await fetchJson(server, `/sandbox/${SANDBOX}/execute`, json(body)),
     );
     if (!answer.success) throw new Error("it was refused");
     const id = orders[0]?.id ?? "";
@@ -436,18 +481,18 @@ describe("a command", () => {
   });
 
   test.each(["standby", "waking"] as const)(
-    "that is first after %s says that it woke the sandbox",
+    "that is the first after %s reports that it woke the sandbox",
     async (status) => {
       await using server = await serve({
         sandboxes: box({ status }),
         execs: { start: async () => ({ exec: started, followed: false }) },
       });
-      const answer = await told(server, `/sandbox/${SANDBOX}/execute`, json({ command: ["true"] }));
+      const answer = await fetchJson(server, `/sandbox/${SANDBOX}/execute`, json({ command: ["true"] }));
       expect(answer).toMatchObject({ success: true, autoResumed: true });
     },
   );
 
-  test("is waited for in one held request, for as long as one is held", async () => {
+  test("is awaited by one held request, up to the longest wait", async () => {
     const waits: number[] = [];
     const over = Promise.withResolvers<void>();
     let exec = started;
@@ -463,7 +508,7 @@ describe("a command", () => {
         },
       },
     });
-    const poll = told(server, "/sandbox/execution/exe_1?wait=5m");
+    const poll = fetchJson(server, "/sandbox/execution/exe_1?wait=5m");
     await until(() => waits.length === 1);
     exec = anExec({ id: "exe_1", exitCode: 0 });
     over.resolve();
@@ -472,7 +517,9 @@ describe("a command", () => {
       data: { executionId: "exe_1", status: "completed", exitCode: 0, durationMs: 0 },
     });
     expect(waits).toEqual([240_000]);
-    expect(await told(server, "/sandbox/execution/exe_1")).toMatchObject({ data: { status: "completed" } });
+    expect(await fetchJson(server, "/sandbox/execution/exe_1")).toMatchObject({
+      data: { status: "completed" },
+    });
     expect(waits).toHaveLength(1);
   });
 
@@ -495,17 +542,17 @@ describe("a command", () => {
     const exec = anExec({ id: "job_1", ...over });
     const list = async () => ({ items: [exec, { ...exec, id: "exe_1" }], nextCursor: null });
     await using server = await serve({ sandboxes: box(), execs: { list, get: async () => exec } });
-    const executions = await told(server, `/sandbox/sandboxes/${SANDBOX}/executions`);
+    const executions = await fetchJson(server, `/sandbox/sandboxes/${SANDBOX}/executions`);
     expect(read(theirs.ExecutionListResponseSchema, executions)).toMatchObject({
       data: { executions: [{ executionId: "exe_1", status: execution }] },
     });
-    const jobs = await told(server, `/sandbox/sandboxes/${SANDBOX}/jobs`);
+    const jobs = await fetchJson(server, `/sandbox/sandboxes/${SANDBOX}/jobs`);
     expect(read(theirs.JobListResponseSchema, jobs)).toMatchObject({
       data: { jobs: [{ jobId: "job_1", status: job }] },
     });
   });
 
-  test("of a job is not found as one of another sandbox, nor an execution as a job", async () => {
+  test("of a job is not found in another sandbox, nor is an execution found as a job", async () => {
     await using server = await serve({
       sandboxes: box(),
       execs: { get: async (id) => anExec({ id, sandboxId: "sbx_aaaaaaaaaaaaaaaa" }) },
@@ -520,8 +567,8 @@ describe("a command", () => {
   });
 });
 
-describe("a request whose connection broke before its answer", () => {
-  /** An engine that holds every start until it is let go, and remembers what it was asked to start. */
+describe("a request whose connection broke before its response", () => {
+  /** Creates an engine that holds every start until released, and records the requested starts. */
   function held() {
     const gate = Promise.withResolvers<void>();
     const ids: (string | undefined)[] = [];
@@ -580,7 +627,7 @@ describe("a request whose connection broke before its answer", () => {
     expect(third).not.toBe(first);
   });
 
-  test("makes no second sandbox", async () => {
+  test("creates no second sandbox", async () => {
     const { engine, keys, letGo } = held();
     await using server = await serve(engine);
     await broken(server, "/sandbox", { env: { A: "1" } }, () => keys.length === 1);
@@ -591,7 +638,7 @@ describe("a request whose connection broke before its answer", () => {
     expect(keys[2]).not.toBe(keys[0]);
   });
 
-  test("is followed by nobody else's, and by no other command", async () => {
+  test("does not affect requests of other callers or other commands", async () => {
     const { engine, ids, letGo } = held();
     await using server = await serve(engine, { keys: ["hf_other"] });
     const path = `/sandbox/${SANDBOX}/execute`;
@@ -604,7 +651,7 @@ describe("a request whose connection broke before its answer", () => {
     expect(new Set(ids).size).toBe(3);
   });
 
-  test("is what two that were both answered are not", async () => {
+  test("does not deduplicate two completed requests", async () => {
     const { engine, ids, letGo } = held();
     letGo();
     await using server = await serve(engine);
@@ -615,7 +662,7 @@ describe("a request whose connection broke before its answer", () => {
 });
 
 describe("output", () => {
-  const said = (type: "stdout" | "stderr", text: string): OutputRecord => ({
+  const outputRecord = (type: "stdout" | "stderr", text: string): OutputRecord => ({
     ...{ type, cursor: "c", at: 0 },
     data: Buffer.from(text),
   });
@@ -624,17 +671,20 @@ describe("output", () => {
     execs: { get: async () => started, output },
   });
   const urlsOf = async (server: TestServer) => {
-    const answer = read(theirs.ExecutionGetResponseSchema, await told(server, "/sandbox/execution/exe_1"));
+    const answer = read(
+      theirs.ExecutionGetResponseSchema,
+      await fetchJson(server, "/sandbox/execution/exe_1"),
+    );
     if (!answer.success) throw new Error("it was refused");
     return { stdout: answer.data.stdoutStreamUrl ?? "", stderr: answer.data.stderrStreamUrl ?? "" };
   };
 
-  test("is read without a key by its URL, each stream by itself, over the end of a reader's time", async () => {
+  test("is read without a key through its URL, each stream separately, beyond a reader's maximum time", async () => {
     let reads = 0;
     await using server = await serve(
       telling(async function* (_id, { stream = "stdout" }) {
         reads += 1;
-        yield said(stream, `${stream} ${reads}\n`);
+        yield outputRecord(stream, `${stream} ${reads}\n`);
         if (reads % 2 === 0) yield { type: "end", cursor: "c", exec: started };
       }),
     );
@@ -643,13 +693,13 @@ describe("output", () => {
     expect(await (await fetch(stderr)).text()).toBe("stderr 3\nstderr 4\n");
   });
 
-  test("begins before there is any", async () => {
+  test("starts streaming before there is any", async () => {
     const gate = Promise.withResolvers<void>();
     await using server = await serve(
       telling(async function* () {
         yield { type: "start", cursor: "c", exec: started };
         await gate.promise;
-        yield said("stdout", "late\n");
+        yield outputRecord("stdout", "late\n");
         yield { type: "end", cursor: "c", exec: started };
       }),
     );
@@ -660,7 +710,7 @@ describe("output", () => {
     expect(await answer.text()).toBe("late\n");
   });
 
-  test("is nobody's who made the URL up, or has that of something else", async () => {
+  test("is refused for a forged URL or the URL of another stream", async () => {
     await using server = await serve(telling(async function* () {}));
     const { stdout, stderr } = await urlsOf(server);
     const token = new URL(stderr).searchParams.get("token");
@@ -673,7 +723,7 @@ describe("output", () => {
     expect((await fetch(stdout.replace(/\?.*/, ""))).status).toBe(400);
   });
 
-  test("that can't be read leaves nothing in the log that would open it", async () => {
+  test("that cannot be read leaves no usable URL in the log", async () => {
     let isBroken = false;
     const get = async () => {
       if (isBroken) throw new Error("unforeseen");
@@ -691,7 +741,7 @@ describe("output", () => {
   test.each([
     ["honours", "a secret", "a secret", 200],
     ["refuses", "a secret", "another", 401],
-  ])("has URLs that the next server %s by its secret", async (_does, secret, next, status) => {
+  ])("has URLs that the next server %s, depending on its secret", async (_does, secret, next, status) => {
     const engine = telling(async function* () {
       yield { type: "end", cursor: "c", exec: started };
     });
@@ -702,7 +752,7 @@ describe("output", () => {
   });
 });
 
-test("events, files, checkpoints and runtimes are read by the client", async () => {
+test("events, files, checkpoints and runtimes are parsed by the client", async () => {
   const image = {
     name: "host",
     kind: "host" as const,
@@ -733,13 +783,13 @@ test("events, files, checkpoints and runtimes are read by the client", async () 
     },
     { hostPaths: ["/srv/holdfast"] },
   );
-  const events = await told(server, `/sandbox/sandboxes/${SANDBOX}/events?direction=desc`);
+  const events = await fetchJson(server, `/sandbox/sandboxes/${SANDBOX}/events?direction=desc`);
   expect(read(theirs.SandboxEventListResponseSchema, events)).toMatchObject({
     data: {
       events: [{ eventId: "1", type: "sandbox.ready", event: { message: "newest", path: "<host path>" } }],
     },
   });
-  expect(read(theirs.ListFilesResponseSchema, await told(server, `/fs/list/${SANDBOX}`))).toMatchObject({
+  expect(read(theirs.ListFilesResponseSchema, await fetchJson(server, `/fs/list/${SANDBOX}`))).toMatchObject({
     data: {
       files: [
         { path: "a", size: 3, isDir: false, mode: "0644" },
@@ -747,16 +797,18 @@ test("events, files, checkpoints and runtimes are read by the client", async () 
       ],
     },
   });
-  const list = await told(server, `/sandbox/checkpoints/${SANDBOX}`);
+  const list = await fetchJson(server, `/sandbox/checkpoints/${SANDBOX}`);
   expect(read(theirs.ListDiskCheckpointsResponseSchema, list)).toMatchObject({
     data: { checkpoints: [{ id: "ckp_0123456789abcdef", name: "before", parent: "" }] },
   });
-  const made = await told(server, `/sandbox/${SANDBOX}/checkpoint`, json({ name: "one" }));
+  const made = await fetchJson(server, `/sandbox/${SANDBOX}/checkpoint`, json({ name: "one" }));
   expect(read(theirs.CreateDiskCheckpointResponseSchema, made)).toMatchObject({ data: { name: "one" } });
-  expect(read(theirs.ListRuntimesResponseSchema, await told(server, "/sandbox/runtimes"))).toMatchObject({
-    data: { total: 1, runtimes: [{ id: "host" }] },
-  });
-  // A file is no directory: what is removed is what was meant.
+  expect(read(theirs.ListRuntimesResponseSchema, await fetchJson(server, "/sandbox/runtimes"))).toMatchObject(
+    {
+      data: { total: 1, runtimes: [{ id: "host" }] },
+    },
+  );
+  // A file is not a directory: only an entry of the requested kind is removed.
   const wrong = await server.fetch(`${BASE}/fs/rmdir/${SANDBOX}`, json({ path: "a", recursive: true }));
   expect(wrong.status).toBe(409);
 });

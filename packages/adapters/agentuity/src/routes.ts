@@ -1,30 +1,30 @@
 /**
- * Agentuity's sandbox API, for its published client as it is. Everything here is translation: names, shapes and errors. A
- * sandbox's id and name are the core's own, an execution and a job are execs, a pause is standby, and whatever holds, wakes or
- * fences a call is the engine's. What the client repeats by itself is not carried out twice: see `lost-answers.ts`.
+ * Agentuity's sandbox API, for its published, unmodified client. This adapter only translates names, shapes and errors:
+ * sandbox ids and names are the core's own, executions and jobs are execs, a pause is standby, and the engine holds,
+ * wakes and fences calls. Requests that the client repeats on its own are not carried out twice: see `lost-answers.ts`.
  *
- * These routes have no operation ids, and so no place in the API document: Holdfast's own API is what is described there.
+ * These routes have no operation ids and are not in the API document, which describes Holdfast's own API.
  */
-import type { App, RouteContext } from "../../context.ts";
-import { archiveRoutes } from "./archives.ts";
-import { checkpointRoutes } from "./checkpoints.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { type AdapterContext, MOUNTED_AT } from "./adapter-context.ts";
 import { AGENTUITY } from "./errors.ts";
-import { eventRoutes } from "./events.ts";
-import { executionRoutes } from "./executions.ts";
-import { fileRoutes } from "./files.ts";
-import { jobRoutes } from "./jobs.ts";
-import { listingRoutes } from "./listings.ts";
+import { executionRoutes } from "./executions/executions.ts";
+import { jobRoutes } from "./executions/jobs.ts";
+import { endOneshot } from "./executions/oneshot.ts";
+import { StreamLinks } from "./executions/stream-links.ts";
+import { streamRoutes } from "./executions/streams.ts";
+import { archiveRoutes } from "./files/archives.ts";
+import { fileRoutes } from "./files/files.ts";
 import { LostAnswers } from "./lost-answers.ts";
 import { unsupportedRoutes } from "./not-supported.ts";
-import { endOneshot } from "./oneshot.ts";
-import { MOUNTED_AT, type Parts } from "./parts.ts";
-import { runtimeRoutes } from "./runtimes.ts";
-import { SandboxViews } from "./sandbox-views.ts";
-import { sandboxRoutes } from "./sandboxes.ts";
-import { StreamLinks } from "./stream-links.ts";
-import { streamRoutes } from "./streams.ts";
+import { checkpointRoutes } from "./sandboxes/checkpoints.ts";
+import { eventRoutes } from "./sandboxes/events.ts";
+import { listingRoutes } from "./sandboxes/listings.ts";
+import { runtimeRoutes } from "./sandboxes/runtimes.ts";
+import { SandboxViews } from "./sandboxes/sandbox-views.ts";
+import { sandboxRoutes } from "./sandboxes/sandboxes.ts";
 
-const ROUTES: readonly ((app: App, parts: Parts) => void)[] = [
+const ROUTES: readonly ((app: App, adapterContext: AdapterContext) => void)[] = [
   sandboxRoutes,
   listingRoutes,
   executionRoutes,
@@ -42,13 +42,13 @@ export function agentuityRoutes(app: App, context: RouteContext): void {
   app.addHook("onRoute", (route) => {
     route.config = { dialect: AGENTUITY, ...route.config };
   });
-  const parts: Parts = {
+  const adapterContext: AdapterContext = {
     ...context,
     links: new StreamLinks(context.linkSecret),
     lost: new LostAnswers(),
     views: new SandboxViews(context.engine, (shown) => endOneshot(context, shown)),
   };
   for (const routes of ROUTES) {
-    app.register(async (scope) => routes(scope as App, parts), { prefix: MOUNTED_AT });
+    app.register(async (scope) => routes(scope as App, adapterContext), { prefix: MOUNTED_AT });
   }
 }

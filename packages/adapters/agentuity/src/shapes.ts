@@ -1,4 +1,4 @@
-/** Holdfast's records in the shapes that the Agentuity client reads. It checks them, and drops what it does not know. */
+/** Converts Holdfast's records to the shapes of the Agentuity client, which validates them and drops unknown fields. */
 import {
   type Checkpoint,
   type Event,
@@ -9,12 +9,14 @@ import {
   isTerminal,
   type OutputStream,
   type PreviewInfo,
+  type Resources,
   type Sandbox,
   type Status,
 } from "@holdfast/contract";
-import { type Details, detailsOf } from "./details.ts";
 import { durationText } from "./durations.ts";
-import { isJob } from "./exec-ids.ts";
+import { isJob } from "./executions/exec-ids.ts";
+import { type Details, detailsOf } from "./sandboxes/details.ts";
+import { coresOf, megabytesOf, sameQuantity } from "./sandboxes/quantities.ts";
 
 export type TheirStatus =
   | "creating"
@@ -27,7 +29,10 @@ export type TheirStatus =
   | "failed"
   | "deleted";
 
-/** What is not proven to serve is not called idle: one that heals is on its way there, like one that is being created. */
+/**
+ * The client's status for each Holdfast status. `idle` is reported only for sandboxes that are proven to serve: a
+ * sandbox that is being healed is reported as being created.
+ */
 export const STATUS: Readonly<Record<Status, TheirStatus>> = {
   queued: "creating",
   creating: "creating",
@@ -42,14 +47,14 @@ export const STATUS: Readonly<Record<Status, TheirStatus>> = {
   failed: "failed",
 };
 
-/** A sandbox as it is called there, with what that depends on besides its own record. */
+/** A sandbox, with the other records that determine its reported status. */
 export interface Shown {
   sandbox: Sandbox;
   status: TheirStatus;
   details: Details;
-  /** The execution that a sandbox was created with, as far as it is still known. */
+  /** The execution that was created with the sandbox, while its record exists. */
   first: Exec | null;
-  /** The port that is open to everybody. */
+  /** The public port. */
   preview: PreviewInfo | null;
 }
 
@@ -61,13 +66,16 @@ export const shownAs = (sandbox: Sandbox, known: Known): Shown => ({
   preview: known.preview,
 });
 
-/** What is not in a sandbox's record. */
+/** The data that a response contains in addition to the sandbox's own record. */
 interface Known extends Pick<Shown, "first" | "preview"> {
-  /** Whether a command is under way. */
+  /** Whether a command is running. */
   isBusy: boolean;
 }
 
-/** A one-shot whose command has ended is on its way out; one that was ended without an exit code failed. */
+/**
+ * Returns the status that the client sees. A one-shot sandbox whose command has ended is reported as stopping, or as
+ * failed if the command ended without an exit code.
+ */
 function statusWith(sandbox: Sandbox, first: Exec | null): TheirStatus {
   const status = STATUS[sandbox.status];
   const isOver = first !== null && isTerminal(first.status) && detailsOf(sandbox.labels).mode === "oneshot";
@@ -76,25 +84,25 @@ function statusWith(sandbox: Sandbox, first: Exec | null): TheirStatus {
   return status === "terminated" || status === "failed" ? status : "stopping";
 }
 
-/** Of the execution that it was created with, once that is over. */
+/** Returns the exit code of the execution that was created with the sandbox, once that execution has ended. */
 export const exitCodeOf = ({ first }: Shown): { exitCode?: number } =>
   first === null || first.exitCode === null ? {} : { exitCode: first.exitCode };
 
-export interface Org {
+interface Org {
   id: string;
   name: string;
 }
 
-/** Who is told, as far as an answer has to say so. */
-export interface Told {
+/** The properties of a request that affect its response, such as the host name in URLs. */
+export interface RequestView {
   org: Org;
-  /** Where an execution's output is read. */
+  /** Returns the URLs of an execution's output. */
   links: Links;
-  /** Where a port is found. */
+  /** Returns the URL of a port. */
   portUrl(preview: PreviewInfo): string;
 }
 
-export function summaryShape({ sandbox, status, details, preview }: Shown, { org, portUrl }: Told) {
+export function summaryShape({ sandbox, status, details, preview }: Shown, { org, portUrl }: RequestView) {
   const { id, name, createdAt, image, execsStarted, lifecycle } = sandbox;
   const { idleStandbyMs, maxExecMs } = lifecycle;
   return {
@@ -118,21 +126,28 @@ export function summaryShape({ sandbox, status, details, preview }: Shown, { org
   };
 }
 
-export function sandboxShape(shown: Shown, told: Told) {
+export function sandboxShape(shown: Shown, view: RequestView) {
   const { sandbox, details, first } = shown;
-  const { memoryMb, cpus, diskMb } = sandbox.resources;
   const { projectId, metadata, mode } = details;
   return {
-    ...summaryShape(shown, told),
+    ...summaryShape(shown, view),
     ...exitCodeOf(shown),
-    ...(first === null ? {} : { ...told.links(first), command: { exec: first.argv, mode } }),
-    resources: {
-      memory: `${memoryMb}Mi`,
-      cpu: `${Math.round(cpus * 1_000)}m`,
-      ...(diskMb === undefined ? {} : { disk: `${diskMb}Mi` }),
-    },
+    ...(first === null ? {} : { ...view.links(first), command: { exec: first.argv, mode } }),
+    resources: resourcesShape(sandbox.resources, details.resources),
     ...(metadata === undefined ? {} : { metadata }),
     ...(projectId === undefined ? {} : { project: { id: projectId, name: projectId } }),
+  };
+}
+
+/**
+ * Returns the current resources. A resource that is unchanged since the create request is returned exactly as
+ * requested.
+ */
+function resourcesShape({ memoryMb, cpus, diskMb }: Resources, asked: Details["resources"] = {}) {
+  return {
+    memory: sameQuantity(asked.memory, memoryMb, megabytesOf) ?? `${memoryMb}Mi`,
+    cpu: sameQuantity(asked.cpu, cpus, coresOf) ?? `${Math.round(cpus * 1_000)}m`,
+    ...(diskMb === undefined ? {} : { disk: sameQuantity(asked.disk, diskMb, megabytesOf) ?? `${diskMb}Mi` }),
   };
 }
 
@@ -183,17 +198,17 @@ const timesShape = ({ startedAt, endedAt }: Exec) => ({
   ...(endedAt === null ? {} : { completedAt: endedAt }),
 });
 
-/** Why there is no exit code. */
+/** Returns an error that explains why an exec has no exit code; null if it has one. */
 function errorOf({ cause, signal }: Exec): { error: string } | null {
   if (cause !== null) return { error: `${cause.message} (${cause.code})` };
-  return signal === null ? null : { error: `The command was ended by ${signal}.` };
+  return signal === null ? null : { error: `The command was killed by ${signal}.` };
 }
 
 const holdfastShape = ({ status, signal, cause, dispatched, suspended }: Exec) => ({
   ...{ status, signal, cause, dispatched, suspended },
 });
 
-/** By what ended it: a job that is stopped gets SIGTERM, and one that is stopped by force is cancelled. */
+/** Returns a job's status by the signal that ended it: a stopped job gets SIGTERM, and a forced stop cancels it. */
 function jobStatus(exec: Exec): string {
   const { status, exitCode, signal } = exec;
   if (status === "queued" || status === "starting") return "pending";
@@ -232,7 +247,7 @@ export const fileShape = ({ name, sizeBytes, kind, mode, modifiedAt, target }: F
   modTime: modifiedAt,
 });
 
-/** Each is a copy of its own, so none has a parent. */
+/** Converts a checkpoint. Every checkpoint is a complete copy, so none has a parent. */
 export const checkpointShape = ({ id, name, createdAt, kind, sizeBytes }: Checkpoint) => ({
   ...{ id, name, createdAt, parent: "" },
   holdfast: { kind, sizeBytes },
@@ -241,7 +256,7 @@ export const checkpointShape = ({ id, name, createdAt, kind, sizeBytes }: Checkp
 export const runtimeShape = ({ name, kind }: Image) => ({
   id: name,
   name,
-  description: kind === "host" ? "The programs of the machine that Holdfast runs on." : "An imported image.",
+  description: kind === "host" ? "The programs of the host that Holdfast runs on." : "An imported image.",
   tags: [kind],
   requirements: { networkEnabled: false },
 });

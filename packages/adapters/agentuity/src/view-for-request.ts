@@ -1,27 +1,33 @@
 import { type Exec, OUTPUT_STREAMS, type OutputStream } from "@holdfast/contract";
+import { buildPreviewUrls, publicOrigin } from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import { previewUrls } from "../../ports/preview-urls.ts";
-import { siteOf } from "../../site.ts";
-import { MOUNTED_AT, type Parts } from "./parts.ts";
-import type { Streams } from "./sandbox-request.ts";
-import type { Links, Told } from "./shapes.ts";
+import { type AdapterContext, MOUNTED_AT } from "./adapter-context.ts";
+import type { Streams } from "./executions/command-request.ts";
+import type { Links, RequestView } from "./shapes.ts";
 
 const ORG = "holdfast";
 
-/** Whoever asks, with the URLs as this caller reaches them. There is one organization, under whatever name. */
-export function toldTo(request: FastifyRequest, { links, domain }: Parts): Told {
-  const site = siteOf(request.headers);
+/**
+ * Builds the parameters of a response from its request: URLs with the host name that the caller uses, and the
+ * organization that the request names. Holdfast has one organization, which accepts any name.
+ */
+export function viewForRequest(request: FastifyRequest, { links, domain }: AdapterContext): RequestView {
+  const site = publicOrigin(request.headers);
   const { orgId } = request.query as { orgId?: string };
   return {
     org: { id: orgId || ORG, name: ORG },
     links: linksFor(request, links),
-    portUrl: (preview) => previewUrls(preview, { token: null, site, domain }).url,
+    portUrl: (preview) => buildPreviewUrls(preview, { token: null, site, domain }).url,
   };
 }
 
-/** The URLs of an execution's output; none of a stream that is to be ignored. */
-export function linksFor(request: FastifyRequest, links: Parts["links"], streams: Streams = {}): Links {
-  const { protocol, host } = siteOf(request.headers);
+/** Returns the URLs of an execution's output; none for an ignored stream. */
+export function linksFor(
+  request: FastifyRequest,
+  links: AdapterContext["links"],
+  streams: Streams = {},
+): Links {
+  const { protocol, host } = publicOrigin(request.headers);
   if (host === null) return () => ({});
   const isWanted = (stream: OutputStream) => streams[stream] !== "ignore";
   const urlOf = ({ id }: Exec, stream: OutputStream) =>

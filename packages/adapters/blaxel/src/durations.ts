@@ -6,7 +6,7 @@ const UNITS: Readonly<Record<string, number>> = {
   w: 604_800_000,
 };
 
-/** `30m`, `24h`, `7d` in milliseconds; null where it is none of these. */
+/** Parses `30m`, `24h` or `7d` to milliseconds; null if malformed. */
 export function durationMs(text: string): number | null {
   const [, count, unit] = /^(\d{1,9})([smhdw])$/.exec(text.trim()) ?? [];
   const ms = UNITS[unit ?? ""];

@@ -1,12 +1,12 @@
-import { BLAXEL_KEY_HEADER } from "../../auth.ts";
-import type { Dialect } from "../dialect.ts";
+import type { Dialect } from "@holdfast/server/adapter";
 
 /**
- * How the Blaxel client is told of errors. It tests `code` for the HTTP status, and of many errors it shows only `error`:
- * our code and the request's id stand in that text too, so that whatever its user gets to see leads to the server's log.
+ * Converts errors to the format of the Blaxel client. The client compares `code` with the HTTP status. For many errors
+ * it shows only `error`, so that text includes Holdfast's code and the request id, with which the request can be found
+ * in the server's log.
  */
 export const BLAXEL: Dialect = {
-  keyHeader: BLAXEL_KEY_HEADER,
+  keyHeader: "x-blaxel-authorization",
   errorBody: ({ status, body }) => {
     const { code, message, requestId, ...rest } = body.error;
     const error = `${message} (${code}, ${requestId})`;

@@ -1,33 +1,30 @@
-import type { App } from "../../context.ts";
-import { takeAnyBody } from "../../routes/files.ts";
-import { notSupported } from "../refusals.ts";
+import { notSupported } from "@holdfast/adapter-shared";
+import type { App } from "@holdfast/server/adapter";
+import { acceptAnyBody } from "@holdfast/server/adapter";
 
-const ARCHIVE =
-  "A sandbox that nobody calls sleeps, costs disk only, and keeps memory and processes as well.";
-const SCHEDULES = "Nothing is started by the clock; a scheduler outside can call, and wakes what sleeps.";
-export const NO_KEYS =
-  "Drives have no keys of their own: whoever has a key of the server may mount every drive.";
+const ARCHIVE = "An idle sandbox is suspended to disk and keeps its memory and processes.";
+const SCHEDULES = "Holdfast has no scheduler; an external scheduler's calls wake a suspended sandbox.";
+export const NO_KEYS = "Drives have no keys of their own: any API key of the server may mount every drive.";
 
-/** By a word of the path. Whatever is not here is not done either, and then the path says all there is to say. */
+/** Hints by path segment. Other unsupported paths have no hint, because the path itself says enough. */
 const INSTEAD: Readonly<Record<string, string>> = {
-  network:
-    "Ports that a process opens are not watched for; waitForPorts of an exec waits until they are open.",
+  network: "Opened ports are not reported; use waitForPorts of an exec to wait until ports are open.",
   archive: ARCHIVE,
   unarchive: ARCHIVE,
   schedules: SCHEDULES,
   "schedule-executions": SCHEDULES,
-  images: "'holdfast image import' adds an image.",
-  codegen: "No model is called on a caller's behalf.",
-  upgrade: "The keeper comes with the server.",
-  environment: "An exec's env is given with it.",
+  images: "Use 'holdfast image import' to add an image.",
+  codegen: "Holdfast calls no models.",
+  upgrade: "The keeper is upgraded with the server.",
+  environment: "Pass env with each exec.",
   "access-token": NO_KEYS,
-  hub: "There is no hub of images; 'holdfast image ls' lists those that are here.",
-  jobs: "Start a sandbox and run the job's command in it.",
+  hub: "There is no image hub; 'holdfast image ls' lists the available images.",
+  jobs: "Create a sandbox and run the job's command in it.",
 };
 
-/** What is left of a plane of the API once all that is done has its routes. */
+/** Refuses all paths of the control plane or the data plane that no other route serves. */
 export function unsupportedRoutes(app: App): void {
-  takeAnyBody(app);
+  acceptAnyBody(app);
   for (const url of ["/", "/*"]) {
     app.all<{ Params: { "*"?: string } }>(url, ({ method, params }) => {
       const words = (params["*"] ?? "").split("/").slice(0, 4);

@@ -1,7 +1,10 @@
-/** Paths as that platform reads them: what is not absolute begins at the root, and `~` is the home of the user there, root. */
+/**
+ * Converts paths to the form that Holdfast expects. On the platform a relative path starts at `/`, and `~` is the home
+ * of root, the platform's user.
+ */
 const HOME = "/root";
 
-export function homed(path: string): string {
+export function resolveHome(path: string): string {
   const absolute = `/${path}`.replaceAll(/\/{2,}/g, "/").replace(/^\/~(?=\/|$)/, HOME);
   return absolute.replace(/(?<=.)\/$/, "");
 }

@@ -1,7 +1,7 @@
+import { once } from "@holdfast/adapter-shared";
 import type { Exec, FileChange, PreviewInfo } from "@holdfast/contract";
 import { HoldfastError } from "@holdfast/contract";
-import type { OutputRecord } from "@holdfast/engine";
-import { expect, test } from "vitest";
+import type { OutputRecord, PreviewHeaders } from "@holdfast/engine";
 import {
   aCheckpoint,
   aDrive,
@@ -12,15 +12,19 @@ import {
   authorized,
   json,
   KEY,
-  serve,
+  serve as serveApp,
   until,
-} from "../../testing/double.ts";
-import { once } from "../whole-bodies.ts";
+} from "@holdfast/server/testing";
+import { expect, test } from "vitest";
+import { blaxelAdapter } from "./index.ts";
+
+const serve: typeof serveApp = (engine, options) =>
+  serveApp(engine, { ...options, adapters: [blaxelAdapter] });
 
 const DATA = "/compat/blaxel/run/demo/sandboxes/demo";
 const CONTROL = "/compat/blaxel/v0";
 const box = { get: async () => aSandbox(), wake: async () => aSandbox() };
-const said = (type: "stdout" | "stderr", text: string | Uint8Array): OutputRecord => ({
+const outputRecord = (type: "stdout" | "stderr", text: string | Uint8Array): OutputRecord => ({
   ...{ type, cursor: "c", at: 0 },
   data: typeof text === "string" ? Buffer.from(text) : text,
 });
@@ -28,8 +32,8 @@ const begun = (exec: Exec): OutputRecord => ({ type: "start", cursor: "c", exec 
 const over = (exec: Exec): OutputRecord => ({ type: "end", cursor: "c", exec });
 const quiet: OutputRecord = { type: "keepalive", cursor: "c" };
 
-/** An exec that tells these records, whoever reads it. */
-function telling(exec: Exec, ...streams: OutputRecord[][]) {
+/** An engine with an exec and its output records, for any reader. */
+function execsWith(exec: Exec, ...streams: OutputRecord[][]) {
   const cursors: (string | undefined)[] = [];
   const execs = {
     start: async () => ({ exec, followed: false }),
@@ -46,7 +50,7 @@ function telling(exec: Exec, ...streams: OutputRecord[][]) {
 const ended = anExec({ id: "exe_1", status: "exited", exitCode: 0 });
 const running = anExec({ id: "exe_1", status: "running" });
 
-test("the client's own header carries the key, and a wrong one is not made good by a right Authorization", async () => {
+test("the client's own header carries the key, and a valid Authorization header does not override a wrong one", async () => {
   await using server = await serve({ sandboxes: { list: async () => ({ items: [], nextCursor: null }) } });
   const get = (headers: Record<string, string>) => fetch(`${server.url}${CONTROL}/sandboxes`, { headers });
   expect((await get({ "x-blaxel-authorization": `Bearer ${KEY}` })).status).toBe(200);
@@ -55,13 +59,13 @@ test("the client's own header carries the key, and a wrong one is not made good 
   expect((await get({})).status).toBe(401);
 });
 
-test("the client's header opens nothing but the client's own routes", async () => {
+test("the client's header is accepted only on the client's own routes", async () => {
   await using server = await serve({ sandboxes: { list: async () => ({ items: [], nextCursor: null }) } });
   const headers = { "x-blaxel-authorization": `Bearer ${KEY}` };
   expect((await fetch(`${server.url}/v1/sandboxes`, { headers })).status).toBe(401);
 });
 
-test("errors of the engine and of the HTTP layer come in the client's shape", async () => {
+test("errors of the engine and of the HTTP layer have the client's shape", async () => {
   await using server = await serve({
     sandboxes: {
       get: async () => {
@@ -73,8 +77,8 @@ test("errors of the engine and of the HTTP layer come in the client's shape", as
   expect([thrown.status, thrown.headers.get("retry-after")]).toEqual([503, "1"]);
   expect(await thrown.json()).toEqual({
     code: 503,
-    error: expect.stringMatching(/^The sandbox has not woken in time\. \(wake_timeout, req_\w+\)$/),
-    message: "The sandbox has not woken in time.",
+    error: expect.stringMatching(/^The sandbox did not wake in time\. \(wake_timeout, req_\w+\)$/),
+    message: "The sandbox did not wake in time.",
     errorCode: "wake_timeout",
     requestId: thrown.headers.get("x-request-id"),
     hint: expect.any(String),
@@ -92,7 +96,7 @@ test("errors of the engine and of the HTTP layer come in the client's shape", as
   expect(await ours.json()).toMatchObject({ error: { code: "wake_timeout" } });
 });
 
-test("one that is being deleted is a taken name, which the client waits for", async () => {
+test("a sandbox that is being deleted is reported as a taken name, which makes the client wait", async () => {
   await using server = await serve({
     sandboxes: {
       create: async () => {
@@ -114,14 +118,14 @@ const linesOf = async (answer: Response) =>
     .split("\n")
     .map((line) => JSON.parse(line) as { type: string; data: string });
 
-test("a stream has pieces as they come, keepalives, and the process at last", async () => {
+test("a stream has output pieces, keepalives, and the process at the end", async () => {
   const [half, rest] = [Buffer.from([0xc3]), Buffer.from([0xa4, 0x0a])];
-  const { execs } = telling(running, [
+  const { execs } = execsWith(running, [
     begun(running),
-    said("stdout", half),
-    said("stderr", "oops"),
+    outputRecord("stdout", half),
+    outputRecord("stderr", "oops"),
     quiet,
-    said("stdout", rest),
+    outputRecord("stdout", rest),
     over(ended),
   ]);
   await using server = await serve({ sandboxes: box, execs });
@@ -141,17 +145,21 @@ test("a stream has pieces as they come, keepalives, and the process at last", as
   });
 });
 
-test("a stream that the engine ends for its age goes on where it was", async () => {
-  const later = { ...said("stdout", "two"), cursor: "d" };
-  const { execs, cursors } = telling(running, [begun(running), said("stdout", "one")], [later, over(ended)]);
+test("a stream that the engine ends for its age is resumed where it stopped", async () => {
+  const later = { ...outputRecord("stdout", "two"), cursor: "d" };
+  const { execs, cursors } = execsWith(
+    running,
+    [begun(running), outputRecord("stdout", "one")],
+    [later, over(ended)],
+  );
   await using server = await serve({ sandboxes: box, execs });
   const lines = await linesOf(await server.fetch(`${DATA}/process`, run({})));
   expect(lines.map(({ type }) => type)).toEqual(["keepalive", "stdout", "stdout", "result"]);
   expect(cursors).toEqual([undefined, "c"]);
 });
 
-test("a stream that breaks off is no end of one", async () => {
-  const { execs } = telling(running, []);
+test("an interrupted stream does not look complete", async () => {
+  const { execs } = execsWith(running, []);
   execs.output = async function* () {
     yield begun(running);
     throw new HoldfastError("link_lost");
@@ -161,15 +169,15 @@ test("a stream that breaks off is no end of one", async () => {
   await expect(lines).rejects.toThrow();
 });
 
-test("a log is whole lines, each with its stream, however they were written", async () => {
-  const { execs } = telling(running, [
+test("a log has complete lines, each with its stream, however they were written", async () => {
+  const { execs } = execsWith(running, [
     begun(running),
-    said("stdout", "one\ntw"),
-    said("stderr", "oops"),
+    outputRecord("stdout", "one\ntw"),
+    outputRecord("stderr", "oops"),
     quiet,
-    said("stdout", "o\nstdout:three\n"),
-    said("stderr", "!"),
-    said("stdout", "last"),
+    outputRecord("stdout", "o\nstdout:three\n"),
+    outputRecord("stderr", "!"),
+    outputRecord("stdout", "last"),
     over(ended),
   ]);
   await using server = await serve({ sandboxes: box, execs });
@@ -184,8 +192,8 @@ test("a log is whole lines, each with its stream, however they were written", as
   ]);
 });
 
-test("of two that take a name at the same moment one is refused", async () => {
-  const { execs } = telling(running);
+test("of two callers that take a name at the same time one is refused", async () => {
+  const { execs } = execsWith(running);
   execs.list = async () => ({ items: [], nextCursor: null });
   execs.start = async () => ({ exec: running, followed: true });
   await using server = await serve({ sandboxes: box, execs });
@@ -198,9 +206,9 @@ test("of two that take a name at the same moment one is refused", async () => {
   expect([other.status, await other.json()]).toMatchObject([400, { errorCode: "invalid_request" }]);
 });
 
-test("a command that never ran is an error, and one whose outcome is not known says so", async () => {
+test("a command that never ran is an error, and an unknown outcome is reported as such", async () => {
   const refused = anExec({ status: "refused", cause: { code: "queue_timeout", message: "No turn." } });
-  const { execs } = telling(refused);
+  const { execs } = execsWith(refused);
   await using server = await serve({ sandboxes: box, execs });
   const unstarted = await server.fetch(`${DATA}/process`, json({ command: "true" }));
   expect([unstarted.status, await unstarted.json()]).toMatchObject([429, { errorCode: "too_many_execs" }]);
@@ -211,7 +219,7 @@ test("a command that never ran is an error, and one whose outcome is not known s
     cause: { code: "keeper_lost", message: "Gone." },
     dispatched: "unknown",
   });
-  const { execs: others } = telling(lost, [over(lost)]);
+  const { execs: others } = execsWith(lost, [over(lost)]);
   await using second = await serve({ sandboxes: box, execs: others });
   const unknown = await second.fetch(`${DATA}/process/exe_1`);
   expect(await unknown.json()).toMatchObject({
@@ -220,9 +228,9 @@ test("a command that never ran is an error, and one whose outcome is not known s
   });
 });
 
-test("where standby keeps files only, a process in the background holds its sandbox awake", async () => {
+test("a background process keeps its sandbox awake if standby keeps files only", async () => {
   const orders: { keepAwake?: boolean | undefined }[] = [];
-  const { execs } = telling(running);
+  const { execs } = execsWith(running);
   const start = async (_ref: string, order: object) => {
     orders.push(order);
     return { exec: running, followed: false };
@@ -255,7 +263,7 @@ test.each([
   expect(asked).toEqual([path]);
 });
 
-test("a listing or a search that is not all there is, is an error", async () => {
+test("an incomplete listing or search is an error", async () => {
   const part = { path: "/", items: [], truncated: true };
   await using server = await serve({
     files: {
@@ -272,7 +280,7 @@ test("a listing or a search that is not all there is, is an error", async () => 
   }
 });
 
-test("a file is written from JSON, from a form whatever its fields' order, and from bytes", async () => {
+test("a file is written from JSON, from a form with fields in any order, and from bytes", async () => {
   const written: [path: string, content: string, mode: number | undefined][] = [];
   const write = async (
     _ref: string,
@@ -307,7 +315,7 @@ test("a file is written from JSON, from a form whatever its fields' order, and f
   expect((await put("/e", "--x", { "content-type": "multipart/form-data; boundary=y" })).status).toBe(400);
 });
 
-test("a mount that is broken is not among those that are served", async () => {
+test("a broken mount is not listed among the serving ones", async () => {
   const cause = { code: "drive_gone", message: "Its files are gone." };
   const items = [aMount(), aMount({ path: "/other", state: "broken", cause })];
   await using server = await serve({ mounts: { list: async () => ({ items }) } });
@@ -319,7 +327,7 @@ test("a mount that is broken is not among those that are served", async () => {
   });
 });
 
-test("a watch says that it is on before anything changes, and in silence that it still is", async () => {
+test("a watch reports that it is established, and sends keepalives", async () => {
   const changes = Promise.withResolvers<void>();
   const watched: [path: string, recursive: boolean][] = [];
   async function* seen(): AsyncGenerator<FileChange> {
@@ -354,7 +362,7 @@ test("a watch says that it is on before anything changes, and in silence that it
   ]);
 });
 
-test("the health of a sandbox is what is known of it, and asking wakes nobody", async () => {
+test("the health of a sandbox comes from existing evidence, without waking it", async () => {
   for (const [status, expected] of [
     ["ready", 200],
     ["standby", 200],
@@ -375,7 +383,7 @@ test.each([
   [`${DATA}/process`, { command: "true", pty: true }, "process.pty"],
   [`${DATA}/drives/mount`, { driveName: "d", mountPath: "/d", cache: "all" }, "mount.cache"],
   [`${CONTROL}/drives`, { metadata: { name: "d" }, spec: { tier: "fast" } }, "spec.tier"],
-])("a field of %s that nobody here knows is refused by its name", async (path, body, field) => {
+])("an unknown field of %s is refused by name", async (path, body, field) => {
   await using server = await serve({ sandboxes: box });
   const answer = await server.fetch(path, json(body));
   expect([answer.status, await answer.json()]).toMatchObject([
@@ -385,11 +393,148 @@ test.each([
 });
 
 test.each([
-  ["that names no end keeps the one it has", {}, undefined],
-  ["with the end that was read keeps it", { expires: "2100-01-01T00:00:00.000Z" }, undefined],
-  ["with another end gets that", { ttl: "1h" }, 3_600_000],
-  ["that is to have no end has none", { expires: null }, null],
-])("a change of a preview %s", async (_what, given, ttlMs) => {
+  ["has ended", 2, "completed"],
+  ["still runs when the time is over", Number.POSITIVE_INFINITY, "running"],
+])("a wait for a process responds when it %s, and keeps its sandbox awake", async (_what, slices, status) => {
+  const { execs } = execsWith(running, [over(ended)]);
+  let [waits, wakes] = [0, 0];
+  const now = () => (waits >= slices ? ended : running);
+  await using server = await serve({
+    sandboxes: {
+      ...box,
+      wake: async () => {
+        wakes += 1;
+        return aSandbox();
+      },
+    },
+    execs: {
+      ...execs,
+      get: async () => now(),
+      wait: async (_id, { waitMs }) => {
+        waits += 1;
+        await new Promise((resolve) => setTimeout(resolve, Math.min(waitMs, 200)));
+        return now();
+      },
+    },
+  });
+  const answer = await server.fetch(`${DATA}/process/exe_1/wait?timeout=1`);
+  expect([answer.status, await answer.json()]).toMatchObject([200, { pid: "exe_1", status }]);
+  expect(wakes).toBeGreaterThan(1);
+  expect(waits).toBeGreaterThan(1);
+});
+
+const aPreview = (given: Partial<PreviewInfo>): PreviewInfo => ({
+  ...{ id: "prv_0123456789abcdef", name: "web", sandboxId: aSandbox().id, port: 3_000, public: false },
+  ...{ createdAt: "2025-01-01T00:00:00.000Z", expiresAt: null },
+  ...given,
+});
+const noHeaders = { request: {}, response: {} };
+
+test("headers of a preview are stored, returned, and changed one direction at a time", async () => {
+  let headers: PreviewHeaders = noHeaders;
+  const keep = async (_ref: string, _name: unknown, change: { headers?: PreviewHeaders | undefined }) => {
+    headers = change.headers ?? headers;
+    return aPreview({});
+  };
+  await using server = await serve({
+    sandboxes: box,
+    previews: {
+      list: async () => [aPreview({})],
+      create: async (ref, input, options = {}) => ({ preview: await keep(ref, input, options), token: null }),
+      update: keep,
+      headersOf: () => headers,
+    },
+  });
+  const url = `${CONTROL}/sandboxes/demo/previews`;
+  const send = async (path: string, method: string, spec: object) => {
+    const answer = await server.fetch(path, { ...json({ metadata: { name: "new" }, spec }), method });
+    return [answer.status, await answer.json()];
+  };
+  const cors = { "Access-Control-Allow-Origin": "*" };
+  const asked = { port: 3_000, requestHeaders: { "X-Tenant": "7" }, responseHeaders: cors };
+  expect(await send(url, "POST", asked)).toMatchObject([
+    200,
+    { spec: { requestHeaders: { "X-Tenant": "7" }, responseHeaders: cors } },
+  ]);
+  await send(`${url}/web`, "PUT", { public: true });
+  expect(headers).toEqual({ request: { "X-Tenant": "7" }, response: cors });
+  await send(`${url}/web`, "PUT", { requestHeaders: {}, responseHeaders: { Vary: "Origin" } });
+  expect(headers).toEqual({ request: {}, response: { Vary: "Origin" } });
+  await send(`${url}/web`, "PUT", { responseHeaders: null });
+  expect(headers).toEqual(noHeaders);
+  expect(await send(url, "POST", { port: 3_000, responseHeaders: { "Content-Length": "1" } })).toMatchObject([
+    400,
+    { message: expect.stringContaining("body/spec.responseHeaders") },
+  ]);
+});
+
+test.each([
+  ["its name", "b".repeat(16), 200],
+  ["its value", `hfp_${"b".repeat(16)}_${"B".repeat(43)}`, 200],
+  ["a value that differs in one character", `hfp_${"b".repeat(16)}_${"B".repeat(42)}C`, 404],
+])("a preview's token is revoked by %s", async (_by, given, status) => {
+  const ids = ["a", "b"].map((letter) => letter.repeat(16));
+  const left = new Set(ids);
+  const times = { createdAt: "2025-01-01T00:00:00.000Z", expiresAt: "2100-01-01T00:00:00.000Z" };
+  await using server = await serve({
+    sandboxes: box,
+    previews: {
+      list: async () => [aPreview({})],
+      tokens: async () => ids.map((id) => ({ id, ...times, expired: false })),
+      token: async (_ref, _name, id) => `hfp_${id}_${(id[0] ?? "").toUpperCase().repeat(43)}`,
+      removeToken: async (_ref, _name, id) => {
+        if (!left.delete(id)) throw new HoldfastError("preview_not_found");
+      },
+    },
+  });
+  const path = `${CONTROL}/sandboxes/demo/previews/web/tokens/${given}`;
+  expect((await server.fetch(path, { method: "DELETE" })).status).toBe(status);
+  expect([...left]).toEqual(status === 200 ? [ids[0]] : ids);
+});
+
+test("a session is found by its name, although a port's preview has the same one", async () => {
+  const session = aPreview({ id: "prv_1111111111111111", name: "blaxel:session-1", port: 443 });
+  const port = aPreview({ id: "prv_2222222222222222", name: "session-1", port: 443 });
+  const removed: string[] = [];
+  await using server = await serve({
+    sandboxes: box,
+    previews: {
+      list: async () => [port, session],
+      remove: async (_ref, id) => {
+        removed.push(id);
+      },
+      headersOf: () => noHeaders,
+    },
+  });
+  const path = `${CONTROL}/sandboxes/demo/previews/session-1`;
+  expect((await server.fetch(path, { method: "DELETE" })).status).toBe(200);
+  expect(removed).toEqual([session.id]);
+});
+
+test.each([
+  [["stopping", "ready", "failed"], 1],
+  [["failed", "standby"], 1],
+  [["ready", "ready"], 0],
+  [["failed", "failed"], 1],
+] as const)(
+  "of sandboxes with the same external id that are %j, number %i is found",
+  async (statuses, which) => {
+    const all = statuses.map((status, at) => aSandbox({ id: `sbx_${String(at).padStart(16, "0")}`, status }));
+    await using server = await serve({
+      sandboxes: { list: async () => ({ items: all, nextCursor: null }), environment: async () => ({}) },
+      events: async () => ({ items: [], nextCursor: null }),
+    });
+    const answer = await server.fetch(`${CONTROL}/sandboxes/by-external-id/one`);
+    expect(await answer.json()).toMatchObject({ holdfast: { id: all[which]?.id } });
+  },
+);
+
+test.each([
+  ["without an expiry keeps the current one", {}, undefined],
+  ["with the current expiry keeps it", { expires: "2100-01-01T00:00:00.000Z" }, undefined],
+  ["with another expiry sets it", { ttl: "1h" }, 3_600_000],
+  ["with a null expiry removes it", { expires: null }, null],
+])("an update of a preview %s", async (_what, given, ttlMs) => {
   const preview: PreviewInfo = {
     ...{ id: "prv_0123456789abcdef", name: "web", sandboxId: aSandbox().id, port: 3_000, public: true },
     ...{ createdAt: "2025-01-01T00:00:00.000Z", expiresAt: "2100-01-01T00:00:00.000Z" },
@@ -399,7 +544,11 @@ test.each([
     changes.push(change);
     return preview;
   };
-  await using server = await serve({ sandboxes: box, previews: { list: async () => [preview], update } });
+  const headersOf = () => ({ request: { "x-a": "1" }, response: {} });
+  await using server = await serve({
+    sandboxes: box,
+    previews: { list: async () => [preview], update, headersOf },
+  });
   const answer = await server.fetch(`${CONTROL}/sandboxes/demo/previews/web`, {
     ...json({ spec: { public: false, ...given } }),
     method: "PUT",
@@ -409,9 +558,9 @@ test.each([
 });
 
 test.each([
-  ["is given up by the next one", null],
-  ["is not in the next one's way when it can't be removed", new HoldfastError("permission_denied")],
-])("an upload that nobody has gone on with for a day %s", async (_what, failure) => {
+  ["is deleted by the next one", null],
+  ["does not block the next one if it cannot be deleted", new HoldfastError("permission_denied")],
+])("an upload without activity for a day %s", async (_what, failure) => {
   const [old, recent] = ["a", "b"].map((letter) => letter.repeat(24));
   const directory = (name = "", ageMs = 0) => ({
     ...aFile(0),
@@ -434,13 +583,13 @@ test.each([
 test.each([
   ["a delete of a sandbox", `${CONTROL}/sandboxes/demo`, { method: "DELETE" }],
   ["a new drive", `${CONTROL}/drives`, json({ metadata: { name: "data" } })],
-  ["a change of a drive", `${CONTROL}/drives/data`, { ...json({ metadata: {} }), method: "PUT" }],
+  ["an update of a drive", `${CONTROL}/drives/data`, { ...json({ metadata: {} }), method: "PUT" }],
   ["a delete of a drive", `${CONTROL}/drives/data`, { method: "DELETE" }],
   ["a mount", `${DATA}/drives/mount`, json({ driveName: "data", mountPath: "/mnt" })],
   ["an unmount", `${DATA}/drives/mount/mnt`, { method: "DELETE" }],
   ["a delete of a snapshot", `${CONTROL}/sandboxes/demo/snapshots/before`, { method: "DELETE" }],
-  ["a process that is started again", `${DATA}/process`, json({ command: "true", restartOnFailure: true })],
-])("%s that a shutdown cuts short may have been done, and says so", async (_what, path, init) => {
+  ["the start of a supervised process", `${DATA}/process`, json({ command: "true", restartOnFailure: true })],
+])("%s interrupted by a shutdown reports that it may have been done", async (_what, path, init) => {
   let waits = false;
   const held = (...given: unknown[]): Promise<never> => {
     waits = true;
@@ -465,8 +614,8 @@ test.each([
 test.each([
   ["its end", { waitForCompletion: true }],
   ["its ports", { waitForPorts: [3_000] }],
-  ["its ports, between two looks", { waitForPorts: [3_001] }],
-])("a command is told as started when a shutdown ends the wait for %s", async (what, given) => {
+  ["its ports, between two checks", { waitForPorts: [3_001] }],
+])("a command is reported as started if a shutdown interrupts the wait for %s", async (what, given) => {
   let waits = false;
   const nothing = async () => {
     waits = true;
@@ -479,7 +628,7 @@ test.each([
   await using server = await serve({
     sandboxes: box,
     execs: {
-      ...telling(running).execs,
+      ...execsWith(running).execs,
       wait: (_id: string, { signal }: { signal: AbortSignal }) => held(signal),
     },
     files: {

@@ -1,31 +1,31 @@
 /**
- * Blaxel's API, for its published clients as they are. The control plane is what the account has, the data plane what is
- * asked of one sandbox. Everything here is translation: names, shapes and errors. Names of sandboxes and drives are the
- * core's own, so that both APIs speak of the same things, and whatever holds, wakes or fences a call is the engine's.
+ * Blaxel's API, for its published, unmodified clients. The control plane covers the account's resources, the data plane
+ * the calls into one sandbox. This adapter only translates names, shapes and errors: names of sandboxes and drives are
+ * the core's own, so that both APIs address the same resources, and the engine holds, wakes and fences calls.
  *
- * These routes have no operation ids, and so no place in the API document: Holdfast's own API is what is described there.
+ * These routes have no operation ids and are not in the API document, which describes Holdfast's own API.
  */
-import type { App, RouteContext } from "../../context.ts";
-import { controlDriveRoutes } from "./control-drives.ts";
-import { controlPreviewRoutes } from "./control-previews.ts";
-import { controlSandboxRoutes } from "./control-sandboxes.ts";
-import { controlSnapshotRoutes } from "./control-snapshots.ts";
-import { driveMountRoutes } from "./drive-mounts.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { controlDriveRoutes } from "./control/control-drives.ts";
+import { controlPreviewRoutes } from "./control/control-previews.ts";
+import { controlSandboxRoutes } from "./control/control-sandboxes.ts";
+import { controlSnapshotRoutes } from "./control/control-snapshots.ts";
+import { driveMountRoutes } from "./control/drive-mounts.ts";
+import { MOUNTED_AT } from "./control/public-origin.ts";
+import { admitSessions, SESSION_BASE } from "./control/sessions.ts";
 import { BLAXEL } from "./errors.ts";
-import { filesystemRoutes } from "./filesystem.ts";
-import { searchRoutes } from "./filesystem-search.ts";
-import { uploadRoutes } from "./filesystem-uploads.ts";
-import { watchRoutes } from "./filesystem-watch.ts";
-import { healthRoutes } from "./health.ts";
+import { filesystemRoutes } from "./filesystem/filesystem.ts";
+import { searchRoutes } from "./filesystem/filesystem-search.ts";
+import { uploadRoutes } from "./filesystem/filesystem-uploads.ts";
+import { watchRoutes } from "./filesystem/filesystem-watch.ts";
 import { unsupportedRoutes } from "./not-supported.ts";
-import { portRoutes } from "./ports.ts";
-import { processRoutes } from "./process.ts";
-import { admitSessions, SESSION_BASE } from "./sessions.ts";
-import { MOUNTED_AT } from "./site.ts";
+import { healthRoutes } from "./process/health.ts";
+import { portRoutes } from "./process/ports.ts";
+import { processRoutes } from "./process/process.ts";
 
 type Routes = (app: App, context: RouteContext) => void;
 
-/** Two names for one base: the client adds `/api` by itself where it is given a proxy. */
+/** Two base paths with the same routes: a client that is configured with a proxy adds `/api` by itself. */
 const CONTROL_BASES = ["/v0", "/api"] as const;
 const CONTROL: readonly Routes[] = [
   controlSandboxRoutes,
@@ -62,7 +62,7 @@ export function blaxelRoutes(app: App, context: RouteContext): void {
   mount("", [unsupportedRoutes]);
 }
 
-/** The same routes, for who has a session's token. */
+/** Serves the same routes to callers with a session token. */
 const bySession =
   (routes: Routes): Routes =>
   (app, context) => {

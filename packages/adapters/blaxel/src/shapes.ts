@@ -1,4 +1,7 @@
-/** Holdfast's records in the shapes that the Blaxel client reads. What it has no word for is added under names of ours. */
+/**
+ * Converts Holdfast's records to the shapes of the Blaxel client. Facts for which the client has no field are added
+ * under `holdfast`.
+ */
 import {
   type Checkpoint,
   type Drive,
@@ -15,20 +18,23 @@ import {
   type Sandbox,
   type Status,
 } from "@holdfast/contract";
-import type { Output } from "./collected-output.ts";
-import { type AskedExpiry, shownExpiry } from "./expiry.ts";
-import { fromLabels } from "./labels.ts";
-import { commandOf, nameOf } from "./process-names.ts";
-import { isMadeUp } from "./restarts.ts";
+import { type AskedExpiry, shownExpiry } from "./control/expiry.ts";
+import { fromLabels } from "./control/labels.ts";
+import type { Output } from "./process/collected-output.ts";
+import { commandOf, generatedName, givenName, nameOf } from "./process/process-names.ts";
+import { isMadeUp } from "./process/restarts.ts";
 
-/** Where the caller is, as far as an answer has to say so. */
-export interface Site {
+/** The properties of a request that affect the URLs in its response. */
+export interface PublicOrigin {
   workspace: string;
-  /** Of all that is served to this client; null where the request does not say how it came here. */
+  /** Base URL of the adapter; null if the request has no host name. */
   base: string | null;
 }
 
-/** A call wakes what is `STANDBY`; neither word is true of what is paused, or not there. */
+/**
+ * The client's status for each Holdfast status. `STANDBY` means that a call wakes the sandbox. Paused and missing
+ * sandboxes are reported without a state, because a call does not wake them.
+ */
 const STATUS: Readonly<Record<Status, { status: string; state?: "RUNNING" | "STANDBY" }>> = {
   queued: { status: "DEPLOYING" },
   creating: { status: "DEPLOYING" },
@@ -43,11 +49,17 @@ const STATUS: Readonly<Record<Status, { status: string; state?: "RUNNING" | "STA
   failed: { status: "FAILED" },
 };
 
-/** Ours that one of theirs stands for; none where it stands for nothing here. */
+/** Returns the Holdfast statuses that a platform status stands for; none if there is no equivalent. */
 export const statusesCalled = (name: string): Status[] =>
   (Object.keys(STATUS) as Status[]).filter((status) => STATUS[status].status === name.toUpperCase());
 
-export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Event[] = []) {
+/** The parts of a sandbox that listings omit. */
+interface Detail {
+  events: readonly Event[];
+  env: Readonly<Record<string, string>>;
+}
+
+export function sandboxShape(sandbox: Sandbox, site: PublicOrigin, detail: Detail | null = null) {
   const { id, name, createdAt, lastActivityAt, resources, cause } = sandbox;
   const { labels, externalId, displayName, image, asked } = fromLabels(sandbox.labels);
   const { policies, ...limits } = expiryShown(sandbox);
@@ -60,7 +72,7 @@ export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Even
       workspace: site.workspace,
       ...{ labels, externalId, displayName, createdAt, updatedAt: createdAt },
     },
-    // Without its region: for one that has it the client opens a connection to the platform's own machines.
+    // The region is omitted, because a client that knows the region connects to the platform's own servers.
     spec: {
       enabled: true,
       runtime: {
@@ -68,13 +80,14 @@ export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Even
         memory: resources.memoryMb,
         ...limits,
         ...(asked?.ports ? { ports: asked.ports } : {}),
+        ...(detail === null ? {} : { envs: envsShown(detail.env, asked?.secrets ?? []) }),
       },
       ...(policies ? { lifecycle: { expirationPolicies: policies } } : {}),
     },
     ...STATUS[sandbox.status],
     lastUsedAt: lastActivityAt,
     ...(expiresAt === null ? {} : { expiresIn: secondsUntil(expiresAt) }),
-    events: events.map(eventShape),
+    events: (detail?.events ?? []).map(eventShape),
     errors:
       cause === null
         ? []
@@ -83,13 +96,19 @@ export function sandboxShape(sandbox: Sandbox, site: Site, events: readonly Even
   };
 }
 
-/** In the words of whoever asked for it. */
+/** Returns the environment as it was set. The value of a variable that was set as a secret is never returned. */
+const envsShown = (env: Detail["env"], secrets: readonly string[]) =>
+  Object.entries(env).map(([name, value]) =>
+    secrets.includes(name) ? { name, secret: true } : { name, value },
+  );
+
+/** Returns the expiry settings in the form in which they were requested. */
 export function expiryShown({ labels, lifecycle, createdAt }: Sandbox): AskedExpiry {
-  const { ports: _ports, ...asked } = fromLabels(labels).asked ?? {};
+  const { ports: _ports, secrets: _secrets, ...asked } = fromLabels(labels).asked ?? {};
   return shownExpiry(asked, lifecycle, Date.parse(createdAt));
 }
 
-/** By its age or, if nobody uses it until then, by its idleness. */
+/** Returns when the sandbox expires: at its maximum age, or earlier if it stays idle until its idle limit. */
 function nextExpiry({ expiresAt, lastActivityAt, lifecycle: { idleTtlMs } }: Sandbox): number | null {
   const times = expiresAt === null ? [] : [Date.parse(expiresAt)];
   if (idleTtlMs !== undefined) times.push(Date.parse(lastActivityAt) + idleTtlMs);
@@ -98,7 +117,9 @@ function nextExpiry({ expiresAt, lastActivityAt, lifecycle: { idleTtlMs } }: San
 
 const secondsUntil = (time: number): number => Math.max(0, Math.ceil((time - Date.now()) / 1_000));
 
-/** What decides how a sandbox is; each sleep and each command is in our own timeline. */
+/**
+ * Events that change the sandbox's state; the full timeline, with every suspension and command, is in Holdfast's API.
+ */
 export const SHOWN_EVENTS: readonly EventType[] = [
   "sandbox.created",
   "sandbox.ready",
@@ -131,7 +152,7 @@ const DRIVE_STATUS: Readonly<Record<DriveStatus, string>> = {
 };
 const MB_PER_GB = 1_024;
 
-export function driveShape(drive: Drive, { workspace }: Site) {
+export function driveShape(drive: Drive, { workspace }: PublicOrigin) {
   const { name, createdAt, sizeMb, cause, status, id } = drive;
   const { labels, externalId, displayName } = fromLabels(drive.labels);
   return {
@@ -148,8 +169,11 @@ export function driveShape(drive: Drive, { workspace }: Site) {
   };
 }
 
-/** It says who has it where that is one; here it may be several, which `holdfast` tells. */
-export function volumeShape(drive: Drive, site: Site) {
+/**
+ * Converts a drive to a volume. The platform reports one sandbox that a volume is attached to. In Holdfast several
+ * sandboxes can mount a drive; all are listed under `holdfast`.
+ */
+export function volumeShape(drive: Drive, site: PublicOrigin) {
   const [one] = drive.mounts;
   return {
     ...driveShape(drive, site),
@@ -161,7 +185,7 @@ export function volumeShape(drive: Drive, site: Site) {
 export const snapshotShape = (
   { name: source, labels, image, resources }: Sandbox,
   { id, name, createdAt, kind, sizeBytes }: Checkpoint,
-  { workspace }: Site,
+  { workspace }: PublicOrigin,
 ) => ({
   ...{ id, name, createdAt, workspace, status: "ready", sandboxName: source },
   source: { name: source, kind: "sandbox", deleted: false },
@@ -190,13 +214,13 @@ export function processShape(exec: Exec, { stdout, stderr, logs, truncated }: Ou
   };
 }
 
-/** Of one that is started again: what its runs are together. */
-export function rowShape(row: Process, exec: Exec, output: Output, workingDir = "") {
-  const { id, name, status, createdAt, endedAt, restart, runs, cause } = row;
+/** Converts a restarted process, with its runs combined. */
+export function supervisedShape(process: Process, exec: Exec, output: Output, workingDir = "") {
+  const { id, name, status, createdAt, endedAt, restart, runs, cause } = process;
   return {
     ...processShape(exec, output, workingDir),
     pid: id,
-    ...(nameOf(exec) === exec.id ? { name: isMadeUp(name) ? id : name } : {}),
+    ...(givenName(exec) === null ? { name: isMadeUp(name) ? generatedName(id) : name } : {}),
     status: isProcessOver(status) ? (ROW_STATUS[status] ?? processStatus(exec)) : "running",
     startedAt: createdAt,
     completedAt: endedAt ?? "",
@@ -244,7 +268,7 @@ export const fileShape = ({ name, path, sizeBytes, mode, uid, gid, modifiedAt }:
   lastModified: modifiedAt,
 });
 
-/** The two that every image has. */
+/** Returns the name of a user id; every image has these two users. */
 const ownerName = (id: number): string => (id === 0 ? "root" : id === 1_000 ? "user" : String(id));
 
 export function directoryShape(path: string, items: readonly FileStat[]) {

@@ -1,6 +1,6 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { ErrorBody } from "@holdfast/contract";
-import type { Dialect } from "../dialect.ts";
+import type { Dialect } from "@holdfast/server/adapter";
 
 const { code, message, hint, retryable, dispatched, requestId, sandboxId, operation, cause } =
   ErrorBody.properties.error.properties;
@@ -16,7 +16,7 @@ export const RunbookError = Type.Object(
   { $id: "RunbookError", title: "RunbookError" },
 );
 
-/** The registry's errors without an envelope, under names that a runbook's scripts pick out. */
+/** Error format without an envelope, with the field names that a runbook's scripts select. */
 export const RUNBOOK: Dialect = {
   keyHeader: "authorization",
   errorSchema: RunbookError,

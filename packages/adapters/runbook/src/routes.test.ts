@@ -1,7 +1,11 @@
 import { HoldfastError, type ResourceReport, type Sandbox, type SweepReport } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
+import { aSandbox, aStats, type EngineDouble, json, serve as serveApp } from "@holdfast/server/testing";
 import { describe, expect, test } from "vitest";
-import { aSandbox, aStats, type EngineDouble, json, serve } from "../../testing/double.ts";
+import { runbookAdapter } from "./index.ts";
+
+const serve: typeof serveApp = (engine, options) =>
+  serveApp(engine, { ...options, adapters: [runbookAdapter] });
 
 const counts = {
   ...{ queued: 1, creating: 2, ready: 4, degraded: 8, paused: 16, suspending: 32 },
@@ -9,7 +13,7 @@ const counts = {
 };
 
 describe("stats", () => {
-  test("count each status where it belongs, and standby and failed nowhere", async () => {
+  test("count each status in its group, and standby and failed in none", async () => {
     const totals = { created: 70, terminated: 9, failed: 5, execsStarted: 3, execsEnded: 2 };
     await using server = await serve({ stats: async () => aStats({ sandboxes: counts, totals }) });
     const response = await server.fetch("/api/sandbox/stats");
@@ -73,7 +77,7 @@ describe("sandboxes", () => {
     expect(await (await server.fetch("/api/sandbox/demo")).json()).toMatchObject({ status: shown });
   });
 
-  test("that were deleted, and that never were, are not found, in a bare body", async () => {
+  test("that were deleted or never existed are not found, with a bare body", async () => {
     const get = async (ref: string) => {
       if (ref === "gone") return aSandbox({ status: "terminated", endedAt: ago(1) });
       throw new HoldfastError("sandbox_not_found", { sandboxId: ref });
@@ -95,7 +99,7 @@ describe("sandboxes", () => {
     }
   });
 
-  test("are nobody's business without a key", async () => {
+  test("require a key", async () => {
     await using server = await serve({});
     const calls: [string, string][] = [
       ...["stats", "list", "x", "x/logs", "x/resources"].map((path) => ["GET", path] as [string, string]),
@@ -157,7 +161,7 @@ describe("logs", () => {
     }),
   };
 
-  test("come with the time of the last activity, and name no path of the host", async () => {
+  test("include the time of the last activity, and name no host path", async () => {
     await using server = await serve(engine, { hostPaths: ["/state"] });
     const response = await server.fetch("/api/sandbox/demo/logs");
     expect(response.status).toBe(200);
@@ -181,7 +185,7 @@ describe("a delete", () => {
     sandboxes: { remove: async () => aSandbox(sandbox) },
   });
 
-  test("is 200 once absence was observed, and 202 with the next attempt before", async () => {
+  test("is 200 once absence was observed, and before that 202 with the next attempt", async () => {
     await using done = await serve(removing({ status: "terminated", lease: { state: "none" } }));
     const over = await done.fetch("/api/sandbox/demo", { method: "DELETE" });
     expect(over.status).toBe(200);
@@ -204,7 +208,7 @@ describe("a delete", () => {
     });
   });
 
-  test("of what had no readable record is done as well, and of what never was is not found", async () => {
+  test("of a sandbox without a readable record succeeds, and of an unknown one is 404", async () => {
     const remove = async (ref: string): Promise<never> => {
       throw new HoldfastError(ref === "sbx_9" ? "sandbox_gone" : "sandbox_not_found", { sandboxId: ref });
     };
@@ -229,7 +233,7 @@ describe("a cleanup", () => {
     return { at, ms: 3, layers: ["age"], ...order, removed: 1, putToStandby: 2, failed: 0, items };
   };
 
-  test("answers with counts and each item, by order as an emergency or as a dry run", async () => {
+  test("returns counts and each item, as an emergency or as a dry run on request", async () => {
     await using server = await serve({ cleanup }, { hostPaths: ["/state"] });
     const plain = await server.fetch("/api/sandbox/cleanup", { method: "POST" });
     expect(plain.status).toBe(200);
@@ -253,7 +257,7 @@ describe("a cleanup", () => {
     ]);
   });
 
-  test("refuses an order that it does not understand, in the runbook's words", async () => {
+  test("refuses a malformed request in the runbook's error format", async () => {
     await using server = await serve({ cleanup });
     const response = await server.fetch("/api/sandbox/cleanup", json({ dryRun: true }));
     expect(response.status).toBe(400);

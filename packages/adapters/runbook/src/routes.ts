@@ -1,16 +1,13 @@
 /**
- * The commands of a runbook for stuck and leaked sandboxes, as it writes them: paths, names and bare bodies are its own,
- * what is behind them is what `/v1` answers from. Nothing is decided here.
+ * Routes for the commands that an existing runbook uses on stuck and leaked sandboxes. Paths, names and bare bodies are
+ * exactly those in the runbook. The data comes from the same engine calls as `/v1`, and these routes make no decisions.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, isHoldfastError, type Sandbox } from "@holdfast/contract";
 import type { SandboxApi } from "@holdfast/engine";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { MAX_LIMIT, readSandboxStory, scrubJson, whileConnected } from "@holdfast/server/adapter";
 import type { FastifyReply } from "fastify";
-import { whileHeard } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { sandboxStory } from "../../sandbox-story.ts";
-import { MAX_LIMIT } from "../../schemas.ts";
-import { scrubbed } from "../../scrubbed.ts";
 import { RUNBOOK } from "./errors.ts";
 import {
   cleanupShape,
@@ -41,14 +38,14 @@ export function runbookRoutes(app: App, context: RouteContext): void {
     app.register(async (scope) => routes(scope as App, context), { prefix: MOUNTED_AT });
 }
 
-/** Questions that wake nobody. */
+/** Read-only routes. None of them wakes a sandbox. */
 function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   app.get(
     "/stats",
     {
       schema: {
         operationId: "runbookStats",
-        summary: "Exact counts, in the words of a runbook.",
+        summary: "Get exact counts, under the runbook's names.",
         tags,
         response: { 200: RunbookStats },
       },
@@ -62,7 +59,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
     {
       schema: {
         operationId: "runbookList",
-        summary: "All live sandboxes with age and purpose.",
+        summary: "List all live sandboxes with their age and purpose.",
         tags,
         response: { 200: RunbookList },
       },
@@ -80,8 +77,8 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
     {
       schema: {
         operationId: "runbookGet",
-        summary: "One of them.",
-        description: "What is called `stats`, `list` or `cleanup` is found by its id.",
+        summary: "Get one live sandbox.",
+        description: "A sandbox named `stats`, `list` or `cleanup` can only be addressed by its id.",
         tags,
         params: InSandbox,
         response: { 200: RunbookSandbox },
@@ -102,7 +99,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
     {
       schema: {
         operationId: "runbookLogs",
-        summary: "What happened in a sandbox and what it wrote last, with the time of its last activity.",
+        summary: "Get the latest events and output of a sandbox, and the time of its last activity.",
         tags,
         params: InSandbox,
         querystring: Type.Object({
@@ -115,7 +112,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
     async ({ params, query }, reply): Promise<RunbookLogs> => {
       const { id } = await engine.sandboxes.get(params.id);
       const limit = query.limit ?? DEFAULT_LINES;
-      const story = await sandboxStory(engine, id, { limit }, callers.signal(reply.raw));
+      const story = await readSandboxStory(engine, id, { limit }, callers.signal(reply.raw));
       const lines = story.lines.map(({ at, kind, text, execId }) => ({
         ...{ at, kind, exec_id: execId },
         text: kind === "event" ? scrub(text) : text,
@@ -129,7 +126,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
     {
       schema: {
         operationId: "runbookResources",
-        summary: "What a sandbox uses; also of one that sleeps or failed.",
+        summary: "Get the resource usage of a sandbox, including sandboxes that are in standby or failed.",
         tags,
         params: InSandbox,
         response: { 200: RunbookResources },
@@ -141,7 +138,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
   );
 }
 
-/** Orders: the end of one sandbox, and cleaning. */
+/** Routes that change something: deleting a sandbox, and cleanup. */
 function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   app.delete(
     "/:id",
@@ -149,7 +146,7 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
       schema: {
         operationId: "runbookDelete",
         summary:
-          "End a sandbox, from any state. 200 once its absence was observed, 202 while it still stops.",
+          "Delete a sandbox, from any state. 200 when its absence has been observed, 202 while it is still stopping.",
         tags,
         params: InSandbox,
         response: { 200: RunbookDeleted, 202: RunbookDeleted },
@@ -166,8 +163,8 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
 
   const cleanUp = async (reply: FastifyReply, body: Static<typeof CleanupBody>, emergency: boolean) => {
     const order = { dryRun: body.dry_run ?? false, emergency };
-    const report = await whileHeard(engine.cleanup(order), callers.signal(reply.raw));
-    return scrubbed(cleanupShape(report), scrub);
+    const report = await whileConnected(engine.cleanup(order), callers.signal(reply.raw));
+    return scrubJson(cleanupShape(report), scrub);
   };
 
   app.post(
@@ -175,7 +172,7 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
     {
       schema: {
         operationId: "runbookCleanup",
-        summary: "Clean now what the sweeps would clean in time.",
+        summary: "Run the periodic cleanup now.",
         tags,
         body: CleanupBody,
         response: { 200: RunbookCleanup },
@@ -191,7 +188,7 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
       schema: {
         operationId: "runbookCleanupEmergency",
         summary:
-          "Put to standby what is idle, then clean, and delete what is disposable and has no exec under way.",
+          "Suspend idle sandboxes, run the cleanup, and delete every disposable sandbox that has no running exec.",
         tags,
         body: CleanupBody,
         response: { 200: RunbookCleanup },
@@ -205,13 +202,16 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
 const CleanupBody = Type.Object(
   {
     dry_run: Type.Optional(
-      Type.Boolean({ default: false, description: "change nothing, and say what would be done" }),
+      Type.Boolean({ default: false, description: "report what would be done without changing anything" }),
     ),
   },
   { $id: "RunbookCleanupOrder", title: "RunbookCleanupOrder", additionalProperties: false },
 );
 
-/** What had no readable record is told as gone by an error; to who ordered its end that is what was ordered. */
+/**
+ * Converts the error "sandbox gone" to the response of a successful delete; rethrows all other errors. The engine
+ * throws that error after it has deleted a sandbox without a readable record.
+ */
 const isGone =
   (id: string) =>
   (error: unknown): RunbookDeleted => {
@@ -225,7 +225,7 @@ const isGone =
     };
   };
 
-/** Page after page: a runbook's list has no pages. */
+/** Reads all pages: a runbook's list has no pages. */
 async function everySandbox(sandboxes: SandboxApi): Promise<Sandbox[]> {
   const all: Sandbox[] = [];
   for (let cursor: string | undefined; ; ) {

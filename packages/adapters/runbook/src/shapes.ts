@@ -1,6 +1,6 @@
 /**
- * Holdfast's records in the shapes of a runbook: bare, flat, in snake_case. They say less than `/v1` does, and nothing
- * that is not said there.
+ * Converts Holdfast's records to the shapes of a runbook: flat, without an envelope, in snake_case. They contain a
+ * subset of `/v1`.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import {
@@ -20,17 +20,18 @@ export const RunbookStats = Type.Object(
   {
     active: Type.Integer({ minimum: 0, description: "ready, degraded, paused, suspending or waking" }),
     provisioning: Type.Integer({ minimum: 0, description: "queued or creating" }),
-    terminating: Type.Integer({ minimum: 0, description: "stopping: absence was not observed yet" }),
-    total_created: Type.Integer({ minimum: 0, description: "ever accepted; never goes down" }),
+    terminating: Type.Integer({ minimum: 0, description: "stopping: absence has not been observed yet" }),
+    total_created: Type.Integer({ minimum: 0, description: "all sandboxes ever accepted; never decreases" }),
     total_destroyed: Type.Integer({
       minimum: 0,
-      description: "deletes after which absence was observed; never goes down",
+      description: "deletes whose absence was observed; never decreases",
     }),
   },
   {
     $id: "RunbookStats",
     title: "RunbookStats",
-    description: "standby and failed ones are in neither of the first three",
+    description:
+      "sandboxes in standby and failed sandboxes are not counted in `active`, `provisioning` or `terminating`",
   },
 );
 export type RunbookStats = Static<typeof RunbookStats>;
@@ -38,7 +39,7 @@ export type RunbookStats = Static<typeof RunbookStats>;
 const STATUSES = ["provisioning", "running", "standby", "terminating", "failed"] as const;
 type RunbookStatus = (typeof STATUSES)[number];
 
-/** What each status counts as; `terminated` is no sandbox any more. */
+/** The runbook's state for each status. A `terminated` sandbox is not listed. */
 const STATUS: Readonly<Record<Exclude<Status, "terminated">, RunbookStatus>> = {
   queued: "provisioning",
   creating: "provisioning",
@@ -57,7 +58,7 @@ export const RunbookSandbox = Type.Object(
     id: Type.String(),
     status: OneOf(STATUSES),
     created_at: Timestamp,
-    age_minutes: Type.Number({ minimum: 0, description: "to the hundredth" }),
+    age_minutes: Type.Number({ minimum: 0, description: "age in minutes, rounded to two decimals" }),
     agent_type: Nullable(Type.String({ description: "the label `agent_type`" })),
     task_id: Nullable(Type.String({ description: "the label `task_id`" })),
   },
@@ -76,9 +77,9 @@ export const RunbookLogs = Type.Object(
         at: Timestamp,
         kind: OneOf(["event", "stdout", "stderr"]),
         text: Type.String(),
-        exec_id: Nullable(Type.String({ description: "the exec that it is about, or that wrote it" })),
+        exec_id: Nullable(Type.String({ description: "the exec that the line is about or that wrote it" })),
       }),
-      { description: "events and output, oldest first; the last ones" },
+      { description: "the latest events and output lines, oldest first" },
     ),
   },
   { $id: "RunbookLogs", title: "RunbookLogs" },
@@ -87,15 +88,19 @@ export type RunbookLogs = Static<typeof RunbookLogs>;
 
 export const RunbookResources = Type.Object(
   {
-    cpu_percent: Type.Number({ minimum: 0, description: "of one core, lately" }),
-    memory_mb: Type.Number({ minimum: 0, description: "of its processes; caches aside" }),
-    duration_ms: Type.Integer({ minimum: 0, description: "since it was created" }),
+    cpu_percent: Type.Number({ minimum: 0, description: "recent CPU usage in percent of one core" }),
+    memory_mb: Type.Number({ minimum: 0, description: "memory of the sandbox's processes, without caches" }),
+    duration_ms: Type.Integer({ minimum: 0, description: "time since creation" }),
     operations: Type.Integer({
       minimum: 0,
-      description: "execs, calls on files, reads and writes that reached a disk",
+      description: "number of execs, file calls, and reads and writes that reached a disk",
     }),
   },
-  { $id: "RunbookResources", title: "RunbookResources", description: "zeros where nothing runs" },
+  {
+    $id: "RunbookResources",
+    title: "RunbookResources",
+    description: "all zero if the sandbox has no running processes",
+  },
 );
 export type RunbookResources = Static<typeof RunbookResources>;
 
@@ -103,9 +108,10 @@ export const RunbookDeleted = Type.Object(
   {
     id: Type.String(),
     status: OneOf(["terminated", "terminating"], {
-      description: "terminated: absence was observed; terminating: Holdfast goes on by itself",
+      description:
+        "terminated: absence was observed; terminating: Holdfast keeps stopping it in the background",
     }),
-    attempts: Type.Integer({ minimum: 0, description: "at stopping it that have failed so far" }),
+    attempts: Type.Integer({ minimum: 0, description: "failed attempts to stop it so far" }),
     next_attempt_at: Nullable(Timestamp),
     last_error: Nullable(Type.String()),
   },
@@ -117,16 +123,22 @@ export const RunbookCleanup = Type.Object(
   {
     emergency: Type.Boolean(),
     dry_run: Type.Boolean(),
-    removed: Type.Integer({ minimum: 0, description: "sandboxes, and records past their retention" }),
+    removed: Type.Integer({
+      minimum: 0,
+      description: "deleted sandboxes, and deleted records past their retention",
+    }),
     put_to_standby: Count,
-    terminating: Type.Integer({ minimum: 0, description: "being removed, absence not observed yet" }),
+    terminating: Type.Integer({
+      minimum: 0,
+      description: "sandboxes being deleted whose absence has not been observed yet",
+    }),
     failed: Count,
     duration_ms: Type.Number({ minimum: 0 }),
     items: Type.Array(
       Type.Object({
-        id: Nullable(Type.String({ description: "of the sandbox; null where it is about records" })),
+        id: Nullable(Type.String({ description: "id of the sandbox; null if the item is about records" })),
         action: Type.String(),
-        rule: Type.String({ description: "the only reason for it" }),
+        rule: Type.String({ description: "the rule that caused the action" }),
         count: Count,
         message: Type.String(),
       }),
@@ -149,7 +161,7 @@ export function statsShape({ sandboxes, totals }: Stats): RunbookStats {
   };
 }
 
-/** Null where there is no such sandbox any more. */
+/** Converts a sandbox; null if it no longer exists. */
 export function sandboxShape(sandbox: Sandbox, now: number): RunbookSandbox | null {
   const { id, status, createdAt, labels } = sandbox;
   if (status === "terminated") return null;

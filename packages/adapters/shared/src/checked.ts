@@ -1,7 +1,10 @@
 import { type Static, type TSchema, TypeBoxValidatorCompiler } from "@fastify/type-provider-typebox";
 import { HoldfastError } from "@holdfast/contract";
 
-/** What the engine is asked for in the end obeys the contract's schema, whoever asked for it. */
+/**
+ * Returns a function that checks a translated request against the contract's schema. The function throws if the request
+ * is invalid, because the platform's client may have sent any value.
+ */
 export function checker<Schema extends TSchema>(
   schema: Schema,
 ): (value: unknown, what: string) => Static<Schema> {
@@ -16,7 +19,8 @@ export function checker<Schema extends TSchema>(
 
 function firstOf(result: unknown): string {
   const { error } = result as { error?: { instancePath?: string; message?: string }[] };
-  // That a field may be there at all is said of its parent; what it may hold is the better answer.
+  // Prefers an error about the value itself. The error of the parent schema, "schema is false", only says that a field
+  // is unknown.
   const finding = error?.find(({ message }) => message !== "schema is false") ?? error?.[0];
   return `${finding?.instancePath ?? ""} ${finding?.message ?? "is not valid"}.`.trim();
 }

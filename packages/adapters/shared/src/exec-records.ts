@@ -1,7 +1,10 @@
 import { isTerminal, type OutputStream } from "@holdfast/contract";
 import type { ExecApi, OutputRecord } from "@holdfast/engine";
 
-/** A stream lasts as long as the process; the engine's own are over sooner, and are taken up again where they were. */
+/**
+ * Yields the records of an exec until it ends. The engine's streams have a maximum duration, so this function opens a
+ * new stream at the last cursor when one ends early.
+ */
 export async function* records(
   execs: ExecApi,
   id: string,
@@ -15,7 +18,7 @@ export async function* records(
       if (record.type === "end") return;
     }
     signal.throwIfAborted();
-    // Forgotten, or its outcome can't be had: no stream can tell the end of it.
+    // If the exec has ended, its record was deleted, or its outcome is unknown, no stream will report its end.
     if (isTerminal((await execs.get(id)).status)) return;
   }
 }

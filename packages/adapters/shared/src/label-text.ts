@@ -1,10 +1,10 @@
 import type { Labels } from "@holdfast/contract";
 
-/** Of the contract's labels. */
+/** Limits of the contract's labels. */
 export const LABEL_VALUE_MAX = 256;
 export const LABELS_MAX = 64;
 
-/** A text of any length in as many labels as it takes, under keys that begin with `prefix`. */
+/** Splits a text over as many labels as needed, under keys that begin with `prefix`. */
 export function textToLabels(prefix: string, given: string): [string, string][] {
   const text = ascii(given);
   return Array.from({ length: Math.ceil(text.length / LABEL_VALUE_MAX) }, (_, index) => [
@@ -13,7 +13,10 @@ export function textToLabels(prefix: string, given: string): [string, string][] 
   ]);
 }
 
-/** The text again, empty where there is none, and the keys that it was found under. */
+/**
+ * Joins the text that `textToLabels` split (empty if there is none), and returns it with the keys of the labels that
+ * held it.
+ */
 export function textFromLabels(prefix: string, labels: Labels): { keys: string[]; text: string } {
   const keys = Object.keys(labels)
     .filter((key) => key.startsWith(prefix))
@@ -21,6 +24,6 @@ export function textFromLabels(prefix: string, labels: Labels): { keys: string[]
   return { keys, text: keys.map((key) => labels[key]).join("") };
 }
 
-/** Cut anywhere, it is still text. What is JSON stays the same JSON. */
+/** Escapes non-ASCII characters, so that the text can be split at any position. The result is the same JSON value. */
 const ascii = (text: string): string =>
   text.replaceAll(/[^\x20-\x7e]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);

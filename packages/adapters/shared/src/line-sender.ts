@@ -1,10 +1,11 @@
+import type { RouteContext } from "@holdfast/server/adapter";
+import { sendAll } from "@holdfast/server/adapter";
 import type { FastifyReply } from "fastify";
-import type { RouteContext } from "../context.ts";
-import { sendAll } from "../stream.ts";
 
 /**
- * Sends lines, or bytes, as they come. The first is awaited before the headers go out, so that what can't begin is an error
- * response; what breaks off later breaks the connection too, because the client takes an orderly end for the end.
+ * Sends lines or bytes as they arrive. The headers are sent only with the first line, so that a stream that can't start
+ * gets an error response. A later failure destroys the connection, because the client would take a normal end for a
+ * complete result.
  */
 export async function sendLines(
   reply: FastifyReply,
@@ -26,11 +27,11 @@ export async function sendLines(
   });
   try {
     await sendAll(response, bytesOf(first, source), { stallMs: numbers.httpStallMs, signal });
-    // What is written last must be taken in time as well.
+    // The timeout also applies to the last bytes, which are sent after `end`.
     response.setTimeout(numbers.httpStallMs, giveUp);
     response.end();
   } catch (error) {
-    log.debug({ requestId: request.id, err: error }, "stream ended early");
+    log.debug({ requestId: request.id, err: error }, "line stream ended early");
     giveUp();
   } finally {
     unwatch();

@@ -1,16 +1,16 @@
 import { HoldfastError } from "@holdfast/contract";
 
-/** Says what is not done, by its name in the API that it was asked for in, and what is there instead. */
+/** Builds the error for an unsupported feature, with its name in the platform's API and an alternative. */
 export const notSupported = (what: string, instead = ""): HoldfastError =>
   new HoldfastError("not_supported", {
-    message: `Holdfast does not do this: ${what}.${instead && ` ${instead}`}`,
+    message: `Not supported by Holdfast: ${what}.${instead && ` ${instead}`}`,
   });
 
-/** Which fields something is done about, with the values that can be had. */
+/** Supported fields, each with a check of its supported values. */
 export type Known = Readonly<Record<string, (value: unknown) => boolean>>;
 export const isAnything = () => true;
 
-/** A field that asks for something unheard of is refused like one that asks for what is not had: by its name. */
+/** Refuses unknown fields and unsupported values, by field name. */
 export function refuseFields(
   where: string,
   given: Readonly<Record<string, unknown>>,
@@ -24,6 +24,6 @@ export function refuseFields(
   }
 }
 
-/** All fields of a schema, whatever they hold. */
+/** Allows all fields of a schema, with any value. */
 export const fieldsOf = ({ properties }: { properties: object }): Known =>
   Object.fromEntries(Object.keys(properties).map((name) => [name, isAnything]));

@@ -1,30 +1,30 @@
 import { describe, expect, it } from "vitest";
-import { signalName } from "./commands/execs.ts";
-import { DetachWatch, detachKeys } from "./detach-keys.ts";
-import { isPlainName, parsePlace, targetOf } from "./place.ts";
-import { withoutQuestions } from "./scrollback.ts";
-import { age, ahead, asJson, elapsed, jsonText, printable, size, table } from "./table.ts";
+import { signalName } from "../commands/exec/execs.ts";
+import { age, ahead, asJson, elapsed, jsonText, printable, size, table } from "../output/table.ts";
+import { DetachWatch, detachKeys } from "../terminal/detach-keys.ts";
+import { withoutQueries } from "../terminal/scrollback.ts";
+import { isPlainName, parsePlace, targetOf } from "../transfer/place.ts";
 import { commandOf, duration, durationOrNone, megabytes, moment, mount, port, variable } from "./values.ts";
 
 describe("values on the command line", () => {
-  it("a duration may be none where that is a choice", () => {
+  it("accepts none as a duration where allowed", () => {
     expect(["2h", "none"].map(durationOrNone)).toEqual([7_200_000, "none"]);
     for (const wrong of ["", "never", "None"]) expect(() => durationOrNone(wrong)).toThrow();
   });
 
-  it("ports are whole numbers that there are", () => {
+  it("rejects ports outside 1-65535", () => {
     expect(["1", "3000", "65535"].map((text) => port(text))).toEqual([1, 3_000, 65_535]);
     for (const wrong of ["", "0", "65536", "-1", "3e3", "080", "http"]) expect(() => port(wrong)).toThrow();
   });
 
-  it("durations have a unit, or are seconds", () => {
+  it("parses durations with a unit, or in seconds", () => {
     expect(["500ms", "30s", "30", "1.5m", "2h"].map(duration)).toEqual([
       500, 30_000, 30_000, 90_000, 7_200_000,
     ]);
     for (const wrong of ["", "x", "-1s", "0", "5 m", "1e3", "10d"]) expect(() => duration(wrong)).toThrow();
   });
 
-  it("moments are so long ago, or a date or time", () => {
+  it("parses times relative to now, or as a date or time", () => {
     const ago = (text: string) => Math.round((Date.now() - moment(text).getTime()) / 1_000);
     expect(["90s", "10m", "2h", "1d"].map(ago)).toEqual([90, 600, 7_200, 86_400]);
     expect(moment("2026-01-31T12:00:00+02:00").toISOString()).toBe("2026-01-31T10:00:00.000Z");
@@ -34,12 +34,12 @@ describe("values on the command line", () => {
       expect(() => moment(wrong)).toThrow();
   });
 
-  it("sizes have a unit, or are megabytes", () => {
+  it("parses sizes with a unit, or in megabytes", () => {
     expect(["512", "512m", "2g", "1.5GB"].map(megabytes)).toEqual([512, 512, 2048, 1536]);
     for (const wrong of ["", "m", "1t", "-5"]) expect(() => megabytes(wrong)).toThrow();
   });
 
-  it("variables add up, keep '=' in their value, and are passed on by name", () => {
+  it("collects variables, keeps '=' in values, and copies local values by name", () => {
     process.env.HOLDFAST_TEST_VALUE = "from here";
     const both = variable("HOLDFAST_TEST_VALUE", variable("A=b=c"));
     delete process.env.HOLDFAST_TEST_VALUE;
@@ -47,7 +47,7 @@ describe("values on the command line", () => {
     expect(() => variable("=x")).toThrow();
   });
 
-  it("mounts add up, may be of a part of a drive, and for reading only", () => {
+  it("collects mounts, which may be of a part of a drive and read-only", () => {
     expect(mount("data:/workspace")).toEqual([{ drive: "data", path: "/workspace" }]);
     expect(mount("data/a/b:/models:ro", mount("drv_1:/x:y"))).toEqual([
       { drive: "drv_1", path: "/x:y" },
@@ -57,14 +57,14 @@ describe("values on the command line", () => {
       expect(() => mount(wrong)).toThrow();
   });
 
-  it("only the separator before a command is taken away", () => {
+  it("removes only the separator before a command", () => {
     expect(commandOf(["--", "ls", "--", "-l"])).toEqual(["ls", "--", "-l"]);
     expect(commandOf(["ls", "--"])).toEqual(["ls", "--"]);
   });
 });
 
-describe("the ends of a copy", () => {
-  it("are told apart by their form", () => {
+describe("source and target of a copy", () => {
+  it("are recognized by their syntax", () => {
     expect(parsePlace("box:/tmp/a:b")).toEqual({ kind: "sandbox", name: "box", path: "/tmp/a:b" });
     expect(parsePlace("drive:data:/a:b")).toEqual({ kind: "drive", name: "data", path: "/a:b" });
     expect(parsePlace("drive:/tmp")).toEqual({ kind: "sandbox", name: "drive", path: "/tmp" });
@@ -83,26 +83,26 @@ describe("the ends of a copy", () => {
     expect(targetOf("/src/dir/.", "/tmp", true)).toBe("/tmp");
   });
 
-  it("take no name that could lead elsewhere", () => {
+  it("reject names that could lead elsewhere", () => {
     for (const name of ["", ".", "..", "a/b", "../x", "a\0"]) expect(isPlainName(name)).toBe(false);
     for (const name of ["...", "a b", ".hidden", "ü"]) expect(isPlainName(name)).toBe(true);
   });
 });
 
 describe("listings", () => {
-  it("show control characters instead of sending them to the terminal", () => {
+  it("escape control characters", () => {
     expect(printable("a\x1b[2Jb\nc\x9b")).toBe("a\\x1b[2Jb\\x0ac\\x9b");
     expect(table(["A"], [["\x1b[31m"]])).toBe("A\n\\x1b[31m\n");
   });
 
-  it("show what turns the direction of text, or breaks its lines, and leave the rest of the world's letters", () => {
+  it("escape bidirectional controls and line separators, and leave other scripts unchanged", () => {
     expect(printable("safe\u202etxt.exe\u2028\u061c\ud800")).toBe(
       "safe\\u{202e}txt.exe\\u{2028}\\u{61c}\\u{d800}",
     );
     expect(printable("Größe 漢字 👩‍💻 עברית")).toBe("Größe 漢字 👩‍💻 עברית");
   });
 
-  it("print JSON that says the same and drives no terminal either", () => {
+  it("print JSON with the same value and escaped control characters", () => {
     const value = { name: "a\x1b\x9b\u202e\u2028\n漢" };
     for (const text of [asJson(value), jsonText(value)]) {
       expect(JSON.parse(text)).toEqual(value);
@@ -122,7 +122,7 @@ describe("listings", () => {
     ).toBe("A          LONG\nwide cell  x\nb\n");
   });
 
-  it("give ages and sizes in their largest unit", () => {
+  it("show ages and sizes in their largest unit", () => {
     const now = Date.parse("2026-01-02T00:00:00Z");
     expect(age("2026-01-01T23:59:30Z", now)).toBe("30s");
     expect(age("2026-01-01T22:00:00Z", now)).toBe("2h");
@@ -135,7 +135,7 @@ describe("listings", () => {
 });
 
 describe("signals", () => {
-  it("have names, with and without SIG, and numbers", () => {
+  it("are parsed by name, with or without SIG, and by number", () => {
     expect(["INT", "sigterm", "9", "SIGUSR1"].map(signalName)).toEqual([
       "SIGINT",
       "SIGTERM",
@@ -147,7 +147,7 @@ describe("signals", () => {
 });
 
 describe("times", () => {
-  it("between two moments are exact where they are short", () => {
+  it("between two moments are exact if short", () => {
     const at = (seconds: number) => new Date(seconds * 1000).toISOString();
     expect(elapsed(at(0), at(0.25))).toBe("0.25s");
     expect(elapsed(at(0), at(125))).toBe("2m");
@@ -156,14 +156,14 @@ describe("times", () => {
 });
 
 describe("detach keys", () => {
-  it("are written as docker writes them", () => {
+  it("use docker's syntax", () => {
     expect(detachKeys("ctrl-p,ctrl-q")).toEqual([16, 17]);
     expect(detachKeys("ctrl-],x")).toEqual([29, 120]);
     expect(detachKeys("none")).toEqual([]);
     for (const wrong of ["", "ctrl-", "ctrl-pp", "ctrl-p,", "ab"]) expect(() => detachKeys(wrong)).toThrow();
   });
 
-  it("are found wherever what is typed is cut, and nothing else is kept from the command", () => {
+  it("are found however input is split, and no other input is held back", () => {
     const watch = new DetachWatch(detachKeys("a,a,b"));
     const feed = (text: string) => {
       const { passed, isDetached } = watch.feed(Buffer.from(text));
@@ -180,9 +180,9 @@ describe("detach keys", () => {
 });
 
 describe("a scrollback", () => {
-  it("asks the terminal nothing again, and shows all else", () => {
+  it("removes terminal queries and keeps the rest", () => {
     const shown =
       "a\x1b[6nb\x1b[c\x1b[>0c\x1b[?1;2cc\x1b]11;?\x07d\x1b]4;1;?\x1b\\e\x1b[31mred\x1b[0m\x1b[2J€";
-    expect(withoutQuestions(Buffer.from(shown)).toString()).toBe("abcde\x1b[31mred\x1b[0m\x1b[2J€");
+    expect(withoutQueries(Buffer.from(shown)).toString()).toBe("abcde\x1b[31mred\x1b[0m\x1b[2J€");
   });
 });

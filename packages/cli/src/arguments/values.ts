@@ -1,12 +1,12 @@
 import type { MountDrive } from "@holdfast/sdk";
 import { InvalidArgumentError } from "commander";
 
-/** How option values are written on the command line. */
+/** Parsers of option values. */
 
 const DURATIONS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
 const SIZES_MB: Record<string, number> = { m: 1, mb: 1, g: 1024, gb: 1024 };
 
-/** "500ms", "30s", "5m", "2h"; a bare number is seconds. */
+/** Parses "500ms", "30s", "5m" or "2h" to milliseconds; a number without a unit is in seconds. */
 export function duration(text: string): number {
   const [, number = "", unit = "s"] = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(text) ?? [];
   const ms = Math.round(Number(number) * (DURATIONS[unit] ?? 0));
@@ -14,12 +14,15 @@ export function duration(text: string): number {
   return ms;
 }
 
-/** The same, or "none". */
+/** Parses a duration, or "none". */
 export const durationOrNone = (text: string): number | "none" => (text === "none" ? text : duration(text));
 
 const DAY_MS = 86_400_000;
 
-/** "10m", "2h", "3d": so long ago. A date or time is taken as it is, and as one of our own clock where it has no offset. */
+/**
+ * Parses a time before now, such as "10m", "2h" or "3d", or a date or time. A time without an offset is in the local
+ * time zone.
+ */
 export function moment(text: string): Date {
   const [, number, unit = ""] = /^(\d+)(s|m|h|d)$/.exec(text) ?? [];
   if (number !== undefined) return new Date(Date.now() - Number(number) * (DURATIONS[unit] ?? DAY_MS));
@@ -29,7 +32,7 @@ export function moment(text: string): Date {
   return new Date(at);
 }
 
-/** "512m", "2g"; a bare number is megabytes. */
+/** Parses "512m" or "2g" to megabytes; a number without a unit is in megabytes. */
 export function megabytes(text: string): number {
   const [, number = "", unit = "m"] = /^(\d+(?:\.\d+)?)(m|mb|g|gb)?$/i.exec(text) ?? [];
   const mb = Math.round(Number(number) * (SIZES_MB[unit.toLowerCase()] ?? 0));
@@ -54,15 +57,16 @@ export function port(text: string): number {
   return number;
 }
 
-/** Any number of times. */
+/** Collects the values of a repeatable option. */
 export const several = (text: string, before: readonly string[] = []): string[] => [...before, text];
 
-/** "KEY=VALUE", any number of times; "KEY" alone takes the value from our own environment. */
+/** Collects "KEY=VALUE" options; "KEY" alone copies the value from the local environment. */
 export function variable(text: string, before: Record<string, string> = {}): Record<string, string> {
   const at = text.indexOf("=");
   if (at > 0) return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
   const value = process.env[text];
-  if (at === 0 || text === "") throw new InvalidArgumentError("Use KEY=VALUE, or KEY to pass it on.");
+  if (at === 0 || text === "")
+    throw new InvalidArgumentError("Use KEY=VALUE, or KEY to copy the local value.");
   return value === undefined ? before : { ...before, [text]: value };
 }
 
@@ -72,28 +76,28 @@ export function label(text: string, before: Record<string, string> = {}): Record
   return { ...before, [text.slice(0, at)]: text.slice(at + 1) };
 }
 
-/** "DRIVE:PATH" or "DRIVE/DIRECTORY:PATH", with ":ro" behind it where it is for reading only; any number of times. */
+/** Collects "DRIVE:PATH" or "DRIVE/DIRECTORY:PATH" options; a ":ro" suffix mounts read-only. */
 export function mount(text: string, before: readonly MountDrive[] = []): MountDrive[] {
   const [, drive, subpath, path, ro] = /^([^:/]+)(\/[^:]*)?:(\/.*?)(:ro)?$/s.exec(text) ?? [];
   if (drive === undefined || path === undefined)
-    throw new InvalidArgumentError("Use DRIVE:PATH, or DRIVE:PATH:ro for reading only.");
+    throw new InvalidArgumentError("Use DRIVE:PATH, or DRIVE:PATH:ro to mount read-only.");
   const readOnly = ro === undefined ? undefined : true;
   return [...before, { drive, path, ...given({ subpath, readOnly }) }];
 }
 
-/** What follows the sandbox's name: the separator that may precede the command is not part of it. */
+/** Removes the optional "--" separator before the command. */
 export const commandOf = (words: readonly string[]): string[] => [
   ...(words[0] === "--" ? words.slice(1) : words),
 ];
 
 type Given<Options extends object> = { [Key in keyof Options]: Exclude<Options[Key], undefined> };
 
-/** Without the options that were not given. */
+/** Drops options that were not given. */
 export function given<Options extends object>(options: Options): Given<Options> {
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as never;
 }
 
-/** The same; undefined where none was given. */
+/** Drops options that were not given; returns undefined if none was. */
 export function givenAny<Options extends object>(options: Options): Given<Options> | undefined {
   const those = given(options);
   return Object.keys(those).length === 0 ? undefined : those;

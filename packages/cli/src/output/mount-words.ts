@@ -1,10 +1,10 @@
 import type { Mount } from "@holdfast/sdk";
 
-/** How mounts are written where they are one thing among others. */
+/** Formats mounts for listings and factsheets. */
 
 export const accessOf = ({ readOnly }: Pick<Mount, "readOnly">): string => (readOnly ? ", read-only" : "");
 
-/** With the directory of the drive that is mounted, as `--mount` takes it: `data/models`. */
+/** Formats the drive and, if only a part is mounted, its directory, in the syntax of `--mount`: `data/models`. */
 export const sourceOf = ({ drive, subpath }: Pick<Mount, "drive" | "subpath">): string =>
   subpath === "/" ? drive : drive + subpath;
 

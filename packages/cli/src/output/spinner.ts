@@ -1,33 +1,45 @@
+import { setProgressLine } from "./streams.ts";
+
 const FRAMES = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 const EVERY_MS = 100;
-/** What is done sooner is not worth a line. */
+/** Work that finishes within this time shows no spinner. */
 const AFTER_MS = 300;
+const CLEAR_LINE = "\r\x1b[K";
 
 export interface Progress {
   update(text: string): void;
 }
 
 /**
- * Shows on stderr what takes long, and takes the line away again; says nothing where stderr is not a terminal.
+ * Shows a progress line on stderr while `work` runs, then clears it. Other output appears above the progress line.
+ * Prints nothing if stderr is not a terminal.
  */
 export async function withSpinner<Result>(
   text: string,
   work: (progress: Progress) => Promise<Result>,
-  stderr: NodeJS.WriteStream = process.stderr,
 ): Promise<Result> {
+  const { stderr } = process;
   if (!stderr.isTTY) return work({ update() {} });
   const begun = performance.now();
   let shown = text;
   let frame = 0;
+  let isDrawn = false;
+  const hide = () => {
+    if (isDrawn) stderr.write(CLEAR_LINE);
+    isDrawn = false;
+  };
   const timer = setInterval(() => {
     const seconds = (performance.now() - begun) / 1000;
     if (seconds * 1000 < AFTER_MS) return;
-    stderr.write(`\r\x1b[K${FRAMES[frame++ % FRAMES.length]} ${shown} ${seconds.toFixed(1)}s`);
+    stderr.write(`${CLEAR_LINE}${FRAMES[frame++ % FRAMES.length]} ${shown} ${seconds.toFixed(1)}s`);
+    isDrawn = true;
   }, EVERY_MS);
+  setProgressLine(hide);
   try {
     return await work({ update: (next) => (shown = next) });
   } finally {
     clearInterval(timer);
-    if (frame > 0) stderr.write("\r\x1b[K");
+    hide();
+    setProgressLine(null);
   }
 }

@@ -1,21 +1,21 @@
 import type { CreateProgress } from "@holdfast/sdk";
 import type { Progress } from "./spinner.ts";
 
-/** The steps of a launch as a person reads them. */
+/** Readable names of the launch steps. */
 const WORDS: ReadonlyMap<string, string> = new Map([
   ["accepted", "accepted"],
-  ["waiting", "waiting for a turn"],
+  ["waiting", "queued"],
   ["launching", "launching"],
-  ["checkpoint", "looking into the checkpoint"],
-  ["files", "making its files"],
-  ["root", "mounting its root"],
-  ["memory", "bringing its memory back"],
+  ["checkpoint", "reading the checkpoint"],
+  ["files", "preparing files"],
+  ["root", "mounting the root file system"],
+  ["memory", "restoring memory"],
   ["runtime", "starting the runtime"],
   ["keeper", "waiting for the keeper"],
-  ["proving", "proving it"],
+  ["proving", "verifying"],
 ]);
 
-/** Shows what a create is doing. A step without words changes nothing. */
+/** Shows the current step of a create. Unknown steps are ignored. */
 export const showSteps =
   (text: string, { update }: Progress) =>
   ({ step }: CreateProgress): void => {

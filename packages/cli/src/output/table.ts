@@ -1,4 +1,4 @@
-/** Columns as wide as their content, two blanks apart. */
+/** Formats a table with columns as wide as their content, two spaces apart. */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const all = [head, ...rows.map((row) => row.map(printable))];
   const widths = head.map((_, column) => Math.max(...all.map((row) => row[column]?.length ?? 0)));
@@ -13,17 +13,17 @@ export function table(head: readonly string[], rows: readonly (readonly string[]
     .join("");
 }
 
-/** Control characters, line and paragraph separators, what turns the direction of text, and halves of characters. */
+/** Control characters, line and paragraph separators, bidirectional controls, and lone surrogates. */
 const UNPRINTABLE = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/gu;
 
-/** Names and messages may come out of a sandbox: nothing in them may drive the terminal, or look like something else. */
+/** Escapes unprintable characters: text from a sandbox must not control the terminal or disguise other text. */
 export const printable = (text: string): string =>
   text.replace(UNPRINTABLE, (character) => {
     const code = character.charCodeAt(0).toString(16);
     return code.length > 2 ? `\\u{${code}}` : `\\x${code.padStart(2, "0")}`;
   });
 
-/** One fact a line, without those that there is nothing to say of. */
+/** Formats one fact per line; facts without a value are omitted. */
 export const factsheet = (facts: readonly (readonly [string, string | null | undefined])[]): string =>
   facts
     .filter(([, value]) => value)
@@ -40,7 +40,10 @@ export const counted = (count: number, one: string, many = `${one}s`): string =>
 
 export const asJson = (value: unknown): string => `${jsonText(value, 2)}\n`;
 
-/** For programs, that read the same from it, and for terminals, which it doesn't drive either. */
+/**
+ * Serializes a value as JSON with unprintable characters escaped. Programs parse the same value, and the text can't
+ * control a terminal.
+ */
 export const jsonText = (value: unknown, indent?: number): string =>
   JSON.stringify(value, null, indent).replace(UNPRINTABLE, (character) =>
     character === "\n" ? character : `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
@@ -52,23 +55,23 @@ const UNITS: readonly [string, number][] = [
   ["m", 60],
 ];
 
-/** "3m", "2h", "5d": in its largest unit. */
+/** Formats a duration in its largest unit: "3m", "2h", "5d". */
 export function span(ms: number): string {
   const seconds = Math.max(0, Math.round(ms / 1000));
   const unit = UNITS.find(([, size]) => seconds >= size);
   return unit === undefined ? `${seconds}s` : `${Math.floor(seconds / unit[1])}${unit[0]}`;
 }
 
-/** How long ago. */
+/** Formats how long ago a time was. */
 export const age = (iso: string, now: number = Date.now()): string => span(now - Date.parse(iso));
 
-/** "in 3m", or "now" where that time has come. */
+/** Formats how far ahead a time is: "in 3m", or "now" if it has passed. */
 export function ahead(iso: string, now: number = Date.now()): string {
   const ms = Date.parse(iso) - now;
   return ms > 0 ? `in ${span(ms)}` : "now";
 }
 
-/** "0.25s", "3m": from one time to another, or to now. */
+/** Formats the time from `from` to `to`, or to now: "0.25s", "3m". */
 export function elapsed(from: string, to: string | null, now: number = Date.now()): string {
   const until = to === null ? now : Date.parse(to);
   const seconds = Math.max(0, until - Date.parse(from)) / 1000;
@@ -77,7 +80,7 @@ export function elapsed(from: string, to: string | null, now: number = Date.now(
 
 const SIZES = ["B", "kB", "MB", "GB", "TB"];
 
-/** In the units of the limits: a megabyte is 1,048,576 bytes. */
+/** Formats bytes in the same units as limits: a megabyte is 1,048,576 bytes. */
 export function size(bytes: number): string {
   let value = bytes;
   let unit = 0;
@@ -85,7 +88,7 @@ export function size(bytes: number): string {
   return `${unit === 0 ? value : value.toFixed(1)} ${SIZES[unit]}`;
 }
 
-/** What is shown of a command line. */
+/** Longest command line shown. */
 const COMMAND_CHARACTERS = 60;
 
 export function commandLine({ argv }: { argv: readonly string[] }): string {

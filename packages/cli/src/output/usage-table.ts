@@ -1,7 +1,7 @@
 import type { UsageSummary } from "@holdfast/sdk";
 import { age, counted, size, table } from "./table.ts";
 
-/** What each order puts first. */
+/** Sort keys; the smallest comes first. */
 const ORDERS = {
   cpu: ({ cpuPercent }: UsageSummary) => -(cpuPercent ?? -1),
   memory: ({ memoryBytes }: UsageSummary) => -(memoryBytes ?? -1),
@@ -16,7 +16,9 @@ const ORDERS = {
 export type UsageOrder = keyof typeof ORDERS;
 export const USAGE_ORDERS = Object.keys(ORDERS) as UsageOrder[];
 
-/** Those that are equal by it stay in the order of their names, so that lines don't jump about. */
+/**
+ * Sorts by `order`, then by name, so that sandboxes with equal values do not change places when the table is redrawn.
+ */
 export function inOrder(usage: readonly UsageSummary[], order: UsageOrder): UsageSummary[] {
   const first = ORDERS[order];
   const compare = (one: string | number, other: string | number) => (one < other ? -1 : one > other ? 1 : 0);
@@ -39,7 +41,7 @@ export const usageTable = (usage: readonly UsageSummary[], now: number = Date.no
     ]),
   );
 
-/** "3 sandboxes: 2 ready, 1 degraded". */
+/** Formats counts by status: "3 sandboxes: 2 ready, 1 degraded". */
 export function tallyOf(usage: readonly UsageSummary[]): string {
   const byStatus = Map.groupBy(usage, ({ status }) => status);
   const parts = [...byStatus].map(([status, those]) => `${those.length} ${status}`);

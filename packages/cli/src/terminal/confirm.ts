@@ -1,12 +1,12 @@
 import { once } from "node:events";
 import { createInterface } from "node:readline/promises";
 
-/** Whether there is someone to ask. */
+/** Whether the CLI runs on a terminal where it can ask a question. */
 export const canAsk = (): boolean => Boolean(process.stdin.isTTY && process.stderr.isTTY);
 
-/** Asks on the terminal; anything but a yes is a no, the end of input too. */
+/** Asks a question on the terminal. Any answer but "y" or "yes" means no, and so does the end of input. */
 export async function confirm(question: string, signal: AbortSignal): Promise<boolean> {
-  // Lines are the terminal's to edit, so that Ctrl-C stays a signal.
+  // `terminal: false` leaves line editing to the terminal, so that Ctrl-C still sends a signal.
   const asked = createInterface({ input: process.stdin, output: process.stderr, terminal: false });
   try {
     const end = once(asked, "close").then(() => "");

@@ -1,12 +1,12 @@
 import { InvalidArgumentError } from "commander";
 
-/** Keys that leave a terminal and let its command run on: as bytes, in order. */
+/** The key sequence that detaches from a terminal, as bytes. */
 export type DetachKeys = readonly number[];
 
-/** As docker has them. */
+/** The default detach keys, the same as docker's. */
 export const DEFAULT_DETACH_KEYS = "ctrl-p,ctrl-q";
 
-/** "ctrl-p,ctrl-q", "ctrl-],x": keys one after the other. "none": there are none. */
+/** Parses a key sequence such as "ctrl-p,ctrl-q" or "ctrl-],x"; "none" disables detaching. */
 export function detachKeys(text: string): DetachKeys {
   return text === "none" ? [] : text.split(",").map(byteOf);
 }
@@ -18,7 +18,10 @@ function byteOf(key: string): number {
   throw new InvalidArgumentError("Use keys such as ctrl-p,ctrl-q or ctrl-],x, or none.");
 }
 
-/** Finds the keys in what is typed, and holds back what may be their beginning. */
+/**
+ * Finds the detach sequence in typed input. A key that may begin the sequence is not sent to the command until the next
+ * keys show whether it does.
+ */
 export class DetachWatch {
   readonly #keys: DetachKeys;
   #held: number[] = [];
@@ -31,7 +34,7 @@ export class DetachWatch {
     return this.#held.length > 0;
   }
 
-  /** What goes to the command; behind the keys nothing does. */
+  /** Returns the bytes to send to the command. Input after the detach sequence is dropped. */
   feed(typed: Uint8Array): { passed: Buffer; isDetached: boolean } {
     if (this.#keys.length === 0) return { passed: Buffer.from(typed), isDetached: false };
     const passed: number[] = [];
@@ -44,7 +47,7 @@ export class DetachWatch {
     return { passed: Buffer.from(passed), isDetached: false };
   }
 
-  /** What was held back, after all. */
+  /** Returns the bytes that are held back, so that they can be sent to the command. */
   release(): Buffer {
     return Buffer.from(this.#held.splice(0));
   }

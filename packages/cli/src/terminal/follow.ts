@@ -1,29 +1,41 @@
 import type { Exec, ExecRun } from "@holdfast/sdk";
+import { EXIT, Failure } from "../failure.ts";
+import { exitCodeOf } from "../interrupt.ts";
+import { printError } from "../output/streams.ts";
+import { printable } from "../output/table.ts";
 import type { DetachKeys } from "./detach-keys.ts";
-import { EXIT, Failure } from "./failure.ts";
-import { exitCodeOf } from "./interrupt.ts";
 import { pipeOutput, pumpStdin } from "./pipe.ts";
 import { ConnectionNotice, converse } from "./session.ts";
-import { printable } from "./table.ts";
 
-export interface Following {
-  /** Whether our stdin goes to the command. */
+interface Following {
+  /** Whether stdin is sent to the command. */
   input: boolean;
-  /** For an exec with a terminal: what leaves it running. */
+  /** The keys that detach from an exec with a terminal. */
   detachKeys: DetachKeys;
-  /** Where to go on, for an exec of which something was shown already. */
+  /** Where to resume, if part of the output was already shown. */
   cursor?: string | undefined;
   signal: AbortSignal;
 }
 
-/** Shows an exec live, to its end or until the user leaves it running, and says with which code to exit. */
+/** Follows an exec until it ends or the user detaches, and returns the exit code. */
 export async function follow(run: ExecRun, options: Following): Promise<number> {
   if (!run.info.tty) await followPipes(run, options);
   else if ((await converse(run, options)) === "detached") {
-    process.stderr.write(`\r\nholdfast: detached; 'holdfast attach ${run.id}' comes back\n`);
+    printError(`\r\nholdfast: detached; 'holdfast attach ${run.id}' attaches again\n`);
     return 0;
   }
   return outcome(run.info);
+}
+
+/**
+ * Follows a command that this CLI started. Fails if part of the output is missing: the command's own exit code would
+ * hide that. A terminal shows the newest output and may have gaps.
+ */
+export async function followWhole(run: ExecRun, options: Following): Promise<number> {
+  const exitCode = await follow(run, options);
+  if (run.info.tty || !run.info.truncated) return exitCode;
+  const hint = `The command ended with exit code ${exitCode}.`;
+  throw new Failure("part of the command's output is missing", hint, EXIT.holdfastFailed);
 }
 
 async function followPipes(run: ExecRun, options: Following): Promise<void> {
@@ -39,23 +51,23 @@ async function followPipes(run: ExecRun, options: Following): Promise<void> {
   }
 }
 
-/** As a shell would have it: the command's own code, 128 and the signal's number, 124 for a timeout. */
+/** The exit code by shell conventions: the command's own code, 128 plus the signal's number, or 124 for a timeout. */
 export function outcome(exec: Exec): number {
   switch (exec.status) {
     case "exited":
-      // Who killed it is nothing that the command could say itself.
-      if (exec.signal && exec.cause) process.stderr.write(`holdfast: ${printable(exec.cause.message)}\n`);
+      // A killed command can't report the reason itself, so the CLI prints it.
+      if (exec.signal && exec.cause) printError(`holdfast: ${printable(exec.cause.message)}\n`);
       return exec.exitCode ?? exitCodeOf(exec.signal ?? "");
     case "timed_out":
-      process.stderr.write(`holdfast: the command was killed after its timeout of ${exec.timeoutMs} ms\n`);
+      printError(`holdfast: the command was killed after its timeout of ${exec.timeoutMs} ms\n`);
       return EXIT.timedOut;
     case "cancelled":
-      process.stderr.write("holdfast: the command was cancelled\n");
+      printError("holdfast: the command was cancelled\n");
       return exitCodeOf("SIGKILL");
     default:
       throw new Failure(
-        `the outcome of the command is ${exec.status}: ${exec.cause?.message ?? "no cause is known"}`,
-        exec.dispatched === "no" ? "It was not run." : "It may have run.",
+        `the outcome of the command is ${exec.status}: ${exec.cause?.message ?? "unknown cause"}`,
+        exec.dispatched === "no" ? "The command was not run." : "The command may have run.",
         EXIT.holdfastFailed,
       );
   }

@@ -1,11 +1,11 @@
 import { type DetachKeys, DetachWatch } from "./detach-keys.ts";
 
-/** What may be the beginning of the detach keys is not kept from the command for longer. */
+/** How long a possible beginning of the detach sequence is held back from the command. */
 const HOLD_MS = 500;
-/** Typed, or rather pasted, but not sent yet: beyond it nothing more is read. */
+/** Maximum size of unsent (usually pasted) input; beyond it, reading pauses. */
 const PENDING_LIMIT_BYTES = 1_048_576;
 
-/** What is typed on our terminal. Keys that come while others are being sent are taken together. */
+/** Reads typed input. Keys that arrive while others are being sent are returned together. */
 export class Keyboard implements Disposable {
   readonly #watch: DetachWatch;
   readonly #onDetach: () => void;
@@ -37,13 +37,13 @@ export class Keyboard implements Disposable {
     this.#wake();
   }
 
-  /** The terminal is gone, or we are done with it. */
+  /** Ends the input. Called when the terminal is closed, or on disposal. */
   readonly #finish = (): void => {
     this.#isOver = true;
     this.#wake();
   };
 
-  /** All that was typed since the last time, waited for; null where nothing will be typed any more. */
+  /** Waits for input and returns everything typed since the last call; null after the end of input. */
   async take(): Promise<Buffer | null> {
     while (this.#pendingBytes === 0 && !this.#isOver) {
       await new Promise<void>((resolve) => {

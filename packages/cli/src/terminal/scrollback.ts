@@ -4,8 +4,8 @@ const SCROLLBACK_BYTES = 262_144;
 const NEWLINE = 10;
 
 /**
- * The last of what a terminal showed, to be shown again. The journal can only be read from its beginning, so all of it is
- * read and the end of it kept.
+ * Returns the last part of a terminal's output, for replay. The journal can only be read from its beginning, so all of
+ * it is read and only the end is kept.
  */
 export async function scrollback(run: ExecRun, signal: AbortSignal): Promise<Buffer> {
   let kept: Buffer[] = [];
@@ -17,10 +17,10 @@ export async function scrollback(run: ExecRun, signal: AbortSignal): Promise<Buf
     kept = [lastOf(Buffer.concat(kept))];
     bytes = kept[0]?.length ?? 0;
   }
-  return withoutQuestions(lastOf(Buffer.concat(kept)));
+  return withoutQueries(lastOf(Buffer.concat(kept)));
 }
 
-/** From a line's beginning on, where something was cut away. */
+/** Keeps at most the last `SCROLLBACK_BYTES`. If output is cut off, the rest starts at the beginning of a line. */
 function lastOf(shown: Buffer): Buffer {
   if (shown.length <= SCROLLBACK_BYTES) return shown;
   const last = shown.subarray(-SCROLLBACK_BYTES);
@@ -28,19 +28,19 @@ function lastOf(shown: Buffer): Buffer {
 }
 
 /**
- * Programs ask terminals questions: where the cursor is, what kind they are, which colours they have. They had their answers
- * then; those to questions that are shown again would be typed into the command.
+ * Removes terminal queries (cursor position, device attributes, colours) from replayed output. They were answered when
+ * first shown; answers to replayed queries would be typed into the command.
  */
-export function withoutQuestions(shown: Buffer): Buffer {
-  return Buffer.from(shown.toString("latin1").replace(QUESTIONS, ""), "latin1");
+export function withoutQueries(shown: Buffer): Buffer {
+  return Buffer.from(shown.toString("latin1").replace(QUERIES, ""), "latin1");
 }
 
 const ESCAPE = "\\x1b";
-const QUESTIONS = new RegExp(
+const QUERIES = new RegExp(
   [
-    // Status reports and attributes: CSI … n, CSI … c.
+    // Queries of status and device attributes: CSI … n, CSI … c.
     `${ESCAPE}\\[[?>=]?[\\d;]*[cn]`,
-    // Colours: OSC … ? BEL, or ? ST.
+    // Colour queries: OSC … ? BEL, or OSC … ? ST.
     `${ESCAPE}\\]\\d+;(?:\\d+;)?\\?(?:\\x07|${ESCAPE}\\\\)`,
   ].join("|"),
   "g",

@@ -1,25 +1,25 @@
 import { ConflictError, ConnectionError, type ExecRun, type TerminalSize } from "@holdfast/sdk";
+import { printError, writeTo } from "../output/streams.ts";
 import type { DetachKeys } from "./detach-keys.ts";
 import { Keyboard } from "./keyboard.ts";
-import { writeTo } from "./pipe.ts";
 import { RawMode, terminalSize } from "./terminal.ts";
 
-/** What is back sooner is not worth a line. */
+/** The user is not notified of connection losses shorter than this. */
 const NOTICE_AFTER_MS = 1_000;
 
-export interface SessionOptions {
-  /** Whether what is typed here goes there. */
+interface SessionOptions {
+  /** Whether typed input is sent to the command. */
   input: boolean;
   detachKeys: DetachKeys;
-  /** Where to go on, for an exec of which something was shown already. */
+  /** Where to resume, if part of the output was already shown. */
   cursor?: string | undefined;
   signal: AbortSignal;
 }
 
 /**
- * Shows a sandbox's terminal on ours until its command ends, or the user leaves it running. The session is nothing but its
- * exec: output comes from the journal by cursor and what is typed goes by requests, so that it outlives a server that
- * restarts. Whatever happens, our own terminal is given back as it was.
+ * Connects the local terminal to an exec's terminal until the command ends or the user detaches. The session has no
+ * state of its own: output is read from the journal by cursor, and input is sent in requests, so the session survives a
+ * restart of the server. The local terminal is always restored.
  */
 export async function converse(run: ExecRun, options: SessionOptions): Promise<"ended" | "detached"> {
   const detached = new AbortController();
@@ -40,7 +40,10 @@ export async function converse(run: ExecRun, options: SessionOptions): Promise<"
   }
 }
 
-/** Keys that may have arrived are not sent again: none is ever typed twice. The output decides when the session is over. */
+/**
+ * Sends typed input. Input that may have arrived is not sent again, so that no key is typed twice. Stops when the
+ * output ends.
+ */
 async function type(run: ExecRun, keyboard: Keyboard, signal: AbortSignal): Promise<void> {
   for (let typed = await keyboard.take(); typed !== null; typed = await keyboard.take()) {
     try {
@@ -48,15 +51,18 @@ async function type(run: ExecRun, keyboard: Keyboard, signal: AbortSignal): Prom
     } catch (error) {
       if (signal.aborted || error instanceof ConflictError) return;
       const isUnsure = error instanceof ConnectionError && error.dispatched !== "no";
-      say(isUnsure ? "what was typed last may not have arrived" : `not typed: ${(error as Error).message}`);
+      notify(
+        isUnsure ? "the last input may not have arrived" : `input not sent: ${(error as Error).message}`,
+      );
     }
   }
 }
 
-/** A line of its own on a terminal that someone else writes to. */
-const say = (text: string): void => void process.stderr.write(`\r\nholdfast: ${text}\r\n`);
+/** Prints a message on a line of its own, because a remote program may have left the terminal's cursor anywhere. */
+export const notify = (text: string): void =>
+  printError(process.stderr.isTTY ? `\r\nholdfast: ${text}\r\n` : `holdfast: ${text}\n`);
 
-/** Passes the size of our terminal on. One request at a time, and the last size wins. */
+/** Forwards size changes of the local terminal, one request at a time; the last size wins. */
 class SizeWatch implements Disposable {
   readonly #run: ExecRun;
   #wanted: TerminalSize | null = null;
@@ -75,7 +81,8 @@ class SizeWatch implements Disposable {
     this.#isBusy = true;
     for (let size = this.#wanted; size !== null; size = this.#wanted) {
       this.#wanted = null;
-      // Where it can't be said, the next one may: a wrong size is no reason to end a session.
+      // A failed resize is ignored: a wrong size should not end the session, and the next size change sends the new
+      // size.
       await this.#run.resize(size).catch(() => {});
     }
     this.#isBusy = false;
@@ -87,21 +94,21 @@ class SizeWatch implements Disposable {
   }
 }
 
-/** Says so where the connection stays away, and that it is back. */
+/** Tells the user when the connection is lost for longer than a moment, and when it is back. */
 export class ConnectionNotice implements Disposable {
   #timer: NodeJS.Timeout | undefined;
-  #isSaid = false;
+  #isReported = false;
 
   readonly onConnection = (state: "lost" | "back"): void => {
     clearTimeout(this.#timer);
     if (state === "lost") {
       this.#timer = setTimeout(() => {
-        this.#isSaid = true;
-        say("reconnecting…");
+        this.#isReported = true;
+        notify("reconnecting…");
       }, NOTICE_AFTER_MS);
-    } else if (this.#isSaid) {
-      this.#isSaid = false;
-      say("connected");
+    } else if (this.#isReported) {
+      this.#isReported = false;
+      notify("connected");
     }
   };
 

@@ -3,8 +3,8 @@ import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import type { ExecRun, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { CLI, TestServer } from "../../../test/support/server.ts";
-import { Typist } from "./testing/typist.ts";
+import { CLI, TestServer } from "../../../../test/support/server/test-server.ts";
+import { Typist } from "../testing/typist.ts";
 
 let server: TestServer;
 let holdfast: Holdfast;
@@ -22,14 +22,14 @@ afterAll(async () => {
 
 const env = (): NodeJS.ProcessEnv => ({ ...server.env, TERM: "xterm-256color" });
 const command = (...words: string[]): string => [process.execPath, CLI, ...words].join(" ");
-/** At a terminal: a command, then the code it left with and how it left the terminal. */
+/** Runs a command on a terminal, then prints its exit code and the terminal's settings. */
 const typist = (line: string): Typist =>
-  new Typist(`${line}; echo "left with $?"; stty -a; echo over`, { env: env(), cwd: server.dir });
+  new Typist(`${line}; echo "exited with $?"; stty -a; echo over`, { env: env(), cwd: server.dir });
 
 interface Started extends ChildProcess {
-  /** What it wrote so far, and in the end. */
+  /** The output so far, and all of it after the end. */
   out(): string;
-  said: Promise<{ code: number; out: string; err: string }>;
+  finished: Promise<{ code: number; out: string; err: string }>;
 }
 
 function start(...words: string[]): Started {
@@ -42,12 +42,12 @@ function start(...words: string[]): Started {
   child.stderr.on("data", (piece: Buffer) => {
     err += piece.toString();
   });
-  const said = once(child, "close").then(([code]) => ({ code: code as number, out, err }));
-  return Object.assign(child, { said, out: () => out });
+  const finished = once(child, "close").then(([code]) => ({ code: code as number, out, err }));
+  return Object.assign(child, { finished, out: () => out });
 }
-const run = (...words: string[]) => start(...words).said;
+const run = (...words: string[]) => start(...words).finished;
 
-/** As stty says it: line editing, echo and output processing are on. */
+/** stty's output for line editing, echo and output processing switched on. */
 const restored = /[^-]opost .*[^-]icanon .*[^-]echo /s;
 async function until(what: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = performance.now() + 30_000;
@@ -69,7 +69,7 @@ async function restart(): Promise<void> {
 }
 
 describe("holdfast shell", () => {
-  it("is a terminal of our size, echoes once, exits with the shell's code and leaves ours as it was", async () => {
+  it("opens a terminal of the local size, echoes once, exits with the shell's code and restores the local terminal", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     person.type("stty size; echo $TERM; echo me-$((6 * 7)); tty\r");
@@ -81,11 +81,11 @@ describe("holdfast shell", () => {
     expect(shown).not.toContain("\r\r\n");
     await person.sees("$ ");
     person.type("exit 7\r");
-    await person.sees("left with 7");
+    await person.sees("exited with 7");
     expect(await person.sees("over")).toMatch(restored);
   });
 
-  it("passes keys on that would be signals, and the size when it changes", async () => {
+  it("forwards control keys and size changes", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     person.type("sleep 1000\r");
@@ -100,10 +100,10 @@ describe("holdfast shell", () => {
       shown = await person.sees("so-it-is-2");
     }
     person.type("\x04");
-    await person.sees("left with 0");
+    await person.sees("exited with 0");
   });
 
-  it("outlives a server that is killed and comes back, and says so where that takes long", async () => {
+  it("survives a killed and restarted server, and reports a long outage", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     person.type("echo before-$((1 + 1))\r");
@@ -117,16 +117,16 @@ describe("holdfast shell", () => {
     await person.sees("after-2");
     expect((await newest()).id).toBe(id);
     person.type("exit\r");
-    await person.sees("left with 0");
+    await person.sees("exited with 0");
   });
 
-  it("takes root, and a shell of one's own; without a terminal it is refused", async () => {
+  it("accepts a user and a shell, and requires a terminal", async () => {
     await using person = typist(command("shell", "-u", "root", "--shell", "/bin/sh", "box"));
     await person.sees("# ");
     person.type("id -u; echo $0\r");
     expect(await person.sees("/bin/sh\r\n")).toContain("\r\n0\r\n");
     person.type("exit\r");
-    await person.sees("left with 0");
+    await person.sees("exited with 0");
     expect(await run("shell", "box")).toMatchObject({
       code: 2,
       err: expect.stringContaining("the input device is not a TTY"),
@@ -135,15 +135,15 @@ describe("holdfast shell", () => {
 });
 
 describe("a session", () => {
-  it("is left by the detach keys, runs on, and is come back to with what it showed", async () => {
+  it("keeps running after the detach keys, and shows its earlier output when attached again", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     person.type("X=remembered; echo first-$((1 + 1))\r");
     await person.sees("first-2");
     person.type("\x10\x11");
     const [, id = ""] =
-      /holdfast attach (\w+)/.exec(await person.sees(/'holdfast attach \w+' comes back/)) ?? [];
-    await person.sees("left with 0");
+      /holdfast attach (\w+)/.exec(await person.sees(/'holdfast attach \w+' attaches again/)) ?? [];
+    await person.sees("exited with 0");
     expect(await person.sees("over")).toMatch(restored);
     expect((await holdfast.execs.get(id)).info.status).toBe("running");
 
@@ -152,15 +152,15 @@ describe("a session", () => {
     later.type("echo $X-still\r");
     await later.sees("remembered-still");
     later.type("\x01d");
-    await later.sees("left with 0");
+    await later.sees("exited with 0");
     await using last = typist(command("attach", id));
     await last.sees("remembered-still");
     last.type("exit 9\r");
-    await last.sees("left with 9");
+    await last.sees("exited with 9");
     expect(await run("attach", "--no-stdin", id)).toMatchObject({ code: 9 });
   });
 
-  it("keeps keys that only began to be the detach keys from nobody for long", async () => {
+  it("soon forwards keys that only start like the detach keys", async () => {
     await using person = typist(command("exec", "-it", "box", "--", "sh", "-c", "'echo up; exec cat -v'"));
     await person.sees("up");
     person.type("\x10x\r");
@@ -168,10 +168,10 @@ describe("a session", () => {
     person.type("\x10");
     await person.sees("^P");
     person.type("\x03");
-    await person.sees("left with 130");
+    await person.sees("exited with 130");
   });
 
-  it("can be watched by another, who types nothing and whose leaving ends nothing", async () => {
+  it("can be watched by another client without input, whose exit does not end it", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     const { id } = await newest();
@@ -180,23 +180,23 @@ describe("a session", () => {
     await person.sees("seen-by-2");
     await until(() => watcher.out().includes("seen-by-2"));
     watcher.kill("SIGTERM");
-    expect((await watcher.said).code).toBe(143);
+    expect((await watcher.finished).code).toBe(143);
     person.type("exit 3\r");
-    await person.sees("left with 3");
+    await person.sees("exited with 3");
   });
 
-  it("that is killed gives the terminal back and takes its command along", async () => {
+  it("that is killed restores the terminal and ends its command", async () => {
     const line = command("exec", "-it", "box", "--", "sh", "-c", '"echo up; sleep 1000"');
     await using person = typist(`sh -c 'echo pid-$$; exec ${line}'`);
     const [, pid = ""] = /pid-(\d+)/.exec(await person.sees(/pid-\d+/)) ?? [];
     await person.sees("up");
     process.kill(Number(pid), "SIGTERM");
-    await person.sees("left with 143");
+    await person.sees("exited with 143");
     expect(await person.sees("over")).toMatch(restored);
     expect((await newest()).info.status).toBe("cancelled");
   });
 
-  it("whose window is closed takes its command along", async () => {
+  it("ends its command when its window is closed", async () => {
     await using person = typist(command("shell", "box"));
     await person.sees("$ ");
     const shell = await newest();
@@ -205,19 +205,19 @@ describe("a session", () => {
     await until(async () => (await newest()).info.status === "cancelled");
   });
 
-  it("of a program of ours that crashes gives the terminal back", async () => {
+  it("of a CLI that crashes restores the terminal", async () => {
     const crash = "setTimeout(()=>{throw/**/new/**/Error('crash')},3000)";
     const line = `NODE_OPTIONS="--import=data:text/javascript,${crash}" ${command("shell", "box")}`;
     await using person = typist(line);
     await person.sees("crash");
-    await person.sees(/left with [1-9]/);
+    await person.sees(/exited with [1-9]/);
     expect(await person.sees("over")).toMatch(restored);
     await (await newest()).cancel();
   });
 });
 
 describe("holdfast exec", () => {
-  it("gives a terminal without input where only that is asked for, and detaches with one", async () => {
+  it("provides a terminal without input with -t alone, and can detach with a terminal", async () => {
     const tty = await run("exec", "-t", "box", "--", "sh", "-c", "test -t 1 && stty size");
     expect(tty).toMatchObject({ code: 0, out: "24 80\r\n" });
     const { code, out } = await run("exec", "-dt", "box", "--", "sh", "-c", "read x; exit 4");
@@ -229,26 +229,61 @@ describe("holdfast exec", () => {
     expect((await run("exec", "-it", "box", "--", "true")).err).toContain("not a TTY");
   });
 
-  it("passes on every byte of stdin once, across a server that is killed meanwhile", async () => {
+  it("forwards every byte of stdin once, across a killed server", async () => {
     const input = randomBytes(40 * 1_048_576);
     const sum = start("exec", "-i", "box", "--", "sh", "-c", "sleep 1; sha256sum");
     sum.stdin?.end(input);
     await new Promise((resolve) => setTimeout(resolve, 1_500));
     await restart();
     const expected = createHash("sha256").update(input).digest("hex");
-    expect(await sum.said).toMatchObject({ code: 0, out: `${expected}  -\n`, err: "" });
+    expect(await sum.finished).toMatchObject({ code: 0, out: `${expected}  -\n`, err: "" });
   });
 
-  it("exits with the command's code also where the command reads nothing of a long input", async () => {
+  it("passes the first Ctrl-C to the command and kills it at the second", async () => {
+    const trap = "trap 'echo caught' INT; echo up; while :; do sleep 0.1; done";
+    const line = command("exec", "box", "--", "sh", "-c", `"${trap}"`);
+    await using person = typist(line);
+    await person.sees("up");
+    person.type("\x03");
+    await person.sees("sent SIGINT to the command; press Ctrl-C again to kill it");
+    await person.sees("caught");
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    expect((await newest()).info.status).toBe("running");
+    person.type("\x03");
+    await person.sees("exited with 130");
+    expect((await newest()).info.status).toBe("cancelled");
+  });
+
+  it("ends with the code of a command that handles SIGINT, with and without a terminal", async () => {
+    const trap = "trap 'echo cleaned up; exit 7' INT; echo up; while :; do sleep 0.1; done";
+    await using person = typist(command("exec", "box", "--", "sh", "-c", `"${trap}"`));
+    await person.sees("up");
+    person.type("\x03");
+    await person.sees("cleaned up");
+    await person.sees("exited with 7");
+    for (const how of [["exec", "box"], ["run"]]) {
+      const piped = start(...how, "--", "sh", "-c", trap);
+      await until(() => piped.out() === "up\n");
+      piped.kill("SIGINT");
+      expect(await piped.finished).toEqual({ code: 7, out: "up\ncleaned up\n", err: "" });
+    }
+    const plain = start("exec", "box", "--", "sh", "-c", "echo up; exec sleep 1000");
+    await until(() => plain.out() === "up\n");
+    plain.kill("SIGINT");
+    expect((await plain.finished).code).toBe(130);
+    expect((await newest()).info).toMatchObject({ status: "exited", signal: "SIGINT" });
+  });
+
+  it("exits with the command's code even if the command does not read a long input", async () => {
     const short = start("exec", "-i", "box", "--", "sh", "-c", "exit 6");
     short.stdin?.on("error", () => {});
     short.stdin?.end(randomBytes(8 * 1_048_576));
-    expect(await short.said).toMatchObject({ code: 6, err: "" });
+    expect(await short.finished).toMatchObject({ code: 6, err: "" });
   });
 });
 
-describe("the ledger", () => {
-  it("is listed, ended and read, also of a sandbox that is gone", async () => {
+describe("the exec commands", () => {
+  it("lists, kills and reads execs, even of a deleted sandbox", async () => {
     const other = await holdfast.sandboxes.create({ name: "other" });
     await other.exec("echo one; exit 3");
     const { out } = await run("exec", "-d", "other", "--", "sh", "-c", "echo two; sleep 1000");
@@ -266,7 +301,7 @@ describe("the ledger", () => {
     expect(await run("logs", "-f", id)).toMatchObject({ code: 0, out: "two\n", err: "" });
   });
 
-  it("knows signals by their names and numbers", async () => {
+  it("accepts signals by name and number", async () => {
     const { out } = await run(
       "exec",
       "-d",

@@ -1,13 +1,13 @@
 import { execFileSync } from "node:child_process";
 import type { TerminalSize } from "@holdfast/sdk";
-import { usage } from "./failure.ts";
-import { exitCodeOf } from "./interrupt.ts";
+import { usage } from "../failure.ts";
+import { exitCodeOf } from "../interrupt.ts";
 
 const USUAL_SIZE: TerminalSize = { cols: 80, rows: 24 };
 const LONGEST_SIDE = 4_096;
 const STTY_MS = 2_000;
 
-/** The terminal that we run on, as large as it is now. */
+/** The current size of the local terminal, or a usual size if there is none. */
 export function terminalSize(): TerminalSize {
   const shown = [process.stdout, process.stderr].find(({ isTTY }) => isTTY);
   return {
@@ -23,33 +23,34 @@ export function requireTerminal(hint: string): void {
   if (!process.stdin.isTTY) throw usage("the input device is not a TTY", hint);
 }
 
-/** What programs inside may know of our terminal. */
+/** Environment variables that describe the local terminal to programs in the sandbox. */
 export const terminalEnv = (): Record<string, string> => ({
   TERM: process.env.TERM || "xterm",
   ...(process.env.COLORTERM ? { COLORTERM: process.env.COLORTERM } : {}),
 });
 
 /**
- * Our terminal without echo, line editing or signals of its own: every key goes to the command. Whichever way we end but by
- * SIGKILL, it is given back as it was: that is done on disposal, and at the latest when the process exits.
+ * Puts the local terminal in raw mode, without echo, line editing or signals: every key goes to the command. The
+ * terminal is restored on disposal, at the latest when the process exits; only SIGKILL prevents that.
  */
 export class RawMode implements Disposable {
   readonly #restore = () => {
     process.stdin.setRawMode(false);
   };
-  /** While we were stopped, the shell had the terminal. */
+  /** Sets raw mode again after SIGCONT, because the shell has used the terminal while the CLI was stopped. */
   readonly #again = () => {
     process.stdin.setRawMode(false);
     makeRaw();
   };
-  /** No command uses this signal, and its default would leave the terminal as it is. */
+  /** Exits on SIGQUIT, whose default action would leave the terminal in raw mode. No command handles the signal. */
   readonly #quit = () => process.exit(exitCodeOf("SIGQUIT"));
 
   constructor() {
     process.on("exit", this.#restore);
     process.on("SIGCONT", this.#again);
     process.on("SIGQUIT", this.#quit);
-    // A terminal that was closed can't be given back; whoever reads from it notices.
+    // If the terminal was closed, it can't be restored. The readers of stdin notice the close themselves, so the error
+    // is ignored.
     process.stdin.on("error", () => {});
     makeRaw();
   }
@@ -63,14 +64,14 @@ export class RawMode implements Disposable {
 }
 
 /**
- * Node's raw mode still makes CR LF of every LF that is written, which garbles programs that move the cursor by it; stty can
- * switch that off. Leaving raw mode brings back all that was before it, this included.
+ * Node's raw mode still converts every written LF to CR LF, which garbles programs that move the cursor with LF; stty
+ * switches that off. Leaving raw mode restores this setting too.
  */
 function makeRaw(): void {
   process.stdin.setRawMode(true);
   try {
     execFileSync("stty", ["-opost"], { stdio: ["inherit", "ignore", "ignore"], timeout: STTY_MS });
   } catch {
-    // Without stty most programs still look right.
+    // Ignored: most programs still look right if stty fails.
   }
 }

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -18,7 +18,7 @@ import {
 import { Typist } from "./typist.ts";
 
 const BIN = fileURLToPath(new URL("../../bin/holdfast.mjs", import.meta.url));
-/** The launcher is meant for the system's Node, where there is one. */
+/** The system's Node if there is one, because the launcher is meant for it. */
 const NODE = existsSync("/usr/bin/node") ? "/usr/bin/node" : process.execPath;
 
 export interface Ended {
@@ -29,24 +29,30 @@ export interface Ended {
 
 export type Route = (request: Seen, response: ServerResponse) => void | Promise<void>;
 
-/** The command line as a process of its own, and the server that it talks to, fresh for every test. */
+/** Runs the CLI as a separate process against a fake server; both are new for every test. */
 export interface Bench {
   server: FaultyServer;
-  /** Where it runs; empty at first. */
+  /** The CLI's working directory; empty at first. */
   directory: string;
   start(...args: string[]): ChildProcess & { ended: Promise<Ended> };
   holdfast(...args: string[]): Promise<Ended>;
-  /** Someone who runs it by hand, and sees its exit code behind it. */
+  /** Runs a line of bash in which `holdfast` is the CLI, so that its output goes to real pipes and files. */
+  bash(line: string): Promise<Ended>;
+  /** Runs the CLI on a real terminal and prints its exit code afterwards. */
   atTerminal(line: string): Typist;
-  /** A server that knows one sandbox, with answers for what matters to the test. */
+  /** Makes the server return one sandbox, and answer requests to these routes. */
   serve(routes: Record<string, Route>): void;
-  /** What the server was asked. */
+  /** The requests that the server received. */
   requests(): string[];
+  /** Waits until the server has received this request. */
+  requested(request: string): Promise<void>;
 }
 
 export function useBench(): Bench {
   const holdfast = (...args: string[]): Promise<Ended> => start(...args).ended;
-  const bench = { start, holdfast, atTerminal, serve, requests } as Bench;
+  const bash = (line: string): Promise<Ended> =>
+    run("bash", ["-c", `holdfast() { ${NODE} ${BIN} "$@"; }; ${line}`]);
+  const bench = { start, holdfast, bash, atTerminal, serve, requests, requested } as Bench;
   beforeEach(async () => {
     bench.server = await FaultyServer.start();
     bench.directory = await mkdtemp(join(tmpdir(), "holdfast-cli-"));
@@ -68,16 +74,21 @@ export function useBench(): Bench {
 
   function start(...args: string[]): ChildProcess & { ended: Promise<Ended> } {
     const child = spawn(NODE, [BIN, ...args], place());
+    return Object.assign(child, { ended: endOf(child) });
+  }
+
+  const run = (command: string, args: string[]): Promise<Ended> => endOf(spawn(command, args, place()));
+
+  function endOf(child: ChildProcessWithoutNullStreams): Promise<Ended> {
     const out: Buffer[] = [];
     const err: Buffer[] = [];
     child.stdout.on("data", (piece: Buffer) => out.push(piece));
     child.stderr.on("data", (piece: Buffer) => err.push(piece));
-    const ended = once(child, "close").then(([code]) => ({
+    return once(child, "close").then(([code]) => ({
       code: code as number | null,
       stdout: Buffer.concat(out),
       stderr: Buffer.concat(err).toString(),
     }));
-    return Object.assign(child, { ended });
   }
 
   function atTerminal(line: string): Typist {
@@ -102,6 +113,10 @@ export function useBench(): Bench {
 
   function requests(): string[] {
     return bench.server.seen.map(({ method, url }) => `${method} ${url.pathname}`);
+  }
+
+  async function requested(request: string): Promise<void> {
+    while (!requests().includes(request)) await new Promise((resolve) => setTimeout(resolve, 20));
   }
   return bench;
 }

@@ -3,17 +3,17 @@ import { once } from "node:events";
 
 const PATIENCE_MS = 30_000;
 
-/** Someone at a terminal: a real one, made by script(1), in which a shell runs one line. */
+/** Simulates a user at a real terminal, created by script(1), in which a shell runs one line. */
 export class Typist implements AsyncDisposable {
   readonly #script: ChildProcess;
   readonly #ended: Promise<unknown>;
   #shown = "";
-  /** Up to where the screen was read. */
+  /** How many characters of the output earlier calls of `sees` have matched. */
   #read = 0;
 
-  /** The line is told the size of the terminal before it runs. */
+  /** Sets the size of the terminal before the line runs. */
   constructor(line: string, options: { env: NodeJS.ProcessEnv; cwd: string }) {
-    // Ctrl-C is for the program alone: a shell that dies of it could not say how the program took it.
+    // The shell ignores Ctrl-C, so that it is still there to report the program's exit code.
     const whole = `trap : INT; tty; stty rows 40 cols 100; ${line}`;
     this.#script = spawn("script", ["-qfc", whole, "/dev/null"], { ...options, stdio: "pipe" });
     this.#script.stdout?.on("data", (piece: Buffer) => {
@@ -27,7 +27,7 @@ export class Typist implements AsyncDisposable {
     this.#script.stdin?.write(keys);
   }
 
-  /** Waits until something is shown behind what was last waited for, and says all that was shown up to it. */
+  /** Waits until the output after the last match contains `what`, and returns that output up to the match. */
   async sees(what: string | RegExp): Promise<string> {
     const pattern = typeof what === "string" ? new RegExp(escaped(what)) : what;
     const deadline = performance.now() + PATIENCE_MS;
@@ -45,13 +45,13 @@ export class Typist implements AsyncDisposable {
     }
   }
 
-  /** Whoever holds a corner of the window. */
+  /** Resizes the terminal. */
   async resize(rows: number, cols: number): Promise<void> {
     const [, tty = ""] = /(\/dev\/pts\/\d+)/.exec(this.#shown) ?? [];
     execFileSync("stty", ["-F", tty, "rows", String(rows), "cols", String(cols)]);
   }
 
-  /** All that is shown until the line has ended. */
+  /** Waits until the line has ended and returns everything shown. */
   async end(): Promise<string> {
     await this.#ended;
     return this.#shown;

@@ -1,27 +1,31 @@
 import { posix } from "node:path";
-import { usage } from "./failure.ts";
+import { usage } from "../failure.ts";
 
-/** One end of a copy. */
+/** The source or target of a copy. */
 export type Place =
   | { kind: "sandbox" | "drive"; name: string; path: string }
   | { kind: "local"; path: string }
   | { kind: "stdio" };
 
-/** `NAME:/path` is in a sandbox, `drive:NAME:/path` in a drive, `-` is stdin or stdout, all else is here; `./a:b` is here too. */
+/**
+ * Parses `NAME:/path` (in a sandbox), `drive:NAME:/path` (in a drive) or `-` (stdin or stdout). Anything else is a
+ * local path, including `./a:b`.
+ */
 export function parsePlace(text: string): Place {
   if (text === "-") return { kind: "stdio" };
   const [, drive, name, path] = /^(drive:)?([a-z0-9][a-z0-9_-]*):(.*)$/s.exec(text) ?? [];
   if (name === undefined || path === undefined) return { kind: "local", path: text };
   if (!path.startsWith("/")) {
-    const hint = "Write NAME:/path for a file in a sandbox, drive:NAME:/path for one in a drive.";
+    const hint = "Use NAME:/path for a file in a sandbox, drive:NAME:/path for a file in a drive.";
     throw usage(`the path in ${text} is not absolute`, hint);
   }
   return { kind: drive === undefined ? "sandbox" : "drive", name, path };
 }
 
 /**
- * Where a copy ends up, by the rules of `cp -r`: into a directory that is there (or is asked for by a trailing slash)
- * under the source's own name, else under the name given. A source of `dir/.` means what is in it.
+ * Returns the path of the copy, by the rules of `cp -r`. If the target is a directory or ends with a slash, the copy is
+ * created in it, under the source's name. Otherwise the target is the path of the copy. If the source is `dir/.`, the
+ * contents of `dir` are copied into the target.
  */
 export function targetOf(source: string, target: string, targetIsDirectory: boolean): string {
   if (source === "." || source.endsWith("/.")) return target;
@@ -29,6 +33,9 @@ export function targetOf(source: string, target: string, targetIsDirectory: bool
   return posix.join(target, posix.basename(posix.normalize(source)));
 }
 
-/** A name out of a sandbox's directory becomes part of a path here: anything that could lead elsewhere is refused. */
+/**
+ * Whether a name from a sandbox can safely become part of a local path. A name that could lead to another directory is
+ * rejected.
+ */
 export const isPlainName = (name: string): boolean =>
   name !== "" && name !== "." && name !== ".." && !name.includes("/") && !name.includes("\0");

@@ -1,6 +1,7 @@
-import { printable, size } from "./table.ts";
+import { printError } from "../output/streams.ts";
+import { printable, size } from "../output/table.ts";
 
-/** What a copy has done so far, for the progress line; and what it left out, which is said aloud. */
+/** Counts the progress of a copy for the progress line, and reports skipped entries on stderr. */
 export class Tally {
   readonly #show: (text: string) => void;
   #entries = 0;
@@ -15,6 +16,13 @@ export class Tally {
     return this.#skipped;
   }
 
+  /** Counts from zero, for a copy that starts again. */
+  restart(): void {
+    this.#entries = 0;
+    this.#bytes = 0;
+    this.#skipped = 0;
+  }
+
   done(): void {
     this.#entries += 1;
     this.#update();
@@ -22,7 +30,7 @@ export class Tally {
 
   skip(path: string, why: string): void {
     this.#skipped += 1;
-    process.stderr.write(`holdfast: skipped ${printable(path)}: it is ${why}\n`);
+    printError(`holdfast: skipped ${printable(path)}: it is ${why}\n`);
   }
 
   async *counted(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {

@@ -1,18 +1,17 @@
 import { describe, expect, test } from "vitest";
-import { boundMounts, externalsOf } from "./bound-mounts.ts";
-import { controllersOf } from "./cgroup.ts";
-import { dumpArgv, meaningOf, restoreArgv } from "./criu.ts";
-import { MANIFEST_VERSION, readManifest } from "./manifest.ts";
-import { changedOf, parseMapped, readMapped } from "./mapped-files.ts";
-import { parseMounts } from "./mounts.ts";
+import { boundMounts, externalsOf } from "../drives/bound-mounts.ts";
+import { changedOf, parseMapped, readMapped } from "../files/mapped-files.ts";
+import { MANIFEST_VERSION, readManifest } from "../machine/manifest.ts";
+import { parseMounts } from "../proc/mount-table.ts";
+import { dumpArgv, meaningOf, restoreArgv } from "./criu-argv.ts";
 
 const common = { binary: "/criu", images: "/i", work: "/w", root: "/r" };
 const externals = [{ key: "k0", at: "/usr", from: "/elsewhere/usr" }];
 
-const valueBehind = (argv: readonly string[], option: string) => argv[argv.indexOf(option) + 1];
+const valueAfter = (argv: readonly string[], option: string) => argv[argv.indexOf(option) + 1];
 
 describe("CRIU's arguments", () => {
-  test("a dump leaves the tree as it is, frozen, and writes no rules for packets", () => {
+  test("a dump leaves the tree frozen and does not lock the network", () => {
     const argv = dumpArgv({
       ...common,
       externals,
@@ -22,56 +21,57 @@ describe("CRIU's arguments", () => {
     });
     expect(argv.slice(0, 4)).toEqual(["/criu", "dump", "--tree", "42"]);
     expect(argv).toContain("--leave-running");
-    expect(valueBehind(argv, "--freeze-cgroup")).toBe("/cgroup");
-    expect(valueBehind(argv, "--network-lock")).toBe("skip");
+    expect(valueAfter(argv, "--freeze-cgroup")).toBe("/cgroup");
+    expect(valueAfter(argv, "--network-lock")).toBe("skip");
     expect(argv.filter((_, index) => argv[index - 1] === "--cgroup-dump-controller")).toEqual([
       "cpu",
       "memory",
     ]);
-    expect(valueBehind(argv, "--external")).toBe("mnt[/usr]:k0");
+    expect(valueAfter(argv, "--external")).toBe("mnt[/usr]:k0");
   });
 
-  test("a restore lets go of the tree and knows the same mounts by the same keys", () => {
-    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: null });
+  test("a restore detaches from the tree and uses the dump's keys for the mounts", () => {
+    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroups: [] });
     expect(argv.slice(0, 2)).toEqual(["/criu", "restore"]);
     expect(argv).toContain("--restore-detached");
-    expect(valueBehind(argv, "--action-script")).toBe("/porter");
-    expect(valueBehind(argv, "--external")).toBe("mnt[k0]:/elsewhere/usr");
+    expect(valueAfter(argv, "--action-script")).toBe("/porter");
+    expect(valueAfter(argv, "--external")).toBe("mnt[k0]:/elsewhere/usr");
     expect(argv).not.toContain("--cgroup-root");
   });
 
-  test("a restore of another sandbox's memory makes its cgroups elsewhere", () => {
-    const argv = restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: "/a/b" });
-    expect(valueBehind(argv, "--cgroup-root")).toBe("/a/b");
+  test("a restore of another sandbox's memory uses this sandbox's cgroup path", () => {
+    const argv = restoreArgv({
+      ...common,
+      externals,
+      pidFile: "/w/pid",
+      script: "/porter",
+      cgroups: ["/a/b", "cpu:/c/a/b"],
+    });
+    const roots = argv.filter((_, index) => argv[index - 1] === "--cgroup-root");
+    expect(roots).toEqual(["/a/b", "cpu:/c/a/b"]);
   });
 
-  test("both treat cgroups, locks, connections and the network alike, and read no file of the host's", () => {
+  test("dump and restore have the same options for cgroups, locks, connections and network", () => {
     const both = [
       dumpArgv({ ...common, externals, pid: 42, freezer: "/cgroup", controllers: ["cpu", "memory"] }),
-      restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroup: null }),
+      restoreArgv({ ...common, externals, pidFile: "/w/pid", script: "/porter", cgroups: [] }),
     ];
     for (const argv of both) {
       const wanted = ["--manage-cgroups=soft", "--tcp-close", "--file-locks", "--no-default-config", "-v1"];
       expect(argv).toEqual(expect.arrayContaining(wanted));
-      expect(valueBehind(argv, "--empty-ns")).toBe("net");
-      expect(valueBehind(argv, "--root")).toBe("/r");
+      expect(valueAfter(argv, "--empty-ns")).toBe("net");
+      expect(valueAfter(argv, "--root")).toBe("/r");
     }
   });
 
-  test("of what it says, that is told which means something to the owner of a sandbox", () => {
+  test("errors with a known meaning are explained to the sandbox's owner", () => {
     expect(meaningOf("Error: tty: ctty inheritance detected sid/pgrp 4")).toMatch(/terminal/);
     expect(meaningOf("Error: write: No space left on device")).toMatch(/disk is full/);
     expect(meaningOf("Error: whatever")).toBeNull();
   });
 });
 
-test("cgroups are written only where the sandbox has its own", () => {
-  const text = "3:cpu,cpuacct:/h/s\n2:name=systemd:/h/s\n1:blkio:/\n0::/\n";
-  expect(controllersOf(text, "/h/s")).toEqual(["cpu,cpuacct", "name=systemd"]);
-  expect(controllersOf("0::/h/s\n", "/h/s")).toEqual([]);
-});
-
-describe("what is mounted into a sandbox", () => {
+describe("bind mounts of a sandbox", () => {
   const line = (at: string, root: string, fsType: string) =>
     `1 2 0:6 ${root} ${at} ro,relatime - ${fsType} source rw`;
   const inside = [
@@ -89,7 +89,7 @@ describe("what is mounted into a sandbox", () => {
     line("/.holdfast/control", "/state/control", "ext4"),
   ].join("\n");
 
-  test("is told from what the runtime made for it", () => {
+  test("are distinguished from the file systems that the runtime created", () => {
     expect(boundMounts(parseMounts(inside), { hostDirs: ["/usr"], drives: [] })).toEqual([
       { at: "/dev/null", source: { kind: "host", path: "/dev/null" } },
       { at: "/proc/keys", source: { kind: "host", path: "/dev/null" } },
@@ -100,11 +100,11 @@ describe("what is mounted into a sandbox", () => {
     ]);
   });
 
-  test("has an origin, or is not written", () => {
-    expect(() => boundMounts(parseMounts(inside), { hostDirs: [], drives: [] })).toThrow("not ordered");
+  test("are not dumped if one was not requested", () => {
+    expect(() => boundMounts(parseMounts(inside), { hostDirs: [], drives: [] })).toThrow("not requested");
   });
 
-  test("has keys by its order", () => {
+  test("are keyed by their position", () => {
     const bound = boundMounts(parseMounts(inside), { hostDirs: ["/usr"], drives: [] });
     const keys = externalsOf(bound, ({ kind }) => kind).map(({ key, from }) => [key, from]);
     expect(keys[0]).toEqual(["holdfast-0", "host"]);
@@ -112,8 +112,8 @@ describe("what is mounted into a sandbox", () => {
   });
 });
 
-describe("files that memory goes with", () => {
-  test("are read from a process's map", () => {
+describe("mapped files of the host", () => {
+  test("are read from a process's memory map", () => {
     const maps = [
       "5581d8e00000-5581d8e2f000 r--p 00000000 fe:00 1234                       /usr/bin/python3.11",
       "5581d8e2f000-5581d8e3f000 r-xp 0002f000 fe:00 1234                       /usr/bin/python3.11",
@@ -124,12 +124,12 @@ describe("files that memory goes with", () => {
     expect(parseMapped(maps.join("\n"))).toEqual(["/usr/bin/python3.11", "/usr/lib/a b.so"]);
   });
 
-  test("are the same until one is another", () => {
+  test("count as changed after a change of their metadata or their removal", () => {
     const mapped = readMapped([process.pid], ["/usr", "/lib"]);
     expect(mapped.length).toBeGreaterThan(0);
     expect(changedOf(mapped)).toEqual([]);
     const [first, ...rest] = mapped;
-    if (first === undefined) throw new Error("nothing is mapped");
+    if (first === undefined) throw new Error("no file is mapped");
     expect(changedOf([{ ...first, modifiedNs: "1" }, ...rest])).toEqual([first.path]);
     expect(changedOf([{ ...first, path: "/usr/nowhere" }])).toEqual(["/usr/nowhere"]);
   });
@@ -159,11 +159,11 @@ describe("a manifest", () => {
     expect(readManifest(JSON.parse(JSON.stringify(manifest)))).toEqual(manifest);
   });
 
-  test.for(Object.keys(manifest))("without its %s is none", (field) => {
+  test.for(Object.keys(manifest))("is rejected without its %s", (field) => {
     expect(readManifest({ ...manifest, [field]: undefined })).toBeNull();
   });
 
-  test("with something else in one of its fields is none", () => {
+  test("is rejected if a field has another type", () => {
     const wrong = [
       { version: 0 },
       { generation: "1" },

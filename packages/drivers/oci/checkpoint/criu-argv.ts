@@ -1,49 +1,51 @@
-/** One directory or file of the host that is mounted into a sandbox, under the name that its images know it by. */
-export interface External {
-  key: string;
-  /** Where it is mounted inside. */
-  at: string;
-  /** Where it is on the host, as CRIU sees it. */
-  from: string;
-}
+import type { External } from "../drives/bound-mounts.ts";
 
 interface Common {
   binary: string;
-  /** Where the images are, and nothing else. */
+  /** Directory that holds CRIU's images and nothing else. */
   images: string;
-  /** Where the log and the rest of its papers go. */
+  /** Directory for CRIU's log and its other working files. */
   work: string;
   /** The sandbox's root, as CRIU sees it. */
   root: string;
   externals: readonly External[];
 }
 
-export interface DumpOrder extends Common {
+interface DumpOrder extends Common {
   pid: number;
-  /** The sandbox's cgroup in the hierarchy that freezes. */
+  /** The sandbox's cgroup in the hierarchy of the freezer controller. */
   freezer: string;
-  /** The hierarchies of version 1 in which it has cgroups; none on a host of version 2. */
+  /** The cgroup v1 hierarchies in which the sandbox has a cgroup; empty on a cgroup v2 host. */
   controllers: readonly string[];
 }
 
-export interface RestoreCall extends Common {
-  /** Where the new pid is written; must not be there yet. */
+interface RestoreCall extends Common {
+  /** File to which CRIU writes the pid of the restored first process. It must not exist yet. */
   pidFile: string;
-  /** Run at every stage. */
+  /** Action script, which CRIU runs at every stage of the restore. */
   script: string;
-  /** Where the cgroups of the images are made, where that is not where they were. */
-  cgroup: string | null;
+  /**
+   * Paths for the restored cgroups; empty if they are the same as in the images. A fork has other paths; see
+   * `restoreRoots`.
+   */
+  cgroups: readonly string[];
 }
 
 export const LOG_FILE = "log";
 
-/** What of a file that was deleted, and is still open, goes into the images. */
+/**
+ * Maximum size of a deleted file that a process still has open. CRIU stores such a file in the images; a larger one
+ * makes the dump fail.
+ */
 const GHOST_LIMIT = "256M";
 
 /**
- * The same on both sides. Cgroups: made anew with their limits where they are missing, left alone where they are there.
- * TCP connections come back closed: the network inside has nothing but a loopback, so its two ends are both in the tree. The
- * network namespace comes back empty and is set up by the script. No configuration of the host's is read.
+ * Options that dump and restore share:
+ * - Cgroups that are missing at the restore are created with their limits; existing cgroups are left unchanged.
+ * - TCP connections are restored as closed. A sandbox has only a loopback interface, so both ends of each connection
+ *   are inside.
+ * - The network namespace is restored empty; the action script sets it up.
+ * - CRIU's configuration files on the host are not read.
  */
 const common = ({ images, work, root }: Common): string[] => [
   ...["--no-default-config", "--images-dir", images, "--work-dir", work, "--log-file", LOG_FILE, "-v1"],
@@ -51,12 +53,13 @@ const common = ({ images, work, root }: Common): string[] => [
 ];
 
 /**
- * Cgroups are written only of hierarchies in which the sandbox has its own: in another it is in the root, and that with all
- * below it, every other sandbox's included, would be made anew by the restore.
+ * Builds the command line of a dump. CRIU stores only cgroups of hierarchies in which the sandbox has its own cgroup.
+ * In the other hierarchies the sandbox is in the root cgroup: there CRIU would store all cgroups below the root, and at
+ * the restore it would create the cgroups of other sandboxes too.
  *
- * The tree is frozen, and is frozen again before CRIU lets it go: nothing in it runs on. The network is not locked: that is
- * for peers that are not part of the tree, and there are none. Connections that a listener has not taken yet are left out:
- * it finds none of them afterwards, as it would find those that it took closed.
+ * The process tree is frozen before the dump, and CRIU leaves it frozen. The network is not locked: a network lock
+ * protects connections to peers outside the tree, and a sandbox has none. Connections that a listener has not accepted
+ * yet are not stored; they would be restored as closed anyway.
  */
 export const dumpArgv = (order: DumpOrder): string[] => [
   ...[order.binary, "dump", "--tree", String(order.pid), ...common(order)],
@@ -69,19 +72,19 @@ export const dumpArgv = (order: DumpOrder): string[] => [
 export const restoreArgv = (order: RestoreCall): string[] => [
   ...[order.binary, "restore", ...common(order)],
   ...["--restore-detached", "--pidfile", order.pidFile, "--action-script", order.script],
-  ...(order.cgroup === null ? [] : ["--cgroup-root", order.cgroup]),
+  ...order.cgroups.flatMap((root) => ["--cgroup-root", root]),
   ...order.externals.flatMap(({ key, from }) => ["--external", `mnt[${key}]:${from}`]),
 ];
 
-/** What CRIU's last words mean to the sandbox's owner, as far as that is known. */
+/** Explanations of CRIU's errors for the sandbox's owner, each with a pattern for CRIU's log. */
 const MEANINGS: readonly [RegExp, string][] = [
-  [/ctty inheritance/, "a program in a terminal has opened it by the name /dev/tty"],
+  [/ctty inheritance/, "a program in a terminal has opened /dev/tty"],
   [/External socket is used|half of stream unix|closed in-flight/, "a connection is half open"],
-  [/ghost file .* is too|Can't dump ghost file/, "a program holds a large file that was deleted"],
+  [/ghost file .* is too|Can't dump ghost file/, "a program has a large deleted file open"],
   [/No space left on device/, "the host's disk is full"],
   [
     /Can't open file .* on restore|Can't open cwd|Can't find path|has bad (size|mode)/,
-    "a file or directory that a program had open is not there any more, or is another one",
+    "a file or directory that a program had open was deleted or replaced",
   ],
 ];
 

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { forgetCompared } from "./criu-images.ts";
-import { deviceName, lockedFiles } from "./drive-locks.ts";
+import { deviceName, lockedFiles } from "../drives/drive-locks.ts";
+import { removeComparedFields } from "./criu-images.ts";
 
 const word = (value: number) => {
   const bytes = Buffer.alloc(4);
@@ -34,38 +34,38 @@ const image = (...entries: Buffer[]) =>
 const isShared = (name: string) => name.startsWith("/w/");
 
 describe("an image of open files", () => {
-  test("says nothing any more of the size and mode of those that are shared, and is the same otherwise", () => {
+  test("loses the size and mode of shared files, and keeps everything else", () => {
     const other = Buffer.concat([number(1, 4), bytes(9, Buffer.from("a pipe"))]);
     const before = image(entry(file("/w/a", 70_000)), other, entry(file("/etc/b", 3)));
     const after = image(entry(without("/w/a")), other, entry(file("/etc/b", 3)));
-    expect(forgetCompared(before, isShared)).toEqual(after);
-    expect(forgetCompared(after, isShared)).toEqual(after);
+    expect(removeComparedFields(before, isShared)).toEqual(after);
+    expect(removeComparedFields(after, isShared)).toEqual(after);
   });
 
-  test("of any names and sizes is taken apart and put together again", () => {
+  test("is parsed and written again without loss, for any names and sizes", () => {
     const files = fc.array(fc.tuple(fc.string({ maxLength: 300 }), fc.nat()), { maxLength: 20 });
     fc.assert(
       fc.property(files, (all) => {
         const whole = image(...all.map(([name, size]) => entry(file(name, size))));
-        expect(forgetCompared(whole, () => false)).toEqual(whole);
+        expect(removeComparedFields(whole, () => false)).toEqual(whole);
         const bare = image(...all.map(([name]) => entry(without(name))));
-        expect(forgetCompared(whole, () => true)).toEqual(bare);
+        expect(removeComparedFields(whole, () => true)).toEqual(bare);
       }),
     );
   });
 
-  test("that is none, or ends too soon, is refused", () => {
+  test("is refused if it has another format or is truncated", () => {
     const whole = image(entry(file("/w/a", 1)));
     for (let size = 0; size < whole.length; size += 1) {
       if (size === 8) continue;
-      expect(() => forgetCompared(whole.subarray(0, size), isShared)).toThrow("image of open files");
+      expect(() => removeComparedFields(whole.subarray(0, size), isShared)).toThrow("image of open files");
     }
-    expect(() => forgetCompared(Buffer.alloc(100), isShared)).toThrow("another form");
+    expect(() => removeComparedFields(Buffer.alloc(100), isShared)).toThrow("unexpected format");
   });
 });
 
 describe("the kernel's list of locks", () => {
-  test("names the files that are locked", () => {
+  test("is parsed into the locked files, as device and inode", () => {
     const list = [
       "1: POSIX  ADVISORY  WRITE 4711 fe:00:2359312 0 EOF",
       "2: FLOCK  ADVISORY  WRITE 812 07:1a:12 0 EOF",

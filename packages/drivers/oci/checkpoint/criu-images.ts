@@ -1,8 +1,10 @@
 /**
- * What CRIU writes of open files, and compares when it opens them again: their size and mode. A drive is shared, and others
- * write to it while a sandbox sleeps; nothing is wrong with a file there that has grown. The images are sequences of
- * protobuf messages behind two words: of `files.img`, entries whose third field is a regular file or directory, with its
- * name in the sixth field, size in the eighth and mode in the tenth.
+ * Edits CRIU's image of open files, `files.img`. CRIU stores the size and mode of each open file in it, and refuses the
+ * restore if a file then has another size or mode. Files in drives may change legitimately, because other sandboxes
+ * write to the drive while this one is in standby; so their size and mode are removed from the image.
+ *
+ * Format: two magic words, then protobuf messages, each after its length. Field 3 of a message is a regular file or
+ * directory; in it, field 6 is the name, field 8 the size and field 10 the mode.
  */
 const MAGICS = [0x54564319, 0x56303138];
 const WORD = 4;
@@ -17,23 +19,24 @@ const FIXED32 = 5;
 
 interface Field {
   number: number;
-  /** With its tag, and without. */
+  /** The field with its tag and length. */
   whole: Buffer;
+  /** The field's value alone. */
   content: Buffer;
 }
 
-/** The same image, in which nothing is compared of the files that are said. Fails where it is no such image. */
-export function forgetCompared(image: Buffer, isShared: (name: string) => boolean): Buffer {
+/** Returns the image without the sizes and modes of shared files. Throws if the input is not an image of open files. */
+export function removeComparedFields(image: Buffer, isShared: (name: string) => boolean): Buffer {
   for (const [index, magic] of MAGICS.entries())
     if (image.length < (index + 1) * WORD || image.readUInt32LE(index * WORD) !== magic)
-      throw new Error("the image of open files has another form than expected");
+      throw new Error("the image of open files has an unexpected format");
   const parts = [image.subarray(0, MAGICS.length * WORD)];
   for (let at = MAGICS.length * WORD; at < image.length; ) {
-    if (at + WORD > image.length) throw new Error("the image of open files ends too soon");
+    if (at + WORD > image.length) throw new Error("the image of open files is truncated");
     const size = image.readUInt32LE(at);
     const end = at + WORD + size;
-    if (end > image.length) throw new Error("the image of open files ends too soon");
-    const entry = forgetIn(image.subarray(at + WORD, end), isShared);
+    if (end > image.length) throw new Error("the image of open files is truncated");
+    const entry = removeFromEntry(image.subarray(at + WORD, end), isShared);
     const length = Buffer.alloc(WORD);
     length.writeUInt32LE(entry.length);
     parts.push(length, entry);
@@ -42,7 +45,7 @@ export function forgetCompared(image: Buffer, isShared: (name: string) => boolea
   return Buffer.concat(parts);
 }
 
-function forgetIn(entry: Buffer, isShared: (name: string) => boolean): Buffer {
+function removeFromEntry(entry: Buffer, isShared: (name: string) => boolean): Buffer {
   const fields = fieldsOf(entry);
   const regular = fields.find(({ number }) => number === REGULAR);
   if (regular === undefined) return entry;
@@ -59,7 +62,7 @@ function fieldsOf(message: Buffer): Field[] {
   for (let at = 0; at < message.length; ) {
     const tag = readVarint(message, at);
     const { from, to } = extentOf(message, tag.value & 7, tag.end);
-    if (to > message.length) throw new Error("an entry of the image of open files ends too soon");
+    if (to > message.length) throw new Error("an entry of the image of open files is truncated");
     fields.push({
       number: tag.value >>> 3,
       whole: message.subarray(at, to),
@@ -70,7 +73,7 @@ function fieldsOf(message: Buffer): Field[] {
   return fields;
 }
 
-/** Where the content of a field of this kind begins and ends. */
+/** Start and end of a field's content. `kind` is the protobuf wire type. */
 function extentOf(message: Buffer, kind: number, at: number): { from: number; to: number } {
   switch (kind) {
     case VARINT:
@@ -84,11 +87,11 @@ function extentOf(message: Buffer, kind: number, at: number): { from: number; to
       return { from: length.end, to: length.end + length.value };
     }
     default:
-      throw new Error("the image of open files has a field of an unknown kind");
+      throw new Error("the image of open files has a field of an unknown wire type");
   }
 }
 
-/** Larger values than 32 bits are passed over rightly, and not needed. */
+/** Reads the low 28 bits of a varint. Longer varints are skipped at their full length; no caller needs their values. */
 function readVarint(message: Buffer, at: number): { value: number; end: number } {
   let value = 0;
   for (let shift = 0; shift < 70; shift += 7) {
@@ -97,7 +100,7 @@ function readVarint(message: Buffer, at: number): { value: number; end: number }
     if (shift < 28) value |= (byte & 0x7f) << shift;
     if (byte < 0x80) return { value, end: at };
   }
-  throw new Error("the image of open files has a number that does not end");
+  throw new Error("the image of open files has an unterminated varint");
 }
 
 function varint(value: number): Buffer {

@@ -12,54 +12,60 @@ import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import type { Checkpoint, CheckpointOrder } from "@holdfast/engine";
-import { boundMounts, externalsOf } from "./bound-mounts.ts";
-import { controllersOf } from "./cgroup.ts";
-import { type CheckpointPlaces, checkpointPlaces, discard, imagesIn, verifyWhole } from "./checkpoints.ts";
-import { dumpArgv } from "./criu.ts";
-import { forgetCompared } from "./criu-images.ts";
-import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
-import { holdsLock } from "./drive-locks.ts";
-import type { Machine } from "./machine.ts";
-import { MANIFEST_VERSION, type Manifest } from "./manifest.ts";
-import { readMapped } from "./mapped-files.ts";
-import { type MountNote, readMountNotes } from "./mount-notes.ts";
-import { parseMounts } from "./mounts.ts";
-import { findInit } from "./observe.ts";
-import { countSockets, readCgroups, readExecutable } from "./processes.ts";
-import { readInstance, readOrder } from "./record.ts";
-import { seenPath } from "./runtime.ts";
+import { boundMounts, externalsOf } from "../drives/bound-mounts.ts";
+import { holdsLock } from "../drives/drive-locks.ts";
+import { type MountNote, readMountNotes } from "../drives/mount-notes.ts";
+import {
+  type CheckpointPlaces,
+  checkpointPlaces,
+  discard,
+  imagesIn,
+  verifyWhole,
+} from "../files/checkpoint-files.ts";
+import { readMapped } from "../files/mapped-files.ts";
+import { lostWritePaths, readWritePaths } from "../files/write-paths.ts";
+import { findInit } from "../machine/instance-processes.ts";
+import type { Machine } from "../machine/machine.ts";
+import { MANIFEST_VERSION, type Manifest } from "../machine/manifest.ts";
+import { seenPath } from "../machine/runtime.ts";
+import { readInstance, readOrder } from "../machine/sandbox-notes.ts";
+import { StandbyRefusal, standbySteps } from "../machine/step-errors.ts";
+import { isPropagating, parseMounts } from "../proc/mount-table.ts";
+import { countSockets, readCgroups, readExecutable } from "../proc/proc-files.ts";
+import { dumpArgv } from "./criu-argv.ts";
+import { removeComparedFields } from "./criu-images.ts";
+import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./run-criu.ts";
 import { sourcePaths } from "./source-paths.ts";
-import { StandbyRefusal } from "./standby-refusal.ts";
-import { standbySteps } from "./standby-step.ts";
 
 const DUMP_MS = 110_000;
-/** Of the files that processes have open. */
+/** CRIU's image of the files that processes have open. */
 const FILES_IMAGE = "files.img";
-/** A dump that is no longer wanted may finish for so long: one that is killed can leave a process with its foot in the door. */
+/** Time that an aborted dump gets to finish: a killed CRIU may leave injected code in one of the dumped processes. */
 const GRACE_MS = 10_000;
 const REFREEZE_MS = 5_000;
-/** The one that it listens on. */
+/** Number of sockets that a keeper without links has open: only the socket that it listens on. */
 const KEEPER_SOCKETS = 1;
-const LINKS_GO_MS = 3_000;
+const LINKS_CLOSE_MS = 3_000;
 const LINKS_POLL_MS = 1;
 
 /**
- * Images, sums, manifest, name: in that order, each on disk before the next, so that what has a checkpoint's name is whole,
- * and the files that it goes with are on their disk as well. The tree stays frozen from before the first to after the last.
+ * Writes a standby checkpoint: images, checksums, manifest, and at last the final name. Each is on disk before the next
+ * is written, so a directory with a checkpoint's name is complete, and the sandbox's files are on disk as well. The
+ * caller has frozen the process tree, and it stays frozen.
  */
 export async function checkpoint(
   machine: Machine,
   order: CheckpointOrder,
   signal: AbortSignal,
-  overtaken: AbortSignal,
+  superseded: AbortSignal,
 ): Promise<Checkpoint> {
-  const step = standbySteps(machine, order, AbortSignal.any([signal, overtaken]));
+  const step = standbySteps(machine, order, AbortSignal.any([signal, superseded]));
   const places = checkpointPlaces(machine.layout, order.sandboxId, order.id);
   const complaint = "its memory could not be written";
   try {
     const draft = await step({ name: "dump", code: "checkpoint_dump", complaint }, async () => {
       await makePart(machine, places);
-      return dump(machine, order, places, signal, overtaken);
+      return dump(machine, order, places, signal, superseded);
     });
     const { takenAt, sizeBytes } = await step({ name: "seal", code: "checkpoint_seal", complaint }, () =>
       seal(machine, order, places, draft),
@@ -71,9 +77,12 @@ export async function checkpoint(
   }
 }
 
-/** Only one checkpoint of a kind is made at a time: what has the suffix was broken off. */
+/**
+ * Creates the directory of an unfinished checkpoint. Only one checkpoint of a kind is written at a time, so any other
+ * directory with the suffix `.part` is left from an aborted one, and is removed.
+ */
 export async function makePart(machine: Machine, { among, whole, part }: CheckpointPlaces): Promise<void> {
-  if (existsSync(whole)) throw new StandbyRefusal("there is a checkpoint of that id");
+  if (existsSync(whole)) throw new StandbyRefusal("a checkpoint with this id exists already");
   await discard(machine, among, (name) => name.endsWith(".part"));
   mkdirSync(among, { recursive: true, mode: 0o700 });
   mkdirSync(part, { mode: 0o700 });
@@ -86,15 +95,14 @@ export async function removePart(
   { part }: CheckpointPlaces,
 ): Promise<void> {
   await porter.removeTree(part).catch((failure: unknown) => {
-    log.warn({ sandboxId, error: String(failure) }, "a broken-off checkpoint stays");
+    log.warn({ sandboxId, error: String(failure) }, "an aborted checkpoint could not be removed");
   });
 }
 
-/** All of the manifest but what is known only of the finished images. */
-export type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
+/** The manifest without the fields that are known only when the images are complete. */
+type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
 
-/** The frozen instance that is meant, and what the driver knows of it. */
-/** Helpers that CRIU starts in the sandbox's own cgroup while it restores. */
+/** Number of processes that CRIU itself needs in the sandbox's own cgroup during a restore. */
 const RESTORE_PIDS = 3;
 
 function pidsLeft({ cgroups }: Machine, id: CheckpointOrder["sandboxId"]): number {
@@ -102,6 +110,7 @@ function pidsLeft({ cgroups }: Machine, id: CheckpointOrder["sandboxId"]): numbe
   return pids === null ? Number.POSITIVE_INFINITY : pids - (cgroups.counters(id)?.processes ?? 0);
 }
 
+/** Finds the requested instance and its notes. Throws if it does not run, has another generation, or is not frozen. */
 function requireFrozen(machine: Machine, { sandboxId, generation }: CheckpointOrder) {
   const { cgroups, layout } = machine;
   const note = readInstance(layout, sandboxId);
@@ -110,12 +119,12 @@ function requireFrozen(machine: Machine, { sandboxId, generation }: CheckpointOr
   if (note === null || init === null || made === null || note.pid !== init.pid) {
     throw new StandbyRefusal("there is no instance");
   }
-  if (note.generation !== generation) throw new StandbyRefusal("the instance is another");
+  if (note.generation !== generation) throw new StandbyRefusal("another instance of the sandbox is running");
   if (!cgroups.isFrozen(sandboxId)) throw new StandbyRefusal("the instance is not frozen");
   return { note, made, init };
 }
 
-/** What is known of a checkpoint before anything of it is written. */
+/** The part of the manifest that is known before anything is written. */
 export function draftOf(machine: Machine, order: CheckpointOrder): Draft {
   const { note, made } = requireFrozen(machine, order);
   return {
@@ -136,13 +145,13 @@ export function draftOf(machine: Machine, order: CheckpointOrder): Draft {
   };
 }
 
-/** Writes the memory into the images of a part that was made for it. */
+/** Writes the sandbox's memory into the `images` directory of an unfinished checkpoint. */
 export async function dump(
   machine: Machine,
   order: CheckpointOrder,
   { part }: CheckpointPlaces,
   signal: AbortSignal,
-  overtaken: AbortSignal,
+  superseded: AbortSignal,
 ): Promise<Draft> {
   const { cgroups, layout } = machine;
   const { sandboxId } = order;
@@ -153,18 +162,22 @@ export async function dump(
   const drives = readMountNotes(layout, sandboxId);
   if (holdsLock(layout, drives, cgroups.members(sandboxId)))
     throw new StandbyRefusal("a program holds a lock on a file in a drive");
+  if (!existsSync(join(layout.keepers, note.keeperVersion, "keeper")))
+    throw new StandbyRefusal("its keeper's program is missing on the host, and a wake needs it");
+  if (lostWritePaths(places, note.writePaths ?? readWritePaths(places), { isDiskUsable: true }).length > 0)
+    throw new StandbyRefusal("some of its files are missing on the host, and a wake needs them");
   if (pidsLeft(machine, sandboxId) < RESTORE_PIDS)
-    throw new StandbyRefusal("it has nearly as many processes as it may have, and a wake needs a few more");
-  await letLinksGo(machine, sandboxId, init.pid, signal);
-  // A restore reads some of them with the rights of the sandbox's root, through a descriptor of this directory. Nothing in
-  // a sandbox comes by the path, which leads through directories that are root's alone.
+    throw new StandbyRefusal("it has nearly reached its limit on processes, and a wake needs a few more");
+  await waitForLinksToClose(machine, sandboxId, init.pid, signal);
+  // A restore reads some images with the rights of the sandbox's root, through a descriptor of this directory.
+  // Processes in a sandbox can't open the path: its parent directories are accessible to the host's root only.
   chownSync(images, 0, machine.idBase);
   chmodSync(images, 0o750);
   const image = machine.images.resolve(made.image, made.imageVersion);
-  const mounts = boundMounts(parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8")), {
-    hostDirs: image.hostDirs,
-    drives,
-  });
+  const inside = parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8"));
+  if (isPropagating(inside))
+    throw new StandbyRefusal("its mounts still follow mounts of the host, which ends with its next restart");
+  const mounts = boundMounts(inside, { hostDirs: image.hostDirs, drives });
   const mapped = readMapped(cgroups.members(sandboxId), image.hostDirs);
   const argv = dumpArgv({
     binary: criu.path,
@@ -173,29 +186,31 @@ export async function dump(
     work: makeWorkDir(machine, sandboxId),
     root: seenPath(machine, places.root),
     freezer: cgroups.freezer(sandboxId),
-    controllers: controllersOf(readCgroups(init.pid) ?? "", cgroups.path(sandboxId)),
+    controllers: cgroups.controllersOf(sandboxId, readCgroups(init.pid) ?? ""),
     externals: externalsOf(mounts, sourcePaths(machine, sandboxId, note.keeperVersion)),
   });
   const late = delayed(signal, GRACE_MS);
   try {
-    const ended = AbortSignal.any([late.signal, overtaken]);
+    const ended = AbortSignal.any([late.signal, superseded]);
     await runCriu(machine, { sandboxId, argv, deadlineMs: DUMP_MS }, ended);
-    if (drives.length > 0) forgetShared(images, drives);
+    if (drives.length > 0) removeSharedFileChecks(images, drives);
   } finally {
     late.clear();
-    // CRIU does that itself, unless it was killed. What is being ended must not be waited for.
-    if (!overtaken.aborted) await cgroups.freeze(sandboxId, AbortSignal.timeout(REFREEZE_MS));
+    // If CRIU was killed, it has not frozen the tree again, so that is done here. If a stop superseded the dump, the
+    // tree is not frozen, because the stop must not wait for a freeze.
+    if (!superseded.aborted) await cgroups.freeze(sandboxId, AbortSignal.timeout(REFREEZE_MS));
     removeWorkDir(machine, sandboxId);
   }
   return { ...draftOf(machine, order), mounts, mapped };
 }
 
 /**
- * A keeper that was frozen right after its link was closed has not heard of it, and still has its end: a socket of the host's
- * network, which no checkpoint can hold. A child that it has just forked has it too, until that runs its command. They are
- * given the moment that takes them.
+ * Waits until the keeper has closed its end of every link. A keeper that was frozen right after the server closed a
+ * link may still have the link's socket open. This socket belongs to the host's network, so CRIU can't dump it. A child
+ * that the keeper has just forked has the socket open too, until it executes its command. In both cases the sandbox is
+ * thawed for a short time.
  */
-async function letLinksGo(
+async function waitForLinksToClose(
   { cgroups, clock }: Machine,
   id: SandboxId,
   pid: number,
@@ -206,24 +221,24 @@ async function letLinksGo(
   const isForking = () =>
     cgroups.members(id).some((each) => each !== pid && readExecutable(each) === program);
   if (!isLinked() && !isForking()) return;
-  const end = clock.now() + LINKS_GO_MS;
+  const end = clock.now() + LINKS_CLOSE_MS;
   try {
     await cgroups.thaw(id, signal);
     while ((isLinked() || isForking()) && clock.now() <= end) await clock.sleep(LINKS_POLL_MS, signal);
-    if (isLinked()) throw new StandbyRefusal("its keeper is still linked");
+    if (isLinked()) throw new StandbyRefusal("its keeper still has an open link");
   } finally {
     await cgroups.freeze(id, AbortSignal.timeout(REFREEZE_MS));
   }
 }
 
-/** What lies in drives is anybody's to change while this sandbox sleeps. */
-function forgetShared(images: string, drives: readonly MountNote[]): void {
+/** Removes size and mode of files in drives from the images: other sandboxes may change them before the restore. */
+function removeSharedFileChecks(images: string, drives: readonly MountNote[]): void {
   const isShared = (name: string) => drives.some(({ path }) => name === path || name.startsWith(`${path}/`));
   const path = join(images, FILES_IMAGE);
-  if (existsSync(path)) writeFileSync(path, forgetCompared(readFileSync(path), isShared));
+  if (existsSync(path)) writeFileSync(path, removeComparedFields(readFileSync(path), isShared));
 }
 
-/** All of it is on disk before it has its name. */
+/** Writes the checksums and the manifest, syncs everything to disk, and then gives the checkpoint its final name. */
 export async function seal(
   machine: Machine,
   order: CheckpointOrder,
@@ -263,7 +278,7 @@ async function syncDirectory(path: string): Promise<void> {
 export const digestOf = (path: string): string =>
   createHash("sha256").update(readFileSync(path)).digest("hex");
 
-/** Aborts so long after another signal has. */
+/** Returns a signal that aborts `ms` after the given signal. */
 function delayed(signal: AbortSignal, ms: number): { signal: AbortSignal; clear(): void } {
   const controller = new AbortController();
   let timer: NodeJS.Timeout | undefined;

@@ -1,61 +1,61 @@
 import { spawn } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { errnoOf } from "./errno.ts";
-import { findBinary } from "./runtime.ts";
+import { findBinary } from "../machine/runtime.ts";
+import { errnoOf } from "../proc/errno.ts";
 
-/** A CRIU that was seen to work on this kernel. */
+/** A CRIU binary that passed its checks on this kernel. */
 export interface Criu {
   path: string;
   version: string;
 }
 
-export interface NoCriu {
-  /** What was looked at, and why none of it will do. */
+interface NoCriu {
+  /** Text that lists the CRIU binaries that were tried, each with the reason why it can't be used. */
   missing: string;
-  /** What to do about it. */
+  /** Advice for the operator. */
   fix: string;
 }
 
 export interface CriuOptions {
-  /** The one to use, by name or path: no other is looked for. That of HOLDFAST_CRIU where absent. */
+  /** Name or path of the only CRIU to try. Default: HOLDFAST_CRIU; if that is unset, all candidates are tried. */
   criu?: string | undefined;
-  /** Where set-up leaves those that it builds. */
+  /** Directory in which set-up installs the CRIU versions that it builds. */
   cache?: string;
-  /** How long one question to a binary may take. */
+  /** Time limit for one run of a binary. */
   timeoutMs?: number;
 }
 
 interface Refusal {
   why: string;
-  /** It is new enough: another of its kind would be refused as well. */
+  /** Whether the version is new enough. If so, installing a newer CRIU would not help. */
   isNewEnough: boolean;
 }
 
 const OLDEST_MAJOR = 4;
 const ASK_MS = 20_000;
-const GONE_MS = 2_000;
+const KILLED_MS = 2_000;
 const DRAIN_MS = 200;
 const OUTPUT_BYTES = 32_768;
 const LINE_CHARS = 200;
-/** A dump locks the sandbox's network by it; a CRIU that was built without libnftables has only iptables. */
+/** Required feature of CRIU: a network lock with nftables. A CRIU that was built without libnftables lacks it. */
 const NEEDED_FEATURE = "network_lock_nftables";
 
 const GET_ONE =
   "Run 'node scripts/setup.mjs criu' as root in Holdfast's directory: it installs CRIU 4 or builds it. HOLDFAST_CRIU names one of your own.";
 const OTHER_KERNEL =
-  "This CRIU is new enough, so look at what 'criu check' says of the kernel: it needs CONFIG_CHECKPOINT_RESTORE and nf_tables.";
-const OTHER_CHOICE = `Name a CRIU of version ${OLDEST_MAJOR} or newer that passes 'criu check', or none: then set-up brings one.`;
+  "This CRIU is new enough, so run 'criu check' to see what the kernel lacks: CRIU needs CONFIG_CHECKPOINT_RESTORE and nf_tables.";
+const OTHER_CHOICE = `Name a CRIU of version ${OLDEST_MAJOR} or newer that passes 'criu check', or unset HOLDFAST_CRIU, and set-up installs one.`;
 
-/** In directories by their versions. */
+/** Directory of the CRIU builds, with a subdirectory for each version. */
 export const criuCache = (): string => join(process.env.HOLDFAST_CACHE || "/var/cache/holdfast", "criu");
 
 const found = new Map<string, Criu>();
 
 /**
- * The CRIU that memory standby uses here. That one is installed says nothing: CRIU depends on the kernel like no other
- * program, and an older one fails at the first dump. So each is asked, and only one that says it works is taken. It is
- * remembered as long as this process lives; that there was none is not, since set-up can bring one at any time.
+ * Finds a CRIU that works on this host. An installed CRIU may still be unusable: CRIU depends closely on the kernel,
+ * and an old version fails at the first dump. So each candidate is run with `check`, and the first that passes is used.
+ * A success is cached for the life of this process; a failure is not, because set-up can install a CRIU at any time.
  */
 export async function findCriu(options: CriuOptions = {}): Promise<Criu | NoCriu> {
   const { criu = process.env.HOLDFAST_CRIU, cache = criuCache(), timeoutMs = ASK_MS } = options;
@@ -80,7 +80,10 @@ export async function findCriu(options: CriuOptions = {}): Promise<Criu | NoCriu
   };
 }
 
-/** Set-up's own first, the newest of them first: they were made because that of the distribution doesn't work. */
+/**
+ * Lists the CRIU builds of set-up, newest first, then the distribution's CRIU. Set-up builds a CRIU only if the
+ * distribution's does not work.
+ */
 function candidates(cache: string): string[] {
   const cached = versionsIn(cache).map((version) => join(cache, version, "criu"));
   return [...cached, "criu"].map((name) => findBinary(name)).filter((path) => path !== null);
@@ -97,64 +100,66 @@ function versionsIn(cache: string): string[] {
 
 async function tryCriu(path: string, timeoutMs: number): Promise<Criu | Refusal> {
   const refuse = (why: string, isNewEnough = false): Refusal => ({ why: `${path} ${why}`, isNewEnough });
-  const named = await ask(path, ["--version"], timeoutMs);
-  const version = /^Version:\s*(\d+(?:\.\d+)*)/m.exec(named.said)?.[1];
-  if (named.trouble !== null) return refuse(`does not say its version: ${named.trouble}`);
-  if (version === undefined) return refuse(`does not say its version, but "${firstLine(named.said)}"`);
+  const answer = await ask(path, ["--version"], timeoutMs);
+  const version = /^Version:\s*(\d+(?:\.\d+)*)/m.exec(answer.output)?.[1];
+  if (answer.failure !== null) return refuse(`reports no version: ${answer.failure}`);
+  if (version === undefined) return refuse(`reports no version, but "${firstLine(answer.output)}"`);
   if (Number.parseInt(version, 10) < OLDEST_MAJOR) {
-    return refuse(`is of version ${version}, and memory standby needs ${OLDEST_MAJOR} or newer`);
+    return refuse(`has version ${version}, but memory standby needs ${OLDEST_MAJOR} or newer`);
   }
   const check = await ask(path, ["check", "--no-default-config"], timeoutMs);
-  if (check.trouble !== null) return refuse(`${version} fails 'criu check': ${check.trouble}`, true);
+  if (check.failure !== null) return refuse(`${version} fails 'criu check': ${check.failure}`, true);
   const feature = await ask(path, ["check", "--no-default-config", "--feature", NEEDED_FEATURE], timeoutMs);
-  if (feature.trouble !== null)
-    return refuse(`${version} has no ${NEEDED_FEATURE}: ${feature.trouble}`, true);
+  if (feature.failure !== null)
+    return refuse(`${version} has no ${NEEDED_FEATURE}: ${feature.failure}`, true);
   return { path, version };
 }
 
 interface Answer {
-  /** What is wrong with it, or null where it ended well. */
-  trouble: string | null;
-  said: string;
+  /** Reason for the failure of the run; null if the run succeeded. */
+  failure: string | null;
+  output: string;
 }
 
-/** Never waits much longer than it is told to, whatever the program does, and reads only so much of what it says. */
+/**
+ * Runs a binary and returns its output. The wait and the length of the output are bounded, whatever the binary does.
+ */
 function ask(path: string, args: readonly string[], timeoutMs: number): Promise<Answer> {
   const { promise, resolve } = Promise.withResolvers<Answer>();
   const child = spawn(path, args, { stdio: ["ignore", "pipe", "pipe"], detached: true });
-  let said = "";
+  let output = "";
   let ending: string | null = null;
   const timers = new Set<NodeJS.Timeout>();
   const later = (ms: number, act: () => void) => timers.add(setTimeout(act, ms));
-  const settle = (trouble: string | null) => {
+  const settle = (failure: string | null) => {
     for (const timer of timers) clearTimeout(timer);
     child.stdout.destroy();
     child.stderr.destroy();
-    resolve({ trouble, said });
+    resolve({ failure, output });
   };
   const end = (why: string) => {
     if (ending !== null) return;
     ending = why;
-    killSession(child.pid);
-    later(GONE_MS, () => settle(why));
+    killGroup(child.pid);
+    later(KILLED_MS, () => settle(why));
   };
-  const hear = (text: string) => {
-    said = (said + text).slice(0, OUTPUT_BYTES);
-    if (said.length >= OUTPUT_BYTES) end("it does not stop talking");
+  const collect = (text: string) => {
+    output = (output + text).slice(0, OUTPUT_BYTES);
+    if (output.length >= OUTPUT_BYTES) end("its output is too long");
   };
   const over = (code: number | null, signal: NodeJS.Signals | null) =>
-    settle(ending ?? (code === 0 ? null : troubleIn(said) || `it ended with ${signal ?? code}`));
-  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", hear);
+    settle(ending ?? (code === 0 ? null : errorIn(output) || `it ended with ${signal ?? code}`));
+  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", collect);
   later(timeoutMs, () => end(`no answer in ${timeoutMs / 1000} s`));
-  child.once("error", (error) => settle(errnoOf(error) === "ENOENT" ? "there is none" : error.message));
-  // What it left running may hold its output open; that is not waited for.
+  child.once("error", (error) => settle(errnoOf(error) === "ENOENT" ? "no such file" : error.message));
+  // A child that the binary left running may keep the output open, so the wait for the end of the output is short.
   child.once("exit", (code, signal) => later(DRAIN_MS, () => over(code, signal)));
   child.once("close", over);
   return promise;
 }
 
-/** A process with all that it has started, as far as that stayed in its session. */
-function killSession(pid: number | undefined): void {
+/** Kills a process and its descendants, except those that left its process group. */
+function killGroup(pid: number | undefined): void {
   if (pid === undefined) return;
   try {
     process.kill(-pid, "SIGKILL");
@@ -163,10 +168,10 @@ function killSession(pid: number | undefined): void {
   }
 }
 
-/** The first error is the cause, those after it are what came of it. */
-function troubleIn(said: string): string {
-  const error = /^(?:Error|.*error while).*$/m.exec(said)?.[0];
-  return firstLine(error?.replace(/^Error\s*\([^)]*\):\s*/, "") ?? said);
+/** Returns the first error in the output: it is the cause of those after it. */
+function errorIn(output: string): string {
+  const error = /^(?:Error|.*error while).*$/m.exec(output)?.[0];
+  return firstLine(error?.replace(/^Error\s*\([^)]*\):\s*/, "") ?? output);
 }
 
 function firstLine(text: string): string {

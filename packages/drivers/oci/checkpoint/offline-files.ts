@@ -1,14 +1,14 @@
 import type { SandboxId } from "@holdfast/contract";
 import type { FileAccess } from "@holdfast/engine";
-import { requireWritten } from "./files.ts";
-import type { Machine } from "./machine.ts";
-import { readOrder } from "./record.ts";
-import { mountRoot } from "./root.ts";
+import { mountRoot } from "../files/overlay-root.ts";
+import { requireWritten } from "../files/sandbox-files.ts";
+import type { Machine } from "../machine/machine.ts";
+import { readOrder } from "../machine/sandbox-notes.ts";
 
-/** What is not on the sandbox's disk, whatever lies there. */
+/** Directories whose content exists only while an instance runs. Files that are on disk at these paths are hidden. */
 const ONLY_RUNNING = ["proc", "dev", "sys", ".holdfast"];
 
-/** The files of a sandbox that has no instance: its root, served from a jail that shows nothing else, for reading. */
+/** Opens the files of a sandbox that has no instance, read-only, in a jail that shows only the sandbox's root. */
 export async function openFiles(
   machine: Machine,
   id: SandboxId,
@@ -16,12 +16,15 @@ export async function openFiles(
 ): Promise<{ files: FileAccess; close(): Promise<void> }> {
   const { layout, images, porter, idBase, idCount } = machine;
   const places = layout.sandbox(id);
-  const made = readOrder(layout, id);
-  if (made === null) throw new Error("the sandbox has no files");
+  const order = readOrder(layout, id);
+  if (order === null) throw new Error("the sandbox has no files");
   await requireWritten(machine, id, signal);
-  const image = images.resolve(made.image, made.imageVersion);
+  const image = images.resolve(order.image, order.imageVersion);
   await mountRoot(machine, image, places, signal);
-  const shown = image.hostDirs.map((dir) => dir.slice(1)).filter((name) => !name.includes("/"));
-  const jail = await porter.openJail(places.root, { idBase, idCount }, signal, [...ONLY_RUNNING, ...shown]);
+  const fromHost = image.hostDirs.map((dir) => dir.slice(1)).filter((name) => !name.includes("/"));
+  const jail = await porter.openJail(places.root, { idBase, idCount }, signal, [
+    ...ONLY_RUNNING,
+    ...fromHost,
+  ]);
   return { files: jail, close: () => jail.close() };
 }

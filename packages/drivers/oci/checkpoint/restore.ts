@@ -1,31 +1,46 @@
 import { existsSync, readFileSync } from "node:fs";
+import { constants } from "node:os";
 import { join } from "node:path";
-import type { Instance, RestoreOrder } from "@holdfast/engine";
-import { externalsOf } from "./bound-mounts.ts";
-import { resourceLimits } from "./cgroup.ts";
-import { digestOf } from "./checkpoint.ts";
-import { checkpointPlaces, imagesIn, verifyDependencies, verifySums, verifyWhole } from "./checkpoints.ts";
-import { restoreArgv } from "./criu.ts";
-import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./criu-run.ts";
-import { requireWritten } from "./files.ts";
-import { LaunchRefusal } from "./launch-step.ts";
-import type { Machine } from "./machine.ts";
-import type { Manifest } from "./manifest.ts";
-import { isRootMounted, readMounts } from "./mounts.ts";
-import { hasProcesses } from "./observe.ts";
-import { readLiving, readNamespacePid } from "./processes.ts";
-import { writeInstance } from "./record.ts";
-import { mountRoot } from "./root.ts";
-import { seenPath } from "./runtime.ts";
+import type { InstallationId, SandboxId } from "@holdfast/contract";
+import type { RestoreOrder } from "@holdfast/engine";
+import { externalsOf } from "../drives/bound-mounts.ts";
+import { stageDrives, unstageDrives } from "../drives/staged-drives.ts";
+import {
+  checkpointPlaces,
+  imagesIn,
+  verifyDependencies,
+  verifySums,
+  verifyWhole,
+} from "../files/checkpoint-files.ts";
+import { mountRoot } from "../files/overlay-root.ts";
+import { requireWritten } from "../files/sandbox-files.ts";
+import { readWritePaths } from "../files/write-paths.ts";
+import { hasProcesses } from "../machine/instance-processes.ts";
+import type { Machine } from "../machine/machine.ts";
+import type { Manifest } from "../machine/manifest.ts";
+import { seenPath } from "../machine/runtime.ts";
+import { type InstanceNote, writeInstance } from "../machine/sandbox-notes.ts";
+import { LaunchRefusal, StandbyRefusal, standbySteps } from "../machine/step-errors.ts";
+import { resourceLimits } from "../proc/cgroup.ts";
+import { isRootMounted, readMounts } from "../proc/mount-table.ts";
+import { readLiving, readNamespacePid } from "../proc/proc-files.ts";
+import { restoreArgv } from "./criu-argv.ts";
+import { digestOf } from "./dump.ts";
+import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./run-criu.ts";
 import { sourcePaths } from "./source-paths.ts";
-import { stageDrives, unstageDrives } from "./staged-drives.ts";
-import { StandbyRefusal } from "./standby-refusal.ts";
-import { standbySteps } from "./standby-step.ts";
 
 const RESTORE_MS = 60_000;
+const { SIGKILL } = constants.signals;
 
-/** The parts of a root that must be there, then the memory that goes with them; frozen when it resolves. */
-export async function restore(machine: Machine, order: RestoreOrder, signal: AbortSignal): Promise<Instance> {
+/**
+ * Restores an instance from a standby checkpoint: mounts its root, then restores its memory. The restored instance
+ * stays frozen.
+ */
+export async function restore(
+  machine: Machine,
+  order: RestoreOrder,
+  signal: AbortSignal,
+): Promise<InstanceNote> {
   const step = standbySteps(machine, order, signal);
   const { whole } = checkpointPlaces(machine.layout, order.sandboxId, order.checkpoint.id);
   const manifest = await step(
@@ -37,14 +52,32 @@ export async function restore(machine: Machine, order: RestoreOrder, signal: Abo
     () => prepareRoot(machine, order, manifest, signal),
   );
   return step(
-    { name: "restore", code: "restore_memory", complaint: "its memory could not be brought back" },
+    { name: "restore", code: "restore_memory", complaint: "its memory could not be restored" },
     async () => {
-      await bringBack(machine, order, { images: imagesIn(whole), manifest }, signal);
-      const instance = readBack(machine, order, manifest);
+      await restoreProcesses(machine, order, { images: imagesIn(whole), manifest }, signal);
+      const instance = await verifyRestored(machine, order, manifest);
+      if (manifest.takenIn !== undefined) await renameRestored(machine, order, instance, manifest.takenIn);
       removeWorkDir(machine, order.sandboxId);
       return instance;
     },
   );
+}
+
+/**
+ * Writes the name of this installation into the restored keeper of a sandbox that came from a backup. The keeper is
+ * still frozen at this time.
+ */
+async function renameRestored(
+  { porter, installation }: Machine,
+  { sandboxId, name }: RestoreOrder,
+  { pid, startTime }: InstanceNote,
+  takenIn: InstallationId,
+): Promise<void> {
+  const renamed = await porter.renameKeeper({
+    ...{ pid, startTime, from: sandboxId, to: sandboxId, hostname: name },
+    installation: { from: takenIn, to: installation },
+  });
+  if (renamed === "gone") throw new Error(`the restored process ${pid} has ended`);
 }
 
 async function verify(
@@ -59,7 +92,10 @@ async function verify(
   return manifest;
 }
 
-/** CRIU restores onto a directory that is not mounted without complaint, and every command fails then. */
+/**
+ * Mounts the root and verifies the mount: CRIU would restore onto an empty directory, and every command would then
+ * fail.
+ */
 async function prepareRoot(
   machine: Machine,
   { sandboxId }: RestoreOrder,
@@ -79,8 +115,11 @@ async function prepareRoot(
   if (!isRootMounted(readMounts(), places)) throw new Error("the root is not mounted");
 }
 
-/** Builds up the processes of a checkpoint, of this sandbox or of another, in this sandbox's cgroups, and leaves them frozen. */
-export async function bringBack(
+/**
+ * Restores processes from a checkpoint of this sandbox or, for a fork, of the source sandbox. The processes stay frozen
+ * in the cgroups of this sandbox.
+ */
+export async function restoreProcesses(
   machine: Machine,
   { sandboxId, mounts = [] }: Pick<RestoreOrder, "sandboxId" | "mounts">,
   { images, manifest }: { images: string; manifest: Manifest },
@@ -91,7 +130,8 @@ export async function bringBack(
   const places = layout.sandbox(sandboxId);
   const work = makeWorkDir(machine, sandboxId);
   cgroups.makeParent();
-  // Processes of a frozen cgroup can't be built up: it is thawed now, and frozen by the script before they run.
+  // CRIU can't create processes in a frozen cgroup, so the sandbox's cgroup is thawed here. The action script freezes
+  // it again before the processes run.
   cgroups.unfreeze(sandboxId);
   try {
     const staged = await stageDrives(machine, sandboxId, manifest, mounts);
@@ -102,7 +142,7 @@ export async function bringBack(
       root: seenPath(machine, places.root),
       pidFile: join(work, "pid"),
       script: porter.actionScript,
-      cgroup: manifest.sandboxId === sandboxId ? null : cgroups.path(sandboxId),
+      cgroups: isOwn(manifest, sandboxId) ? [] : cgroups.restoreRoots(sandboxId),
       externals: externalsOf(
         manifest.mounts,
         sourcePaths(machine, sandboxId, manifest.keeperVersion, staged),
@@ -115,29 +155,44 @@ export async function bringBack(
   }
 }
 
-/** What came back is looked at from outside before anyone may let it run. */
-export function readBack(
+/** Whether the cgroups in the images are those of this sandbox in this installation. */
+const isOwn = (manifest: Manifest, sandboxId: SandboxId): boolean =>
+  manifest.sandboxId === sandboxId && manifest.takenIn === undefined;
+
+/**
+ * Verifies the restored processes from outside before they may run: pid, cgroup, freeze and limits. Writes the instance
+ * note.
+ */
+export async function verifyRestored(
   machine: Machine,
   order: Pick<RestoreOrder, "sandboxId" | "generation" | "resources">,
   manifest: Manifest,
-): Instance {
-  const { layout, cgroups, facts } = machine;
+): Promise<InstanceNote> {
+  const { layout, cgroups, facts, porter } = machine;
   const { sandboxId, generation } = order;
   const { criu } = layout.sandbox(sandboxId);
   const pid = Number(readFileSync(join(criu, "pid"), "utf8"));
   const stat = Number.isInteger(pid) && pid > 0 ? readLiving(pid) : null;
-  if (stat === null) throw new Error(`process ${pid} is not there`);
-  if (readNamespacePid(pid)?.pid !== 1) throw new Error(`process ${pid} is not the first of a sandbox`);
-  if (!cgroups.members(sandboxId).includes(pid)) throw new Error("what was restored is not in its cgroup");
-  if (!cgroups.isFrozen(sandboxId)) throw new Error("what was restored is not frozen");
+  if (stat === null) throw new Error(`the restored process ${pid} does not exist`);
+  if (readNamespacePid(pid)?.pid !== 1)
+    throw new Error(`the restored process ${pid} is not PID 1 of a sandbox`);
+  if (!cgroups.members(sandboxId).includes(pid)) {
+    // A stop finds the sandbox's processes by their cgroups. This process is in another cgroup, where a stop would not
+    // find it and it would stay frozen forever. So it is killed here.
+    await porter.signal(pid, stat.startTime, SIGKILL);
+    cgroups.adopt(sandboxId, pid);
+    throw new Error("the restored process is not in the sandbox's cgroup");
+  }
+  if (!cgroups.isFrozen(sandboxId)) throw new Error("the restored process is not frozen");
   requireLimits(machine, order);
-  const instance: Instance = {
+  const instance: InstanceNote = {
     sandboxId,
     generation,
     pid,
     startTime: stat.startTime,
     hostBootId: facts.bootId,
     keeperVersion: manifest.keeperVersion,
+    writePaths: readWritePaths(layout.sandbox(sandboxId)),
   };
   writeInstance(layout, { ...instance, oomKillsBefore: cgroups.oomKills(sandboxId) });
   return instance;
@@ -150,6 +205,6 @@ function requireLimits(
   const wanted = resourceLimits(resources, facts);
   const found = cgroups.limits(sandboxId);
   if (found.memoryBytes !== wanted.memory.limit || found.pids !== wanted.pids.limit) {
-    throw new Error(`its limits are not in force: ${JSON.stringify(found)}`);
+    throw new Error(`the sandbox's limits are not in force: ${JSON.stringify(found)}`);
   }
 }

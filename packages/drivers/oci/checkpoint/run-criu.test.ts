@@ -5,10 +5,11 @@ import { newInstallationId, newSandboxId, type SandboxId } from "@holdfast/contr
 import { systemClock } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Cgroups, readHierarchies } from "./cgroup.ts";
-import { type CriuCall, runCriu } from "./criu-run.ts";
-import { layoutOf } from "./layout.ts";
-import { killSpawners } from "./testing.ts";
+import { layoutOf } from "../machine/layout.ts";
+import { Cgroups } from "../proc/cgroup.ts";
+import { readHierarchies } from "../proc/hierarchies.ts";
+import { killSpawners } from "../testing/test-machine.ts";
+import { type CriuCall, runCriu } from "./run-criu.ts";
 
 const soon = () => AbortSignal.timeout(30_000);
 const installation = newInstallationId();
@@ -27,7 +28,7 @@ afterEach(async () => {
   rmSync(stateDir, { recursive: true });
 });
 
-/** A program in CRIU's place, which writes to the log as its second argument says. */
+/** Runs a shell script in place of CRIU. The script gets the path of CRIU's log as its first argument. */
 function call(
   script: string,
   deadlineMs = 30_000,
@@ -35,7 +36,7 @@ function call(
   more: Pick<CriuCall, "builds"> = {},
 ): Promise<void> {
   const layout = layoutOf(stateDir, installation);
-  const binary = join(stateDir, "pretender");
+  const binary = join(stateDir, "fake-criu");
   writeFileSync(binary, `#!/bin/sh\n${script}\n`);
   chmodSync(binary, 0o755);
   const criu = { path: binary, version: "0", runFile: undefined };
@@ -54,12 +55,12 @@ function call(
 
 const nothingRuns = () => expect(cgroups.existing(sandboxId)).toEqual([]);
 
-test("CRIU that ends well is all there is to it", async () => {
+test("a CRIU that exits with 0 leaves no process", async () => {
   await call("exit 0");
   nothingRuns();
 });
 
-test("what it said last is told to the operator, and what that means to everyone", async () => {
+test("the end of CRIU's log is in the detail, and a known error is explained in the message", async () => {
   await expect(call('echo "Error: something else" > "$1"; exit 1')).rejects.toThrow(
     "CRIU ended with 1: Error: something else",
   );
@@ -71,16 +72,16 @@ test("what it said last is told to the operator, and what that means to everyone
   nothingRuns();
 });
 
-test("one that never ends is killed at its deadline, with what it started", async () => {
+test("a CRIU that never ends is killed at its deadline, with the processes that it started", async () => {
   await expect(call("setsid sleep 1000 & sleep 1000", 200)).rejects.toMatchObject({
     message: "it took too long",
   });
   nothingRuns();
 });
 
-test("one that does not stop complaining is killed before its log fills the disk", async () => {
+test("a CRIU that logs without end is killed before its log fills the disk", async () => {
   await expect(call('while :; do head -c 100000 /dev/zero; done > "$1"')).rejects.toMatchObject({
-    detail: expect.stringContaining("does not stop complaining"),
+    detail: expect.stringContaining("log grew too large"),
   });
   const log = join(layoutOf(stateDir, installation).sandbox(sandboxId).criu, "log");
   const size = existsSync(log) ? statSync(log).size : 0;
@@ -89,7 +90,7 @@ test("one that does not stop complaining is killed before its log fills the disk
   nothingRuns();
 });
 
-test("an abort ends it, and is what the caller hears", async () => {
+test("an abort ends CRIU, and the caller gets the abort's reason", async () => {
   const abort = new AbortController();
   const running = call("sleep 1000", 30_000, abort.signal);
   await expect.poll(() => cgroups.helpers(sandboxId).length, { timeout: 10_000 }).toBeGreaterThan(0);
@@ -98,33 +99,33 @@ test("an abort ends it, and is what the caller hears", async () => {
   nothingRuns();
 });
 
-test("one whose spawner is killed is ended all the same, in whatever session it is", async () => {
+test("a CRIU whose spawner is killed is ended, whatever the session of its processes", async () => {
   const running = call("setsid sleep 1000 & sleep 1000");
   running.catch(() => {});
   await expect.poll(() => cgroups.helpers(sandboxId).length, { timeout: 10_000 }).toBe(3);
   killSpawners();
-  await expect(running).rejects.toThrow("the spawner ended while criu was under way");
+  await expect(running).rejects.toThrow("the spawner ended while criu was running");
   nothingRuns();
 });
 
-/** The sandbox's own cgroup, as CRIU makes it. */
+/** Creates the sandbox's own cgroup, as CRIU does. Returns a function that checks whether it is frozen. */
 function makeOwn(): () => boolean {
   mkdirSync(cgroups.freezer(sandboxId), { recursive: true });
   return () => cgroups.isFrozen(sandboxId);
 }
 
-test("what it builds up is held when it is ended before its time", async () => {
-  const isHeld = makeOwn();
+test("the sandbox is frozen when CRIU is killed during a restore", async () => {
+  const isFrozen = makeOwn();
   await expect(call("sleep 1000", 200, soon(), { builds: true })).rejects.toThrow("it took too long");
-  expect(isHeld()).toBe(true);
+  expect(isFrozen()).toBe(true);
   cgroups.unfreeze(sandboxId);
 });
 
-test("what it built up is its own when the time that it had is over", async () => {
-  const isHeld = makeOwn();
+test("the sandbox is not frozen when CRIU's deadline or an abort comes after its end", async () => {
+  const isFrozen = makeOwn();
   const signal = new AbortController();
   await call("exit 0", 200, signal.signal, { builds: true });
   await new Promise((resolve) => setTimeout(resolve, 400));
   signal.abort(new Error("no longer wanted"));
-  expect(isHeld()).toBe(false);
+  expect(isFrozen()).toBe(false);
 });

@@ -2,38 +2,42 @@ import { mkdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { constants } from "node:os";
 import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
-import { LOG_FILE, meaningOf } from "./criu.ts";
-import { isGone } from "./errno.ts";
-import type { CriuOnHost, Machine } from "./machine.ts";
-import { HELPER_MARK, helperMark } from "./marked.ts";
-import { living } from "./observe.ts";
-import { helperArgv } from "./runtime.ts";
-import { StandbyRefusal } from "./standby-refusal.ts";
+import { living } from "../machine/instance-processes.ts";
+import type { CriuOnHost, Machine } from "../machine/machine.ts";
+import { helperArgv } from "../machine/runtime.ts";
+import { StandbyRefusal } from "../machine/step-errors.ts";
+import { isGone } from "../proc/errno.ts";
+import { HELPER_MARK, helperMark } from "../proc/marked-processes.ts";
+import { LOG_FILE, meaningOf } from "./criu-argv.ts";
 
-/** What was killed is buried within this. */
-const GONE_MS = 5_000;
-const GONE_POLL_MS = 2;
+/** Maximum wait until killed helpers have ended. */
+const KILLED_MS = 5_000;
+const KILLED_POLL_MS = 2;
 const { SIGKILL } = constants.signals;
 
 const LOG_MAX_BYTES = 4 * 1_048_576;
 const LOG_LOOK_MS = 200;
 const LOG_TAIL_CHARS = 2_000;
+const EMPTY_LOG = "its log is empty";
 
 export interface CriuCall {
   sandboxId: SandboxId;
   argv: readonly string[];
   env?: Record<string, string>;
   deadlineMs: number;
-  /** Processes are built up: they are held where CRIU is ended. */
+  /**
+   * Whether CRIU creates processes, as in a restore. If CRIU must be killed, the sandbox is then frozen first, so that
+   * none of these processes runs.
+   */
   builds?: true;
 }
 
 export function requireCriu({ criu }: Pick<Machine, "criu">): CriuOnHost {
-  if (criu === null) throw new StandbyRefusal("this host has no CRIU that works");
+  if (criu === null) throw new StandbyRefusal("this host has no working CRIU");
   return criu;
 }
 
-/** A new, empty directory for the papers of one call. */
+/** Creates an empty directory for the working files of one CRIU run. */
 export function makeWorkDir(machine: Pick<Machine, "layout">, id: SandboxId): string {
   const { criu } = machine.layout.sandbox(id);
   removeWorkDir(machine, id);
@@ -41,13 +45,13 @@ export function makeWorkDir(machine: Pick<Machine, "layout">, id: SandboxId): st
   return criu;
 }
 
-/** Nothing in a sandbox has seen it. */
+/** Removes CRIU's working files. A plain recursive removal is safe: sandboxes have no access to this directory. */
 export const removeWorkDir = ({ layout }: Pick<Machine, "layout">, id: SandboxId): void =>
   rmSync(layout.sandbox(id).criu, { recursive: true, force: true });
 
 /**
- * Runs CRIU to its end, in the sandbox's helper cgroup and in a session of its own. It has a deadline, and is killed where
- * its log grows beyond all reason: on images that it can't make sense of it has been seen to write for ever.
+ * Runs CRIU to its end, in the sandbox's helper cgroup and in its own session. CRIU is killed at its deadline, or if
+ * its log grows too large: CRIU can log without end when it reads damaged images.
  */
 export async function runCriu(
   machine: Pick<Machine, "cgroups" | "installation" | "layout" | "porter" | "alias" | "criu" | "clock">,
@@ -58,20 +62,22 @@ export async function runCriu(
   const { sandboxId } = call;
   const { runFile } = requireCriu(machine);
   const log = join(layout.sandbox(sandboxId).criu, LOG_FILE);
-  const noise = new AbortController();
+  const excess = new AbortController();
   const watch = setInterval(() => {
-    if (sizeOf(log) > LOG_MAX_BYTES) noise.abort(new Error("CRIU does not stop complaining"));
+    if (sizeOf(log) > LOG_MAX_BYTES) excess.abort(new Error("CRIU's log grew too large"));
   }, LOG_LOOK_MS);
   const env = {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     [HELPER_MARK]: helperMark(installation, sandboxId),
-    // It packs what lies in memory file systems with it, and that takes longer than all the rest.
+    // CRIU compresses the contents of tmpfs mounts with gzip, which would take most of the dump's time at the default
+    // level.
     GZIP: "-1",
     ...call.env,
   };
-  const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), noise.signal]);
-  // CRIU stops what it builds up by tracing it. Once it is killed nobody does, and memory that is on disk would run: so it is
-  // held by its cgroup first, until it is killed as well.
+  const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), excess.signal]);
+  // CRIU stops the processes that it creates by tracing them. If CRIU were killed, these processes would start to run,
+  // although their checkpoint is still on disk. So their cgroup is frozen first, and they stay frozen until they are
+  // killed too.
   const hold = () => cgroups.hold(sandboxId);
   if (call.builds) limits.addEventListener("abort", hold);
   try {
@@ -80,28 +86,28 @@ export async function runCriu(
     if (status !== 0) throw refusalOf(status, tailOf(log));
   } catch (error) {
     if (signal.aborted || !limits.aborted) throw error;
-    throw new StandbyRefusal("it took too long", `CRIU was ended: ${String(error)}: ${tailOf(log)}`);
+    throw new StandbyRefusal("it took too long", `CRIU was killed: ${String(error)}: ${tailOf(log)}`);
   } finally {
     clearInterval(watch);
-    // Its time runs out later, whatever has become of it by then.
+    // The timeout signal fires even after CRIU has ended. It must not freeze the sandbox then.
     limits.removeEventListener("abort", hold);
     await endCriu(machine, sandboxId);
   }
 }
 
 /**
- * Ends what is left in a sandbox's helper cgroup, in whatever session it is. The sandbox's own processes are left alone, and
- * frozen where they are.
+ * Kills all processes in a sandbox's helper cgroup, including those in other sessions, and removes the cgroup. The
+ * sandbox's own processes are not touched: frozen ones stay frozen.
  */
 export async function endCriu(
   { cgroups, porter, clock }: Pick<Machine, "cgroups" | "porter" | "clock">,
   id: SandboxId,
 ): Promise<void> {
-  const end = clock.now() + GONE_MS;
+  const end = clock.now() + KILLED_MS;
   while (!cgroups.removeHelper(id) && clock.now() < end) {
     const helpers = living(cgroups.helpers(id));
     await Promise.all(helpers.map(({ pid, startTime }) => porter.signal(pid, startTime, SIGKILL)));
-    await clock.sleep(GONE_POLL_MS);
+    await clock.sleep(KILLED_POLL_MS);
   }
 }
 
@@ -115,14 +121,14 @@ function sizeOf(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
-/** The last words, without the one complaint that is always there where root lacks a capability. */
+/** The end of CRIU's log, without the warning that CRIU always writes if root lacks CAP_SYS_RESOURCE. */
 function tailOf(log: string): string {
   try {
     const lines = readFileSync(log, "utf8").slice(-LOG_TAIL_CHARS).trim().split("\n");
-    const said = lines.filter((line) => !line.includes("Can't setup RLIMIT_NOFILE for self"));
-    return said.length === 0 ? "it said nothing" : said.join("; ");
+    const relevant = lines.filter((line) => !line.includes("Can't setup RLIMIT_NOFILE for self"));
+    return relevant.length === 0 ? EMPTY_LOG : relevant.join("; ");
   } catch (error) {
-    if (isGone(error)) return "it said nothing";
+    if (isGone(error)) return EMPTY_LOG;
     throw error;
   }
 }

@@ -1,11 +1,14 @@
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
-import type { MountSource } from "./bound-mounts.ts";
-import type { Machine } from "./machine.ts";
-import { seenPath } from "./runtime.ts";
+import type { Machine } from "../machine/machine.ts";
+import type { MountSource } from "../machine/manifest.ts";
+import { seenPath } from "../machine/runtime.ts";
 
-/** Where what is mounted into a sandbox lies now, as helpers see it. Drives are where they were staged. */
+/**
+ * Returns a function that maps the source of a mount to its current path on the host, as helpers see it. For a drive,
+ * this is the path at which the drive was mounted for CRIU.
+ */
 export function sourcePaths(
   machine: Pick<Machine, "layout" | "alias">,
   id: SandboxId,
@@ -16,7 +19,8 @@ export function sourcePaths(
   return (source, at) => {
     if (source.kind === "host") return source.path;
     if (source.kind === "drive") return seenPath(machine, staged.get(at) ?? layout.nothing);
-    // Of a sandbox with a disk of its own that is a link, and CRIU mounts what it is given.
+    // The control directory is a symbolic link if the sandbox has its own disk. CRIU must get the path that the link
+    // points to.
     const control = () => realpathSync(layout.sandbox(id).control);
     return seenPath(machine, source.kind === "keeper" ? join(layout.keepers, keeperVersion) : control());
   };

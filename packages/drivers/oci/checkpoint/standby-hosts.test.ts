@@ -1,4 +1,4 @@
-/** Memory on disk on hosts, of images and under servers of several kinds. */
+/** Memory standby with several runtimes, images and host set-ups, and with servers that are killed. */
 import { execFileSync } from "node:child_process";
 import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,29 +11,24 @@ import {
   newSandboxId,
   type SandboxId,
 } from "@holdfast/contract";
-import {
-  type Checkpoint,
-  type Driver,
-  type Instance,
-  type LaunchOrder,
-  type Link,
-  systemClock,
-} from "@holdfast/engine";
+import { type Checkpoint, type Instance, type LaunchOrder, type Link, systemClock } from "@holdfast/engine";
 import { pack } from "tar-stream";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { createOciDriver, type OciMachine, type OciOptions } from "./create.ts";
-import { findCriu } from "./criu-binary.ts";
-import { killedServer } from "./killed-server.ts";
-import { findBinary } from "./runtime.ts";
-import { silent, type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import type { OciDriver } from "../driver.ts";
+import { findBinary } from "../machine/runtime.ts";
+import { createOciDriver, type OciMachine, type OciOptions } from "../open-driver.ts";
+import { killedServer } from "../testing/killed-server.ts";
+import { silent, type TestMachine, testMachine } from "../testing/test-machine.ts";
+import { findCriu } from "./find-criu.ts";
 
 const found = await findCriu();
 const soon = () => AbortSignal.timeout(40_000);
 
-/** Counts the lines that it is given. */
+/** A shell script that prints the number of each line that it reads. */
 const COUNTER = "n=0; while read x; do n=$((n+1)); echo $n; done";
 
+/** Starts the counter; returns a function that sends it line `line` and returns its output. */
 async function startCounter(link: Link): Promise<(link: Link, line: number) => Promise<string>> {
   const id = newExecId();
   const order = {
@@ -58,27 +53,27 @@ async function startCounter(link: Link): Promise<(link: Link, line: number) => P
   };
 }
 
-interface Asleep {
+interface Suspended {
   order: ReturnType<typeof orderFor>;
   checkpoint: Checkpoint;
 }
 
-async function putToSleep(driver: Driver, { sandboxId, generation }: Instance): Promise<Checkpoint> {
+async function suspend(driver: OciDriver, { sandboxId, generation }: Instance): Promise<Checkpoint> {
   await driver.freeze(sandboxId, soon());
   const checkpoint = await driver.checkpoint({ sandboxId, generation, id: newCheckpointId() }, soon());
   expect(await driver.stop(sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
   return checkpoint;
 }
 
-async function wake(driver: Driver, { order, checkpoint }: Asleep): Promise<[Instance, Link]> {
+async function wake(driver: OciDriver, { order, checkpoint }: Suspended): Promise<[Instance, Link]> {
   const generation = checkpoint.generation + 1;
   const instance = await driver.restore({ ...order, generation, checkpoint }, soon());
   await driver.thaw(order.sandboxId, soon());
   return [instance, await driver.connect(instance, soon())];
 }
 
-/** Two cycles with a counter: what was restored can be written again. */
-async function twoCycles(driver: Driver, changes: Parameters<typeof orderFor>[1] = {}): Promise<void> {
+/** Suspends and wakes a sandbox twice: a restored instance can be dumped again. */
+async function twoCycles(driver: OciDriver, changes: Parameters<typeof orderFor>[1] = {}): Promise<void> {
   const order = orderFor(newSandboxId(), changes);
   const { sandboxId } = order;
   try {
@@ -88,7 +83,7 @@ async function twoCycles(driver: Driver, changes: Parameters<typeof orderFor>[1]
     expect(await count(link, 1)).toBe("1\n");
     for (const line of [2, 3]) {
       link.close();
-      [instance, link] = await wake(driver, { order, checkpoint: await putToSleep(driver, instance) });
+      [instance, link] = await wake(driver, { order, checkpoint: await suspend(driver, instance) });
       expect(await count(link, line)).toBe(`${line}\n`);
       expect((await run(link, "echo $((6*7))")).output).toBe("42\n");
     }
@@ -99,31 +94,31 @@ async function twoCycles(driver: Driver, changes: Parameters<typeof orderFor>[1]
   }
 }
 
-describe.skipIf(!("path" in found))("memory on disk, elsewhere", () => {
+describe.skipIf(!("path" in found))("memory standby", () => {
   for (const runtime of ["crun", "runc"].filter((name) => findBinary(name) !== null)) {
-    test(`what ${runtime} has launched comes back`, async () => {
+    test(`an instance launched by ${runtime} is restored`, async () => {
       const machine = await testMachine(runtime);
-      expect(machine.driver.standby).toEqual({ kind: "memory", why: null });
+      expect(machine.driver.support).toEqual({ kind: "memory", why: null });
       await twoCycles(machine.driver).finally(() => machine.dispose());
     }, 60_000);
   }
 
-  test("a state directory that only root can reach serves as well", async () => {
+  test("works in a state directory that only root can access", async () => {
     const closed = mkdtempSync(join(tmpdir(), "holdfast-closed-"));
     chmodSync(closed, 0o700);
     const options = { stateDir: join(closed, "state"), installation: newInstallationId() };
     const { driver } = await createOciDriver({ ...options, log: silent, clock: systemClock });
-    expect(driver.standby).toEqual({ kind: "memory", why: null });
+    expect(driver.support).toEqual({ kind: "memory", why: null });
     await twoCycles(driver);
     await twoCycles(driver, { resources: { ...DEFAULT_RESOURCES, diskMb: 64 } });
     await driver.close();
     rmSync(closed, { recursive: true });
   }, 60_000);
 
-  test("an instance of an imported image comes back, with programs that lie in its own root", async () => {
+  test("an instance of an imported image is restored, with programs from its own root", async () => {
     const machine = await testMachine();
     try {
-      await machine.images.import("small", { tar: shellImage() }, soon());
+      await machine.driver.images.import("small", { tar: shellImage() }, soon());
       await twoCycles(machine.driver, { image: "small" });
     } finally {
       await machine.dispose();
@@ -141,7 +136,7 @@ async function* shellImage(): AsyncGenerator<Uint8Array> {
   for await (const chunk of archive as unknown as AsyncIterable<Buffer>) yield chunk;
 }
 
-describe("without a CRIU that works", () => {
+describe("without a working CRIU", () => {
   const installation = newInstallationId();
   const driverWith = async (criu: string, act: (machine: OciMachine, stateDir: string) => Promise<void>) => {
     const stateDir = mkdtempSync(join(tmpdir(), "holdfast-without-"));
@@ -156,9 +151,9 @@ describe("without a CRIU that works", () => {
     }
   };
 
-  test("standby keeps files, and says why that is all", async () => {
+  test("standby keeps only files, and the driver reports why", async () => {
     await driverWith("/nonexistent/criu", async ({ driver }) => {
-      expect(driver.standby).toMatchObject({
+      expect(driver.support).toMatchObject({
         kind: "files",
         why: expect.stringContaining("/nonexistent/criu"),
       });
@@ -166,35 +161,40 @@ describe("without a CRIU that works", () => {
       const { sandboxId } = order;
       const instance = await driver.launch(order, soon());
       await driver.freeze(sandboxId, soon());
-      const ordered = { sandboxId, generation: instance.generation, id: newCheckpointId() };
-      await expect(driver.checkpoint(ordered, soon())).rejects.toMatchObject({ code: "checkpoint_dump" });
+      const checkpointOrder = { sandboxId, generation: instance.generation, id: newCheckpointId() };
+      await expect(driver.checkpoint(checkpointOrder, soon())).rejects.toMatchObject({
+        code: "checkpoint_dump",
+      });
       await driver.stop(sandboxId, { graceMs: 0 }, soon());
       await driver.destroy(sandboxId, soon());
     });
   });
 
-  test.skipIf(!("path" in found))("one that only seems to work is tried, once, and found out", async () => {
-    const directory = mkdtempSync("/var/tmp/holdfast-pretender-");
-    const pretender = join(directory, "criu");
-    const real = "path" in found ? found.path : "";
-    const tried = join(directory, "tried");
-    const script = `case "$1" in dump) echo tried >> ${tried}; exit 1;; *) exec ${real} "$@";; esac`;
-    writeFileSync(pretender, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
-    try {
-      await driverWith(pretender, async ({ driver }, stateDir) => {
-        expect(driver.standby).toMatchObject({
-          kind: "files",
-          why: expect.stringContaining("did not bring"),
+  test.skipIf(!("path" in found))(
+    "a CRIU that passes its checks but can't dump is tried once and then not used",
+    async () => {
+      const directory = mkdtempSync("/var/tmp/holdfast-fake-criu-");
+      const fakeCriu = join(directory, "criu");
+      const real = "path" in found ? found.path : "";
+      const tried = join(directory, "tried");
+      const script = `case "$1" in dump) echo tried >> ${tried}; exit 1;; *) exec ${real} "$@";; esac`;
+      writeFileSync(fakeCriu, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+      try {
+        await driverWith(fakeCriu, async ({ driver }, stateDir) => {
+          expect(driver.support).toMatchObject({
+            kind: "files",
+            why: expect.stringContaining("failed to dump and restore memory"),
+          });
+          expect(readFileSync(tried, "utf8")).toBe("tried\n");
+          const again = { stateDir, installation, criu: fakeCriu, log: silent, clock: systemClock };
+          expect((await createOciDriver(again)).driver.support).toEqual(driver.support);
+          expect(readFileSync(tried, "utf8")).toBe("tried\n");
         });
-        expect(readFileSync(tried, "utf8")).toBe("tried\n");
-        const again = { stateDir, installation, criu: pretender, log: silent, clock: systemClock };
-        expect((await createOciDriver(again)).driver.standby).toEqual(driver.standby);
-        expect(readFileSync(tried, "utf8")).toBe("tried\n");
-      });
-    } finally {
-      rmSync(directory, { recursive: true });
-    }
-  });
+      } finally {
+        rmSync(directory, { recursive: true });
+      }
+    },
+  );
 });
 
 describe.skipIf(!("path" in found))("a server that is killed", () => {
@@ -204,7 +204,7 @@ describe.skipIf(!("path" in found))("a server that is killed", () => {
   });
   afterAll(() => machine?.dispose());
 
-  /** An instance in which something has begun to count, without a link. */
+  /** Launches an instance with a counter that has printed 1, and closes the link. */
   const counting = async (order: LaunchOrder) => {
     const instance = await machine.driver.launch(order, soon());
     const link = await machine.driver.connect(instance, soon());
@@ -219,7 +219,7 @@ describe.skipIf(!("path" in found))("a server that is killed", () => {
     await machine.driver.destroy(id, soon());
   };
 
-  test.for([0, 30, 80, 150, 250])("%i ms into a dump leaves an instance that goes on", async (ms) => {
+  test.for([0, 30, 80, 150, 250])("%i ms into a dump leaves an instance that keeps running", async (ms) => {
     const { driver, stateDir } = machine;
     const order = orderFor(newSandboxId());
     const { sandboxId } = order;
@@ -233,7 +233,7 @@ describe.skipIf(!("path" in found))("a server that is killed", () => {
       const after = await driver.connect(instance, soon());
       expect(await count(after, 2)).toBe("2\n");
       after.close();
-      const [next, woken] = await wake(driver, { order, checkpoint: await putToSleep(driver, instance) });
+      const [next, woken] = await wake(driver, { order, checkpoint: await suspend(driver, instance) });
       expect(await count(woken, 3)).toBe("3\n");
       woken.close();
       const names = readdirSync(join(stateDir, "sandboxes", sandboxId, "checkpoints"));
@@ -244,13 +244,13 @@ describe.skipIf(!("path" in found))("a server that is killed", () => {
     }
   });
 
-  test.for([0, 30, 80, 150, 250])("%i ms into a restore leaves a checkpoint that can be used", async (ms) => {
+  test.for([0, 30, 80, 150, 250])("%i ms into a restore leaves a usable checkpoint", async (ms) => {
     const { driver } = machine;
     const order = orderFor(newSandboxId());
     const { sandboxId } = order;
     try {
       const { instance, count } = await counting(order);
-      const checkpoint = await putToSleep(driver, instance);
+      const checkpoint = await suspend(driver, instance);
       await killedServer(machine, "restore", { ...order, generation: 2, checkpoint }, { afterMs: ms });
       expect(await driver.stop(sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
       const [, woken] = await wake(driver, { order: { ...order }, checkpoint });

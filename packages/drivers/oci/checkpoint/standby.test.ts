@@ -1,4 +1,4 @@
-/** Memory that goes to disk and comes back, with the real CRIU of this host. */
+/** Memory standby with the real CRIU of this host: dump, restore, failures and aborts. */
 import { execFileSync } from "node:child_process";
 import {
   existsSync,
@@ -24,14 +24,14 @@ import {
 } from "@holdfast/contract";
 import type { Checkpoint, ExecOrder, Instance, Link, RestoreOrder } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { readHierarchies } from "./cgroup.ts";
-import { findCriu } from "./criu-binary.ts";
-import { layoutOf } from "./layout.ts";
-import { HELPER_MARK } from "./marked.ts";
-import { allPids, readEnvironment, readExecutable, readLiving } from "./processes.ts";
-import { readReferences } from "./record.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { layoutOf } from "../machine/layout.ts";
+import { readReferences } from "../machine/sandbox-notes.ts";
+import { readHierarchies } from "../proc/hierarchies.ts";
+import { HELPER_MARK } from "../proc/marked-processes.ts";
+import { allPids, readEnvironment, readExecutable, readLiving } from "../proc/proc-files.ts";
+import { type TestMachine, testMachine } from "../testing/test-machine.ts";
+import { findCriu } from "./find-criu.ts";
 
 const found = await findCriu();
 const soon = () => AbortSignal.timeout(40_000);
@@ -87,7 +87,7 @@ const restoreOrder = (
   ...changes,
 });
 
-/** From running to standby and back to running, as the engine does it. */
+/** Suspends an instance and wakes it, in the same steps as the engine. */
 async function cycle(instance: Instance, resources: Partial<Resources> = {}): Promise<[Instance, Link]> {
   const checkpoint = await dump(instance);
   const { sandboxId } = instance;
@@ -121,7 +121,7 @@ const start = async (
 
 const python = (link: Link, code: string, user = "") => start(link, { argv: ["python3", "-uc", code], user });
 
-/** All that it has written so far. */
+/** The output of an exec so far. */
 async function outputOf(link: Link, id: ExecId): Promise<string> {
   let output = "";
   for (let cursor = 0; ; ) {
@@ -139,7 +139,7 @@ const countTo = async (link: Link, id: ExecId, count: number) =>
 const placeOf = (id: SandboxId, ...path: string[]) => join(machine.stateDir, "sandboxes", id, ...path);
 const observe = async (id: SandboxId) => (await machine.driver.observe([id], soon())).get(id);
 const criuPath = "path" in found ? found.path : "none";
-/** Of this machine under test: others may use theirs at the same time. */
+/** Running CRIU processes of this test's installation: other test files may run CRIU at the same time. */
 const criusRunning = () =>
   allPids().filter((pid) => {
     if (readExecutable(pid) !== criuPath || readLiving(pid) === null) return false;
@@ -149,18 +149,22 @@ const criusRunning = () =>
 const COUNTER = "import time\nn = 0\nwhile True:\n  n += 1\n  print(n)\n  time.sleep(0.005)";
 const NODE_COUNTER = "let n = 0; setInterval(() => require('fs').writeSync(1, ++n + '\\n'), 5)";
 
-describe.skipIf(!("path" in found))("memory on disk", () => {
-  test("the driver says that memory is kept", () => {
-    expect(machine.driver.standby).toEqual({ kind: "memory", why: null });
+describe.skipIf(!("path" in found))("memory standby", () => {
+  test("the driver reports support for memory standby", () => {
+    expect(machine.driver.support).toEqual({ kind: "memory", why: null });
   });
 
-  test("what is restored has not run before it is thawed", async () => {
+  test("a restored instance does not run before it is thawed", async () => {
     const first = await launch();
     const counter = await python(await connect(first), COUNTER);
     await countTo(await connect(first), counter, 20);
     const checkpoint = await dump(first);
     const { sandboxId } = first;
-    expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: first.pid });
+    expect(await observe(sandboxId)).toMatchObject({
+      seen: "present",
+      state: "frozen",
+      identity: first.identity,
+    });
     const journal = placeOf(sandboxId, "control", "journals", counter);
     const before = readFileSync(journal);
     await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
@@ -169,7 +173,11 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     ]);
     const second = await machine.driver.restore(restoreOrder(first, checkpoint), soon());
     expect(second).toMatchObject({ sandboxId, generation: 2, keeperVersion: first.keeperVersion });
-    expect(await observe(sandboxId)).toMatchObject({ seen: "present", state: "frozen", pid: second.pid });
+    expect(await observe(sandboxId)).toMatchObject({
+      seen: "present",
+      state: "frozen",
+      identity: second.identity,
+    });
     await pause(100);
     expect(readFileSync(journal)).toEqual(before);
     await machine.driver.thaw(sandboxId, soon());
@@ -179,7 +187,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     expect(await machine.driver.recover(second, soon())).toEqual(second);
   });
 
-  test("counters in memory go on without a gap, and every byte of their output is journaled, in 20 cycles", async () => {
+  test("counters in memory continue without a gap, and all their output is journaled, over 20 cycles", async () => {
     let instance = await launch();
     let link = await connect(instance);
     const counters = [
@@ -202,7 +210,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     expect(criusRunning()).toEqual([]);
   }, 180_000);
 
-  test("a terminal, a listener, open files, a watch and what is in /dev/shm come back", async () => {
+  test("a terminal, a listener, open files, a watch and the contents of /dev/shm are restored", async () => {
     const first = await launch();
     let link = await connect(first);
     await run(link, "echo kept > /dev/shm/note; mkdir /home/user/dir; echo one > /home/user/dir/file");
@@ -267,7 +275,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     expect((await run(link, "cat /home/user/dir/gone; ls -A /home/user/dir")).output).not.toContain("gone\n");
   }, 60_000);
 
-  test("limits, marks and filters are in force after a restore, and earlier kills are not counted again", async () => {
+  test("limits and filters are in force after a restore, and earlier OOM kills are not counted", async () => {
     const resources = { memoryMb: 64, pids: 32 };
     const first = await launch(resources);
     const hog = "head -c 300000000 /dev/zero | tail -c 200000000 | wc -c";
@@ -293,7 +301,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
       .toBe(0);
   }, 60_000);
 
-  test("a tree that descends from before a restore is ended with its exec", async () => {
+  test("a process tree from before a restore is ended with its exec", async () => {
     const first = await launch();
     const id = await start(await connect(first), {
       argv: ["sh", "-c", "setsid sleep 77777 & env -i setsid sleep 77777 & exec sleep 77777"],
@@ -308,7 +316,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     await expect.poll(() => sleepers(link), { timeout: 20_000 }).toBe(0);
   });
 
-  test("memory in use is what a checkpoint would take, and is the sandbox's again after a restore", async () => {
+  test("memoryBytes predicts the size of a checkpoint, and counts the memory again after a restore", async () => {
     const instance = await launch();
     const hoarder = await python(
       await connect(instance),
@@ -326,7 +334,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     expect(after).toBeGreaterThan(bytes - 10_000_000);
   });
 
-  test("cgroups of others that are gone by then are not made again", async () => {
+  test("a restore does not create cgroups of other programs that existed at the dump", async () => {
     const others = readHierarchies().map(({ dir }) => join(dir, `holdfast-other-${machine.installation}`));
     const instance = await launch();
     for (const dir of others) mkdirSync(dir);
@@ -341,7 +349,7 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
     expect(made).toEqual([]);
   });
 
-  test("after a restart of the host the root is mounted again, with and without a disk of its own", async () => {
+  test("after a reboot of the host the root is mounted again, with and without a disk of the sandbox's own", async () => {
     for (const resources of [{}, { diskMb: 64 }]) {
       const first = await launch(resources);
       let link = await connect(first);
@@ -363,116 +371,117 @@ describe.skipIf(!("path" in found))("memory on disk", () => {
   }, 60_000);
 });
 
-describe.skipIf(!("path" in found))(
-  "a checkpoint that can't be used is refused before anything is started",
-  () => {
-    const imagesOf = (checkpoint: Checkpoint, id: SandboxId) =>
-      placeOf(id, "checkpoints", checkpoint.id, "images");
-    const pages = (images: string) =>
-      readdirSync(images).find((name) => name.startsWith("pages-")) ?? "there are no pages";
+describe.skipIf(!("path" in found))("an unusable checkpoint is refused before anything is started", () => {
+  const imagesOf = (checkpoint: Checkpoint, id: SandboxId) =>
+    placeOf(id, "checkpoints", checkpoint.id, "images");
+  const pages = (images: string) =>
+    readdirSync(images).find((name) => name.startsWith("pages-")) ?? "no pages image";
 
-    async function asleep(): Promise<[Instance, Checkpoint]> {
-      const instance = await launch();
-      const checkpoint = await dump(instance);
-      await machine.driver.stop(instance.sandboxId, { graceMs: 0 }, soon());
-      return [instance, checkpoint];
-    }
+  async function suspended(): Promise<[Instance, Checkpoint]> {
+    const instance = await launch();
+    const checkpoint = await dump(instance);
+    await machine.driver.stop(instance.sandboxId, { graceMs: 0 }, soon());
+    return [instance, checkpoint];
+  }
 
-    const flip = (path: string) => {
-      const bytes = readFileSync(path);
-      bytes.writeUInt8(bytes.readUInt8(1_000) ^ 1, 1_000);
-      writeFileSync(path, bytes);
-    };
+  const flip = (path: string) => {
+    const bytes = readFileSync(path);
+    bytes.writeUInt8(bytes.readUInt8(1_000) ^ 1, 1_000);
+    writeFileSync(path, bytes);
+  };
 
-    const manifestChange = (path: string, changes: object) =>
-      writeFileSync(path, JSON.stringify({ ...JSON.parse(readFileSync(path, "utf8")), ...changes }));
+  const manifestChange = (path: string, changes: object) =>
+    writeFileSync(path, JSON.stringify({ ...JSON.parse(readFileSync(path, "utf8")), ...changes }));
 
-    const DAMAGES: [string, string, (images: string, manifest: string) => void][] = [
-      ["a truncated image", "damaged", (images) => truncateSync(join(images, pages(images)), 4_096)],
-      ["one flipped byte", "damaged", (images) => flip(join(images, pages(images)))],
-      ["a missing image", "damaged", (images) => rmSync(join(images, "pstree.img"))],
-      ["an additional image", "damaged", (images) => writeFileSync(join(images, "core-99.img"), "x")],
-      ["a manifest that is cut off", "damaged", (_, manifest) => truncateSync(manifest, 100)],
-      ["no manifest", "damaged", (_, manifest) => rmSync(manifest)],
-      ["a manifest of another version", "damaged", (_, manifest) => manifestChange(manifest, { version: 2 })],
-      ["nothing left", "missing", (images) => rmSync(join(images, ".."), { recursive: true })],
-      [
-        "another sandbox's manifest",
-        "foreign",
-        (_, manifest) => manifestChange(manifest, { sandboxId: newSandboxId() }),
-      ],
-      [
-        "another installation's manifest",
-        "foreign",
-        (_, manifest) => manifestChange(manifest, { installation: "elsewhere" }),
-      ],
-      ["another generation", "foreign", (_, manifest) => manifestChange(manifest, { generation: 7 })],
-      [
-        "another launch's configuration",
-        "foreign",
-        (_, manifest) => manifestChange(manifest, { config: "00" }),
-      ],
-      ["a keeper that is gone", "foreign", (_, manifest) => manifestChange(manifest, { keeperVersion: "0" })],
-      [
-        "programs that have changed",
-        "foreign",
-        (_, manifest) =>
-          manifestChange(manifest, {
-            mapped: [{ path: "/usr/bin/env", ino: "1", size: "1", modifiedNs: "1" }],
-          }),
-      ],
-    ];
+  const DAMAGES: [string, string, (images: string, manifest: string) => void][] = [
+    ["a truncated image", "damaged", (images) => truncateSync(join(images, pages(images)), 4_096)],
+    ["one flipped byte", "damaged", (images) => flip(join(images, pages(images)))],
+    ["a missing image", "damaged", (images) => rmSync(join(images, "pstree.img"))],
+    ["an additional image", "damaged", (images) => writeFileSync(join(images, "core-99.img"), "x")],
+    ["a manifest that is cut off", "damaged", (_, manifest) => truncateSync(manifest, 100)],
+    ["no manifest", "damaged", (_, manifest) => rmSync(manifest)],
+    ["a manifest of another version", "damaged", (_, manifest) => manifestChange(manifest, { version: 2 })],
+    ["nothing left", "missing", (images) => rmSync(join(images, ".."), { recursive: true })],
+    [
+      "another sandbox's manifest",
+      "foreign",
+      (_, manifest) => manifestChange(manifest, { sandboxId: newSandboxId() }),
+    ],
+    [
+      "another installation's manifest",
+      "foreign",
+      (_, manifest) => manifestChange(manifest, { installation: "elsewhere" }),
+    ],
+    ["another generation", "foreign", (_, manifest) => manifestChange(manifest, { generation: 7 })],
+    [
+      "another launch's configuration",
+      "foreign",
+      (_, manifest) => manifestChange(manifest, { config: "00" }),
+    ],
+    [
+      "a keeper that no longer exists",
+      "foreign",
+      (_, manifest) => manifestChange(manifest, { keeperVersion: "0" }),
+    ],
+    [
+      "programs that have changed",
+      "foreign",
+      (_, manifest) =>
+        manifestChange(manifest, {
+          mapped: [{ path: "/usr/bin/env", ino: "1", size: "1", modifiedNs: "1" }],
+        }),
+    ],
+  ];
 
-    test.for(DAMAGES)("%s", async ([, code, damage]) => {
-      const [instance, checkpoint] = await asleep();
-      const images = imagesOf(checkpoint, instance.sandboxId);
-      damage(images, join(images, "..", "manifest.json"));
-      const steps: string[] = [];
-      const order = restoreOrder(instance, checkpoint, { onStep: (step) => steps.push(step) });
-      await expect(machine.driver.restore(order, soon())).rejects.toMatchObject({
-        name: "CheckpointUnusable",
-        code: `checkpoint_${code}`,
-        message: expect.not.stringContaining("/"),
-      });
-      expect(steps).toEqual(["checkpoint"]);
-      expect(await observe(instance.sandboxId)).toMatchObject({ seen: "absent" });
+  test.for(DAMAGES)("%s", async ([, code, damage]) => {
+    const [instance, checkpoint] = await suspended();
+    const images = imagesOf(checkpoint, instance.sandboxId);
+    damage(images, join(images, "..", "manifest.json"));
+    const steps: string[] = [];
+    const order = restoreOrder(instance, checkpoint, { onStep: (step) => steps.push(step) });
+    await expect(machine.driver.restore(order, soon())).rejects.toMatchObject({
+      name: "CheckpointUnusable",
+      code: `checkpoint_${code}`,
+      message: expect.not.stringContaining("/"),
     });
+    expect(steps).toEqual(["checkpoint"]);
+    expect(await observe(instance.sandboxId)).toMatchObject({ seen: "absent" });
+  });
 
-    test("beside a living instance nothing is restored, and that goes on", async () => {
-      const instance = await launch();
-      const checkpoint = await dump(instance);
-      await expect(machine.driver.restore(restoreOrder(instance, checkpoint), soon())).rejects.toMatchObject({
-        code: "restore_root",
-      });
-      await machine.driver.thaw(instance.sandboxId, soon());
-      expect(await run(await connect(instance), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
+  test("a restore is refused while the instance lives, and the instance keeps running", async () => {
+    const instance = await launch();
+    const checkpoint = await dump(instance);
+    await expect(machine.driver.restore(restoreOrder(instance, checkpoint), soon())).rejects.toMatchObject({
+      code: "restore_root",
     });
+    await machine.driver.thaw(instance.sandboxId, soon());
+    expect(await run(await connect(instance), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
+  });
 
-    test("a root that is not mounted is mounted first", async () => {
-      const [instance, checkpoint] = await asleep();
-      execFileSync("umount", [placeOf(instance.sandboxId, "root")]);
-      const next = await machine.driver.restore(restoreOrder(instance, checkpoint), soon());
-      await machine.driver.thaw(instance.sandboxId, soon());
-      expect(await run(await connect(next), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
+  test("a root that is not mounted is mounted before the restore", async () => {
+    const [instance, checkpoint] = await suspended();
+    execFileSync("umount", [placeOf(instance.sandboxId, "root")]);
+    const next = await machine.driver.restore(restoreOrder(instance, checkpoint), soon());
+    await machine.driver.thaw(instance.sandboxId, soon());
+    expect(await run(await connect(next), "echo here")).toEqual({ exitCode: 0, output: "here\n" });
+  });
+
+  test("a restore is refused if the files of the root are missing", async () => {
+    const [instance, checkpoint] = await suspended();
+    execFileSync("umount", [placeOf(instance.sandboxId, "root")]);
+    renameSync(placeOf(instance.sandboxId, "upper"), placeOf(instance.sandboxId, "elsewhere"));
+    await expect(machine.driver.restore(restoreOrder(instance, checkpoint), soon())).rejects.toMatchObject({
+      code: "restore_root",
+      message: expect.stringMatching(/files are missing/),
     });
+  });
+});
 
-    test("a root whose files are gone is refused", async () => {
-      const [instance, checkpoint] = await asleep();
-      execFileSync("umount", [placeOf(instance.sandboxId, "root")]);
-      renameSync(placeOf(instance.sandboxId, "upper"), placeOf(instance.sandboxId, "elsewhere"));
-      await expect(machine.driver.restore(restoreOrder(instance, checkpoint), soon())).rejects.toMatchObject({
-        code: "restore_root",
-        message: expect.stringMatching(/files are missing/),
-      });
-    });
-  },
-);
-
-describe.skipIf(!("path" in found))("what is broken off or fails", () => {
+describe.skipIf(!("path" in found))("an aborted or failed standby", () => {
   const partsOf = (id: SandboxId) =>
     existsSync(placeOf(id, "checkpoints")) ? readdirSync(placeOf(id, "checkpoints")) : [];
 
-  test("a dump that fails leaves everything running, and says why in words", async () => {
+  test("a failed dump leaves everything running, and the error explains the cause", async () => {
     const instance = await launch();
     let link = await connect(instance);
     const shell = await start(link, { argv: ["sh", "-i"], tty: { cols: 80, rows: 24 }, stdin: true });
@@ -484,7 +493,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
       message: expect.stringMatching(/terminal/),
       detail: expect.stringMatching(/ctty/),
     });
-    expect(await observe(instance.sandboxId)).toMatchObject({ state: "frozen", pid: instance.pid });
+    expect(await observe(instance.sandboxId)).toMatchObject({ state: "frozen", identity: instance.identity });
     expect(partsOf(instance.sandboxId)).toEqual([]);
     await machine.driver.thaw(instance.sandboxId, soon());
     link = await connect(instance);
@@ -501,7 +510,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     expect(lines).toEqual(lines.map((_, index) => String(index + 1)));
   }, 60_000);
 
-  test("an instance that is not frozen, or is another, is not written", async () => {
+  test("an instance that is not frozen, or has another generation, is not dumped", async () => {
     const instance = await launch();
     const order = { sandboxId: instance.sandboxId, generation: 1, id: newCheckpointId() };
     await expect(machine.driver.checkpoint(order, soon())).rejects.toMatchObject({
@@ -520,11 +529,11 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     const counter = await python(link, COUNTER);
     await countTo(link, counter, 5);
     const abort = new AbortController();
-    const broken = dump(instance, abort.signal).catch((error: unknown) => error);
+    const aborted = dump(instance, abort.signal).catch((error: unknown) => error);
     await pause(ms);
     abort.abort(new Error("no longer wanted"));
-    const outcome = await broken;
-    expect(await observe(instance.sandboxId)).toMatchObject({ state: "frozen", pid: instance.pid });
+    const outcome = await aborted;
+    expect(await observe(instance.sandboxId)).toMatchObject({ state: "frozen", identity: instance.identity });
     if (outcome instanceof Error) {
       expect(outcome.message).toBe("no longer wanted");
       expect(partsOf(instance.sandboxId)).toEqual([]);
@@ -539,7 +548,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     expect(lines).toEqual(lines.map((_, index) => String(index + 1)));
   });
 
-  test.for([1, 20, 60, 100, 150])("a restore aborted after %i ms can be made again", async (ms) => {
+  test.for([1, 20, 60, 100, 150])("a restore aborted after %i ms can be repeated", async (ms) => {
     const instance = await launch();
     const counter = await python(await connect(instance), COUNTER);
     await countTo(await connect(instance), counter, 5);
@@ -547,12 +556,12 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     const { sandboxId } = instance;
     await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
     const abort = new AbortController();
-    const broken = machine.driver
+    const aborted = machine.driver
       .restore(restoreOrder(instance, checkpoint), abort.signal)
       .catch((error: unknown) => error);
     await pause(ms);
     abort.abort(new Error("no longer wanted"));
-    await broken;
+    await aborted;
     expect(await machine.driver.stop(sandboxId, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
     const next = await machine.driver.restore(restoreOrder(instance, checkpoint, { generation: 3 }), soon());
     await machine.driver.thaw(sandboxId, soon());
@@ -563,7 +572,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     expect(criusRunning()).toEqual([]);
   });
 
-  test.for([1, 30, 80])("a stop overtakes a dump and a restore, %i ms into them", async (ms) => {
+  test.for([1, 30, 80])("a stop supersedes a dump and a restore, %i ms into them", async (ms) => {
     const instance = await launch();
     const { sandboxId } = instance;
     const dumped = dump(instance).catch((error: unknown) => error);
@@ -585,7 +594,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     expect(criusRunning()).toEqual([]);
   });
 
-  test("a checkpoint takes no link with it, however shortly before the freeze that was closed", async () => {
+  test("a link that is closed right before the freeze does not fail the checkpoint", async () => {
     let instance = await launch();
     for (let round = 0; round < 5; round++) {
       await connect(instance);
@@ -594,7 +603,7 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
     }
   }, 60_000);
 
-  test("a server that dies in the middle of a dump leaves an instance that the next one takes over", async () => {
+  test("the next server takes over an instance whose server died during a dump", async () => {
     const instance = await launch();
     let link = await connect(instance);
     const counter = await python(link, COUNTER);
@@ -611,59 +620,69 @@ describe.skipIf(!("path" in found))("what is broken off or fails", () => {
   });
 });
 
-describe.skipIf(!("path" in found))("files of a sandbox that sleeps", () => {
+describe.skipIf(!("path" in found))("files of a sandbox in standby", () => {
   const readAll = async (body: AsyncIterable<Uint8Array>) => {
     const chunks: Uint8Array[] = [];
     for await (const chunk of body) chunks.push(Buffer.from(chunk));
     return Buffer.concat(chunks).toString();
   };
 
-  test.for([{}, { diskMb: 64 }])("are read from its disk, as its root sees them: %o", async (resources) => {
-    const instance = await launch(resources);
-    const { sandboxId } = instance;
-    await run(
-      await connect(instance),
-      "echo hi > /home/user/a; chmod 600 /home/user/a; ln -s /home/user/a /home/user/link; ln -s /dev/shm /home/user/shm; ln -s ../../../../etc/shadow /home/user/out",
-    );
-    await dump(instance);
-    await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
-    for (const round of ["mounted", "after a restart of the host"]) {
-      if (round !== "mounted") await machine.reboot();
-      const { files, close } = await machine.driver.files(sandboxId, soon());
-      try {
-        const { stat, body } = await files.read("/home/user/link", { offset: 0, length: null }, soon());
-        expect(await readAll(body)).toBe("hi\n");
-        expect(stat).toMatchObject({ kind: "file", mode: 0o600, uid: 1000, gid: 1000, sizeBytes: 3 });
-        const { entries } = await files.list("/home/user", { limit: 100 }, soon());
-        expect(entries.map(({ name }) => name).sort()).toEqual(["a", "link", "out", "shm"]);
-        expect((await files.list("/", { limit: 100 }, soon())).entries.map(({ name }) => name)).toContain(
-          "proc",
-        );
-        for (const path of [
-          ...["/proc/1/status", "/proc", "/dev/null", "/dev/shm/x", "/sys", "/.holdfast/control/keeper.sock"],
-          ...["/usr/bin/env", "/bin/sh", "/home/user/shm", "/home/user/shm/x"],
-        ]) {
-          await expect(files.stat(path, { follow: true }, soon())).rejects.toMatchObject({
+  test.for([{}, { diskMb: 64 }])(
+    "are read from its disk, with the rights of the sandbox's root: %o",
+    async (resources) => {
+      const instance = await launch(resources);
+      const { sandboxId } = instance;
+      await run(
+        await connect(instance),
+        "echo hi > /home/user/a; chmod 600 /home/user/a; ln -s /home/user/a /home/user/link; ln -s /dev/shm /home/user/shm; ln -s ../../../../etc/shadow /home/user/out",
+      );
+      await dump(instance);
+      await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
+      for (const round of ["mounted", "after a reboot of the host"]) {
+        if (round !== "mounted") await machine.reboot();
+        const { files, close } = await machine.driver.files(sandboxId, soon());
+        try {
+          const { stat, body } = await files.read("/home/user/link", { offset: 0, length: null }, soon());
+          expect(await readAll(body)).toBe("hi\n");
+          expect(stat).toMatchObject({ kind: "file", mode: 0o600, uid: 1000, gid: 1000, sizeBytes: 3 });
+          const { entries } = await files.list("/home/user", { limit: 100 }, soon());
+          expect(entries.map(({ name }) => name).sort()).toEqual(["a", "link", "out", "shm"]);
+          expect((await files.list("/", { limit: 100 }, soon())).entries.map(({ name }) => name)).toContain(
+            "proc",
+          );
+          for (const path of [
+            ...[
+              "/proc/1/status",
+              "/proc",
+              "/dev/null",
+              "/dev/shm/x",
+              "/sys",
+              "/.holdfast/control/keeper.sock",
+            ],
+            ...["/usr/bin/env", "/bin/sh", "/home/user/shm", "/home/user/shm/x"],
+          ]) {
+            await expect(files.stat(path, { follow: true }, soon())).rejects.toMatchObject({
+              reason: "not_on_disk",
+            });
+          }
+          await expect(files.list("/proc", { limit: 10 }, soon())).rejects.toMatchObject({
             reason: "not_on_disk",
           });
+          await expect(files.stat("/home/user/none", { follow: true }, soon())).rejects.toMatchObject({
+            errno: "ENOENT",
+          });
+          await expect(files.stat("/home/user/out", { follow: true }, soon())).rejects.toMatchObject({
+            errno: "ENOENT",
+          });
+          await expect(files.mkdir("/home/user/new", {}, soon())).rejects.toMatchObject({ errno: "EROFS" });
+        } finally {
+          await close();
         }
-        await expect(files.list("/proc", { limit: 10 }, soon())).rejects.toMatchObject({
-          reason: "not_on_disk",
-        });
-        await expect(files.stat("/home/user/none", { follow: true }, soon())).rejects.toMatchObject({
-          errno: "ENOENT",
-        });
-        await expect(files.stat("/home/user/out", { follow: true }, soon())).rejects.toMatchObject({
-          errno: "ENOENT",
-        });
-        await expect(files.mkdir("/home/user/new", {}, soon())).rejects.toMatchObject({ errno: "EROFS" });
-      } finally {
-        await close();
       }
-    }
-  });
+    },
+  );
 
-  test("what a checkpoint goes with is kept for as long as it is there", async () => {
+  test("a checkpoint protects its keeper and image from removal until it is discarded", async () => {
     const instance = await launch();
     await dump(instance);
     await machine.driver.stop(instance.sandboxId, { graceMs: 0 }, soon());
@@ -681,10 +700,10 @@ describe.skipIf(!("path" in found))("files of a sandbox that sleeps", () => {
   });
 });
 
-describe.skipIf(!("path" in found))("what a broken-off restore built up", () => {
+describe.skipIf(!("path" in found))("processes of an aborted restore", () => {
   const ROUNDS = Number(process.env.HOLDFAST_ABORTED_RESTORES ?? 12);
 
-  test("never runs: its files are those of the checkpoint, whenever it was broken off", async () => {
+  test("never run: the sandbox's files stay as at the checkpoint, whenever the restore is aborted", async () => {
     const instance = await launch();
     const { sandboxId } = instance;
     const counter = await python(await connect(instance), COUNTER);
@@ -694,7 +713,7 @@ describe.skipIf(!("path" in found))("what a broken-off restore built up", () => 
     const journal = () => statSync(placeOf(sandboxId, "control", "journals", counter)).size;
     const size = journal();
     let generation = instance.generation + 1;
-    // How long a whole one takes here and now.
+    // Measures how long a complete restore takes on this host.
     const began = performance.now();
     await machine.driver.restore(restoreOrder(instance, checkpoint, { generation }), soon());
     const wholeMs = performance.now() - began;
@@ -702,12 +721,12 @@ describe.skipIf(!("path" in found))("what a broken-off restore built up", () => 
     for (let round = 0; round < ROUNDS; round += 1) {
       const abort = new AbortController();
       generation += 1;
-      const broken = machine.driver
+      const aborted = machine.driver
         .restore(restoreOrder(instance, checkpoint, { generation }), abort.signal)
         .catch((error: unknown) => error);
       await pause(wholeMs * (0.5 + round / ROUNDS / 2));
       abort.abort(new Error("no longer wanted"));
-      await broken;
+      await aborted;
       await machine.driver.stop(sandboxId, { graceMs: 0 }, soon());
       expect({ round, size: journal() }).toEqual({ round, size });
     }

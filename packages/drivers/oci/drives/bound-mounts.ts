@@ -1,61 +1,62 @@
 import type { MountPoint } from "@holdfast/engine";
-import type { External } from "./criu.ts";
-import type { Mount } from "./mounts.ts";
+import type { BoundMount, MountSource } from "../machine/manifest.ts";
+import type { Mount } from "../proc/mount-table.ts";
 
-/** Where something that is mounted into a sandbox comes from. Paths of the installation itself may change; these don't. */
-export type MountSource =
-  | { kind: "keeper" }
-  | { kind: "control" }
-  | { kind: "host"; path: string }
-  /** Whichever is to be there when it is mounted again. */
-  | { kind: "drive" };
-
-export interface BoundMount {
+/** A directory or file of the host that is mounted into a sandbox. `key` is its name in the CRIU images. */
+export interface External {
+  key: string;
+  /** Mount point inside the sandbox. */
   at: string;
-  source: MountSource;
+  /** Path on the host, as CRIU sees it. */
+  from: string;
 }
 
-/** File systems that the runtime made for the sandbox alone: their contents are part of its memory. */
+/**
+ * Mount points of file systems that the runtime creates for each sandbox alone. CRIU stores the contents of these file
+ * systems with the memory.
+ */
 const OWN = new Set(["/", "/proc", "/dev", "/dev/pts", "/dev/shm"]);
 const OWN_BELOW_PROC = ["proc", "tmpfs"];
 
-/** What else an instance has by order. */
-interface Ordered {
+/** Mounts that were requested for the sandbox, beyond those that every instance has. */
+interface RequestedMounts {
   hostDirs: readonly string[];
   drives: readonly Pick<MountPoint, "path">[];
 }
 
-/** What was mounted from the host, by the mount table inside. Fails where there is something that nobody ordered. */
-export function boundMounts(mounts: readonly Mount[], ordered: Ordered): BoundMount[] {
+/** Selects the mounts of the host's files from the sandbox's mount table. Throws if a mount was not requested. */
+export function boundMounts(mounts: readonly Mount[], requested: RequestedMounts): BoundMount[] {
   return mounts.flatMap((mount) => {
-    const source = sourceOf(mount, ordered);
-    if (source === "nobody's")
-      throw new Error(`there is a mount that was not ordered, at ${mount.mountPoint}`);
-    return source === "its own" ? [] : [{ at: mount.mountPoint, source }];
+    const source = sourceOf(mount, requested);
+    if (source === "stray") throw new Error(`a mount that was not requested is at ${mount.mountPoint}`);
+    return source === "own" ? [] : [{ at: mount.mountPoint, source }];
   });
 }
 
-/** What nobody ordered where it is. */
-export const strayMounts = (mounts: readonly Mount[], ordered: Ordered): Mount[] =>
-  mounts.filter((mount) => sourceOf(mount, ordered) === "nobody's");
+/** Returns the mounts that were not requested for the sandbox. */
+export const strayMounts = (mounts: readonly Mount[], requested: RequestedMounts): Mount[] =>
+  mounts.filter((mount) => sourceOf(mount, requested) === "stray");
 
 function sourceOf(
   { mountPoint: at, fsType }: Mount,
-  { hostDirs, drives }: Ordered,
-): MountSource | "its own" | "nobody's" {
-  if (OWN.has(at)) return "its own";
+  { hostDirs, drives }: RequestedMounts,
+): MountSource | "own" | "stray" {
+  if (OWN.has(at)) return "own";
   if (drives.some(({ path }) => path === at)) return { kind: "drive" };
   if (at === "/.holdfast") return { kind: "keeper" };
   if (at === "/.holdfast/control") return { kind: "control" };
   if (at.startsWith("/dev/")) return { kind: "host", path: at };
   if (at.startsWith("/proc/")) {
-    return OWN_BELOW_PROC.includes(fsType) ? "its own" : { kind: "host", path: "/dev/null" };
+    return OWN_BELOW_PROC.includes(fsType) ? "own" : { kind: "host", path: "/dev/null" };
   }
   if (hostDirs.some((dir) => at === dir || at.startsWith(`${dir}/`))) return { kind: "host", path: at };
-  return "nobody's";
+  return "stray";
 }
 
-/** Keys are by position: the order of the mounts is part of the checkpoint. */
+/**
+ * Converts the mounts to CRIU's form. The key of a mount is its position in the list, so the order of the list is part
+ * of the checkpoint.
+ */
 export const externalsOf = (
   bound: readonly BoundMount[],
   pathOf: (source: MountSource, at: string) => string,

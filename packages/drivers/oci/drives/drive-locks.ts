@@ -1,27 +1,28 @@
 import { lstatSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { MountPoint } from "@holdfast/engine";
+import type { Layout } from "../machine/layout.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
 import { dataIn } from "./drives.ts";
-import { errnoOf, isGone } from "./errno.ts";
-import type { Layout } from "./layout.ts";
 
 const LOCKS = "/proc/locks";
 
-/** A device as the kernel writes it in its list of locks. */
+/** Device number in the format of /proc/locks. */
 export function deviceName(dev: bigint): string {
   const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
   const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
   return [major, minor].map((number) => number.toString(16).padStart(2, "0")).join(":");
 }
 
-/** Files that are locked, as the kernel names them: device and inode. */
+/** Parses lines of /proc/locks. Returns the locked files as `device:inode`. */
 export const lockedFiles = (list: string): string[] =>
   list.split("\n").flatMap((line) => / (?<file>[0-9a-f]+:[0-9a-f]+:\d+) /.exec(line)?.groups?.file ?? []);
 
 /**
- * Whether one of these processes holds a lock on a drive. Others may take it while it sleeps, and CRIU would wait for it
- * when it wakes: who is in the middle of something that nobody else may do is not put to sleep. The kernel's list tells who
- * took a lock, and not who has it now; so where any file of a drive is locked, the descriptors of each process are looked at.
+ * Whether one of these processes holds a lock on a file in a drive. If so, the sandbox is not suspended: another
+ * sandbox could take the lock during the standby, and CRIU would wait for the lock at the restore. /proc/locks names
+ * the process that took a lock, but other processes may hold the lock now. So if any file of a drive is locked, the
+ * descriptors of each process are read.
  */
 export function holdsLock(
   layout: Layout,
@@ -38,12 +39,12 @@ export function holdsLock(
   return pids.some((pid) => locksOf(pid).some(isInDrive));
 }
 
-/** Files that the descriptors of a process hold locks on. */
+/** Files on which the descriptors of a process hold locks. */
 function locksOf(pid: number): string[] {
   const dir = `/proc/${pid}/fdinfo`;
-  return quietly(() => readdirSync(dir), []).flatMap((fd) =>
+  return unlessGone(() => readdirSync(dir), []).flatMap((fd) =>
     lockedFiles(
-      quietly(() => readFileSync(join(dir, fd), "utf8"), "")
+      unlessGone(() => readFileSync(join(dir, fd), "utf8"), "")
         .split("\n")
         .filter((line) => line.startsWith("lock:"))
         .join("\n"),
@@ -51,8 +52,11 @@ function locksOf(pid: number): string[] {
   );
 }
 
-/** What has ended meanwhile, or was closed, holds nothing. */
-function quietly<Result>(read: () => Result, otherwise: Result): Result {
+/**
+ * Calls `read`. Returns `otherwise` if the process has ended or has closed the descriptor meanwhile: then it holds no
+ * lock through this descriptor.
+ */
+function unlessGone<Result>(read: () => Result, otherwise: Result): Result {
   try {
     return read();
   } catch (error) {

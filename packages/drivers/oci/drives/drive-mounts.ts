@@ -1,65 +1,75 @@
 import { lstatSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { type Cause, DEFAULT_USER, type SandboxId } from "@holdfast/contract";
-import { type Identity, type MountOrder, MountRefused, type MountSeen } from "@holdfast/engine";
+import { DEFAULT_USER, type SandboxId } from "@holdfast/contract";
+import { type MountOrder, MountRefused } from "@holdfast/engine";
 import type { MountedInto, MountPointBefore } from "@holdfast/keeper";
+import { findInit, type Living } from "../machine/instance-processes.ts";
+import type { Machine } from "../machine/machine.ts";
+import { readOrder } from "../machine/sandbox-notes.ts";
+import { isGone } from "../proc/errno.ts";
+import { isRootMounted, type Mount, parseMounts, readMounts } from "../proc/mount-table.ts";
 import { strayMounts } from "./bound-mounts.ts";
 import { dataIn, driveProblem } from "./drives.ts";
-import { isGone } from "./errno.ts";
-import type { Machine } from "./machine.ts";
-import { type MountNote, madeByUs, noteMount, readMountNotes } from "./mount-notes.ts";
-import { isRootMounted, type Mount, parseMounts, readMounts } from "./mounts.ts";
-import { findInit, type Living } from "./observe.ts";
-import { readOrder } from "./record.ts";
+import { type MountNote, readMountNotes, updateMountNote, userOwned } from "./mount-notes.ts";
 
-/** What the directory under a mount is while it is closed: nobody inside has rights over what is root's outside. */
-const CLOSED: MountPointBefore = { uid: 0, gid: 0, mode: 0o555 };
+/**
+ * Owner and mode of a sealed directory. The directory under a drive's mount is sealed, so that no process of the
+ * sandbox can write to that directory if the mount is missing. A sealed directory belongs to the host's root, so not
+ * even the sandbox's root can write to it.
+ */
+const SEALED: MountPointBefore = { uid: 0, gid: 0, mode: 0o555 };
 
 type Refusal = Extract<MountedInto, { refused: unknown }>;
 
-/** Words for callers: they name no path of the host. */
+/** Error code and message for each refusal of the porter. The messages are for callers: they name no host path. */
 const REFUSALS: Record<Refusal["refused"], [MountRefused["code"], string]> = {
   symlink: ["mount_refused", "a symbolic link is in the way"],
-  not_directory: ["mount_refused", "something that is no directory is in the way"],
-  read_only: ["mount_refused", "it is on a file system that can't be written to"],
-  occupied: ["mount_conflict", "something else is mounted there"],
-  source_missing: ["drive_gone", "the directory is not there in the drive"],
+  not_directory: ["mount_refused", "a file that is not a directory is in the way"],
+  read_only: ["mount_refused", "the path is on a read-only file system"],
+  occupied: ["mount_conflict", "something else is mounted at the path"],
+  source_missing: ["drive_gone", "the drive has no such directory"],
 };
 
 /**
- * Mounts a drive in a living instance from outside, by descriptors, in the namespaces of the host and of the instance:
- * nothing of the image is run, and no name that a sandbox chose is followed. The directory under the mount is closed, and
- * where the drive is not there to be mounted, nothing is mounted in its place: what expects the drive can't write elsewhere.
+ * Mounts a drive in a running instance from outside. The porter works with descriptors in the namespaces of host and
+ * instance, so no program of the image runs and no symbolic link of a sandbox is followed. The porter also seals the
+ * directory under the mount, so that no process of the sandbox can write to that directory. If the drive is missing,
+ * the porter mounts an empty read-only directory at the path instead, so that programs can't write there, and this
+ * rejects with `MountRefused`.
  */
 export async function mountDrive(machine: Machine, order: MountOrder, signal: AbortSignal): Promise<void> {
   const { layout } = machine;
   const { sandboxId, path, driveId, subpath, readOnly, make } = order;
   signal.throwIfAborted();
   if (hostDirsOf(machine, sandboxId).some((dir) => path === dir || path.startsWith(`${dir}/`)))
-    throw new MountRefused("mount_refused", "what is there is the host's, for reading only");
+    throw new MountRefused("mount_refused", "the path is in a directory of the host, which is read-only");
   const init = requireInit(machine, sandboxId);
   const known = readMountNotes(layout, sandboxId).find((each) => each.path === path);
-  await takeAstrayOff(machine, sandboxId, init);
-  const before = ownerAt(machine, sandboxId, path) ?? known?.before ?? madeByUs(machine.idBase);
+  await unmountMoved(machine, sandboxId, init);
+  const before = ownerAt(machine, sandboxId, path) ?? known?.before ?? userOwned(machine.idBase);
   const note: MountNote = { driveId, path, subpath, readOnly, mounted: known?.mounted ?? null, before };
-  noteMount(layout, sandboxId, path, note);
+  updateMountNote(layout, sandboxId, path, note);
   const problem = driveProblem(layout, driveId, readMounts());
   if (problem !== null) {
-    await mountNothing(machine, init, path);
+    await mountPlaceholder(machine, init, path);
     throw new MountRefused("drive_gone", problem.message);
   }
   const made = await mountAgain(machine, init, path, order, known !== undefined);
-  if (made === "gone") throw new Error("the instance is not there any more");
+  if (made === "gone") throw new Error("the instance has ended");
   if ("refused" in made) {
-    // Of what was not there before nothing is; what is to be there again is not written elsewhere.
-    if (known === undefined && make) noteMount(layout, sandboxId, path, null);
-    else await mountNothing(machine, init, path);
+    // A new mount that the porter refused leaves no note. If a mount that already exists is refused, a placeholder is
+    // mounted at its path, so that the path can't be written to.
+    if (known === undefined && make) updateMountNote(layout, sandboxId, path, null);
+    else await mountPlaceholder(machine, init, path);
     throw refused(made);
   }
-  noteMount(layout, sandboxId, path, { ...note, mounted: made.mounted, before: made.before ?? before });
+  updateMountNote(layout, sandboxId, path, { ...note, mounted: made.mounted, before: made.before ?? before });
 }
 
-/** What was put there in the place of a drive that was gone, or is no longer what was asked for, is taken off first. */
+/**
+ * Mounts the drive. If our own mount occupies the path (a placeholder, or a mount with other options), it is unmounted
+ * first.
+ */
 async function mountAgain(
   machine: Machine,
   init: Living,
@@ -70,7 +80,7 @@ async function mountAgain(
   const from = { source: dataIn(machine.layout.drive(driveId)), subpath, readOnly, make };
   const made = await mountAt(machine, init, target, from);
   if (!isOurs || made === "gone" || !("refused" in made) || made.refused !== "occupied") return made;
-  await machine.porter.unmountFrom({ ...init, target, before: CLOSED });
+  await machine.porter.unmountFrom({ ...init, target, before: SEALED });
   return mountAt(machine, init, target, from);
 }
 
@@ -85,12 +95,14 @@ const mountAt = (
   return porter.mountInto({ pid, startTime, target, ...from, ...owners });
 };
 
-/** An empty directory, for reading. What is still mounted there, such as a drive whose directory was removed, stays. */
-async function mountNothing(machine: Machine, init: Living, path: string): Promise<void> {
+/**
+ * Mounts an empty read-only directory. If something is mounted at the path, such as a drive that was removed, it stays.
+ */
+async function mountPlaceholder(machine: Machine, init: Living, path: string): Promise<void> {
   const from = { source: machine.layout.nothing, subpath: "/", readOnly: true, make: false };
   const made = await mountAt(machine, init, path, from);
   if (made !== "gone" && "refused" in made && made.refused !== "occupied")
-    machine.log.warn({ path, why: made.refused }, "nothing could be put in the place of a drive");
+    machine.log.warn({ path, why: made.refused }, "no placeholder could be mounted for a missing drive");
 }
 
 function refused({ refused: why }: Refusal): MountRefused {
@@ -100,11 +112,11 @@ function refused({ refused: why }: Refusal): MountRefused {
 
 export function requireInit(machine: Machine, id: SandboxId): Living {
   const init = findInit(machine, id);
-  if (init === null) throw new Error("there is no instance");
+  if (init === null) throw new Error("the sandbox has no instance");
   return init;
 }
 
-/** Directories of the host that its image shows. */
+/** Directories of the host that the sandbox's image shows. */
 function hostDirsOf(
   { layout, images }: Pick<Machine, "layout" | "images">,
   id: SandboxId,
@@ -113,7 +125,7 @@ function hostDirsOf(
   return made === null ? [] : images.resolve(made.image, made.imageVersion).hostDirs;
 }
 
-/** Whose a directory is that is about to be closed; null where there is none, or it is closed already. */
+/** Owner and mode of a directory that is about to be sealed; null if it is missing or sealed already. */
 function ownerAt({ layout }: Pick<Machine, "layout">, id: SandboxId, path: string): MountPointBefore | null {
   const places = layout.sandbox(id);
   const found = isRootMounted(readMounts(), places) ? directoryAt(places.root, path) : null;
@@ -122,10 +134,11 @@ function ownerAt({ layout }: Pick<Machine, "layout">, id: SandboxId, path: strin
 }
 
 /**
- * Looks and opens nothing, step by step: whatever a sandbox may have put in the way is no directory, and leads nowhere.
- * What is found is compared, and nothing else.
+ * Returns the stat of a directory below `root`, or null. Each path component is checked with `lstat`, so a symbolic
+ * link of the sandbox is not followed, and nothing is opened. A sandbox may change the path meanwhile: use the result
+ * only to compare it.
  */
-function directoryAt(root: string, path: string) {
+export function directoryAt(root: string, path: string) {
   let at = root;
   let found = lstatSync(root, { bigint: true, throwIfNoEntry: false });
   for (const part of path.split("/").filter(Boolean)) {
@@ -137,8 +150,8 @@ function directoryAt(root: string, path: string) {
 }
 
 /**
- * Whatever is mounted at the path is taken off; then it is looked at again, by the mount table inside. Where the path is to
- * stay closed, nothing is in the drive's place.
+ * Unmounts everything at the path, and verifies the unmount in the mount table of the instance. With `keepClosed`, the
+ * directory stays sealed and a placeholder is mounted. Otherwise the directory gets its original owner and mode again.
  */
 export async function unmountDrive(
   machine: Machine,
@@ -150,18 +163,21 @@ export async function unmountDrive(
   const note = readMountNotes(layout, id).find((each) => each.path === path);
   if (note === undefined) return;
   const init = findInit(machine, id);
-  if (init === null) return keepClosed ? undefined : giveBack(machine, id, note);
-  await takeAstrayOff(machine, id, init);
-  await porter.unmountFrom({ ...init, target: path, before: keepClosed ? CLOSED : note.before });
+  if (init === null) return keepClosed ? undefined : unsealMountPoint(machine, id, note);
+  await unmountMoved(machine, id, init);
+  await porter.unmountFrom({ ...init, target: path, before: keepClosed ? SEALED : note.before });
   const inside = mountsInside(init.pid) ?? [];
-  if (inside.some(({ mountPoint }) => mountPoint === path) || astrayIn(machine, id, inside).length > 0)
-    throw new Error("it is still mounted after it was taken off");
-  if (keepClosed) await mountNothing(machine, init, path);
-  else noteMount(layout, id, path, null);
+  if (inside.some(({ mountPoint }) => mountPoint === path) || movedMounts(machine, id, inside).length > 0)
+    throw new Error("the drive is still mounted after the unmount");
+  if (keepClosed) await mountPlaceholder(machine, init, path);
+  else updateMountNote(layout, id, path, null);
 }
 
-/** Of an instance that has ended its mounts are gone; the directory that they were on is its root's. */
-async function giveBack(
+/**
+ * Unseals the mount point of an instance that has ended. The mount ended with the instance, but the sealed directory
+ * under it is still on the sandbox's disk.
+ */
+async function unsealMountPoint(
   { layout, porter }: Machine,
   id: SandboxId,
   { path, before }: MountNote,
@@ -169,11 +185,11 @@ async function giveBack(
   const places = layout.sandbox(id);
   if (!isRootMounted(readMounts(), places)) throw new Error("the root is not mounted on the host");
   await porter.unseal({ root: places.root, path, before });
-  noteMount(layout, id, path, null);
+  updateMountNote(layout, id, path, null);
 }
 
-/** Null where the process has ended. */
-function mountsInside(pid: number): Mount[] | null {
+/** The mount table as the process sees it; null if the process has ended. */
+export function mountsInside(pid: number): Mount[] | null {
   try {
     return parseMounts(readFileSync(`/proc/${pid}/mountinfo`, "utf8"));
   } catch (error) {
@@ -183,62 +199,22 @@ function mountsInside(pid: number): Mount[] | null {
 }
 
 /**
- * Nobody inside can mount or unmount, but whoever moves the directory above a mount moves the mount with it. What is in the
- * table, and neither the runtime's nor where a drive was put, is one that was carried away.
+ * Returns mounts that were moved. Processes inside can't mount or unmount, but a rename of a parent directory moves the
+ * mounts in it. So a mount that is neither from the runtime nor at the path of a drive has been moved.
  */
-function astrayIn(machine: Machine, id: SandboxId, inside: readonly Mount[]): Mount[] {
+function movedMounts(machine: Machine, id: SandboxId, inside: readonly Mount[]): Mount[] {
   const drives = readMountNotes(machine.layout, id);
   return strayMounts(inside, { hostDirs: hostDirsOf(machine, id), drives });
 }
 
-/** Where a mount was carried to it is taken off, and the directory there is given back to whom it was taken from. */
-async function takeAstrayOff(machine: Machine, id: SandboxId, init: Living): Promise<void> {
+/** Unmounts moved mounts at their new paths, and restores owner and mode of the directories under them. */
+async function unmountMoved(machine: Machine, id: SandboxId, init: Living): Promise<void> {
   const inside = mountsInside(init.pid) ?? [];
   const lost = readMountNotes(machine.layout, id).find(
     ({ path }) => !inside.some(({ mountPoint }) => mountPoint === path),
   );
-  for (const { mountPoint: target } of astrayIn(machine, id, inside)) {
-    const before = lost?.before ?? madeByUs(machine.idBase);
+  for (const { mountPoint: target } of movedMounts(machine, id, inside)) {
+    const before = lost?.before ?? userOwned(machine.idBase);
     await machine.porter.unmountFrom({ ...init, target, before });
   }
-}
-
-/** Every mount that was made, with what is outside in its place. Cheap: of most sandboxes there is no note. */
-export function observeMounts(
-  { layout }: Pick<Machine, "layout">,
-  id: SandboxId,
-  pid: number,
-  mounts: readonly Mount[],
-): MountSeen[] {
-  const notes = readMountNotes(layout, id).filter(({ mounted }) => mounted !== null);
-  if (notes.length === 0) return [];
-  const inside = mountsInside(pid) ?? [];
-  return notes.map((note) => {
-    const { driveId, path, subpath, readOnly } = note;
-    const outside = identityOf(dataIn(layout.drive(driveId)), subpath);
-    const problem = driveProblem(layout, driveId, mounts) ?? mountProblem(note, outside, inside);
-    return { driveId, path, subpath, readOnly, outside, problem };
-  });
-}
-
-function mountProblem(
-  { path, mounted }: MountNote,
-  outside: Identity | null,
-  inside: readonly Mount[],
-): Cause | null {
-  if (outside === null)
-    return { code: "drive_gone", message: `the directory of the drive at ${path} is not there` };
-  const top = inside.findLast(({ mountPoint }) => mountPoint === path);
-  if (top === undefined) return { code: "mount_gone", message: `nothing is mounted at ${path} any more` };
-  if (top.root.endsWith(DELETED) || mounted?.ino !== outside.ino)
-    return { code: "drive_replaced", message: `the directory of the drive at ${path} is another one by now` };
-  return null;
-}
-
-/** How the mount table says that a directory has no name any more. */
-const DELETED = "//deleted";
-
-function identityOf(data: string, subpath: string): Identity | null {
-  const found = directoryAt(data, subpath);
-  return found === null ? null : { dev: String(found.dev), ino: String(found.ino) };
 }

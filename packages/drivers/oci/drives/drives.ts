@@ -2,29 +2,29 @@ import { existsSync, lstatSync, mkdirSync, readdirSync, rmSync, statfsSync } fro
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import { type Cause, DEFAULT_USER, type DriveId, HoldfastError, isDriveId } from "@holdfast/contract";
-import type { DriveObservation, Drives, FileAccess } from "@holdfast/engine";
-import { makeDisk, mountDisk } from "./disk.ts";
-import { errnoOf, isGone } from "./errno.ts";
-import { isDiskFull, LaunchRefusal } from "./launch-step.ts";
-import type { DrivePlaces, Layout } from "./layout.ts";
-import { loopsIn } from "./loops.ts";
-import type { Machine } from "./machine.ts";
-import { diskMountOf, type Mount, mountsOf, readMounts } from "./mounts.ts";
-import { readRecord, writeRecord } from "./record.ts";
-import { unmountAll } from "./unmount.ts";
+import type { DriveDirectories, DriveObservation, FileAccess } from "@holdfast/engine";
+import { makeDisk, mountDisk } from "../files/disk.ts";
+import { unmountAll } from "../files/unmount.ts";
+import type { DrivePlaces, Layout } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { readRecord, writeRecord } from "../machine/sandbox-notes.ts";
+import { isDiskFull, LaunchRefusal } from "../machine/step-errors.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
+import { loopsIn } from "../proc/loop-devices.ts";
+import { diskMountOf, type Mount, mountsOf, readMounts } from "../proc/mount-table.ts";
 
-/** What a drive is. Written last: where it is, the rest was made. */
+/** The stored description of a drive. It is written last: if it exists, the drive is complete. */
 interface DriveNote {
   sizeMb: number | null;
-  /** Of its directory: one that was made by somebody else is not it. */
+  /** Inode of the drive's directory, to detect that another directory took its place. */
   ino: string;
 }
 
 /**
- * Drives as directories of the state directory, each with a file system of its own where its size is limited. What is in
- * them was written by sandboxes, so nothing here opens it: it is served from a jail, measured and removed by the porter.
+ * Stores drives as directories of the state directory; a drive with a size limit has its own file system. Their content
+ * was written by sandboxes, so the server never opens it: the porter serves it from a jail, measures it and removes it.
  */
-export class OciDrives implements Drives {
+export class OciDrives implements DriveDirectories {
   readonly #machine: Machine;
 
   constructor(machine: Machine) {
@@ -35,7 +35,7 @@ export class OciDrives implements Drives {
     const { layout, porter } = this.#machine;
     const places = layout.drive(id);
     if (readNote(places) !== null) return this.open(id, signal);
-    // Half of one that was begun: nobody has seen it, so nothing is in it.
+    // A directory without a note is left from an aborted creation. It was never mounted, so it holds no data.
     if (existsSync(places.dir)) await this.destroy(id, signal);
     try {
       await this.#make(id, places, sizeMb, signal);
@@ -57,7 +57,7 @@ export class OciDrives implements Drives {
     await porter.makeDriveRoot({ path: data, idBase, owner: idBase + DEFAULT_USER.uid });
     if (sizeMb !== null) await porter.sync([places.disk]);
     const { ino } = lstatSync(data, { bigint: true });
-    writeRecord(places.note, { sizeMb, ino: String(ino) } satisfies DriveNote);
+    writeNote(places, sizeMb, ino);
     const directory = await open(places.dir, "r");
     await directory.sync().finally(() => directory.close());
   }
@@ -66,9 +66,9 @@ export class OciDrives implements Drives {
     signal.throwIfAborted();
     const places = this.#machine.layout.drive(id);
     const note = readNote(places);
-    if (note === null) throw new Error("its files are not there");
+    if (note === null) throw new Error("its files are missing");
     if (note.sizeMb !== null && !(await mountDisk(this.#machine, places)))
-      throw new Error("its file system is not there");
+      throw new Error("its file system is missing");
     const problem = problemOf(places, note, readMounts());
     if (problem !== null) throw new Error(problem.message);
   }
@@ -106,7 +106,10 @@ export class OciDrives implements Drives {
     return { files: jail, close: () => jail.close() };
   }
 
-  /** Its file goes first, so that nobody mounts it again; then all else, and then everything is looked at again. */
+  /**
+   * Removes note and disk image first, so that the drive can't be mounted again; then the rest. Verifies that nothing
+   * is left.
+   */
   async destroy(id: DriveId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
     const { layout, porter } = this.#machine;
@@ -116,7 +119,7 @@ export class OciDrives implements Drives {
     await unmountAll(this.#machine, places, signal);
     await porter.removeTree(places.dir);
     const left = leftoversOf(places, readMounts());
-    if (left.length > 0) throw new Error(`still there after removal: ${left.join(", ")}`);
+    if (left.length > 0) throw new Error(`left after the removal: ${left.join(", ")}`);
   }
 
   async list(_signal: AbortSignal): Promise<DriveId[]> {
@@ -124,21 +127,28 @@ export class OciDrives implements Drives {
   }
 }
 
-/** Where its files are: in its own file system where it has one. */
+/** The directory that contains a drive's files. It is in the drive's own file system if the drive has one. */
 export const dataIn = ({ dir, disk }: DrivePlaces): string => join(existsSync(disk) ? disk : dir, "data");
 
-function readNote({ note }: DrivePlaces): DriveNote | null {
+/** Writes the note of a drive whose directory is complete. */
+export const writeNote = ({ note }: DrivePlaces, sizeMb: number | null, ino: bigint): void =>
+  writeRecord(note, { sizeMb, ino: String(ino) } satisfies DriveNote);
+
+export function readNote({ note }: Pick<DrivePlaces, "note">): DriveNote | null {
   const record = readRecord(note) as Partial<DriveNote> | null | "unreadable";
   if (record === null) return null;
   if (record === "unreadable" || typeof record.ino !== "string") throw new Error("its note can't be read");
   return { sizeMb: record.sizeMb ?? null, ino: record.ino };
 }
 
-/** What keeps a drive from being the one that was made; null where nothing does. */
+/**
+ * Returns the reason why a drive can't be used: it is missing or replaced, or its file system is unmounted or failed.
+ * Returns null if the drive can be used.
+ */
 export function driveProblem(layout: Layout, id: DriveId, mounts: readonly Mount[]): Cause | null {
   const places = layout.drive(id);
   const note = readNote(places);
-  if (note === null) return { code: "drive_gone", message: "the drive's files are not there" };
+  if (note === null) return { code: "drive_gone", message: "the drive's files are missing" };
   return problemOf(places, note, mounts);
 }
 
@@ -147,20 +157,25 @@ function problemOf(places: DrivePlaces, note: DriveNote, mounts: readonly Mount[
     const state = diskMountOf(mounts, places);
     if (state === "missing")
       return { code: "drive_unmounted", message: "the drive's own file system is not mounted on the host" };
+    if (!existsSync(places.diskImage)) {
+      const message =
+        "the image file of the drive's own file system was removed or moved on the host; its files are lost once it is unmounted";
+      return { code: "drive_gone", message };
+    }
     if (state === "failed")
-      return { code: "drive_failed", message: "the drive's own file system can't be written to any more" };
+      return { code: "drive_failed", message: "the drive's own file system can no longer be written to" };
   }
   try {
     const { ino } = lstatSync(dataIn(places), { bigint: true });
     if (String(ino) === note.ino) return null;
-    return { code: "drive_replaced", message: "another directory is in the place of the drive's" };
+    return { code: "drive_replaced", message: "the drive's directory was replaced by another one" };
   } catch (error) {
-    if (isGone(error)) return { code: "drive_gone", message: "the drive's directory is not there" };
+    if (isGone(error)) return { code: "drive_gone", message: "the drive's directory is missing" };
     throw error;
   }
 }
 
-/** What is there of a drive, in words for people. */
+/** Everything on the host that belongs to a drive, described in words for error messages. */
 const leftoversOf = ({ dir, marker }: DrivePlaces, mounts: readonly Mount[]): string[] => [
   ...mountsOf(mounts, [dir], marker).map(() => "mount"),
   ...loopsIn(dir).map(() => "loop device"),

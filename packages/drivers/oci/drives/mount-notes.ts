@@ -2,22 +2,18 @@ import { closeSync, existsSync, fsyncSync, openSync, renameSync, writeSync } fro
 import { DEFAULT_USER, type SandboxId } from "@holdfast/contract";
 import type { Identity, MountPoint } from "@holdfast/engine";
 import type { MountPointBefore } from "@holdfast/keeper";
-import type { Layout } from "./layout.ts";
-import { readRecord } from "./record.ts";
-
-/** A directory inside that a drive is mounted over. Closed to every writer meanwhile; this is what it was. */
-export interface ClosedDirectory {
-  path: string;
-  before: MountPointBefore;
-}
+import type { Layout } from "../machine/layout.ts";
+import { readRecord } from "../machine/sandbox-notes.ts";
 
 /**
- * The driver's own note of a mount, made before it is: what is in the mount table inside and in no note was not ordered,
- * and what is in a note is what a checkpoint may leave out.
+ * The driver's record of a drive's mount, written before the mount is made. A mount in the sandbox's mount table that
+ * has no note was not requested. A checkpoint does not
+ * contain the files of a drive: the restore mounts each drive that has a note again.
  */
 export interface MountNote extends MountPoint {
-  /** The directory that is mounted; null until it was seen to be. */
+  /** Identity of the mounted directory; null until the mount has succeeded. */
   mounted: Identity | null;
+  /** Original owner and mode of the directory under the mount. */
   before: MountPointBefore;
 }
 
@@ -25,25 +21,29 @@ interface Notes {
   mounts: readonly MountNote[];
 }
 
-/** Of a directory that was made to be mounted over: it becomes the user's, like all else that is made for it. */
-export const madeByUs = (idBase: number): MountPointBefore => ({
+/** Owner and mode for a mount point that did not exist before the mount: it belongs to the sandbox's default user. */
+export const userOwned = (idBase: number): MountPointBefore => ({
   uid: idBase + DEFAULT_USER.uid,
   gid: idBase + DEFAULT_USER.gid,
   mode: 0o755,
 });
 
-/** One that can't be read is none: whoever is to have the mounts makes them again, which finds those that are there. */
+/**
+ * Reads the notes. An unreadable file counts as empty: the engine then requests all mounts again, which does not affect
+ * those that exist.
+ */
 export function readMountNotes(layout: Layout, id: SandboxId): readonly MountNote[] {
   const { mounts: path } = layout.sandbox(id);
-  // Most sandboxes have none, and are looked at every few seconds: an error that is caught costs more than this look.
+  // Most sandboxes have no mounts, and every sandbox is observed every few seconds. So this checks first that the file
+  // exists: `existsSync` is cheaper than a caught ENOENT.
   if (!existsSync(path)) return [];
   const record = readRecord(path);
   const mounts = record === null || record === "unreadable" ? [] : (record as Partial<Notes>).mounts;
   return Array.isArray(mounts) ? mounts : [];
 }
 
-/** On disk before what it speaks of is done: it remembers whose the directory is that is about to be closed. */
-export function writeMountNotes(layout: Layout, id: SandboxId, mounts: readonly MountNote[]): void {
+/** Writes the notes and syncs them to disk: they hold the original owner of a directory that is about to be sealed. */
+function writeMountNotes(layout: Layout, id: SandboxId, mounts: readonly MountNote[]): void {
   const { mounts: path } = layout.sandbox(id);
   const draft = `${path}.new`;
   const file = openSync(draft, "w", 0o600);
@@ -56,8 +56,8 @@ export function writeMountNotes(layout: Layout, id: SandboxId, mounts: readonly 
   renameSync(draft, path);
 }
 
-/** Puts a note in the place of the one for the same path, or takes that away. */
-export function noteMount(layout: Layout, id: SandboxId, path: string, note: MountNote | null): void {
+/** Replaces the note for the path, or removes it if `note` is null. */
+export function updateMountNote(layout: Layout, id: SandboxId, path: string, note: MountNote | null): void {
   const others = readMountNotes(layout, id).filter((each) => each.path !== path);
   writeMountNotes(layout, id, note === null ? others : [...others, note]);
 }

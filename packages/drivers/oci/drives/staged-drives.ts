@@ -2,19 +2,21 @@ import { chmodSync, chownSync, mkdirSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import type { MountPoint } from "@holdfast/engine";
-import { namesIn } from "./checkpoints.ts";
+import { namesIn } from "../files/checkpoint-files.ts";
+import { PASSABLE_BY_GROUP } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import type { Manifest } from "../machine/manifest.ts";
+import { readMounts } from "../proc/mount-table.ts";
 import { mountDrive, requireInit } from "./drive-mounts.ts";
 import { dataIn, driveProblem } from "./drives.ts";
-import { PASSABLE_BY_GROUP } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import type { Manifest } from "./manifest.ts";
-import { madeByUs, noteMount } from "./mount-notes.ts";
-import { readMounts } from "./mounts.ts";
+import { updateMountNote, userOwned } from "./mount-notes.ts";
 
 /**
- * CRIU mounts what it is given by its path, and follows links on the way; so it is given a path that only root has, at which
- * the directory of the drive was mounted by its descriptor. One that is not there is a directory that nobody inside can
- * write to. CRIU can't take rights away that a mount had, nor give it any: `mountDrive` sees to those that have changed.
+ * Mounts the drives of a checkpoint at host paths that only root can access, and returns these paths by mount point.
+ * CRIU opens mount sources by path and follows symbolic links, so it must not get a path in the drive, where sandboxes
+ * can plant links. For a missing drive, an empty directory that no process inside can write to is staged instead. CRIU
+ * can't change whether a mount is read-only; if that differs from the checkpoint, `mountDrive` mounts the drive again
+ * afterwards.
  */
 export async function stageDrives(
   machine: Machine,
@@ -36,7 +38,9 @@ export async function stageDrives(
   return paths;
 }
 
-/** CRIU mounts with the rights of the sandbox's root. */
+/**
+ * Creates a directory that the sandbox's root can traverse: CRIU mounts drives with the rights of the sandbox's root.
+ */
 function makePassable({ idBase }: Machine, directory: string): void {
   mkdirSync(directory, { recursive: true });
   chownSync(directory, 0, idBase);
@@ -53,14 +57,18 @@ async function stageOne(machine: Machine, target: string, wanted: MountPoint | n
     const { driveId, subpath } = wanted;
     machine.log.warn(
       { driveId, subpath, why: made.refused },
-      "a part of a drive is not there to wake up with",
+      "the directory of a drive is missing at the restore: an empty directory is mounted instead",
     );
   }
   const made = await stage(layout.nothing, "/");
-  if ("refused" in made) throw new Error(`nothing could be put in the place of a drive: ${made.message}`);
+  if ("refused" in made)
+    throw new Error(`no placeholder could be mounted for a missing drive: ${made.message}`);
 }
 
-/** Whatever a restore has left there, also one that its server did not see the end of: it would hold the drives. */
+/**
+ * Unmounts all staged drives, including those left by a restore whose server died: a staged mount keeps the drive in
+ * use.
+ */
 export async function unstageDrives(
   { layout, porter }: Pick<Machine, "layout" | "porter">,
   id: SandboxId,
@@ -72,8 +80,11 @@ export async function unstageDrives(
   }
 }
 
-/** A fork has the files of another sandbox, and not its drives: what those lay over is given back, but for what it has itself. */
-export async function reopen(
+/**
+ * Unseals the mount points that a fork inherits from its source sandbox: the fork has the files of the source, but not
+ * its drives. A mount point at which the fork gets a drive of its own stays sealed, and gets a mount note.
+ */
+export async function unsealMountPoints(
   machine: Machine,
   id: SandboxId,
   { closed = [] }: Manifest,
@@ -84,12 +95,15 @@ export async function reopen(
   for (const { path, before } of closed) {
     const own = wanted.find((each) => each.path === path);
     if (own === undefined) await porter.unseal({ root, path, before });
-    else noteMount(layout, id, path, { ...pointOf(own), mounted: null, before });
+    else updateMountNote(layout, id, path, { ...pointOf(own), mounted: null, before });
   }
 }
 
-/** What came back with another's memory becomes what this sandbox is to have, before anything of it runs. */
-export async function takeOverMounts(
+/**
+ * Replaces the mounts of a fork. Its memory was restored with the mounts of the source sandbox; the fork's own mounts
+ * take their place. The fork is frozen meanwhile.
+ */
+export async function replaceMounts(
   machine: Machine,
   sandboxId: SandboxId,
   { mounts, closed = [] }: Manifest,
@@ -100,7 +114,7 @@ export async function takeOverMounts(
   for (const own of wanted) await mountDrive(machine, { ...pointOf(own), sandboxId, make: true }, signal);
   for (const { at, source } of mounts) {
     if (source.kind !== "drive" || wanted.some(({ path }) => path === at)) continue;
-    const before = closed.find(({ path }) => path === at)?.before ?? madeByUs(machine.idBase);
+    const before = closed.find(({ path }) => path === at)?.before ?? userOwned(machine.idBase);
     await machine.porter.unmountFrom({ ...init, target: at, before });
   }
 }

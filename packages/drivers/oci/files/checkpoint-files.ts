@@ -2,25 +2,27 @@ import { existsSync, readdirSync, renameSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { CheckpointId, SandboxId } from "@holdfast/contract";
 import { type CheckpointOrder, CheckpointUnusable } from "@holdfast/engine";
-import { isGone } from "./errno.ts";
-import type { Layout } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { type Manifest, readManifest } from "./manifest.ts";
+import type { Layout } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { type Manifest, readManifest } from "../machine/manifest.ts";
+import { readRecord } from "../machine/sandbox-notes.ts";
+import { isGone } from "../proc/errno.ts";
 import { changedOf } from "./mapped-files.ts";
-import { readRecord } from "./record.ts";
 
 export interface CheckpointPlaces {
-  /** Where it lies with others of its kind. */
+  /** Directory that contains all checkpoints of the same kind. */
   among: string;
+  /** Path that the checkpoint has once it is complete. */
   whole: string;
+  /** Path of the checkpoint while it is incomplete. */
   part: string;
 }
 
-/** Of the memory that a sandbox sleeps with. */
+/** The paths that a standby checkpoint has while it is written and when it is complete. */
 export const checkpointPlaces = (layout: Layout, id: SandboxId, checkpoint: CheckpointId): CheckpointPlaces =>
   placesIn(layout.sandbox(id).checkpoints, checkpoint);
 
-/** Of what was kept by order. */
+/** Paths of a named checkpoint. */
 export const savedPlaces = (layout: Layout, id: SandboxId, checkpoint: CheckpointId): CheckpointPlaces =>
   placesIn(layout.sandbox(id).saved, checkpoint);
 
@@ -29,9 +31,9 @@ function placesIn(among: string, checkpoint: CheckpointId): CheckpointPlaces {
   return { among, whole, part: `${whole}${PART}` };
 }
 
-/** In a checkpoint, whole or not: CRIU's images and nothing else. */
+/** Directory of CRIU's images in a checkpoint, complete or not. It contains no other files. */
 export const imagesIn = (checkpoint: string): string => join(checkpoint, "images");
-/** In one that was kept by order: what the sandbox had written, and its journals. */
+/** Directory in a named checkpoint that contains the files that the sandbox had written, and the sandbox's journals. */
 export const filesIn = (checkpoint: string): string => join(checkpoint, "files");
 
 export function namesIn(directory: string): string[] {
@@ -45,7 +47,7 @@ export function namesIn(directory: string): string[] {
 
 const PART = ".part";
 
-/** Removes those checkpoints of a directory, whole or not, whose names are said. None of them can be used from its beginning on. */
+/** Removes unwanted checkpoints, complete or not. Every one of them is made unusable before any file is removed. */
 export async function discard(
   { porter }: Pick<Machine, "porter">,
   among: string,
@@ -55,8 +57,9 @@ export async function discard(
 }
 
 /**
- * Takes their names away from checkpoints that are about to be removed, file by file: whoever copies one meanwhile finds
- * that out at the end, and one whose removal is broken off is none any more. Gives where they are then.
+ * Renames checkpoints to names of incomplete ones, before their files are removed one by one. A concurrent copy of a
+ * checkpoint then notices the removal when it ends, and an aborted removal leaves no usable checkpoint. Returns the new
+ * paths.
  */
 export function unmake(among: string, isUnwanted: (name: string) => boolean): string[] {
   return namesIn(among)
@@ -70,7 +73,10 @@ export function unmake(among: string, isUnwanted: (name: string) => boolean): st
 
 const manifestIn = (whole: string): string => join(whole, "manifest.json");
 
-/** Uses a checkpoint that anybody may remove meanwhile: what comes of that counts only if nobody did. */
+/**
+ * Calls `use`, which reads a checkpoint that may be removed at the same time. Throws `checkpoint_missing` at the end if
+ * the checkpoint was removed.
+ */
 export async function whileThere<Result>(whole: string, use: () => Promise<Result>): Promise<Result> {
   const [used] = await Promise.allSettled([use()]);
   if (!existsSync(manifestIn(whole)))
@@ -82,7 +88,9 @@ export async function whileThere<Result>(whole: string, use: () => Promise<Resul
 const damaged = (why: string) => new CheckpointUnusable("checkpoint_damaged", `The checkpoint ${why}.`);
 const foreign = (why: string) => new CheckpointUnusable("checkpoint_foreign", `The checkpoint ${why}.`);
 
-/** Its manifest, where that can be read, is of what was asked for, and every image is there in its full size. */
+/**
+ * Checks that the manifest is the requested one and that all images exist with the right sizes. Returns the manifest.
+ */
 export function verifyWhole(
   { installation }: Pick<Layout, "installation">,
   whole: string,
@@ -90,7 +98,7 @@ export function verifyWhole(
 ): Manifest {
   const record = readRecord(manifestIn(whole));
   if (record === null && !existsSync(whole)) {
-    throw new CheckpointUnusable("checkpoint_missing", "The checkpoint is not there.");
+    throw new CheckpointUnusable("checkpoint_missing", "The checkpoint does not exist.");
   }
   const manifest = record === null ? null : readManifest(record);
   if (manifest === null) throw damaged("has no manifest that can be read");
@@ -101,15 +109,14 @@ export function verifyWhole(
   for (const { name, size } of manifest.images) {
     const found = statSync(join(images, name), { throwIfNoEntry: false });
     if (found === undefined) throw damaged("lacks some of its images");
-    if (!found.isFile() || found.size !== size)
-      throw damaged("has an image of another size than it was written with");
+    if (!found.isFile() || found.size !== size) throw damaged("has an image whose size has changed");
   }
   if (namesIn(images).length !== manifest.images.length)
-    throw damaged("has images that were not written with it");
+    throw damaged("has images that are not in its manifest");
   return manifest;
 }
 
-/** Every byte of the images is what was written. */
+/** Checks the content of all images against the sums in the manifest. */
 export async function verifySums(
   { porter }: Pick<Machine, "porter">,
   whole: string,
@@ -123,21 +130,24 @@ export async function verifySums(
   if (!isSame) throw damaged("has an image whose content has changed");
 }
 
-/** What the memory goes with is still what it was. */
+/**
+ * Checks that everything that the saved memory depends on is unchanged: architecture, keeper, bundle, host directories
+ * and files.
+ */
 export function verifyDependencies(machine: Machine, manifest: Manifest, config: string | null): void {
-  if (manifest.arch !== process.arch) throw foreign("was made on a machine of another kind");
+  if (manifest.arch !== process.arch) throw foreign("was taken on a machine of another architecture");
   if (!existsSync(join(machine.layout.keepers, manifest.keeperVersion, "keeper"))) {
-    throw foreign("goes with a version of the keeper that is no longer there");
+    throw foreign("needs a version of the keeper that is no longer installed");
   }
-  if (config !== manifest.config) throw foreign("goes with another launch of the sandbox");
+  if (config !== manifest.config) throw foreign("belongs to another launch of the sandbox");
   const missing = manifest.mounts.some(({ source }) => source.kind === "host" && !existsSync(source.path));
-  if (missing) throw foreign("goes with directories of the host that are no longer there");
+  if (missing) throw foreign("needs directories of the host that no longer exist");
   const changed = changedOf(manifest.mapped);
   if (changed.length > 0) {
     machine.log.warn(
       { sandboxId: manifest.sandboxId, changed: changed.slice(0, 10) },
-      "programs have changed",
+      "programs of the host have changed since the checkpoint",
     );
-    throw foreign("goes with programs of the host that have changed since");
+    throw foreign("needs programs of the host that have changed since");
   }
 }

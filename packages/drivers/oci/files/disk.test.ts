@@ -6,10 +6,10 @@ import { DEFAULT_RESOURCES, type ExecId, newSandboxId, type SandboxId } from "@h
 import type { Instance, Link, Observation } from "@holdfast/engine";
 import { keeperBinaries } from "@holdfast/keeper";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { loopsIn } from "./loops.ts";
-import { readExecutable, readLiving } from "./processes.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { loopsIn } from "../proc/loop-devices.ts";
+import { readExecutable, readLiving } from "../proc/proc-files.ts";
+import { type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -42,21 +42,21 @@ async function linked(instance: Instance): Promise<Link> {
   return link;
 }
 
-/** Runs a command to its end and gives its exec's id. */
+/** Runs a command to its end and returns the id of its exec. */
 async function ran(link: Link, command: string): Promise<ExecId> {
   const before = new Set((await link.listExecs(soon())).map((exec) => exec.id));
   await run(link, command, "root");
   const exec = (await link.listExecs(soon())).find((each) => !before.has(each.id));
-  if (exec === undefined) throw new Error("the exec is not known");
+  if (exec === undefined) throw new Error("the keeper does not list the exec");
   return exec.id;
 }
 
 const output = async (execId: ExecId): Promise<string> => {
-  const slice = await machine.journals.read(id, execId, { cursor: 0, maxBytes: 1_000_000 }, soon());
+  const slice = await machine.driver.journals.read(id, execId, { cursor: 0, maxBytes: 1_000_000 }, soon());
   return Buffer.concat(slice?.records.map(({ data }) => data) ?? []).toString();
 };
 
-test("all that a sandbox writes is on its disk, which runs no foreign privileges and holds no devices", async () => {
+test("everything a sandbox writes is on its disk, which is mounted nosuid and nodev", async () => {
   const link = await linked(await launch(64));
   await run(link, "echo mine > /root/a", "root");
   expect(readFileSync(place("disk", "upper", "root", "a"), "utf8")).toBe("mine\n");
@@ -69,7 +69,7 @@ test("all that a sandbox writes is on its disk, which runs no foreign privileges
   );
 });
 
-test("a disk takes of the host's what is in it, and gives back what is removed", async () => {
+test("a disk occupies only the space of its files on the host, and returns freed space", async () => {
   const link = await linked(await launch(10_000));
   const taken = () => statSync(place("disk.img")).blocks * 512;
   expect(taken()).toBeLessThan(8_000_000);
@@ -88,14 +88,14 @@ test("a small sandbox fills a disk that is larger than its memory", async () => 
   expect(await observe()).toMatchObject({ seen: "present", problems: [] });
 });
 
-test("a disk that was unmounted behind our back is reported, and is removed all the same", async () => {
+test("a disk that was unmounted from outside is reported, and can be removed", async () => {
   await launch(64);
   execFileSync("umount", ["-l", place("disk")]);
   expect(await observe()).toMatchObject({ seen: "present", problems: [{ code: "disk_unmounted" }] });
   expect(await things()).toContainEqual(expect.stringMatching(/^loop device/));
 });
 
-test("a disk that can't be written to any more is reported, and is well again after a restart", async () => {
+test("a disk that the kernel no longer writes to is reported, and works again after a restart", async () => {
   const link = await linked(await launch(64));
   await run(link, "echo mine > /root/a", "root");
   execFileSync("sync", ["-f", place("disk")]);
@@ -111,7 +111,7 @@ test("a disk that can't be written to any more is reported, and is well again af
   });
 });
 
-test("a disk in use is mounted again as the one it is, not as a second one", async () => {
+test("a disk in use is mounted again through the same loop device", async () => {
   const link = await linked(await launch(64));
   const exec = await ran(link, "echo said");
   execFileSync("umount", ["-l", place("disk")]);
@@ -122,7 +122,7 @@ test("a disk in use is mounted again as the one it is, not as a second one", asy
   expect(await observe()).toMatchObject({ problems: [] });
 });
 
-test("a disk that something else holds is found, and waited for", async () => {
+test("a disk that another process uses is reported, and destroy waits for it", async () => {
   await launch(64);
   const holder = spawn("sleep", ["1000"], { cwd: place("disk"), stdio: "ignore" });
   const ended = new Promise((resolve) => holder.once("exit", resolve));
@@ -142,28 +142,30 @@ test("a disk that something else holds is found, and waited for", async () => {
   expect(existsSync(place())).toBe(false);
 });
 
-test("journals on a disk are read after the host was restarted, and kept when it goes", async () => {
+test("journals on a disk are readable after a reboot, and kept when the sandbox is destroyed", async () => {
   const link = await linked(await launch(64));
   const execs = [await ran(link, "echo first"), await ran(link, "echo second; exit 3")];
   await machine.reboot();
   expect(existsSync(place("control", "journals"))).toBe(false);
-  expect(await machine.journals.end(id, execs[1] as ExecId, soon())).toMatchObject({ exec: { exitCode: 3 } });
+  expect(await machine.driver.journals.end(id, execs[1] as ExecId, soon())).toMatchObject({
+    exec: { exitCode: 3 },
+  });
   await machine.reboot();
-  for (let i = 0; i < 2; i++) await machine.journals.keep(id, soon());
+  for (let i = 0; i < 2; i++) await machine.driver.journals.keep(id, soon());
   await machine.driver.destroy(id, soon());
-  expect(await machine.journals.kept(soon())).toEqual([id]);
+  expect(await machine.driver.journals.kept(soon())).toEqual([id]);
   expect(await Promise.all(execs.map(output))).toEqual(["first\n", "second\n"]);
-  await machine.journals.remove(id, execs, soon());
-  expect(await machine.journals.kept(soon())).toEqual([]);
+  await machine.driver.journals.remove(id, execs, soon());
+  expect(await machine.driver.journals.kept(soon())).toEqual([]);
 });
 
-test("journals of a sandbox whose disk is lost are not there, and nothing waits for them", async () => {
+test("journals of a sandbox whose disk is lost are reported as missing, without waiting", async () => {
   const exec = await ran(await linked(await launch(64)), "echo said");
   await machine.reboot();
   rmSync(place("disk.img"));
-  expect(await machine.journals.end(id, exec, soon())).toBeNull();
-  await machine.journals.keep(id, soon());
-  expect(await machine.journals.kept(soon())).toEqual([]);
+  expect(await machine.driver.journals.end(id, exec, soon())).toBeNull();
+  await machine.driver.journals.keep(id, soon());
+  expect(await machine.driver.journals.kept(soon())).toEqual([]);
   const order = orderFor(id, { ...withDisk(64), generation: 2, restart: true });
   await expect(machine.driver.launch(order, soon())).rejects.toMatchObject({
     cause: { code: "launch_files" },
@@ -172,17 +174,17 @@ test("journals of a sandbox whose disk is lost are not there, and nothing waits 
 });
 
 const FAULTS = [
-  ["there is nothing that makes file systems", "exit 0", /not installed/, "launch_failed"],
-  ["none can be made", "echo broken >&2; exit 1", /could not be made$/, "launch_failed"],
-  ["what was made is none", "exit 0", /could not be made$/, "launch_failed"],
+  ["mkfs is not installed", "exit 0", /not installed/, "launch_failed"],
+  ["mkfs fails", "echo broken >&2; exit 1", /could not be created$/, "launch_failed"],
+  ["mkfs creates no file system", "exit 0", /could not be created$/, "launch_failed"],
   ["the host's disk is full", "echo No space left on device >&2; exit 1", /disk is full/, "disk_full"],
 ] as const;
 
-test.for(FAULTS)("a disk is refused with a reason where %s", async ([fault, script, message, code]) => {
+test.for(FAULTS)("a disk is refused with a reason if %s", async ([fault, script, message, code]) => {
   const dir = mkdtempSync(join(tmpdir(), "holdfast-mkfs-"));
   onTestFinished(() => rmSync(dir, { recursive: true }));
   const mkfs = join(dir, "mkfs");
-  if (!fault.startsWith("there is nothing")) writeFileSync(mkfs, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+  if (fault !== "mkfs is not installed") writeFileSync(mkfs, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
   const { driver } = await machine.again({ mkfs });
   const error = await launch(64, driver).catch((thrown: unknown) => thrown);
   expect(error).toMatchObject({
@@ -194,7 +196,7 @@ test.for(FAULTS)("a disk is refused with a reason where %s", async ([fault, scri
   expect(await things()).toEqual([]);
 });
 
-test("the making of a file system that hangs ends with its launch", async () => {
+test("a hanging mkfs is ended together with its launch", async () => {
   const dir = mkdtempSync(join(tmpdir(), "holdfast-mkfs-"));
   onTestFinished(() => rmSync(dir, { recursive: true }));
   const mkfs = join(dir, "mkfs");
@@ -209,7 +211,7 @@ test("the making of a file system that hangs ends with its launch", async () => 
   expect(await things()).toEqual([]);
 });
 
-test("a mount that hangs ends with the server that asked for it", async () => {
+test("a hanging mount is ended together with the server that requested it", async () => {
   const dir = mkdtempSync(join(tmpdir(), "holdfast-porter-"));
   onTestFinished(() => rmSync(dir, { recursive: true }));
   const image = join(dir, "image");
@@ -229,7 +231,7 @@ test("a mount that hangs ends with the server that asked for it", async () => {
   await expect.poll(() => readLiving(pid), { timeout: 15_000 }).toBeNull();
 });
 
-test("launches with disks broken off at any moment leave nothing", async () => {
+test("launches with disks leave nothing behind, whenever they are aborted", async () => {
   for (let ms = 0; ms < 60; ms += 4) {
     const abort = new AbortController();
     const timer = setTimeout(() => abort.abort(new Error("no longer wanted")), ms);

@@ -10,55 +10,63 @@ import {
 import { stat } from "node:fs/promises";
 import type { DriveId, SandboxId } from "@holdfast/contract";
 import type { Porter } from "@holdfast/keeper";
-import { isGone } from "./errno.ts";
-import { LaunchRefusal } from "./launch-step.ts";
-import { type DrivePlaces, PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { HELPER_MARK, helperMark } from "./marked.ts";
-import { findBinary } from "./runtime.ts";
+import { type DrivePlaces, PASSABLE_BY_GROUP, type SandboxPlaces } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { findBinary } from "../machine/runtime.ts";
+import { LaunchRefusal } from "../machine/step-errors.ts";
+import { isGone } from "../proc/errno.ts";
+import { HELPER_MARK, helperMark } from "../proc/marked-processes.ts";
 
 const MB = 1_048_576;
 const MKFS_MS = 30_000;
 const COMPLAINT_BYTES = 2_000;
 
-/** Named one by one: what a distribution adds by default may be more than the running kernel knows. */
+/**
+ * Features of ext4, listed explicitly: a distribution's defaults may include features that the kernel does not support.
+ */
 const FEATURES =
   "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 
-/** The file system's own journal: as it is used up round and round, all of it ends up on the host's disk. */
+/**
+ * Size of the ext4 journal. It is kept small: ext4 writes it cyclically, so all of it soon occupies the host's disk.
+ */
 const journalMb = (diskMb: number): number => Math.min(32, Math.max(4, Math.floor(diskMb / 64)));
 /**
- * What only the keeper may use, as the mapped root: commands write through the overlay, with other rights. On a disk that
- * they filled it can then still journal the command that empties it.
+ * Space reserved for the mapped root user, as which the keeper writes. Commands write through the overlay, with other
+ * credentials, and can't use it. So on a disk that commands have filled, the keeper can still journal a command that
+ * frees space.
  */
 const reservedMb = (diskMb: number): number => Math.min(64, Math.max(1, diskMb / 64));
 
 export const MKFS = "mke2fs";
 const LOOP_CONTROL = "/dev/loop-control";
 
-/** Whose the disk is, and where its file and its mount are. */
+/** The parts of a machine that are needed to create disks. */
+export type DiskMaker = Pick<Machine, "installation" | "porter" | "idBase" | "mkfs">;
+
+/** Paths of a sandbox's or drive's own disk: the owner's directory, the image file and the mount point. */
 type DiskPlaces = Pick<SandboxPlaces | DrivePlaces, "dir" | "diskImage" | "disk">;
 
-/** What this host lacks for sandboxes to have disks of their own; null where nothing. */
+/** Describes what the host lacks to create disks for sandboxes and drives; null if it lacks nothing. */
 export function missingForDisks(mkfs = MKFS): string | null {
   if (findBinary(mkfs) === null) return `${MKFS} is not installed`;
   return existsSync(LOOP_CONTROL) ? null : "there are no loop devices";
 }
 
 /**
- * Makes a file system of its own for a drive, or for all that a sandbox writes, in a sparse file, and mounts it in the host's mount
- * namespace. Nothing in it is left to be initialised later: a sparse file is zeros already.
+ * Creates a file system in a sparse file, for a drive or for everything that a sandbox writes, and mounts it in the
+ * host's mount namespace. The kernel has nothing to initialise in it later, because a sparse file reads as zeros
+ * already.
  */
 export async function makeDisk(
-  machine: Machine,
+  machine: DiskMaker,
   id: SandboxId | DriveId,
   places: DiskPlaces,
   diskMb: number,
   signal: AbortSignal,
 ): Promise<void> {
   const missing = missingForDisks(machine.mkfs);
-  if (missing !== null)
-    throw new LaunchRefusal(`a disk of its own can't be had on this host, because ${missing}`);
+  if (missing !== null) throw new LaunchRefusal(`this host can't create a separate disk: ${missing}`);
   const draft = `${places.diskImage}.new`;
   writeFileSync(draft, "", { flag: "wx", mode: 0o600 });
   truncateSync(draft, diskMb * MB);
@@ -71,7 +79,7 @@ export async function makeDisk(
 }
 
 async function makeFileSystem(
-  machine: Machine,
+  machine: DiskMaker,
   { id, diskMb, image }: { id: SandboxId | DriveId; diskMb: number; image: string },
   signal: AbortSignal,
 ): Promise<void> {
@@ -87,7 +95,10 @@ async function makeFileSystem(
   if (status !== 0) throw new Error(`${MKFS} ended with ${status}: ${stderr.trim()}`);
 }
 
-/** False where there is no image. What is removed inside goes back to the host's disk at once. */
+/**
+ * Mounts a disk so that space freed in it returns to the host's disk at once. Returns false if the disk's image file is
+ * missing.
+ */
 export async function mountDisk(
   machine: { porter: Pick<Porter, "mountDisk">; idBase: number },
   { diskImage: image, disk: target }: Pick<DiskPlaces, "diskImage" | "disk">,
@@ -96,7 +107,7 @@ export async function mountDisk(
   return (await machine.porter.mountDisk({ image, target, options })) === "mounted";
 }
 
-/** Whether the sandbox has a disk of its own, and whether that is mounted; by what is there, without a mount table. */
+/** Whether the sandbox has its own disk, and whether that is mounted. Compares device numbers; needs no mount table. */
 export async function diskState({ dir, disk }: SandboxPlaces): Promise<"none" | "mounted" | "unmounted"> {
   try {
     const [above, root] = await Promise.all([stat(dir), stat(disk)]);

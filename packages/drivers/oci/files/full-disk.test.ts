@@ -1,4 +1,4 @@
-/** A host whose disk is full: the state directory is on a small file system of its own. */
+/** Tests on a full disk: the state directory is on a small tmpfs of its own. */
 import { execFileSync, spawnSync } from "node:child_process";
 import { mkdtempSync, rmdirSync, rmSync, statfsSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -6,10 +6,10 @@ import { join } from "node:path";
 import { DEFAULT_RESOURCES, newInstallationId, newSandboxId, type SandboxId } from "@holdfast/contract";
 import { type Link, systemClock } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { createOciDriver, type OciMachine } from "./create.ts";
-import { haltSandboxes } from "./halt.ts";
-import { silent } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { createOciDriver, type OciMachine } from "../open-driver.ts";
+import { freezeAll } from "../stop/freeze-all.ts";
+import { silent } from "../testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 const SIZE_MB = 64;
@@ -34,7 +34,7 @@ afterEach(async () => {
 });
 afterAll(async () => {
   await machine?.driver.close();
-  // What starts the helpers runs from there, and ends a moment after it was let go.
+  // The porter that starts helpers runs from the state directory, and ends a moment after the driver was closed.
   for (const end = Date.now() + 10_000; ; await new Promise((resolve) => setTimeout(resolve, 20))) {
     const { status, stderr } = spawnSync("umount", [stateDir], { encoding: "utf8" });
     if (status === 0) break;
@@ -59,7 +59,7 @@ const launch = (id: SandboxId, diskMb?: number) => {
 };
 
 test.for([undefined, 32])(
-  "a launch on a full disk says so and can be removed (diskMb %s)",
+  "a launch on a full disk fails with disk_full and can be removed (diskMb %s)",
   async (diskMb) => {
     fill();
     const id = newId();
@@ -73,21 +73,24 @@ test.for([undefined, 32])(
   },
 );
 
-test.for([undefined, 32])("what runs is stopped and removed on a full disk (diskMb %s)", async (diskMb) => {
-  const id = newId();
-  const link = await machine.driver.connect(await launch(id, diskMb), soon());
-  links.push(link);
-  await run(link, "mkdir -p /root/a/b/c; echo x > /root/a/b/c/d; sleep 1000 >/dev/null 2>&1 &", "root");
-  await machine.driver.freeze(id, soon());
-  fill();
-  expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
-  await machine.journals.keep(id, soon()).catch(() => {});
-  await machine.driver.destroy(id, soon());
-  expect(await machine.driver.list(soon())).toEqual([]);
-  await machine.journals.drop(id, soon());
-});
+test.for([undefined, 32])(
+  "a running sandbox can be stopped and removed on a full disk (diskMb %s)",
+  async (diskMb) => {
+    const id = newId();
+    const link = await machine.driver.connect(await launch(id, diskMb), soon());
+    links.push(link);
+    await run(link, "mkdir -p /root/a/b/c; echo x > /root/a/b/c/d; sleep 1000 >/dev/null 2>&1 &", "root");
+    await machine.driver.freeze(id, soon());
+    fill();
+    expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
+    await machine.driver.journals.keep(id, soon()).catch(() => {});
+    await machine.driver.destroy(id, soon());
+    expect(await machine.driver.list(soon())).toEqual([]);
+    await machine.driver.journals.drop(id, soon());
+  },
+);
 
-test("a restart takes no more room than the instance before had", async () => {
+test("a restart needs no additional disk space", async () => {
   const id = newId();
   const link = await machine.driver.connect(await launch(id), soon());
   links.push(link);
@@ -101,13 +104,13 @@ test("a restart takes no more room than the instance before had", async () => {
   expect(await run(next, "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
 });
 
-test("the disk that is measured is the one that sandboxes lie on", async () => {
+test("capacity measures the disk that contains the sandboxes", async () => {
   expect(await machine.driver.capacity(soon())).toMatchObject({ diskTotalBytes: SIZE_MB * 1_048_576 });
   fill();
   expect(await machine.driver.capacity(soon())).toMatchObject({ diskFreeBytes: 0 });
 });
 
-test("a disk that the host has no more room for is reported, and is well again once there is", async () => {
+test("a sandbox's disk that the host has no space for is reported, and works again once there is space", async () => {
   const id = newId();
   const link = await machine.driver.connect(await launch(id, 32), soon());
   links.push(link);
@@ -132,7 +135,7 @@ test("a disk that the host has no more room for is reported, and is well again o
   });
 });
 
-test("all of a state directory's sandboxes are halted, and those go on that were not frozen before", async () => {
+test("all sandboxes of a state directory are frozen, and only those that were running before are thawed", async () => {
   const [one, other] = [newId(), newId()];
   for (const id of [one, other]) await launch(id);
   await machine.driver.freeze(other, soon());
@@ -144,8 +147,8 @@ test("all of a state directory's sandboxes are halted, and those go on that were
     });
   };
   expect(await states()).toEqual(["running", "frozen"]);
-  const goOn = await haltSandboxes(stateDir, systemClock);
+  const resume = await freezeAll(stateDir, systemClock);
   expect(await states()).toEqual(["frozen", "frozen"]);
-  goOn();
+  resume();
   await expect.poll(states, { timeout: 15_000 }).toEqual(["running", "frozen"]);
 });

@@ -1,25 +1,18 @@
 import { readFileSync, statSync } from "node:fs";
-import { errnoOf, isGone } from "./errno.ts";
-
-/** A file of the host that the memory of a sandbox goes with, as it was. */
-export interface MappedFile {
-  path: string;
-  ino: string;
-  size: string;
-  modifiedNs: string;
-}
+import type { MappedFile } from "../machine/manifest.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
 
 const MAX_FILES = 20_000;
 
-/** The paths of files in a process's memory, from /proc/PID/maps. */
+/** Parses /proc/PID/maps. Returns the paths of the files that the process has mapped. */
 export function parseMapped(maps: string): string[] {
   const paths = maps.split("\n").map((line) => /^\S+ \S+ \S+ \S+ \d+ +(\/.*)$/.exec(line)?.[1]);
   return [...new Set(paths.filter((path) => path !== undefined))];
 }
 
 /**
- * Files of these directories of the host that processes have mapped. Their memory is only half a program: the other half
- * is in these files, and comes from the host's when it is restored.
+ * Lists the files in these host directories that the processes have mapped. A dump does not contain the pages of these
+ * files: a restore maps the files again, so they must not change before it.
  */
 export function readMapped(pids: readonly number[], dirs: readonly string[]): MappedFile[] {
   const paths = new Set(pids.flatMap((pid) => parseMapped(readMaps(pid))));
@@ -30,7 +23,7 @@ export function readMapped(pids: readonly number[], dirs: readonly string[]): Ma
     .filter((file) => file !== null);
 }
 
-/** Those that are not what they were. */
+/** Returns the paths of files that have changed or no longer exist. */
 export const changedOf = (files: readonly MappedFile[]): string[] =>
   files
     .filter((file) => JSON.stringify(describe(file.path)) !== JSON.stringify(file))

@@ -1,14 +1,16 @@
 import { PorterError } from "@holdfast/keeper";
-import type { ImageOnDisk } from "./images.ts";
-import type { SandboxPlaces } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { isRootMounted, readMounts } from "./mounts.ts";
+import type { SandboxPlaces } from "../machine/layout.ts";
+import type { ImageOnDisk, Machine } from "../machine/machine.ts";
+import { isRootMounted, readMounts } from "../proc/mount-table.ts";
 
-/** How long a root may be held by what is about to let it go, such as the mount namespace of another launch's helper. */
+/** Maximum wait for a root that is briefly in use, for example by the mount namespace of another launch's helper. */
 const ROOT_BUSY_MS = 5_000;
 const ROOT_BUSY_POLL_MS = 10;
 
-/** The root of an earlier instance may still be mounted, and is the same one then; anything else there is in the way. */
+/**
+ * Mounts the sandbox's root. If the root of an earlier instance is still mounted, it is used again, because it is the
+ * same overlay. Any other mount at the path is unmounted first.
+ */
 export async function mountRoot(
   { porter, clock }: Pick<Machine, "porter" | "clock">,
   image: ImageOnDisk,
@@ -26,11 +28,11 @@ export async function mountRoot(
       if (!isBusy(error) || clock.now() > end) throw error;
     }
     await clock.sleep(ROOT_BUSY_POLL_MS, signal);
-    // Whoever reads the files of a sandbox that sleeps may have mounted it meanwhile.
+    // A concurrent call that reads the files of a sandbox in standby may have mounted the root meanwhile.
     if (isRootMounted(readMounts(), places)) return;
   }
 }
 
-/** What mounting says of an upper layer that some mount namespace still has in use. */
+/** Whether a mount failed because some mount namespace still uses the overlay's upper layer. */
 const isBusy = (error: unknown): boolean =>
   error instanceof PorterError && error.message.includes("Device or resource busy");

@@ -2,6 +2,7 @@ import {
   chmodSync,
   chownSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   rmSync,
   statSync,
@@ -11,22 +12,29 @@ import {
 import { dirname, join } from "node:path";
 import type { SandboxId } from "@holdfast/contract";
 import type { LaunchOrder } from "@holdfast/engine";
-import { filesIn, whileThere } from "./checkpoints.ts";
-import { makeDisk, mountDisk } from "./disk.ts";
-import { errnoOf, isGone } from "./errno.ts";
-import type { Template } from "./fork.ts";
-import type { ImageOnDisk } from "./images.ts";
-import { LaunchRefusal } from "./launch-step.ts";
-import { PASSABLE_BY_GROUP, type SandboxPlaces } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { diskMountOf, readMounts } from "./mounts.ts";
-import { hasProcesses } from "./observe.ts";
-import { readOrder, writeOrder } from "./record.ts";
-import { seenPath } from "./runtime.ts";
-import { copyTree, WRITTEN } from "./save.ts";
+import { hasProcesses } from "../machine/instance-processes.ts";
+import { PASSABLE_BY_GROUP, type SandboxPlaces } from "../machine/layout.ts";
+import type { ImageOnDisk, Machine } from "../machine/machine.ts";
+import type { Manifest } from "../machine/manifest.ts";
+import { seenPath } from "../machine/runtime.ts";
+import { readOrder, writeOrder } from "../machine/sandbox-notes.ts";
+import { LaunchRefusal, StandbyRefusal } from "../machine/step-errors.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
+import { diskMountOf, readMounts } from "../proc/mount-table.ts";
+import { filesIn, whileThere } from "./checkpoint-files.ts";
+import { type DiskMaker, makeDisk, mountDisk } from "./disk.ts";
 import { removeRuntimeState, unmountAll } from "./unmount.ts";
 
-/** Makes the files of a sandbox that has none yet. The order is on disk before anything else: it keeps the image. */
+/** The directories that hold what a sandbox wrote to its root: the upper layer, and the overlay's work directory. */
+export const WRITTEN = ["upper", "work"] as const;
+
+/** The directory that contains upper, work and control: the sandbox's own disk if it has one. */
+export const writtenIn = ({ dir, disk }: SandboxPlaces): string => (existsSync(disk) ? disk : dir);
+
+/**
+ * Creates the files of a new sandbox. The order note is written first, because the note prevents the image from being
+ * removed.
+ */
 export async function makeFiles(
   machine: Machine,
   order: LaunchOrder,
@@ -35,26 +43,26 @@ export async function makeFiles(
   const image = machine.images.resolve(order.image);
   const places = beginFiles(machine, order, image, machine.keeper.version);
   const { idBase } = machine;
-  const make = await makePlace(machine, order, signal);
+  const make = await makePlace(machine, places, order, signal);
   makeOwned(make("work"), 0o700, 0);
   makeOwned(make("upper"), 0o755, idBase);
-  makeOwned(make("control"), 0o700, idBase);
+  makeControl(make("control"), idBase);
   nameHost(places, order.name, idBase);
   makeBundle(machine, order, image);
   return image;
 }
 
-/** Makes the files of a sandbox that begins with what another one had written. */
+/** Creates the files of a fork as a copy of the files in a named checkpoint. */
 export async function copyFiles(
   machine: Machine,
   order: LaunchOrder,
-  { manifest, whole }: Template,
+  { manifest, whole }: { manifest: Manifest; whole: string },
   signal: AbortSignal,
 ): Promise<ImageOnDisk> {
   const image = machine.images.resolve(manifest.image, manifest.imageVersion);
   const files = filesIn(whole);
   beginFiles(machine, order, image, manifest.keeperVersion);
-  const make = await makePlace(machine, order, signal);
+  const make = await makePlace(machine, machine.layout.sandbox(order.sandboxId), order, signal);
   const to = dirname(make("work"));
   make("upper");
   const maxBytes = Number.MAX_SAFE_INTEGER;
@@ -87,21 +95,26 @@ function makeDirectory(dir: string): void {
   try {
     mkdirSync(dir);
   } catch (error) {
-    if (errnoOf(error) === "EEXIST") throw new LaunchRefusal("files of an earlier instance are there");
+    if (errnoOf(error) === "EEXIST") throw new LaunchRefusal("files of an earlier instance already exist");
     throw error;
   }
 }
 
-/** Gives where each of what the sandbox writes is to be made: in its own directory, or on its own disk with a link there. */
-async function makePlace(
-  machine: Machine,
-  order: LaunchOrder,
+/**
+ * Creates the sandbox's own disk, if the sandbox gets one. Returns a function that takes the name of a directory, such
+ * as `upper`, and returns the path at which to create it. Without an own disk, the path is in the sandbox's directory.
+ * With an own disk, the path is on that disk, and the function creates a symbolic link to it in the sandbox's
+ * directory.
+ */
+export async function makePlace(
+  machine: DiskMaker,
+  places: SandboxPlaces,
+  { sandboxId, resources: { diskMb } }: Pick<LaunchOrder, "sandboxId"> & { resources: { diskMb?: number } },
   signal: AbortSignal,
 ): Promise<(name: string) => string> {
-  const { dir, disk } = machine.layout.sandbox(order.sandboxId);
-  const { diskMb } = order.resources;
+  const { dir, disk } = places;
   if (diskMb === undefined) return (name) => join(dir, name);
-  await makeDisk(machine, order.sandboxId, machine.layout.sandbox(order.sandboxId), diskMb, signal);
+  await makeDisk(machine, sandboxId, places, diskMb, signal);
   return (name) => {
     symlinkSync(join("disk", name), join(dir, name));
     return join(disk, name);
@@ -109,8 +122,9 @@ async function makePlace(
 }
 
 /**
- * Takes over what an earlier instance left: what it wrote stays as it is, its journals included; what spoke of its
- * processes goes. Nothing that is missing is made anew: a sandbox must not come back empty and look well.
+ * Prepares the files of an earlier instance for the next one. Files that the sandbox wrote stay, including its
+ * journals. Cgroups, runtime state, instance note and socket of the earlier instance are removed. Missing files are not
+ * created again, because a sandbox must not restart empty and look healthy.
  */
 export async function takeOverFiles(
   machine: Machine,
@@ -126,6 +140,7 @@ export async function takeOverFiles(
   if (earlier === null) throw new LaunchRefusal("the files of the earlier instance are missing");
   const image = images.resolve(earlier.image, earlier.imageVersion);
   await requireWritten(machine, order.sandboxId, signal);
+  replaceJournals(places, machine.idBase);
   await cgroups.remove(order.sandboxId, signal);
   await removeRuntimeState(machine, places);
   rmSync(places.instance, { force: true });
@@ -135,14 +150,16 @@ export async function takeOverFiles(
   return image;
 }
 
-/** All that a sandbox wrote is where it was, its own disk mounted. Fails where something is missing. */
+/** Mounts the sandbox's own disk, if it has one, and checks that everything the sandbox wrote exists. */
 export async function requireWritten(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const places = machine.layout.sandbox(id);
   if (existsSync(places.disk)) await takeOverDisk(machine, id, signal);
   for (const dir of [places.root, places.upper, places.work, places.control]) requireDirectory(dir);
 }
 
-/** One that the kernel gave up is mounted anew, which repairs what its journal can. */
+/**
+ * Mounts the sandbox's disk. A disk in state "failed" is unmounted first: mounting repairs it from its ext4 journal.
+ */
 async function takeOverDisk(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const places = machine.layout.sandbox(id);
   if (diskMountOf(readMounts(), places) === "failed") await unmountAll(machine, places, signal);
@@ -176,7 +193,24 @@ export function makeOwned(dir: string, mode: number, id: number): void {
   chmodSync(dir, mode);
 }
 
-/** The sandbox's own name resolves inside. Only ever done in an upper layer that no sandbox has written to. */
+/** Creates the control directory with its journals, so that both exist before the keeper starts. */
+function makeControl(control: string, id: number): void {
+  makeOwned(control, 0o700, id);
+  makeOwned(join(control, "journals"), 0o700, id);
+}
+
+/**
+ * Creates the directory of journals again if it is missing, as the keeper would. Only the output of earlier commands is
+ * lost when that directory is missing. No process of the sandbox runs, so nothing changes the path meanwhile.
+ */
+function replaceJournals({ journals }: SandboxPlaces, id: number): void {
+  if (lstatSync(journals, { throwIfNoEntry: false }) === undefined) makeOwned(journals, 0o700, id);
+}
+
+/**
+ * Makes the sandbox's host name resolve inside the sandbox. This writes to the upper layer, which is safe only if no
+ * sandbox has written to that layer yet.
+ */
 function nameHost(places: SandboxPlaces, name: string, id: number): void {
   const etc = join(places.upper, "etc");
   makeOwned(etc, 0o755, id);
@@ -211,3 +245,15 @@ const mountPointsBelow = (dir: string): string[] =>
   readMounts()
     .map(({ mountPoint }) => mountPoint)
     .filter((path) => path.startsWith(`${dir}/`));
+
+/** Copies files of a sandbox. Returns the number of bytes that the copy occupies on disk. */
+export async function copyTree(
+  { porter }: Pick<Machine, "porter">,
+  copy: Parameters<Machine["porter"]["copy"]>[0],
+  signal: AbortSignal,
+): Promise<number> {
+  const copied = await porter.copy(copy, signal);
+  if (copied === "gone") throw new StandbyRefusal("some of the sandbox's files are missing");
+  if (copied === "too_much") throw new StandbyRefusal("the disk has too little room for a copy of the files");
+  return copied.bytes;
+}

@@ -1,13 +1,16 @@
 import { rmSync } from "node:fs";
-import { loopsIn } from "./loops.ts";
-import type { Machine } from "./machine.ts";
-import { mountsOf, readMounts } from "./mounts.ts";
+import type { Machine } from "../machine/machine.ts";
+import { loopsIn } from "../proc/loop-devices.ts";
+import { mountsOf, readMounts } from "../proc/mount-table.ts";
 
-/** A mount that was just taken off may be held for a moment, by a reader or by the helper of another launch. */
+/** Maximum wait for an unmounted disk that a reader, or the helper of another launch, still uses for a moment. */
 const LOOP_GONE_MS = 10_000;
 const LOOP_POLL_MS = 5;
 
-/** Takes off every mount of a sandbox without processes, or of a drive. Resolves when no loop device has its disk any more. */
+/**
+ * Unmounts everything of a drive, or of a sandbox without processes. Resolves when the loop device of its disk is
+ * released.
+ */
 export async function unmountAll(
   { porter, clock }: Pick<Machine, "porter" | "clock">,
   { dir, marker }: { dir: string; marker: string },
@@ -24,8 +27,9 @@ export async function unmountAll(
 }
 
 /**
- * Removes what the runtime has of an instance that has ended: its state, and what it was told to start. It mounts itself on a file
- * in one of them for a moment while it starts, so that nobody inside can write to it: one that is killed then leaves the mount.
+ * Removes the runtime's state directory and the bundle of an instance that has ended. Mounts in these two directories
+ * are removed first: a starting runtime briefly mounts its own binary over a file in one of the directories, so that
+ * processes inside can't write to the binary. A runtime that is killed at that moment leaves the mount behind.
  */
 export async function removeRuntimeState(
   { porter }: Pick<Machine, "porter">,

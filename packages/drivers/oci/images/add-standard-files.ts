@@ -1,15 +1,18 @@
 import { DEFAULT_USER, HoldfastError } from "@holdfast/contract";
 import type { JailedFiles } from "@holdfast/keeper";
-import { readStart, statIfThere } from "./capable.ts";
+import { readStart, statIfThere } from "./check-image.ts";
 
 const ROOT = { uid: 0, gid: 0 };
 const MAX_TABLE_BYTES = 1_048_576;
 
-/** Where the runtime mounts things. An image that has something else there could not be launched. */
+/**
+ * Directories at which the runtime mounts file systems. An image that has a file or link at one of these paths can't be
+ * launched.
+ */
 const MOUNT_POINTS = ["/proc", "/dev", "/sys"];
 
-/** Gives an image what every sandbox has: mount points, a place for temporary files, and the user of commands. */
-export async function furnish(jail: JailedFiles, signal: AbortSignal): Promise<void> {
+/** Adds what every sandbox needs to an image: mount points, /tmp, and the user that commands run as. */
+export async function addStandardFiles(jail: JailedFiles, signal: AbortSignal): Promise<void> {
   for (const path of [...MOUNT_POINTS, "/etc"]) await requireDirectory(jail, path, 0o755, signal);
   await requireDirectory(jail, "/tmp", 0o1777, signal);
   if ((await statIfThere(jail, "/.holdfast", signal, false)) !== null) {
@@ -37,7 +40,7 @@ async function requireDirectory(
   throw new HoldfastError("image_incapable", { message: `The image's ${path} is not a directory.` });
 }
 
-/** Adds the user and its group to the image's tables where they lack them, and says where its home is. */
+/** Adds the default user and its group to /etc/passwd and /etc/group if they are missing. Returns the user's home. */
 async function requireUser(jail: JailedFiles, signal: AbortSignal): Promise<string> {
   const { name, uid, gid, home } = DEFAULT_USER;
   const users = await readTable(jail, "/etc/passwd", signal);

@@ -2,7 +2,7 @@ import { HoldfastError } from "@holdfast/contract";
 import { KeeperRefusal } from "@holdfast/engine";
 import type { JailedFiles } from "@holdfast/keeper";
 
-/** e_machine of what this machine runs. */
+/** ELF machine number (`e_machine`) of each supported architecture. */
 const MACHINES: Partial<Record<NodeJS.Architecture, number>> = { x64: 62, arm64: 183 };
 const PT_INTERP = 3;
 const HEAD_BYTES = 4_096;
@@ -11,8 +11,8 @@ const EXECUTABLE = 0o111;
 const incapable = (why: string): HoldfastError =>
   new HoldfastError("image_incapable", { message: `The image cannot run commands: ${why}.` });
 
-/** The program's loader, "" where it needs none, or null where it isn't a program for this machine. */
-export function loaderOf(head: Buffer, machine: number): string | null {
+/** Reads the path of a program's dynamic loader; "" if it needs none, null if it is not a program for this machine. */
+function loaderOf(head: Buffer, machine: number): string | null {
   const isElf64 = head.length >= 64 && head.readUInt32BE(0) === 0x7f454c46 && head[4] === 2;
   if (!isElf64 || head.readUInt16LE(18) !== machine) return null;
   const table = Number(head.readBigUInt64LE(32));
@@ -28,8 +28,10 @@ export function loaderOf(head: Buffer, machine: number): string | null {
   return "";
 }
 
-/** What every exec relies on, looked at from inside the image: a shell for this machine, with its loader. */
-export async function requireCapable(jail: JailedFiles, signal: AbortSignal): Promise<void> {
+/**
+ * Checks, from inside the image, that it has what every exec needs: a shell for this machine, and the shell's loader.
+ */
+export async function checkImage(jail: JailedFiles, signal: AbortSignal): Promise<void> {
   const machine = MACHINES[process.arch];
   const shell = await statIfThere(jail, "/bin/sh", signal);
   if (shell === null) throw incapable("there is no /bin/sh");
@@ -38,11 +40,11 @@ export async function requireCapable(jail: JailedFiles, signal: AbortSignal): Pr
   const loader = loaderOf(await readStart(jail, "/bin/sh", HEAD_BYTES, signal), machine);
   if (loader === null) throw incapable(`/bin/sh is not a program for ${process.arch}`);
   if (loader !== "" && (await statIfThere(jail, loader, signal)) === null) {
-    throw incapable(`/bin/sh needs ${loader}, which is not there`);
+    throw incapable(`/bin/sh needs ${loader}, which does not exist in it`);
   }
 }
 
-/** What lies at a path, links followed inside the jail; null where nothing does. */
+/** Stats a path; links are resolved inside the jail. Returns null if nothing exists at the path. */
 export async function statIfThere(jail: JailedFiles, path: string, signal: AbortSignal, follow = true) {
   try {
     return await jail.stat(path, { follow }, signal);

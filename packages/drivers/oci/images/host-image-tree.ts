@@ -2,9 +2,11 @@ import { createHash } from "node:crypto";
 import { chmodSync, lchownSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DEFAULT_USER } from "@holdfast/contract";
-import type { HostFiles } from "./host-files.ts";
+import type { HostFiles } from "../machine/host-files.ts";
 
-/** One thing in the root of the `host` image. Ids are those inside. */
+/**
+ * A directory, file or link in the root of the `host` image. `id` is its owner's user and group id inside the sandbox.
+ */
 export type Entry = { path: string; mode: number; id: number } & (
   | { kind: "directory" }
   | { kind: "file"; content: Buffer }
@@ -23,7 +25,7 @@ const file = (path: string, content: string | Buffer): Entry => ({
 
 const lines = (...text: string[]): string => `${text.join("\n")}\n`;
 
-/** Mount points of what the runtime puts there, and the places that programs expect to find. */
+/** Mount points for the runtime, and directories that programs expect. */
 const directories: Entry[] = [
   ...[
     "dev",
@@ -77,7 +79,7 @@ const synthesized = (shell: string): Entry[] => [
   link("etc/os-release", "../usr/lib/os-release"),
 ];
 
-/** Everything that makes the root, in an order in which it can be made. */
+/** Lists all entries of the root, parents before their children. */
 export function skeletonOf(host: HostFiles): Entry[] {
   return [
     ...directories,
@@ -99,7 +101,10 @@ export function fingerprintOf(entries: readonly Entry[], owner: { idBase: number
   return hash.digest("hex").slice(0, 32);
 }
 
-/** Makes the tree in a directory that is new and that nothing in a sandbox has seen. */
+/**
+ * Writes the entries to a new directory. No sandbox has had access to this directory, so no path leads through a
+ * hostile link.
+ */
 export function writeSkeleton(root: string, entries: readonly Entry[], idBase: number): void {
   mkdirSync(root, { recursive: true });
   for (const entry of [directory("."), ...entries]) {

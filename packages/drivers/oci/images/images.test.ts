@@ -7,8 +7,8 @@ import { newSandboxId } from "@holdfast/contract";
 import type { Link } from "@holdfast/engine";
 import { type Header, pack } from "tar-stream";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 type Entry = Partial<Header> & { name: string; body?: string | Buffer };
 
@@ -34,7 +34,7 @@ async function tarOf(entries: readonly Entry[]): Promise<Buffer> {
   return Buffer.concat(chunks);
 }
 
-/** The host's own shell with the libraries that it names. */
+/** The host's `sh` and `cat`, with the libraries that `sh` needs. */
 function shell(): Entry[] {
   const libraries = execFileSync("ldd", ["/bin/sh"], { encoding: "utf8" }).match(/\/\S+/g) ?? [];
   return ["/bin/sh", "/bin/cat", ...new Set([...libraries])].map((path) => ({
@@ -51,7 +51,7 @@ async function importOf(name: string, entries: readonly Entry[], encode = (tar: 
   const tar = (async function* () {
     for (let at = 0; at < bytes.length; at += 65_536) yield bytes.subarray(at, at + 65_536);
   })();
-  return machine.images.import(name, { tar }, soon());
+  return machine.driver.images.import(name, { tar }, soon());
 }
 
 async function inSandbox<Result>(image: string, act: (link: Link) => Promise<Result>): Promise<Result> {
@@ -66,10 +66,12 @@ async function inSandbox<Result>(image: string, act: (link: Link) => Promise<Res
   }
 }
 
-test("the host's own image is there from the start and can't be replaced or removed", async () => {
-  expect(await machine.images.list()).toMatchObject([{ name: "host", kind: "host" }]);
+test("the image 'host' exists from the start and can't be replaced or removed", async () => {
+  expect(await machine.driver.images.list()).toMatchObject([{ name: "host", kind: "host" }]);
   await expect(importOf("host", shell())).rejects.toMatchObject({ code: "invalid_request" });
-  await expect(machine.images.remove("host", soon())).rejects.toMatchObject({ code: "invalid_request" });
+  await expect(machine.driver.images.remove("host", soon())).rejects.toMatchObject({
+    code: "invalid_request",
+  });
 });
 
 test("an imported image runs commands, with its files, owners, modes, links and times", async () => {
@@ -92,7 +94,7 @@ test("an imported image runs commands, with its files, owners, modes, links and 
     gzipSync,
   );
   expect(imported).toMatchObject({ name: "mine", kind: "imported" });
-  expect((await machine.images.get("mine"))?.files).toBe(imported.files);
+  expect((await machine.driver.images.get("mine"))?.files).toBe(imported.files);
   await inSandbox("mine", async (link) => {
     expect(await run(link, "cat /data/soft /data/hard", "root")).toEqual({
       exitCode: 0,
@@ -109,19 +111,23 @@ test("an imported image runs commands, with its files, owners, modes, links and 
   });
 });
 
-test("an image in use stays; one that is not is removed", async () => {
+test("an image in use can't be removed; an unused image can", async () => {
   await importOf("used", shell());
   await inSandbox("used", async (link) => {
-    await expect(machine.images.remove("used", soon())).rejects.toMatchObject({ code: "image_in_use" });
+    await expect(machine.driver.images.remove("used", soon())).rejects.toMatchObject({
+      code: "image_in_use",
+    });
     await link.ping(soon());
   });
-  await machine.images.remove("used", soon());
-  expect(await machine.images.get("used")).toBeNull();
-  await expect(machine.images.remove("used", soon())).rejects.toMatchObject({ code: "image_not_found" });
+  await machine.driver.images.remove("used", soon());
+  expect(await machine.driver.images.get("used")).toBeNull();
+  await expect(machine.driver.images.remove("used", soon())).rejects.toMatchObject({
+    code: "image_not_found",
+  });
   expect(existsSync(join(machine.stateDir, "images", "used"))).toBe(false);
 });
 
-test("links in an archive lead nowhere outside of it, and devices are left out", async () => {
+test("links in an archive can't lead outside of it, and devices are skipped", async () => {
   await importOf("hostile", [
     { name: `${outside.slice(1)}/`, type: "directory" },
     { name: "out", type: "symlink", linkname: outside },
@@ -140,7 +146,7 @@ test("links in an archive lead nowhere outside of it, and devices are left out",
   });
 });
 
-test("a file below a link that leads nowhere is refused", async () => {
+test("a file below a dangling link is refused", async () => {
   const entries: Entry[] = [
     { name: "out", type: "symlink", linkname: outside },
     { name: "out/planted", body: "x" },
@@ -156,10 +162,10 @@ test.for([
   ["a/../../escape", "invalid_request"],
 ])("an entry named %s is refused", async ([name = "", code]) => {
   await expect(importOf("bad", [{ name, body: "x" }, ...shell()])).rejects.toMatchObject({ code });
-  expect(await machine.images.get("bad")).toBeNull();
+  expect(await machine.driver.images.get("bad")).toBeNull();
 });
 
-test("a hard link to what lies outside is refused", async () => {
+test("a hard link to a file outside of the archive is refused", async () => {
   const entries: Entry[] = [{ name: "stolen", type: "link", linkname: "/etc/shadow" }, ...shell()];
   await expect(importOf("thief", entries)).rejects.toMatchObject({ code: "invalid_request" });
 });
@@ -172,39 +178,43 @@ test.for<[string, Entry[], RegExp]>([
     [{ name: "bin/sh", body: "x".repeat(100), mode: 0o755 }],
     /not a program/,
   ],
-  ["a shell without its loader", shell().slice(0, 1), /which is not there/],
-  ["a file where a mount belongs", [...shell(), { name: "proc", body: "x" }], /\/proc is not a directory/],
+  ["a shell without its loader", shell().slice(0, 1), /which does not exist/],
+  [
+    "a file at the path of a mount point",
+    [...shell(), { name: "proc", body: "x" }],
+    /\/proc is not a directory/,
+  ],
 ])("an image with %s is refused with the reason", async ([, entries, reason]) => {
   await expect(importOf("incapable", entries)).rejects.toMatchObject({
     code: "image_incapable",
     message: expect.stringMatching(reason),
   });
-  expect(await machine.images.get("incapable")).toBeNull();
+  expect(await machine.driver.images.get("incapable")).toBeNull();
 });
 
 test.for<[string, (tar: Buffer) => Buffer]>([
   ["noise", () => Buffer.alloc(4_096, "noise")],
   ["half an archive", (tar) => tar.subarray(0, tar.length / 2)],
   ["half a compressed archive", (tar) => gzipSync(tar).subarray(0, 5_000)],
-])("%s is refused as bad input, and leaves nothing", async ([, encode]) => {
+])("%s is refused as bad input, and leaves nothing behind", async ([, encode]) => {
   await expect(importOf("noise", shell(), encode)).rejects.toMatchObject({ code: "invalid_request" });
-  expect((await machine.images.list()).map(({ name }) => name)).not.toContain("noise");
+  expect((await machine.driver.images.list()).map(({ name }) => name)).not.toContain("noise");
 });
 
-test("an import that is aborted ends and leaves nothing", async () => {
+test("an aborted import ends and leaves nothing behind", async () => {
   const abort = new AbortController();
   const never = (async function* () {
     yield await tarOf(shell().slice(0, 1)).then((tar) => tar.subarray(0, 100_000));
     await new Promise(() => {});
   })();
-  const importing = machine.images.import("never", { tar: never }, abort.signal);
+  const importing = machine.driver.images.import("never", { tar: never }, abort.signal);
   setTimeout(() => abort.abort(new Error("enough")), 50);
   await expect(importing).rejects.toThrow("enough");
-  expect(await machine.images.get("never")).toBeNull();
+  expect(await machine.driver.images.get("never")).toBeNull();
 });
 
-test("the next server knows the images of the last", async () => {
+test("the next server finds the images of the previous one", async () => {
   await importOf("kept", shell());
-  const { images } = await machine.again();
-  expect(await images.get("kept")).toEqual(await machine.images.get("kept"));
+  const { images } = (await machine.again()).driver;
+  expect(await images.get("kept")).toEqual(await machine.driver.images.get("kept"));
 });

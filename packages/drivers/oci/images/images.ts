@@ -1,21 +1,14 @@
 import { chmodSync, chownSync, existsSync, mkdirSync, readdirSync, renameSync } from "node:fs";
 import { join } from "node:path";
 import { HoldfastError, type Image, isImageName, randomText } from "@holdfast/contract";
-import type { Clock, Images, ImportSource, Log } from "@holdfast/engine";
+import type { Clock, ImportSource, Log } from "@holdfast/engine";
 import type { Porter } from "@holdfast/keeper";
-import { readHostFiles, shownDirs } from "./host-files.ts";
+import { readHostFiles, shownDirs } from "../machine/host-files.ts";
+import type { Layout } from "../machine/layout.ts";
+import type { ImageOnDisk, ImagesOnDisk } from "../machine/machine.ts";
+import { imageKey, readRecord, readReferences, writeRecord } from "../machine/sandbox-notes.ts";
+import { fingerprintOf, skeletonOf, writeSkeleton } from "./host-image-tree.ts";
 import { importTar } from "./import.ts";
-import type { Layout } from "./layout.ts";
-import { imageKey, readRecord, readReferences, writeRecord } from "./record.ts";
-import { fingerprintOf, skeletonOf, writeSkeleton } from "./skeleton.ts";
-
-/** An image as a launch needs it. */
-export interface ImageOnDisk {
-  image: Image;
-  version: string;
-  rootfs: string;
-  hostDirs: readonly string[];
-}
 
 interface ImageRecord {
   image: Image;
@@ -24,10 +17,12 @@ interface ImageRecord {
 }
 
 const HOST = "host";
-/** Half-made and half-removed trees, under names that no image can have. */
+/**
+ * Prefix of the names of image trees that are incomplete, during an import or a removal. No image name begins with it.
+ */
 const TEMPORARY = ".";
 
-export interface ImagesOptions {
+interface ImagesOptions {
   layout: Layout;
   porter: Porter;
   clock: Clock;
@@ -37,10 +32,11 @@ export interface ImagesOptions {
 }
 
 /**
- * The images of this machine: `images/NAME/VERSION/rootfs`, and `images/NAME/image.json`, which says which version the
- * name means. A tree is made beside the others and moved into place whole; it stays as long as a sandbox is made of it.
+ * The images of this machine. `images/NAME/VERSION/rootfs` is the tree of a version, and `images/NAME/image.json` names
+ * the current version. A new tree is completed under a temporary name and then renamed. An old version stays as long as
+ * a sandbox uses it.
  */
-export class OciImages implements Images {
+export class OciImages implements ImagesOnDisk {
   readonly #options: ImagesOptions;
   readonly #images = new Map<string, ImageRecord>();
 
@@ -66,8 +62,8 @@ export class OciImages implements Images {
   }
 
   /**
-   * What a launch is to be made of: what the name means now, or the version that an earlier launch was made of. Its order
-   * must be on disk before anything else happens: that keeps the image.
+   * Finds the current version of an image, or the version that an earlier launch used. The caller must write its order
+   * note before it does anything else, because that note prevents the image from being removed.
    */
   resolve(name: string, version?: string): ImageOnDisk {
     const record = this.#images.get(name);
@@ -80,7 +76,7 @@ export class OciImages implements Images {
   async import(name: string, source: ImportSource, signal: AbortSignal): Promise<Image> {
     if (!isImageName(name) || name === HOST) {
       throw new HoldfastError("invalid_request", {
-        message: "That name can't be given to an imported image.",
+        message: "This name can't be used for an imported image.",
       });
     }
     const { layout, porter, idBase, idCount } = this.#options;
@@ -109,7 +105,7 @@ export class OciImages implements Images {
     if (!this.#images.has(name)) throw new HoldfastError("image_not_found");
     if (name === HOST) {
       throw new HoldfastError("invalid_request", {
-        message: "The image 'host' is this machine's and stays.",
+        message: "The image 'host' is part of this machine and can't be removed.",
       });
     }
     const { layout, porter } = this.#options;
@@ -122,6 +118,10 @@ export class OciImages implements Images {
     await porter.removeTree(temporary);
   }
 
+  reload(): void {
+    this.#load();
+  }
+
   #load(): void {
     const { layout } = this.#options;
     for (const name of readdirSync(layout.images)) {
@@ -130,7 +130,9 @@ export class OciImages implements Images {
     }
   }
 
-  /** A host whose libraries or links changed since gets a new version; running sandboxes keep theirs. */
+  /**
+   * Creates a new version of the `host` image if the host's files have changed. Existing sandboxes keep their version.
+   */
   #refreshHost(): void {
     const { layout, idBase, clock } = this.#options;
     const host = readHostFiles();
@@ -164,7 +166,7 @@ export class OciImages implements Images {
     this.#images.set(record.image.name, record);
   }
 
-  /** What a broken-off import or removal left. */
+  /** Removes the trees that an aborted import or removal left behind. */
   async #removeTemporary(): Promise<void> {
     const { layout, porter } = this.#options;
     for (const name of readdirSync(layout.images)) {
@@ -172,7 +174,7 @@ export class OciImages implements Images {
     }
   }
 
-  /** Versions that neither a name nor a sandbox means any more. */
+  /** Removes versions that are neither current nor used by a sandbox. */
   async #removeUnused(): Promise<void> {
     const { layout, porter } = this.#options;
     const references = readReferences(layout);

@@ -5,18 +5,18 @@ import { HoldfastError, isReservedPath, normalisePath } from "@holdfast/contract
 import { KeeperRefusal } from "@holdfast/engine";
 import type { JailedFiles } from "@holdfast/keeper";
 import { type Extract, extract, type Header } from "tar-stream";
-import { requireCapable } from "./capable.ts";
-import { furnish } from "./furnish.ts";
+import { addStandardFiles } from "./add-standard-files.ts";
+import { checkImage } from "./check-image.ts";
 
-export interface Imported {
+interface Imported {
   fingerprint: string;
   files: number;
   sizeBytes: number;
-  /** Devices and pipes, which no image may bring. */
+  /** Number of skipped archive entries: devices and pipes, which an image must not contain. */
   skipped: number;
 }
 
-export interface ImportTarget {
+interface ImportTarget {
   jail: JailedFiles;
   idCount: number;
 }
@@ -27,8 +27,8 @@ const NOBODY = 65_534;
 const refused = (message: string): HoldfastError => new HoldfastError("invalid_request", { message });
 
 /**
- * Unpacks an archive that may be hostile. Every path is opened by a process that can see nothing but the new tree, so
- * links lead nowhere else; the rules here only keep the result sensible.
+ * Unpacks an archive that may be hostile. A jailed process, which can see nothing but the new tree, opens every path,
+ * so links can't lead out of the tree. The checks in this file only reject archives that make no sense.
  */
 export async function importTar(
   archive: AsyncIterable<Uint8Array>,
@@ -51,8 +51,8 @@ export async function importTar(
       entry.resume();
     }
     await unpack.finish();
-    await furnish(target.jail, signal);
-    await requireCapable(target.jail, signal);
+    await addStandardFiles(target.jail, signal);
+    await checkImage(target.jail, signal);
   } catch (error) {
     throw signal.aborted ? signal.reason : explained(broken ?? error);
   } finally {
@@ -62,7 +62,7 @@ export async function importTar(
   return { fingerprint: hash.digest("hex").slice(0, 32), ...unpack.counts };
 }
 
-/** Gives the archive to the parser as fast as that takes it. */
+/** Writes the archive to the parser, and waits whenever the parser's buffer is full. */
 async function feed(archive: AsyncIterable<Buffer>, entries: Extract): Promise<void> {
   let wake: () => void = () => {};
   entries.on("drain", () => wake());
@@ -77,7 +77,7 @@ async function feed(archive: AsyncIterable<Buffer>, entries: Extract): Promise<v
   entries.end(undefined);
 }
 
-/** The archive without its compression, which is known by its first bytes; the hash sees what comes out. */
+/** Decompresses the archive. The first bytes show the compression. The hash is computed over the decompressed bytes. */
 async function* plainTar(archive: AsyncIterable<Uint8Array>, hash: Hash): AsyncIterable<Buffer> {
   const chunks = archive[Symbol.asyncIterator]();
   const first = await chunks.next();
@@ -114,7 +114,7 @@ class Unpacking {
   readonly counts = { files: 0, sizeBytes: 0, skipped: 0 };
   readonly #target: ImportTarget;
   readonly #signal: AbortSignal;
-  /** Directories get their times last: what is put into them changes those. */
+  /** Modification times of directories. They are set last, because adding a file to a directory changes its time. */
   readonly #directories = new Map<string, number>();
   readonly #others = new Set<string>();
   #entries = 0;
@@ -170,7 +170,10 @@ class Unpacking {
     await jail.utimes(path, timeOf(header), signal);
   }
 
-  /** Parents that the archive left out; and a later entry of the same name replaces an earlier one. */
+  /**
+   * Creates the parent directories that the archive left out. Removes an earlier entry of the same path, which the new
+   * entry replaces.
+   */
   async #makeWay(path: string): Promise<void> {
     const { jail } = this.#target;
     const parent = path.slice(0, path.lastIndexOf("/"));
@@ -190,7 +193,7 @@ class Unpacking {
 
 function pathOf(name: string): string {
   const path = normalisePath(`/${name}`);
-  if (path === null) throw refused("The archive has an entry whose path leads out of it.");
+  if (path === null) throw refused("The archive has an entry whose path leads outside of it.");
   return path;
 }
 

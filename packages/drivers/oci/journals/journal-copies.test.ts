@@ -17,9 +17,9 @@ import { join } from "node:path";
 import { type ExecId, type InstallationId, newExecId, newSandboxId } from "@holdfast/contract";
 import { Porter } from "@holdfast/keeper";
 import { expect, onTestFinished, test } from "vitest";
+import { layoutOf, makeLayout } from "../machine/layout.ts";
 import { copyJournals, draftOf } from "./journal-copies.ts";
 import { OciJournals } from "./journals.ts";
-import { layoutOf, makeLayout } from "./layout.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 const porter = new Porter();
@@ -31,7 +31,7 @@ function place() {
   for (const each of [from, to]) mkdirSync(each);
   const kept = join(to, newSandboxId());
   let age = 0;
-  /** Each is older than the one before. */
+  /** Writes a journal that is older than the one before. */
   const write = (bytes: Uint8Array | string): ExecId => {
     const id = newExecId();
     writeFileSync(join(from, id), bytes);
@@ -43,7 +43,7 @@ function place() {
   return { dir, from, to, kept, write, copy };
 }
 
-test("the newest are copied, as far as the limit goes, and whole", async () => {
+test("the newest journals are copied completely, up to the size limit", async () => {
   const { kept, write, copy } = place();
   const [newest, tooLarge, small, oldest] = [400, 700, 300, 301].map((size) => write(Buffer.alloc(size, 1)));
   await copy(1_000);
@@ -64,7 +64,7 @@ test("only files with an exec's name are copied, and links are not followed", as
   expect(readdirSync(kept)).toEqual([id]);
 });
 
-test("what lies behind a hole stays where it was, and the hole takes no room", async () => {
+test("data after a hole keeps its offset, and the hole takes no disk space", async () => {
   const { from, kept, copy } = place();
   const id = newExecId();
   const hole = 8 * 1_048_576;
@@ -77,7 +77,7 @@ test("what lies behind a hole stays where it was, and the hole takes no room", a
   expect(readFileSync(join(kept, id)).subarray(hole).toString()).toBe("HFJ1 and on");
 });
 
-test("a file that claims to be larger than any disk takes neither time nor room", async () => {
+test("a sparse file larger than any disk takes neither time nor disk space", async () => {
   const { from, kept, write, copy } = place();
   const id = write("here");
   const huge = newExecId();
@@ -87,7 +87,7 @@ test("a file that claims to be larger than any disk takes neither time nor room"
   expect(readdirSync(kept)).toEqual([id]);
 });
 
-test("a disk that is full in the middle keeps those that are whole", async () => {
+test("if the disk fills up, the complete copies are kept", async () => {
   const { to, kept, write, copy } = place();
   execFileSync("mount", ["-t", "tmpfs", "-o", "size=1m", "holdfast-copies", to]);
   onTestFinished(() => void execFileSync("umount", [to]));
@@ -98,7 +98,7 @@ test("a disk that is full in the middle keeps those that are whole", async () =>
   expect(readdirSync(to)).toHaveLength(1);
 });
 
-test("nothing to copy makes nothing, and a copy that was broken off is replaced", async () => {
+test("no directory is created without journals, and an aborted copy is replaced", async () => {
   const { from, to, kept, write, copy } = place();
   mkdirSync(draftOf(kept));
   writeFileSync(join(draftOf(kept), "half"), "x");
@@ -112,7 +112,7 @@ test("nothing to copy makes nothing, and a copy that was broken off is replaced"
   expect(readdirSync(kept)).toEqual([id]);
 });
 
-test("what a killed server left of copies is removed by the next", async () => {
+test("incomplete copies of a killed server are removed by the next server", async () => {
   const { dir } = place();
   const layout = layoutOf(dir, "install1" as InstallationId);
   makeLayout(layout, 0);

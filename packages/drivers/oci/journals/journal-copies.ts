@@ -3,26 +3,32 @@ import { type FileHandle, lstat, mkdir, open, opendir, rename, unlink } from "no
 import { join } from "node:path";
 import { type ExecId, isExecId } from "@holdfast/contract";
 import type { Porter } from "@holdfast/keeper";
-import { errnoOf, isGone } from "./errno.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
 import { inDirectory, JournalFile } from "./journal-file.ts";
 import { findFloor } from "./journal-records.ts";
 
-/** What is copied of one sandbox's journals, the newest first; the rest goes with its disk. */
-export const COPIED_BYTES_MAX = 256 * 1_048_576;
-/** More entries than this are in no journals' directory that a keeper made. */
+/**
+ * Maximum number of bytes of a sandbox's journals to copy, newest journals first. Older journals are deleted with the
+ * sandbox's disk.
+ */
+const COPIED_BYTES_MAX = 256 * 1_048_576;
+/** Maximum number of directory entries to read. A keeper creates fewer; a hostile sandbox may create more. */
 const ENTRIES_MAX = 20_000;
 const CHUNK_BYTES = 1_048_576;
 
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_WRONLY } = constants;
 
-/** Where copies are put until they are all there. No sandbox has such a name. */
+/**
+ * Path at which the copies are kept until all of them are complete. No sandbox id begins with a dot, so the path
+ * belongs to no other sandbox.
+ */
 export const draftOf = (kept: string): string =>
   join(kept, "..", `.${kept.slice(kept.lastIndexOf("/") + 1)}`);
 
 /**
- * Copies journals to another file system: files only, under a limit, each where it was in its file so that cursors stay
- * valid. They appear under their name together, and a disk that is full in the middle keeps those that are whole. The
- * files' names, sizes and number may be a sandbox's invention.
+ * Copies journals to another file system: only regular files, up to `maxBytes`, with all data at its original offset so
+ * that cursors stay valid. All copies become visible at once, by a rename. If the disk fills up, the copies that are
+ * complete are kept. Names, sizes and number of the files are untrusted, because the sandbox may have created them.
  */
 export async function copyJournals(
   from: string,
@@ -57,7 +63,7 @@ async function newestFirst(directory: string): Promise<ExecId[]> {
   return found.sort((a, b) => b.at - a.at).map(({ id }) => id);
 }
 
-/** How many were copied. */
+/** Copies the journals in the given order. Returns how many were copied. */
 async function copyAll(
   ids: readonly ExecId[],
   { from, draft, maxBytes }: { from: string; draft: string; maxBytes: number },
@@ -81,7 +87,7 @@ async function copyAll(
   return copied;
 }
 
-/** The bytes that it took; null where they are more than `left`. */
+/** Copies a journal. Returns the number of bytes copied, or null if the journal has more than `left` bytes. */
 async function copyOne(
   file: JournalFile,
   target: string,

@@ -1,20 +1,23 @@
 import { constants } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { type ExecId, isExecId } from "@holdfast/contract";
-import { errnoOf } from "./errno.ts";
+import { errnoOf } from "../proc/errno.ts";
 
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
 
-/** What opening gives for something else than a file in its place, or for one whose owner holds a lease on it. */
+/**
+ * Error codes of an open which mean that the path has no regular file, or a file on which a process holds an fcntl file
+ * lease.
+ */
 const NO_FILE = ["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO", "EAGAIN", "EWOULDBLOCK"];
 
 /**
- * A file in a directory that a sandbox's root could have written to. Nothing is followed and nothing is waited for: a
- * link, a pipe or a directory in its place is as good as no file.
+ * A journal in a directory to which a sandbox's root user could write. Opening it follows no links and never blocks: a
+ * link, a pipe or a directory at its path counts as a missing file.
  */
 export class JournalFile {
   readonly size: number;
-  /** Bytes that the file system has set aside for it: about what lies behind the hole at its head. */
+  /** Bytes that the file occupies on disk: about the size of the data after the hole at the start of the file. */
   readonly allocated: number;
   readonly #handle: FileHandle;
 
@@ -24,7 +27,7 @@ export class JournalFile {
     this.allocated = allocated;
   }
 
-  /** Gives an open file to `use`, and closes it behind it; null where there is none. */
+  /** Opens a journal, passes it to `use` and closes it. Returns null if there is no such journal. */
   static async with<Result>(
     directory: string,
     id: ExecId,
@@ -43,7 +46,7 @@ export class JournalFile {
     });
   }
 
-  /** Less than asked for only where the file ends. */
+  /** Reads bytes at an offset; fewer than `length` only at the end of the file. */
   async read(offset: number, length: number): Promise<Buffer> {
     const buffer = Buffer.allocUnsafe(Math.max(0, Math.min(length, this.size - offset)));
     let filled = 0;
@@ -56,7 +59,10 @@ export class JournalFile {
   }
 }
 
-/** Runs `use` with a path that means this very directory and goes through no link of a sandbox's making. */
+/**
+ * Opens a directory and calls `use` with a path that refers to the open directory, so that a sandbox can't redirect it
+ * with a link. Returns null if there is no such directory.
+ */
 export async function inDirectory<Result>(
   directory: string,
   use: (path: string) => Promise<Result>,

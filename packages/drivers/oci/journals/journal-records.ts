@@ -1,4 +1,4 @@
-/** The records of a journal file, as PROTOCOL.md of the keeper has them. */
+/** Reads the records of a journal file. The keeper's PROTOCOL.md defines the format. */
 import type { ExecId } from "@holdfast/contract";
 import { type JournalEnd, type JournalSlice, type KeeperExec, KeeperRefusal } from "@holdfast/engine";
 import { Reader, readExec, readRecords } from "@holdfast/keeper";
@@ -10,17 +10,23 @@ const HEADER_BYTES = 24;
 const DATA_MAX = 65_536;
 const RECORD_MAX = HEADER_BYTES + DATA_MAX;
 const [STDOUT, EXIT] = [1, 3];
-/** Of a time in microseconds: beyond it the number is none that a clock gives, and none that can be counted with. */
+/**
+ * Maximum value of the upper 32 bits of a record's time in microseconds. A larger time is invalid, and exceeds
+ * JavaScript's safe integers.
+ */
 const TIME_HIGH_MAX = 0x1f_ffff;
 
 const SLICE_MAX = 1_048_576;
-/** Output in tiny pieces: taking more of them apart would keep the event loop for too long. */
+/** Maximum number of records in a slice. Parsing more of them would block the event loop for too long. */
 const SLICE_RECORDS_MAX = 4_096;
 const WALK_BYTES = 1_048_576;
-/** No keeper keeps as much of one journal; whoever made such a file is not to keep us busy with it. */
+/**
+ * Maximum number of bytes to search for an exit record. A keeper's journals are smaller; a hostile sandbox may create a
+ * larger file.
+ */
 const WALK_MAX = 8 * 1_024 ** 3;
 
-/** Header and data of the record that begins there, in bytes; 0 where none does. */
+/** Returns the size in bytes, header included, of the record that begins at `at`; 0 if no valid record begins there. */
 function recordSize(bytes: Buffer, at: number): number {
   const kind = bytes.readUInt32LE(at + 4);
   const length = bytes.readUInt32LE(at + 8);
@@ -38,10 +44,10 @@ const isZero = (bytes: Buffer): boolean => bytes.equals(ZEROS.subarray(0, bytes.
 const ZEROS = Buffer.alloc(RECORD_MAX);
 
 /**
- * Where the first record begins that was not dropped: the keeper punches a hole at the head, which reads as zeros, and no
- * record begins with a zero. Of what lies behind the hole every stretch as long as the longest record has the beginning of
- * one in it, so a stretch of zeros is in the hole and the border is found by halving, however long the hole is. What the
- * file system has allocated says where to look first.
+ * Finds the offset of the first record that was not dropped. The keeper drops records by punching a hole at the start
+ * of the file, which then reads as zeros. No record begins with a zero byte, and after the hole every stretch of
+ * RECORD_MAX bytes contains the beginning of a record. So a stretch of zeros is inside the hole, and a binary search
+ * finds the hole's end, however long it is. The file's allocated size gives the first guess.
  */
 export async function findFloor(file: JournalFile, signal: AbortSignal): Promise<number> {
   if (!isZero(await file.read(0, 1))) return 0;
@@ -61,7 +67,7 @@ export async function findFloor(file: JournalFile, signal: AbortSignal): Promise
   return first === -1 ? file.size : written * RECORD_MAX + first;
 }
 
-/** Whole records from a cursor on: at most `maxBytes` of them, but always one. */
+/** Reads complete records from a cursor on: at most `maxBytes`, but at least one record. */
 export async function readSlice(
   file: JournalFile,
   from: { cursor: number; maxBytes: number },
@@ -72,7 +78,7 @@ export async function readSlice(
   if (cursor < floor) {
     throw new KeeperRefusal("below_floor", "the journal begins later than this cursor", null, floor);
   }
-  if (cursor > file.size) throw badCursor("the cursor is behind the journal's end");
+  if (cursor > file.size) throw badCursor("the cursor is past the journal's end");
   const bytes = await file.read(cursor, Math.min(SLICE_MAX, Math.max(RECORD_MAX, maxBytes)));
   const { length, over } = measure(bytes, maxBytes, cursor + bytes.length >= file.size);
   if (length === 0 && !over) throw badCursor("no record begins at this cursor");
@@ -83,9 +89,9 @@ export async function readSlice(
 const badCursor = (why: string) => new KeeperRefusal("bad_cursor", why);
 
 /**
- * How many of these bytes are whole records, and whether the journal is over behind them: at the end of the file, in a
- * record that was torn there, or in what was never written. What is neither that nor a record is damage; whoever
- * reads on there is refused, so that nobody takes it for the end.
+ * Returns how many of these bytes are complete records, and whether the journal ends after them. A journal ends at the
+ * end of the file, at an incomplete last record, or at zeros, which were never written. Any other bytes that are not a
+ * record mean that the journal is damaged: `over` is then false, and the next read at that position throws.
  */
 function measure(bytes: Buffer, maxBytes: number, isLast: boolean): { length: number; over: boolean } {
   let at = 0;
@@ -100,15 +106,15 @@ function measure(bytes: Buffer, maxBytes: number, isLast: boolean): { length: nu
   return { length: at, over: isLast && isTorn(bytes.subarray(at)) };
 }
 
-/** What is left is nothing, or begins like a record. */
+/** Whether the remaining bytes are empty, or only the first part of a record. */
 const isTorn = (rest: Buffer): boolean => {
   const shared = Math.min(rest.length, MAGIC_BYTES.length);
   return rest.subarray(0, shared).equals(MAGIC_BYTES.subarray(0, shared));
 };
 
 /**
- * The exit, found from record to record: output may hold bytes that look like an exit, and records of background children
- * may come behind it.
+ * Finds the exit record by walking from record to record. Searching for its bytes would not be safe, because output may
+ * contain bytes that look like an exit record. Output of background children may follow the exit record.
  */
 export async function findEnd(file: JournalFile, id: ExecId, signal: AbortSignal): Promise<JournalEnd> {
   const floor = await findFloor(file, signal);
@@ -131,10 +137,10 @@ export async function findEnd(file: JournalFile, id: ExecId, signal: AbortSignal
     if (next === 0) return { exec: null, end: at };
     at += next;
   }
-  throw new KeeperRefusal("too_large", "the journal is larger than any that is kept");
+  throw new KeeperRefusal("too_large", "the journal is larger than any journal of a keeper");
 }
 
-/** Null where it is not the exit of this exec. */
+/** Parses an exit record. Returns null if it is invalid or not the exit of this exec. */
 function readExit(data: Buffer, id: ExecId): KeeperExec | null {
   try {
     const from = Reader.of(data);

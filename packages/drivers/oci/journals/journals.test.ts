@@ -27,11 +27,11 @@ import type { JournalRecord } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { run as runInKeeper, TestKeeper } from "../../keeper/src/testing.ts";
-import { orderFor, run } from "../suite.ts";
+import { run as runInKeeper, TestKeeper } from "../../../keeper/src/testing/test-keeper.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { type Layout, layoutOf, makeLayout } from "../machine/layout.ts";
+import { testMachine } from "../testing/test-machine.ts";
 import { OciJournals } from "./journals.ts";
-import { type Layout, layoutOf, makeLayout } from "./layout.ts";
-import { testMachine } from "./testing.ts";
 
 const soon = (): AbortSignal => AbortSignal.timeout(20_000);
 
@@ -39,13 +39,13 @@ interface Place {
   layout: Layout;
   journals: OciJournals;
   sandboxId: SandboxId;
-  /** Where the keeper of the sandbox writes. */
+  /** Directory in which the sandbox's keeper writes journals. */
   directory: string;
   pathOf(id: ExecId): string;
   write(bytes: Uint8Array): ExecId;
 }
 
-/** A state directory with one sandbox that has made its journals' directory. */
+/** Creates a state directory with one sandbox, whose journals directory is empty. */
 function place(): Place {
   const stateDir = mkdtempSync(join(tmpdir(), "holdfast-journals-"));
   onTestFinished(() => rmSync(stateDir, { recursive: true, force: true }));
@@ -70,7 +70,7 @@ function place(): Place {
   };
 }
 
-/** The same, over the control directory of a keeper that runs without a sandbox. */
+/** Like `place`, with the control directory of a keeper that runs without a sandbox. */
 function placeOver(keeper: TestKeeper): Place {
   const made = place();
   const { control } = made.layout.sandbox(made.sandboxId);
@@ -102,7 +102,7 @@ const record = (kind: Kind, data: Uint8Array | string, at = 1_000): Buffer =>
     Buffer.from(data),
   ]);
 
-/** An exit record's data. States: 1 running, 2 exited. */
+/** Builds the data of an exit record. States: 1 running, 2 exited. */
 const exit = (id: string, exitCode: number, state = 2): Buffer =>
   Buffer.concat([
     str(id),
@@ -118,7 +118,7 @@ const exit = (id: string, exitCode: number, state = 2): Buffer =>
     str("d"),
   ]);
 
-/** Reads to the end, `maxBytes` at a time. */
+/** Reads a journal to its end, `maxBytes` at a time. */
 async function readAll({ journals, sandboxId }: Place, id: ExecId, maxBytes: number, cursor = 0) {
   const records: JournalRecord[] = [];
   for (;;) {
@@ -147,7 +147,7 @@ const bytesOf = (records: readonly { kind: Kind; data: Uint8Array; at: number }[
   Buffer.concat(records.map(({ kind, data, at }) => record(kind, data, at)));
 
 describe("reading", () => {
-  test("what was written is what is read, however it is sliced, and every cursor leads on", async () => {
+  test("reads return what was written, in slices of any size, and every cursor is valid", async () => {
     const there = place();
     const property = fc.asyncProperty(
       anyRecords,
@@ -169,7 +169,7 @@ describe("reading", () => {
     await fc.assert(property, { numRuns: 60 });
   });
 
-  test("a file that was cut off anywhere ends with its last whole record", async () => {
+  test("a truncated file ends with its last complete record", async () => {
     const there = place();
     const property = fc.asyncProperty(
       anyRecords,
@@ -190,7 +190,7 @@ describe("reading", () => {
     await fc.assert(property, { numRuns: 60 });
   });
 
-  test("a slice is no larger than asked for, unless a single record is", async () => {
+  test("a slice is no larger than requested, unless a single record is", async () => {
     const there = place();
     const id = there.write(Buffer.concat([record(1, "a".repeat(100)), record(1, "b"), record(1, "c")]));
     const texts = async (cursor: number, maxBytes: number) => {
@@ -203,7 +203,7 @@ describe("reading", () => {
     expect(await texts(174, 50)).toBe("");
   });
 
-  test("a cursor at which no record begins is refused, and one behind the end too", async () => {
+  test("a cursor at which no record begins, or past the end, is refused", async () => {
     const there = place();
     const id = there.write(Buffer.concat([record(1, "one"), record(2, "two")]));
     const size = 2 * 27;
@@ -216,7 +216,7 @@ describe("reading", () => {
     }
   });
 
-  test("damage in the middle is refused, not taken for the end; what was never written is the end", async () => {
+  test("damage in the middle is refused instead of taken for the end; unwritten zeros are the end", async () => {
     const there = place();
     const one = record(1, "one");
     const damaged = there.write(Buffer.concat([one, Buffer.from("x".repeat(100)), one]));
@@ -228,7 +228,7 @@ describe("reading", () => {
   });
 
   test.for([0, 5, 65_560, 3 * 65_560 + 1, 10_000_000, 2 ** 40])(
-    "behind a hole of %i bytes the floor is found, and a cursor in the hole is refused with it",
+    "the floor after a hole of %i bytes is found, and a cursor in the hole is refused with the floor",
     async (floor) => {
       const there = place();
       const id = newExecId();
@@ -246,7 +246,7 @@ describe("reading", () => {
     },
   );
 
-  test("the floor is found wherever it is, also where the hole takes up as much of the disk as the rest", async () => {
+  test("the floor is found at any offset, even if the zeros before it occupy disk space", async () => {
     const there = place();
     const sizes = fc.array(fc.constantFrom(0, 1_000, 65_536), { minLength: 1, maxLength: 4 });
     const property = fc.asyncProperty(
@@ -275,7 +275,7 @@ describe("a keeper's own journals", () => {
     ["lines", "seq 1 20000; seq 1 20000 >&2; seq 1 20000; exit 3"],
     ["zeros", "head -c 4000000 /dev/zero; exit 3"],
   ] as const)(
-    "of %s, with holes, are read as the keeper reads them, and tell the exit",
+    "of %s, with holes, are read as the keeper reads them, including the exit",
     async ([, script]) => {
       const there = placeOver(keeper);
       const link = await keeper.connect();
@@ -301,7 +301,7 @@ describe("a keeper's own journals", () => {
     },
   );
 
-  test("one that the keeper has forgotten is read on, and goes when it is removed", async () => {
+  test("a journal that the keeper has forgotten stays readable until it is removed", async () => {
     const there = placeOver(keeper);
     const link = await keeper.connect();
     const order = keeper.order(["echo", "hello"]);
@@ -327,7 +327,7 @@ describe("the end", () => {
     return id;
   };
 
-  test("is the exit record, also with output of background children behind it", async () => {
+  test("is the exit record, even if output of background children follows", async () => {
     const there = place();
     const id = write(there, (id) => [record(1, "out"), record(3, exit(id, 9)), record(1, "late")]);
     const exec = { id, state: "exited", exitCode: 9, journalFloor: 0, journalEnd: 27 };
@@ -338,7 +338,7 @@ describe("the end", () => {
     ]);
   });
 
-  test("is not what a command printed, nor another's exit, nor that of an exec that runs", async () => {
+  test("is not an exit record in output, of another exec, or of a running exec", async () => {
     const there = place();
     const forged = (id: ExecId) => record(3, exit(id, 0));
     for (const fake of [
@@ -356,7 +356,7 @@ describe("the end", () => {
     }
   });
 
-  test("is found behind as much output as a journal may keep, in small pieces and in large ones", async () => {
+  test("is found after the largest output that a journal keeps, in small and in large records", async () => {
     const there = place();
     for (const piece of [record(1, "x"), record(1, Buffer.alloc(65_536))]) {
       const output = Buffer.alloc(48 * 1_048_576 - ((48 * 1_048_576) % piece.length), piece);
@@ -374,18 +374,18 @@ describe("the end", () => {
   });
 });
 
-describe("what a sandbox may put in a journal's place", () => {
+describe("a hostile journals directory", () => {
   const secret = Buffer.concat([record(1, "secret")]);
 
   test.for<[string, (path: string, outside: string) => void]>([
-    ["nothing", () => {}],
+    ["a missing file", () => {}],
     ["a link to a journal elsewhere", (path, outside) => symlinkSync(outside, path)],
-    ["a link that leads nowhere", (path) => symlinkSync("/nowhere", path)],
+    ["a dangling link", (path) => symlinkSync("/nowhere", path)],
     ["a link to itself", (path) => symlinkSync(path, path)],
-    ["a pipe that nobody writes to", (path) => execFileSync("mkfifo", [path])],
+    ["a pipe without a writer", (path) => execFileSync("mkfifo", [path])],
     ["a device", (path) => execFileSync("mknod", [path, "c", "1", "5"])],
     ["a directory", (path) => mkdirSync(path)],
-  ])("%s is no journal", async ([, put]) => {
+  ])("%s is not read as a journal", async ([, put]) => {
     const there = place();
     const id = newExecId();
     const outside = join(there.layout.stateDir, "outside");
@@ -397,7 +397,7 @@ describe("what a sandbox may put in a journal's place", () => {
     expect(readFileSync(outside)).toEqual(secret);
   });
 
-  test("a link in place of their directory is not followed, neither to read nor to remove", async () => {
+  test("a link at the path of the journals directory is not followed for reads and removals", async () => {
     const there = place();
     const id = there.write(secret);
     const elsewhere = join(there.layout.stateDir, "elsewhere");
@@ -411,7 +411,7 @@ describe("what a sandbox may put in a journal's place", () => {
     expect(await there.journals.kept(soon())).toEqual([]);
   });
 
-  test("ids that are none reach no file", async () => {
+  test("invalid ids reach no file", async () => {
     const there = place();
     writeFileSync(join(there.directory, ".spare-0"), secret);
     writeFileSync(join(there.directory, "..", "above"), secret);
@@ -421,10 +421,12 @@ describe("what a sandbox may put in a journal's place", () => {
     }
     expect(existsSync(join(there.directory, ".spare-0"))).toBe(true);
     expect(existsSync(join(there.directory, "..", "above"))).toBe(true);
-    await expect(there.journals.drop("../sandboxes" as SandboxId, soon())).rejects.toThrow("by its id");
+    await expect(there.journals.drop("../sandboxes" as SandboxId, soon())).rejects.toThrow(
+      "valid sandbox id",
+    );
   });
 
-  test("a huge file without anything in it is read at once, as an empty one", async () => {
+  test("a huge sparse file without data is read at once, like an empty one", async () => {
     const there = place();
     const id = there.write(Buffer.alloc(0));
     truncateSync(there.pathOf(id), 2 ** 42);
@@ -433,7 +435,7 @@ describe("what a sandbox may put in a journal's place", () => {
     await expect(read).rejects.toMatchObject({ reason: "below_floor", floor: 2 ** 42 });
   });
 
-  test("whatever bytes are there, they are records, the end, or refused", async () => {
+  test("arbitrary bytes are read as records or as the end, or are refused", async () => {
     const there = place();
     const piece = fc.oneof(
       fc.uint8Array({ maxLength: 60 }),
@@ -464,7 +466,7 @@ describe("what a sandbox may put in a journal's place", () => {
 });
 
 describe("keeping", () => {
-  test("journals that are kept are read as before, until the last one is removed", async () => {
+  test("kept journals stay readable until the last one is removed", async () => {
     const there = place();
     const { journals, sandboxId, layout } = there;
     const ids = [there.write(record(1, "one")), there.write(record(1, "two"))] as const;
@@ -485,7 +487,7 @@ describe("keeping", () => {
     expect(existsSync(layout.sandbox(sandboxId).keptJournals)).toBe(false);
   });
 
-  test("a sandbox without journals leaves nothing, and neither does one that never was", async () => {
+  test("nothing is kept of a sandbox without journals, or of an unknown sandbox", async () => {
     const there = place();
     writeFileSync(join(there.directory, ".spare-0"), "");
     await there.journals.keep(there.sandboxId, soon());
@@ -493,7 +495,7 @@ describe("keeping", () => {
     expect(await there.journals.kept(soon())).toEqual([]);
   });
 
-  test("what was kept once is not replaced by what turns up later", async () => {
+  test("kept journals are not replaced by later ones", async () => {
     const there = place();
     const { journals, sandboxId } = there;
     const first = there.write(record(1, "first"));
@@ -506,7 +508,7 @@ describe("keeping", () => {
     expect(await readAll(there, second, 100)).toBeNull();
   });
 
-  test("a drop removes all that was kept of one sandbox, whatever is in it, and can be repeated", async () => {
+  test("a drop removes everything that was kept of one sandbox, and can be repeated", async () => {
     const there = place();
     const other = newSandboxId();
     mkdirSync(there.layout.sandbox(other).keptJournals);
@@ -520,10 +522,11 @@ describe("keeping", () => {
     expect(existsSync(there.layout.sandbox(there.sandboxId).dir)).toBe(true);
   });
 
-  test("the output of a destroyed sandbox is still there, and counts as nothing of it", async () => {
+  test("the output of a destroyed sandbox stays readable, and does not count as a leftover", async () => {
     const machine = await testMachine();
     onTestFinished(machine.dispose);
-    const { driver, journals } = machine;
+    const { driver } = machine;
+    const { journals } = driver;
     const sandboxId = newSandboxId();
     const link = await driver.connect(await driver.launch(orderFor(sandboxId), soon()), soon());
     await run(link, "echo kept; exit 3");

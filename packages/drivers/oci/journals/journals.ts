@@ -1,34 +1,40 @@
 import { lstat, opendir, readdir, rename, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { type ExecId, invariant, isExecId, isSandboxId, type SandboxId } from "@holdfast/contract";
-import type { JournalEnd, JournalSlice, Journals } from "@holdfast/engine";
+import type { JournalEnd, JournalSlice, JournalsAfterDeath } from "@holdfast/engine";
 import type { Porter } from "@holdfast/keeper";
-import { diskState, mountDisk } from "./disk.ts";
-import { errnoOf } from "./errno.ts";
+import { diskState, mountDisk } from "../files/disk.ts";
+import type { Layout, SandboxPlaces } from "../machine/layout.ts";
+import { errnoOf } from "../proc/errno.ts";
 import { copyJournals } from "./journal-copies.ts";
 import { inDirectory, JournalFile } from "./journal-file.ts";
 import { findEnd, readSlice } from "./journal-records.ts";
-import type { Layout, SandboxPlaces } from "./layout.ts";
 
-/** A directory with more than this before its first journal was filled by someone else; it counts as one with journals. */
-const STRANGERS_MAX = 1_000;
+/**
+ * Maximum number of entries that are not journals to skip while looking for a journal in a directory. If there are
+ * more, the directory is treated as one that contains journals.
+ */
+const FOREIGN_MAX = 1_000;
+/** Maximum number of entries in a directory of kept journals. */
 const ENTRIES_MAX = 20_000;
+/** Maximum number of subdirectories that are not journals in a directory of kept journals. */
 const TREES_MAX = 16;
-/** Of one deleted sandbox. */
+/** Maximum total size of the kept journals of one deleted sandbox. */
 const KEPT_BYTES_MAX = 1_024 * 1_048_576;
 
-export interface JournalsOptions {
+interface JournalsOptions {
   layout: Layout;
   porter: Pick<Porter, "removeTree" | "mountDisk">;
   idBase: number;
 }
 
 /**
- * Journals lie where the keeper wrote them as long as their sandbox is there, and in a directory of its own afterwards. The
- * way from one to the other ends with a single rename, so a crash leaves them in one of both places and both are looked
- * at. Those on a sandbox's own disk are read there too, after the host was restarted as well: the disk is mounted for it.
+ * Reads journals without their keeper. While a sandbox exists, its journals are where the keeper wrote them; later they
+ * are in a directory of kept journals. A single rename completes the move, so after a crash the journals are in one of
+ * the two directories, and both are searched. If the journals are on a sandbox's own disk that is not mounted, for
+ * example after a reboot of the host, the disk is mounted first.
  */
-export class OciJournals implements Journals {
+export class OciJournals implements JournalsAfterDeath {
   readonly #options: JournalsOptions;
   readonly #layout: Layout;
   readonly #porter: JournalsOptions["porter"];
@@ -39,7 +45,7 @@ export class OciJournals implements Journals {
     this.#porter = options.porter;
   }
 
-  /** Removes what keeping left that was broken off. */
+  /** Removes the incomplete copies that an aborted `keep` left behind. */
   async open(): Promise<void> {
     for (const name of await readdir(this.#layout.journals)) {
       if (!isSandboxId(name)) await this.#porter.removeTree(join(this.#layout.journals, name));
@@ -59,10 +65,13 @@ export class OciJournals implements Journals {
     return this.#with(sandboxId, id, signal, (file) => findEnd(file, id, signal));
   }
 
-  /** Where some were kept already, those stay, and what else there is goes with the sandbox. */
+  /**
+   * Keeps the journals of a sandbox that is about to be deleted. Does nothing if journals of this sandbox are kept
+   * already.
+   */
   async keep(sandboxId: SandboxId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
-    const { journals, keptJournals } = await this.#reached(sandboxId);
+    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
     try {
       if (!(await lstat(journals)).isDirectory()) return await unlink(journals);
       if (await holdsJournals(journals)) await this.#move(journals, keptJournals, signal);
@@ -74,7 +83,7 @@ export class OciJournals implements Journals {
   async #move(from: string, kept: string, signal: AbortSignal): Promise<void> {
     try {
       await rename(from, kept);
-      await this.#weed(kept, signal);
+      await this.#removeForeign(kept, signal);
     } catch (error) {
       if (errnoOf(error) !== "EXDEV") throw error;
       await copyJournals(from, kept, this.#porter, signal);
@@ -82,10 +91,11 @@ export class OciJournals implements Journals {
   }
 
   /**
-   * What a sandbox's root put beside the journals belongs to nobody once the sandbox is gone: it goes at once, and so does
-   * what is larger than journals are. A directory with more entries than a keeper makes is not looked through.
+   * Removes files that a sandbox's root user put next to the journals, and journals beyond the maximum total size:
+   * after the sandbox is deleted, no record refers to such files. If the directory has more entries than a keeper
+   * creates, the whole directory is removed.
    */
-  async #weed(kept: string, signal: AbortSignal): Promise<void> {
+  async #removeForeign(kept: string, signal: AbortSignal): Promise<void> {
     const [files, trees]: [string[], string[]] = [[], []];
     let [entries, left] = [0, KEPT_BYTES_MAX];
     for await (const { name } of await opendir(kept)) {
@@ -101,7 +111,7 @@ export class OciJournals implements Journals {
   }
 
   async remove(sandboxId: SandboxId, ids: readonly ExecId[], signal: AbortSignal): Promise<void> {
-    const { journals, keptJournals } = await this.#reached(sandboxId);
+    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
     for (const directory of [journals, keptJournals]) {
       await inDirectory(directory, async (at) => {
         for (const id of ids) {
@@ -124,12 +134,12 @@ export class OciJournals implements Journals {
   }
 
   #places(id: SandboxId): SandboxPlaces {
-    invariant(isSandboxId(id), "a sandbox's journals are asked for by its id");
+    invariant(isSandboxId(id), "journals are requested by a valid sandbox id");
     return this.#layout.sandbox(id);
   }
 
-  /** With the sandbox's own disk mounted, where it has one. */
-  async #reached(id: SandboxId): Promise<SandboxPlaces> {
+  /** Returns the paths of a sandbox. Mounts its own disk first, if it has one. */
+  async #placesWithDisk(id: SandboxId): Promise<SandboxPlaces> {
     const places = this.#places(id);
     if ((await diskState(places)) === "unmounted") await mountDisk(this.#options, places);
     return places;
@@ -142,12 +152,14 @@ export class OciJournals implements Journals {
     use: (file: JournalFile) => Promise<Result>,
   ): Promise<Result | null> {
     signal.throwIfAborted();
-    const { journals, keptJournals } = await this.#reached(sandboxId);
+    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
     return (await JournalFile.with(journals, id, use)) ?? (await JournalFile.with(keptJournals, id, use));
   }
 }
 
-/** What is no file is no journal: it goes with the directory. */
+/**
+ * Deletes a journal file. A directory at this path is not a journal: it stays, and is removed later with its parent.
+ */
 async function unlinkFile(path: string): Promise<void> {
   try {
     await unlink(path);
@@ -156,12 +168,12 @@ async function unlinkFile(path: string): Promise<void> {
   }
 }
 
-/** Null where it is no directory. */
+/** Whether a directory contains journals; null if the path is not a directory. */
 function holdsJournals(directory: string): Promise<boolean | null> {
-  let strangers = 0;
+  let foreign = 0;
   return inDirectory(directory, async (at) => {
     for await (const entry of await opendir(at)) {
-      if ((isExecId(entry.name) && !entry.isDirectory()) || ++strangers > STRANGERS_MAX) return true;
+      if ((isExecId(entry.name) && !entry.isDirectory()) || ++foreign > FOREIGN_MAX) return true;
     }
     return false;
   });

@@ -1,9 +1,10 @@
-import type { InstallationId, Resources, SandboxId } from "@holdfast/contract";
-import { resourceLimits } from "./cgroup.ts";
-import type { RuntimeFacts } from "./host.ts";
+import type { InstallationId } from "@holdfast/contract";
+import type { RuntimeFacts } from "../machine/host-facts.ts";
+import type { BundleOrder } from "../machine/machine.ts";
+import { resourceLimits } from "../proc/cgroup.ts";
 import { seccompProfile } from "./seccomp.ts";
 
-/** The keeper's own; it takes SYS_PTRACE and more away from the commands that it starts. */
+/** Capabilities of the keeper. It drops SYS_PTRACE and others for the commands that it starts. */
 const CAPABILITIES = [
   "CAP_CHOWN",
   "CAP_DAC_OVERRIDE",
@@ -21,11 +22,14 @@ const CAPABILITIES = [
 
 const NAMESPACES = ["user", "pid", "mount", "ipc", "uts", "network", "cgroup"];
 
-export const KEEPER_PATH = "/.holdfast/keeper";
+const KEEPER_PATH = "/.holdfast/keeper";
 const HOLDFAST_DIR = "/.holdfast";
 const CONTROL_DIR = "/.holdfast/control";
 
-/** Terminals come out of a number that the whole machine shares. */
+/**
+ * Maximum number of terminals in one sandbox. It is needed because the host limits the number of terminals of all
+ * sandboxes together (`kernel.pty.max`).
+ */
 const TERMINALS_MAX = 256;
 
 interface BundleMount {
@@ -43,12 +47,15 @@ const bind = (source: string, destination: string, ...options: string[]): Bundle
 });
 
 /**
- * crun forgets the flags of a bind that is writable, unless they are asked for as recursive ones. Not for runc, which
- * would then need a kernel that can do that.
+ * Mount flags of the control directory for crun, which ignores the plain flags on a writable bind mount but applies the
+ * recursive ones. runc gets only the plain flags: its recursive flags need a kernel with `mount_setattr`.
  */
 const CRUN_CONTROL_FLAGS = ["noexec", "rnosuid", "rnodev", "rnoexec"];
 
-/** Few mounts: each costs launch time, and time again whenever memory goes to disk and back. */
+/**
+ * The virtual file systems that every sandbox has. There are only a few, because each mount slows down launch, dump and
+ * restore.
+ */
 const kernelMounts = (shmMb: number): BundleMount[] => [
   { destination: "/proc", type: "proc", source: "proc", options: ["nosuid", "noexec", "nodev"] },
   {
@@ -79,8 +86,8 @@ const kernelMounts = (shmMb: number): BundleMount[] => [
   },
 ];
 
-/** The same for every sandbox of a driver. */
-export interface BundleHost {
+/** Facts and settings of the host that are the same for every sandbox. */
+interface BundleHost {
   runtime: RuntimeFacts["name"];
   installation: InstallationId;
   idBase: number;
@@ -89,27 +96,15 @@ export interface BundleHost {
   cpus: number;
   openFilesMax: number;
   oomScoreAdj: number;
-  /** What is set in the sandbox's own namespaces. */
+  /** Kernel parameters to set in the sandbox's own namespaces. */
   sysctl: Readonly<Record<string, string>>;
 }
 
-export interface BundleOrder {
-  sandboxId: SandboxId;
-  hostname: string;
-  resources: Resources;
-  cgroupsPath: string;
-  /** Paths of the host as the runtime sees them. */
-  root: string;
-  keeperDir: string;
-  control: string;
-  /** Directories of the host that the image shows, and the mount points below them; parents first. */
-  hostDirs: readonly string[];
-}
-
 /**
- * A mapped root may not bind a directory without what is mounted below it, and read-only holds for one mount at a time:
- * each mount below is bound again. The keeper's directory is a mount itself, so that not even the sandbox's root can move it out
- * of the way.
+ * Returns the mounts of a sandbox. `hostDirs` lists each mount below a host directory separately. The reason: in a user
+ * namespace a directory can be bound only together with its submounts, but `ro` makes only the top mount read-only, so
+ * each submount is bound once more. The keeper's directory is a separate mount, so that not even the sandbox's root can
+ * move it away.
  */
 const mountsFor = (order: BundleOrder, flags: readonly string[]): BundleMount[] => [
   ...kernelMounts(Math.max(1, Math.floor(order.resources.memoryMb / 2))),
@@ -119,8 +114,10 @@ const mountsFor = (order: BundleOrder, flags: readonly string[]): BundleMount[] 
 ];
 
 /**
- * Environment and cgroup path carry installation and sandbox only: a restore brings both back, for a later generation.
- * The network namespace is the runtime's, which raises the loopback in it.
+ * Returns a function that builds the OCI configuration of a sandbox as JSON. The environment and the cgroup path
+ * contain the ids of installation and sandbox, but not the generation: a restore keeps environment and cgroup path,
+ * although the restored instance has a later generation. The runtime creates the network namespace and brings up its
+ * loopback.
  */
 export function bundleMaker(host: BundleHost): (order: BundleOrder) => string {
   const seccomp = seccompProfile();

@@ -1,4 +1,4 @@
-/** Checkpoints that are kept, and sandboxes that begin with them, with the real CRIU of this host. */
+/** Named checkpoints and their forks, with the real CRIU of this host. */
 import { existsSync, readdirSync, readFileSync, rmSync, truncateSync } from "node:fs";
 import { join } from "node:path";
 import {
@@ -14,12 +14,12 @@ import {
 } from "@holdfast/contract";
 import type { ExecOrder, Instance, Link } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { findCriu } from "./criu-binary.ts";
-import { layoutOf } from "./layout.ts";
-import { readCgroups } from "./processes.ts";
-import { readReferences } from "./record.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { findCriu } from "../checkpoint/find-criu.ts";
+import { layoutOf } from "../machine/layout.ts";
+import { readReferences } from "../machine/sandbox-notes.ts";
+import { readCgroups } from "../proc/proc-files.ts";
+import { processOf, type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const found = await findCriu();
 const soon = () => AbortSignal.timeout(40_000);
@@ -62,7 +62,7 @@ interface Kept {
 
 const MB = 1_048_576;
 
-/** As the engine does it: quiet, frozen, kept, and on it goes. */
+/** Saves a checkpoint in the same steps as the engine: closes the links, freezes, saves and thaws. */
 async function save(
   { sandboxId, generation }: Instance,
   {
@@ -129,8 +129,8 @@ const isGapless = (lines: readonly string[]) => lines.every((line, index) => lin
 const placeOf = (id: SandboxId, ...path: string[]) => join(machine.stateDir, "sandboxes", id, ...path);
 const COUNTER = "i = 0\nimport time\nwhile True:\n  print(i, flush=True); i += 1; time.sleep(0.01)";
 
-describe.runIf("path" in found)("a checkpoint that is kept", () => {
-  test("leaves the sandbox as it was, and can be made an instance of more than once", async () => {
+describe.runIf("path" in found)("a named checkpoint", () => {
+  test("leaves the sandbox unchanged, and can be forked more than once", async () => {
     const [instance, link] = await launch();
     const counter = await start(link, ["python3", "-uc", COUNTER]);
     await run(link, "echo before > ~/file");
@@ -146,8 +146,8 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
       expect((await run(forkLink, "hostname")).output).toBe(`${name}\n`);
       await countTo(forkLink, counter, at + 20);
       expect(isGapless(await linesOf(forkLink, counter))).toBe(true);
-      expect(readCgroups(forked.pid)).not.toContain(instance.sandboxId);
-      const environment = readFileSync(`/proc/${forked.pid}/environ`, "utf8");
+      expect(readCgroups(processOf(forked).pid)).not.toContain(instance.sandboxId);
+      const environment = readFileSync(`/proc/${processOf(forked).pid}/environ`, "utf8");
       expect(environment).toContain(`HOLDFAST_SANDBOX=${forked.sandboxId}`);
       expect(environment).not.toContain(instance.sandboxId);
     }
@@ -160,7 +160,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     );
   });
 
-  test("is independent of the sandbox that it was taken of, which may be gone or asleep", async () => {
+  test("can be forked after its sandbox has been stopped", async () => {
     const [instance, link] = await launch();
     await run(link, "echo kept > /home/user/file");
     const kept = await save(instance);
@@ -169,7 +169,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect((await run(forkLink, "cat /home/user/file")).output).toBe("kept\n");
   });
 
-  test("of a fork holds what the fork is, under the fork's name", async () => {
+  test("of a fork has the fork's files and memory, and can be forked again", async () => {
     const [instance, link] = await launch();
     const counter = await start(link, ["python3", "-uc", COUNTER]);
     await countTo(link, counter, 3);
@@ -183,7 +183,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect(grandchild.generation).toBe(3);
   });
 
-  test("brings open files, deleted ones, watches, locks and listeners into the fork", async () => {
+  test("restores open and deleted files, watches, locks and listeners in the fork", async () => {
     const [instance, link] = await launch();
     const code = [
       "import ctypes,fcntl,os,socket,time",
@@ -209,7 +209,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect(await linesOf(again, program)).toEqual(["up"]);
   });
 
-  test("brings a watch on a file of its own into the fork, and none on the file of the other", async () => {
+  test("restores a file watch for the fork's own file, not for the source's", async () => {
     const [instance, link] = await launch();
     const code = [
       "import ctypes,os,select",
@@ -229,7 +229,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect(await linesOf(again, program)).toEqual(["up", "xsource"]);
   });
 
-  test("of a sandbox with a disk of its own is forked onto another such disk", async () => {
+  test("of a sandbox with its own disk is forked onto a new disk", async () => {
     const disk = { diskMb: 64 };
     const [instance, link] = await launch(disk);
     await run(link, "echo disk > ~/file");
@@ -240,7 +240,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect(full.output).toContain("file");
   });
 
-  test("goes to sleep and wakes as a fork", async () => {
+  test("has forks that can be suspended and woken", async () => {
     const [instance, link] = await launch();
     const counter = await start(link, ["python3", "-uc", COUNTER]);
     await countTo(link, counter, 3);
@@ -262,7 +262,7 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
     expect(isGapless(await linesOf(wokenLink, counter))).toBe(true);
   });
 
-  test("keeps only the journals that are asked for, and the keeper and image that it goes with", async () => {
+  test("contains only the requested journals, and protects its keeper from removal", async () => {
     const [instance, link] = await launch();
     const [kept, other] = [await start(link, ["sleep", "100"]), await start(link, ["true"])];
     const { id, sandboxId } = await save(instance, { journals: [kept, newExecId()] });
@@ -273,8 +273,8 @@ describe.runIf("path" in found)("a checkpoint that is kept", () => {
   });
 });
 
-describe.runIf("path" in found)("a checkpoint that can't be made or used", () => {
-  test("for lack of room leaves nothing, and the sandbox frozen as it was", async () => {
+describe.runIf("path" in found)("a checkpoint that fails or is removed", () => {
+  test("leaves no files if the disk has too little room, and the sandbox keeps running", async () => {
     const [instance, link] = await launch();
     await run(link, "head -c 8M /dev/urandom > ~/big");
     await expect(save(instance, { maxBytes: 4 * MB })).rejects.toThrow("too little room");
@@ -282,7 +282,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
     expect((await run(await connect(instance), "echo on")).output).toBe("on\n");
   });
 
-  test("because it was cut short, changed or removed fails before anything runs", async () => {
+  test("fails a fork before anything runs if it is truncated or deleted", async () => {
     const [instance] = await launch();
     const kept = await save(instance);
     const images = placeOf(instance.sandboxId, "saved", kept.id, "images");
@@ -294,7 +294,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
     for (const id of ids.slice(1)) expect(existsSync(placeOf(id))).toBe(false);
   });
 
-  test.each([1, 30, 80, 150, 250])("broken off after %i ms leaves the sandbox as it was", async (ms) => {
+  test.each([1, 30, 80, 150, 250])("aborted after %i ms leaves the sandbox unchanged", async (ms) => {
     const [instance, link] = await launch();
     const counter = await start(link, ["python3", "-uc", COUNTER]);
     await run(link, "head -c 8M /dev/urandom > /home/user/big");
@@ -316,7 +316,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
   });
 
   test.each([1, 40, 80, 120, 160, 220])(
-    "forked into a launch that is broken off after %i ms leaves nothing",
+    "leaves nothing of a fork whose launch is aborted after %i ms",
     async (ms) => {
       const [instance] = await launch();
       const kept = await save(instance);
@@ -332,7 +332,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
   );
 
   test.each(["by itself", "with its sandbox"])(
-    "removed %s while it is copied makes no fork with half of its files",
+    "removed %s during a copy never yields a fork with half of its files",
     async (how) => {
       for (const ms of [0, 5, 10, 20, 30]) {
         const [instance, link] = await launch();
@@ -357,7 +357,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
     },
   );
 
-  test("is removed when it is not among those to keep", async () => {
+  test("is removed if it is not in the list of checkpoints to keep", async () => {
     const [instance] = await launch();
     const [one, two] = [await save(instance), await save(instance)];
     await machine.driver.unsave(instance.sandboxId, [two.id], soon());
@@ -367,7 +367,7 @@ describe.runIf("path" in found)("a checkpoint that can't be made or used", () =>
   });
 });
 
-test("without memory a checkpoint is of the files, and its fork is started on them", async () => {
+test("a checkpoint of kind files holds only files, and its fork starts without the source's execs", async () => {
   const [instance, link] = await launch();
   await run(link, "echo files > ~/file");
   const kept = await save(instance, { kind: "files" });

@@ -1,4 +1,7 @@
-import type { ForkSource, Instance, LaunchOrder } from "@holdfast/engine";
+import type { ForkSource, LaunchOrder } from "@holdfast/engine";
+import { restoreProcesses, verifyRestored } from "../checkpoint/restore.ts";
+import { removeWorkDir } from "../checkpoint/run-criu.ts";
+import { replaceMounts } from "../drives/staged-drives.ts";
 import {
   imagesIn,
   savedPlaces,
@@ -6,26 +9,28 @@ import {
   verifySums,
   verifyWhole,
   whileThere,
-} from "./checkpoints.ts";
-import { removeWorkDir } from "./criu-run.ts";
-import type { Machine } from "./machine.ts";
-import type { Manifest } from "./manifest.ts";
-import { bringBack, readBack } from "./restore.ts";
-import { takeOverMounts } from "./staged-drives.ts";
+} from "../files/checkpoint-files.ts";
+import type { Machine } from "../machine/machine.ts";
+import type { Manifest } from "../machine/manifest.ts";
+import type { InstanceNote } from "../machine/sandbox-notes.ts";
 
-/** What a new sandbox is made of that does not begin from an image. */
-export interface Template {
+/** A verified checkpoint from which a fork starts. */
+interface Template {
   source: ForkSource;
   manifest: Manifest;
   whole: string;
 }
 
-/** The checkpoint that is meant, whole and unchanged. Nothing is written to it: any number may be made of one. */
+/**
+ * Verifies that the checkpoint is complete and unchanged. Forks only read a checkpoint, so any number of forks can use
+ * it.
+ */
 export async function openTemplate(machine: Machine, source: ForkSource): Promise<Template> {
   const { whole } = savedPlaces(machine.layout, source.sandboxId, source.id);
   const manifest = verifyWhole(machine.layout, whole, source);
   if (source.kind === "memory") {
-    // It gets a bundle of its own, made for it and by nobody else.
+    // Passes the manifest's own configuration, so that this comparison always succeeds: a fork has another bundle than
+    // the checkpoint.
     verifyDependencies(machine, manifest, manifest.config);
     await verifySums(machine, whole, manifest);
   }
@@ -33,19 +38,22 @@ export async function openTemplate(machine: Machine, source: ForkSource): Promis
 }
 
 /**
- * The memory of the checkpoint as this sandbox: in its cgroups, on its files, with its control directory. It is called by
- * its own name, inside and to us, before any of it runs.
+ * Restores the memory of a checkpoint as a new sandbox, which has the fork's cgroups, files and control directory.
+ * Before any process runs, the keeper gets the fork's sandbox id and host name, and the fork's drives replace those of
+ * the source.
  */
-export async function bringBackAs(
+export async function restoreFork(
   machine: Machine,
   order: LaunchOrder,
   { source, manifest, whole }: Template,
   signal: AbortSignal,
-): Promise<Instance> {
+): Promise<InstanceNote> {
   const { porter, cgroups } = machine;
   const { sandboxId, name: hostname } = order;
-  await whileThere(whole, () => bringBack(machine, order, { images: imagesIn(whole), manifest }, signal));
-  const instance = readBack(machine, order, manifest);
+  await whileThere(whole, () =>
+    restoreProcesses(machine, order, { images: imagesIn(whole), manifest }, signal),
+  );
+  const instance = await verifyRestored(machine, order, manifest);
   const { pid, startTime } = instance;
   const renamed = await porter.renameKeeper({
     pid,
@@ -53,10 +61,13 @@ export async function bringBackAs(
     from: source.sandboxId,
     to: sandboxId,
     hostname,
+    ...(manifest.takenIn === undefined
+      ? {}
+      : { installation: { from: manifest.takenIn, to: machine.installation } }),
   });
-  if (renamed === "gone") throw new Error(`process ${pid} is not there`);
+  if (renamed === "gone") throw new Error(`the restored process ${pid} has ended`);
   removeWorkDir(machine, sandboxId);
-  await takeOverMounts(machine, sandboxId, manifest, order.mounts ?? [], signal);
+  await replaceMounts(machine, sandboxId, manifest, order.mounts ?? [], signal);
   await cgroups.thaw(sandboxId, signal);
   return instance;
 }

@@ -1,9 +1,9 @@
-/** Servers that are killed in the middle of a launch: what they began is found, ended, removed or taken over by the next. */
+/** Servers that are killed during a launch: the next server finds the remains, and ends, removes or takes them over. */
 import { DEFAULT_RESOURCES, newSandboxId, type SandboxId } from "@holdfast/contract";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { killedServer } from "./killed-server.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { killedServer } from "../testing/killed-server.ts";
+import { type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -18,7 +18,7 @@ afterEach(async () => {
 });
 afterAll(() => machine.dispose());
 
-/** A mount that the killed server had begun may come up at the very moment of a removal, which then fails: the next does it. */
+/** Retries: a mount that the killed server had begun may complete during the first removal, which then fails. */
 const destroyed = () =>
   expect
     .poll(() => machine.driver.destroy(id, soon()).then(() => "removed", String), { timeout: 15_000 })
@@ -44,7 +44,7 @@ describe.for([...MOMENTS])("a server killed at the step '%s', %i ms into it", ([
     expect(await machine.driver.list(soon())).toEqual([]);
   });
 
-  test("leaves a restart that can be made again, on the same files", async () => {
+  test("leaves a restart that can be repeated on the same files", async () => {
     id = newSandboxId();
     const link = await machine.driver.connect(
       await machine.driver.launch(orderFor(id, withDisk), soon()),

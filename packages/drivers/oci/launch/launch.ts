@@ -1,36 +1,41 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Instance, LaunchOrder } from "@holdfast/engine";
-import { copyFiles, makeFiles, takeOverFiles } from "./files.ts";
-import { bringBackAs, openTemplate } from "./fork.ts";
-import { setIpcFromOutside } from "./kernel.ts";
-import { stepper } from "./launch-step.ts";
-import type { SandboxPlaces } from "./layout.ts";
-import type { Machine } from "./machine.ts";
-import { HELPER_MARK, helperMark } from "./marked.ts";
-import { readLiving } from "./processes.ts";
-import { writeInstance } from "./record.ts";
-import { mountRoot } from "./root.ts";
-import { runtimeArgv } from "./runtime.ts";
-import { reopen, unstageDrives } from "./staged-drives.ts";
+import type { LaunchOrder } from "@holdfast/engine";
+import { unsealMountPoints, unstageDrives } from "../drives/staged-drives.ts";
+import { mountRoot } from "../files/overlay-root.ts";
+import { copyFiles, makeFiles, takeOverFiles } from "../files/sandbox-files.ts";
+import { readWritePaths } from "../files/write-paths.ts";
+import type { SandboxPlaces } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { runtimeArgv } from "../machine/runtime.ts";
+import { type InstanceNote, writeInstance } from "../machine/sandbox-notes.ts";
+import { launchSteps } from "../machine/step-errors.ts";
+import { setIpcFromOutside } from "../machine/sysctls.ts";
+import { HELPER_MARK, helperMark } from "../proc/marked-processes.ts";
+import { readLiving } from "../proc/proc-files.ts";
+import { openTemplate, restoreFork } from "./fork.ts";
 
 const RUNTIME_MS = 30_000;
 const LOG_BYTES = 2_000;
 
 /**
- * Files, root, runtime, process: in that order, each step leaving its marks before the next begins, so that whatever a
- * broken-off launch made is found and removed by id alone.
+ * Launches an instance in steps: files, root, runtime, keeper. Everything that a step creates carries the sandbox's id
+ * before the next step begins, so the remains of an aborted launch can be found and removed by the id alone.
  */
-export async function launch(machine: Machine, order: LaunchOrder, signal: AbortSignal): Promise<Instance> {
+export async function launch(
+  machine: Machine,
+  order: LaunchOrder,
+  signal: AbortSignal,
+): Promise<InstanceNote> {
   const places = machine.layout.sandbox(order.sandboxId);
-  const step = stepper(machine, order, signal);
+  const step = launchSteps(machine, order, signal);
   const { fork } = order;
   await unstageDrives(machine, order.sandboxId);
   const template =
     fork === undefined
       ? null
       : await step("checkpoint", "its checkpoint can't be used", () => openTemplate(machine, fork));
-  const image = await step("files", "its files could not be made", () => {
+  const image = await step("files", "its files could not be created", () => {
     if (order.restart) return takeOverFiles(machine, order, signal);
     return template === null
       ? makeFiles(machine, order, signal)
@@ -38,17 +43,20 @@ export async function launch(machine: Machine, order: LaunchOrder, signal: Abort
   });
   await step("root", "its root file system could not be mounted", async () => {
     await mountRoot(machine, image, places, signal);
-    if (template !== null) await reopen(machine, order.sandboxId, template.manifest, order.mounts ?? []);
+    if (template !== null)
+      await unsealMountPoints(machine, order.sandboxId, template.manifest, order.mounts ?? []);
   });
   if (template?.source.kind === "memory") {
-    return step("memory", "its memory could not be brought back", () =>
-      bringBackAs(machine, order, template, signal),
+    return step("memory", "its memory could not be restored", () =>
+      restoreFork(machine, order, template, signal),
     );
   }
   await step("runtime", "the container runtime did not start it", () => startRuntime(machine, order, signal));
-  const instance = await step("keeper", "its first process ended at once", () => readBack(machine, order));
+  const instance = await step("keeper", "its first process ended at once", () =>
+    recordInstance(machine, order),
+  );
   if (!machine.facts.ipcSetInside) {
-    await step("ipc", "its shared memory could not be bounded", () =>
+    await step("ipc", "its limits on shared memory could not be set", () =>
       setIpcFromOutside(instance.pid, signal),
     );
   }
@@ -60,7 +68,8 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
   const env = {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     [HELPER_MARK]: helperMark(machine.installation, order.sandboxId),
-    // Where it puts a copy of itself for the time of its start, in place of /tmp: one that is killed leaves it.
+    // Directory in which the runtime makes a temporary copy of itself. It is not /tmp, because a runtime that is killed
+    // leaves its copy behind.
     _LIBCONTAINER_STATEDIR: places.bundle,
   };
   try {
@@ -68,7 +77,7 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
     const argv = runtimeArgv(machine, order.sandboxId, machine.cgroups.makeHelper(order.sandboxId));
     const helper = { name: machine.facts.runtime.name, argv, env, stdio: machine.layout.nullDevice };
     const { status } = await machine.porter.run(helper, deadline);
-    if (status !== 0) throw new Error(`it ended with ${status}: ${readLog(places)}`);
+    if (status !== 0) throw new Error(`the runtime ended with ${status}: ${readLog(places)}`);
   } finally {
     machine.cgroups.removeHelper(order.sandboxId);
   }
@@ -76,21 +85,23 @@ async function startRuntime(machine: Machine, order: LaunchOrder, signal: AbortS
 
 function readLog(places: SandboxPlaces): string {
   const path = join(places.bundle, "log");
-  return existsSync(path) ? readFileSync(path, "utf8").slice(-LOG_BYTES).trim() : "it said nothing";
+  return existsSync(path) ? readFileSync(path, "utf8").slice(-LOG_BYTES).trim() : "its log is empty";
 }
 
-function readBack(machine: Machine, order: LaunchOrder): Instance {
+/** Reads the pid that the runtime reported, checks that the process lives, and writes the instance note. */
+function recordInstance(machine: Machine, order: LaunchOrder): InstanceNote {
   const places = machine.layout.sandbox(order.sandboxId);
   const pid = Number(readFileSync(join(places.bundle, "pid"), "utf8"));
   const stat = Number.isInteger(pid) && pid > 0 ? readLiving(pid) : null;
-  if (stat === null) throw new Error(`process ${pid} is not there`);
-  const instance: Instance = {
+  if (stat === null) throw new Error(`the launched process ${pid} does not exist`);
+  const instance: InstanceNote = {
     sandboxId: order.sandboxId,
     generation: order.generation,
     pid,
     startTime: stat.startTime,
     hostBootId: machine.facts.bootId,
     keeperVersion: machine.keeper.version,
+    writePaths: readWritePaths(places),
   };
   writeInstance(machine.layout, instance);
   return instance;

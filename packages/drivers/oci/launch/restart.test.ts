@@ -15,8 +15,8 @@ import { newSandboxId, type SandboxId } from "@holdfast/contract";
 import { type Instance, KeeperRefusal, type Link } from "@holdfast/engine";
 import { pack } from "tar-stream";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { processOf, type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -42,7 +42,7 @@ async function linked(instance: Instance): Promise<Link> {
   return link;
 }
 
-/** Launches, does something inside, and ends it. */
+/** Launches an instance, runs the command inside, and stops the instance. */
 async function launched(command: string, image = "host"): Promise<void> {
   id = newSandboxId();
   const link = await linked(await machine.driver.launch(orderFor(id, { image }), soon()));
@@ -50,16 +50,16 @@ async function launched(command: string, image = "host"): Promise<void> {
   await machine.driver.stop(id, { graceMs: 0 }, soon());
 }
 
-test("the next instance has the journals of the last, and runs nothing a second time", async () => {
+test("the next instance has the journals of the last, and runs no exec a second time", async () => {
   id = newSandboxId();
   const link = await linked(await machine.driver.launch(orderFor(id), soon()));
   await run(link, "echo once; exit 3");
   const [exec] = await link.listExecs(soon());
-  if (exec === undefined) throw new Error("the exec is not known");
+  if (exec === undefined) throw new Error("the exec is unknown");
   await machine.driver.stop(id, { graceMs: 0 }, soon());
   const next = await linked(await restart());
   expect(await next.listExecs(soon())).toEqual([]);
-  expect(await machine.journals.end(id, exec.id, soon())).toMatchObject({ exec: { exitCode: 3 } });
+  expect(await machine.driver.journals.end(id, exec.id, soon())).toMatchObject({ exec: { exitCode: 3 } });
   const order = {
     ...{ id: exec.id, argv: ["true"], env: {}, cwd: "/", user: "", timeoutMs: 0, stdin: false, tty: null },
     ...{ journalCapBytes: 65_536, digest: "0".repeat(64) },
@@ -68,15 +68,15 @@ test("the next instance has the journals of the last, and runs nothing a second 
   expect(await run(next, "echo new")).toEqual({ exitCode: 0, output: "new\n" });
 });
 
-test("what is noted of an instance is of its own generation", async () => {
+test("the notes of an instance name its own generation", async () => {
   await launched("true");
   const instance = await restart(7);
-  expect(noted("instance.json")).toMatchObject({ generation: 7, pid: instance.pid });
+  expect(noted("instance.json")).toMatchObject({ generation: 7, pid: processOf(instance).pid });
   expect(noted("order.json")).toMatchObject({ generation: 7, image: "host" });
 });
 
 test.for(["upper", "work", "control", "root", "order.json"])(
-  "a restart without %s is refused, and does not make it",
+  "a restart without %s is refused, and does not create it",
   async (name) => {
     await launched("true");
     await machine.reboot();
@@ -87,20 +87,20 @@ test.for(["upper", "work", "control", "root", "order.json"])(
   },
 );
 
-test("what a sandbox put in the place of its socket does not keep it from starting", async () => {
+test("a directory in place of the keeper's socket does not prevent a start", async () => {
   await launched("true");
   rmSync(place("control", "keeper.sock"), { force: true });
   mkdirSync(place("control", "keeper.sock", "deep"), { recursive: true });
   expect(await run(await linked(await restart()), "echo up")).toEqual({ exitCode: 0, output: "up\n" });
 });
 
-test("what was mounted over a root, or below it, is out of the way of the next instance", async () => {
+test("something mounted over the root is removed before the next instance starts", async () => {
   await launched("echo mine > /root/a");
   execFileSync("mount", ["-t", "tmpfs", "cover", place("root")]);
   expect(await run(await linked(await restart()), "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
 });
 
-test("a root that another mount namespace still holds is waited for", async () => {
+test("a restart waits while another mount namespace still has the root mounted", async () => {
   await launched("echo mine > /root/a");
   const script = `: > ${place("held")}; exec sleep 1000`;
   const holder = spawn("unshare", ["-m", "/bin/sh", "-c", script], { stdio: "ignore" });
@@ -117,7 +117,7 @@ test("a root that another mount namespace still holds is waited for", async () =
   expect(await run(await linked(await second), "cat /root/a", "root")).toMatchObject({ output: "mine\n" });
 });
 
-/** An archive with the shell and one file that tells versions apart. */
+/** An image archive with a shell, `cat`, and a file `version` with the given text. */
 function tarOf(text: string) {
   const archive = pack();
   archive.entry({ name: "version" }, text);
@@ -130,21 +130,22 @@ function tarOf(text: string) {
   return archive as unknown as AsyncIterable<Uint8Array>;
 }
 
-test("a sandbox stays on the version of the image that it was made of", async () => {
-  await machine.images.import("versions", { tar: tarOf("one") }, soon());
+test("a sandbox keeps the version of the image that it was created from", async () => {
+  await machine.driver.images.import("versions", { tar: tarOf("one") }, soon());
   await launched("true", "versions");
-  await machine.images.import("versions", { tar: tarOf("two") }, soon());
+  await machine.driver.images.import("versions", { tar: tarOf("two") }, soon());
   await machine.reboot();
   const link = await linked(await restart());
   expect(await run(link, "cat /version")).toEqual({ exitCode: 0, output: "one" });
   await machine.driver.stop(id, { graceMs: 0 }, soon());
   await machine.driver.destroy(id, soon());
-  await machine.images.remove("versions", soon());
+  await machine.driver.images.remove("versions", soon());
 });
 
-/** Everything that the first version of the records has, and nothing else. */
+/** Rewrites the records with only those fields that the first version had. */
 function asFirstVersion(instance: Instance): void {
-  const { sandboxId, generation, pid, startTime, hostBootId, keeperVersion } = instance;
+  const { sandboxId, generation, keeperVersion } = instance;
+  const { pid, startTime, hostBootId } = processOf(instance);
   const { image, imageVersion } = noted("order.json");
   const order = { sandboxId, generation, image, imageVersion, keeperVersion };
   writeFileSync(place("order.json"), JSON.stringify(order));
@@ -160,7 +161,10 @@ test("an instance whose records an earlier version wrote is found, served, resta
   expect(readdirSync(place()).sort()).toEqual(names);
   const { driver } = await machine.again();
   expect(await driver.recover(instance, soon())).toEqual(instance);
-  expect((await driver.observe([id], soon())).get(id)).toMatchObject({ pid: instance.pid, problems: [] });
+  expect((await driver.observe([id], soon())).get(id)).toMatchObject({
+    identity: instance.identity,
+    problems: [],
+  });
   expect(await run(await linked(instance), "echo old > /root/a", "root")).toMatchObject({ exitCode: 0 });
   expect(await driver.list(soon())).toMatchObject([{ sandboxId: id, alive: true }]);
   await driver.stop(id, { graceMs: 0 }, soon());
@@ -169,13 +173,13 @@ test("an instance whose records an earlier version wrote is found, served, resta
 });
 
 test.for(["", "{}", "null", '{"sandboxId":7,"pid":"x"}', "[]"])(
-  "records that say nothing (%s) keep nothing from being found and removed",
+  "an instance with unreadable records (%s) is found, stopped and removed",
   async (text) => {
     id = newSandboxId();
-    const { pid } = await machine.driver.launch(orderFor(id), soon());
+    const { identity } = await machine.driver.launch(orderFor(id), soon());
     for (const name of ["order.json", "instance.json"]) writeFileSync(place(name), text);
     const { driver } = await machine.again();
-    expect((await driver.observe([id], soon())).get(id)).toMatchObject({ seen: "present", pid });
+    expect((await driver.observe([id], soon())).get(id)).toMatchObject({ seen: "present", identity });
     expect(await driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
     await expect(restart()).rejects.toMatchObject({ cause: { code: "launch_files" } });
     await driver.destroy(id, soon());
@@ -183,8 +187,8 @@ test.for(["", "{}", "null", '{"sandboxId":7,"pid":"x"}', "[]"])(
   },
 );
 
-test.for(["its state", "what it was told to start"])(
-  "a mount that a killed runtime left in %s is found, and holds up neither restart nor removal",
+test.for(["its state", "the bundle"])(
+  "a mount that a killed runtime left in %s is found, and blocks neither restart nor removal",
   async (where) => {
     await launched("true");
     const leaveMount = () => {
@@ -205,19 +209,19 @@ test.for(["its state", "what it was told to start"])(
   },
 );
 
-test("a runtime puts nothing where no sandbox owns it", async () => {
+test("the runtime puts its temporary files into the sandbox's bundle", async () => {
   const dir = mkdtempSync(join(tmpdir(), "holdfast-runtime-"));
   onTestFinished(() => rmSync(dir, { recursive: true }));
   const real = execFileSync("sh", ["-c", "command -v crun"], { encoding: "utf8" }).trim();
-  const told = join(dir, "told");
+  const reported = join(dir, "reported");
   writeFileSync(
     join(dir, "crun"),
-    `#!/bin/sh\necho "$_LIBCONTAINER_STATEDIR" >> ${told}\nexec ${real} "$@"\n`,
+    `#!/bin/sh\necho "$_LIBCONTAINER_STATEDIR" >> ${reported}\nexec ${real} "$@"\n`,
   );
   chmodSync(join(dir, "crun"), 0o755);
   const { driver } = await machine.again({ runtime: join(dir, "crun") });
-  rmSync(told);
+  rmSync(reported);
   id = newSandboxId();
   await driver.launch(orderFor(id), soon());
-  expect(readFileSync(told, "utf8")).toBe(`${place("bundle")}\n`);
+  expect(readFileSync(reported, "utf8")).toBe(`${place("bundle")}\n`);
 });

@@ -1,8 +1,10 @@
 /**
- * What programs in a sandbox may ask of the kernel, by theme. Everything that is not named here does not exist for them.
- * Asynchronous I/O (io_setup, io_uring) is missing on purpose: its contexts come out of one number for the whole machine.
- * Names that an architecture does not have are skipped by the runtime.
+ * System calls that programs in a sandbox may use, by theme. All others fail with ENOSYS or, if listed in `REFUSED`,
+ * with EPERM. Asynchronous I/O (io_setup, io_uring) is omitted on purpose: its contexts count against one limit for the
+ * whole host. The runtime skips names that the architecture does not have.
  */
+
+/** Splits a list of names at white space. */
 const list = (names: string): string[] => names.split(/\s+/).filter(Boolean);
 
 export const ALLOWED = [
@@ -11,13 +13,13 @@ export const ALLOWED = [
     statfs fstatfs readlink readlinkat rename renameat renameat2 link linkat symlink symlinkat unlink unlinkat mkdir
     mkdirat rmdir mknod mknodat chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat truncate ftruncate fallocate
     utime utimes utimensat futimesat getdents getdents64 getcwd chdir fchdir chroot umask name_to_handle_at`),
-  // Bytes.
+  // Reading and writing.
   ...list(`read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek sendfile copy_file_range splice
     tee vmsplice readahead fadvise64 sync syncfs fsync fdatasync sync_file_range flock fcntl ioctl dup dup2 dup3 pipe
     pipe2 cachestat`),
   ...list(`getxattr lgetxattr fgetxattr setxattr lsetxattr fsetxattr listxattr llistxattr flistxattr removexattr
     lremovexattr fremovexattr`),
-  // Waiting for things.
+  // Waiting for events.
   ...list(`select pselect6 poll ppoll epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd
     eventfd2 inotify_init inotify_init1 inotify_add_watch inotify_rm_watch signalfd signalfd4 timerfd_create
     timerfd_settime timerfd_gettime`),
@@ -41,15 +43,15 @@ export const ALLOWED = [
   // Time.
   ...list(`time gettimeofday clock_gettime clock_getres clock_nanosleep nanosleep timer_create timer_settime timer_gettime
     timer_getoverrun timer_delete`),
-  // Sockets; which families is decided by the arguments of `socket`.
+  // Sockets. `socket` itself is allowed by address family, see `SOCKET_FAMILIES`.
   ...list(`socketpair bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown sendto
     sendmsg sendmmsg recvfrom recvmsg recvmmsg`),
-  // System V and POSIX interprocess communication, in a namespace of their own.
+  // System V and POSIX interprocess communication. Each sandbox has its own namespace for them.
   ...list(`shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
     mq_timedsend mq_timedreceive mq_notify mq_getsetattr`),
 ] as const;
 
-/** Known to programs, and refused with EPERM: the answer they expect where they lack a right. */
+/** Refused with EPERM instead of ENOSYS: programs expect EPERM from these calls if they lack the privilege. */
 export const REFUSED =
   list(`mount umount umount2 mount_setattr move_mount open_tree open_tree_attr fsopen fsconfig fsmount
   fspick pivot_root setns unshare bpf perf_event_open keyctl add_key request_key kexec_load kexec_file_load init_module
@@ -60,5 +62,5 @@ export const REFUSED =
 /** Address families: unix, inet, inet6, netlink. */
 export const SOCKET_FAMILIES = [1, 2, 10, 16] as const;
 
-/** Execution domains that change nothing about what a program may do: Linux, no randomisation, 32-bit uname, query. */
+/** Allowed arguments of `personality`: Linux, no address randomisation, 32-bit uname, query. None grants privileges. */
 export const PERSONALITIES = [0x0, 0x8, 0x20000, 0x40000, 0x20008, 0x60000, 0xffffffff] as const;

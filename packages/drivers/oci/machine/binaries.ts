@@ -5,22 +5,22 @@ import { promisify } from "node:util";
 import { randomText } from "@holdfast/contract";
 import { type KeeperBinaries, keeperBinaries } from "@holdfast/keeper";
 import type { Layout } from "./layout.ts";
-import { readReferences } from "./record.ts";
+import { readReferences } from "./sandbox-notes.ts";
 
 const VERSION_MS = 5_000;
 
 export interface Installed {
   version: string;
-  /** The keeper's directory, as sandboxes see it. */
+  /** Directory of the keeper; sandboxes see it as `/.holdfast`. */
   dir: string;
   /** The porter's binary; sandboxes never see it. */
   porter: string;
 }
 
 /**
- * Copies per version that are never written again: what an instance or a running server uses stays what it was, whatever
- * is built meanwhile. In the keeper's directory lies the mount point of the control directory, so that all of
- * `/.holdfast` inside is one read-only mount.
+ * Copies keeper and porter into a directory per version. A copy is never changed, so instances and running servers keep
+ * their binaries when a new version is built. The keeper's directory also contains the mount point of the control
+ * directory, so that `/.holdfast` inside a sandbox is a single read-only mount.
  */
 export async function installBinaries(
   layout: Layout,
@@ -34,7 +34,9 @@ export async function installBinaries(
   return { version, dir, porter: join(porterDir, "porter") };
 }
 
-/** The copy itself says its version, so that of a build that is half done nothing gets a version's name. */
+/**
+ * Copies a binary and runs the copy to check its version, so that an incomplete build is not installed as that version.
+ */
 async function install(binary: string, name: string, version: string, dir: string, below: string[]) {
   if (existsSync(dir)) return;
   const temporary = join(dir, "..", `.${randomText(12)}`);
@@ -47,7 +49,7 @@ async function install(binary: string, name: string, version: string, dir: strin
     const { stdout } = await promisify(execFile)(copy, ["--version"], { timeout: VERSION_MS });
     if (stdout.trim() !== version) {
       throw new Error(
-        `the ${name} is of version ${stdout.trim()} and should be ${version}: run \`node packages/keeper/build.mjs\``,
+        `the ${name} has version ${stdout.trim()} and should be ${version}: run \`node packages/keeper/build.mjs\``,
       );
     }
     renameSync(temporary, dir);

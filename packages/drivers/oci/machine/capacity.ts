@@ -3,7 +3,7 @@ import { statfs } from "node:fs/promises";
 import type { Capacity } from "@holdfast/engine";
 import type { Machine } from "./machine.ts";
 
-/** What is there for sandboxes right now, on the file system of the state directory and in memory. */
+/** Measures CPUs, memory, and the disk that contains the state directory. */
 export async function capacity(machine: Machine): Promise<Capacity> {
   const disk = await statfs(machine.layout.stateDir);
   const memory = readFileSync("/proc/meminfo", "utf8");
@@ -16,9 +16,9 @@ export async function capacity(machine: Machine): Promise<Capacity> {
   };
 }
 
-/** Throws where it isn't told: a figure that is made up would let sandboxes in. */
+/** Reads a field of /proc/meminfo. Throws if it is missing, because a default value could admit too many sandboxes. */
 export function kilobytes(meminfo: string, field: string): number {
   const figure = new RegExp(`^${field}:\\s+(\\d+) kB`, "m").exec(meminfo)?.[1];
-  if (figure === undefined) throw new Error(`the kernel does not tell ${field}`);
+  if (figure === undefined) throw new Error(`/proc/meminfo has no field ${field}`);
   return Number(figure);
 }

@@ -1,19 +1,19 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname } from "node:path";
-import { type Hierarchy, limitsSwap, readHierarchies } from "./cgroup.ts";
-import { canSetIpcInside } from "./kernel.ts";
-import { readBootId } from "./processes.ts";
+import { type Hierarchy, limitsSwap, readHierarchies } from "../proc/hierarchies.ts";
+import { readBootId } from "../proc/proc-files.ts";
+import { canSetIpcInside } from "./sysctls.ts";
 
-/** What the driver found out about this machine and goes by. */
+/** Properties of this host that the driver detected at its start. */
 export interface HostFacts {
   bootId: string;
   cpus: number;
   hierarchies: Hierarchy[];
-  /** Whether swap counts into the memory limit. */
+  /** Whether the memory limit of a sandbox covers swap too. */
   swapLimited: boolean;
   openFilesMax: number;
-  /** Whether the runtime can set what belongs to the sandbox's own ipc namespace. */
+  /** Whether the runtime can set sysctls of the sandbox's own IPC namespace. */
   ipcSetInside: boolean;
   runtime: RuntimeFacts;
 }
@@ -22,7 +22,7 @@ export interface RuntimeFacts {
   name: "runc" | "crun";
   binary: string;
   version: string;
-  /** What must not be mounted when it starts. */
+  /** Mount points that are unmounted in the runtime's own mount namespace before it runs. */
   unmount: string[];
 }
 
@@ -40,25 +40,34 @@ export async function readHostFacts(): Promise<Omit<HostFacts, "runtime">> {
   };
 }
 
-/** A limit above our own hard one takes a capability that root may lack. */
+/**
+ * Parses this process's hard limit on open files from /proc/self/limits. Giving sandboxes a higher limit needs a
+ * capability that root may lack.
+ */
 export function openFilesHard(limits: string): number {
   const hard = /^Max open files\s+\S+\s+(\S+)/m.exec(limits)?.[1];
   return hard === undefined || hard === "unlimited" ? OPEN_FILES_WANTED : Number(hard);
 }
 
-const OTHERS_PASS = 0o001;
+const OTHERS_EXECUTE = 0o001;
 
-/** Whether a user without rights can reach what is below a directory: a mapped root has none outside its files. */
+/**
+ * Whether any user can traverse a directory and all its parents. On the host the mapped root user has no more rights
+ * than that.
+ */
 export function isPassable(dir: string): boolean {
   for (let at = dir; ; at = dirname(at)) {
-    if ((statSync(at).mode & OTHERS_PASS) === 0) return false;
+    if ((statSync(at).mode & OTHERS_EXECUTE) === 0) return false;
     if (at === dirname(at)) return true;
   }
 }
 
-/** A directory that is there on every host, passable, and that no runtime looks into. */
+/**
+ * Finds a directory at which helpers can mount the state directory a second time. Any user can traverse it, and no
+ * runtime uses it.
+ */
 export function passableAlias(): string {
   const alias = ["/mnt", "/srv", "/opt", "/tmp"].find((dir) => existsSync(dir) && isPassable(dir));
-  if (alias === undefined) throw new Error("no directory that everyone can pass through was found");
+  if (alias === undefined) throw new Error("found no directory that every user can traverse");
   return alias;
 }

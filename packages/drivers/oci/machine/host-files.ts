@@ -1,15 +1,15 @@
 import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 
-/** What the `host` image takes over from the host besides /usr: the little without which programs in /usr don't run. */
+/** Parts of the host that the `host` image contains besides /usr: the minimum that the programs in /usr need to run. */
 export interface HostFiles {
-  /** Top-level names that are links into /usr. */
+  /** Top-level names, such as `bin`, that are symbolic links into /usr on this host. */
   topLinks: [name: string, target: string][];
-  /** The same names on hosts where they are directories of their own; shown like /usr. */
+  /** Top-level names, such as `bin`, that are directories on this host. Sandboxes see them like /usr, read-only. */
   topDirs: string[];
-  /** What the dynamic linker needs, and tables that come with the C library. */
+  /** Files that the dynamic linker needs, and tables that the C library reads, such as /etc/services. */
   files: [path: string, content: Buffer][];
-  /** Which of several programs a name such as `awk` means. */
+  /** Links of /etc/alternatives, which choose the program behind a name such as `awk`. */
   alternatives: [name: string, target: string][];
   shell: string;
 }
@@ -30,7 +30,7 @@ export function readHostFiles(root = "/"): HostFiles {
   };
 }
 
-/** The directories of the host that every sandbox of the `host` image can read. */
+/** Host directories that every sandbox of the `host` image can read. */
 export const shownDirs = ({ topDirs }: Pick<HostFiles, "topDirs">): string[] => [
   "/usr",
   ...topDirs.map((name) => `/${name}`),
@@ -41,7 +41,7 @@ function copied(root: string, path: string): [string, Buffer][] {
   return existsSync(from) && lstatSync(from).isFile() ? [[path, readFileSync(from)]] : [];
 }
 
-/** Only those that lead into /usr lead anywhere inside; manual pages are left out. */
+/** Reads one link of /etc/alternatives. Skips manual pages, and links whose target does not exist inside sandboxes. */
 function alternative(root: string, name: string): [string, string][] {
   const path = join(root, "etc/alternatives", name);
   if (!lstatSync(path).isSymbolicLink()) return [];

@@ -1,27 +1,30 @@
 import { existsSync, readFileSync } from "node:fs";
 import { HoldfastError } from "@holdfast/contract";
-import { readRecord, writeRecord } from "./record.ts";
+import { readRecord, writeRecord } from "./sandbox-notes.ts";
 
-/** The host's ids that sandboxes are mapped to. */
-export interface IdRange {
+/** Range of host user and group ids that the ids inside sandboxes are mapped to. */
+interface IdRange {
   base: number;
   count: number;
 }
 
-/** Another's claim on ids, and where it was read. */
+/** A range of ids that the host assigns to another user, and the file with that assignment. */
 export interface IdClaim extends IdRange {
   file: string;
   user: string;
 }
 
-/** Behind what distributions give to users and containers on their own, and below where signed ids end. */
+/**
+ * Start of the first candidate range. It is above the ids that distributions assign to users and containers, and all
+ * candidates are below the limit of signed 32-bit numbers.
+ */
 export const FIRST_BASE = 0x7000_0000;
 const LAST_BASE = 0x7fff_0000;
 const COUNT = 65_536;
 
 const CLAIM_FILES = ["/etc/subuid", "/etc/subgid"];
 
-/** Lines of subuid(5): `user:first:count`. Others are no claims. */
+/** Parses the lines `user:first:count` of subuid(5). Other lines are ignored. */
 export function parseClaims(text: string, file: string): IdClaim[] {
   return text.split("\n").flatMap((line) => {
     const [, user = "", base, count] = /^([^:#]+):(\d+):(\d+)\s*$/.exec(line.trim()) ?? [];
@@ -35,13 +38,13 @@ export const readClaims = (): IdClaim[] =>
 export const overlapping = (range: IdRange, claims: readonly IdClaim[]): IdClaim | undefined =>
   claims.find(({ base, count }) => base < range.base + range.count && range.base < base + count);
 
-/** The first range that nobody claims. */
+/** Returns the first range that does not overlap with the claim of another user. */
 export function freeRange(claims: readonly IdClaim[]): IdRange {
   for (let base = FIRST_BASE; base <= LAST_BASE; base += COUNT) {
     const range = { base, count: COUNT };
     if (overlapping(range, claims) === undefined) return range;
   }
-  throw refusal("every range of ids that sandboxes could have is taken by /etc/subuid or /etc/subgid");
+  throw refusal("every range of ids that sandboxes could use is claimed in /etc/subuid or /etc/subgid");
 }
 
 export const describeClaim = ({ base, count }: IdRange, claim: IdClaim): string =>
@@ -57,8 +60,9 @@ export function rememberedRange(file: string): IdRange | null {
 const isId = (value: unknown): boolean => Number.isInteger(value) && (value as number) > 0;
 
 /**
- * The range of this installation: chosen once, because files of images and sandboxes belong to it from then on. A range
- * that another user of the host may map would make that user the owner of those files, so none is ever shared.
+ * Determines the id range of this installation. The range is chosen once, because the files of images and sandboxes
+ * belong to its ids from then on. A range is never shared with another user of the host: if that user could map the
+ * ids, it would own those files.
  */
 export function settleIds(
   file: string,
@@ -77,4 +81,6 @@ export function settleIds(
 }
 
 const refusal = (why: string): HoldfastError =>
-  new HoldfastError("launch_failed", { message: `No sandbox can be given ids of this host: ${why}.` });
+  new HoldfastError("launch_failed", {
+    message: `No user ids of this host can be assigned to sandboxes: ${why}.`,
+  });

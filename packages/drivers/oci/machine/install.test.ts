@@ -6,13 +6,13 @@ import { newInstallationId } from "@holdfast/contract";
 import { systemClock } from "@holdfast/engine";
 import { keeperBinaries, Porter } from "@holdfast/keeper";
 import { afterEach, beforeEach, expect, onTestFinished, test } from "vitest";
+import { allPids, readExecutable, readLiving } from "../proc/proc-files.ts";
+import { killSpawners, silent } from "../testing/test-machine.ts";
 import { installBinaries } from "./binaries.ts";
-import { setIpcFromOutside } from "./kernel.ts";
 import { type Layout, layoutOf, makeLayout } from "./layout.ts";
-import { allPids, readExecutable, readLiving } from "./processes.ts";
 import { openStateDir } from "./state-dir.ts";
-import { endStrayPorters } from "./strays.ts";
-import { killSpawners, silent } from "./testing.ts";
+import { endStrayPorters } from "./stray-porters.ts";
+import { setIpcFromOutside } from "./sysctls.ts";
 
 let dir: string;
 let layout: Layout;
@@ -23,7 +23,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test("keeper and porter are copies of their own, by version, the porter out of sandboxes' sight", async () => {
+test("keeper and porter are copied by version, and sandboxes can't see the porter", async () => {
   const { version, dir: keeperDir, porter } = await installBinaries(layout);
   expect(readdirSync(keeperDir).sort()).toEqual(["control", "keeper"]);
   expect(porter.startsWith(keeperDir)).toBe(false);
@@ -31,19 +31,19 @@ test("keeper and porter are copies of their own, by version, the porter out of s
     expect(execFileSync(binary, ["--version"], { encoding: "utf8" }).trim()).toBe(version);
 });
 
-test("programs of another version than was said are not installed", async () => {
+test("binaries with another version than expected are not installed", async () => {
   const half = { ...keeperBinaries(), version: "0123456789ab" };
   await expect(installBinaries(layout, half)).rejects.toThrow(/should be 0123456789ab/);
   expect([...readdirSync(layout.keepers), ...readdirSync(layout.porters)]).toEqual([]);
 });
 
-test("versions that nothing refers to are removed", async () => {
+test("unused versions are removed", async () => {
   for (const kind of [layout.keepers, layout.porters]) mkdirSync(join(kind, "old"));
   const { version } = await installBinaries(layout);
   for (const kind of [layout.keepers, layout.porters]) expect(readdirSync(kind)).toEqual([version]);
 });
 
-test("porters that another process left are ended, and our own are not", async () => {
+test("porters of another process are ended, and our own are not", async () => {
   const { porter } = await installBinaries(layout);
   const image = join(dir, "image");
   writeFileSync(image, "");
@@ -71,7 +71,7 @@ test("porters that another process left are ended, and our own are not", async (
   expect(await mounted).toBe("lost");
 });
 
-test("a state directory that sandboxes would see is refused, also behind a link, and is not made", () => {
+test("a state directory that sandboxes could see, even through a link, is refused and not created", () => {
   const shown = join(dir, "shown");
   mkdirSync(shown);
   symlinkSync(shown, join(dir, "elsewhere"));
@@ -81,7 +81,7 @@ test("a state directory that sandboxes would see is refused, also behind a link,
   expect(existsSync(openStateDir(join(dir, "shown-not"), [shown]))).toBe(true);
 });
 
-test("on kernels that keep it for the host's root, segments are bounded from outside", async () => {
+test("unused shared memory segments are deleted on kernels that let only the host's root set this", async () => {
   const started = join(dir, "started");
   const script = `: > ${started}; exec sleep 60`;
   const child = spawn("unshare", ["--ipc", "/bin/sh", "-c", script], { stdio: "ignore" });

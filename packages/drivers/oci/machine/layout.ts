@@ -3,48 +3,55 @@ import { join } from "node:path";
 import type { DriveId, InstallationId, SandboxId } from "@holdfast/contract";
 
 /**
- * Where everything of one sandbox lies on the host. Only upper, work, root, control and journals hold what it wrote. Of a
- * sandbox with a disk of its own, upper, work and control are links into that disk: their names are the same either way.
+ * Paths of one sandbox on the host. Only upper, work, root, control and journals contain data that the sandbox wrote.
+ * If the sandbox has its own disk, upper, work and control are symbolic links into the disk, so the paths are always
+ * the same.
  */
 export interface SandboxPlaces {
   readonly dir: string;
-  /** The sandbox's own file system: the file that it is in, and where that is mounted. */
+  /** Image file of the sandbox's own disk, if it has one. */
   readonly diskImage: string;
+  /** Mount point of the sandbox's own disk, if it has one. */
   readonly disk: string;
   readonly upper: string;
   readonly work: string;
   readonly root: string;
   readonly control: string;
   readonly socket: string;
-  /** Of its execs: where the keeper writes them, and where they lie once the sandbox is gone. */
+  /** Journals of the sandbox's execs, written by its keeper. */
   readonly journals: string;
+  /** Journals that are kept after the sandbox was deleted. */
   readonly keptJournals: string;
   readonly bundle: string;
-  /** What was ordered; written before anything else is made. */
+  /** Note of what the sandbox was created from; written before any other file. */
   readonly order: string;
-  /** Pid and start time of PID 1; written once the runtime has answered. */
+  /** Note of pid and start time of PID 1; written after the runtime has started it. */
   readonly instance: string;
-  /** Its memory on disk: a directory for each checkpoint, by id; one that is being made has a suffix. */
+  /** Standby checkpoints: one directory for each, named by its id. An incomplete checkpoint has a suffix. */
   readonly checkpoints: string;
-  /** Copies of its files and memory that were kept by order, likewise. */
+  /** Named checkpoints with files and memory: one directory for each, as in `checkpoints`. */
   readonly saved: string;
-  /** Which drives are mounted in it, and where. */
+  /** Note of the drives that are mounted in the sandbox, with their paths. */
   readonly mounts: string;
-  /** Where drives are mounted for CRIU while it works for this sandbox. */
+  /** Directory in which drives are mounted for CRIU while it dumps or restores this sandbox. */
   readonly staged: string;
-  /** Where CRIU keeps its papers while it works for this sandbox. */
+  /** Working directory of CRIU while it dumps or restores this sandbox. */
   readonly criu: string;
   readonly runtimeState: string;
   readonly marker: string;
 }
 
-/** Where a drive lies on the host. Only what is in `data` was written by sandboxes. */
+/**
+ * Paths of a drive on the host. Its subdirectory `data`, on the drive's own disk if it has one, is all that sandboxes
+ * see.
+ */
 export interface DrivePlaces {
   readonly dir: string;
-  /** The drive's own file system, where it has one: the file that it is in, and where that is mounted. */
+  /** Image file of the drive's own disk, if it has one. */
   readonly diskImage: string;
+  /** Mount point of the drive's own disk, if it has one. */
   readonly disk: string;
-  /** What the drive is made of; written last. */
+  /** Note that describes the drive; written last, so an incomplete drive has none. */
   readonly note: string;
   readonly marker: string;
 }
@@ -54,21 +61,26 @@ export interface Layout {
   readonly installation: InstallationId;
   readonly sandboxes: string;
   readonly drives: string;
-  /** A directory that nobody but root can write to, and nobody does: what is in the place of a drive that is gone. */
+  /** An empty directory that only root could write to. It is mounted in place of a drive that is missing. */
   readonly nothing: string;
   readonly images: string;
   readonly keepers: string;
   readonly porters: string;
   readonly runtime: string;
-  /** What CRIU found out about the kernel, by its version and the host's boot. */
+  /**
+   * Directory for the result of the CRIU trial and for CRIU's cached findings about the kernel. The findings are in a
+   * subdirectory that is named by CRIU's version and the boot id of the host.
+   */
   readonly criu: string;
-  /** Of sandboxes that are gone, in directories by their ids: what sandboxes wrote, and none of them reaches any more. */
+  /**
+   * Journals of deleted sandboxes, in one directory per sandbox id. Sandboxes wrote them but can no longer reach them.
+   */
   readonly journals: string;
-  /** What was found out about the host, for the next start. */
+  /** Record of the runtime that works on this host, for the next start of the server. */
   readonly facts: string;
-  /** Which ids of the host sandboxes have; chosen at the first start. */
+  /** Record of the host's user ids that sandboxes are mapped to; chosen at the first start. */
   readonly ids: string;
-  /** A null device of our own, to be the runtime's stdio. */
+  /** The driver's own null device, used as stdio of the runtime. */
   readonly nullDevice: string;
   sandbox(id: SandboxId): SandboxPlaces;
   drive(id: DriveId): DrivePlaces;
@@ -101,7 +113,8 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
     facts: factsFile(stateDir),
     ids: idsFile(stateDir),
     nullDevice: join(stateDir, "null"),
-    // Asked for many times in every pass over all sandboxes: paths that are clean already are only put together.
+    // This function is called many times in every pass over all sandboxes, so it concatenates paths, which is cheaper
+    // than `join`.
     sandbox: (id) => {
       const dir = `${sandboxes}/${id}`;
       return {
@@ -140,13 +153,19 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
   };
 }
 
-/** To be passed through by the mapped root, by its group, and not to be listed. No other user of the host gets in. */
+/**
+ * Mode of directories that the mapped root user can traverse through its group, but not list. Other users of the host
+ * have no access.
+ */
 export const PASSABLE_BY_GROUP = 0o710;
 const PRIVATE = 0o700;
-/** To be looked at by everyone, and written to by nobody that has no rights over root's files. */
+/** Mode of a directory that every user can read and no user except root can write to. */
 const CLOSED = 0o555;
 
-/** `group` is the mapped root's: the runtime reaches roots, control directories and keepers with its rights. */
+/**
+ * Creates the directories of the layout. `group` is the group of the mapped root user: the runtime needs its rights to
+ * reach roots, control directories and keepers.
+ */
 export function makeLayout(layout: Layout, group: number): void {
   for (const dir of [layout.stateDir, layout.sandboxes, layout.keepers]) {
     mkdirSync(dir, { recursive: true, mode: PRIVATE });

@@ -1,38 +1,73 @@
-import type { InstallationId } from "@holdfast/contract";
-import type { Clock, Log } from "@holdfast/engine";
+import type { Image, InstallationId, Resources, SandboxId } from "@holdfast/contract";
+import type { Clock, ImageStore, Log } from "@holdfast/engine";
 import type { Porter } from "@holdfast/keeper";
-import type { BundleOrder } from "./bundle.ts";
-import type { Cgroups } from "./cgroup.ts";
-import type { HostFacts } from "./host.ts";
-import type { OciImages } from "./images.ts";
+import type { Cgroups } from "../proc/cgroup.ts";
+import type { HostFacts } from "./host-facts.ts";
 import type { Layout } from "./layout.ts";
+
+/** A version of an image on disk, as a launch uses it. */
+export interface ImageOnDisk {
+  image: Image;
+  version: string;
+  rootfs: string;
+  hostDirs: readonly string[];
+}
+
+export interface ImagesOnDisk extends ImageStore {
+  /** Reads the images on disk again. */
+  reload(): void;
+  /** Finds the current version of an image, or the version that an earlier launch used. */
+  resolve(name: string, version?: string): ImageOnDisk;
+}
+
+/** The parts of a runtime bundle's configuration that differ between sandboxes. */
+export interface BundleOrder {
+  sandboxId: SandboxId;
+  hostname: string;
+  resources: Resources;
+  cgroupsPath: string;
+  /** Path of the sandbox's root on the host, as the runtime sees it. */
+  root: string;
+  /** Path of the keeper's directory on the host, as the runtime sees it. */
+  keeperDir: string;
+  /** Path of the control directory on the host, as the runtime sees it. */
+  control: string;
+  /** Host directories that the image shows to sandboxes, each followed by the mount points below it. */
+  hostDirs: readonly string[];
+}
 
 export interface CriuOnHost {
   readonly path: string;
   readonly version: string;
-  /** What it found out about the kernel, to be given to it in /run; undefined where it keeps that there itself. */
+  /**
+   * File with CRIU's cached findings about the kernel, which helpers mount in /run. Undefined if CRIU keeps this cache
+   * in /run itself.
+   */
   readonly runFile: string | undefined;
 }
 
-/** Everything that the driver's verbs work with. Made once, by `createOciDriver`. */
+/** Dependencies of all driver operations. `createOciDriver` creates one. */
 export interface Machine {
   readonly installation: InstallationId;
   readonly layout: Layout;
   readonly facts: HostFacts;
   readonly cgroups: Cgroups;
   readonly porter: Porter;
-  readonly images: OciImages;
+  readonly images: ImagesOnDisk;
   readonly keeper: { readonly version: string; readonly dir: string };
   readonly idBase: number;
   readonly idCount: number;
-  /** What writes memory to disk and brings it back; null where the host has none that works. */
+  /** The CRIU that dumps and restores memory; null if the host has none that works. */
   readonly criu: CriuOnHost | null;
   readonly bundle: (order: BundleOrder) => string;
-  /** Where the runtime sees the state directory, when a mapped root can't pass through to where it really is. */
+  /** A second path of the state directory, for the runtime; null if the mapped root user can reach the real one. */
   readonly alias: string | null;
-  /** Of links; the keeper package's defaults for what is absent. */
+  /**
+   * How lost links are detected: the interval of heartbeats, and the time of silence after which a link is treated as
+   * lost. The keeper package has the defaults.
+   */
   readonly liveness: { readonly heartbeatMs?: number; readonly deadMs?: number };
-  /** Makes the file systems of sandboxes' own disks: a name or a path. */
+  /** The mkfs program for sandboxes' own disks: a name or a path. */
   readonly mkfs: string;
   readonly clock: Clock;
   readonly log: Log;

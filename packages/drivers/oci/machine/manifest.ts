@@ -1,15 +1,50 @@
 import type { CheckpointId, InstallationId, SandboxId } from "@holdfast/contract";
-import type { BoundMount } from "./bound-mounts.ts";
-import type { MappedFile } from "./mapped-files.ts";
-import type { ClosedDirectory } from "./mount-notes.ts";
+import type { MountPointBefore } from "@holdfast/keeper";
 
 export const MANIFEST_VERSION = 1;
 
-/** What a checkpoint is, and all that memory can't be put back without. Written last: where it is, the rest is whole. */
+/** The origin of a mount in a sandbox. It names no path of the installation, because the installation may move. */
+export type MountSource =
+  | { kind: "keeper" }
+  | { kind: "control" }
+  | { kind: "host"; path: string }
+  /** The drive that is requested for this path at the time of the restore. */
+  | { kind: "drive" };
+
+export interface BoundMount {
+  at: string;
+  source: MountSource;
+}
+
+/**
+ * A directory in the sandbox that a drive is mounted over. While the drive is mounted, the directory itself is closed
+ * to all writes; `before` is its original owner and mode.
+ */
+interface ClosedDirectory {
+  path: string;
+  before: MountPointBefore;
+}
+
+/** A host file that was mapped into the sandbox's memory, with its properties at the time of the dump. */
+export interface MappedFile {
+  path: string;
+  ino: string;
+  size: string;
+  modifiedNs: string;
+}
+
+/**
+ * Describes a checkpoint and lists what a restore needs. It is written last: if it exists, the checkpoint is complete.
+ */
 export interface Manifest {
   version: typeof MANIFEST_VERSION;
   id: CheckpointId;
   installation: InstallationId;
+  /**
+   * The installation that the keeper's memory in this checkpoint names. Set only if it differs from `installation`,
+   * because the checkpoint was restored from a backup.
+   */
+  takenIn?: InstallationId;
   sandboxId: SandboxId;
   generation: number;
   takenAt: number;
@@ -20,10 +55,10 @@ export interface Manifest {
   keeperVersion: string;
   image: string;
   imageVersion: string;
-  /** Of the bundle that the instance was launched with. */
+  /** Configuration (config.json) of the bundle that the instance was launched with. */
   config: string;
   mounts: BoundMount[];
-  /** Directories that drives are mounted over, as they were before they were closed; those of before there were drives lack it. */
+  /** Absent in checkpoints taken before drives existed. */
   closed?: ClosedDirectory[];
   mapped: MappedFile[];
 }
@@ -47,6 +82,7 @@ const SHAPE: Shape = {
   version: (value) => value === MANIFEST_VERSION,
   id: isText,
   installation: isText,
+  takenIn: (value) => value === undefined || isText(value),
   sandboxId: isText,
   generation: isCount,
   takenAt: isCount,
@@ -69,6 +105,6 @@ function fits(value: unknown, shape: Record<string, (value: unknown) => boolean>
   return Object.entries(shape).every(([name, isRight]) => isRight(fields.get(name)));
 }
 
-/** Null where it is not one, or one of another version. */
+/** Returns the record as a manifest; null if it is not a manifest, or a manifest of another version. */
 export const readManifest = (record: unknown): Manifest | null =>
   fits(record, SHAPE) ? (record as Manifest) : null;

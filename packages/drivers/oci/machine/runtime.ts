@@ -3,11 +3,12 @@ import { accessSync, constants, statSync } from "node:fs";
 import { basename, isAbsolute, join } from "node:path";
 import { promisify } from "node:util";
 import type { SandboxId } from "@holdfast/contract";
-import type { Hierarchy } from "./cgroup.ts";
-import type { RuntimeFacts } from "./host.ts";
+import type { Hierarchy } from "../proc/hierarchies.ts";
+import { readMounts, sharesMounts } from "../proc/mount-table.ts";
+import type { RuntimeFacts } from "./host-facts.ts";
 import type { Machine } from "./machine.ts";
 
-/** Which runtime to launch with: the best that starts here, a name, or the path of one. */
+/** The runtime to launch with: "auto" for the fastest that works on this host, or a name or path. */
 export type RuntimeChoice = "auto" | "runc" | "crun" | (string & {});
 
 const DIRECTORIES = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -37,7 +38,7 @@ export async function versionOf(binary: string): Promise<string> {
   );
 }
 
-/** What may be tried, the fastest first. */
+/** Lists the runtimes to try, fastest first. */
 export async function runtimeCandidates(
   choice: RuntimeChoice,
   hierarchies: readonly Hierarchy[],
@@ -49,46 +50,62 @@ export async function runtimeCandidates(
     if (binary === null) continue;
     const kind = basename(binary).includes("crun") ? "crun" : "runc";
     const version = await versionOf(binary).catch(() => "unknown");
-    candidates.push({ name: kind, binary, version, unmount: kind === "crun" ? inTheWay(hierarchies) : [] });
+    candidates.push({
+      name: kind,
+      binary,
+      version,
+      unmount: kind === "crun" ? hierarchiesToHide(hierarchies) : [],
+    });
   }
   return candidates;
 }
 
-/** crun takes a v2 hierarchy beside v1 ones for the one to use, and then misses the controllers in it. */
-function inTheWay(hierarchies: readonly Hierarchy[]): string[] {
+/**
+ * Mounts to hide from crun. On a host with both cgroup versions crun would choose v2, which lacks the controllers that
+ * are mounted in v1.
+ */
+function hierarchiesToHide(hierarchies: readonly Hierarchy[]): string[] {
   const isHybrid = hierarchies.some(({ version }) => version === 1);
   return isHybrid ? hierarchies.filter(({ version }) => version === 2).map(({ dir }) => dir) : [];
 }
 
-/** What a helper sees differently from the rest of the host. */
-export interface HelperView {
-  /** Mounts that are not there. */
+/** Differences between a helper's mount namespace and the host's. */
+interface HelperView {
+  /** Whether the helper, and the programs that it starts, are isolated from later mounts and unmounts of the host. */
+  detach?: boolean;
+  /** Mount points that are unmounted for the helper. */
   unmount?: readonly string[];
-  /** A file that is all there is in /run. */
+  /** File that is mounted as the only content of the helper's /run. */
   runFile?: string | undefined;
-  /** Nothing of /tmp but the state directory, where that lies there. */
+  /**
+   * Whether the helper gets an empty /tmp. If the state directory is in /tmp, the helper still sees the state
+   * directory.
+   */
   ownTmp?: boolean;
 }
 
-/** A command that enters the helper's cgroup, by the file given, before it does anything. */
+/** Builds the command line of a helper. The helper first enters its cgroup through the file `helperCgroup`. */
 export function helperArgv(
   { layout, porter, alias }: Pick<Machine, "layout" | "porter" | "alias">,
   helperCgroup: string,
   argv: readonly string[],
-  { unmount = [], runFile, ownTmp = false }: HelperView,
+  { detach = false, unmount = [], runFile, ownTmp = false }: HelperView,
 ): string[] {
   const tmpDir = ownTmp ? layout.stateDir : undefined;
   const bind = alias === null ? undefined : { from: layout.stateDir, to: alias };
-  return porter.privateArgv(argv, { enter: helperCgroup, unmount, runFile, tmpDir, bind });
+  return porter.privateArgv(argv, { enter: helperCgroup, detach, unmount, runFile, tmpDir, bind });
 }
 
-/** A path in the state directory, as helpers and a mapped root can reach it. */
+/** Translates a path in the state directory to the path at which helpers and the mapped root user can reach it. */
 export const seenPath = ({ layout, alias }: Pick<Machine, "layout" | "alias">, path: string): string =>
   alias === null ? path : alias + path.slice(layout.stateDir.length);
 
 /**
- * The command that starts one instance and ends. No session keyring is made: those count against a small quota that all
- * sandboxes share, since they have the same ids.
+ * Builds the command that starts one instance and then exits. It creates no session keyring: keyrings count against a
+ * small quota per user, and all sandboxes share the same host users.
+ *
+ * On hosts with shared mounts, which systemd makes by default, the runtime gets private copies of them. The instance's
+ * mounts would otherwise receive mounts and unmounts of the host, and CRIU can't restore such mounts.
  */
 export function runtimeArgv(machine: Machine, id: SandboxId, helperCgroup: string): string[] {
   const { layout, facts } = machine;
@@ -107,5 +124,5 @@ export function runtimeArgv(machine: Machine, id: SandboxId, helperCgroup: strin
     ],
     ...["--bundle", bundle, "--pid-file", join(bundle, "pid"), id],
   ];
-  return helperArgv(machine, helperCgroup, run, { unmount });
+  return helperArgv(machine, helperCgroup, run, { detach: sharesMounts(readMounts()), unmount });
 }

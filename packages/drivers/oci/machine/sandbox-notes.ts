@@ -1,17 +1,19 @@
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { isSandboxId, type SandboxId } from "@holdfast/contract";
-import type { Instance } from "@holdfast/engine";
-import { isGone } from "./errno.ts";
-import type { RuntimeFacts } from "./host.ts";
+import type { Identity } from "@holdfast/engine";
+import { isGone } from "../proc/errno.ts";
+import type { RuntimeFacts } from "./host-facts.ts";
+import type { ProcessIdentity } from "./instance-identity.ts";
 import type { Layout } from "./layout.ts";
 import { type Manifest, readManifest } from "./manifest.ts";
 
 /**
- * The driver's own notes beside a sandbox's files. They make looking cheap; none of them is believed without the process,
- * cgroup or mount that it speaks of. Nothing in a sandbox can write to them.
+ * Note of what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the sandbox
+ * can't write. Notes make observation cheap; the driver trusts a note only if it also finds the process, cgroup or
+ * mount that the note describes.
  */
-export interface OrderRecord {
+interface OrderRecord {
   sandboxId: SandboxId;
   generation: number;
   image: string;
@@ -19,47 +21,67 @@ export interface OrderRecord {
   keeperVersion: string;
 }
 
-/** What every version of the record has; the rest may be missing from one that another version wrote. */
-type MadeOf = Pick<OrderRecord, "image" | "imageVersion"> & Partial<OrderRecord>;
+/** An order note as read from disk. Another version of Holdfast may have written it without the optional fields. */
+type StoredOrder = Pick<OrderRecord, "image" | "imageVersion"> & Partial<OrderRecord>;
 
-/** The runtime that was seen to start an instance here, and what that was tried under. */
+/**
+ * Record of the runtime that successfully started a trial instance on this host. `key` describes the conditions of the
+ * trial; when they change, the record is obsolete.
+ */
 export interface RuntimeRecord {
   key: string;
   runtime: RuntimeFacts;
 }
 
-/** Whether memory went to disk and came back here when that was tried, and what it was tried under. */
+/**
+ * Result of the trial of memory standby on this host. `key` describes the conditions of the trial; when they change,
+ * the result is obsolete.
+ */
 export interface StandbyRecord {
   key: string;
-  /** Null where it did. */
+  /** Null if memory was written to disk and restored. */
   failure: string | null;
 }
 
 export const writeOrder = (layout: Layout, order: OrderRecord): void =>
   writeRecord(layout.sandbox(order.sandboxId).order, order);
 
-/** What the driver knows of an instance besides. */
-export interface InstanceNote extends Instance {
-  /** How many the kernel had killed in its cgroup before this instance was in it. */
+/**
+ * Identities of the paths that a running instance writes to: overlay layers, control directory, journals, disk image.
+ * Null stands for a path that did not exist when the note was written.
+ */
+export type WritePaths = Record<"upper" | "work" | "control" | "journals" | "diskImage", Identity | null>;
+
+/** Note of a started instance and its first process. */
+export interface InstanceNote extends ProcessIdentity {
+  sandboxId: SandboxId;
+  generation: number;
+  keeperVersion: string;
+  /** OOM kills that the cgroup had counted before this instance entered it. */
   oomKillsBefore?: number;
+  /**
+   * The paths that the instance was launched with. Missing in a note that an earlier version wrote, until the instance
+   * is recovered.
+   */
+  writePaths?: WritePaths;
 }
 
 export const writeInstance = (layout: Layout, instance: InstanceNote): void =>
   writeRecord(layout.sandbox(instance.sandboxId).instance, instance);
 
-/** Null where there is none, or it doesn't say what the sandbox is made of. */
-export function readOrder(layout: Layout, id: SandboxId): MadeOf | null {
+/** Reads the order note of a sandbox. Returns null if it is missing or does not name the image and its version. */
+export function readOrder(layout: Layout, id: SandboxId): StoredOrder | null {
   const record = readRecord(layout.sandbox(id).order);
   return isOrder(record) ? record : null;
 }
 
-function isOrder(record: unknown): record is MadeOf {
+function isOrder(record: unknown): record is StoredOrder {
   if (typeof record !== "object" || record === null) return false;
   const { image, imageVersion } = record as Partial<OrderRecord>;
   return [image, imageVersion].every((text) => typeof text === "string" && text !== "");
 }
 
-/** Null where there is none or it can't be read as one: the cgroups then say what runs. */
+/** Reads the instance note. Returns null if it is missing or invalid; callers then search the cgroups for processes. */
 export function readInstance(layout: Layout, id: SandboxId): InstanceNote | null {
   const record = readRecord(layout.sandbox(id).instance) as Partial<InstanceNote> | null | "unreadable";
   if (record === null || record === "unreadable") return null;
@@ -68,16 +90,20 @@ export function readInstance(layout: Layout, id: SandboxId): InstanceNote | null
   return sound ? (record as InstanceNote) : null;
 }
 
-export interface References {
+/** The images and keepers in use, which must not be removed. */
+interface References {
   images: Set<string>;
   keepers: Set<string>;
-  /** Sandboxes whose order can't be read: they may refer to anything. */
+  /**
+   * Number of sandboxes whose order note can't be read. Such a sandbox may use any image or keeper, so none may be
+   * removed.
+   */
   unreadable: number;
 }
 
 export const imageKey = (name: string, version: string): string => `${name}/${version}`;
 
-/** Which images and keepers the sandboxes on disk are made of, running or not, and their checkpoints. */
+/** Collects the images and keepers that sandboxes on disk, running or not, and their checkpoints use. */
 export function readReferences(layout: Layout): References {
   const found: References = { images: new Set(), keepers: new Set(), unreadable: 0 };
   for (const id of readdirSync(layout.sandboxes)) {
@@ -99,7 +125,10 @@ export function readReferences(layout: Layout): References {
   return found;
 }
 
-/** Of the checkpoints that can be used: what the others were made of doesn't matter any more. */
+/**
+ * Reads the manifests of a sandbox's checkpoints. Returns null for an unusable checkpoint, which needs no image and no
+ * keeper.
+ */
 function readManifests(layout: Layout, id: SandboxId): (Manifest | null)[] {
   const { checkpoints, saved } = layout.sandbox(id);
   return [checkpoints, saved]
@@ -109,12 +138,13 @@ function readManifests(layout: Layout, id: SandboxId): (Manifest | null)[] {
     );
 }
 
-/** Whole or not at all, so that a reader never sees half of it. */
+/** Writes a record atomically, so that a reader never sees a part of it. */
 export function writeRecord(path: string, record: unknown): void {
   writeFileSync(`${path}.new`, JSON.stringify(record), { mode: 0o600 });
   renameSync(`${path}.new`, path);
 }
 
+/** Reads a JSON file: null if it does not exist, "unreadable" if it can't be read or parsed. */
 export function readRecord(path: string): unknown {
   try {
     return JSON.parse(readFileSync(path, "utf8"));

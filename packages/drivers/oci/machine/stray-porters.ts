@@ -1,7 +1,7 @@
 import type { Clock, Log } from "@holdfast/engine";
-import { isGone } from "./errno.ts";
+import { isGone } from "../proc/errno.ts";
+import { allPids, type ProcessStat, readExecutable, readLiving, readParent } from "../proc/proc-files.ts";
 import type { Layout } from "./layout.ts";
-import { allPids, type ProcessStat, readExecutable, readLiving, readParent } from "./processes.ts";
 
 const ENDED_MS = 2_000;
 const POLL_MS = 2;
@@ -11,19 +11,20 @@ interface Stray extends ProcessStat {
 }
 
 /**
- * Ends the porters that a killed server left. A porter ends with whoever started it, but for one that was stopped before it
- * could ask for that: it would stay for ever, or go on some day and mount what was removed long ago. Porters carry no
- * marker; that they run a binary of this state directory, which has one server at a time, is enough. Those that this server
- * started itself, or that one of them started, are its own. One that hangs in the kernel can't be waited for.
+ * Ends porters that a killed server left behind. A porter asks the kernel to end it together with its parent process. A
+ * porter that was stopped before it could ask would stay forever, or could be continued later and mount something that
+ * was removed long ago. Porters carry no marker; they are recognised by their executable in this state directory, which
+ * has only one server at a time. Porters that this server started, directly or through another porter, are not ended.
+ * The wait is bounded, because a porter that hangs in the kernel never ends.
  */
 export async function endStrayPorters(layout: Layout, clock: Clock, log: Log): Promise<void> {
   const strays = allPids().flatMap((pid) => strayOf(pid, layout));
   for (const { pid } of strays) kill(pid);
-  const isThere = ({ pid, startTime }: Stray) => readLiving(pid)?.startTime === startTime;
-  for (const end = clock.now() + ENDED_MS; strays.some(isThere) && clock.now() < end; )
+  const isLiving = ({ pid, startTime }: Stray) => readLiving(pid)?.startTime === startTime;
+  for (const end = clock.now() + ENDED_MS; strays.some(isLiving) && clock.now() < end; )
     await clock.sleep(POLL_MS, AbortSignal.timeout(ENDED_MS));
   if (strays.length > 0)
-    log.warn({ pids: strays.map(({ pid }) => pid) }, "porters of a killed server were ended");
+    log.warn({ pids: strays.map(({ pid }) => pid) }, "ended porters that a killed server left behind");
 }
 
 function strayOf(pid: number, layout: Layout): Stray[] {

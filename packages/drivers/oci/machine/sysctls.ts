@@ -4,12 +4,17 @@ import { promisify } from "node:util";
 import type { Log } from "@holdfast/engine";
 
 const INOTIFY_INSTANCES = "/proc/sys/fs/inotify/max_user_instances";
-/** The kernel counts these per user of the host, and all sandboxes are the same ones. */
+/**
+ * Minimum number of inotify instances. The kernel counts them per user, and all sandboxes share the same host users.
+ */
 export const INOTIFY_WANTED = 8_192;
 
 export const inotifyInstances = (): number => Number(readFileSync(INOTIFY_INSTANCES, "utf8"));
 
-/** Never lowers it; a host on which it can't be changed serves as well, and `checkHost` says so. */
+/**
+ * Raises the limit on inotify instances to `INOTIFY_WANTED`; a higher limit stays. If the host refuses, sandboxes still
+ * run with the lower limit, and `checkHost` reports it.
+ */
 export function raiseInotify(log: Log): void {
   try {
     const before = inotifyInstances();
@@ -22,15 +27,19 @@ export function raiseInotify(log: Log): void {
 }
 
 /**
- * A System V segment that nobody uses stays, and stays charged to its sandbox, with no process left that killing could
- * free it with: a few of them are the end of the keeper. This has each go with its last user.
+ * Makes the kernel delete a System V shared memory segment as soon as no process uses it. Without this setting an
+ * unused segment stays, and still counts against the sandbox's memory limit. No process is left whose end would free
+ * the segment, so a few such segments are enough for the OOM killer to end the keeper.
  */
 export const IPC_SYSCTL = { "kernel.shm_rmid_forced": "1" } as const;
 
 const SYSCTL_MS = 5_000;
 const WRITE = "echo 1 > /proc/sys/kernel/shm_rmid_forced";
 
-/** Whether a mapped root may set it in its namespace, as the runtime would: older kernels keep it for the host's. */
+/**
+ * Whether the root user of a user namespace may set the sysctl in its own IPC namespace. The runtime sets it with these
+ * rights. Older kernels allow it only to the host's root user.
+ */
 export async function canSetIpcInside(): Promise<boolean> {
   const argv = ["--user", "--map-root-user", "--ipc", "/bin/sh", "-c", WRITE];
   try {
@@ -42,8 +51,8 @@ export async function canSetIpcInside(): Promise<boolean> {
 }
 
 /**
- * Sets it in the namespace of a process that has run no command yet. Whose it is to set depends on the kernel: the
- * host's root's on older ones, the namespace's own on newer.
+ * Sets the sysctl in the IPC namespace of a keeper that has not run a command yet. Tries as the host's root user first,
+ * which older kernels require, then as the root user of the keeper's user namespace, which newer kernels require.
  */
 export async function setIpcFromOutside(pid: number, signal: AbortSignal): Promise<void> {
   const as = (...namespaces: string[]) =>

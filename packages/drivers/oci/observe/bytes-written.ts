@@ -1,7 +1,7 @@
 import type { SandboxId } from "@holdfast/contract";
-import type { Cgroups } from "./cgroup.ts";
-import { readIo, readLiving } from "./processes.ts";
-import { inTurns } from "./turns.ts";
+import type { Cgroups } from "../proc/cgroup.ts";
+import { inTurns } from "../proc/in-batches.ts";
+import { readIo, readLiving } from "../proc/proc-files.ts";
 
 interface Writer {
   startTime: string;
@@ -10,16 +10,16 @@ interface Writer {
 
 interface Account {
   total: number;
-  /** By pid: what each that lived at the last look had written by then. */
+  /** Bytes written by each process that was alive at the last reading. The key is the process's pid. */
   writers: Map<number, Writer>;
 }
 
 /**
- * How much the processes of sandboxes have written. A process takes its own figure with it when it ends, so growth is
- * added up from look to look, and the total never falls. What a process writes between the last look and its end is
- * missed: this tells who writes, not how much is on the disk.
+ * Counts the bytes that the processes of sandboxes have written. A process's counter disappears when it ends, so this
+ * class adds up the growth between readings, and the total never falls. Bytes written between the last reading and a
+ * process's end are missed: the totals show which sandboxes write, not how much is on disk.
  */
-export class Written {
+export class BytesWritten {
   readonly #cgroups: Pick<Cgroups, "members">;
   readonly #accounts = new Map<SandboxId, Account>();
 
@@ -29,7 +29,7 @@ export class Written {
 
   async read(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
     const totals = new Map<SandboxId, number>();
-    for await (const id of inTurns(ids, signal)) totals.set(id, this.#look(id));
+    for await (const id of inTurns(ids, signal)) totals.set(id, this.#readOne(id));
     return totals;
   }
 
@@ -37,7 +37,7 @@ export class Written {
     this.#accounts.delete(id);
   }
 
-  #look(id: SandboxId): number {
+  #readOne(id: SandboxId): number {
     const before = this.#accounts.get(id);
     const writers = new Map<number, Writer>();
     let total = before?.total ?? 0;

@@ -1,13 +1,14 @@
 import { newSandboxId, type SandboxId } from "@holdfast/contract";
-import { type Instance, type Link, type Look, systemClock } from "@holdfast/engine";
+import { type Instance, type Link, type ProcessSnapshot, systemClock } from "@holdfast/engine";
 import { Porter, PorterError } from "@holdfast/keeper";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test, vi } from "vitest";
-import { orderFor, start } from "../suite.ts";
-import { Cgroups, readHierarchies } from "./cgroup.ts";
-import { createOciDriver } from "./create.ts";
+import { orderFor, start } from "../../contract-suite/suite.ts";
+import type { Machine } from "../machine/machine.ts";
+import { createOciDriver } from "../open-driver.ts";
+import { Cgroups } from "../proc/cgroup.ts";
+import { readHierarchies } from "../proc/hierarchies.ts";
+import { silent, type TestMachine, testMachine } from "../testing/test-machine.ts";
 import { inspect } from "./inspect.ts";
-import type { Machine } from "./machine.ts";
-import { silent, type TestMachine, testMachine } from "./testing.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -34,19 +35,19 @@ async function linked(instance: Instance): Promise<Link> {
   return link;
 }
 
-const look = (): Promise<Look> => machine.driver.inspect(id, soon());
+const look = (): Promise<ProcessSnapshot> => machine.driver.inspect(id, soon());
 const untilNamed = async (name: string) => {
   const names = async () => (await look()).processes.map((process) => process.name);
   await expect.poll(names, { timeout: 15_000 }).toContain(name);
 };
 
-test("a process that hangs, and gives nobody its memory, takes only the command lines with it", async () => {
+test("a process whose memory can't be read leaves only the command lines empty", async () => {
   const porter = new Porter();
   onTestFinished(() => porter.close());
   const { driver } = await createOciDriver({ ...machine, porter, log: silent, clock: systemClock });
   await start(await linked(await launch(driver)), "exec sleep 1000");
   await untilNamed("sleep");
-  vi.spyOn(porter, "words").mockImplementation((_, signal) => {
+  vi.spyOn(porter, "commandLines").mockImplementation((_, signal) => {
     const { promise, reject } = Promise.withResolvers<never>();
     signal.addEventListener("abort", () => reject(new PorterError("it was ended", null)));
     return promise;
@@ -60,7 +61,7 @@ test("a process that hangs, and gives nobody its memory, takes only the command 
   await expect(driver.inspect(id, AbortSignal.timeout(50))).rejects.toThrow();
 });
 
-test("what a process calls itself is carried as text, and cut", async () => {
+test("names with special characters are returned as they are, and long command lines are cut", async () => {
   const link = await linked(await launch());
   const long = "x".repeat(1_000);
   const name = 'printf \'#!/bin/sh\\nread a\\n\' > "/tmp/ü) R 1"; chmod +x "/tmp/ü) R 1"';
@@ -72,7 +73,7 @@ test("what a process calls itself is carried as text, and cut", async () => {
   expect(process).toMatchObject({ state: "S", waits: [{ on: "pipe" }] });
 });
 
-test("an exec's name that could not be one is none, and that of a parent is not a child's own choice", async () => {
+test("an invalid exec id is ignored, and a process without one gets its parent's", async () => {
   const link = await linked(await launch());
   const odd = await start(link, "exec env 'HOLDFAST_EXEC=not an id' sleep 1001");
   const exec = await start(link, "env -i sleep 1002; :");
@@ -85,7 +86,7 @@ test("an exec's name that could not be one is none, and that of a parent is not 
   expect(processes.some(({ execId }) => execId === odd)).toBe(false);
 });
 
-test("threads are counted, told by their waits, and bounded", async () => {
+test("threads are counted and grouped by their waits, up to a limit", async () => {
   const link = await linked(await launch());
   const code =
     "import threading as t; l = t.Lock(); l.acquire(); [t.Thread(target=l.acquire).start() for _ in range(99)]";
@@ -98,7 +99,7 @@ test("threads are counted, told by their waits, and bounded", async () => {
   expect(await look()).toMatchObject({ truncated: true });
 });
 
-test("a process whose first thread has ended is told by the others", async () => {
+test("a process whose main thread has ended is described by its other threads", async () => {
   const link = await linked(await launch());
   const code = `
 import ctypes, threading, time
@@ -111,8 +112,8 @@ ctypes.CDLL(None).pthread_exit(None)
     .toMatchObject({ state: "S", threads: 2, waits: [{ on: "sleep", bounded: true, threads: 1 }] });
 });
 
-test("a pid that is another's by now is nobody's of this sandbox", async () => {
-  // Linked, it has become the keeper.
+test("a pid that was reused by another process is not listed", async () => {
+  // Once linked, the launched process has become the keeper, with its name.
   await linked(await launch());
   const cgroups = new Cgroups(readHierarchies(), machine.installation, systemClock);
   const own = cgroups.members(id);

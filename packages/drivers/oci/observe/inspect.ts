@@ -1,10 +1,18 @@
 import { readdirSync, readlinkSync, type Stats, statSync } from "node:fs";
 import type { SandboxId } from "@holdfast/contract";
-import type { Look, ProcessSeen } from "@holdfast/engine";
-import { errnoOf, isGone } from "./errno.ts";
-import type { Machine } from "./machine.ts";
-import { HIDDEN, parseProcess, parseStat, parseStatus, readCgroups, readIo, readProc } from "./processes.ts";
-import { inTurns } from "./turns.ts";
+import type { ProcessSeen, ProcessSnapshot } from "@holdfast/engine";
+import type { Machine } from "../machine/machine.ts";
+import { errnoOf, isGone } from "../proc/errno.ts";
+import { inTurns } from "../proc/in-batches.ts";
+import {
+  HIDDEN,
+  parseProcess,
+  parseStat,
+  parseStatus,
+  readCgroups,
+  readIo,
+  readProc,
+} from "../proc/proc-files.ts";
 import {
   type Descriptor,
   groupWaits,
@@ -13,20 +21,22 @@ import {
   type Wait,
   type WaitContext,
   waitOf,
-} from "./waits.ts";
+} from "../proc/thread-waits.ts";
 
-/** Of one sandbox, and threads of each process: what is beyond is said to be there, and not looked at. */
+/** Maximum number of inspected processes per sandbox. A larger result is marked as `truncated`. */
 const PROCESSES_MAX = 512;
+/** Maximum number of inspected threads per process. A larger result is marked as `truncated`. */
 const THREADS_MAX = 64;
-/** What processes say of themselves is not worth more of a wait. */
-const WORDS_MS = 1_000;
-/** Of terminals: the consoles, what a process calls its own one, and the two ends of pairs. */
+/** Time limit for reading command lines and exec ids from the processes' memory. */
+const COMMAND_LINES_MS = 1_000;
+/** Major device numbers of terminals: consoles, /dev/tty, and both ends of pseudoterminals. */
 const TERMINAL_MAJORS = new Set([4, 5, 136, 137, 138, 139, 140, 141, 142, 143]);
 
-type Words = Pick<ProcessSeen, "execId" | "commandLine">;
+/** Fields whose values are read from the memory of the inspected process. */
+type MemoryFields = Pick<ProcessSeen, "execId" | "commandLine">;
 
-/** A process by the host's numbers, before it has said anything of itself. */
-interface Found extends Omit<ProcessSeen, keyof Words> {
+/** A process with its pid on the host. Its command line and exec id have not been read yet. */
+interface Found extends Omit<ProcessSeen, keyof MemoryFields> {
   hostPid: number;
   hostParent: number;
   children: number[];
@@ -42,39 +52,44 @@ interface Place {
 }
 
 /**
- * The processes of an instance as the host has them, so that nobody inside is asked: one that is frozen, stopped or silent
- * is seen as well. Those that ended and were not asked about have left their cgroups: they are found by their parents.
- * A pid may be another's by the time that it is looked at: only what proves to be in this sandbox is told.
+ * Lists the processes of an instance from the host's /proc, without the keeper's help, so that a frozen or stopped
+ * instance can be inspected too. Zombies have left their cgroups on cgroup v1, so they are found through their parents.
+ * The kernel may reuse a pid before it is read here, so only processes that prove to belong to this sandbox are
+ * returned.
  */
-export async function inspect(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<Look> {
+export async function inspect(
+  machine: Machine,
+  id: SandboxId,
+  signal: AbortSignal,
+): Promise<ProcessSnapshot> {
   const at = machine.clock.now();
   const members = machine.cgroups.members(id);
   const frozen = machine.cgroups.isFrozen(id);
   const place: Place = { machine, id, frozen, members: new Set(members), signal };
   const pids = new Set(members);
   const found: Found[] = [];
-  // Grows while it is gone through.
+  // The loop adds processes to `pids` while it iterates.
   for await (const pid of inTurns(pids, signal)) {
     if (found.length === PROCESSES_MAX) break;
-    const process = await lookAt(place, pid);
+    const process = await inspectProcess(place, pid);
     if (process === null) continue;
     found.push(process);
     for (const child of process.children) pids.add(child);
   }
-  const words = await wordsOf(machine, id, found, frozen, signal);
+  const fields = await readCommandLines(machine, id, found, frozen, signal);
   const truncated = found.length < pids.size && found.length === PROCESSES_MAX;
   return {
     at,
-    processes: tell(found, words),
+    processes: toProcessesSeen(found, fields),
     truncated: truncated || found.some((process) => process.truncated),
   };
 }
 
-/** Null where it is gone, or is not of this sandbox. */
-async function lookAt(place: Place, pid: number): Promise<Found | null> {
+/** Inspects one process. Null if it has ended or belongs to another sandbox. */
+async function inspectProcess(place: Place, pid: number): Promise<Found | null> {
   const stat = parseProcess(readProc(pid, "stat") ?? "");
   const status = parseStatus(readProc(pid, "status") ?? "");
-  if (stat === null || status === null || !isOf(place, pid, stat)) return null;
+  if (stat === null || status === null || !belongsTo(place, pid, stat)) return null;
   const { name, startTime, faults, cpuMs, threads } = stat;
   const tids = threadsOf(pid);
   const seen: Thread[] = [];
@@ -85,7 +100,7 @@ async function lookAt(place: Place, pid: number): Promise<Found | null> {
     if (thread !== null) seen.push(thread);
     children.push(...childrenOf(pid, tid));
   }
-  const whole = threadsThatCount(seen);
+  const whole = livingThreads(seen);
   const calls = readIo(pid)?.calls ?? null;
   if (parseProcess(readProc(pid, "stat") ?? "")?.startTime !== startTime) return null;
   return {
@@ -103,22 +118,23 @@ interface Thread {
   wait: Wait;
 }
 
-/** A first thread that has ended, of a process whose others go on, says nothing of it. */
-function threadsThatCount(threads: readonly Thread[]): readonly Thread[] {
+/** The living threads of a process, or its main thread if none lives. A main thread that ended early is a zombie. */
+function livingThreads(threads: readonly Thread[]): readonly Thread[] {
   const living = threads.filter(({ wait }) => wait.on !== "zombie");
   return living.length === 0 ? threads.slice(0, 1) : living;
 }
 
-/** One that ended is in no cgroup of version 1 any more, but still its parent's. */
-function isOf(
+/**
+ * Whether a process belongs to the sandbox. On cgroup v1 a zombie is in no cgroup, so the cgroup of its parent is
+ * checked instead.
+ */
+function belongsTo(
   { machine, id, members }: Place,
   pid: number,
   { state, parent }: { state: string; parent: number },
 ): boolean {
   if (state === "Z" && members.has(parent)) return true;
-  const path = machine.cgroups.path(id);
-  const isWithin = (at: string) => at === path || at.startsWith(`${path}/`);
-  return (readCgroups(pid) ?? "").split("\n").some((line) => isWithin(line.replace(/^\d+:[^:]*:/, "")));
+  return machine.cgroups.hasMember(id, readCgroups(pid) ?? "");
 }
 
 const contextFor = ({ frozen }: Place, pid: number): WaitContext => ({
@@ -135,7 +151,7 @@ function threadOf(pid: number, tid: number, context: WaitContext): Thread | null
   return { state, wait: waitOf({ state, place: parsePlace(read("wchan") ?? ""), call }, context) };
 }
 
-/** Where the kernel tells no children, those that ended stay unseen. */
+/** Children that a thread has forked. If the kernel does not provide this list, zombies are not found. */
 const childrenOf = (pid: number, tid: number): number[] =>
   (readProc(pid, `task/${tid}/children`, HIDDEN) ?? "").split(" ").filter(Boolean).map(Number);
 
@@ -143,7 +159,7 @@ function threadsOf(pid: number): number[] {
   return orNull(() => readdirSync(`/proc/${pid}/task`))?.map(Number) ?? [];
 }
 
-/** Looks through the descriptor and opens nothing: what is there is the sandbox's. */
+/** Describes an open descriptor by its link and stat. The file is never opened, because it belongs to the sandbox. */
 function descriptorOf(pid: number, fd: number): Descriptor | null {
   if (fd < 0) return null;
   const path = `/proc/${pid}/fd/${fd}`;
@@ -158,7 +174,7 @@ function kindOf(stat: Stats): Descriptor["kind"] {
   return stat.isCharacterDevice() && TERMINAL_MAJORS.has(majorOf(stat.rdev)) ? "terminal" : "other";
 }
 
-/** As the C library takes a device's number apart, as far as terminals go. */
+/** Major number of a device. Correct for terminals, whose major numbers have at most 12 bits. */
 const majorOf = (rdev: number): number => (rdev >> 8) & 0xfff;
 
 function orNull<Result>(read: () => Result): Result | null {
@@ -171,43 +187,50 @@ function orNull<Result>(read: () => Result): Result | null {
 }
 
 /**
- * Names of execs and command lines lie in the processes' own memory, which one that hangs in the kernel may never give:
- * they are read by a helper that can be ended, and not of those that seem to hang.
+ * Reads exec ids and command lines, which are in the processes' own memory. Reading the memory of a process that hangs
+ * in the kernel may block forever. So a helper reads it, which can be killed, and processes that seem to hang are
+ * skipped.
  */
-async function wordsOf(
+async function readCommandLines(
   { porter, log }: Machine,
   id: SandboxId,
   found: readonly Found[],
   frozen: boolean,
   signal: AbortSignal,
-): Promise<Awaited<ReturnType<Machine["porter"]["words"]>>> {
-  const willing = found.filter(
+): Promise<Awaited<ReturnType<Machine["porter"]["commandLines"]>>> {
+  const readable = found.filter(
     ({ state, waits }) => state !== "Z" && (frozen || waits.every(({ on }) => on !== "disk")),
   );
-  const names = willing.map(({ hostPid: pid, startTime }) => ({ pid, startTime }));
+  const names = readable.map(({ hostPid: pid, startTime }) => ({ pid, startTime }));
   try {
-    return await porter.words(names, AbortSignal.any([signal, AbortSignal.timeout(WORDS_MS)]));
+    return await porter.commandLines(names, AbortSignal.any([signal, AbortSignal.timeout(COMMAND_LINES_MS)]));
   } catch (error) {
     signal.throwIfAborted();
-    log.warn({ sandboxId: id, error: String(error) }, "its processes' command lines could not be read");
+    log.warn(
+      { sandboxId: id, error: String(error) },
+      "command lines of the sandbox's processes could not be read",
+    );
     return new Map();
   }
 }
 
 const FIRST_PROCESS = 1;
 
-/** By their numbers inside. One that threw the name of its exec away belongs to its parent's. */
-function tell(found: readonly Found[], words: ReadonlyMap<number, Words>): ProcessSeen[] {
+/**
+ * Returns the processes, sorted by their pids inside the sandbox. A process without an exec id of its own gets that of
+ * its parent.
+ */
+function toProcessesSeen(found: readonly Found[], fields: ReadonlyMap<number, MemoryFields>): ProcessSeen[] {
   const byHostPid = new Map(found.map((process) => [process.hostPid, process]));
   const execOf = (process: Found | undefined, depth = 0): string => {
     if (process === undefined || process.pid === FIRST_PROCESS || depth > found.length) return "";
-    return words.get(process.hostPid)?.execId || execOf(byHostPid.get(process.hostParent), depth + 1);
+    return fields.get(process.hostPid)?.execId || execOf(byHostPid.get(process.hostParent), depth + 1);
   };
   return found
     .map((process) => {
       const { hostPid, hostParent, children: _children, truncated: _truncated, ...seen } = process;
       const parent = byHostPid.get(hostParent)?.pid ?? 0;
-      const commandLine = words.get(hostPid)?.commandLine ?? "";
+      const commandLine = fields.get(hostPid)?.commandLine ?? "";
       return { ...seen, parent, commandLine, execId: execOf(process) };
     })
     .sort((a, b) => a.pid - b.pid);

@@ -1,21 +1,22 @@
 import { readdirSync } from "node:fs";
 import { isSandboxId, type SandboxId } from "@holdfast/contract";
 import type { Found } from "@holdfast/engine";
-import { namesIn } from "./checkpoints.ts";
-import { type Layout, markerOf } from "./layout.ts";
-import { readLoops } from "./loops.ts";
-import type { Machine } from "./machine.ts";
-import { findMarked } from "./marked.ts";
-import { readMounts } from "./mounts.ts";
-import { living } from "./observe.ts";
-import { inTurns } from "./turns.ts";
+import { namesIn } from "../files/checkpoint-files.ts";
+import { living } from "../machine/instance-processes.ts";
+import { type Layout, markerOf } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { inTurns } from "../proc/in-batches.ts";
+import { readLoops } from "../proc/loop-devices.ts";
+import { findMarked } from "../proc/marked-processes.ts";
+import { readMounts } from "../proc/mount-table.ts";
 
 /**
- * Everything physical that carries the installation's marker, whether or not anyone knows of it. Control sockets and
- * images of disks lie in the directories. Network namespaces are not listed: they have no name, and end with the last
- * process in them. Journals that were kept outlive their sandbox on purpose.
+ * Lists everything on the host that carries the installation's marker, with or without a record: processes, cgroups,
+ * mounts, loop devices, runtime state, directories and checkpoints. Control sockets and disk images are not listed
+ * separately, because they are in these directories. Network namespaces are not listed: they have no name, and end with
+ * their last process. Kept journals are not listed, because they outlive their sandbox on purpose.
  */
-export async function list(machine: Machine, signal: AbortSignal): Promise<Found[]> {
+export async function listMarked(machine: Machine, signal: AbortSignal): Promise<Found[]> {
   const found = new Map<SandboxId, Found>();
   const note = (name: string, thing: string, alive = false) => {
     if (!isSandboxId(name)) return;
@@ -50,7 +51,7 @@ export async function list(machine: Machine, signal: AbortSignal): Promise<Found
   return [...found.values()];
 }
 
-/** The name of the directory, among those that sandboxes have, that a path is in or is; "" where it is in none. */
+/** Name of the sandbox directory or runtime state directory that contains the path; "" if none does. */
 function ownerOf({ sandboxes, runtime }: Layout, path: string): string {
   const dir = [sandboxes, runtime].find((dir) => path.startsWith(`${dir}/`));
   return dir === undefined ? "" : (path.slice(dir.length + 1).split("/")[0] ?? "");

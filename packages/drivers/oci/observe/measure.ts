@@ -1,15 +1,15 @@
 import { existsSync, statfsSync } from "node:fs";
 import type { SandboxId } from "@holdfast/contract";
 import type { Usage } from "@holdfast/engine";
-import type { Machine } from "./machine.ts";
-import { diskMountOf, type Mount, readMounts } from "./mounts.ts";
-import { readIo } from "./processes.ts";
-import { inTurns } from "./turns.ts";
+import type { Machine } from "../machine/machine.ts";
+import { inTurns } from "../proc/in-batches.ts";
+import { diskMountOf, type Mount, readMounts } from "../proc/mount-table.ts";
+import { readIo } from "../proc/proc-files.ts";
 
-/** Of one sandbox, in one pass: its limit on processes is higher only where somebody wanted that. */
+/** Maximum number of processes per sandbox whose I/O is read in one pass; equals the default limit on processes. */
 const PROCESSES_MAX = 512;
 
-/** One pass over counters that the kernel keeps. Whoever has no cgroup is left out. */
+/** Measures sandboxes by reading the kernel's counters, in one pass. A sandbox without a cgroup is left out. */
 export async function measure(
   machine: Machine,
   ids: readonly SandboxId[],
@@ -17,7 +17,7 @@ export async function measure(
 ): Promise<Map<SandboxId, Usage>> {
   const measured = new Map<SandboxId, Usage>();
   let mounts: readonly Mount[] | null = null;
-  // Few sandboxes have a disk of their own, and the table is long.
+  // The long mount table is read only if needed: few sandboxes have their own disk.
   const table = () => {
     mounts ??= readMounts();
     return mounts;
@@ -49,7 +49,10 @@ const largest = (one: Io, other: Io): Io => ({
   writtenBytes: Math.max(one.writtenBytes, other.writtenBytes),
 });
 
-/** Whoever asks how a child ended takes its figures over: with the keeper's own, those who have ended are among them. */
+/**
+ * Sums the I/O of the living processes. The sum includes ended processes, because the kernel adds a child's I/O to the
+ * parent that reaps it.
+ */
 function ioOfProcesses({ cgroups }: Machine, id: SandboxId): Io {
   const sum: Io = { readBytes: 0, writtenBytes: 0 };
   for (const pid of cgroups.processes(id).slice(0, PROCESSES_MAX)) {
@@ -60,7 +63,10 @@ function ioOfProcesses({ cgroups }: Machine, id: SandboxId): Io {
   return sum;
 }
 
-/** Of its own file system, where that is mounted. What only the keeper may use is not there for commands, and not counted. */
+/**
+ * Usage of the sandbox's own disk; null if no such disk is mounted. The limit excludes the blocks that are reserved for
+ * the keeper.
+ */
 function diskOf({ layout }: Machine, id: SandboxId, mounts: () => readonly Mount[]): Usage["disk"] {
   const places = layout.sandbox(id);
   if (!existsSync(places.disk) || diskMountOf(mounts(), places) === "missing") return null;

@@ -4,9 +4,10 @@ import { join } from "node:path";
 import { newInstallationId, newSandboxId } from "@holdfast/contract";
 import { systemClock } from "@holdfast/engine";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Cgroups } from "./cgroup.ts";
-import { layoutOf } from "./layout.ts";
-import type { Machine } from "./machine.ts";
+import { layoutOf } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { Cgroups } from "../proc/cgroup.ts";
+import { parseMounts } from "../proc/mount-table.ts";
 import { observeOne } from "./observe.ts";
 
 const id = newSandboxId();
@@ -18,9 +19,14 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-/** Only what looking needs, with a directory in the place of a cgroup hierarchy. */
+/** A machine with only the parts that `observeOne` uses, and a plain directory in place of a cgroup hierarchy. */
 function machine(): Machine {
-  const hierarchy = { version: 1 as const, dir: join(dir, "freezer"), controllers: ["freezer", "memory"] };
+  const hierarchy = {
+    version: 1 as const,
+    dir: join(dir, "freezer"),
+    root: "/",
+    controllers: ["freezer", "memory"],
+  };
   mkdirSync(join(hierarchy.dir, `holdfast-${installation}`, id), { recursive: true });
   const cgroups = new Cgroups([hierarchy], installation, systemClock);
   const facts = { bootId: "this boot" };
@@ -35,17 +41,18 @@ test("a cgroup that can't be read makes an instance unknown, never absent", () =
   expect(observeOne(broken, id, [])).toMatchObject({ seen: "unknown", why: "EISDIR" });
 });
 
-test("processes without a keeper are present, and said to be without one", () => {
+test("processes without a keeper are observed as present, with the problem keeper_missing", () => {
   const headless = machine();
+  mkdirSync(join(dir, "sandboxes", id), { recursive: true });
   writeFileSync(procs(), `${process.pid}\n`);
   expect(observeOne(headless, id, [])).toMatchObject({
     seen: "present",
-    pid: process.pid,
+    identity: { pid: process.pid },
     problems: [{ code: "keeper_missing" }, { code: "root_unmounted" }],
   });
 });
 
-test("a note about a process of an earlier boot is no evidence", () => {
+test("an instance note from an earlier boot is ignored", () => {
   const rebooted = machine();
   mkdirSync(join(dir, "sandboxes", id), { recursive: true });
   const note = { sandboxId: id, pid: process.pid, startTime: "1", hostBootId: "another boot" };
@@ -54,4 +61,17 @@ test("a note about a process of an earlier boot is no evidence", () => {
     seen: "absent",
     leftovers: ["cgroup freezer", "directory"],
   });
+});
+
+test("a host file system that takes no more writes is a problem of every sandbox on it", () => {
+  const own = machine();
+  writeFileSync(procs(), `${process.pid}\n`);
+  const table = (options: string) => parseMounts(`1 0 0:1 / ${dir} rw - ext4 /dev/vdb ${options}`);
+  const codes = (options: string) => {
+    const seen = observeOne(own, id, table(options));
+    return seen.seen === "present" ? seen.problems.map(({ code }) => code) : seen.seen;
+  };
+  expect(codes("rw,errors=continue")).not.toContain("host_disk_failed");
+  expect(codes("ro")).toContain("host_disk_failed");
+  expect(codes("rw,shutdown")).toContain("host_disk_failed");
 });

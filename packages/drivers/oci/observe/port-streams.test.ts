@@ -1,15 +1,15 @@
-/** Streams and memory that goes to disk, with the real CRIU of this host. */
+/** Port streams during memory standby, with the real CRIU of this host. */
 import { once } from "node:events";
 import type { Duplex } from "node:stream";
 import { finished } from "node:stream/promises";
 import { DEFAULT_RESOURCES, newCheckpointId, newSandboxId, type SandboxId } from "@holdfast/contract";
 import type { Instance, Link } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
-import { never, runEcho, runServer, said } from "../port-suite.ts";
-import { orderFor, run } from "../suite.ts";
-import { findCriu } from "./criu-binary.ts";
-import { countSockets } from "./processes.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { exchange, never, runEcho, runServer } from "../../contract-suite/port-suite.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { findCriu } from "../checkpoint/find-criu.ts";
+import { countSockets } from "../proc/proc-files.ts";
+import { processOf, type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const found = await findCriu();
 const soon = () => AbortSignal.timeout(40_000);
@@ -45,7 +45,7 @@ async function launch(): Promise<[Instance, Link]> {
 const dial = async (instance: Instance, port: number): Promise<Duplex> =>
   (await machine.driver.dial(instance, port, never)).bytes;
 
-/** To standby and back, as the engine does it: the link is closed, streams are as they are. */
+/** Suspends and wakes an instance, as the engine does: links are closed first, port streams stay open. */
 async function cycle({ sandboxId, generation }: Instance): Promise<[Instance, Link]> {
   const { driver } = machine;
   for (const link of links.splice(0)) link.close();
@@ -60,7 +60,10 @@ async function cycle({ sandboxId, generation }: Instance): Promise<[Instance, Li
   return [next, await connect(next)];
 }
 
-/** Listens at four ports: takes and reads nothing; takes, says a lot and ends; takes and says without end; takes nobody. */
+/**
+ * Server with a behaviour per port. 8101 accepts and reads nothing, 8102 sends 100 kB and ends, 8103 sends without end,
+ * 8104 accepts no connection.
+ */
 const ODD = `
 import socket, threading, time
 def listen(port, backlog=64):
@@ -94,7 +97,7 @@ print("ready", flush=True)
 time.sleep(1000)
 `;
 
-/** One stream of each kind that a checkpoint may meet. */
+/** Opens one stream in each state that a checkpoint may find. */
 async function allKinds(instance: Instance): Promise<Duplex[]> {
   const idle = await dial(instance, 8_080);
   const spoken = await dial(instance, 8_080);
@@ -106,17 +109,17 @@ async function allKinds(instance: Instance): Promise<Duplex[]> {
   halfInside.resume();
   await once(halfInside, "end");
   const halfOutside = await dial(instance, 8_101);
-  halfOutside.end("all that there is");
+  halfOutside.end("everything");
   const stuckOutside = await dial(instance, 8_103);
   const busy = await dial(instance, 8_103);
   busy.resume();
-  const notTaken = await dial(instance, 8_104);
-  notTaken.write("is there anybody?");
-  return [idle, spoken, stuckInside, halfInside, halfOutside, stuckOutside, busy, notTaken];
+  const notAccepted = await dial(instance, 8_104);
+  notAccepted.write("hello?");
+  return [idle, spoken, stuckInside, halfInside, halfOutside, stuckOutside, busy, notAccepted];
 }
 
 describe.skipIf(!("path" in found))("standby", () => {
-  test("cuts streams whatever they are doing, and what listened can be dialled after the wake", async () => {
+  test("cuts streams in every state, and listeners can be dialled after the wake", async () => {
     let [instance, link] = await launch();
     await runEcho(link, 8_080);
     await runServer(link, ODD);
@@ -130,15 +133,15 @@ describe.skipIf(!("path" in found))("standby", () => {
       [instance, link] = await cycle(instance);
       await Promise.all(cut);
       for (const { status } of await settled) expect(status).toBe("rejected");
-      expect(countSockets(instance.pid)).toBe(2);
-      expect(await said(await dial(instance, 8_080), "hello again")).toBe("hello again");
+      expect(countSockets(processOf(instance).pid)).toBe(2);
+      expect(await exchange(await dial(instance, 8_080), "hello again")).toBe("hello again");
       const ended = await dial(instance, 8_102);
-      expect((await said(ended, "")).length).toBe(100_000);
+      expect((await exchange(ended, "")).length).toBe(100_000);
       expect(await run(link, "echo fine")).toEqual({ exitCode: 0, output: "fine\n" });
     }
   }, 120_000);
 
-  test("is not held up by streams that are dialled while memory is written", async () => {
+  test("is not delayed by streams that are dialled during the dump", async () => {
     const [first, link] = await launch();
     await runEcho(link, 8_080);
     let over = false;
@@ -146,7 +149,7 @@ describe.skipIf(!("path" in found))("standby", () => {
     const dialler = async (): Promise<void> => {
       while (!over) {
         const { bytes } = await machine.driver.dial(first, 8_080, soon());
-        await said(bytes, "hello");
+        await exchange(bytes, "hello");
       }
     };
     const diallers = Array.from({ length: 8 }, () =>
@@ -157,11 +160,11 @@ describe.skipIf(!("path" in found))("standby", () => {
     over = true;
     await Promise.all(diallers);
     for (const name of outcomes.keys()) expect(["LinkLost", "StreamCut", "KeeperRefusal"]).toContain(name);
-    expect(await said(await dial(second, 8_080), "awake")).toBe("awake");
+    expect(await exchange(await dial(second, 8_080), "awake")).toBe("awake");
     await expect(dial(first, 8_080)).rejects.toMatchObject({ reason: "stale_generation" });
   }, 60_000);
 
-  test("a checkpoint that is kept cuts them too, and the sandbox goes on and can be dialled", async () => {
+  test("a named checkpoint cuts streams too, and the sandbox keeps running and can be dialled", async () => {
     const [instance, link] = await launch();
     await runEcho(link, 8_080);
     const stream = await dial(instance, 8_080);
@@ -173,11 +176,11 @@ describe.skipIf(!("path" in found))("standby", () => {
     await machine.driver.save({ ...saved, kind: "memory" }, soon());
     await machine.driver.thaw(sandboxId, soon());
     await cut;
-    expect(await said(await dial(instance, 8_080), "hello")).toBe("hello");
+    expect(await exchange(await dial(instance, 8_080), "hello")).toBe("hello");
     const kept = await dial(instance, 8_080);
     await machine.driver.freeze(sandboxId, soon());
     await machine.driver.save({ ...saved, id: newCheckpointId(), kind: "files" }, soon());
     await machine.driver.thaw(sandboxId, soon());
-    expect(await said(kept, "files only")).toBe("files only");
+    expect(await exchange(kept, "files only")).toBe("files only");
   }, 60_000);
 });

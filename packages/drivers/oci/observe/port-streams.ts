@@ -2,17 +2,17 @@ import type { SandboxId } from "@holdfast/contract";
 import { LinkLost, StreamCut } from "@holdfast/engine";
 
 /**
- * Knows what has been dialled of each sandbox. A keeper that still has one end of a stream can't be put on disk, and only
- * the other end, which is here, tells it that the stream is over: so they are all cut before a dump, and none is begun
- * until that is over. Those of an earlier server went with it.
+ * Tracks the open port streams of each sandbox, so that all of them are cut before a dump and none is opened until the
+ * dump is over. CRIU can't dump a keeper that holds one end of a stream, and the keeper closes its end only when this
+ * process closes the other. Streams of an earlier server have ended with that server.
  */
-export class Dials {
+export class PortStreams {
   readonly #open = new Map<SandboxId, AbortController>();
   readonly #shut = new Map<SandboxId, number>();
 
-  /** For one more stream: the asker's signal, which is aborted as well when all have to go. */
+  /** Registers a stream. Returns a signal that aborts when the caller's signal aborts, and when all streams are cut. */
   begin(id: SandboxId, signal: AbortSignal): AbortSignal {
-    if (this.#shut.has(id)) throw new LinkLost("the memory of the sandbox is being written", "no");
+    if (this.#shut.has(id)) throw new LinkLost("a checkpoint of the sandbox is being written", "no");
     const open = this.#open.get(id) ?? new AbortController();
     this.#open.set(id, open);
     return AbortSignal.any([signal, open.signal]);
@@ -24,10 +24,10 @@ export class Dials {
     open?.abort(new StreamCut(why));
   }
 
-  /** Does something that no stream may outlive or begin in. */
+  /** Cuts all streams, then runs `act`. No stream can be opened while `act` runs. */
   async without<Result>(id: SandboxId, act: () => Promise<Result>): Promise<Result> {
     this.#shut.set(id, (this.#shut.get(id) ?? 0) + 1);
-    this.cut(id, "the memory of the sandbox is being written");
+    this.cut(id, "a checkpoint of the sandbox is being written");
     try {
       return await act();
     } finally {

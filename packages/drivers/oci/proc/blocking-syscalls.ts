@@ -1,22 +1,25 @@
 import type { WaitsOn } from "@holdfast/contract";
 
-/** What says when a call gives up by itself: never where it points nowhere, or its milliseconds are negative. */
+/** The argument that holds a call's timeout. A null pointer or a negative number of milliseconds means no timeout. */
 export interface Timeout {
   argument: number;
   as: "pointer" | "milliseconds";
 }
 
 export type CallRule =
-  /** What it waits for is in its name. */
+  /** The call always waits for the same kind of thing, which `on` names. */
   | { kind: "on"; on: WaitsOn; until: Timeout | "always" | "never"; what?: string }
-  /** What it waits for is what the descriptor is. */
+  /** The thread waits for the file that the descriptor in this argument refers to. */
   | { kind: "descriptor"; argument: number }
-  /** A lock of the file that is open there; of calls with many uses only these commands wait for one. */
+  /**
+   * The thread waits for a lock on the descriptor's file. For `fcntl`, which does more, only these commands wait for a
+   * lock.
+   */
   | { kind: "lock"; argument: number; commands?: readonly number[] }
-  /** A name is opened. Only where in the kernel it waits tells what that is the name of. */
+  /** The call opens a path. Only the kernel function in which the thread waits shows the kind of file. */
   | { kind: "open" }
-  /** A wait that was interrupted goes on. Only where in the kernel it waits tells which. */
-  | { kind: "again" };
+  /** The call resumes an interrupted wait. Only the kernel function in which the thread waits shows which wait. */
+  | { kind: "restart" };
 
 const on = (word: WaitsOn, until: Timeout | "always" | "never" = "never", what?: string): CallRule => ({
   kind: "on",
@@ -35,7 +38,9 @@ const OPEN: CallRule = { kind: "open" };
 const SIGNAL = "a signal";
 const SEMAPHORE = "a semaphore";
 
-/** Calls that can wait: their numbers on each architecture, null where it has none, and what they wait for. */
+/**
+ * System calls that can block: number on each architecture (null if it lacks the call), and what the thread waits for.
+ */
 export const CALLS: readonly [name: string, x64: number | null, arm64: number | null, rule: CallRule][] = [
   ["read", 0, 63, FIRST],
   ["write", 1, 64, FIRST],
@@ -93,7 +98,7 @@ export const CALLS: readonly [name: string, x64: number | null, arm64: number | 
   ["pause", 34, null, on("events", "never", SIGNAL)],
   ["rt_sigsuspend", 130, 133, on("events", "never", SIGNAL)],
   ["rt_sigtimedwait", 128, 137, on("events", pointer(2), SIGNAL)],
-  ["restart_syscall", 219, 128, { kind: "again" }],
+  ["restart_syscall", 219, 128, { kind: "restart" }],
 ];
 
 const rulesOf = (column: 1 | 2): ReadonlyMap<number, CallRule> =>
@@ -104,12 +109,16 @@ const RULES: Partial<Record<NodeJS.Architecture, ReadonlyMap<number, CallRule>>>
   arm64: rulesOf(2),
 };
 
-/** Undefined for a call that does not wait, or is not known. */
+/** Returns undefined for a call that never blocks or is unknown. */
 export const ruleOf = (number: number, arch: NodeJS.Architecture): CallRule | undefined =>
   RULES[arch]?.get(number);
 
-/** Functions of the kernel that tasks wait in. What can be bounded or not counts as bounded: it can't be told from here. */
-export const PLACES: Readonly<Record<string, { on: WaitsOn; bounded: boolean }>> = {
+/**
+ * Kernel functions in which threads wait (the values of /proc/PID/wchan). Threads wait in some of these functions both
+ * with and without a timeout. Such a function is listed as bounded, because its name does not show which of the two
+ * applies.
+ */
+export const WAIT_CHANNELS: Readonly<Record<string, { on: WaitsOn; bounded: boolean }>> = {
   futex_do_wait: { on: "futex", bounded: true },
   futex_wait_queue: { on: "futex", bounded: true },
   futex_wait_queue_me: { on: "futex", bounded: true },
@@ -152,5 +161,5 @@ export const PLACES: Readonly<Record<string, { on: WaitsOn; bounded: boolean }>>
   do_lock_file_wait: { on: "lock", bounded: false },
 };
 
-/** Where tasks are kept that a cgroup's freezer holds. */
+/** Kernel functions in which the threads of a frozen cgroup wait. */
 export const FREEZERS: ReadonlySet<string> = new Set(["__refrigerator", "do_freezer_trap"]);

@@ -1,6 +1,6 @@
 import { fieldOf } from "./fields.ts";
 
-/** What the kernel has counted for a cgroup. Each version says it in files and words of its own. */
+/** Resource counters of a cgroup. cgroup v1 and v2 report them in different files and formats. */
 export interface Counters {
   cpuMs: number;
   throttledMs: number;
@@ -10,24 +10,24 @@ export interface Counters {
   io: IoCounters;
 }
 
-export interface IoCounters {
+interface IoCounters {
   readBytes: number;
   writtenBytes: number;
   operations: number;
-  /** False where some of what reached a disk is counted for nobody, or all of it. */
+  /** Whether the kernel attributes all disk I/O of the processes to their cgroup. If not, the counts are too low. */
   isWhole: boolean;
 }
 
-/** The cgroup in the hierarchy that has a controller. */
+/** Read access to the files of a cgroup, in the hierarchy of one controller. */
 export interface Control {
   version: 1 | 2;
-  /** Null where there is no such file. */
+  /** Returns null if the file does not exist. */
   read: (file: string) => string | null;
 }
 
 export type Controls = (controller: string) => Control | null;
 
-/** Null where the cgroup is not there. */
+/** Reads all counters of a cgroup. Returns null if the cgroup does not exist. */
 export function readCounters(controls: Controls): Counters | null {
   const pids = controls("pids");
   const cpu = cpuOf(controls);
@@ -55,7 +55,7 @@ function cpuOf(controls: Controls): { usedMs: number; throttledMs: number } | nu
   return { usedMs: Number(used) / 1e6, throttledMs: fieldOf(stat ?? "", "throttled_time") / 1e6 };
 }
 
-/** Of memory that is in no file: what its processes have, and what lies in memory file systems. */
+/** Bytes of memory without a file on disk: anonymous memory of processes, and shared memory including tmpfs. */
 export function memoryOf(controls: Controls): number {
   const memory = controls("memory");
   const stat = memory?.read("memory.stat") ?? "";
@@ -64,8 +64,8 @@ export function memoryOf(controls: Controls): number {
 }
 
 /**
- * Version 1 counts nothing on newer kernels unless a limit is set, and never what is written later than it was asked
- * for, which is most of it.
+ * Reads the disk I/O counters. cgroup v1 undercounts: newer kernels count only if a throttle limit is set, and buffered
+ * writes, which are most writes, are never attributed to the cgroup.
  */
 function ioOf(controls: Controls): IoCounters {
   const stat = controls("io")?.read("io.stat") ?? null;

@@ -4,8 +4,9 @@ import { join } from "node:path";
 import { type InstallationId, newSandboxId } from "@holdfast/contract";
 import { systemClock } from "@holdfast/engine";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Cgroups, hierarchiesOf, hierarchyWith, resourceLimits } from "./cgroup.ts";
-import { parseMounts } from "./mounts.ts";
+import { Cgroups, resourceLimits } from "./cgroup.ts";
+import { hierarchiesOf, hierarchyWith } from "./hierarchies.ts";
+import { parseMounts } from "./mount-table.ts";
 
 const V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
 const V1_BOTH = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
@@ -15,14 +16,14 @@ const V2_ALONE = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgrou
 const found = (lines: string[], controllers: string[]) =>
   hierarchiesOf(parseMounts(lines.join("\n")), () => controllers);
 
-test("on a v2 host every controller is in the one hierarchy, freezing included", () => {
+test("on a v2 host all controllers, including the freezer, are in the one hierarchy", () => {
   const hierarchies = found([V2_ALONE], ["cpu", "memory", "pids"]);
   for (const name of ["cpu", "memory", "pids", "freezer"]) {
     expect(hierarchyWith(hierarchies, name)).toMatchObject({ version: 2, dir: "/sys/fs/cgroup" });
   }
 });
 
-test("on a hybrid host a controller is taken from where it is mounted", () => {
+test("on a hybrid host each controller is found in the hierarchy that mounts it", () => {
   const hierarchies = found([V1, V1_BOTH, V2_BESIDE], []);
   expect(hierarchyWith(hierarchies, "memory")).toMatchObject({ version: 1, dir: "/sys/fs/cgroup/memory" });
   expect(hierarchyWith(hierarchies, "cpu")).toMatchObject({ version: 1, dir: "/sys/fs/cgroup/cpu,cpuacct" });
@@ -30,7 +31,7 @@ test("on a hybrid host a controller is taken from where it is mounted", () => {
   expect(hierarchyWith(hierarchies, "pids")).toBeUndefined();
 });
 
-test("limits are written in the specification's units, swap only where it is counted", () => {
+test("limits are in the units of the OCI specification; swap is limited only if the host can", () => {
   const limits = resourceLimits({ memoryMb: 64, cpus: 0.5, pids: 10 }, { swapLimited: true, cpus: 2 });
   expect(limits).toMatchObject({
     memory: { limit: 67_108_864, swap: 67_108_864 },
@@ -55,7 +56,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-/** A directory with the files of a v2 cgroup, since this test must hold on hosts that have no v2. */
+/** Creates a directory with the files of a v2 cgroup, so that the tests also run on hosts without cgroup v2. */
 function v2() {
   const own = join(dir, "holdfast-inst", id);
   mkdirSync(join(own, "inner"), { recursive: true });
@@ -64,18 +65,23 @@ function v2() {
   writeFileSync(join(own, "cgroup.events"), "populated 1\nfrozen 0\n");
   writeFileSync(join(own, "cgroup.freeze"), "0");
   writeFileSync(join(own, "memory.events"), "low 0\noom 4\noom_kill 3\noom_group_kill 0\n");
-  const hierarchy = { version: 2 as const, dir, controllers: ["cpu", "memory", "pids", "freezer"] };
+  const hierarchy = {
+    version: 2 as const,
+    dir,
+    root: "/",
+    controllers: ["cpu", "memory", "pids", "freezer"],
+  };
   return { own, cgroups: new Cgroups([hierarchy], "inst" as InstallationId, systemClock) };
 }
 
-test("v2: members below count, and oom kills are read", () => {
+test("v2: processes in child cgroups count as members, and OOM kills are read", () => {
   const { cgroups } = v2();
   expect(cgroups.members(id)).toEqual([12, 13, 14]);
   expect(cgroups.oomKills(id)).toBe(3);
   expect([...cgroups.ids()]).toEqual([id]);
 });
 
-test("v2: freezing waits until the kernel says that all are frozen", async () => {
+test("v2: freezing waits until the kernel reports all processes as frozen", async () => {
   const { own, cgroups } = v2();
   const freezing = cgroups.freeze(id, AbortSignal.timeout(5_000));
   expect(readFileSync(join(own, "cgroup.freeze"), "utf8")).toBe("1");
@@ -84,18 +90,18 @@ test("v2: freezing waits until the kernel says that all are frozen", async () =>
   expect(cgroups.isFrozen(id)).toBe(true);
 });
 
-test("freezing what never freezes ends with the caller's signal", async () => {
+test("freezing a cgroup that never freezes ends when the caller's signal aborts", async () => {
   const { cgroups } = v2();
   await expect(cgroups.freeze(id, AbortSignal.timeout(30))).rejects.toThrow();
 });
 
-test("a cgroup that is not there has no members, no kills and is not frozen", () => {
+test("a missing cgroup has no members and no OOM kills, and is not frozen", () => {
   const { cgroups } = v2();
   const other = newSandboxId();
   expect([cgroups.members(other), cgroups.oomKills(other), cgroups.isFrozen(other)]).toEqual([[], 0, false]);
 });
 
-test("v2: what was counted is read in the same units as from v1", () => {
+test("v2: counters are read in the same units as in v1", () => {
   const { own, cgroups } = v2();
   const files = {
     "cpu.stat": "usage_usec 1500\nuser_usec 1000\nthrottled_usec 250\n",
@@ -110,10 +116,10 @@ test("v2: what was counted is read in the same units as from v1", () => {
   expect(cgroups.memoryBytes(id)).toBe(5_120);
 });
 
-test("v2: reads and writes of all disks are added up", () => {
+test("v2: I/O counters are summed over all disks", () => {
   const own = join(dir, "holdfast-inst", id);
   mkdirSync(own, { recursive: true });
-  const hierarchy = { version: 2 as const, dir, controllers: ["cpu", "io", "freezer"] };
+  const hierarchy = { version: 2 as const, dir, root: "/", controllers: ["cpu", "io", "freezer"] };
   const cgroups = new Cgroups([hierarchy], "inst" as InstallationId, systemClock);
   writeFileSync(join(own, "cpu.stat"), "usage_usec 0\n");
   const line = (device: string) => `${device} rbytes=100 wbytes=20 rios=3 wios=4 dbytes=5000 dios=60\n`;
@@ -126,7 +132,7 @@ test("v2: reads and writes of all disks are added up", () => {
   });
 });
 
-/** Each controller in a hierarchy of its own, as version 1 has them. */
+/** Creates one hierarchy for each controller, as in cgroup v1. */
 function v1(files: Record<string, string>): Cgroups {
   const controllers = ["cpu", "cpuacct", "memory", "pids", "blkio", "freezer"];
   for (const [path, text] of Object.entries(files)) {
@@ -138,6 +144,7 @@ function v1(files: Record<string, string>): Cgroups {
   const hierarchies = controllers.map((name) => ({
     version: 1 as const,
     dir: join(dir, name),
+    root: "/",
     controllers: [name],
   }));
   return new Cgroups(hierarchies, "inst" as InstallationId, systemClock);
@@ -151,7 +158,7 @@ const V1_FILES = {
   "pids/pids.events": "max 2\n",
 };
 
-test("v1: what was counted is gathered from every hierarchy", () => {
+test("v1: counters are collected from all hierarchies", () => {
   const cgroups = v1({
     ...V1_FILES,
     "blkio/blkio.throttle.io_service_bytes":
@@ -163,13 +170,13 @@ test("v1: what was counted is gathered from every hierarchy", () => {
   expect(cgroups.counters(id)).toEqual({ ...counted, io });
 });
 
-test("v1: a controller that is not there counts nothing, and one that counts nothing says so", () => {
+test("v1: a missing controller counts as 0, and incomplete I/O counts are marked as such", () => {
   expect(v1({ "pids/pids.current": "7\n" }).counters(id)).toMatchObject({ processes: 7, cpuMs: 0 });
   const quiet = v1({ ...V1_FILES, "blkio/blkio.throttle.io_service_bytes": "Total 0\n" });
   expect(quiet.counters(id)?.io).toEqual({ readBytes: 0, writtenBytes: 0, operations: 0, isWhole: false });
 });
 
-test("a cgroup that is not there has counted nothing at all", () => {
+test("a missing cgroup has no counters", () => {
   expect([v1(V1_FILES), v2().cgroups].map((cgroups) => cgroups.counters(newSandboxId()))).toEqual([
     null,
     null,

@@ -1,80 +1,23 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { type InstallationId, isSandboxId, type Resources, type SandboxId } from "@holdfast/contract";
 import type { Clock } from "@holdfast/engine";
 import { type Controls, type Counters, memoryOf, readCounters } from "./cgroup-usage.ts";
 import { errnoOf, isGone } from "./errno.ts";
-import { fieldOf } from "./fields.ts";
-import { type Mount, readMounts } from "./mounts.ts";
-
-/**
- * All that differs between cgroup versions is in this file and in `cgroup-usage.ts`. A host has one v2 hierarchy, several v1 ones with their
- * controllers spread over them, or both; an instance has a directory of the same name in each that the runtime used.
- */
-export interface Hierarchy {
-  version: 1 | 2;
-  dir: string;
-  controllers: string[];
-}
-
-/** Those that limits and freezing need. Version 2 has freezing built in. */
-export const NEEDED_CONTROLLERS = ["cpu", "memory", "pids", "freezer"] as const;
-
-const V1_WORDS =
-  /^(cpu|cpuacct|cpuset|memory|pids|freezer|devices|blkio|net_cls|net_prio|perf_event|hugetlb|rdma|misc|name=.+)$/;
-
-export function hierarchiesOf(
-  mounts: readonly Mount[],
-  readControllers: (dir: string) => string[],
-): Hierarchy[] {
-  const found = new Map<string, Hierarchy>();
-  for (const mount of mounts) {
-    if (mount.fsType === "cgroup2") {
-      const controllers = [...readControllers(mount.mountPoint), "freezer"];
-      found.set("unified", { version: 2, dir: mount.mountPoint, controllers });
-    } else if (mount.fsType === "cgroup") {
-      const controllers = mount.superOptions.filter((word) => V1_WORDS.test(word));
-      found.set(controllers.join(), { version: 1, dir: mount.mountPoint, controllers });
-    }
-  }
-  return [...found.values()];
-}
-
-export const readHierarchies = (): Hierarchy[] =>
-  hierarchiesOf(readMounts(), (dir) => words(readFileSync(join(dir, "cgroup.controllers"), "utf8")));
-
-/** Where a controller is; version 1 where both claim it, since a mounted v1 controller is not in use by v2. */
-export function hierarchyWith(hierarchies: readonly Hierarchy[], controller: string): Hierarchy | undefined {
-  const having = hierarchies.filter((hierarchy) => hierarchy.controllers.includes(controller));
-  return having.find((hierarchy) => hierarchy.version === 1) ?? having[0];
-}
-
-/** Names of the hierarchies of version 1 in which a process is at this path, by its /proc/PID/cgroup. */
-export const controllersOf = (text: string, path: string): string[] =>
-  text.split("\n").flatMap((line) => {
-    const [, name, at] = /^\d+:([^:]+):(.*)$/.exec(line) ?? [];
-    return name === undefined || at !== path ? [] : [name];
-  });
-
-/** Whether swap can be counted into the memory limit. */
-export function limitsSwap(hierarchies: readonly Hierarchy[]): boolean {
-  const memory = hierarchyWith(hierarchies, "memory");
-  if (memory === undefined) return false;
-  if (memory.version === 1) return existsSync(join(memory.dir, "memory.memsw.limit_in_bytes"));
-  return children(memory.dir).some((name) => existsSync(join(memory.dir, name, "memory.swap.max")));
-}
+import { fieldOf, words } from "./fields.ts";
+import { children, type Hierarchy, hierarchyWith, isBelow, NEEDED_CONTROLLERS } from "./hierarchies.ts";
 
 const CPU_PERIOD_US = 100_000;
 const CPU_QUOTA_MIN_US = 1_000;
 
-/** The limits in the words of the OCI runtime specification, which writes them to either version. */
+/** Limits in the format of the OCI runtime specification, which is the same for both cgroup versions. */
 export function resourceLimits(resources: Resources, host: { swapLimited: boolean; cpus: number }) {
   const bytes = resources.memoryMb * 1_048_576;
   const quota = Math.max(CPU_QUOTA_MIN_US, Math.round(resources.cpus * CPU_PERIOD_US));
   return {
     devices: [{ allow: false, access: "rwm" }],
     memory: { limit: bytes, ...(host.swapLimited ? { swap: bytes } : {}) },
-    // A limit that can't be reached is none. Counting against one costs every short command a sixth of its time.
+    // A quota of all CPUs is omitted: it limits nothing, but its accounting costs short commands a sixth of their time.
     cpu: resources.cpus >= host.cpus ? {} : { quota, period: CPU_PERIOD_US },
     pids: { limit: resources.pids },
   };
@@ -83,7 +26,7 @@ export function resourceLimits(resources: Resources, host: { swapLimited: boolea
 const POLL_MS = 2;
 const HELPER_PREFIX = "helper-";
 
-/** The cgroups of one installation's sandboxes. Reads are a few small kernel files each and never block. */
+/** The cgroups of one installation's sandboxes. Each read opens only a few small kernel files and never blocks. */
 export class Cgroups {
   readonly hierarchies: readonly Hierarchy[];
   readonly #parent: string;
@@ -96,16 +39,77 @@ export class Cgroups {
     this.#clock = clock;
   }
 
+  /** Path of the sandbox's cgroup below the mounted cgroup of each hierarchy, in the form that the runtime expects. */
   path(id: SandboxId): string {
     return `/${this.#parent}/${id}`;
   }
 
-  /** The sandbox's cgroup in the hierarchy that freezes. */
+  /** Path of the sandbox's cgroup in a hierarchy, as /proc/PID/cgroup and CRIU name it. */
+  #pathIn({ root }: Hierarchy, id: SandboxId): string {
+    return root === "/" ? this.path(id) : root + this.path(id);
+  }
+
+  /** Whether a process is in a cgroup of the sandbox, or below one. `text` is its /proc/PID/cgroup. */
+  hasMember(id: SandboxId, text: string): boolean {
+    const paths = this.hierarchies.map((hierarchy) => this.#pathIn(hierarchy, id));
+    return linesOf(text).some(({ path }) => paths.some((own) => isBelow(own, path)));
+  }
+
+  /**
+   * The controllers that do not govern a process of the sandbox, because the process is outside the sandbox's cgroup.
+   * `text` is the content of its /proc/PID/cgroup.
+   */
+  missingFor(id: SandboxId, text: string): string[] {
+    const lines = linesOf(text);
+    return NEEDED_CONTROLLERS.filter((controller) => {
+      const hierarchy = this.#with(controller);
+      if (hierarchy === undefined) return false;
+      const line = lines.find(({ names }) =>
+        hierarchy.version === 2 ? names === "" : names.split(",").includes(controller),
+      );
+      return line === undefined || !isBelow(this.#pathIn(hierarchy, id), line.path);
+    });
+  }
+
+  /** Names of the v1 hierarchies in which a process is in the sandbox's cgroup. `text` is its /proc/PID/cgroup. */
+  controllersOf(id: SandboxId, text: string): string[] {
+    const paths = new Set(this.hierarchies.map((hierarchy) => this.#pathIn(hierarchy, id)));
+    return linesOf(text)
+      .filter(({ names, path }) => names !== "" && paths.has(path))
+      .map(({ names }) => names);
+  }
+
+  /**
+   * The sandbox's cgroups in the form of CRIU's option `--cgroup-root`: first a path for all hierarchies, then for each
+   * v1 hierarchy the name of one of its controllers and a path. CRIU mounts whole hierarchies, so the paths begin at
+   * their roots.
+   */
+  restoreRoots(id: SandboxId): string[] {
+    if (this.hierarchies.every(({ root }) => root === "/")) return [this.path(id)];
+    const unified = this.hierarchies.find(({ version }) => version === 2);
+    const v1 = this.hierarchies.filter(({ version }) => version === 1);
+    return [
+      unified === undefined ? this.path(id) : this.#pathIn(unified, id),
+      ...v1.map((hierarchy) => `${hierarchy.controllers[0]}:${this.#pathIn(hierarchy, id)}`),
+    ];
+  }
+
+  /**
+   * Moves a process into the sandbox's freezer cgroup, where a stop finds it. If the process was frozen in another
+   * cgroup, it is no longer frozen.
+   */
+  adopt(id: SandboxId, pid: number): void {
+    const dir = this.freezer(id);
+    mkdirSync(dir, { recursive: true });
+    writeFileSync(join(dir, "cgroup.procs"), String(pid), { flag: "r+" });
+  }
+
+  /** Path of the sandbox's cgroup in the hierarchy of the freezer. */
   freezer(id: SandboxId): string {
     return this.#dir(required(this.#with("freezer")), id);
   }
 
-  /** The limits that are in force, as far as they can be read; null where one is missing. */
+  /** Reads the limits in effect; null for a limit that is not set or can't be read. */
   limits(id: SandboxId): { memoryBytes: number | null; pids: number | null } {
     const read = (controller: string, first: string, second: string): number | null => {
       const hierarchy = this.#with(controller);
@@ -120,19 +124,20 @@ export class Cgroups {
     };
   }
 
-  /** Of memory that is in no file: what its processes have, and what lies in memory file systems. */
+  /** Bytes of memory without a file on disk: anonymous memory of processes, and shared memory including tmpfs. */
   memoryBytes(id: SandboxId): number {
     return memoryOf(this.#controls(id));
   }
 
-  /** What was counted for it so far; null where it has no cgroup. */
+  /** Reads the sandbox's resource counters; null if it has no cgroup. */
   counters(id: SandboxId): Counters | null {
     return readCounters(this.#controls(id));
   }
 
   /**
-   * Makes the installation's own cgroups where they are missing, as after a restart of the host. A runtime does that
-   * itself; CRIU leaves them without what version 1's cpuset and version 2 want to be told before anything can be in them.
+   * Creates the installation's parent cgroups if they are missing, for example after a reboot of the host. Container
+   * runtimes do this themselves. CRIU creates them without the settings that child cgroups need before a process can
+   * enter: the CPUs and memory nodes of v1's `cpuset`, and v2's list of enabled controllers.
    */
   makeParent(): void {
     const used = this.hierarchies.filter(({ version }) => version === 1);
@@ -145,21 +150,27 @@ export class Cgroups {
     }
   }
 
-  /** The processes in any hierarchy: a launch that broke off may have entered only some. */
+  /**
+   * Processes of the sandbox in any hierarchy. All hierarchies are searched, because the process of an aborted launch
+   * may have entered the cgroups of only some of them.
+   */
   members(id: SandboxId): number[] {
     return [...new Set(this.hierarchies.flatMap((hierarchy) => membersIn(this.#dir(hierarchy, id))))];
   }
 
-  /** Those in the one cgroup that every instance has: for who wants to know soon, and not whether there is any elsewhere. */
+  /**
+   * Processes in the sandbox's freezer cgroup, which every instance has. This is cheaper than `members`, because no
+   * other hierarchy is searched.
+   */
   processes(id: SandboxId): number[] {
     const freezer = required(this.#with("freezer"));
     return pidsIn(this.#dir(freezer, id));
   }
 
   /**
-   * Makes a cgroup for helpers beside the sandbox's and gives the file by which a process enters it. What a helper forks
-   * is born there, whatever session it moves to, and leaves only for the sandbox's own cgroup: in one of the two it can
-   * always be found.
+   * Creates a cgroup for helper processes next to the sandbox's cgroup. Returns the file through which a process enters
+   * the helper cgroup. Descendants of a helper start in the helper cgroup, even in a new session, and leave it only for
+   * the sandbox's own cgroup. So they can always be found in one of these two cgroups.
    */
   makeHelper(id: SandboxId): string {
     const dir = this.#helperDir(id);
@@ -171,29 +182,35 @@ export class Cgroups {
     return membersIn(this.#helperDir(id));
   }
 
-  /** False where something is still in it. */
+  /** Removes the helper cgroup. Returns false if it still contains a process. */
   removeHelper(id: SandboxId): boolean {
     return removeTree(this.#helperDir(id));
   }
 
-  /** The names of the hierarchies in which the sandbox has a cgroup. */
+  /** Names of the hierarchies in which the sandbox has a cgroup, plus "helper" if it has a helper cgroup. */
   existing(id: SandboxId): string[] {
     const own = this.hierarchies.filter((hierarchy) => existsSync(this.#dir(hierarchy, id)));
     const helper = existsSync(this.#helperDir(id)) ? ["helper"] : [];
     return [...own.map((hierarchy) => basename(hierarchy.dir)), ...helper];
   }
 
-  /** Every sandbox that has a cgroup, a helper's included. */
+  /** Ids of all sandboxes that have a cgroup or a helper cgroup. */
   ids(): Set<SandboxId> {
     const names = this.hierarchies.flatMap(({ dir }) => children(join(dir, this.#parent)));
     return new Set(names.map((name) => name.replace(HELPER_PREFIX, "")).filter(isSandboxId));
   }
 
   isFrozen(id: SandboxId): boolean {
+    return this.freezerState(id) === "frozen";
+  }
+
+  freezerState(id: SandboxId): "frozen" | "thawed" | "missing" {
     const freezer = required(this.#with("freezer"));
     const dir = this.#dir(freezer, id);
-    if (freezer.version === 1) return (readIfThere(join(dir, "freezer.state")) ?? "").startsWith("FROZEN");
-    return counter(join(dir, "cgroup.events"), "frozen") === 1;
+    const text = readIfThere(`${dir}/${freezer.version === 1 ? "freezer.state" : "cgroup.events"}`);
+    if (text === null) return "missing";
+    const isFrozen = freezer.version === 1 ? text.startsWith("FROZEN") : fieldOf(text, "frozen") === 1;
+    return isFrozen ? "frozen" : "thawed";
   }
 
   oomKills(id: SandboxId): number {
@@ -203,7 +220,10 @@ export class Cgroups {
     return counter(join(this.#dir(memory, id), file), "oom_kill");
   }
 
-  /** Resolves when every process is frozen. Version 1 gives up on one in the middle of a fork: it is asked again. */
+  /**
+   * Resolves when every process is frozen. Repeats the request, because cgroup v1 gives up on a process that is
+   * forking.
+   */
   freeze(id: SandboxId, signal: AbortSignal): Promise<void> {
     return this.#settle(id, true, signal);
   }
@@ -212,12 +232,15 @@ export class Cgroups {
     return this.#settle(id, false, signal);
   }
 
-  /** Asks for the freeze and does not wait for it: what is in it does not return to its program. Nothing there is fine. */
+  /**
+   * Requests the freeze without waiting for it. As soon as the request is made, no process of the cgroup executes code
+   * of its program. Does nothing if the cgroup does not exist.
+   */
   hold(id: SandboxId): void {
     this.#writeIfThere(id, true);
   }
 
-  /** Asks for the thaw and does not wait for it; nothing there is fine. */
+  /** Requests the thaw without waiting for it. Does nothing if the cgroup does not exist. */
   unfreeze(id: SandboxId): void {
     this.#writeIfThere(id, false);
   }
@@ -236,8 +259,8 @@ export class Cgroups {
       try {
         this.#write(id, frozen);
       } catch (error) {
-        // Told to callers, who have no use for the path.
-        throw new Error(`its cgroup can't be ${frozen ? "frozen" : "thawed"} (${errnoOf(error)})`);
+        // Callers of the API see this message, so it contains no path of the host.
+        throw new Error(`the sandbox's cgroup can't be ${frozen ? "frozen" : "thawed"} (${errnoOf(error)})`);
       }
       if (this.isFrozen(id) === frozen) return;
       await this.#clock.sleep(POLL_MS, signal);
@@ -252,7 +275,7 @@ export class Cgroups {
     else writeFileSync(join(dir, "cgroup.freeze"), frozen ? "1" : "0", { flag: "r+" });
   }
 
-  /** Removes the sandbox's cgroups everywhere. One whose last process is still being buried is tried again. */
+  /** Removes the sandbox's cgroups from all hierarchies. Retries while the kernel still cleans up the last process. */
   async remove(id: SandboxId, signal: AbortSignal): Promise<void> {
     while (!this.removeHelper(id)) await this.#clock.sleep(POLL_MS, signal);
     for (const hierarchy of this.hierarchies) {
@@ -260,12 +283,12 @@ export class Cgroups {
     }
   }
 
-  /** Removes the installation's own cgroups where no sandbox is left in them. */
+  /** Removes the installation's parent cgroups, unless they still contain a sandbox. */
   removeParent(): void {
     for (const hierarchy of this.hierarchies) removeTree(join(hierarchy.dir, this.#parent), false);
   }
 
-  /** Looked for once: hierarchies are as they were at the start for as long as this server runs. */
+  /** Finds the hierarchy of a controller. Cached, because hierarchies do not change while the server runs. */
   #with(controller: string): Hierarchy | undefined {
     if (!this.#found.has(controller))
       this.#found.set(controller, hierarchyWith(this.hierarchies, controller));
@@ -285,11 +308,20 @@ export class Cgroups {
     };
   }
 
-  /** In the hierarchy that freezes, which every host has and every runtime uses. */
+  /** Path of the helper cgroup. It is in the freezer's hierarchy, which every host has and every runtime uses. */
   #helperDir(id: SandboxId): string {
     const { dir } = required(this.#with("freezer"));
     return join(dir, this.#parent, HELPER_PREFIX + id);
   }
+}
+
+/** Lines of /proc/PID/cgroup: the controllers of a hierarchy, or "" for v2, and the path of the process's cgroup. */
+function linesOf(text: string): { names: string; path: string }[] {
+  return text.split("\n").flatMap((line) => {
+    const first = line.indexOf(":");
+    const second = line.indexOf(":", first + 1);
+    return second < 0 ? [] : [{ names: line.slice(first + 1, second), path: line.slice(second + 1) }];
+  });
 }
 
 function required(freezer: Hierarchy | undefined): Hierarchy {
@@ -304,7 +336,7 @@ function inheritCpuset(above: string, dir: string): void {
   }
 }
 
-/** One that the kernel does not give away here is not in use. */
+/** Enables all controllers for child cgroups. A controller that the kernel refuses to enable here is skipped. */
 function delegate({ controllers }: Hierarchy, dir: string): void {
   for (const controller of controllers.filter((name) => name !== "freezer")) {
     try {
@@ -315,7 +347,7 @@ function delegate({ controllers }: Hierarchy, dir: string): void {
   }
 }
 
-/** False where a cgroup is busy. Those below it are removed first: a runtime may have made some. */
+/** Removes a cgroup, its children first, since a runtime may have created some. Returns false if a cgroup is busy. */
 function removeTree(dir: string, below = true): boolean {
   if (below && !children(dir).every((name) => removeTree(join(dir, name)))) return false;
   try {
@@ -335,17 +367,6 @@ const membersIn = (dir: string): number[] => [
   ...children(dir).flatMap((name) => membersIn(join(dir, name))),
 ];
 
-function children(dir: string): string[] {
-  try {
-    return readdirSync(dir, { withFileTypes: true })
-      .filter((entry) => entry.isDirectory())
-      .map((entry) => entry.name);
-  } catch (error) {
-    if (isGone(error)) return [];
-    throw error;
-  }
-}
-
 const counter = (path: string, name: string): number => fieldOf(readIfThere(path) ?? "", name);
 
 function readIfThere(path: string): string | null {
@@ -356,5 +377,3 @@ function readIfThere(path: string): string | null {
     throw error;
   }
 }
-
-const words = (text: string): string[] => text.split(/\s+/).filter(Boolean);

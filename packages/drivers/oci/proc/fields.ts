@@ -1,4 +1,4 @@
-/** The number behind a name at the beginning of a line of one of the kernel's small files; 0 where there is none. */
+/** Reads the number after `name` from a kernel file with lines of the form `name number`; 0 if the name is absent. */
 export function fieldOf(text: string, name: string): number {
   const isFirst = text.startsWith(`${name} `);
   const before = isFirst ? 0 : text.indexOf(`\n${name} `) + 1;
@@ -6,3 +6,5 @@ export function fieldOf(text: string, name: string): number {
   const end = text.indexOf("\n", before);
   return Number(text.slice(before + name.length + 1, end < 0 ? undefined : end));
 }
+
+export const words = (text: string): string[] => text.split(/\s+/).filter(Boolean);

@@ -1,11 +1,14 @@
-/** How many are looked at in one turn of the event loop: looking at one takes a fraction of a millisecond. */
-const AT_ONCE = 32;
+/** Number of items per turn of the event loop. One item takes a fraction of a millisecond. */
+const BATCH_SIZE = 32;
 
-/** Goes through many things that are looked at synchronously without keeping everyone else waiting. */
+/**
+ * Iterates over many items that are each examined synchronously. Yields to the event loop between batches, so that
+ * other work is not delayed.
+ */
 export async function* inTurns<Item>(items: Iterable<Item>, signal: AbortSignal): AsyncGenerator<Item> {
   let count = 0;
   for (const item of items) {
-    if (count++ % AT_ONCE === AT_ONCE - 1) await new Promise(setImmediate);
+    if (count++ % BATCH_SIZE === BATCH_SIZE - 1) await new Promise(setImmediate);
     signal.throwIfAborted();
     yield item;
   }

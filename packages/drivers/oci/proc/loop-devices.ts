@@ -1,17 +1,17 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { isGone } from "./errno.ts";
 
-/** A loop device and the file that it has. */
-export interface Loop {
+/** A loop device and its backing file. */
+interface Loop {
   name: string;
   file: string;
 }
 
 const BLOCKS = "/sys/block";
-/** How the kernel says that the file has no name any more. */
+/** Suffix that the kernel appends to the path of a backing file that was deleted. */
 const DELETED = / \(deleted\)$/;
 
-/** Every loop device that has a file, whoever gave it that. */
+/** Lists all loop devices of the host that have a backing file, including those of other programs. */
 export function readLoops(): Loop[] {
   if (!existsSync(BLOCKS)) return [];
   return readdirSync(BLOCKS)
@@ -22,7 +22,7 @@ export function readLoops(): Loop[] {
     });
 }
 
-/** Those with a file in this directory. */
+/** Lists the loop devices whose backing file is in this directory. */
 export const loopsIn = (dir: string): Loop[] => readLoops().filter(({ file }) => file.startsWith(`${dir}/`));
 
 function backingFile(name: string): string | null {

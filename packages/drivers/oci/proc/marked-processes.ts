@@ -7,15 +7,15 @@ import {
   readExecutable,
   readLiving,
   readNamespacePid,
-} from "./processes.ts";
+} from "./proc-files.ts";
 
-/** In the environment of a helper: whose it is. */
+/** Environment variable of a helper process. Its value names the installation and the sandbox or drive it works for. */
 export const HELPER_MARK = "HOLDFAST_HELPER";
 
 export const helperMark = (installation: InstallationId, id: SandboxId | DriveId): string =>
   `${installation}/${id}`;
 
-export interface MarkedProcess {
+interface MarkedProcess {
   sandboxId: SandboxId;
   pid: number;
   startTime: string;
@@ -23,15 +23,17 @@ export interface MarkedProcess {
 }
 
 /**
- * What a marked process can be running. No other's environment is read: that waits for the process's memory, which one
- * that hangs in the kernel may never give.
+ * Executables that a marked process can run. The environments of all other processes are not read: reading
+ * /proc/PID/environ needs the process's memory lock, and blocks forever if the process hangs in the kernel with that
+ * lock.
  */
 const PROGRAMS =
   /(^|\/)(keeper|porter|[^/]*(runc|crun)[^/]*|criu|sh|bash|dash|busybox|mke2fs)( \(deleted\))?$/;
 
 /**
- * The processes that carry this installation's marker, wherever they are. A command in a sandbox can put any marker into
- * its environment, so only those count that no command can be: PID 1 of a namespace, and root of the host.
+ * Finds all processes on the host that carry this installation's marker. A command in a sandbox can put any marker into
+ * its own environment, so only processes that can't be such a command are returned: PID 1 of a pid namespace, and
+ * processes of the host's root user.
  */
 export function findMarked(installation: InstallationId): MarkedProcess[] {
   return allPids().flatMap((pid) => {
@@ -56,7 +58,10 @@ function markOf(pid: number, installation: InstallationId) {
   return ours ? mark(sandbox, "keeper") : null;
 }
 
-/** By the cgroup that it is in, its own or its helper's: one that is just being restored as a fork has its name to come. */
+/**
+ * Reads the sandbox id from the name of the process's cgroup. The cgroup takes precedence over the environment: during
+ * the restore of a fork, the environment of the fork's keeper still names the source sandbox.
+ */
 function placeOf(pid: number, installation: InstallationId): string | null {
   const place = new RegExp(`:/holdfast-${installation}/(?:helper-)?(sbx_[a-z0-9]+)$`, "m");
   return place.exec(readCgroups(pid) ?? "")?.[1] ?? null;

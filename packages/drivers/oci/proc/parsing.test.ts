@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { kilobytes } from "./capacity.ts";
+import { kilobytes } from "../machine/capacity.ts";
+import { openFilesHard } from "../machine/host-facts.ts";
 import { fieldOf } from "./fields.ts";
-import { openFilesHard } from "./host.ts";
-import { mountsOf, parseMounts, topAt } from "./mounts.ts";
+import { mountsOf, parseMounts, topAt } from "./mount-table.ts";
 import {
   parseIo,
   parseProcess,
@@ -11,17 +11,17 @@ import {
   parseStopPending,
   readIo,
   readLiving,
-} from "./processes.ts";
+} from "./proc-files.ts";
 
 const stat = (name: string, state: string) => `7 (${name}) ${state} ${"0 ".repeat(18)}4711 0 0`;
 
-test("a process can't hide its start time behind its name", () => {
+test("the start time is parsed correctly, whatever the process's name contains", () => {
   expect(parseStat(stat("sleep", "S"))).toEqual({ state: "S", startTime: "4711" });
   expect(parseStat(stat("a) R 1 1 1", "T"))).toEqual({ state: "T", startTime: "4711" });
   expect(parseStat("")).toBeNull();
 });
 
-test("what a process used is read from behind its name, whatever that is", () => {
+test("the fields of a process are parsed correctly, whatever its name contains", () => {
   const text = `11901 (py) 3 (S) S 11877 11901 11901 0 -1 4194304 1021 7 2 0 12 5 9 9 20 0 6 0 181536 9000000 2227 0 0\n`;
   expect(parseProcess(text)).toEqual({
     state: "S",
@@ -35,14 +35,14 @@ test("what a process used is read from behind its name, whatever that is", () =>
   expect(parseProcess("gone")).toBeNull();
 });
 
-test("a process's number inside is its innermost, and one that ended has no memory", () => {
+test("the inside pid is that of the innermost namespace, and an ended process has no memory", () => {
   const status = "Name:\tcat\nNSpid:\t11880\t40\t4\nVmRSS:\t    1300 kB\n";
   expect(parseStatus(status)).toEqual({ insidePid: 4, rssBytes: 1_331_200 });
   expect(parseStatus("Name:\tcat\nNSpid:\t11880\t4\n")).toEqual({ insidePid: 4, rssBytes: 0 });
   expect(parseStatus("")).toBeNull();
 });
 
-test("a stop that is on its way is told from other signals, whoever it was sent to", () => {
+test("a pending SIGSTOP is distinguished from other signals, for the thread and for the process", () => {
   const status = (own: string, shared: string) =>
     `State:\tD\nSigPnd:\t${own}\nShdPnd:\t${shared}\nSigBlk:\t0000000000040000\n`;
   const none = "0000000000000000";
@@ -52,7 +52,7 @@ test("a stop that is on its way is told from other signals, whoever it was sent 
   expect(parseStopPending("")).toBe(false);
 });
 
-test("what was thrown away before it was written does not count as written", () => {
+test("writes that were cancelled before they reached the disk do not count as written", () => {
   const io =
     "rchar: 1\nwchar: 2\nsyscr: 30\nsyscw: 12\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 8000\n";
   expect(parseIo(io)).toEqual({ readBytes: 4_096, writtenBytes: 192, calls: 42 });
@@ -61,7 +61,7 @@ test("what was thrown away before it was written does not count as written", () 
   expect(readIo(2 ** 22 + 1)).toBeNull();
 });
 
-test("a number is found by its whole name at the beginning of a line", () => {
+test("a number is found only by its full name at the start of a line", () => {
   const text = "oom_kill_disable 0\nunder_oom 1\noom_kill 3";
   expect([fieldOf(text, "oom_kill_disable"), fieldOf(text, "oom_kill"), fieldOf(text, "oom")]).toEqual([
     0, 3, 0,
@@ -70,12 +70,12 @@ test("a number is found by its whole name at the beginning of a line", () => {
   expect(fieldOf("", "max")).toBe(0);
 });
 
-test("our own process lives, one that can't exist does not", () => {
+test("our own process is living; a pid above the maximum is not", () => {
   expect(readLiving(process.pid)?.startTime).toMatch(/^\d+$/);
   expect(readLiving(2 ** 22 + 1)).toBeNull();
 });
 
-test("mounts are found by place and by marker, the last one first", () => {
+test("mounts are found by directory and by marker, newest first", () => {
   const mounts = parseMounts(
     [
       "60 1 0:39 / /state/sandboxes/a/root rw - overlay holdfast-i-a rw,lowerdir=/x",
@@ -97,13 +97,13 @@ test("mounts are found by place and by marker, the last one first", () => {
   ]);
 });
 
-test("what is on top at a path is the last that was mounted there", () => {
+test("the topmost mount at a path is the one mounted last", () => {
   const mounts = parseMounts("60 1 0:39 / /a rw - overlay one rw\n61 60 0:40 / /a rw - tmpfs two rw\n");
   expect([topAt(mounts, "/a")?.source, topAt(mounts, "/b")]).toEqual(["two", undefined]);
   expect(topAt(mounts.slice(0, 1), "/a")?.source).toBe("one");
 });
 
-test("the hard limit on open files is read, also where there is none", () => {
+test('the hard limit on open files is parsed, including "unlimited"', () => {
   expect(openFilesHard("Max open files            1024                 20000                files")).toBe(
     20_000,
   );
@@ -112,7 +112,7 @@ test("the hard limit on open files is read, also where there is none", () => {
   );
 });
 
-test("memory that the kernel does not tell is not made up", () => {
+test("a figure that is missing from meminfo is an error", () => {
   const meminfo = "MemTotal:       2000 kB\nMemFree:        1000 kB\n";
   expect(kilobytes(meminfo, "MemTotal")).toBe(2_000);
   expect(() => kilobytes(meminfo, "MemAvailable")).toThrow("MemAvailable");

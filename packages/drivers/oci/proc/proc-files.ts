@@ -4,13 +4,16 @@ import { errnoOf, isGone } from "./errno.ts";
 import { fieldOf } from "./fields.ts";
 
 export interface ProcessStat {
-  /** One letter, as in ps. */
+  /** State letter, as shown by `ps`. */
   state: string;
-  /** In clock ticks since boot; with the pid it names one process within a boot. */
+  /** Start time in clock ticks since boot. Pid and start time together identify one process within a boot. */
   startTime: string;
 }
 
-/** The name in field 2 may hold spaces and parentheses: fields are counted behind the last ')'. */
+/**
+ * Parses /proc/PID/stat. The name in field 2 can contain spaces and parentheses, so fields are counted after the last
+ * ')'.
+ */
 export function parseStat(text: string): ProcessStat | null {
   const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
   const state = fields[0];
@@ -18,19 +21,19 @@ export function parseStat(text: string): ProcessStat | null {
   return state === undefined || startTime === undefined ? null : { state, startTime };
 }
 
-/** What /proc/PID/stat says besides. */
-export interface ProcessFields extends ProcessStat {
-  /** Its own words. */
+/** Further fields of /proc/PID/stat. */
+interface ProcessFields extends ProcessStat {
+  /** Name of the process, which it can choose itself. */
   name: string;
-  /** By the host's numbers. */
+  /** Pid of the parent process, as seen by the host. */
   parent: number;
   cpuMs: number;
-  /** Pages that it was given without waiting for a disk. */
+  /** Minor page faults: page faults that needed no read from disk. */
   faults: number;
   threads: number;
 }
 
-/** A clock tick of those that the kernel shows; the same on every architecture that there are sandboxes on. */
+/** Length of a clock tick in /proc files; the same on every supported architecture. */
 const TICK_MS = 10;
 
 export function parseProcess(text: string): ProcessFields | null {
@@ -49,14 +52,14 @@ export function parseProcess(text: string): ProcessFields | null {
   };
 }
 
-/** Null where there is no such process, or only what is left of one until its parent asks. */
+/** Reads the stat of a running process. Returns null if there is no such process, or if it is a zombie. */
 export function readLiving(pid: number): ProcessStat | null {
   const text = readProc(pid, "stat");
   const stat = text === null ? null : parseStat(text);
   return stat === null || stat.state === "Z" || stat.state === "X" ? null : stat;
 }
 
-/** Its id in its innermost pid namespace, and what it has in memory: nothing, once it has ended. */
+/** Parses the pid in the innermost pid namespace and the resident memory, which is 0 for an ended process. */
 export function parseStatus(text: string): { insidePid: number; rssBytes: number } | null {
   const insidePid = /^NSpid:.*\s(\d+)$/m.exec(text)?.[1];
   if (insidePid === undefined) return null;
@@ -64,17 +67,17 @@ export function parseStatus(text: string): { insidePid: number; rssBytes: number
   return { insidePid: Number(insidePid), rssBytes: Number(rss) * 1_024 };
 }
 
-/** The process's id in its innermost pid namespace, and how many namespaces deep that is. */
+/** The process's pid in its innermost pid namespace, and the nesting depth of that namespace (1 is the host's). */
 export function readNamespacePid(pid: number): { pid: number; depth: number } | null {
   const ids = /^NSpid:\s*(.*)$/m.exec(readProc(pid, "status") ?? "")?.[1]?.split(/\s+/);
   const innermost = ids?.at(-1);
   return ids === undefined || innermost === undefined ? null : { pid: Number(innermost), depth: ids.length };
 }
 
-/** Of signals, as the kernel shows sets of them. */
+/** The bit that stands for SIGSTOP in the signal sets of /proc/PID/status. */
 const SIGSTOP_BIT = 1n << 18n;
 
-/** Whether a signal that stops it is on its way to it, by its /proc/PID/status. */
+/** Whether a SIGSTOP is pending, for the thread or for its whole process, according to /proc/PID/status. */
 export const parseStopPending = (status: string): boolean =>
   [...status.matchAll(/^(?:Sig|Shd)Pnd:\s*([0-9a-f]+)$/gm)].some(
     ([, set]) => (BigInt(`0x${set}`) & SIGSTOP_BIT) !== 0n,
@@ -82,7 +85,10 @@ export const parseStopPending = (status: string): boolean =>
 
 export const isStopPending = (pid: number): boolean => parseStopPending(readProc(pid, "status") ?? "");
 
-/** A process that has rights which we lack was not started by us, and hides what it is from us. */
+/**
+ * Error codes of a denied read of /proc files: the process has more privileges than this server, so this server can't
+ * have started it.
+ */
 export const HIDDEN = ["EACCES", "EPERM"];
 
 export function readExecutable(pid: number): string | null {
@@ -106,7 +112,7 @@ export function readEnvironment(pid: number): Map<string, string> | null {
 
 export const isRootOutside = (pid: number): boolean => /^Uid:\s*0\s/m.test(readProc(pid, "status") ?? "");
 
-/** Null where it is gone. */
+/** Pid of the parent process; null if the process no longer exists. */
 export function readParent(pid: number): number | null {
   const parent = /^PPid:\s*(\d+)$/m.exec(readProc(pid, "status") ?? "")?.[1];
   return parent === undefined ? null : Number(parent);
@@ -120,11 +126,12 @@ export function allPids(): number[] {
     .map(Number);
 }
 
-export interface ProcessIo {
-  /** What was fetched for it from a disk, and what it made a file system write, less what was thrown away again. */
+interface ProcessIo {
+  /** Bytes read from disk. */
   readBytes: number;
+  /** Bytes written to disk, minus bytes that were deleted before they reached the disk. */
   writtenBytes: number;
-  /** Calls that read or wrote, whatever that was. */
+  /** Number of read and write system calls, on any kind of file. */
   calls: number;
 }
 
@@ -134,13 +141,13 @@ export const parseIo = (text: string): ProcessIo => ({
   calls: fieldOf(text, "syscr:") + fieldOf(text, "syscw:"),
 });
 
-/** With that of the children that it has asked about. Null where it is gone or hides it. */
+/** Reads the I/O of a process and of its reaped children. Returns null if the process has ended or denies access. */
 export function readIo(pid: number): ProcessIo | null {
   const text = readProc(pid, "io", HIDDEN);
   return text === null ? null : parseIo(text);
 }
 
-/** How many sockets a process has open. */
+/** Counts the open sockets of a process. */
 export function countSockets(pid: number): number {
   const directory = `/proc/${pid}/fd`;
   return readdirSync(directory).filter((fd) => readLink(join(directory, fd))?.startsWith("socket:")).length;

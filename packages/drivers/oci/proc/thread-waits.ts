@@ -1,42 +1,42 @@
 import type { ThreadWait } from "@holdfast/contract";
-import { type CallRule, FREEZERS, PLACES, ruleOf, type Timeout } from "./wait-calls.ts";
+import { type CallRule, FREEZERS, ruleOf, type Timeout, WAIT_CHANNELS } from "./blocking-syscalls.ts";
 
-/** What a thread is in, by /proc/PID/task/TID/syscall. */
-export type SystemCall =
+/** The system call that a thread is in, from /proc/PID/task/TID/syscall. */
+type SystemCall =
   | { kind: "running" }
-  /** It sleeps outside of any call, such as in a page fault. */
+  /** The thread sleeps outside any system call, for example in a page fault. */
   | { kind: "none" }
   | { kind: "call"; number: number; args: readonly bigint[] }
-  /** The kernel does not say. */
+  /** The call is unknown: the file can't be read, or its line has another format. */
   | { kind: "hidden" };
 
-/** A thread as /proc has it. */
+/** State of a thread, as read from /proc. */
 export interface ThreadSeen {
-  /** One letter, as in ps. */
+  /** State letter, as shown by `ps`. */
   state: string;
-  /** Where in the kernel it waits; empty where that is not said. */
+  /** Kernel function in which the thread waits; empty if unknown. */
   place: string;
   call: SystemCall;
 }
 
-/** What an open descriptor of a process is, without opening it. */
+/** An open file descriptor of a process, described without opening the file. */
 export interface Descriptor {
-  /** What /proc/PID/fd/N links to: a path as the process would say it, or words such as `pipe:[7]`. */
+  /** Target of the link /proc/PID/fd/N: a path as the process sees it, or a pseudo name such as `pipe:[7]`. */
   link: string;
   kind: "fifo" | "terminal" | "other";
 }
 
 export interface WaitContext {
-  /** Whether the cgroup is frozen: what else its threads would wait for does not count then. */
+  /** Whether the cgroup is frozen. If so, every thread in it is reported as frozen, whatever it waits for. */
   frozen: boolean;
   arch: NodeJS.Architecture;
-  /** Null where it is not open any more. */
+  /** Returns null if the descriptor is no longer open. */
   descriptor: (fd: number) => Descriptor | null;
 }
 
 export type Wait = Omit<ThreadWait, "threads">;
 
-/** Names that a sandbox chose are not carried further than this. */
+/** Maximum length of `what`: it may contain a file name, which a sandbox can make very long. */
 const WHAT_MAX = 256;
 
 const wait = (on: Wait["on"], bounded = false, what: string | null = null): Wait => ({
@@ -56,20 +56,23 @@ export function parseCall(text: string): SystemCall {
   return { kind: "call", number: Number(number), args: args.slice(0, 6).map(BigInt) };
 }
 
-/** Compilers add a suffix to the names of functions that they changed; 0 is nowhere. */
+/**
+ * Parses /proc/PID/wchan. Drops the suffix that compilers add to the names of specialised functions (`.constprop.0`).
+ * The kernel writes "0" for a thread that does not wait.
+ */
 export function parsePlace(text: string): string {
   const [name = ""] = text.trim().split(".");
   return name === "0" ? "" : name;
 }
 
-/** What one thread waits for. */
+/** Determines what one thread waits for. */
 export function waitOf(thread: ThreadSeen, context: WaitContext): Wait {
   const { state, place, call } = thread;
   if (state === "Z" || state === "X") return wait("zombie");
   if (context.frozen || FREEZERS.has(place)) return wait("frozen");
   if (state === "T" || state === "t") return wait("stopped");
   const rule = call.kind === "call" ? ruleOf(call.number, context.arch) : undefined;
-  // Whoever forked and lends its memory until the child runs a program can't be interrupted either.
+  // A thread that waits in vfork is also in state D (uninterruptible), until its child runs a program or exits.
   if (state === "D") return isForking(rule) ? wait("child") : wait("disk", false, place);
   if (state === "R" || call.kind === "running") return wait("cpu", true);
   const known = rule === undefined || call.kind !== "call" ? null : waitIn(rule, call.args, thread, context);
@@ -95,8 +98,8 @@ function waitIn(
       return isLock ? wait("lock", false, open?.link) : waitOn(open);
     }
     case "open":
-      return Object.hasOwn(PLACES, place) ? null : wait("file");
-    case "again":
+      return Object.hasOwn(WAIT_CHANNELS, place) ? null : wait("file");
+    case "restart":
       return null;
   }
 }
@@ -107,7 +110,7 @@ function isBounded(until: Timeout | "always" | "never", args: readonly bigint[])
   return until.as === "pointer" ? value !== 0n : asInt(value) >= 0;
 }
 
-/** The kernel shows whole registers, of which an int is the lower half. */
+/** Reads an int argument. The kernel shows the whole 64-bit register, whose lower half is the int. */
 const asInt = (value = 0n): number => Number(BigInt.asIntN(32, value));
 
 function waitOn(open: Descriptor | null): Wait | null {
@@ -121,11 +124,14 @@ function waitOn(open: Descriptor | null): Wait | null {
 }
 
 function waitAt(place: string): Wait {
-  const known = Object.hasOwn(PLACES, place) ? PLACES[place] : undefined;
+  const known = Object.hasOwn(WAIT_CHANNELS, place) ? WAIT_CHANNELS[place] : undefined;
   return known === undefined ? wait("unknown", false, place) : wait(known.on, known.bounded);
 }
 
-/** Equal waits together: that of the first thread first, which is what a process is about, then most threads first. */
+/**
+ * Groups equal waits. The group of the first thread comes first, because the main thread shows best what a process
+ * does. The other groups are sorted by their number of threads, largest first.
+ */
 export function groupWaits(waits: readonly Wait[]): ThreadWait[] {
   const groups = new Map<string, ThreadWait>();
   for (const each of waits) {

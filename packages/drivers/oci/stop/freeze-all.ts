@@ -2,17 +2,18 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { type InstallationId, isSandboxId } from "@holdfast/contract";
 import type { Clock } from "@holdfast/engine";
-import { Cgroups, hierarchyWith, readHierarchies } from "./cgroup.ts";
+import { Cgroups } from "../proc/cgroup.ts";
+import { hierarchyWith, readHierarchies } from "../proc/hierarchies.ts";
 
 const FROZEN_MS = 2_000;
 const PARENT = "holdfast-";
 
 /**
- * Freezes the sandboxes of a state directory for the moment in which a server takes room for itself on a full disk: one
- * that goes on filling it would be faster. They are found by their ids alone, because no database can be asked. Gives what
- * lets those go on that were not frozen before.
+ * Freezes all sandboxes of a state directory, so that they can't use up the space that a starting server frees on a
+ * full disk to open its database. The database is not open yet, so sandboxes are found by their directories and
+ * cgroups. Returns a function that thaws the sandboxes that were running before.
  */
-export async function haltSandboxes(stateDir: string, clock: Clock): Promise<() => void> {
+export async function freezeAll(stateDir: string, clock: Clock): Promise<() => void> {
   const place = join(stateDir, "sandboxes");
   const ids = existsSync(place) ? readdirSync(place).filter(isSandboxId) : [];
   const hierarchies = readHierarchies();

@@ -11,10 +11,10 @@ import {
 import type { Instance, Link, Observation } from "@holdfast/engine";
 import { Porter } from "@holdfast/keeper";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, test, vi } from "vitest";
-import { orderFor, run } from "../suite.ts";
-import { loopsIn } from "./loops.ts";
-import { readMounts } from "./mounts.ts";
-import { type TestMachine, testMachine } from "./testing.ts";
+import { orderFor, run } from "../../contract-suite/suite.ts";
+import { loopsIn } from "../proc/loop-devices.ts";
+import { readMounts } from "../proc/mount-table.ts";
+import { processOf, type TestMachine, testMachine } from "../testing/test-machine.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 let machine: TestMachine;
@@ -32,7 +32,7 @@ afterAll(() => machine.dispose());
 const place = (...names: string[]) => join(machine.stateDir, "sandboxes", id, ...names);
 const observe = async (): Promise<Observation | undefined> =>
   (await machine.driver.observe([id], soon())).get(id);
-const takeOff = (name: string) => execFileSync("umount", ["-l", place(name)]);
+const unmount = (name: string) => execFileSync("umount", ["-l", place(name)]);
 const remount = () => machine.driver.remount(id, soon());
 const mountsAt = (path: string) => readMounts().filter(({ mountPoint }) => mountPoint === path);
 
@@ -48,7 +48,7 @@ async function linked(instance: Instance): Promise<Link> {
   return link;
 }
 
-test("the root that is put back is the very one, with its limits and nothing of what is mounted inside", async () => {
+test("the remounted root is the instance's own mount, with its options and without the mounts inside", async () => {
   const link = await linked(await launch());
   const line = () =>
     readFileSync("/proc/self/mountinfo", "utf8")
@@ -58,7 +58,7 @@ test("the root that is put back is the very one, with its limits and nothing of 
       .slice(2);
   const before = line();
   await run(link, "echo mine > /root/a", "root");
-  takeOff("root");
+  unmount("root");
   await run(link, "echo meanwhile >> /root/a", "root");
   await remount();
   expect(line()).toEqual(before);
@@ -67,14 +67,14 @@ test("the root that is put back is the very one, with its limits and nothing of 
   expect(() => statSync(place("root", "proc", "1"))).toThrow("ENOENT");
 });
 
-test("what is there is left as it is", async () => {
+test("existing mounts are left unchanged", async () => {
   await launch(64);
   const before = readMounts();
   await remount();
   expect(readMounts()).toEqual(before);
 });
 
-test("something mounted over the root makes way for it", async () => {
+test("something mounted over the root is unmounted first", async () => {
   await launch();
   execFileSync("mount", ["-t", "tmpfs", "cover", place("root")]);
   expect(await observe()).toMatchObject({ root: null, problems: [{ code: "root_unmounted" }] });
@@ -83,10 +83,10 @@ test("something mounted over the root makes way for it", async () => {
   expect(mountsAt(place("root"))).toHaveLength(1);
 });
 
-test("a disk of its own is put back with the root, from the device that has it", async () => {
+test("the sandbox's own disk is mounted again with the root, from its loop device", async () => {
   const link = await linked(await launch(64));
-  takeOff("root");
-  takeOff("disk");
+  unmount("root");
+  unmount("disk");
   expect(await observe()).toMatchObject({
     problems: [{ code: "root_unmounted" }, { code: "disk_unmounted" }],
   });
@@ -97,24 +97,24 @@ test("a disk of its own is put back with the root, from the device that has it",
   expect(readFileSync(place("disk", "upper", "root", "a"), "utf8")).toBe("later\n");
 });
 
-test("a disk whose file was removed can't be put back, and it is said why, without a path", async () => {
+test("a disk whose image was deleted can't be mounted again, and the error names the cause without a path", async () => {
   await launch(64);
-  takeOff("disk");
+  unmount("disk");
   rmSync(place("disk.img"));
   const error = await remount().catch((thrown: unknown) => thrown);
-  expect(String(error)).toBe("Error: its own disk can't be put back: the file that it is in is gone");
-  expect(await observe()).toMatchObject({ problems: [{ code: "disk_unmounted" }] });
+  expect(String(error)).toBe("Error: its own disk can't be mounted again: the disk image is missing");
+  expect(await observe()).toMatchObject({ problems: [{ code: "disk_gone" }, { code: "disk_unmounted" }] });
 });
 
-test("a sandbox with a drive in it has its root back, and the drive stays where it is", async () => {
+test("the root of a sandbox with a drive is mounted again, and the drive's mount stays", async () => {
   const link = await linked(await launch());
   const driveId = newDriveId();
-  await machine.drives.make({ id: driveId, sizeMb: null }, soon());
-  onTestFinished(() => machine.drives.destroy(driveId, soon()));
+  await machine.driver.drives.make({ id: driveId, sizeMb: null }, soon());
+  onTestFinished(() => machine.driver.drives.destroy(driveId, soon()));
   const order = { driveId, path: "/mnt/data", subpath: "/", readOnly: false, make: true, sandboxId: id };
   await machine.driver.mount(order, soon());
   await run(link, "echo kept > /mnt/data/a", "root");
-  takeOff("root");
+  unmount("root");
   await remount();
   expect(await observe()).toMatchObject({ problems: [], mounts: [{ path: "/mnt/data", problem: null }] });
   expect(mountsAt(place("root", "mnt", "data"))).toEqual([]);
@@ -123,24 +123,24 @@ test("a sandbox with a drive in it has its root back, and the drive stays where 
   expect(await observe()).toMatchObject({ mounts: [], problems: [] });
 });
 
-test("an instance that is frozen, and whose keeper is stopped, has its root put back as well", async () => {
+test("the root of a frozen instance with a stopped keeper is mounted again", async () => {
   const instance = await launch();
-  process.kill(instance.pid, "SIGSTOP");
+  process.kill(processOf(instance).pid, "SIGSTOP");
   await machine.driver.freeze(id, soon());
-  takeOff("root");
+  unmount("root");
   await remount();
   expect(await observe()).toMatchObject({ state: "frozen", problems: [{ code: "frozen" }] });
   await machine.driver.thaw(id, soon());
   expect(await run(await linked(instance), "echo on")).toMatchObject({ output: "on\n" });
 });
 
-test("memory goes to disk and comes back on a root that was put back", async ({ skip }) => {
+test("an instance with a remounted root can be suspended and woken", async ({ skip }) => {
   const { driver } = machine;
-  if (driver.standby.kind !== "memory") return skip(driver.standby.why ?? "");
+  if (driver.support.kind !== "memory") return skip(driver.support.why ?? "");
   const first = await launch();
   const link = await linked(first);
   await run(link, "echo kept > /dev/shm/note; echo mine > /root/a", "root");
-  takeOff("root");
+  unmount("root");
   await remount();
   link.close();
   await driver.freeze(id, soon());
@@ -157,54 +157,52 @@ test("memory goes to disk and comes back on a root that was put back", async ({ 
   });
 });
 
-test("several at a time put back one root", async () => {
+test("concurrent remounts mount the root once", async () => {
   await launch(64);
-  takeOff("root");
-  takeOff("disk");
+  unmount("root");
+  unmount("disk");
   await Promise.all([remount(), remount(), remount()]);
   expect(await observe()).toMatchObject({ problems: [] });
   expect([mountsAt(place("root")), mountsAt(place("disk"))].map(({ length }) => length)).toEqual([1, 1]);
 });
 
-test("a sandbox that is deleted while its root is put back leaves nothing, at any moment", async () => {
-  let failed = 0;
+test("a sandbox that is deleted at any moment of a remount leaves nothing", async () => {
   for (let ms = 0; ms < 20; ms += 2) {
     await launch(32);
-    takeOff("root");
-    takeOff("disk");
-    const putBack = remount().catch(() => failed++);
+    unmount("root");
+    unmount("disk");
+    const remounted = remount().catch(() => undefined);
     await new Promise((resolve) => setTimeout(resolve, ms));
     expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
     await machine.driver.destroy(id, soon());
-    await putBack;
+    await remounted;
     expect(await machine.driver.list(soon())).toEqual([]);
   }
-  expect(failed).toBeGreaterThan(0);
 });
 
-test("a stop waits for what is being put back, so that nothing comes after it", async () => {
+test("a stop waits for a remount in progress", async () => {
   const porter = new Porter();
   onTestFinished(() => porter.close());
   const { driver } = await machine.again({ porter });
   await launch();
-  takeOff("root");
+  unmount("root");
   let isOver = false;
   vi.spyOn(porter, "remount").mockImplementation(async () => {
     await new Promise((resolve) => setTimeout(resolve, 300));
     isOver = true;
     return "gone";
   });
-  const putBack = driver.remount(id, soon()).catch((error: unknown) => error);
+  const remounted = driver.remount(id, soon()).catch((error: unknown) => error);
   await expect.poll(() => vi.mocked(porter.remount).mock.calls.length).toBe(1);
   await driver.stop(id, { graceMs: 0 }, soon());
   expect(isOver).toBe(true);
-  expect(String(await putBack)).toContain("the instance is not there any more");
+  expect(String(await remounted)).toContain("the instance has ended");
 });
 
-test("nothing is put back under a launch", async () => {
+test("a remount during a launch is refused", async () => {
   id = newSandboxId();
   const launched = machine.driver.launch(orderFor(id), soon());
-  await expect(remount()).rejects.toThrow("something else is being done");
+  await expect(remount()).rejects.toThrow("another operation on the instance");
   await launched;
   expect(await observe()).toMatchObject({ seen: "present", problems: [] });
 });

@@ -2,22 +2,23 @@ import { existsSync } from "node:fs";
 import { constants } from "node:os";
 import type { SandboxId } from "@holdfast/contract";
 import type { Observation } from "@holdfast/engine";
-import type { Machine } from "./machine.ts";
-import { findMarked } from "./marked.ts";
-import { readMounts } from "./mounts.ts";
-import { findInit, findMembers, type Living, living, observeOne } from "./observe.ts";
-import { readLiving } from "./processes.ts";
+import { findInit, findMembers, type Living, living } from "../machine/instance-processes.ts";
+import type { Machine } from "../machine/machine.ts";
+import { observeOne } from "../observe/observe.ts";
+import { findMarked } from "../proc/marked-processes.ts";
+import { readMounts } from "../proc/mount-table.ts";
+import { readLiving } from "../proc/proc-files.ts";
 
 type Target = Pick<Living, "pid" | "startTime">;
 
 const { SIGKILL, SIGTERM } = constants.signals;
 const POLL_MS = 2;
-/** The kernel ends everything in a pid namespace with its first process; what is left after this is killed singly. */
+/** Time for the kernel to end a pid namespace after its PID 1 died. Processes left after that are killed one by one. */
 const NAMESPACE_END_MS = 500;
 
 /**
- * Ends every process of a sandbox and says what is seen then. A frozen process takes no signal on cgroup v1 before it is
- * thawed, so the kill comes first and the thaw after it: nothing runs in between.
+ * Ends every process of a sandbox and returns the observation afterwards. On cgroup v1 a frozen process handles no
+ * signal until it is thawed. So SIGKILL is sent before the thaw, and the process ends without running again.
  */
 export async function stop(
   machine: Machine,
@@ -32,31 +33,33 @@ export async function stop(
 }
 
 /**
- * A launch that was broken off, with its server even, may have a helper under way. Each enters a cgroup that was made
- * for it before it does anything else: once that is gone none can begin, and whatever those before it made is in the
- * sandbox's own cgroups.
+ * Ends helpers of an aborted launch or restore, including those of a server that has died. A helper enters the helper
+ * cgroup before it does anything else. So when that cgroup has been removed, no further helper can start, and
+ * everything that earlier helpers created is in the sandbox's own cgroups.
  */
 async function endHelpers(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   for (;;) {
     const helpers = findHelpers(machine, id);
     if (helpers.length === 0 && machine.cgroups.removeHelper(id)) return;
-    // Without any left there is nothing to thaw for: what is frozen may be on disk by now, and must not run again. Nor must what
-    // a helper holds by tracing it, such as the half of a restore: it is held by its cgroup, and killed with the helper.
+    // `kill` thaws the sandbox, so it is called only if there are helpers: the memory of a frozen sandbox may already
+    // be on disk, and the sandbox must not run again. A helper may also keep processes stopped by tracing, for example
+    // in a restore. These processes must not run either, so their cgroup is frozen first, and they are killed together
+    // with the helper.
     if (helpers.length > 0) {
       machine.cgroups.hold(id);
-      await kill(machine, id, [...helpers, ...allThatLives(machine, id)]);
+      await kill(machine, id, [...helpers, ...allLiving(machine, id)]);
     }
-    await settled(machine, () => !helpers.some(isLiving), signal);
+    await waitUntil(machine, () => !helpers.some(isLiving), signal);
     await machine.clock.sleep(POLL_MS, signal);
   }
 }
 
 async function endInstance(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   for (;;) {
-    const targets = whatLives(machine, id);
+    const targets = killTargets(machine, id);
     if (targets.length === 0) return;
-    await kill(machine, id, machine.cgroups.isFrozen(id) ? allThatLives(machine, id) : targets);
-    await settled(machine, () => whatLives(machine, id).length === 0, signal);
+    await kill(machine, id, machine.cgroups.isFrozen(id) ? allLiving(machine, id) : targets);
+    await waitUntil(machine, () => killTargets(machine, id).length === 0, signal);
   }
 }
 
@@ -65,8 +68,8 @@ async function kill(machine: Machine, id: SandboxId, targets: readonly Target[])
   machine.cgroups.unfreeze(id);
 }
 
-/** Waits for it, but no longer than the kernel should take. */
-async function settled(machine: Machine, isDone: () => boolean, signal: AbortSignal): Promise<void> {
+/** Waits until `isDone` returns true, but no longer than the kernel should take to end a pid namespace. */
+async function waitUntil(machine: Machine, isDone: () => boolean, signal: AbortSignal): Promise<void> {
   const end = machine.clock.now() + NAMESPACE_END_MS;
   while (!isDone() && machine.clock.now() < end) await machine.clock.sleep(POLL_MS, signal);
 }
@@ -87,23 +90,30 @@ async function terminate(
   while (machine.clock.now() < end && isLiving(init)) await machine.clock.sleep(POLL_MS, signal);
 }
 
-/** The first process if it lives, else whatever is left. */
-function whatLives(machine: Machine, id: SandboxId): Target[] {
+/**
+ * Returns PID 1 if it lives, because the kernel ends all other processes with it; otherwise returns all living
+ * processes.
+ */
+function killTargets(machine: Machine, id: SandboxId): Target[] {
   const init = findInit(machine, id);
   return init === null ? findMembers(machine, id) : [init];
 }
 
 /**
- * What is frozen must not run again, not even for the moment that the kernel takes to end it with its first process: its
- * memory may be on disk by then, and would know nothing of what was done in that moment.
+ * Returns all living processes of a frozen sandbox, which are killed one by one. If only PID 1 were killed, the others
+ * would run until the kernel ends them. Their memory may be on disk already, and would not include the effects of that
+ * run.
  */
-function allThatLives(machine: Machine, id: SandboxId): Target[] {
+function allLiving(machine: Machine, id: SandboxId): Target[] {
   const members = findMembers(machine, id);
   const init = findInit(machine, id);
   return init === null || members.some(({ pid }) => pid === init.pid) ? members : [init, ...members];
 }
 
-/** Those in the helper's cgroup; and, where no launch is known to have ended, any that carries the marker. */
+/**
+ * Returns the processes in the helper cgroup. If there is no instance note, a launch may be unfinished, so processes
+ * with the sandbox's marker are returned too.
+ */
 function findHelpers(machine: Machine, id: SandboxId): Target[] {
   const helpers = living(machine.cgroups.helpers(id));
   if (existsSync(machine.layout.sandbox(id).instance)) return helpers;

@@ -1,15 +1,16 @@
 import { constants } from "node:os";
 import type { SandboxId } from "@holdfast/contract";
-import type { Machine } from "./machine.ts";
-import { findInit } from "./observe.ts";
-import { isStopPending } from "./processes.ts";
+import { findInit } from "../machine/instance-processes.ts";
+import type { Machine } from "../machine/machine.ts";
+import { isStopPending } from "../proc/proc-files.ts";
 
 const { SIGCONT } = constants.signals;
 
 /**
- * Lets an instance run on, whatever keeps it: the freezer of its cgroup, or a signal that stopped its keeper. What one of
- * its own commands stopped is that command's affair. While it is frozen, a keeper does not show that it was stopped before,
- * and one that was frozen first is stopped as soon as it is thawed: so it is looked at before and after.
+ * Makes an instance run again: thaws its cgroup, and sends SIGCONT to its keeper if that was stopped by a signal. Other
+ * processes that were stopped by signals stay stopped. The keeper is checked before and after the thaw: a frozen
+ * process does not show that it was stopped before the freeze, and a stop signal that arrived during the freeze takes
+ * effect only at the thaw.
  */
 export async function thaw(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const frozen = findInit(machine, id);

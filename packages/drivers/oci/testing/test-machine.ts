@@ -13,26 +13,31 @@ import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type InstallationId, newInstallationId } from "@holdfast/contract";
-import { type Log, systemClock } from "@holdfast/engine";
-import { readHierarchies } from "./cgroup.ts";
-import { createOciDriver, type OciMachine, type OciOptions } from "./create.ts";
-import { isGone } from "./errno.ts";
-import { readLoops } from "./loops.ts";
-import { readMounts } from "./mounts.ts";
-import type { RuntimeChoice } from "./runtime.ts";
+import { type Instance, type Log, systemClock } from "@holdfast/engine";
+import { type ProcessIdentity, readIdentity } from "../machine/instance-identity.ts";
+import type { RuntimeChoice } from "../machine/runtime.ts";
+import { createOciDriver, type OciMachine, type OciOptions } from "../open-driver.ts";
+import { isGone } from "../proc/errno.ts";
+import { readHierarchies } from "../proc/hierarchies.ts";
+import { readLoops } from "../proc/loop-devices.ts";
+import { readMounts } from "../proc/mount-table.ts";
 
 export const silent: Log = { debug() {}, info() {}, warn() {}, error() {}, child: () => silent };
 
 export interface TestMachine extends OciMachine {
   stateDir: string;
   installation: InstallationId;
+  /** Creates another driver on the same state directory, as the next server would. */
   again(options?: Partial<OciOptions>): Promise<OciMachine>;
-  /** Does to the machine's sandboxes what a restart of the host does. The driver goes on, in what is a later boot to them. */
+  /**
+   * Simulates a reboot of the host for its sandboxes. The driver keeps running, and behaves as if it had started after
+   * the reboot.
+   */
   reboot(): Promise<void>;
   dispose(): Promise<void>;
 }
 
-/** A driver on a state directory and under an installation id of its own. */
+/** Creates a driver with a state directory and an installation id of its own. */
 export async function testMachine(runtime: RuntimeChoice = "auto"): Promise<TestMachine> {
   const stateDir = mkdtempSync(join(tmpdir(), "holdfast-oci-"));
   const installation = newInstallationId();
@@ -75,7 +80,7 @@ async function simulateReboot(installation: InstallationId, stateDir: string): P
   }
 }
 
-/** The innermost first. */
+/** Lists a cgroup and its descendants, innermost first. */
 function cgroupsBelow(dir: string): string[] {
   if (!existsSync(dir)) return [];
   const below = readdirSync(dir, { withFileTypes: true }).filter((entry) => entry.isDirectory());
@@ -90,14 +95,14 @@ function kill(pid: number): void {
   }
 }
 
-/** Those of this process: they are started again when they are needed. */
+/** Kills the porters that start helpers for this process. New porters are started when they are needed. */
 export function killSpawners(): void {
   const children = readFileSync(`/proc/self/task/${process.pid}/children`, "utf8");
   for (const pid of children.match(/\d+/g) ?? [])
     if (readFileSync(`/proc/${pid}/cmdline`, "utf8").endsWith("/porter\0spawn\0")) kill(Number(pid));
 }
 
-/** Looked for without the driver's own eyes. */
+/** Searches the host for leftovers of the installation, independently of the driver's own observation. */
 function leftBehind(installation: InstallationId, stateDir: string): string[] {
   const cgroups = readHierarchies().map(({ dir }) => join(dir, `holdfast-${installation}`));
   const mounts = readMounts().filter(({ source, mountPoint }) =>
@@ -113,3 +118,6 @@ function leftBehind(installation: InstallationId, stateDir: string): string[] {
       .map(({ name }) => name),
   ];
 }
+
+/** Identity of an instance's first process on the host. */
+export const processOf = ({ identity }: Instance): ProcessIdentity => readIdentity(identity);

@@ -1,65 +1,69 @@
 import { type AlertList, causeOf, type Delivery, type DeliveryList, SEVERITIES } from "@holdfast/contract";
-import { AlertReadings, type ReadingParts } from "./alert-readings.ts";
+import type { ExecLedger } from "../execs/exec-ledger.ts";
+import type { AlertApi, AlertFigures, Readings } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Change, NewEvent } from "../ports/index.ts";
+import type { AlertRecord, DeliveryRecord, ExecRecord } from "../ports/records.ts";
+import { deadDeliveryEvent, Outbox } from "./delivery-outbox.ts";
+import { AlertReadings, type ReadingParts } from "./readings.ts";
 import {
   type AlertChange,
   type AlertState,
+  elapsedMs,
   evaluate,
   keyOf,
   limitsOf,
-  livedMs,
   NOTHING_WRONG,
-  type Readings,
   RULES,
   type Track,
-} from "./alert-rules.ts";
-import { viewAlert, viewDelivery } from "./alert-view.ts";
-import type { AlertApi, AlertFigures } from "./api.ts";
-import { deathOf, Outbox } from "./outbox.ts";
-import type { Change, NewEvent } from "./ports.ts";
-import type { AlertRecord, DeliveryRecord, ExecRecord } from "./records.ts";
+} from "./rules.ts";
 import { TimeoutWindow } from "./timeout-window.ts";
-import type { World } from "./world.ts";
+import { viewAlert, viewDelivery } from "./view.ts";
 
-/** Alerts that are stored in one commit, so that a bad hour doesn't keep others from the database for long. */
+/** Maximum number of alerts in one commit, so that a burst of alerts does not block other commits for long. */
 const STORED_AT_ONCE = 100;
-/** Of those that have cleared. */
+/** Maximum number of cleared alerts in a listing. */
 const LISTED = 1_000;
 
 /**
- * Says by itself what a person on call would look for. Every few seconds the figures are taken and compared with the rules;
- * what fires or clears is stored in one commit with its event and with the messages about it, and holds from then on: a
- * change that could not be stored has not happened, and is found again in the next round. So a restart neither loses an
- * alert nor tells of it twice. Nothing is done about anything here: alerts are for people, and other parts act.
+ * Raises alerts for conditions that a person on call should know of. Every few seconds it takes the readings and
+ * compares them with the rules. Each change of an alert is stored in one commit with its event and its deliveries. The
+ * change takes effect with that commit: if it could not be stored, it has no effect, and the next round detects it
+ * again. So a restart neither loses an alert nor reports it twice. Alerts are for people; no alert triggers an action.
  */
 export class Alerts implements AlertApi {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #timeouts: TimeoutWindow;
   readonly #readings: AlertReadings;
   readonly #outbox: Outbox;
   #state: AlertState = NOTHING_WRONG;
-  /** Those that fire, by key. */
+  /** Firing alerts by key. */
   readonly #firing = new Map<string, AlertRecord>();
-  #taken: Readings = {};
+  #lastReadings: Readings = {};
 
-  constructor(world: World, parts: Omit<ReadingParts, "timeouts" | "deadDeliveries">) {
-    this.#world = world;
-    const timeouts = new TimeoutWindow(world.numbers);
-    const outbox = new Outbox(world);
+  constructor(
+    context: EngineContext,
+    { ledger, ...parts }: Omit<ReadingParts, "timeouts" | "deadDeliveries"> & { ledger: ExecLedger },
+  ) {
+    this.#context = context;
+    const timeouts = new TimeoutWindow(context.numbers);
+    const outbox = new Outbox(context);
     const deadDeliveries = async () => (await outbox.counts()).dead;
     this.#timeouts = timeouts;
     this.#outbox = outbox;
-    this.#readings = new AlertReadings(world, { ...parts, timeouts, deadDeliveries });
+    this.#readings = new AlertReadings(context, { ...parts, timeouts, deadDeliveries });
+    ledger.onEnded((record) => this.#ended(record));
   }
 
-  /** To be told of every exec that ended. */
-  ended({ sandboxId, status }: ExecRecord): void {
+  /** Counts an ended exec. Must be called for every exec that ends. */
+  #ended({ sandboxId, status }: ExecRecord): void {
     const timedOut = status === "timed_out" ? 1 : 0;
-    this.#timeouts.count({ at: this.#world.clock.now(), sandboxId, ended: 1, timedOut });
+    this.#timeouts.count({ at: this.#context.clock.now(), sandboxId, ended: 1, timedOut });
   }
 
-  /** Takes up what fires, and what ended lately; before anything else can end. */
+  /** Loads the firing alerts and the recently ended execs. Must finish before any exec can end. */
   async load(): Promise<void> {
-    const { clock, store } = this.#world;
+    const { clock, store } = this.#context;
     const since = this.#timeouts.since(clock.now());
     for (const ends of await store.execEnds(since, this.#timeouts.stepMs)) this.#timeouts.count(ends);
     const limit = Number.MAX_SAFE_INTEGER;
@@ -76,22 +80,22 @@ export class Alerts implements AlertApi {
   }
 
   async #watch(): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
       await this.evaluate().catch((error: unknown) => {
-        if (!stopping.aborted) log.error({ cause: causeOf(error) }, "alerts could not be evaluated");
+        if (!stopping.aborted) log.error({ cause: causeOf(error) }, "failed to evaluate alerts");
       });
       await clock.sleep(numbers.alertEveryMs, stopping).catch(() => undefined);
     }
   }
 
   async evaluate(): Promise<void> {
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     const before = this.#state;
     const now = clock.now();
-    const readings = await this.#readings.take(livedMs(before.at, now, numbers));
+    const readings = await this.#readings.take(elapsedMs(before.at, now, numbers));
     const { state, changes } = evaluate(before, readings, now, numbers);
-    this.#taken = readings;
+    this.#lastReadings = readings;
     this.#refresh(readings);
     const tracks = new Map(state.tracks);
     this.#state = { at: now, tracks };
@@ -102,7 +106,7 @@ export class Alerts implements AlertApi {
     }
   }
 
-  /** What fires is told with the figure as it is now. */
+  /** Updates firing alerts with the current values. */
   #refresh(readings: Readings): void {
     for (const reading of Object.values(readings).flatMap((read) => read ?? [])) {
       const record = this.#firing.get(keyOf(reading));
@@ -112,7 +116,7 @@ export class Alerts implements AlertApi {
   }
 
   async #store(changes: readonly AlertChange[], now: number): Promise<boolean> {
-    const { store, log } = this.#world;
+    const { store, log } = this.#context;
     const records = changes.flatMap((change) => this.#recordOf(change, now) ?? []);
     const deliveries = this.#outbox.plan(records);
     try {
@@ -121,10 +125,10 @@ export class Alerts implements AlertApi {
           ...records.map(changeOf),
           ...deliveries.map((record) => ({ kind: "delivery.insert", record }) as const),
         ],
-        events: [...records.map(eventOf), ...deathsAmong(deliveries, now)],
+        events: [...records.map(eventOf), ...deadDeliveryEvents(deliveries, now)],
       });
     } catch (error) {
-      log.error({ cause: causeOf(error) }, "a change of alerts could not be stored; it is looked for again");
+      log.error({ cause: causeOf(error) }, "failed to store alert changes; retrying at the next evaluation");
       return false;
     }
     for (const record of records) this.#note(record);
@@ -132,13 +136,16 @@ export class Alerts implements AlertApi {
     return true;
   }
 
-  /** Null where there is nothing to clear: its record could not be read when the server started. */
+  /**
+   * Returns the record to store for a change. Returns null for a cleared alert whose record could not be read at
+   * startup: there is nothing to clear.
+   */
   #recordOf({ type, key, kind, subject, reading }: AlertChange, now: number): AlertRecord | null {
-    const { ids, numbers } = this.#world;
-    const { severity, unit, calm } = RULES[kind];
+    const { ids, numbers } = this.#context;
+    const { severity, unit, clearedMessage } = RULES[kind];
     if (type === "cleared") {
       const fired = this.#firing.get(key);
-      const message = reading?.message ?? calm;
+      const message = reading?.message ?? clearedMessage;
       return fired === undefined ? null : { ...fired, message, value: reading?.value ?? 0, clearedAt: now };
     }
     const { threshold, clearBelow, target } = limitsOf(kind, subject, numbers);
@@ -149,21 +156,21 @@ export class Alerts implements AlertApi {
 
   #note(record: AlertRecord): void {
     const { key, kind, severity, value, message, clearedAt } = record;
-    const { log } = this.#world;
+    const { log } = this.#context;
     const fields = { alert: key, alertKind: kind, severity, value, sandbox: record.sandboxId };
     if (clearedAt === null) {
       this.#firing.set(key, record);
-      log.warn(fields, `alert fires: ${message}`);
+      log.warn(fields, `alert fired: ${message}`);
     } else {
       this.#firing.delete(key);
       log.info(fields, `alert cleared: ${message}`);
     }
   }
 
-  /** The worst first, then the newest. */
+  /** Returns the alerts sorted by severity, the most severe first, and then by time, the newest first. */
   async list({ cleared }: { cleared: boolean }): Promise<AlertList> {
     const firing = [...this.#firing.values()].sort((a, b) => rank(b) - rank(a) || b.firedAt - a.firedAt);
-    const past = cleared ? await this.#world.store.alerts({ state: "cleared", limit: LISTED }) : [];
+    const past = cleared ? await this.#context.store.alerts({ state: "cleared", limit: LISTED }) : [];
     const { at } = this.#state;
     return {
       items: [...firing, ...past].map(viewAlert),
@@ -187,7 +194,7 @@ export class Alerts implements AlertApi {
       count: records.length,
     }));
     const deliveries = await this.#outbox.counts();
-    return { evaluatedAt: this.#state.at, firing, readings: this.#taken, deliveries };
+    return { evaluatedAt: this.#state.at, firing, readings: this.#lastReadings, deliveries };
   }
 }
 
@@ -218,5 +225,5 @@ const eventOf = ({ id, key, kind, severity, value, sandboxId, message, ...rest }
   data: { alert: id, key, kind, severity, value, threshold: rest.threshold },
 });
 
-const deathsAmong = (deliveries: readonly DeliveryRecord[], now: number): NewEvent[] =>
-  deliveries.filter(({ state }) => state === "dead").map((record) => deathOf(record, now));
+const deadDeliveryEvents = (deliveries: readonly DeliveryRecord[], now: number): NewEvent[] =>
+  deliveries.filter(({ state }) => state === "dead").map((record) => deadDeliveryEvent(record, now));

@@ -1,10 +1,10 @@
 import { type DeliveryId, NUMBERS } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { EngineApi } from "./api.ts";
-import { afterFailure, isDue } from "./outbox.ts";
-import type { DeliveryRecord } from "./records.ts";
-import { ALERT_SOON, alarmed, clears, deliveriesOf, fires, Receiver } from "./testing/alarmed.ts";
-import { codeOf, eventually, never, world } from "./testing/world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import type { DeliveryRecord } from "../ports/records.ts";
+import { ALERT_SOON, alarmed, clears, deliveriesOf, fires, Receiver } from "../testing/alerting-engine.ts";
+import { codeOf, eventually, never, world } from "../testing/test-engine.ts";
+import { afterFailure, isDue } from "./delivery-outbox.ts";
 
 const DISK = "capacity:disk";
 const full = (driver: { diskFreeBytes: number }) => {
@@ -23,7 +23,7 @@ const delivered = (engine: EngineApi, count: number) =>
 describe("a delivery that failed", () => {
   const fresh = { state: "pending", attempts: 0, nextAttemptAt: 0, lastError: null } as DeliveryRecord;
 
-  it("is tried again after each wait of the table, and is dead after the last", () => {
+  it("is retried after each backoff of the table, and is dead after the last", () => {
     let record = fresh;
     const waits: (number | null)[] = [];
     while (record.state === "pending") {
@@ -34,7 +34,7 @@ describe("a delivery that failed", () => {
     expect(record).toMatchObject({ state: "dead", attempts: 6, lastError: "no" });
   });
 
-  it("is due when its wait is over, and when the clock was set back behind it", () => {
+  it("is due when its backoff has passed, and when the clock was set back", () => {
     const waiting = afterFailure(fresh, "no", 100_000, NUMBERS);
     expect(isDue(fresh, 0, NUMBERS)).toBe(true);
     expect(isDue(waiting, 104_999, NUMBERS)).toBe(false);
@@ -43,8 +43,8 @@ describe("a delivery that failed", () => {
   });
 });
 
-describe("messages about an alert", () => {
-  it("are delivered once, in order, with what they tell of", async () => {
+describe("deliveries of an alert", () => {
+  it("are sent once, in order, with their alert", async () => {
     const { driver, engine, receiver } = await alarmed();
     full(driver);
     const alert = await fires(engine, DISK);
@@ -58,7 +58,7 @@ describe("messages about an alert", () => {
     expect(receiver.taken[1]?.alert.clearedAt).not.toBeNull();
   });
 
-  it("wait for the one before: that it cleared is never heard before that it fired", async () => {
+  it("are sent in order: cleared is never delivered before fired", async () => {
     const { driver, engine, receiver } = await alarmed({ deliveryBackoffMs: [1_000, 10] });
     let failures = 0;
     receiver.fails = async () => {
@@ -74,9 +74,9 @@ describe("messages about an alert", () => {
     expect((await deliveriesOf(engine, DISK)).map(({ attempts }) => attempts)).toEqual([3, 1]);
   });
 
-  it("of which the first is dead are dead together, and are retried together, in order", async () => {
+  it("are dead if the first one is, and are retried together, in order", async () => {
     const { driver, engine, receiver } = await alarmed();
-    receiver.fails = () => Promise.reject(new Error("The receiver answered 500."));
+    receiver.fails = () => Promise.reject(new Error("The webhook receiver answered 500."));
     full(driver);
     await fires(engine, DISK);
     await eventually(async () => expect((await deliveriesOf(engine, DISK))[0]?.state).toBe("dead"));
@@ -89,7 +89,7 @@ describe("messages about an alert", () => {
       return all;
     });
     expect(dead.map(({ attempts }) => attempts)).toEqual([3, 0]);
-    expect(dead[0]?.lastError).toBe("The receiver answered 500.");
+    expect(dead[0]?.lastError).toBe("The webhook receiver answered 500.");
     expect(receiver.about(DISK)).toEqual([]);
     const { items } = await engine.events({ types: ["delivery.dead"], limit: 10 });
     expect(items.map(({ data }) => data.delivery)).toEqual(dead.map(({ id }) => id));
@@ -100,12 +100,12 @@ describe("messages about an alert", () => {
     await delivered(engine, 2);
     expect(receiver.about(DISK)).toEqual(["firing", "cleared"]);
     await clears(engine, "delivery_failing");
-    // What is delivered is not sent again.
+    // A delivered message is not sent again.
     expect(await engine.alerts.redeliver(dead[0]?.id ?? "")).toMatchObject({ state: "delivered" });
     expect(receiver.about(DISK)).toHaveLength(2);
   });
 
-  it("that two ask for at once are sent once", async () => {
+  it("are sent once for two concurrent redelivery requests", async () => {
     const { driver, engine, receiver } = await alarmed({ deliveryBackoffMs: [1] });
     receiver.fails = () => Promise.reject(new Error("no"));
     full(driver);
@@ -120,7 +120,7 @@ describe("messages about an alert", () => {
     expect(receiver.about(DISK)).toEqual(["firing"]);
   });
 
-  it("survive the server under their ids, also those that were on their way", async () => {
+  it("survive a restart with their ids, including those in progress", async () => {
     const { driver, engine, receiver, restart } = await alarmed();
     receiver.fails = never;
     full(driver);
@@ -130,7 +130,7 @@ describe("messages about an alert", () => {
     receiver.fails = () => undefined;
     const next = await restart();
     const [record] = await delivered(next, 1);
-    // What a server that stops does not wait for has not failed.
+    // A delivery that the server's stop interrupts has not failed.
     expect(record?.attempts).toBe(1);
     const taken = receiver.taken.filter(({ alert }) => alert.key === DISK);
     expect(taken.map(({ id }) => id)).toEqual([sent?.id]);
@@ -139,7 +139,7 @@ describe("messages about an alert", () => {
     expect(items.filter(({ data }) => data.key === DISK)).toHaveLength(1);
   });
 
-  it("do not wait longer than a try may take, nor keep those about other alerts waiting", async () => {
+  it("time out, and do not delay deliveries of other alerts", async () => {
     const { driver, engine, receiver } = await alarmed({ deliveryMs: 300, deliveriesAtOnce: 1 });
     receiver.fails = ({ alert }) => (alert.key === "capacity:memory" ? never() : undefined);
     driver.memoryFreeBytes = 2_000_000;
@@ -153,7 +153,7 @@ describe("messages about an alert", () => {
     });
   });
 
-  it("beyond what may be pending are dead at once, and can be had later", async () => {
+  it("are dead at once beyond the limit of pending ones, and can be redelivered later", async () => {
     const { driver, engine, receiver } = await alarmed({ deliveriesPending: 1, deliveryMs: 1e9 });
     let release = () => {};
     const held = new Promise<void>((resolve) => {
@@ -175,7 +175,7 @@ describe("messages about an alert", () => {
     await delivered(engine, 1);
   });
 
-  it("that were taken are not sent again because the store was unwell", async () => {
+  it("are not sent again if the store fails after the webhook accepted them", async () => {
     const { driver, engine, receiver, store } = await alarmed();
     const commit = store.commit.bind(store);
     let refused = 0;
@@ -194,7 +194,7 @@ describe("messages about an alert", () => {
     expect(receiver.about(DISK)).toEqual(["firing"]);
   });
 
-  it("are listed newest first, page by page, by their state", async () => {
+  it("are listed by state, newest first, in pages", async () => {
     const { driver, engine } = await alarmed();
     full(driver);
     await fires(engine, DISK);
@@ -211,8 +211,8 @@ describe("messages about an alert", () => {
   });
 });
 
-describe("without anybody to tell", () => {
-  it("alerts fire all the same, and nothing piles up", async () => {
+describe("without a webhook", () => {
+  it("alerts fire, and no deliveries accumulate", async () => {
     const { driver, engine } = await world(ALERT_SOON);
     full(driver);
     await fires(engine, DISK);
@@ -220,7 +220,7 @@ describe("without anybody to tell", () => {
     expect(await codeOf(engine.alerts.redeliver("dlv_0123456789abcdef"))).toBe("no_webhook");
   });
 
-  it("what is unknown is not found", async () => {
+  it("an unknown delivery is not found", async () => {
     const { engine } = await world(ALERT_SOON, ":memory:", { notifier: new Receiver() });
     for (const id of ["dlv_0123456789abcdef" as DeliveryId, "odd"])
       expect(await codeOf(engine.alerts.redeliver(id))).toBe("delivery_not_found");

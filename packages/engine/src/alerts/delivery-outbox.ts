@@ -7,21 +7,22 @@ import {
   isDeliveryId,
   type Numbers,
 } from "@holdfast/contract";
-import { viewAlert, viewDelivery } from "./alert-view.ts";
-import { soonest, within } from "./clock.ts";
-import type { Change, NewEvent, Notifier } from "./ports.ts";
-import type { AlertRecord, DeliveryRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { invalidCursor } from "../lib/cursor.ts";
+import { soonest, within } from "../lib/deadline.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Change, NewEvent, Notifier } from "../ports/index.ts";
+import type { AlertRecord, DeliveryRecord } from "../ports/records.ts";
+import { viewAlert, viewDelivery } from "./view.ts";
 
-/** Deliveries that are read at once. */
+/** Deliveries read per page. */
 const PAGE = 1_000;
-/** There are two of an alert: that it fires, and that it has cleared. */
+/** An alert has at most two deliveries: fired and cleared. */
 const PER_ALERT = 2;
 const STORE_AGAIN_MS = 1_000;
 
-const EARLIER_IS_DEAD = "That it fired could not be delivered, and is told first.";
+const EARLIER_IS_DEAD = "The earlier delivery, that the alert fired, could not be delivered.";
 
-/** What becomes of a delivery whose try failed: the next one after its wait, or none. */
+/** Returns the delivery as it is after a failed attempt: pending, with the next attempt after its backoff, or dead. */
 export function afterFailure(
   record: DeliveryRecord,
   why: string,
@@ -49,7 +50,10 @@ const dead = (record: DeliveryRecord, why: string): DeliveryRecord => ({
   lastError: why,
 });
 
-/** A wait never has longer to go than it lasts: where it seems to, the time of day was set back. */
+/**
+ * Whether the next attempt is due. A remaining wait longer than the backoff shows that the clock was set back, so the
+ * attempt is due then too.
+ */
 export function isDue(
   { attempts, nextAttemptAt }: DeliveryRecord,
   now: number,
@@ -60,23 +64,25 @@ export function isDue(
 }
 
 /**
- * Messages about alerts, on their way to whoever is to be told. A message is stored in the commit of what it tells of, so
- * that neither a kill nor a power cut loses it, and is marked as delivered after it was taken: a server that dies in
- * between sends it again, under the same id. Those about the same alert go one after the other, so that nobody hears that it
- * has cleared before they heard that it fired; where the first could not be delivered, the second waits with it. Tries are
- * backed off and bounded; then a message is dead, which is told, and kept until somebody has it tried again.
+ * Delivers messages about alerts to the webhook. A delivery is stored in the same commit as its alert change, so
+ * neither a kill nor a power cut loses it. It is marked as delivered after the webhook accepted it. If the server dies
+ * before that mark is stored, the next server sends the delivery again under the same id. Deliveries of one alert are
+ * sent in order, so a receiver never learns that an alert cleared before it learned that it fired. If the first
+ * delivery of an alert is dead, so is the second. The number of attempts is limited, with a backoff between them. After
+ * the last attempt the delivery is dead: this is recorded as an event, and the delivery is kept until a caller requests
+ * a redelivery.
  */
 export class Outbox {
-  readonly #world: World;
-  /** Those that are pending, by key of their alert, in their order. */
+  readonly #context: EngineContext;
+  /** Pending deliveries in order, by the key of their alert. */
   readonly #queues = new Map<string, DeliveryRecord[]>();
-  /** Keys of which one is being tried. */
+  /** Attempts in progress, by the key of their alert. */
   readonly #trying = new Map<string, Promise<void>>();
   #added = new AbortController();
   #retries: Promise<unknown> = Promise.resolve();
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(context: EngineContext) {
+    this.#context = context;
   }
 
   get pending(): number {
@@ -84,12 +90,12 @@ export class Outbox {
   }
 
   counts(): Promise<Record<DeliveryState, number>> {
-    return this.#world.store.deliveryCounts();
+    return this.#context.store.deliveryCounts();
   }
 
-  /** Takes up what an earlier server has not delivered. */
+  /** Loads the deliveries that an earlier server left pending. */
   async load(): Promise<void> {
-    const { store } = this.#world;
+    const { store } = this.#context;
     const found: DeliveryRecord[] = [];
     for (;;) {
       const page = await store.deliveries({ state: "pending", before: found.at(-1)?.id, limit: PAGE });
@@ -99,9 +105,12 @@ export class Outbox {
     for (const record of found.reverse()) this.#queue(record).push(record);
   }
 
-  /** What is to be told of these alerts: to be stored with them, and then added. Where too much is pending it is dead at once. */
+  /**
+   * Creates the deliveries of these alerts. The caller stores them with the alerts and then calls `add`. If more than
+   * `deliveriesPending` deliveries would be pending, the excess ones are created dead.
+   */
   plan(alerts: readonly AlertRecord[]): DeliveryRecord[] {
-    const { clock, ids, notifier, numbers } = this.#world;
+    const { clock, ids, notifier, numbers } = this.#context;
     if (notifier === null) return [];
     const room = numbers.deliveriesPending - this.pending;
     const now = clock.now();
@@ -118,18 +127,18 @@ export class Outbox {
       };
       return index < room
         ? record
-        : dead(record, `${numbers.deliveriesPending} others were pending already.`);
+        : dead(record, `${numbers.deliveriesPending} other deliveries were already pending.`);
     });
   }
 
-  /** Once they are stored. */
+  /** Queues deliveries. Must be called after they were stored. */
   add(records: readonly DeliveryRecord[]): void {
     for (const record of records) if (record.state === "pending") this.#queue(record).push(record);
     this.#wakeUp();
   }
 
   async run(): Promise<void> {
-    const { clock, notifier, numbers, stopping } = this.#world;
+    const { clock, notifier, numbers, stopping } = this.#context;
     if (notifier === null) return;
     while (!stopping.aborted) {
       this.#added = new AbortController();
@@ -143,18 +152,25 @@ export class Outbox {
     await Promise.allSettled(this.#trying.values());
   }
 
-  /** The first of each key that nothing is being tried of; whoever has waited longest is first. */
+  /**
+   * Returns the first delivery of each alert that has no attempt in progress; the delivery that has waited longest
+   * comes first.
+   */
   #heads(): DeliveryRecord[] {
     return [...this.#queues]
       .flatMap(([key, [head]]) => (head === undefined || this.#trying.has(key) ? [] : [head]))
       .sort((a, b) => (a.nextAttemptAt ?? 0) - (b.nextAttemptAt ?? 0));
   }
 
-  /** Until the next one is due. Whatever is added, or comes back, ends it before. */
+  /**
+   * Returns how long `run` waits for the next delivery to become due. A new delivery or a finished attempt ends that
+   * wait earlier.
+   */
   #idleMs(now: number): number {
-    const { deliveryBackoffMs, deliveryMs } = this.#world.numbers;
+    const { deliveryBackoffMs, deliveryMs } = this.#context.numbers;
     const waits = this.#heads().map(({ nextAttemptAt }) => (nextAttemptAt ?? now) - now);
-    // Of those that are due there is one only where as many are being tried as may be.
+    // A delivery that is already due waits only for a free slot. It needs no timer, because a finished attempt ends the
+    // wait.
     return Math.min(Math.max(deliveryMs, ...deliveryBackoffMs), ...waits.filter((ms) => ms > 0));
   }
 
@@ -168,7 +184,7 @@ export class Outbox {
   }
 
   async #try(record: DeliveryRecord, notifier: Notifier): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
+    const { clock, numbers, stopping } = this.#context;
     const limit = { ms: numbers.deliveryMs, what: "delivering", signal: stopping };
     const message = { id: record.id, createdAt: record.createdAt, alert: viewAlert(record.alert) };
     let settled: DeliveryRecord;
@@ -187,16 +203,19 @@ export class Outbox {
 
   async #isAheadOfFire({ id, alert }: DeliveryRecord): Promise<boolean> {
     if (alert.clearedAt === null) return false;
-    const { store } = this.#world;
+    const { store } = this.#context;
     const given = await store.deliveries({ alertId: alert.id, state: "dead", limit: PER_ALERT });
     return given.some((other) => other.id !== id);
   }
 
-  /** What became of a try is not forgotten because the store is unwell: until it takes it, nothing else of the key is tried. */
+  /**
+   * Stores the result of an attempt, retrying until the store accepts it. Until then no other delivery of the same
+   * alert is attempted.
+   */
   async #settle(record: DeliveryRecord): Promise<void> {
-    const { store, clock, log, stopping } = this.#world;
-    this.#tell(record);
-    const events = record.state === "dead" ? [deathOf(record, clock.now())] : [];
+    const { store, clock, log, stopping } = this.#context;
+    this.#logResult(record);
+    const events = record.state === "dead" ? [deadDeliveryEvent(record, clock.now())] : [];
     for (;;) {
       try {
         await store.commit({ changes: [{ kind: "delivery.update", record }], events });
@@ -205,7 +224,7 @@ export class Outbox {
         if (stopping.aborted) return;
         log.error(
           { delivery: record.id, cause: causeOf(error) },
-          "what became of a delivery is stored again",
+          "failed to store the result of a delivery, retrying",
         );
         await clock.sleep(STORE_AGAIN_MS, stopping).catch(() => undefined);
       }
@@ -216,12 +235,12 @@ export class Outbox {
     if (queue.length === 0) this.#queues.delete(record.alert.key);
   }
 
-  #tell({ id, state, alert, attempts, nextAttemptAt, lastError: why }: DeliveryRecord): void {
-    const { log } = this.#world;
+  #logResult({ id, state, alert, attempts, nextAttemptAt, lastError: why }: DeliveryRecord): void {
+    const { log } = this.#context;
     const fields = { delivery: id, alert: alert.key, attempts };
-    if (state === "delivered") log.info(fields, "a message about an alert was delivered");
-    else if (state === "pending") log.warn({ ...fields, nextAttemptAt, why }, "a delivery failed");
-    else log.error({ ...fields, why }, "a delivery is given up");
+    if (state === "delivered") log.info(fields, "alert delivered");
+    else if (state === "pending") log.warn({ ...fields, nextAttemptAt, why }, "delivery attempt failed");
+    else log.error({ ...fields, why }, "delivery given up");
   }
 
   async list(filter: {
@@ -230,14 +249,13 @@ export class Outbox {
     limit: number;
   }): Promise<DeliveryList> {
     const { state, cursor, limit } = filter;
-    if (cursor !== undefined && !isDeliveryId(cursor))
-      throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
-    const found = await this.#world.store.deliveries({ state, before: cursor, limit: limit + 1 });
+    if (cursor !== undefined && !isDeliveryId(cursor)) throw invalidCursor();
+    const found = await this.#context.store.deliveries({ state, before: cursor, limit: limit + 1 });
     const items = found.slice(0, limit).map(viewDelivery);
     return { items, nextCursor: found.length > limit ? (items.at(-1)?.id ?? null) : null };
   }
 
-  /** One at a time: who asks for the same meanwhile finds that it was done. */
+  /** Retries a dead delivery. Requests run one at a time, so a concurrent request for the same delivery finds it pending. */
   redeliver(id: string): Promise<DeliveryRecord> {
     const turn = this.#retries.then(() => this.#redeliver(id));
     this.#retries = turn.catch(() => undefined);
@@ -245,14 +263,14 @@ export class Outbox {
   }
 
   async #redeliver(id: string): Promise<DeliveryRecord> {
-    const { store, clock, notifier, log, numbers } = this.#world;
+    const { store, clock, notifier, log, numbers } = this.#context;
     if (notifier === null) throw new HoldfastError("no_webhook");
     const asked = isDeliveryId(id) ? await store.delivery(id) : null;
     if (asked === null) throw new HoldfastError("delivery_not_found");
     if (asked.state !== "dead") return asked;
     const all = await store.deliveries({ alertId: asked.alert.id, state: "dead", limit: PER_ALERT });
     if (this.pending + all.length > numbers.deliveriesPending) {
-      const message = `${numbers.deliveriesPending} deliveries are pending already.`;
+      const message = `${numbers.deliveriesPending} deliveries are already pending.`;
       throw new HoldfastError("capacity", { message });
     }
     const nextAttemptAt = clock.now();
@@ -264,9 +282,9 @@ export class Outbox {
     });
     log.info(
       { deliveries: again.map((each) => each.id), alert: asked.alert.key },
-      "dead deliveries are tried again",
+      "retrying dead deliveries",
     );
-    // They are older than all that is pending of their key.
+    // A redelivered message goes before the pending deliveries of the same alert, because it is older than they are.
     this.#queue(asked).splice(this.#trying.has(asked.alert.key) ? 1 : 0, 0, ...again);
     this.#wakeUp();
     return again.find((record) => record.id === (id as DeliveryId)) ?? asked;
@@ -283,11 +301,11 @@ export class Outbox {
   }
 }
 
-/** That a message was given up. */
-export const deathOf = ({ id, alert, lastError }: DeliveryRecord, at: number): NewEvent => ({
+/** The event of a delivery that was given up. */
+export const deadDeliveryEvent = ({ id, alert, lastError }: DeliveryRecord, at: number): NewEvent => ({
   at,
   type: "delivery.dead",
   sandboxId: alert.sandboxId ?? undefined,
-  message: `A message about the alert ${alert.key} could not be delivered: ${lastError ?? "unknown why"}`,
+  message: `A message about the alert ${alert.key} could not be delivered: ${lastError ?? "cause unknown"}`,
   data: { delivery: id, alert: alert.key },
 });

@@ -6,73 +6,81 @@ import {
   type Status,
   type SweepLayer,
 } from "@holdfast/contract";
-import { type Admission, takesPlace } from "./admission.ts";
-import { Ages } from "./ages.ts";
-import type { Reading, Readings } from "./alert-rules.ts";
-import type { Audit } from "./audit.ts";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import type { Observer } from "./observer.ts";
-import type { Orphans } from "./orphans.ts";
-import type { Capacity } from "./ports.ts";
-import type { AlertRecord } from "./records.ts";
-import type { Judgement } from "./status.ts";
-import type { Sweeps } from "./sweeps.ts";
+import type { Audit } from "../cleanup/audit.ts";
+import type { Orphans } from "../cleanup/orphans.ts";
+import type { Sweeps } from "../cleanup/sweeps.ts";
+import type { Observer } from "../healing/observer.ts";
+import { type Admission, takesPlace } from "../launch/admission.ts";
+import { within } from "../lib/deadline.ts";
+import { counted, inWords } from "../lib/format.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { filesLeft, type Judgement } from "../model/status.ts";
+import type { Reading, Readings } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Capacity } from "../ports/index.ts";
+import type { AlertRecord } from "../ports/records.ts";
+import { StateAges } from "./state-ages.ts";
 import type { TimeoutWindow } from "./timeout-window.ts";
-import type { World } from "./world.ts";
 
 export interface ReadingParts {
-  cells(): Iterable<Cell>;
+  registry: SandboxRegistry;
   sweeps: Pick<Sweeps, "health" | "failing">;
   audit: Pick<Audit, "last">;
   admission: Pick<Admission, "measure" | "launches">;
   orphans: Pick<Orphans, "count">;
   observer: Pick<Observer, "lastPassAt">;
   timeouts: TimeoutWindow;
-  /** Messages that were given up. */
+  /** Number of deliveries that were given up. */
   deadDeliveries(): Promise<number>;
 }
 
-/** Those that somebody may have to look after: whatever runs, or is on its way there or from there. */
+/** Statuses of active sandboxes: those that run, and those that are moving to or from running. */
 const ACTIVE = new Set<Status>(["ready", "degraded", "paused", "waking", "suspending"]);
 const AWAKE = new Set<Status>(["ready", "degraded"]);
-/** Where nobody stays on purpose. */
-const PASSING = new Set<Status>(["degraded", "stopping", "creating", "suspending", "waking"]);
+/** Statuses that should not last. */
+const TRANSIENT = new Set<Status>(["degraded", "stopping", "creating", "suspending", "waking"]);
 
-/** A sandbox as it is in this round. */
+/** A sandbox with its status in this round. */
 interface Seen extends Judgement {
-  cell: Cell;
+  live: LiveSandbox;
 }
 
 interface Round {
   now: number;
-  livedMs: number;
+  elapsedMs: number;
   seen: readonly Seen[];
-  /** Null where the host could not be measured. */
+  /** Null if the host could not be measured. */
   capacity: Capacity | null;
 }
 
 type Reader = (round: Round) => readonly Reading[] | Promise<readonly Reading[]>;
 
 /**
- * The figures that alerts are about, taken together every few seconds from what the engine has in memory anyway. Each kind
- * is read by itself: what can't be read is unknown in this round, is logged, and keeps nobody else's from being read.
+ * Takes the readings of all alert kinds every few seconds, mostly from state that the engine has in memory. Each kind is read
+ * independently: a kind that can't be read is logged, is unknown in this round, and does not affect the others.
  */
 export class AlertReadings {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: ReadingParts;
-  readonly #late = { sweeps: new Ages(), audit: new Ages(), observation: new Ages() };
-  readonly #passing = new Ages();
-  readonly #awake = new Ages();
-  /** How long those were stuck of which an earlier server has told. */
+  readonly #late = { sweeps: new StateAges(), audit: new StateAges(), observation: new StateAges() };
+  readonly #transient = new StateAges();
+  readonly #awake = new StateAges();
+  /**
+   * How long each sandbox had been stuck when an earlier server stored its alert. Contains only sandboxes with such an
+   * alert.
+   */
   #resumed: ReadonlyMap<SandboxId, number> = new Map();
 
-  constructor(world: World, parts: ReadingParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: ReadingParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  /** What fired before the server was restarted goes on from where it was, and does not fire again. */
+  /**
+   * Restores the durations of alerts that fired before the server was restarted, so that the same alerts do not fire
+   * again.
+   */
   resume(firing: readonly AlertRecord[]): void {
     const stuck = firing.filter(({ kind }) => kind === "stuck");
     this.#resumed = new Map(
@@ -80,26 +88,25 @@ export class AlertReadings {
     );
   }
 
-  async take(livedMs: number): Promise<Readings> {
-    const { clock, log } = this.#world;
+  async take(elapsedMs: number): Promise<Readings> {
+    const { clock, log } = this.#context;
     const capacity = await this.#parts.admission.measure().catch((error: unknown) => {
-      log.warn({ cause: causeOf(error) }, "the host could not be measured");
+      log.warn({ cause: causeOf(error) }, "failed to measure the host");
       return null;
     });
-    const seen = [...this.#parts.cells()].map((cell) => ({ cell, ...cell.judge() }));
-    const round = { now: clock.now(), livedMs, seen, capacity };
+    const seen = [...this.#parts.registry.allLive()].map((live) => ({ live, ...live.judge() }));
+    const round = { now: clock.now(), elapsedMs, seen, capacity };
     const read = ALERT_KINDS.map(async (kind) => [kind, await this.#read(kind, round)] as const);
     return Object.fromEntries(await Promise.all(read));
   }
 
   async #read(kind: AlertKind, round: Round): Promise<readonly Reading[] | null> {
-    const { clock, numbers, stopping, log } = this.#world;
-    const limit = { ms: numbers.measureMs, what: "reading a figure", signal: stopping };
+    const { clock, numbers, stopping, log } = this.#context;
+    const limit = { ms: numbers.measureMs, what: "taking a reading", signal: stopping };
     try {
       return await within(clock, limit, async () => this.#readers[kind](round));
     } catch (error) {
-      if (!stopping.aborted)
-        log.warn({ alertKind: kind, cause: causeOf(error) }, "a figure could not be read");
+      if (!stopping.aborted) log.warn({ alertKind: kind, cause: causeOf(error) }, "failed to take a reading");
       return null;
     }
   }
@@ -112,17 +119,17 @@ export class AlertReadings {
     running_long: (round) => this.#runningLong(round),
     stuck: (round) => this.#stuck(round),
     leak: ({ seen }) => this.#leak(seen),
-    cleanup_not_running: ({ livedMs }) => this.#cleanupNotRunning(livedMs),
+    cleanup_not_running: ({ elapsedMs }) => this.#cleanupNotRunning(elapsedMs),
     cleanup_failing: () => this.#parts.sweeps.failing().map(failingLayer),
-    audit_overdue: ({ livedMs }) => {
+    audit_overdue: ({ elapsedMs }) => {
       const mark = String(this.#parts.audit.last?.at);
-      const ms = ageOf(this.#late.audit, mark, livedMs);
-      return [one("audit_overdue", ms, `The last audit was made ${inWords(ms)} ago.`)];
+      const ms = ageOf(this.#late.audit, mark, elapsedMs);
+      return [one("audit_overdue", ms, `The last audit was ${inWords(ms)} ago.`)];
     },
     audit_incomplete: () => this.#auditIncomplete(),
-    observation_overdue: ({ livedMs }) => {
+    observation_overdue: ({ elapsedMs }) => {
       const mark = String(this.#parts.observer.lastPassAt);
-      const ms = ageOf(this.#late.observation, mark, livedMs);
+      const ms = ageOf(this.#late.observation, mark, elapsedMs);
       return [one("observation_overdue", ms, `Instances were last observed ${inWords(ms)} ago.`)];
     },
     sandbox_failed: ({ seen }) => seen.flatMap(failedOne),
@@ -131,21 +138,27 @@ export class AlertReadings {
     capacity: (round) => this.#capacity(round),
     capacity_unmeasured: ({ capacity }) =>
       capacity === null
-        ? [one("capacity_unmeasured", 1, "Free disk and memory can't be measured, so nothing is launched.")]
+        ? [
+            one(
+              "capacity_unmeasured",
+              1,
+              "Free disk and memory can't be measured, so no sandbox is launched.",
+            ),
+          ]
         : [],
     launches_suspended: () => this.#launchesSuspended(),
     delivery_failing: async () => {
-      // Where there is no webhook any more nobody waits for them.
-      const dead = this.#world.notifier === null ? 0 : await this.#parts.deadDeliveries();
+      // Failed deliveries are not counted if no webhook is configured.
+      const dead = this.#context.notifier === null ? 0 : await this.#parts.deadDeliveries();
       return [
         one("delivery_failing", dead, `${counted(dead, "message")} to the webhook could not be delivered.`),
       ];
     },
   };
 
-  /** A share of very few says nothing. */
+  /** Returns no reading if fewer than `alertMinExecs` execs ended, because a rate of so few is meaningless. */
   #timeoutRate(now: number): Reading[] {
-    const { alertMinExecs, alertWindowMs } = this.#world.numbers;
+    const { alertMinExecs, alertWindowMs } = this.#context.numbers;
     const { ended, timedOut } = this.#parts.timeouts.read(now);
     if (ended === 0 || ended < alertMinExecs) return [];
     const percent = rounded((100 * timedOut) / ended);
@@ -154,72 +167,77 @@ export class AlertReadings {
   }
 
   #repeatedTimeouts({ now, seen }: Round): Reading[] {
-    const { alertWindowMs } = this.#world.numbers;
+    const { alertWindowMs } = this.#context.numbers;
     const { of } = this.#parts.timeouts.read(now);
-    return seen.flatMap(({ cell }) => {
-      const count = of.get(cell.id);
+    return seen.flatMap(({ live }) => {
+      const count = of.get(live.id);
       if (count === undefined) return [];
-      const message = `${counted(count, "exec")} of ${cell.record.name} timed out in the last ${inWords(alertWindowMs)}.`;
-      return [about("repeated_timeouts", cell.id, count, message)];
+      const message = `${counted(count, "exec")} of ${live.record.name} timed out in the last ${inWords(alertWindowMs)}.`;
+      return [about("repeated_timeouts", live.id, count, message)];
     });
   }
 
-  #runningLong({ now, seen, livedMs }: Round): Reading[] {
-    const { alertRunningMs } = this.#world.numbers;
+  #runningLong({ now, seen, elapsedMs }: Round): Reading[] {
+    const { alertRunningMs } = this.#context.numbers;
+    if (alertRunningMs === 0) return [one("running_long", 0, "This alert is switched off.")];
     const awake = seen.filter(({ status }) => AWAKE.has(status));
     const ages = this.#awake.advance(
-      awake.map(({ cell: { id, record } }) => ({
+      awake.map(({ live: { id, record } }) => ({
         key: id,
         mark: `${record.generation} ${record.transitionedAt}`,
         fromMs: Math.max(0, now - record.transitionedAt),
       })),
-      livedMs,
+      elapsedMs,
     );
-    const long = awake.filter(({ cell }) => (ages.get(cell.id) ?? 0) > alertRunningMs);
-    const names = long.map(({ cell }) => cell.record.name);
+    const long = awake.filter(({ live }) => (ages.get(live.id) ?? 0) > alertRunningMs);
+    const names = long.map(({ live }) => live.record.name);
     const message = `${counted(long.length, "sandbox")} awake for more than ${inWords(alertRunningMs)}${listed(names)}.`;
     return [one("running_long", long.length, message)];
   }
 
-  #stuck({ seen, livedMs }: Round): Reading[] {
-    const passing = seen.filter(({ status }) => PASSING.has(status));
-    // One that is degraded, ended and started again has not served all the while.
-    const present = passing.map(({ cell: { id } }) => ({
+  #stuck({ seen, elapsedMs }: Round): Reading[] {
+    const transient = seen.filter(({ status }) => TRANSIENT.has(status));
+    // All transient statuses are treated as one state: a sandbox that goes from degraded to restarting has not served
+    // in between.
+    const present = transient.map(({ live: { id } }) => ({
       key: id,
-      mark: "passing",
+      mark: "transient",
       fromMs: this.#resumed.get(id) ?? 0,
     }));
-    const ages = this.#passing.advance(present, livedMs);
+    const ages = this.#transient.advance(present, elapsedMs);
     this.#resumed = new Map();
-    return passing.map(({ cell, status, cause }) => {
-      const ms = ages.get(cell.id) ?? 0;
+    return transient.map(({ live, status, cause }) => {
+      const ms = ages.get(live.id) ?? 0;
       const why = cause === null ? "" : `: ${cause.message}`;
-      return about("stuck", cell.id, ms, `${cell.record.name} has been ${status} for ${inWords(ms)}${why}`);
+      return about("stuck", live.id, ms, `${live.record.name} has been ${status} for ${inWords(ms)}${why}`);
     });
   }
 
-  /** What lingered is being ended by whoever found it, and is no leak any more once that is done. */
+  /**
+   * A lingering instance that the last audit found is counted only while its sandbox has a lease: the reaper stops the
+   * instance, and then the lease ends.
+   */
   #leak(seen: readonly Seen[]): Reading[] {
     const findings = this.#parts.audit.last?.findings ?? [];
     const leased = new Set<string>(
-      seen.filter(({ cell }) => cell.record.lease.state !== "none").map(({ cell }) => cell.id),
+      seen.filter(({ live }) => live.record.lease.state !== "none").map(({ live }) => live.id),
     );
     const lingering = findings.filter(
       ({ kind, sandboxId = "" }) => kind === "lingering" && leased.has(sandboxId),
     );
     const drives = findings.filter(({ kind, driveId }) => kind === "orphan" && driveId !== undefined);
     const count = this.#parts.orphans.count + lingering.length + drives.length;
-    const message = `Found of ${counted(count, "sandbox or drive", "sandboxes or drives")} what no record accounts for; 'holdfast audit' lists it.`;
+    const message = `Orphaned resources of ${counted(count, "sandbox or drive", "sandboxes or drives")} found; run 'holdfast audit'.`;
     return [one("leak", count, message)];
   }
 
-  #cleanupNotRunning(livedMs: number): Reading[] {
+  #cleanupNotRunning(elapsedMs: number): Reading[] {
     const layers = this.#parts.sweeps.health();
     const present = layers.map(({ layer, lastAt }) => ({ key: layer, mark: String(lastAt) }));
-    const ages = this.#late.sweeps.advance(present, livedMs);
+    const ages = this.#late.sweeps.advance(present, elapsedMs);
     return layers.map(({ layer, everyMs }) => {
       const ms = ages.get(layer) ?? 0;
-      const message = `The layer ${layer} of cleaning last ran ${inWords(ms)} ago; it is due every ${inWords(everyMs)}.`;
+      const message = `The cleaning layer ${layer} last ran ${inWords(ms)} ago; it is due every ${inWords(everyMs)}.`;
       return which("cleanup_not_running", layer, ms, message);
     });
   }
@@ -227,23 +245,23 @@ export class AlertReadings {
   #auditIncomplete(): Reading[] {
     const last = this.#parts.audit.last;
     if (last === null) return [];
-    const message = "The last audit could not see everything, and removed nothing.";
+    const message = "The last audit was incomplete and removed nothing.";
     return last.complete ? [] : [one("audit_incomplete", 1, message)];
   }
 
-  /** All records are read for it, so only where the last audit has found one. */
+  /** Reads all records, so it runs only if the last audit found an unreadable one. */
   async #unreadable(): Promise<Reading[]> {
     const findings = this.#parts.audit.last?.findings ?? [];
     if (!findings.some(({ kind, driveId }) => kind === "unreadable" && driveId === undefined)) return [];
-    const ids = await this.#world.store.unreadable();
+    const ids = await this.#context.store.unreadable();
     return ids.map((id) =>
-      about("lease_quarantined", id, 1, `The record of ${id} can't be read. Delete it by its id.`),
+      about("lease_quarantined", id, 1, `The record of ${id} can't be read. Delete the sandbox by its id.`),
     );
   }
 
   #capacity({ capacity, seen }: Round): Reading[] {
-    const { maxSandboxes } = this.#world.numbers;
-    const places = seen.filter(({ cell }) => takesPlace(cell.record)).length;
+    const { maxSandboxes } = this.#context.numbers;
+    const places = seen.filter(({ live }) => takesPlace(live.record)).length;
     const used = (total: number | undefined, free: number | undefined) =>
       total === undefined || free === undefined ? null : share(total - free, total);
     const { diskTotalBytes, diskFreeBytes, memoryTotalBytes, memoryFreeBytes } = capacity ?? {};
@@ -256,13 +274,13 @@ export class AlertReadings {
 
   #launchesSuspended(): Reading[] {
     const state = this.#parts.admission.launches;
-    if (state.name === "open") return [];
+    if (state.name === "closed") return [];
     const message = `Launches are suspended after ${counted(state.failures, "failure")} in a row: ${state.cause.message}`;
     return [one("launches_suspended", 1, message)];
   }
 }
 
-/** Errors of the host, which some quote, have no bound of their own. */
+/** Maximum length of a message: quoted host errors can have any length. */
 const MESSAGE_MAX = 1_000;
 
 const one = (kind: AlertKind, value: number, message: string): Reading => ({
@@ -290,38 +308,43 @@ const inUse = (subject: string, what: string, percent: number | null): Reading =
     "capacity",
     subject,
     percent,
-    percent === null ? `How much of ${what} is in use is not known.` : `${percent} % of ${what} is in use.`,
+    percent === null ? `The usage of ${what} is not known.` : `${percent} % of ${what} is in use.`,
   );
 
 const countActive = (seen: readonly Seen[]): number => seen.filter(({ status }) => ACTIVE.has(status)).length;
 
 const activeMessage = (seen: readonly Seen[]): string => `${counted(countActive(seen), "sandbox")} active.`;
 
-/** One that served and will not by itself: its creator has heard of no other that failed. */
-function failedOne({ cell, cause }: Seen): Reading[] {
-  const { id, name, nameHeld, phase } = cell.record;
+/**
+ * Returns a reading if the sandbox has failed and still holds its name, which shows that it had served before. A
+ * sandbox that failed during its creation gets no reading, because its creator got the error.
+ */
+function failedOne({ live, cause }: Seen): Reading[] {
+  const { id, name, nameHeld, phase } = live.record;
   if (phase.name !== "failed" || !nameHeld) return [];
   const kept = new Date(phase.keptUntil).toISOString();
-  const message = `${name} failed: ${cause?.message ?? "unknown why"} Its files are kept until ${kept}.`;
+  const { are } = filesLeft(live.record, live.health);
+  const what = are === "kept" ? "Its files are" : are === "unknown" ? "Its record is" : "The rest of it is";
+  const message = `${name} failed: ${cause?.message ?? "cause unknown."} ${what} kept until ${kept}.`;
   return [about("sandbox_failed", id, 1, message)];
 }
 
-function exhausted({ cell }: Seen): Reading[] {
-  const { id, name, lease } = cell.record;
+function exhausted({ live }: Seen): Reading[] {
+  const { id, name, lease } = live.record;
   if (lease.state !== "exhausted") return [];
-  const message = `All ${lease.attempts} tries at stopping ${name} failed: ${lease.lastError ?? "unknown why"}. It is looked at again and again.`;
+  const message = `All ${lease.attempts} attempts to stop ${name} failed: ${lease.lastError ?? "cause unknown"}. Attempts continue at longer intervals.`;
   return [about("lease_exhausted", id, 1, message)];
 }
 
-function quarantined({ cell }: Seen): Reading[] {
-  const { id, name, lease } = cell.record;
+function quarantined({ live }: Seen): Reading[] {
+  const { id, name, lease } = live.record;
   if (lease.state !== "quarantined") return [];
   return [
     about(
       "lease_quarantined",
       id,
       1,
-      `The lease of ${name} can't be read. Nothing is done to it until it is deleted.`,
+      `The lease of ${name} can't be read. The sandbox is left alone until it is deleted.`,
     ),
   ];
 }
@@ -331,18 +354,14 @@ const failingLayer = ({ layer, rounds, why }: ReturnType<Sweeps["failing"]>[numb
     "cleanup_failing",
     layer satisfies SweepLayer,
     rounds,
-    `The layer ${layer} of cleaning has failed ${counted(rounds, "time")} in a row: ${why ?? "unknown why"}`,
+    `The cleaning layer ${layer} failed ${counted(rounds, "time")} in a row: ${why ?? "cause unknown"}`,
   );
 
-const ageOf = (ages: Ages, mark: string, livedMs: number): number =>
-  ages.advance([{ key: "", mark }], livedMs).get("") ?? 0;
+const ageOf = (ages: StateAges, mark: string, elapsedMs: number): number =>
+  ages.advance([{ key: "", mark }], elapsedMs).get("") ?? 0;
 
 const share = (part: number, whole: number): number => (whole > 0 ? rounded((100 * part) / whole) : 100);
 const rounded = (value: number): number => Math.round(value * 10) / 10;
-
-const plural = (word: string): string => (/(x|s)$/.test(word) ? `${word}es` : `${word}s`);
-const counted = (count: number, word: string, many = plural(word)): string =>
-  `${count} ${count === 1 ? word : many}`;
 
 const LISTED = 5;
 const listed = (names: readonly string[]): string => {
@@ -350,16 +369,3 @@ const listed = (names: readonly string[]): string => {
   const more = names.length > LISTED ? ", …" : "";
   return `: ${names.slice(0, LISTED).join(", ")}${more}`;
 };
-
-const UNITS: readonly [ms: number, word: string][] = [
-  [86_400_000, "day"],
-  [3_600_000, "hour"],
-  [60_000, "minute"],
-  [1_000, "second"],
-];
-
-/** For people: in the largest unit of which there are at least two. */
-export function inWords(ms: number): string {
-  const [unitMs, word] = UNITS.find(([unit]) => ms >= 2 * unit) ?? [1_000, "second"];
-  return counted(Math.round(ms / unitMs), word);
-}

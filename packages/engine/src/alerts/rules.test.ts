@@ -1,6 +1,7 @@
 import { ALERT_KINDS, type AlertKind, NUMBERS, type Numbers, type SandboxId } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import type { Reading, Readings } from "../ports/api.ts";
 import {
   type AlertChange,
   type AlertState,
@@ -8,13 +9,16 @@ import {
   keyOf,
   limitsOf,
   NOTHING_WRONG,
-  type Reading,
-  type Readings,
   RULES,
-} from "./alert-rules.ts";
+} from "./rules.ts";
 
 const EVERY = NUMBERS.alertEveryMs;
-const numbers: Numbers = NUMBERS;
+/** All alerts are on. */
+const numbers: Numbers = {
+  ...NUMBERS,
+  ...{ alertActive: 20, clearActive: 15, targetActive: 5 },
+  ...{ alertEscalationActive: 50, clearEscalationActive: 40, alertRunningMs: 300_000 },
+};
 
 const reading = (value: number | null, over: Partial<Reading> = {}): Reading => ({
   kind: "capacity",
@@ -25,7 +29,7 @@ const reading = (value: number | null, over: Partial<Reading> = {}): Reading => 
   ...over,
 });
 
-/** What comes of figures that are read one after the other, at the usual pace. */
+/** The changes that result from a sequence of values, one per evaluation. */
 function story(rounds: readonly Readings[], from: AlertState = NOTHING_WRONG, given = numbers) {
   let state = from;
   const changes: (AlertChange & { round: number })[] = [];
@@ -43,13 +47,13 @@ const times = (count: number, readings: Readings): Readings[] =>
   Array.from({ length: count }, () => readings);
 
 describe("an alert", () => {
-  it("fires once its figure has been past the threshold for its time, and not before", () => {
+  it("fires once its value has been above the threshold for its time", () => {
     expect(story(times(3, disk(81))).told).toEqual(["fired in 2"]);
     expect(story(times(20, disk(80))).told).toEqual([]);
     expect(story([...times(2, disk(81)), disk(80), ...times(2, disk(81))]).told).toEqual([]);
   });
 
-  it("stays as it is between its clear value and its threshold, and clears at the clear value", () => {
+  it("does not change between its clear value and its threshold, and clears at the clear value", () => {
     const firing = times(3, disk(90));
     expect(story([...firing, ...times(50, disk(80)), ...times(50, disk(75.1))]).told).toEqual(["fired in 2"]);
     expect(story([...firing, ...times(4, disk(75))]).told).toEqual(["fired in 2", "cleared in 6"]);
@@ -57,17 +61,17 @@ describe("an alert", () => {
     expect(story([...firing, ...wavering]).told).toEqual(["fired in 2"]);
   });
 
-  it("neither fires nor clears by what could not be read", () => {
+  it("neither fires nor clears while its value can't be read", () => {
     const firing = times(3, disk(90));
     for (const unread of [disk(null), { capacity: null }, {}]) {
       expect(story(times(50, unread)).told).toEqual([]);
       expect(story([...firing, ...times(50, unread)]).told).toEqual(["fired in 2"]);
-      // Nor does the time count in which nothing was known.
+      // Time without a reading does not count.
       expect(story([disk(90), ...times(9, unread), disk(90)]).told).toEqual([]);
     }
   });
 
-  it("clears when what it was about is not there any more", () => {
+  it("clears when its subject is gone", () => {
     const sandboxId = "sbx_0123456789abcdef" as SandboxId;
     const held: Readings = {
       lease_exhausted: [reading(1, { kind: "lease_exhausted", subject: sandboxId, sandboxId })],
@@ -80,7 +84,7 @@ describe("an alert", () => {
     expect(changes[1]?.reading).toBeNull();
   });
 
-  it("of one thing is not that of another", () => {
+  it("is separate for each subject", () => {
     const both = (first: number, second: number): Readings => ({
       capacity: [reading(first), reading(second, { subject: "memory" })],
     });
@@ -92,7 +96,7 @@ describe("an alert", () => {
     ]);
   });
 
-  it("that is as long as half an hour in coming is forgotten by one good round", () => {
+  it("restarts its time after one good reading", () => {
     const active = (value: number): Readings => ({
       active_escalation: [reading(value, { kind: "active_escalation", subject: null })],
     });
@@ -101,16 +105,40 @@ describe("an alert", () => {
     expect(story([...times(half, active(51)), active(50), ...times(half, active(51))]).told).toEqual([]);
   });
 
-  it("is taken up after a restart without being told again, and clears in its time", () => {
+  it("survives a restart without being reported again, and clears in its time", () => {
     const track = { kind: "capacity", subject: "disk", stage: "firing", calmMs: null } as const;
     const restored: AlertState = { at: null, tracks: new Map([["capacity:disk", track]]) };
     expect(story(times(50, disk(90)), restored).told).toEqual([]);
     expect(story(times(4, disk(10)), restored).told).toEqual(["cleared in 3"]);
   });
 
-  it("does not fire and clear in turns where its clear value is set above its threshold", () => {
+  it("does not alternate if its clear value is set above its threshold", () => {
     const odd: Numbers = { ...numbers, alertCapacityPercent: 10, clearCapacityPercent: 75 };
     expect(story(times(100, disk(50)), NOTHING_WRONG, odd).told).toEqual(["fired in 2"]);
+  });
+});
+
+describe("the default numbers", () => {
+  const OFF: readonly AlertKind[] = ["too_many_active", "active_escalation", "running_long"];
+
+  it("raise no alert about how many sandboxes are awake, or for how long", () => {
+    const busy: Readings = Object.fromEntries(
+      OFF.map((kind) => [kind, [reading(10_000, { kind, subject: null })]]),
+    );
+    expect(story(times(500, busy), NOTHING_WRONG, NUMBERS).told).toEqual([]);
+  });
+
+  it("clear such an alert that fired under other numbers", () => {
+    const fired = (kind: AlertKind) =>
+      [kind, { kind, subject: null, stage: "firing", calmMs: null }] as const;
+    const before: AlertState = { at: null, tracks: new Map(OFF.map(fired)) };
+    const busy: Readings = Object.fromEntries(
+      OFF.map((kind) => [kind, [reading(10_000, { kind, subject: null })]]),
+    );
+    const { changes } = story(times(5, busy), before, NUMBERS);
+    expect(changes.map(({ type, kind }) => `${type} ${kind}`).sort()).toEqual(
+      OFF.map((kind) => `cleared ${kind}`).sort(),
+    );
   });
 });
 
@@ -145,7 +173,7 @@ describe("the rules", () => {
     expect([threshold, clearBelow, target]).toEqual(expected);
   });
 
-  it("call critical what leaks, or keeps others from being noticed, and act on nothing that only runs long", () => {
+  it("rate leaks and failures of monitoring as critical, and long runs as informational", () => {
     const critical = ALERT_KINDS.filter((kind) => RULES[kind].severity === "critical");
     expect(critical).toEqual([
       "active_escalation",
@@ -161,12 +189,12 @@ describe("the rules", () => {
     expect(RULES.running_long.severity).toBe("info");
   });
 
-  it("survive a layer of cleaning that is not known any more", () => {
+  it("accept an unknown layer of cleaning", () => {
     expect(limitsOf("cleanup_not_running", "gone", numbers).threshold).toBe(2 * EVERY);
   });
 });
 
-/** A round: how long it really took, how far the clock was set meanwhile, and what was read. */
+/** A round: its true length, the clock jump during it, and the readings. */
 interface Step {
   ms: number;
   jumpMs: number;
@@ -205,10 +233,10 @@ function live(steps: readonly Step[]): Seen[] {
   });
 }
 
-describe("whatever is read, and however the clock is set", () => {
+describe("for any readings and clock jumps", () => {
   const { threshold, clearBelow, forMs, clearForMs } = limitsOf("capacity", "disk", numbers);
 
-  /** For how long in true time all that was known up to here has been so. */
+  /** How long, in true time, all known values have satisfied the condition. */
   const heldFor = (seen: readonly Seen[], index: number, isSo: (value: number) => boolean): number => {
     const now = seen[index]?.at ?? 0;
     let since = now;
@@ -220,7 +248,7 @@ describe("whatever is read, and however the clock is set", () => {
     return now - since;
   };
 
-  it("nothing fires or clears before its time", () => {
+  it("no alert fires or clears early", () => {
     fc.assert(
       fc.property(someSteps(), (steps) => {
         const seen = live(steps);
@@ -235,7 +263,7 @@ describe("whatever is read, and however the clock is set", () => {
     );
   });
 
-  it.each([-1e9, 1e9])("a clock that is set by %d costs no more than the round in which it is", (jumpMs) => {
+  it.each([-1e9, 1e9])("a clock jump of %d ms costs at most one round", (jumpMs) => {
     const steady = { ms: EVERY, jumpMs: 0 };
     const rounds = (value: number, count: number): Step[] =>
       Array.from({ length: count }, (_, index) => ({ ...steady, jumpMs: index === 1 ? jumpMs : 0, value }));
@@ -244,7 +272,7 @@ describe("whatever is read, and however the clock is set", () => {
     expect(told).toEqual(jumpMs < 0 ? ["fired in 3", "cleared in 8"] : ["fired in 2", "cleared in 7"]);
   });
 
-  it("fires and clears take turns, and the first is a fire", () => {
+  it("an alert fires first, then clears and fires alternately", () => {
     fc.assert(
       fc.property(someSteps(), (steps) => {
         const types = live(steps).flatMap(({ changes }) => changes.map(({ type }) => type));
@@ -253,7 +281,7 @@ describe("whatever is read, and however the clock is set", () => {
     );
   });
 
-  it("nothing changes in the band between the clear value and the threshold", () => {
+  it("no alert changes between its clear value and its threshold", () => {
     const within = fc.double({ min: clearBelow, max: threshold, minExcluded: true, noNaN: true });
     fc.assert(
       fc.property(someSteps(), someSteps(within), (before, steps) => {
@@ -263,7 +291,7 @@ describe("whatever is read, and however the clock is set", () => {
     );
   });
 
-  it("what stays bad fires in the end, once, and what stays good clears, once", () => {
+  it("a value that stays bad fires once, and one that stays good clears once", () => {
     const calm = (value: number) => times(20, disk(value)).map(() => ({ ms: EVERY, jumpMs: 0, value }));
     fc.assert(
       fc.property(someSteps(), fc.constantFrom(10, 99), (before, value) => {
@@ -276,7 +304,7 @@ describe("whatever is read, and however the clock is set", () => {
     );
   });
 
-  it("nothing is remembered of what is well", () => {
+  it("no state is kept for healthy subjects", () => {
     fc.assert(
       fc.property(someSteps(fc.constantFrom(10, 99)), (steps) => {
         let state = NOTHING_WRONG;

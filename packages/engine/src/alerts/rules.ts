@@ -3,49 +3,41 @@ import {
   type AlertKind,
   type AlertUnit,
   type Numbers,
-  type SandboxId,
   type Severity,
   SWEEP_LAYERS,
   type SweepLayer,
 } from "@holdfast/contract";
-
-/** A figure at one moment, with what it says to a person. */
-export interface Reading {
-  kind: AlertKind;
-  /** Which of several things of the kind: a sandbox, a layer of cleaning, a resource. Null where there is one only. */
-  subject: string | null;
-  sandboxId: SandboxId | null;
-  /** Null where it could not be read, from which nothing follows. */
-  value: number | null;
-  message: string;
-}
-
-/** By kind. What is not listed of a kind that was read is well; a kind that is null or missing could not be read. */
-export type Readings = Readonly<Partial<Record<AlertKind, readonly Reading[] | null>>>;
+import type { Reading, Readings } from "../ports/api.ts";
 
 type Figure = (numbers: Numbers, subject: string | null) => number;
 
 export interface Rule {
   severity: Severity;
   unit: AlertUnit;
-  /** It fires above this, and clears at or below the other. */
+  /** The alert fires when the value is above this. */
   threshold: Figure;
+  /** The alert clears when the value is at or below this. */
   clear: Figure;
-  /** What it should be in good times. */
+  /** The value under normal conditions. */
   target: Figure | null;
-  /** How long it must be past its threshold to fire. */
+  /** How long the value must be above the threshold before the alert fires. */
   forMs: Figure;
-  /** Said when it clears because there is no figure any more. */
-  calm: string;
+  /** The message of an alert that clears because its value no longer exists. */
+  clearedMessage: string;
 }
 
 const none: Figure = () => 0;
+/**
+ * A threshold or clear value that switches an alert off: no value is above it, and an alert that already fires clears
+ * at any value.
+ */
+const OFF = Number.POSITIVE_INFINITY;
 const usualFor: Figure = ({ alertForMs }) => alertForMs;
 
-/** Anything above nothing is too much. */
+/** Fires for any value above 0. */
 const ANY = { unit: "count", threshold: none, clear: none, target: none, forMs: usualFor } as const;
 
-/** How often a layer of cleaning is due. */
+/** The interval of each cleanup layer. */
 const PACES: Readonly<Record<SweepLayer, Figure>> = {
   stale: ({ sweepStaleMs }) => sweepStaleMs,
   age: ({ sweepAgeMs }) => sweepAgeMs,
@@ -55,7 +47,10 @@ const PACES: Readonly<Record<SweepLayer, Figure>> = {
 const paceOf: Figure = (numbers, subject) =>
   SWEEP_LAYERS.reduce((ms, layer) => (layer === subject ? PACES[layer](numbers, layer) : ms), 0);
 
-/** Of what has a pace: so many rounds without one, and as much as the evaluation itself may be late by. */
+/**
+ * Figures of a periodic job that is overdue. The alert fires after `alertLateRounds` intervals and clears at one
+ * interval or less. Both limits include two evaluation intervals as tolerance.
+ */
 const overdue = (pace: Figure) =>
   ({
     unit: "ms",
@@ -66,7 +61,7 @@ const overdue = (pace: Figure) =>
     forMs: usualFor,
   }) as const satisfies Partial<Rule>;
 
-/** What there are alerts about. Thresholds come from the numbers, and from nowhere else. */
+/** The rule of each kind of alert. All thresholds come from the numbers. */
 export const RULES: Readonly<Record<AlertKind, Rule>> = {
   timeout_rate: {
     severity: "warning",
@@ -75,36 +70,44 @@ export const RULES: Readonly<Record<AlertKind, Rule>> = {
     clear: ({ clearTimeoutPercent }) => clearTimeoutPercent,
     target: ({ targetTimeoutPercent }) => targetTimeoutPercent,
     forMs: usualFor,
-    calm: "Too few execs ended lately to say how many time out.",
+    clearedMessage: "Too few execs ended recently to compute a timeout rate.",
   },
   too_many_active: {
     severity: "warning",
     unit: "count",
-    threshold: ({ alertActive }) => alertActive,
-    clear: ({ clearActive }) => clearActive,
+    threshold: ({ alertActive }) => alertActive || OFF,
+    clear: ({ alertActive, clearActive }) => (alertActive === 0 ? OFF : clearActive),
     target: ({ targetActive }) => targetActive,
     forMs: usualFor,
-    calm: "No sandbox is active.",
+    clearedMessage: "No sandbox is active.",
   },
   active_escalation: {
     severity: "critical",
     unit: "count",
-    threshold: ({ alertEscalationActive }) => alertEscalationActive,
-    clear: ({ clearEscalationActive }) => clearEscalationActive,
+    threshold: ({ alertEscalationActive }) => alertEscalationActive || OFF,
+    clear: ({ alertEscalationActive, clearEscalationActive }) =>
+      alertEscalationActive === 0 ? OFF : clearEscalationActive,
     target: ({ targetActive }) => targetActive,
     forMs: ({ alertEscalationForMs }) => alertEscalationForMs,
-    calm: "No sandbox is active.",
+    clearedMessage: "No sandbox is active.",
   },
-  running_long: { ...ANY, severity: "info", target: null, calm: "No sandbox has been awake for long." },
+  running_long: {
+    ...ANY,
+    severity: "info",
+    threshold: ({ alertRunningMs }) => (alertRunningMs === 0 ? OFF : 0),
+    clear: ({ alertRunningMs }) => (alertRunningMs === 0 ? OFF : 0),
+    target: null,
+    clearedMessage: "No sandbox has been awake for too long.",
+  },
   stuck: {
     severity: "warning",
     unit: "ms",
     threshold: ({ alertStuckMs }) => alertStuckMs,
     clear: ({ alertStuckMs }) => alertStuckMs,
     target: null,
-    // The time is what is measured.
+    // The measured value is itself a duration, so the alert fires at once.
     forMs: none,
-    calm: "It is not stuck any more.",
+    clearedMessage: "The sandbox is no longer stuck.",
   },
   repeated_timeouts: {
     severity: "warning",
@@ -113,29 +116,37 @@ export const RULES: Readonly<Record<AlertKind, Rule>> = {
     clear: ({ clearRepeatedTimeouts }) => clearRepeatedTimeouts,
     target: none,
     forMs: usualFor,
-    calm: "No exec of it timed out lately.",
+    clearedMessage: "No exec of the sandbox timed out recently.",
   },
-  leak: { ...ANY, severity: "critical", calm: "Nothing is left that no record owns." },
+  leak: { ...ANY, severity: "critical", clearedMessage: "No orphaned resources are left." },
   cleanup_not_running: {
     ...overdue(paceOf),
     severity: "critical",
-    calm: "It runs again.",
+    clearedMessage: "The cleaning layer runs again.",
   },
-  cleanup_failing: { ...ANY, severity: "warning", calm: "It does not fail any more." },
+  cleanup_failing: { ...ANY, severity: "warning", clearedMessage: "The cleaning layer no longer fails." },
   audit_overdue: {
     ...overdue(({ auditEveryMs }) => auditEveryMs),
     severity: "critical",
-    calm: "An audit was made.",
+    clearedMessage: "An audit was completed.",
   },
-  audit_incomplete: { ...ANY, severity: "warning", calm: "The last audit saw everything." },
+  audit_incomplete: { ...ANY, severity: "warning", clearedMessage: "The last audit was complete." },
   observation_overdue: {
     ...overdue(({ observeEveryMs }) => observeEveryMs),
     severity: "critical",
-    calm: "Instances are observed again.",
+    clearedMessage: "Instances are observed again.",
   },
-  sandbox_failed: { ...ANY, severity: "warning", calm: "It was restarted, or is gone." },
-  lease_exhausted: { ...ANY, severity: "critical", calm: "Its absence was observed, or it is gone." },
-  lease_quarantined: { ...ANY, severity: "critical", calm: "It can be read again, or is gone." },
+  sandbox_failed: { ...ANY, severity: "warning", clearedMessage: "The sandbox was restarted or deleted." },
+  lease_exhausted: {
+    ...ANY,
+    severity: "critical",
+    clearedMessage: "The sandbox's absence was observed, or its record was deleted.",
+  },
+  lease_quarantined: {
+    ...ANY,
+    severity: "critical",
+    clearedMessage: "The record can be read again, or was deleted.",
+  },
   capacity: {
     severity: "warning",
     unit: "percent",
@@ -143,14 +154,15 @@ export const RULES: Readonly<Record<AlertKind, Rule>> = {
     clear: ({ clearCapacityPercent }) => clearCapacityPercent,
     target: null,
     forMs: usualFor,
-    calm: "There is room again.",
+    clearedMessage: "There is enough capacity again.",
   },
-  capacity_unmeasured: { ...ANY, severity: "critical", calm: "The host is measured again." },
-  launches_suspended: { ...ANY, severity: "critical", calm: "Launches work again." },
-  delivery_failing: { ...ANY, severity: "warning", calm: "No delivery is dead." },
+  capacity_unmeasured: { ...ANY, severity: "critical", clearedMessage: "The host is measured again." },
+  launches_suspended: { ...ANY, severity: "critical", clearedMessage: "Launches work again." },
+  delivery_failing: { ...ANY, severity: "warning", clearedMessage: "No failed delivery is left." },
 };
 
 export interface Limits {
+  /** Infinite if the alert is switched off. */
   threshold: number;
   clearBelow: number;
   target: number | null;
@@ -158,7 +170,7 @@ export interface Limits {
   clearForMs: number;
 }
 
-/** A clear value above the threshold would make it fire and clear in turns: the threshold counts then. */
+/** Limits the clear value to the threshold: with a higher clear value the alert would fire and clear in alternation. */
 export function limitsOf(kind: AlertKind, subject: string | null, numbers: Numbers): Limits {
   const { threshold: thresholdOf, clear, target, forMs } = RULES[kind];
   const threshold = thresholdOf(numbers, subject);
@@ -173,16 +185,16 @@ export function limitsOf(kind: AlertKind, subject: string | null, numbers: Numbe
 
 type Stage =
   | { stage: "rising"; ms: number }
-  /** `calmMs`: for how long it has been back; null while it is not. */
+  /** `calmMs`: how long the value has been at or below its clear value; null while it is above. */
   | { stage: "firing"; calmMs: number | null };
 
-/** What is remembered of a figure that is past its threshold, or was. */
+/** The alert state of a value that is, or was, above its threshold. */
 export type Track = { kind: AlertKind; subject: string | null } & Stage;
 
 export interface AlertState {
-  /** Of the last evaluation. */
+  /** Time of the last evaluation. */
   at: number | null;
-  /** By key. Of what is well there is none. */
+  /** Tracks by alert key. A healthy subject has no track. */
   tracks: ReadonlyMap<string, Track>;
 }
 
@@ -193,7 +205,7 @@ export interface AlertChange {
   key: string;
   kind: AlertKind;
   subject: string | null;
-  /** Null where it cleared because there is no figure any more. */
+  /** Null if the alert cleared because its value no longer exists. */
   reading: Reading | null;
 }
 
@@ -201,19 +213,20 @@ export const keyOf = ({ kind, subject }: Pick<Reading, "kind" | "subject">): str
   subject === null ? kind : `${kind}:${subject}`;
 
 /**
- * What has surely passed since the last evaluation. The time of day can be set: back counts as nothing, and ahead as no more
- * than the pause between two rounds, which is never shorter. So an alert may come late, and never early.
+ * Returns the time that has certainly passed since the last evaluation. The clock can be set, so a negative difference
+ * is taken as 0, and a difference is limited to the interval between two evaluations. An alert may therefore be late,
+ * but never early.
  */
-export const livedMs = (
+export const elapsedMs = (
   since: number | null,
   now: number,
   { alertEveryMs }: Pick<Numbers, "alertEveryMs">,
 ): number => (since === null ? 0 : Math.min(Math.max(0, now - since), alertEveryMs));
 
 /**
- * Which alerts fire and which clear, from the figures of one moment. A figure fires once it has been above its threshold
- * for as long as its rule says, and clears once it has been at or below its clear value for a while; in between nothing
- * changes. What could not be read changes nothing either: not knowing is no reason to fire, and none to clear.
+ * Decides from the readings of one evaluation which alerts fire and which clear. An alert fires once its value has been
+ * above the threshold for the time `forMs` of its rule. It clears once the value has been at or below its clear value
+ * for `alertClearForMs`. A value that could not be read neither fires nor clears an alert.
  */
 export function evaluate(
   state: AlertState,
@@ -221,13 +234,13 @@ export function evaluate(
   now: number,
   numbers: Numbers,
 ): { state: AlertState; changes: AlertChange[] } {
-  const lived = livedMs(state.at, now, numbers);
+  const elapsed = elapsedMs(state.at, now, numbers);
   const tracks = new Map<string, Track>();
   const changes: AlertChange[] = [];
   for (const [key, { kind, subject, reading, before }] of subjectsOf(state, readings)) {
-    const value = figureOf(readings, kind, reading);
+    const value = valueOfReading(readings, kind, reading);
     const after =
-      value === null ? before : next(before ?? null, value, lived, limitsOf(kind, subject, numbers));
+      value === null ? before : next(before ?? null, value, elapsed, limitsOf(kind, subject, numbers));
     if (after != null) tracks.set(key, { kind, subject, ...after });
     const wasFiring = before?.stage === "firing";
     const isFiring = after?.stage === "firing";
@@ -244,7 +257,10 @@ interface Subject {
   before: Track | undefined;
 }
 
-/** All that is read now, or was past its threshold before. */
+/**
+ * Returns the subjects to evaluate, by alert key: one for each reading, and one for each track from the last evaluation
+ * for which there is no reading now.
+ */
 function subjectsOf({ tracks }: AlertState, readings: Readings): Map<string, Subject> {
   const subjects = new Map<string, Subject>();
   for (const [key, before] of tracks)
@@ -257,20 +273,24 @@ function subjectsOf({ tracks }: AlertState, readings: Readings): Map<string, Sub
   return subjects;
 }
 
-/** Null where nothing is known; what is not listed of a kind that was read is well. */
-function figureOf(readings: Readings, kind: AlertKind, reading: Reading | null): number | null {
+/**
+ * Returns the value of a subject's reading. If the subject has no reading, the result depends on its kind of alert:
+ * null (the value is not known) if the kind could not be read, otherwise minus infinity, because a subject without a
+ * reading is then healthy.
+ */
+function valueOfReading(readings: Readings, kind: AlertKind, reading: Reading | null): number | null {
   if (reading !== null) return reading.value;
   return readings[kind] == null ? null : Number.NEGATIVE_INFINITY;
 }
 
-function next(before: Stage | null, value: number, lived: number, limits: Limits): Stage | null {
+function next(before: Stage | null, value: number, elapsed: number, limits: Limits): Stage | null {
   const { threshold, clearBelow, forMs, clearForMs } = limits;
   if (before?.stage === "firing") {
     if (!(value <= clearBelow)) return { stage: "firing", calmMs: null };
-    const calmMs = before.calmMs === null ? 0 : before.calmMs + lived;
+    const calmMs = before.calmMs === null ? 0 : before.calmMs + elapsed;
     return calmMs >= clearForMs ? null : { stage: "firing", calmMs };
   }
   if (!(value > threshold)) return null;
-  const ms = before === null ? 0 : before.ms + lived;
+  const ms = before === null ? 0 : before.ms + elapsed;
   return ms >= forMs ? { stage: "firing", calmMs: null } : { stage: "rising", ms };
 }

@@ -1,8 +1,8 @@
 import { expect, it } from "vitest";
-import { Ages } from "./ages.ts";
+import { StateAges } from "./state-ages.ts";
 
-it("a thing grows by what was lived through for as long as its mark is the same", () => {
-  const ages = new Ages();
+it("the age grows by the elapsed time while the mark stays the same", () => {
+  const ages = new StateAges();
   const look = (mark: string, livedMs: number) => ages.advance([{ key: "a", mark }], livedMs).get("a");
   expect(look("x", 99)).toBe(0);
   expect(look("x", 10)).toBe(10);
@@ -12,8 +12,8 @@ it("a thing grows by what was lived through for as long as its mark is the same"
   expect(look("x", 5)).toBe(0);
 });
 
-it("one that was there before begins with its age, and one that went and came is new", () => {
-  const ages = new Ages();
+it("a known thing starts at its age, and one that left and came back starts again", () => {
+  const ages = new StateAges();
   expect(ages.advance([{ key: "a", mark: "x", fromMs: 70 }], 10).get("a")).toBe(70);
   expect(ages.advance([{ key: "a", mark: "x", fromMs: 70 }], 10).get("a")).toBe(80);
   expect(ages.advance([], 10).size).toBe(0);

@@ -8,8 +8,8 @@ const [one, other] = [newSandboxId(), newSandboxId()];
 const window = () => new TimeoutWindow({ alertWindowMs: WINDOW });
 const end = (at: number, timedOut = 0, sandboxId = one) => ({ at, sandboxId, ended: 1, timedOut });
 
-describe("the window of timeouts", () => {
-  it("counts ends, and by sandbox those that timed out", () => {
+describe("the timeout window", () => {
+  it("counts ended execs, and timeouts by sandbox", () => {
     const counted = window();
     for (const each of [end(1_000), end(2_000, 1), end(2_000, 1, other), end(90_000, 1)]) counted.count(each);
     const { ended, timedOut, of } = counted.read(100_000);
@@ -20,7 +20,7 @@ describe("the window of timeouts", () => {
     ]);
   });
 
-  it("forgets what is older than it, and nothing that is not", () => {
+  it("drops execs older than the window, and no others", () => {
     fc.assert(
       fc.property(
         fc.array(fc.integer({ min: 1, max: WINDOW }), { maxLength: 200 }),
@@ -40,7 +40,7 @@ describe("the window of timeouts", () => {
     );
   });
 
-  it("forgets what lies ahead since the clock was set back, and counts on", () => {
+  it("drops execs in the future after the clock was set back, and keeps counting", () => {
     const counted = window();
     for (let at = 1e9; at < 1e9 + WINDOW; at += 1_000) counted.count(end(at, 1));
     counted.count(end(1e8));

@@ -1,13 +1,16 @@
 import type { Numbers, SandboxId } from "@holdfast/contract";
-import type { EndedExecs } from "./ports.ts";
+import type { EndedExecs } from "../ports/index.ts";
 
-/** The window moves in steps of a part of it. */
+/** The window consists of this many parts and moves by one part at a time. */
 const PARTS = 60;
-/** Sandboxes whose timeouts are told apart within one part; those of any further ones are counted in the whole only. */
+/**
+ * Maximum number of sandboxes whose timeouts are counted individually within one part. Timeouts of further sandboxes
+ * are counted in the total only.
+ */
 const SANDBOXES_PER_PART = 1_000;
 
 interface Part {
-  /** When it began, in steps since the epoch. */
+  /** The start of the part, as a number of steps of `stepMs` since the epoch. */
   step: number;
   ended: number;
   timedOut: number;
@@ -17,14 +20,14 @@ interface Part {
 export interface Timeouts {
   ended: number;
   timedOut: number;
-  /** By sandbox; those without any are left out. */
+  /** Number of timeouts by sandbox. Sandboxes without timeouts are omitted. */
   of: ReadonlyMap<SandboxId, number>;
 }
 
 /**
- * How many execs ended lately, and how many of them by their timeout. Counted as they end, in a bounded number of parts, so
- * that nobody reads a table of a million execs every few seconds. What lies in the future was counted before the
- * time of day was set back, and is forgotten.
+ * Counts the execs that ended within a sliding window, and those of them that timed out. Execs are counted as they end,
+ * in a bounded number of parts, because reading a table of a million execs every few seconds would be too slow. A part
+ * whose time is in the future was counted before the clock was set back, and is dropped.
  */
 export class TimeoutWindow {
   readonly #windowMs: number;
@@ -39,12 +42,12 @@ export class TimeoutWindow {
     return Math.ceil(this.#windowMs / PARTS);
   }
 
-  /** What is still within the window began after this. */
+  /** The start of the window. */
   since(now: number): number {
     return now - this.#windowMs;
   }
 
-  /** In the order of time. */
+  /** Counts ended execs. Must be called in chronological order. */
   count({ at, sandboxId, ended, timedOut }: EndedExecs): void {
     const part = this.#part(at);
     part.ended += ended;

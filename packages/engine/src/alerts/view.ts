@@ -1,10 +1,10 @@
 import type { Alert, Delivery } from "@holdfast/contract";
-import type { AlertRecord, DeliveryRecord } from "./records.ts";
+import type { AlertRecord, DeliveryRecord } from "../ports/records.ts";
 
 const iso = (time: number): string => new Date(time).toISOString();
 const isoOrNull = (time: number | null): string | null => (time === null ? null : iso(time));
 
-/** An alert as callers see it, and those who are told of it. */
+/** An alert as the API returns it and as deliveries send it. */
 export const viewAlert = (record: AlertRecord): Alert => ({
   ...record,
   state: record.clearedAt === null ? "firing" : "cleared",

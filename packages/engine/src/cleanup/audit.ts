@@ -1,90 +1,95 @@
-import { type AuditFinding, type AuditReport, causeOf, type SandboxId } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import type { Drives } from "./drives.ts";
-import { hasInstance } from "./machine.ts";
-import type { Observer } from "./observer.ts";
+import { type AuditFinding, type AuditReport, causeOf } from "@holdfast/contract";
+import type { Drives } from "../drives/drives.ts";
+import { recordEvent } from "../events/record-event.ts";
+import type { Observer } from "../healing/observer.ts";
+import type { Reaper } from "../launch/reaper.ts";
+import { within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { hasInstance } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Found } from "../ports/index.ts";
 import type { Orphans } from "./orphans.ts";
-import type { Found } from "./ports.ts";
-import type { Reaper } from "./reaper.ts";
-import type { World } from "./world.ts";
 
-export interface AuditParts {
-  cells(): Iterable<Cell>;
+interface AuditParts {
+  registry: SandboxRegistry;
   observer: Observer;
   orphans: Orphans;
   reaper: Reaper;
   drives: Drives;
 }
 
-/** Longer than any launch takes by its own deadlines. */
+/** A launch that runs this much longer than its deadline is stuck. */
 const STUCK_AFTER_MS = 60_000;
 
 /**
- * Records compared with reality, both ways. From what carries our marker to the record that must own it, and from every
- * record to what must be there. It observes and then lets the parts that own each duty act: the observer ends what is
- * absent, the reaper stops what lingers, orphans go by their grace. Where the world could not be listed the audit is
- * incomplete, says so, and removes nothing: what was not seen is not known to be absent.
+ * Compares records with reality in both directions: from everything on the host that carries our marker to the record that
+ * must own it, and from every record to the instance that must exist. The audit observes; the responsible parts act: the
+ * observer handles absent instances, the reaper stops lingering ones, `Orphans` removes orphans after their grace. If the
+ * host could not be listed, the audit is incomplete, reports that, and removes nothing.
  */
 export class Audit {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: AuditParts;
-  #underWay: Promise<AuditReport> | null = null;
+  #inProgress: Promise<AuditReport> | null = null;
   last: AuditReport | null = null;
 
-  constructor(world: World, parts: AuditParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: AuditParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  /** Callers at the same time share one. */
+  /** Runs an audit; concurrent callers share one. */
   run(trigger: AuditReport["trigger"]): Promise<AuditReport> {
-    this.#underWay ??= this.#run(trigger).finally(() => {
-      this.#underWay = null;
+    this.#inProgress ??= this.#run(trigger).finally(() => {
+      this.#inProgress = null;
     });
-    return this.#underWay;
+    return this.#inProgress;
   }
 
   async #run(trigger: AuditReport["trigger"]): Promise<AuditReport> {
-    const { clock } = this.#world;
+    const { clock } = this.#context;
     const startedAt = clock.now();
     const found = await this.#list();
     const drives = await this.#drives();
-    const cells = [...this.#parts.cells()];
+    const allLive = [...this.#parts.registry.allLive()];
     const findings = [
       ...drives.findings,
       ...(found === null ? [] : await this.#parts.orphans.examine(found)),
       ...(await this.#unreadable()),
-      ...(await this.#records(cells, found)),
+      ...(await this.#records(allLive, found)),
     ];
     const report: AuditReport = {
       at: new Date(startedAt).toISOString(),
       ms: clock.now() - startedAt,
       trigger,
       complete: found !== null && drives.complete,
-      records: cells.length + this.#parts.drives.count,
+      records: allLive.length + this.#parts.drives.count,
       things: (found?.reduce((sum, { things }) => sum + things.length, 0) ?? 0) + drives.things,
       findings,
     };
     this.last = report;
-    await this.#tell(report);
+    await this.#record(report);
     return report;
   }
 
   async #list(): Promise<Found[] | null> {
-    const { clock, driver, numbers, stopping, log } = this.#world;
+    const { clock, driver, numbers, stopping, log } = this.#context;
     const limit = { ms: numbers.stopAttemptMs, what: "listing", signal: stopping };
     try {
       return await within(clock, limit, (signal) => driver.list(signal));
     } catch (error) {
-      log.error({ cause: causeOf(error) }, "what there is could not be listed");
+      log.error({ cause: causeOf(error) }, "the audit failed to list the resources on the host");
       return null;
     }
   }
 
-  /** What is in a drive is somebody's: one without a record is told of, and removed by whoever says so. */
+  /**
+   * Audits drives. A drive without a record is only reported, because its data may be needed; it is removed only on
+   * request.
+   */
   async #drives(): Promise<{ complete: boolean; things: number; findings: AuditFinding[] }> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     const limit = { ms: numbers.stopAttemptMs, what: "listing drives", signal: stopping };
     try {
       return {
@@ -92,104 +97,101 @@ export class Audit {
         ...(await within(clock, limit, (signal) => this.#parts.drives.audit(signal))),
       };
     } catch (error) {
-      log.error({ cause: causeOf(error) }, "drives could not be listed");
+      log.error({ cause: causeOf(error) }, "the audit failed to list the drives");
       return { complete: false, things: 0, findings: [] };
     }
   }
 
   async #unreadable(): Promise<AuditFinding[]> {
-    const ids = await this.#world.store.unreadable();
+    const ids = await this.#context.store.unreadable();
     return ids.map((sandboxId) => ({
       kind: "unreadable",
       sandboxId,
       things: [],
       action: "left",
       message:
-        "Its record can't be read. What it owns is left alone until it is deleted explicitly, by its id.",
+        "The record of the sandbox can't be read. Its resources are left alone until it is deleted by its id.",
     }));
   }
 
-  async #records(cells: readonly Cell[], found: readonly Found[] | null): Promise<AuditFinding[]> {
+  async #records(allLive: readonly LiveSandbox[], found: readonly Found[] | null): Promise<AuditFinding[]> {
     const things = new Map(found?.map((one) => [one.sandboxId, one]));
-    const running = cells.filter((cell) => hasInstance(cell.record));
-    await this.#parts.observer.look(running);
-    const findings = [...running.map((cell) => this.#observed(cell))];
-    for (const cell of cells) findings.push(await this.#duty(cell, things.get(cell.id)));
+    const running = allLive.filter((live) => hasInstance(live.record));
+    await this.#parts.observer.observe(running);
+    const findings = [...running.map((live) => this.#observed(live))];
+    for (const live of allLive) findings.push(await this.#duty(live, things.get(live.id)));
     return findings.filter((finding) => finding !== null);
   }
 
-  /** A record that says running, after it was looked at. */
-  #observed(cell: Cell): AuditFinding | null {
-    const { driver } = this.#world;
-    const { id: sandboxId, phase, instance } = cell.record;
+  /** Checks the record of a sandbox in a running phase against a fresh observation. */
+  #observed(live: LiveSandbox): AuditFinding | null {
+    const { driver } = this.#context;
+    const { id: sandboxId, phase, instance } = live.record;
     const about = { sandboxId, things: [] };
-    if (!hasInstance(cell.record)) {
-      // Put to sleep or deleted since it was looked at: nothing to correct.
+    if (!hasInstance(live.record)) {
+      // The sandbox was suspended or deleted since the observation: nothing to correct.
       if (phase.name !== "failed" && phase.name !== "queued") return null;
-      const message = "It was recorded as running and was not there; its record says so now.";
+      const message = "The sandbox was recorded as running but was absent; its record was corrected.";
       return { ...about, kind: "absent", action: "corrected", message };
     }
-    const { observation } = cell.health;
+    const { observation } = live.health;
     if (observation === null || observation.seen === "unknown") {
-      const message = `It could not be observed: ${observation?.why ?? "it was not looked at"}. Nothing is concluded from that.`;
+      const message = `The sandbox could not be observed: ${observation?.why ?? "no observation was made"}. It is left alone.`;
       return { ...about, kind: "unknown", action: "left", message };
     }
     if (instance !== null && instance.keeperVersion !== driver.keeperVersion) {
-      const message = `Its keeper has version ${instance.keeperVersion}, new ones have ${driver.keeperVersion}. It goes on as it is and is replaced with its sandbox.`;
+      const message = `Its keeper has version ${instance.keeperVersion}; new sandboxes get ${driver.keeperVersion}. The keeper keeps running and is replaced with its sandbox.`;
       return { ...about, kind: "older_version", action: "left", message };
     }
     return null;
   }
 
-  /** A record with a duty that nobody may be working on. Setting the same duty going twice changes nothing. */
-  async #duty(cell: Cell, found: Found | undefined): Promise<AuditFinding | null> {
-    const { clock } = this.#world;
-    const { id: sandboxId, phase, lease } = cell.record;
+  /**
+   * Resumes work that is due according to the record and may have stalled. Calling this twice has no further effect.
+   */
+  async #duty(live: LiveSandbox, found: Found | undefined): Promise<AuditFinding | null> {
+    const { clock } = this.#context;
+    const { id: sandboxId, phase, lease } = live.record;
     const about = { sandboxId, things: found?.things ?? [] };
     if (lease.state === "quarantined") {
-      const message = "Its lease can't be read. Nothing is done to it until it is deleted explicitly.";
+      const message = "The lease of the sandbox can't be read. It is left alone until it is deleted.";
       return { ...about, kind: "quarantined", action: "left", message };
     }
     if (lease.state === "exhausted" || lease.state === "stop_needed") {
-      this.#parts.reaper.tend(cell);
+      this.#parts.reaper.reap(live);
       if (lease.state === "stop_needed") return null;
       const nextAt = new Date(lease.nextAttemptAt).toISOString();
-      const message = `All stop attempts failed: ${lease.lastError ?? "unknown why"}. It is tried again.`;
+      const message = `All stop attempts failed: ${lease.lastError ?? "cause unknown"}. Attempts continue.`;
       return { ...about, kind: "exhausted", action: "waits", message, nextAt };
     }
     if ((phase.name === "failed" || phase.name === "standby") && lease.state === "none" && found?.alive)
-      return this.#stopLingering(cell, about);
+      return this.#stopLingering(live, about);
     if (phase.name === "launching" && clock.now() > phase.deadline + STUCK_AFTER_MS) {
-      const cause = { code: "deadline", message: "The launch was never finished." };
-      await cell.decide({ type: "launch_failed", cause });
-      this.#parts.reaper.tend(cell);
+      const cause = { code: "deadline", message: "The launch did not finish." };
+      await live.decide({ type: "launch_failed", cause });
+      this.#parts.reaper.reap(live);
       return { ...about, kind: "stuck_launch", action: "corrected", message: cause.message };
     }
     return null;
   }
 
-  async #stopLingering(cell: Cell, about: Pick<AuditFinding, "sandboxId" | "things">): Promise<AuditFinding> {
-    await cell.decide({ type: "lingered" });
-    this.#parts.reaper.tend(cell);
+  async #stopLingering(
+    live: LiveSandbox,
+    about: Pick<AuditFinding, "sandboxId" | "things">,
+  ): Promise<AuditFinding> {
+    await live.decide({ type: "lingered" });
+    this.#parts.reaper.reap(live);
     const message =
-      "Processes of it are there though its record says that none are left; they are being ended.";
+      "Processes of the sandbox are running although its record says that none are left; they are being ended.";
     return { ...about, kind: "lingering", action: "corrected", message };
   }
 
-  async #tell(report: AuditReport): Promise<void> {
-    const { clock, store, log } = this.#world;
+  async #record(report: AuditReport): Promise<void> {
+    const { clock, log } = this.#context;
     const { records, things, findings, complete, trigger } = report;
-    const message = `An audit compared ${records} records with ${things} things and found ${findings.length} differences.`;
+    const message = `Audit finished: compared ${records} records with ${things} resources and found ${findings.length} differences.`;
     log.info({ trigger, records, things, complete, findings: findings.length }, message);
     const data = { ...report, findings: findings.slice(0, 100) };
-    await store
-      .commit({ changes: [], events: [{ at: clock.now(), type: "audit.done", message, data }] })
-      .catch((error: unknown) => log.warn({ cause: causeOf(error) }, "an audit could not be told of"));
+    await recordEvent(this.#context, { at: clock.now(), type: "audit.done", message, data });
   }
 }
-
-/** What a caller who asks for a sandbox without a readable record is told. */
-export const pendingMessage = (id: SandboxId, nextAttemptAt: number | null): string =>
-  nextAttemptAt === null
-    ? `The record of ${id} can't be read. What it owns is kept until it is deleted by this id.`
-    : `${id} has no record any more; what is left of it is removed at ${new Date(nextAttemptAt).toISOString()} if it is still there.`;

@@ -4,15 +4,15 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { isAbove, shortageOf } from "./admission.ts";
-import { LAUNCHES_OPEN, nextBreaker } from "./breaker.ts";
-import { systemIds } from "./clock.ts";
-import { FairLine } from "./fair-line.ts";
-import { factsOf, mayRest, ruleFor } from "./sweep-rules.ts";
-import { queuedSandbox } from "./testing/samples.ts";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import { isAbove, oversizeOf, shortageOf } from "../launch/admission.ts";
+import { BREAKER_CLOSED, nextBreaker } from "../launch/launch-breaker.ts";
+import { FairQueue } from "../lib/fair-queue.ts";
+import { systemIds } from "../lib/ids.ts";
+import { queuedSandbox } from "../testing/samples.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { factsOf, maySuspend, ruleFor } from "./sweep-rules.ts";
 
-describe("what a sweep may remove", () => {
+describe("the removal rule of a sandbox", () => {
   const running = queuedSandbox({ phase: { name: "running" }, createdAt: 1_000 });
   const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
   const failed = { name: "failed", cause: { code: "x", message: "y" }, keptUntil: 5_000 } as const;
@@ -25,78 +25,82 @@ describe("what a sweep may remove", () => {
 
   it.each([
     ["a sandbox without a TTL, however old", verdict(running, { now: 1e12, short: true }), null],
-    ["one within its TTL", verdict(living({ ttlMs: 10_000 })), null],
-    ["one past its TTL, though busy", verdict(living({ ttlMs: 5_000 }), { execs: 3 }), "past_ttl"],
-    ["one that nobody has used for its idle TTL", verdict(idle), "past_idle_ttl"],
-    ["one that nobody could have used, without a server", verdict(idle, { since: 4_001 }), null],
-    ["one that was used since", verdict(idle, { now: 8_999 }), null],
-    ["one that is idle but for an exec", verdict(idle, { execs: 1 }), null],
-    ["one that is idle but for a call", verdict(idle, { calls: 1 }), null],
-    ["one that sleeps past its idle TTL", verdict({ ...idle, phase: asleep }), "past_idle_ttl"],
-    ["one that only waits past its idle TTL", verdict({ ...idle, phase: { name: "queued" } }), null],
-    ["a failed one that is still kept", verdict({ ...running, phase: failed }, { now: 4_999 }), null],
-    ["a failed one that was kept long enough", verdict({ ...running, phase: failed }), "kept_long_enough"],
+    ["a sandbox within its TTL", verdict(living({ ttlMs: 10_000 })), null],
+    ["a busy sandbox past its TTL", verdict(living({ ttlMs: 5_000 }), { execs: 3 }), "past_ttl"],
+    ["a sandbox past its idle TTL", verdict(idle), "past_idle_ttl"],
+    ["a sandbox that no server served for that long", verdict(idle, { since: 4_001 }), null],
+    ["a sandbox that was used since", verdict(idle, { now: 8_999 }), null],
+    ["an idle sandbox with an open exec", verdict(idle, { execs: 1 }), null],
+    ["an idle sandbox with a call in progress", verdict(idle, { calls: 1 }), null],
+    ["a sandbox in standby past its idle TTL", verdict({ ...idle, phase: asleep }), "past_idle_ttl"],
+    ["a queued sandbox past its idle TTL", verdict({ ...idle, phase: { name: "queued" } }), null],
+    ["a failed sandbox within its retention", verdict({ ...running, phase: failed }, { now: 4_999 }), null],
+    ["a failed sandbox past its retention", verdict({ ...running, phase: failed }), "kept_long_enough"],
     [
-      "a failed one whose processes may be there",
+      "a failed sandbox that may still have processes",
       verdict({ ...running, phase: failed, lease: { state: "quarantined", raw: "?" } }),
       null,
     ],
-    ["a disposable one while there is room", verdict(living({ disposable: true })), null],
+    ["a disposable sandbox without a shortage", verdict(living({ disposable: true })), null],
     [
-      "a disposable one when there is none",
+      "a disposable sandbox in a shortage",
       verdict(living({ disposable: true }), { short: true }),
       "disposable",
     ],
-    ["a disposable one that is busy", verdict(living({ disposable: true }), { short: true, execs: 1 }), null],
+    ["a busy disposable sandbox", verdict(living({ disposable: true }), { short: true, execs: 1 }), null],
     [
-      "a disposable one that sleeps, when there is none",
+      "a disposable sandbox in standby in a shortage",
       verdict({ ...living({ disposable: true }), phase: asleep }, { short: true }),
       "disposable",
     ],
     [
-      "one that only waits",
+      "a queued sandbox",
       verdict({ ...living({ disposable: true }), phase: { name: "queued" } }, { short: true }),
       null,
     ],
-    ["one that is being deleted", verdict({ ...running, phase: { name: "deleting", cause: null } }), null],
+    ["a sandbox in deletion", verdict({ ...running, phase: { name: "deleting", cause: null } }), null],
   ])("%s", (_what, found, expected) => expect(found).toBe(expected));
 });
 
-it("what is started again counts as under way between two runs", () => {
-  const cell = { record: queuedSandbox({}), openExecs: new Set(), calls: 0, hasLiveProcess: true };
-  expect(factsOf(cell as never).execsUnderWay).toBe(1);
-  expect(factsOf({ ...cell, hasLiveProcess: false } as never).execsUnderWay).toBe(0);
+it("a supervised process counts as an open exec between two runs", () => {
+  const live = { record: queuedSandbox({}), openExecs: new Set(), calls: 0, hasLiveProcess: true };
+  expect(factsOf(live as never).execsUnderWay).toBe(1);
+  expect(factsOf({ ...live, hasLiveProcess: false } as never).execsUnderWay).toBe(0);
 });
 
-describe("what may be put to standby for the host's sake", () => {
+describe("suspension to relieve the host", () => {
   const running = queuedSandbox({ phase: { name: "running" }, lastActivityAt: 1_000 });
   const living = (lifecycle: object) => ({ ...running, spec: { ...running.spec, lifecycle } });
   const verdict = (
     record: typeof running,
     { now = 9_000, execs = 0, calls = 0, kind = "memory" as "memory" | "files" } = {},
   ) =>
-    mayRest(
+    maySuspend(
       { record, execsUnderWay: execs, callsUnderWay: calls, reachableSince: 0, now },
       { kind, idleMs: 5_000 },
     );
 
   it.each([
-    ["one that nobody has used for a while", verdict(running), true],
-    ["one that was used a moment ago", verdict(running, { now: 5_999 }), false],
-    ["one with an exec under way", verdict(running, { execs: 1 }), false],
-    ["one with a call under way", verdict(running, { calls: 1 }), false],
-    ["one that would lose its memory", verdict(running, { kind: "files" }), false],
+    ["an idle sandbox", verdict(running), true],
+    ["a sandbox that was used recently", verdict(running, { now: 5_999 }), false],
+    ["a sandbox with an open exec", verdict(running, { execs: 1 }), false],
+    ["a sandbox with a call in progress", verdict(running, { calls: 1 }), false],
+    ["a sandbox that would lose its memory", verdict(running, { kind: "files" }), false],
     [
-      "one that asks for standby, whatever that keeps",
+      "a sandbox with idleStandbyMs, even without memory standby",
       verdict(living({ idleStandbyMs: 1e9 }), { kind: "files" }),
       true,
     ],
     [
-      "one that starts anew when it loses its memory",
+      "a sandbox that cold-starts after memory loss",
       verdict(living({ onMemoryLoss: "cold-start" }), { kind: "files" }),
       true,
     ],
-    ["one that fails when it does", verdict(living({ onMemoryLoss: "fail" }), { kind: "files" }), false],
+    [
+      "a sandbox that fails after memory loss",
+      verdict(living({ onMemoryLoss: "fail" }), { kind: "files" }),
+      false,
+    ],
   ])("%s", (_what, found, expected) => expect(found).toBe(expected));
 });
 
@@ -109,7 +113,7 @@ describe("admission", () => {
     diskFreeBytes: 50,
   };
 
-  it("names what is short, with the figures", () => {
+  it("names the short resource, with the figures", () => {
     const reserve = { diskReserveBytes: 10, memoryReserveBytes: 10 };
     expect(shortageOf(room, reserve)).toBeNull();
     expect(shortageOf({ ...room, diskFreeBytes: 9 }, reserve)?.code).toBe("disk_full");
@@ -119,7 +123,30 @@ describe("admission", () => {
     expect(isAbove({ ...room, memoryFreeBytes: 19 }, 0.8)).toBe(true);
   });
 
-  it("refuses where the disk is low, removes only what is stale for it, and admits when that was enough", async () => {
+  it("refuses limits above what the host has, and says what it has", async () => {
+    const { engine, create } = await world();
+    const host = { cpus: 2, memoryTotalBytes: 1 << 30 };
+    expect(oversizeOf(host, { memoryMb: 1_024, cpus: 2 })).toBeNull();
+    const message =
+      "memoryMb is 1025, but this host has 1024 MB of memory; cpus is 2.5, but this host has 2.";
+    expect(oversizeOf(host, { memoryMb: 1_025, cpus: 2.5 })).toBe(message);
+
+    const large = { resources: { memoryMb: 102_400, cpus: 64 } };
+    const options = { wait: true, signal };
+    const refused = engine.sandboxes.create({ name: "large", ...large }, options);
+    expect(await codeOf(refused)).toBe("invalid_request");
+    expect(await codeOf(engine.sandboxes.get("large"))).toBe("sandbox_not_found");
+    await create("kept");
+    const again = { name: "kept", ifExists: "return" as const, ...large };
+    expect((await engine.sandboxes.create(again, options)).existed).toBe(true);
+    const cloud = await engine.sandboxes.create(
+      { name: "cloud", ...large },
+      { ...options, beyondHost: true },
+    );
+    expect(cloud.sandbox.resources).toMatchObject(large.resources);
+  });
+
+  it("rejects if the disk is low, removes stale sandboxes only, and admits if that freed enough", async () => {
     const { driver, engine, create } = await world({
       maintainEveryMs: 1e9,
       sweepAgeMs: 1e9,
@@ -138,7 +165,7 @@ describe("admission", () => {
     expect((await create("yes")).sandbox.status).toBe("ready");
   });
 
-  it("refuses what it can't measure, and destroys nothing", async () => {
+  it("rejects if the host can't be measured, and removes nothing", async () => {
     const { driver, engine, create } = await world();
     await create("kept");
     driver.faults.capacity = () => Promise.reject(new Error("no statfs"));
@@ -146,7 +173,7 @@ describe("admission", () => {
     expect((await engine.sandboxes.get("kept")).status).toBe("ready");
   });
 
-  it("counts per key, and gives the place back with the verified delete", async () => {
+  it("counts per key, and frees the place after the verified delete", async () => {
     const { engine } = await world({ maxSandboxesPerKey: 1 });
     const create = (name: string, owner: string) =>
       engine.sandboxes.create({ name }, { wait: true, owner, signal });
@@ -157,7 +184,7 @@ describe("admission", () => {
     expect((await create("b", "one")).sandbox.status).toBe("ready");
   });
 
-  it("stops trying when launches keep failing, probes with one, and goes on when that works", async () => {
+  it("suspends launches that keep failing, probes with one, and resumes when it succeeds", async () => {
     const { driver, engine, create } = await world({ launchFailuresMax: 2, launchesSuspendedMs: 300 });
     driver.faults.launch = () => Promise.reject(new Error("no runtime"));
     expect(await codeOf(create())).toBe("launch_failed");
@@ -179,31 +206,31 @@ describe("admission", () => {
     });
   });
 
-  it("lets one probe through at a time, and the next when it was given up", () => {
+  it("lets one probe through at a time, and the next when it was cancelled", () => {
     const settings = { launchFailuresMax: 1, launchesSuspendedMs: 100 };
     const cause = { code: "x", message: "y" };
-    const down = nextBreaker(LAUNCHES_OPEN, { type: "failed", now: 0, cause }, settings);
-    expect(down).toMatchObject({ name: "suspended", until: 100 });
+    const down = nextBreaker(BREAKER_CLOSED, { type: "failed", now: 0, cause }, settings);
+    expect(down).toMatchObject({ name: "open", until: 100 });
     if (down === null) return;
     expect(nextBreaker(down, { type: "ask", now: 99 }, settings)).toBeNull();
     const probing = nextBreaker(down, { type: "ask", now: 100 }, settings);
-    expect(probing?.name).toBe("probing");
+    expect(probing?.name).toBe("half-open");
     if (probing === null) return;
     expect(nextBreaker(probing, { type: "ask", now: 200 }, settings)).toBeNull();
     expect(nextBreaker(probing, { type: "overtaken", now: 200 }, settings)).toMatchObject({ until: 200 });
     expect(nextBreaker(probing, { type: "failed", now: 200, cause }, settings)).toMatchObject({ until: 300 });
-    expect(nextBreaker(probing, { type: "succeeded" }, settings)).toEqual(LAUNCHES_OPEN);
+    expect(nextBreaker(probing, { type: "succeeded" }, settings)).toEqual(BREAKER_CLOSED);
   });
 
-  it("does not suspend launches for longer because the time of day was set back", () => {
+  it("does not suspend launches for longer if the clock is set back", () => {
     const settings = { launchFailuresMax: 1, launchesSuspendedMs: 100 };
     const cause = { code: "x", message: "y" };
-    const down = nextBreaker(LAUNCHES_OPEN, { type: "failed", now: 10_000, cause }, settings);
-    expect(down && nextBreaker(down, { type: "ask", now: 5_000 }, settings)?.name).toBe("probing");
+    const down = nextBreaker(BREAKER_CLOSED, { type: "failed", now: 10_000, cause }, settings);
+    expect(down && nextBreaker(down, { type: "ask", now: 5_000 }, settings)?.name).toBe("half-open");
   });
 
-  it("lets owners take turns, whoever has more in the line", () => {
-    const line = new FairLine<string>();
+  it("lets owners take turns, however many each has queued", () => {
+    const line = new FairQueue<string>();
     for (const item of ["a1", "a2", "a3"]) line.join("a", item);
     line.join("b", "b1");
     line.join(null, "n1");
@@ -222,12 +249,12 @@ describe("admission", () => {
 });
 
 describe("sweeps", () => {
-  it("remove what is past its TTL, though busy, and say so", async () => {
+  it("remove a sandbox past its TTL, even if it is busy, and record it", async () => {
     const { engine } = await world();
     await engine.sandboxes.create({ name: "old", lifecycle: { ttlMs: 1_000 } }, { wait: true, signal });
     await engine.execs.start("old", { id: "a", argv: ["sleep"] }, { signal });
     await eventually(async () => expect(await codeOf(engine.sandboxes.get("old"))).toBe("sandbox_not_found"));
-    expect(await engine.execs.get("a")).toMatchObject({ status: "cancelled" });
+    await eventually(async () => expect(await engine.execs.get("a")).toMatchObject({ status: "cancelled" }));
     await eventually(async () => {
       const { items } = await engine.events({ limit: 100, types: ["sweep.done"] });
       expect(items[0]?.data).toMatchObject({ items: [{ rule: "past_ttl", action: "removed" }] });
@@ -237,7 +264,7 @@ describe("sweeps", () => {
     expect(sweeps.reduce((sum, { removed }) => sum + removed, 0)).toBeGreaterThan(0);
   });
 
-  it("remove what nobody has used for its idle TTL, after an exec under way has ended, also after a restart", async () => {
+  it("remove a sandbox that was idle for its idle TTL after its last exec ended, also after a restart", async () => {
     const { engine, restart } = await world();
     const lifecycle = { idleTtlMs: 1_000 };
     const make = (name: string) => engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
@@ -254,12 +281,12 @@ describe("sweeps", () => {
     expect(await next.execs.get("a")).toMatchObject({ status: "running" });
     await next.execs.cancel("a", signal);
     const { items } = await next.cleanup({ dryRun: true, emergency: false });
-    // The end of what ran is use: nobody's output goes the moment that it is there.
+    // The end of an exec counts as use, so that its output is not deleted right away.
     expect(items).toEqual([]);
     await eventually(() => isGone("busy", next));
   });
 
-  it("by order say what would go, and take the disposable only in an emergency and when idle", async () => {
+  it("on request list what would be removed, and remove disposable sandboxes only in an emergency and when idle", async () => {
     const { engine } = await world({ sweepPressureMs: 1e9 });
     const make = (name: string) =>
       engine.sandboxes.create({ name, lifecycle: { disposable: true } }, { wait: true, signal });
@@ -267,7 +294,7 @@ describe("sweeps", () => {
     await make("busy");
     await engine.execs.start("busy", { argv: ["sleep"] }, { signal });
     const dry = await engine.cleanup({ dryRun: true, emergency: true });
-    const message = "an emergency cleanup was ordered, and it was created disposable";
+    const message = "an emergency cleanup was requested, and the sandbox was created disposable";
     expect(dry.items).toMatchObject([{ rule: "disposable", action: "would_remove", message }]);
     expect(dry.layers).toEqual(["stale", "age", "pressure"]);
     expect((await engine.cleanup({ dryRun: false, emergency: false })).removed).toBe(0);
@@ -278,7 +305,7 @@ describe("sweeps", () => {
     expect(await codeOf(engine.sandboxes.get("idle"))).toBe("sandbox_not_found");
   });
 
-  it("by order of an emergency put to standby what is idle, and only then remove", async () => {
+  it("in an emergency on request suspend idle sandboxes before they remove any", async () => {
     const { engine, driver } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
     const make = (name: string, lifecycle = {}) =>
       engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
@@ -300,7 +327,7 @@ describe("sweeps", () => {
     const done = await engine.cleanup({ dryRun: false, emergency: true });
     expect(done).toMatchObject({ putToStandby: 1, removed: 1, failed: 0 });
     expect(done.items).toMatchObject([
-      { rule: "idle", action: "put_to_standby", message: expect.stringContaining("was ordered") },
+      { rule: "idle", action: "put_to_standby", message: expect.stringContaining("was requested") },
       { rule: "disposable", action: "removed" },
     ]);
     expect((await engine.sandboxes.get("idle")).status).toBe("standby");
@@ -310,7 +337,7 @@ describe("sweeps", () => {
     expect(await engine.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 4 });
   });
 
-  it("put to standby by themselves where memory is short, one after the other until it is not, and never for disk", async () => {
+  it("suspend idle sandboxes one by one while memory is short, and never for disk", async () => {
     const { engine, driver, create } = await world({
       sweepPressureMs: 1e9,
       pressureIdleMs: 0,
@@ -334,7 +361,7 @@ describe("sweeps", () => {
     expect((await engine.sandboxes.get("newer")).status).toBe("ready");
   });
 
-  it("go on with the rest when one can't be put to standby, and leave that one alone for a while", async () => {
+  it("continue if one sandbox can't be suspended, and skip it for a while", async () => {
     const { engine, driver, create } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
     const { sandbox: bad } = await create("bad");
     await create("good");
@@ -355,7 +382,7 @@ describe("sweeps", () => {
     expect(tries).toBe(2);
   });
 
-  it("put nobody to standby who is used before the turn comes", async () => {
+  it("do not suspend a sandbox that is used before its turn", async () => {
     const { engine, driver, create } = await world({
       sweepPressureMs: 1e9,
       pressureIdleMs: 300,
@@ -374,14 +401,14 @@ describe("sweeps", () => {
     expect((await engine.sandboxes.get("used")).status).toBe("ready");
   });
 
-  it("leave a disposable one alone that is used before its turn comes", async () => {
+  it("do not remove a disposable sandbox that is used before its turn", async () => {
     const { engine, driver } = await world({ sweepPressureMs: 1e9, maintainEveryMs: 1e9 });
     await engine.sandboxes.create({ name: "used", lifecycle: { disposable: true } }, { wait: true, signal });
     driver.diskFreeBytes = 10;
     let measured = 0;
     driver.faults.capacity = async () => {
       measured += 1;
-      // The first tells that the host is short; before the second is answered somebody comes.
+      // The first measurement reports a shortage; the sandbox is used before the second is answered.
       if (measured === 2) await engine.execs.start("used", { argv: ["sleep"] }, { signal });
     };
     expect((await engine.cleanup({ dryRun: false, emergency: false })).items).toEqual([]);
@@ -389,7 +416,7 @@ describe("sweeps", () => {
     expect((await engine.sandboxes.get("used")).status).toBe("ready");
   });
 
-  it("that are ordered twice at the same time are one", async () => {
+  it("share one run for concurrent requests", async () => {
     const { engine } = await world();
     const order = { dryRun: false, emergency: false };
     const [one, two, dry] = await Promise.all([
@@ -402,11 +429,10 @@ describe("sweeps", () => {
     expect(await engine.cleanup(order)).not.toBe(one);
   });
 
-  it("go on with the rest when one item can't be removed", async () => {
+  it("continue if one item can't be removed", async () => {
     const { engine, store } = await world({ maintainEveryMs: 1e9, sweepAgeMs: 1e9, sweepPressureMs: 1e9 });
     for (const name of ["one", "two"])
-      await engine.sandboxes.create({ name, lifecycle: { ttlMs: 1_000 } }, { wait: true, signal });
-    await new Promise((resolve) => setTimeout(resolve, 1_100));
+      await engine.sandboxes.create({ name, lifecycle: { disposable: true } }, { wait: true, signal });
     const commit = store.commit.bind(store);
     let refused = "";
     store.commit = (order) => {
@@ -416,13 +442,13 @@ describe("sweeps", () => {
       refused = change.record.id;
       return Promise.reject(new Error("no space"));
     };
-    const report = await engine.cleanup({ dryRun: false, emergency: false });
+    const report = await engine.cleanup({ dryRun: false, emergency: true });
     expect(report).toMatchObject({ removed: 1, failed: 1 });
   });
 });
 
 describe("an audit", () => {
-  it("finds what no record owns, and says when it acts", async () => {
+  it("finds orphans, and says when it acts", async () => {
     const { driver, engine } = await world({ orphanGraceMs: 1e9 });
     const stray = systemIds.sandbox();
     driver.directories.add(stray);
@@ -438,7 +464,7 @@ describe("an audit", () => {
     expect(engine.lastAudit()).toEqual(report);
   });
 
-  it("ends processes of a sandbox that should have none", async () => {
+  it("ends lingering processes of a stopped sandbox", async () => {
     const { driver, engine, create } = await world();
     const { sandbox } = await create("one");
     const id = sandbox.id as SandboxId;
@@ -451,7 +477,7 @@ describe("an audit", () => {
     await eventually(() => expect(instance?.alive).toBe(false));
   });
 
-  it("concludes nothing from what it can't see, and removes nothing then", async () => {
+  it("is incomplete and removes nothing if the host can't be listed", async () => {
     const { driver, engine, create } = await world();
     const { sandbox } = await create("one");
     driver.list = () => Promise.reject(new Error("no /proc"));
@@ -479,7 +505,7 @@ async function temporaryDirectory() {
 }
 
 describe("a sandbox whose record can't be read", () => {
-  it("is left alone, named as pending cleanup, and goes by an explicit delete", async () => {
+  it("is left alone, reported as pending cleanup, and removed by an explicit delete", async () => {
     await using directory = await temporaryDirectory();
     const path = join(directory.path, "holdfast.db");
     const { engine, create, driver, restart } = await world({}, path);
@@ -498,7 +524,7 @@ describe("a sandbox whose record can't be read", () => {
     expect((await next.stats()).totals).toMatchObject({ created: 1, terminated: 1 });
   });
 
-  it("keeps its execs without an outcome until its delete, which says so where it fails", async () => {
+  it("keeps its execs without an outcome until its delete, which reports a failure", async () => {
     await using directory = await temporaryDirectory();
     const path = join(directory.path, "holdfast.db");
     const { engine, create, driver, restart } = await world({}, path);
@@ -521,10 +547,10 @@ describe("a sandbox whose record can't be read", () => {
   });
 });
 
-describe("memory that is lost", () => {
+describe("memory loss", () => {
   const cold = { name: "one", lifecycle: { onMemoryLoss: "cold-start" } } as const;
 
-  it("is followed by a start on the same files where the policy says so, with its execs ended as lost", async () => {
+  it("is followed by a restart from the files if the policy says so, with its execs ended as lost", async () => {
     const { driver, engine } = await world();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     const id = sandbox.id as SandboxId;
@@ -540,7 +566,7 @@ describe("memory that is lost", () => {
     expect(types).toContain("sandbox.restarting");
   });
 
-  it("leaves whoever follows an exec's output waiting for its end, and lets others be served meanwhile", async () => {
+  it("keeps followers of an exec's output waiting for its end, and serves others meanwhile", async () => {
     const { driver, engine } = await world();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
@@ -555,7 +581,7 @@ describe("memory that is lost", () => {
     expect((await followed).at(-1)).toMatchObject({ type: "end", exec: { status: "lost" } });
   });
 
-  it("while others can't be launched is mended when launches are tried again", async () => {
+  it("while launches are suspended is repaired once launches resume", async () => {
     const { driver, engine, create } = await world({ launchFailuresMax: 1, launchesSuspendedMs: 200 });
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     driver.faults.launch = async () => {
@@ -569,7 +595,7 @@ describe("memory that is lost", () => {
     );
   });
 
-  it("too often within a while ends in failed, with everything kept", async () => {
+  it("that repeats too often ends in failed, with all data kept", async () => {
     const { driver, engine } = await world({ restartsMax: 1 });
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     const id = sandbox.id as SandboxId;
@@ -581,7 +607,7 @@ describe("memory that is lost", () => {
     expect(driver.directories.has(id)).toBe(true);
   });
 
-  it("by a reboot is told as such, and each sandbox follows its policy", async () => {
+  it("by a reboot is reported as such, and each sandbox follows its policy", async () => {
     const { driver, engine, create, restart } = await world();
     await engine.sandboxes.create(cold, { wait: true, signal });
     await create("two");
@@ -599,7 +625,7 @@ describe("memory that is lost", () => {
     });
   });
 
-  it("and a restart that fails keep the files and the name", async () => {
+  it("followed by a failed restart keeps the files and the name", async () => {
     const { driver, engine } = await world();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     driver.faults.launch = () => Promise.reject(new Error("no"));
@@ -611,7 +637,7 @@ describe("memory that is lost", () => {
 });
 
 describe("a disk that runs out", () => {
-  it("freezes the one that writes fastest, names it, and thaws it when there is room again", async () => {
+  it("freezes the sandbox that writes fastest, names it, and thaws it when the reserve is free again", async () => {
     const { driver, engine, create } = await world({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
     const { sandbox: calm } = await create("calm");
     const { sandbox: filler } = await create("filler");
@@ -634,7 +660,7 @@ describe("a disk that runs out", () => {
     });
   });
 
-  it("does not keep the filler from being deleted", async () => {
+  it("does not prevent the frozen sandbox from being deleted", async () => {
     const { driver, engine, create } = await world({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
     const { sandbox } = await create("filler");
     driver.writes.set(sandbox.id as SandboxId, 50_000);
@@ -645,7 +671,7 @@ describe("a disk that runs out", () => {
 });
 
 describe("a limit on steps", () => {
-  it("is counted durably and refuses what goes beyond it", async () => {
+  it("is counted durably and rejects further steps", async () => {
     const { engine, driver, restart } = await world();
     const limited = { name: "one", lifecycle: { maxExecs: 2 } };
     const { sandbox } = await engine.sandboxes.create(limited, { wait: true, signal });

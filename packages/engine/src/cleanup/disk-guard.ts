@@ -1,142 +1,148 @@
 import { type Cause, causeOf } from "@holdfast/contract";
-import type { Admission } from "./admission.ts";
-import type { Cell } from "./cell.ts";
-import { raced, within } from "./clock.ts";
-import { mb } from "./megabytes.ts";
-import type { Capacity } from "./ports.ts";
-import type { World } from "./world.ts";
+import { recordEvent } from "../events/record-event.ts";
+import type { Admission } from "../launch/admission.ts";
+import { raced, within } from "../lib/deadline.ts";
+import { mb } from "../lib/format.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Capacity } from "../ports/index.ts";
+import { requireCapability } from "../ports/index.ts";
+import type { Sweeps } from "./sweeps.ts";
 
 const SAMPLE_MS = 1_000;
 const CALL_MS = 10_000;
 
-export interface GuardParts {
-  cells(): Iterable<Cell>;
+interface GuardParts {
+  registry: SandboxRegistry;
   admission: Admission;
-  /** Removes what is known to be stale. */
-  clean(): Promise<unknown>;
+  sweeps: Sweeps;
 }
 
 /**
- * Keeps one sandbox from filling the disk of all. Admission stops new ones at the reserve; this acts on those that run:
- * first what is stale goes, and if the disk still runs out, the sandbox that writes fastest is frozen, with an event that
- * names it. Nothing of it is lost: it is thawed when the reserve is free again, and can be deleted meanwhile. Freezing is
- * not recorded: what an earlier server froze is thawed by the ladder, which leaves it alone while the disk is low.
+ * Prevents one sandbox from filling the host's disk. Admission rejects new sandboxes below the reserve; the guard acts
+ * on running sandboxes. It first removes stale sandboxes; if the disk still runs out, it freezes the sandbox that
+ * writes fastest, with an event that names it. The frozen sandbox loses nothing: it is thawed when the reserve is free
+ * again, and can be deleted meanwhile. The freeze is not recorded: a sandbox that an earlier server froze is thawed by
+ * the healing ladder, which leaves it alone while the disk is low.
  */
 export class DiskGuard {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: GuardParts;
   #isLow = false;
-  #hasLooked = false;
+  #hasMeasured = false;
 
-  constructor(world: World, parts: GuardParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: GuardParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  /** Whether the disk is short of its reserve, as far as is known: before the first look it may be. */
+  /** Whether the disk is below its reserve. True before the first measurement, when it is not known yet. */
   get isLow(): boolean {
-    return this.#isLow || !this.#hasLooked;
+    return this.#isLow || !this.#hasMeasured;
   }
 
   async run(): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
-      await this.look().catch((error: unknown) => {
-        if (!stopping.aborted) log.warn({ cause: causeOf(error) }, "the disk could not be guarded");
+      await this.check().catch((error: unknown) => {
+        if (!stopping.aborted) log.warn({ cause: causeOf(error) }, "the disk check failed");
       });
       await clock.sleep(numbers.diskGuardEveryMs, stopping).catch(() => undefined);
     }
   }
 
-  async look(): Promise<void> {
-    const { diskReserveBytes, diskFreezeBytes } = this.#world.numbers;
+  async check(): Promise<void> {
+    const { diskReserveBytes, diskFreezeBytes } = this.#context.numbers;
     const capacity = await this.#parts.admission.measure();
-    this.#hasLooked = true;
+    this.#hasMeasured = true;
     if (capacity.diskFreeBytes >= diskReserveBytes) return this.#relieve(capacity);
     if (!this.#isLow) {
       this.#isLow = true;
-      await this.#say(
+      await this.#record(
         "disk.low",
-        `The disk has ${mb(capacity.diskFreeBytes)} MB free, less than its reserve.`,
+        `The disk has ${mb(capacity.diskFreeBytes)} MB free, which is below its reserve.`,
       );
-      await this.#parts.clean();
+      // This call is not awaited, because the disk keeps filling while sandboxes are removed and one removal may take
+      // long.
+      void this.#parts.sweeps.conservative();
     }
     if (capacity.diskFreeBytes < diskFreezeBytes) await this.#freezeFastest();
   }
 
   async #freezeFastest(): Promise<void> {
-    const { clock, stopping, numbers } = this.#world;
-    const running = [...this.#parts.cells()].filter(
+    const { clock, stopping, numbers } = this.#context;
+    const running = [...this.#parts.registry.allLive()].filter(
       ({ record, health }) => record.phase.name === "running" && health.frozenFor === null,
     );
     const before = await this.#written(running);
     await clock.sleep(SAMPLE_MS, stopping);
     const after = await this.#written(running);
-    const rates = running.map((cell) => ({
-      cell,
-      rate: ((after.get(cell.id) ?? 0) - (before.get(cell.id) ?? 0)) / (SAMPLE_MS / 1_000),
+    const rates = running.map((live) => ({
+      live,
+      rate: ((after.get(live.id) ?? 0) - (before.get(live.id) ?? 0)) / (SAMPLE_MS / 1_000),
     }));
     const fastest = rates.sort((a, b) => b.rate - a.rate)[0];
     if (fastest === undefined || fastest.rate < numbers.diskFreezeRateBytes) return;
-    // What has begun to sleep, or to wake, meanwhile is in other hands.
-    if (fastest.cell.record.phase.name !== "running") return;
-    await this.#freeze(fastest.cell, fastest.rate);
+    // The sandbox may have been suspended or woken in the meantime.
+    if (fastest.live.record.phase.name !== "running") return;
+    await this.#freeze(fastest.live, fastest.rate);
   }
 
-  async #written(cells: readonly Cell[]) {
-    const { clock, driver, stopping } = this.#world;
-    const limit = { ms: CALL_MS, what: "asking who writes", signal: stopping };
+  async #written(allLive: readonly LiveSandbox[]) {
+    const { clock, driver, stopping } = this.#context;
+    const limit = { ms: CALL_MS, what: "measuring writes", signal: stopping };
+    const { outsideView } = driver.capabilities;
+    if (outsideView === null) return new Map<LiveSandbox["id"], number>();
     return within(clock, limit, (signal) =>
-      driver.written(
-        cells.map(({ id }) => id),
+      outsideView.written(
+        allLive.map(({ id }) => id),
         signal,
       ),
     );
   }
 
-  async #freeze(cell: Cell, rate: number): Promise<void> {
-    const { clock, driver, stopping } = this.#world;
-    const message = `It was frozen: it wrote ${mb(rate)} MB a second while the disk ran out. It goes on when there is room again.`;
+  async #freeze(live: LiveSandbox, rate: number): Promise<void> {
+    const { clock, driver, stopping } = this.#context;
+    const message = `The sandbox was frozen: it wrote ${mb(rate)} MB a second while the disk ran out. It is thawed when the disk has its reserve again.`;
     const cause: Cause = { code: "disk_filler", message };
     await within(clock, { ms: CALL_MS, what: "freezing", signal: stopping }, async (signal) => {
-      // What is being done to heal it may include a thaw.
-      await raced(cell.mending, signal);
-      await driver.freeze(cell.id, signal);
+      // Wait for a healing step in progress, because it may include a thaw.
+      await raced(live.healing, signal);
+      await requireCapability(driver, "freezer").freeze(live.id, signal);
     });
-    cell.learn({ frozenFor: cause });
-    await this.#say("sandbox.frozen", message, cell);
+    live.learn({ frozenFor: cause });
+    await this.#record("sandbox.frozen", message, live);
   }
 
-  /** There is room: whoever is frozen goes on. */
+  /** Thaws the frozen sandboxes once the reserve is free again. */
   async #relieve(capacity: Capacity): Promise<void> {
-    const { clock, driver, stopping, log } = this.#world;
-    for (const cell of this.#parts.cells()) {
-      if (cell.record.phase.name !== "running" || cell.health.frozenFor === null) continue;
+    const { clock, driver, stopping, log } = this.#context;
+    for (const live of this.#parts.registry.allLive()) {
+      if (live.record.phase.name !== "running" || live.health.frozenFor === null) continue;
       try {
         await within(clock, { ms: CALL_MS, what: "thawing", signal: stopping }, (signal) =>
-          driver.thaw(cell.id, signal),
+          requireCapability(driver, "freezer").thaw(live.id, signal),
         );
-        cell.learn({ frozenFor: null });
-        log.info({ sandbox: cell.id }, "a frozen sandbox goes on");
+        live.learn({ frozenFor: null });
+        log.info({ sandbox: live.id }, "thawed a frozen sandbox");
       } catch (error) {
-        log.warn({ sandbox: cell.id, cause: causeOf(error) }, "a sandbox could not be thawed");
+        log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to thaw a sandbox");
       }
     }
     if (!this.#isLow) return;
     this.#isLow = false;
-    await this.#say("disk.recovered", `The disk has ${mb(capacity.diskFreeBytes)} MB free again.`);
+    await this.#record("disk.recovered", `The disk has ${mb(capacity.diskFreeBytes)} MB free again.`);
   }
 
-  async #say(
+  async #record(
     type: "disk.low" | "disk.recovered" | "sandbox.frozen",
     message: string,
-    cell?: Cell,
+    live?: LiveSandbox,
   ): Promise<void> {
-    const { clock, store, log } = this.#world;
-    log.warn({ sandbox: cell?.id }, message);
-    const about = cell === undefined ? {} : { sandboxId: cell.id, generation: cell.record.generation };
-    await store
-      .commit({ changes: [], events: [{ at: clock.now(), type, message, ...about }] })
-      .catch((error: unknown) => log.error({ cause: causeOf(error) }, "an event could not be stored"));
+    const { clock, log } = this.#context;
+    log.warn({ sandbox: live?.id }, message);
+    const about = live === undefined ? {} : { sandboxId: live.id, generation: live.record.generation };
+    await recordEvent(this.#context, { at: clock.now(), type, message, ...about });
   }
 }

@@ -1,40 +1,41 @@
 import { type AuditFinding, causeOf, type SandboxId } from "@holdfast/contract";
-import { within } from "./clock.ts";
-import type { Found } from "./ports.ts";
-import type { World } from "./world.ts";
+import { recordEvent } from "../events/record-event.ts";
+import type { ExecLedger } from "../execs/exec-ledger.ts";
+import { within } from "../lib/deadline.ts";
+import { mapAtOnce } from "../lib/map-at-once.ts";
+import type { OrphanSightings } from "../live/orphan-sightings.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Found } from "../ports/index.ts";
 
-export interface OrphanParts {
-  owned(id: SandboxId): Promise<boolean>;
-  /** Its absence was observed, and its files are still there. */
-  released(id: SandboxId, signal: AbortSignal): Promise<void>;
+interface OrphanParts {
+  registry: SandboxRegistry;
+  sightings: OrphanSightings;
+  ledger: ExecLedger;
 }
 
+const REMOVED_AT_ONCE = 8;
+
 /**
- * Finds what carries our marker and no record owns. It is removed only after it was seen twice, at least the grace
- * apart, and still has no record: a database that is briefly behind reality must not cost a running sandbox.
+ * Finds resources on the host that carry our marker but belong to no record. An orphan is removed only after it was seen
+ * twice, at least `orphanGraceMs` apart, still without a record: a record that is briefly missing from the database must
+ * not cost a running sandbox.
  */
 export class Orphans {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: OrphanParts;
-  readonly #firstSeen = new Map<SandboxId, number>();
 
-  constructor(world: World, parts: OrphanParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: OrphanParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
   get count(): number {
-    return this.#firstSeen.size;
-  }
-
-  /** When something that has no record is next acted upon; null where nothing of the kind is known. */
-  nextAttemptAt(id: SandboxId): number | null {
-    const since = this.#firstSeen.get(id);
-    return since === undefined ? null : since + this.#world.numbers.orphanGraceMs;
+    return this.#parts.sightings.count;
   }
 
   async run(): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
       await this.check().catch((error: unknown) =>
         log.error({ cause: causeOf(error) }, "the orphan check failed"),
@@ -44,33 +45,30 @@ export class Orphans {
   }
 
   async check(): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
-    const limit = { ms: numbers.stopAttemptMs, what: "listing", signal: this.#world.stopping };
+    const { clock, driver, numbers } = this.#context;
+    const limit = { ms: numbers.stopAttemptMs, what: "listing", signal: this.#context.stopping };
     await this.examine(await within(clock, limit, (signal) => driver.list(signal)));
   }
 
-  /** What of all that was found has no owner, and what was done about it. */
+  /** Returns the orphans among the found resources, with the action taken for each. */
   async examine(found: readonly Found[]): Promise<AuditFinding[]> {
     const unowned: Found[] = [];
-    for (const one of found) if (!(await this.#parts.owned(one.sandboxId))) unowned.push(one);
-    const ids = new Set(unowned.map((one) => one.sandboxId));
-    for (const id of [...this.#firstSeen.keys()]) if (!ids.has(id)) this.#firstSeen.delete(id);
-    const findings: AuditFinding[] = [];
-    for (const one of unowned) findings.push(await this.#consider(one));
-    return findings;
+    for (const one of found) if (!(await this.#isOwned(one.sandboxId))) unowned.push(one);
+    this.#parts.sightings.retain(new Set(unowned.map((one) => one.sandboxId)));
+    return mapAtOnce(unowned, REMOVED_AT_ONCE, (one) => this.#consider(one));
   }
 
   async #consider(orphan: Found): Promise<AuditFinding> {
-    const { clock, numbers, log } = this.#world;
+    const { clock, numbers, log } = this.#context;
     const { sandboxId, things } = orphan;
     const now = clock.now();
-    const since = this.#firstSeen.get(sandboxId);
+    const since = this.#parts.sightings.firstSeenAt(sandboxId);
     const finding = { kind: "orphan", sandboxId, things } as const;
     if (since === undefined || now - since < numbers.orphanGraceMs) {
-      this.#firstSeen.set(sandboxId, since ?? now);
+      this.#parts.sightings.note(sandboxId, now);
       const message =
-        "Something that no record owns was found; it is removed if it is still unowned after the grace.";
-      if (since === undefined) await this.#say("orphan.found", orphan, message);
+        "Orphaned resources found; they are removed after the grace period if no record owns them by then.";
+      if (since === undefined) await this.#record("orphan.found", orphan, message);
       const nextAt = new Date((since ?? now) + numbers.orphanGraceMs).toISOString();
       return { ...finding, action: "waits", message, nextAt };
     }
@@ -79,30 +77,56 @@ export class Orphans {
       return {
         ...finding,
         action: "removed",
-        message: "It was seen again past the grace, without an owner.",
+        message: "The resources had no owner after the grace period.",
       };
     } catch (error) {
-      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "an orphan could not be removed");
+      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "failed to remove an orphan");
       return { ...finding, action: "failed", message: causeOf(error).message };
     }
   }
 
-  /** Ends and removes it now, observed. */
+  /** Stops the orphan, observes its absence, and deletes its files. */
   async remove(orphan: Found): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
-    const limit = { ms: numbers.stopAttemptMs, what: "removing an orphan", signal: this.#world.stopping };
+    const { clock, driver, numbers } = this.#context;
+    const limit = { ms: numbers.stopAttemptMs, what: "removing an orphan", signal: this.#context.stopping };
     await within(clock, limit, async (signal) => {
       const seen = await driver.stop(orphan.sandboxId, { graceMs: 0 }, signal);
-      if (seen.seen !== "absent") throw new Error(`it is ${seen.seen} after the stop`);
-      await this.#parts.released(orphan.sandboxId, signal);
+      if (seen.seen !== "absent") throw new Error(`the orphan is ${seen.seen} after the stop`);
+      await this.#abandonExecs(orphan.sandboxId, signal);
       await driver.destroy(orphan.sandboxId, signal);
     });
-    this.#firstSeen.delete(orphan.sandboxId);
-    await this.#say("orphan.removed", orphan, "Something that no record owned was removed.");
+    this.#parts.sightings.forget(orphan.sandboxId);
+    await this.#record("orphan.removed", orphan, "Orphaned resources removed.");
   }
 
-  async #say(type: "orphan.found" | "orphan.removed", orphan: Found, message: string): Promise<void> {
-    const { clock, store, log } = this.#world;
+  /** A sandbox whose record can't be read still owns all resources with its id. */
+  async #isOwned(id: SandboxId): Promise<boolean> {
+    if (this.#parts.registry.live(id) !== undefined) return true;
+    try {
+      const record = await this.#context.store.sandbox(id);
+      return record !== null && record.phase.name !== "gone";
+    } catch (error) {
+      this.#context.log.error(
+        { sandbox: id, cause: causeOf(error) },
+        "a record could not be read; what it owns is left alone",
+      );
+      return true;
+    }
+  }
+
+  /** Ends the open execs of an orphan, which can no longer report an outcome, and archives their journals. */
+  async #abandonExecs(id: SandboxId, signal: AbortSignal): Promise<void> {
+    const { store, journals, log } = this.#context;
+    for (const record of await store.openExecs())
+      if (record.sandboxId === id) await this.#parts.ledger.abandon(record);
+    if ((await store.execs(id, { limit: 1 })).length === 0) return;
+    await journals.keep(id, signal).catch((error: unknown) => {
+      log.error({ sandbox: id, cause: causeOf(error) }, "journals could not be archived");
+    });
+  }
+
+  async #record(type: "orphan.found" | "orphan.removed", orphan: Found, message: string): Promise<void> {
+    const { clock, log } = this.#context;
     log.warn({ sandbox: orphan.sandboxId, things: orphan.things }, message);
     const event = {
       at: clock.now(),
@@ -111,9 +135,7 @@ export class Orphans {
       message,
       data: { things: orphan.things },
     };
-    // What can't be told of is found and removed all the same.
-    await store
-      .commit({ changes: [], events: [event] })
-      .catch((error: unknown) => log.error({ cause: causeOf(error) }, "an event could not be stored"));
+    // The orphan is removed even if the event can't be stored.
+    await recordEvent(this.#context, event);
   }
 }

@@ -1,106 +1,125 @@
 import { causeOf, type ErrorCode, isHoldfastError, type SweepItem } from "@holdfast/contract";
-import type { Admission } from "./admission.ts";
-import type { Cell } from "./cell.ts";
-import { item, toldAsOrdered } from "./sweep-items.ts";
-import { factsOf, isMemoryAbove, type Licence, leastRecentlyUsed, mayRest, ruleNow } from "./sweep-rules.ts";
-import type { World } from "./world.ts";
+import type { Admission } from "../launch/admission.ts";
+import type { Standby } from "../lifecycle/suspend.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { standbySupport } from "../ports/index.ts";
+import { item, withRequestReason } from "./sweep-report.ts";
+import {
+  factsOf,
+  isMemoryAbove,
+  leastRecentlyUsed,
+  maySuspend,
+  ruleNow,
+  type SweepScope,
+} from "./sweep-rules.ts";
 
-export interface RestingParts {
-  cells(): Iterable<Cell>;
-  /** Puts it to standby, if `holds` still says so at the last moment; rejects with why it stays awake. */
-  rest(cell: Cell, why: string, holds: () => boolean): Promise<void>;
+export interface PressureStandbyParts {
+  registry: SandboxRegistry;
+  standby: Standby;
   admission: Admission;
 }
 
 /**
- * Puts to standby what is idle, for the host's sake: what comes before anything is removed. Memory runs out because of
- * sandboxes that nobody uses and nobody deletes; most of them may not be deleted, and all of them can sleep. It can do no
- * harm but a moment's wait, because a call wakes what sleeps, and a call that comes before it sleeps turns it back. As
- * many at a time as the host writes, none begun past a bound; what fails at it stays awake and is told.
+ * Suspends idle sandboxes to relieve host memory, before any sandbox is removed. Memory usually runs out because owners
+ * do not delete their idle sandboxes. Few of those may be deleted, but all of them can be suspended.
  */
-export class Resting {
-  readonly #world: World;
-  readonly #parts: RestingParts;
+export class PressureStandby {
+  readonly #context: EngineContext;
+  readonly #parts: PressureStandbyParts;
 
-  constructor(world: World, parts: RestingParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: PressureStandbyParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  /** By someone's order: all that is idle, but for what the same order removes, while there is disk for memory. */
+  /**
+   * Suspends all idle sandboxes on request, if the disk has room for their memory. Leaves out the sandboxes that the
+   * same sweep removes.
+   */
   async all(dryRun: boolean): Promise<SweepItem[]> {
-    if (this.#world.driver.standby.kind === "memory" && !(await this.#hasDisk())) return [];
+    if (standbySupport(this.#context.driver).kind === "memory" && !(await this.#hasDisk())) return [];
     const candidates = this.#candidates({ short: true });
-    return (await this.#each(candidates, dryRun, async () => true)).map(toldAsOrdered);
+    return (await this.#each(candidates, dryRun, async () => true)).map(withRequestReason);
   }
 
-  /** While the host is short of memory; of nothing else, for standby takes disk. What failed at it lately is left alone. */
+  /**
+   * Suspends idle sandboxes while the host is short of memory. Does nothing against a shortage of disk, because standby
+   * uses disk. Skips sandboxes whose suspension failed recently.
+   */
   async untilRelieved(dryRun: boolean): Promise<SweepItem[]> {
     const isShort = () => this.#isMemoryShort();
     if (!(await isShort())) return [];
-    const now = this.#world.clock.now();
-    const candidates = this.#candidates({ short: false }).filter((cell) => now >= cell.standbyNotBefore);
+    const now = this.#context.clock.now();
+    const candidates = this.#candidates({ short: false }).filter((live) => live.standbyBackoff.allows(now));
     return this.#each(candidates, dryRun, dryRun ? async () => true : isShort);
   }
 
-  #candidates(licence: Licence): Cell[] {
-    const now = this.#world.clock.now();
-    return leastRecentlyUsed(this.#parts.cells()).filter(
-      (cell) => cell.judge().status === "ready" && this.#isIdle(cell) && ruleNow(cell, licence, now) === null,
+  #candidates(scope: SweepScope): LiveSandbox[] {
+    const now = this.#context.clock.now();
+    return leastRecentlyUsed(this.#parts.registry.allLive()).filter(
+      (live) => live.judge().status === "ready" && this.#isIdle(live) && ruleNow(live, scope, now) === null,
     );
   }
 
   async #each(
-    cells: readonly Cell[],
+    allLive: readonly LiveSandbox[],
     dryRun: boolean,
     isWanted: () => Promise<boolean>,
   ): Promise<SweepItem[]> {
-    const { clock, numbers, stopping } = this.#world;
+    const { clock, numbers, stopping } = this.#context;
     const items: SweepItem[] = [];
     const endAt = clock.now() + numbers.pressureStandbyMs;
-    const rest = cells.values();
+    const remaining = allLive.values();
     const worker = async () => {
-      for (const cell of rest) {
+      for (const live of remaining) {
         if (stopping.aborted || clock.now() >= endAt || !(await isWanted())) return;
-        items.push(...(dryRun ? [item("idle", cell, 1, "would_put_to_standby")] : await this.#one(cell)));
+        items.push(...(dryRun ? [item("idle", live, 1, "would_put_to_standby")] : await this.#one(live)));
       }
     };
     await Promise.all(Array.from({ length: numbers.standbysAtOnce }, worker));
     return items;
   }
 
-  async #one(cell: Cell): Promise<SweepItem[]> {
-    const { log } = this.#world;
+  async #one(live: LiveSandbox): Promise<SweepItem[]> {
+    const { log } = this.#context;
     try {
-      await this.#parts.rest(cell, "The host needs its memory, and nobody uses it.", () =>
-        this.#isIdle(cell),
+      await this.#parts.standby.suspendIf(live, "The host is short of memory, and the sandbox is idle.", () =>
+        this.#isIdle(live),
       );
-      log.info({ sandbox: cell.id }, "an idle sandbox is put to standby for the host's sake");
-      return [item("idle", cell, 1, "put_to_standby")];
+      log.info({ sandbox: live.id }, "suspended an idle sandbox to relieve host memory");
+      return [item("idle", live, 1, "put_to_standby")];
     } catch (error) {
-      // It is in use by now, or being deleted: nothing has failed.
+      // The sandbox is in use again, or is being deleted. This is not a failure.
       if (isHoldfastError(error) && OVERTAKEN.has(error.code)) return [];
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "an idle sandbox could not be put to standby");
-      return [{ ...item("idle", cell, 1, "failed"), message: causeOf(error).message }];
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to suspend an idle sandbox");
+      return [{ ...item("idle", live, 1, "failed"), message: causeOf(error).message }];
     }
   }
 
-  #isIdle(cell: Cell): boolean {
-    const { clock, driver, numbers } = this.#world;
-    const licence = { kind: driver.standby.kind, idleMs: numbers.pressureIdleMs };
-    return mayRest({ ...factsOf(cell), now: clock.now() }, licence);
+  #isIdle(live: LiveSandbox): boolean {
+    const { clock, driver, numbers } = this.#context;
+    const limits = { kind: standbySupport(driver).kind, idleMs: numbers.pressureIdleMs };
+    return maySuspend({ ...factsOf(live), now: clock.now() }, limits);
   }
 
   async #hasDisk(): Promise<boolean> {
     const capacity = await this.#parts.admission.measure().catch(() => null);
-    return capacity !== null && capacity.diskFreeBytes > this.#world.numbers.diskReserveBytes;
+    return capacity !== null && capacity.diskFreeBytes > this.#context.numbers.diskReserveBytes;
   }
 
   async #isMemoryShort(): Promise<boolean> {
     const capacity = await this.#parts.admission.measure().catch(() => null);
-    return capacity !== null && isMemoryAbove(capacity, this.#world.numbers.sweepPressureShare);
+    return capacity !== null && isMemoryAbove(capacity, this.#context.numbers.sweepPressureShare);
   }
 }
 
-/** Why one that was idle a moment ago may stay awake without anything being wrong. */
-const OVERTAKEN = new Set<ErrorCode>(["standby_cancelled", "wrong_state", "sandbox_gone", "sandbox_failed"]);
+/** Error codes that mean that the sandbox stays awake although nothing failed. */
+const OVERTAKEN = new Set<ErrorCode>([
+  "sandbox_busy",
+  "standby_cancelled",
+  "wrong_state",
+  "sandbox_gone",
+  "sandbox_failed",
+]);

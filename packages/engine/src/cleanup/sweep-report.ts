@@ -1,43 +1,44 @@
 import type { SweepItem, SweepLayer, SweepReport, SweepRule } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
 
-/** Why something was cleaned, or put to standby. */
+/** Why an item was removed or suspended. */
 const MESSAGES: Record<SweepRule, string> = {
-  kept_long_enough: "it failed, and has been kept for as long as it was to be",
-  past_ttl: "its ttlMs is over",
-  past_idle_ttl: "nobody has used it for its idleTtlMs",
-  disposable: "the host runs short, and it was created disposable",
-  idle: "the host runs short of memory, and nobody has used it for a while",
+  kept_long_enough: "the failed sandbox was kept for its full retention",
+  past_ttl: "its ttlMs has passed",
+  past_idle_ttl: "the sandbox was idle for its idleTtlMs",
+  disposable: "the host is short of resources, and the sandbox was created disposable",
+  idle: "the host is short of memory, and the sandbox is idle",
   old_events: "events past their retention",
   old_keys: "idempotency keys, records of deleted sandboxes, alerts and deliveries past their retention",
   ended_execs: "ended execs past their retention",
 };
 
-/** What an order says where a shortage is not the reason. */
-const ORDERED: Partial<Record<SweepRule, string>> = {
-  disposable: "an emergency cleanup was ordered, and it was created disposable",
-  idle: "an emergency cleanup was ordered, and nobody has used it for a while",
+/** The reasons shown instead in an emergency cleanup on request, which does not depend on a shortage. */
+const REQUESTED: Partial<Record<SweepRule, string>> = {
+  disposable: "an emergency cleanup was requested, and the sandbox was created disposable",
+  idle: "an emergency cleanup was requested, and the sandbox is idle",
 };
 
-export const toldAsOrdered = (one: SweepItem): SweepItem => {
-  const message = one.action === "failed" ? undefined : ORDERED[one.rule];
+/** Replaces an item's reason with the reason of an emergency cleanup on request. */
+export const withRequestReason = (one: SweepItem): SweepItem => {
+  const message = one.action === "failed" ? undefined : REQUESTED[one.rule];
   return message === undefined ? one : { ...one, message };
 };
 
 export const item = (
   rule: SweepRule,
-  cell: Cell | null,
+  live: LiveSandbox | null,
   count: number,
   action: SweepItem["action"],
 ): SweepItem => ({
   rule,
-  sandboxId: cell?.id ?? null,
+  sandboxId: live?.id ?? null,
   count,
   action,
   message: MESSAGES[rule],
 });
 
-/** What was done, with its counts. */
+/** Builds the report of a sweep from its items. */
 export function report(
   layers: SweepLayer[],
   items: SweepItem[],

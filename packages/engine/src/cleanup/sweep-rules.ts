@@ -1,11 +1,12 @@
 import type { StandbyKind, SweepRule } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import type { Capacity } from "./ports.ts";
-import type { SandboxRecord } from "./records.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { expiryOf, isExpired } from "../model/sandbox-facts.ts";
+import type { Capacity } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
 
-/** How far a sweep may go. */
-export interface Licence {
-  /** Whether the host is short of something: then what was created `disposable` may go too. */
+/** The extent of a sweep. */
+export interface SweepScope {
+  /** Whether the host is short of resources. If so, `disposable` sandboxes may be removed too. */
   short: boolean;
 }
 
@@ -13,33 +14,32 @@ export interface Facts {
   record: SandboxRecord;
   execsUnderWay: number;
   callsUnderWay: number;
-  /** Since when this server has it: before that nobody could have used it, however much they wanted to. */
+  /** The time since which this server serves the sandbox. No client could use the sandbox before. */
   reachableSince: number;
   now: number;
 }
 
 /**
- * Why a sandbox may be removed, or null. The only reasons there are: what its creator allowed when creating it, and the
- * end of what a failure keeps. Being idle, old, busy or silent is none by itself; a sandbox with an exec under way goes
- * only by its own TTL.
+ * Returns the rule by which a sandbox may be removed, or null. A sandbox may be removed only for a reason that its
+ * creator allowed in the spec, or because it failed and its retention has ended. A sandbox that is idle, old, busy or
+ * silent is not removed for that alone, and a sandbox with an open exec is removed only by its own TTL.
  */
-export function ruleFor(facts: Facts, { short }: Licence): SweepRule | null {
+export function ruleFor(facts: Facts, { short }: SweepScope): SweepRule | null {
   const { record, execsUnderWay, now } = facts;
   const { phase, lease, spec } = record;
   if (phase.name === "deleting" || phase.name === "gone") return null;
   if (phase.name === "failed")
     return phase.keptUntil <= now && lease.state === "none" ? "kept_long_enough" : null;
   if (lease.state === "quarantined") return null;
-  const expiresAt = expiryOf(record);
-  if (expiresAt !== null && expiresAt <= now) return "past_ttl";
+  if (isExpired(record, now)) return "past_ttl";
   if (isPastIdleTtl(facts)) return "past_idle_ttl";
-  // What only waits in line holds nothing that would help; what sleeps holds disk.
+  // Removing a queued sandbox frees nothing; a sandbox in standby uses disk.
   const holdsSomething = phase.name === "running" || phase.name === "standby";
   if (short && spec.lifecycle.disposable && execsUnderWay === 0 && holdsSomething) return "disposable";
   return null;
 }
 
-/** What is on its way to sleep, or from there, is left alone until it is there. */
+/** A sandbox that is being suspended or woken is left alone until it has settled. */
 const MAY_BE_IDLE: readonly SandboxRecord["phase"]["name"][] = ["running", "paused", "standby"];
 
 function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, reachableSince, now }: Facts): boolean {
@@ -49,17 +49,21 @@ function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, reachableSince, n
   return MAY_BE_IDLE.includes(phase.name) && now - Math.max(lastActivityAt, reachableSince) >= idleTtlMs;
 }
 
-/** What standby keeps on this host, and for how long nobody may have used a sandbox that is put to it. */
-export interface RestLicence {
+/**
+ * Limits on pressure standby: what standby preserves on this host, and how long a sandbox must have been idle to be
+ * suspended.
+ */
+interface PressureStandbyLimits {
   kind: StandbyKind;
   idleMs: number;
 }
 
 /**
- * Whether a sandbox may be put to standby for the host's sake. It costs its user the moment of a wake, and memory only
- * where standby keeps none: then its creator must have agreed, by asking for standby or for a cold start after a loss.
+ * Whether a sandbox may be suspended to relieve the host. The next call to the sandbox then waits for its wake. If
+ * standby does not preserve memory on this host, the creator must have agreed to lose the memory, by `idleStandbyMs` or
+ * by a cold start after memory loss.
  */
-export function mayRest(facts: Facts, { kind, idleMs }: RestLicence): boolean {
+export function maySuspend(facts: Facts, { kind, idleMs }: PressureStandbyLimits): boolean {
   const { record, execsUnderWay, callsUnderWay, now } = facts;
   if (execsUnderWay > 0 || callsUnderWay > 0) return false;
   if (now - record.lastActivityAt < idleMs) return false;
@@ -67,26 +71,37 @@ export function mayRest(facts: Facts, { kind, idleMs }: RestLicence): boolean {
   return kind === "memory" || idleStandbyMs !== undefined || onMemoryLoss === "cold-start";
 }
 
-/** Whether standby relieves what the host is short of: it frees memory, and takes disk for it. */
+/** Whether more than this share of memory is in use. Standby helps only then, because it frees memory but uses disk. */
 export const isMemoryAbove = (
   { memoryFreeBytes, memoryTotalBytes }: Pick<Capacity, "memoryFreeBytes" | "memoryTotalBytes">,
   share: number,
 ): boolean => memoryFreeBytes < memoryTotalBytes * (1 - share);
 
-export const expiryOf = ({ createdAt, spec }: SandboxRecord): number | null =>
-  spec.lifecycle.ttlMs === undefined ? null : createdAt + spec.lifecycle.ttlMs;
+/**
+ * Returns the time at which the sandbox may become removable by its age, or null if that can't happen. Use of the
+ * sandbox defers this time.
+ */
+export function removalDueAt({ record, reachableSince }: Omit<Facts, "now">): number | null {
+  const { idleTtlMs } = record.spec.lifecycle;
+  const idleAt = idleTtlMs === undefined ? null : Math.max(record.lastActivityAt, reachableSince) + idleTtlMs;
+  const due = [expiryOf(record), idleAt].filter((at) => at !== null);
+  return due.length === 0 ? null : Math.min(...due);
+}
 
-export const leastRecentlyUsed = (cells: Iterable<Cell>): Cell[] =>
-  [...cells].sort((a, b) => a.record.lastActivityAt - b.record.lastActivityAt);
+export const leastRecentlyUsed = (allLive: Iterable<LiveSandbox>): LiveSandbox[] =>
+  [...allLive].sort((a, b) => a.record.lastActivityAt - b.record.lastActivityAt);
 
-/** The reason as it is now; it may be gone by the time that the turn of the sandbox comes. */
-export const ruleNow = (cell: Cell, licence: Licence, now: number): SweepRule | null =>
-  ruleFor({ ...factsOf(cell), now }, licence);
+/**
+ * Returns the rule that applies now. The rule is checked again when the sandbox is about to be removed, because it may
+ * no longer apply.
+ */
+export const ruleNow = (live: LiveSandbox, scope: SweepScope, now: number): SweepRule | null =>
+  ruleFor({ ...factsOf(live), now }, scope);
 
-export const factsOf = (cell: Cell): Omit<Facts, "now"> => ({
-  record: cell.record,
-  // Also between two runs of what is started again.
-  execsUnderWay: Math.max(cell.openExecs.size, cell.hasLiveProcess ? 1 : 0),
-  callsUnderWay: cell.calls,
-  reachableSince: cell.reachableSince,
+export const factsOf = (live: LiveSandbox): Omit<Facts, "now"> => ({
+  record: live.record,
+  // A supervised process is counted as an open exec, even between two of its runs.
+  execsUnderWay: Math.max(live.openExecs.size, live.hasLiveProcess ? 1 : 0),
+  callsUnderWay: live.calls,
+  reachableSince: live.reachableSince,
 });

@@ -7,18 +7,22 @@ import {
   type SweepReport,
   type SweepRule,
 } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { Resting, type RestingParts } from "./resting.ts";
-import type { Retention } from "./retention.ts";
-import { item, report, toldAsOrdered } from "./sweep-items.ts";
+import { recordEvent } from "../events/record-event.ts";
+import type { Retention } from "../execs/exec-retention.ts";
+import type { Deletion } from "../lifecycle/delete.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Audit } from "./audit.ts";
+import { PressureStandby, type PressureStandbyParts } from "./pressure-standby.ts";
+import { item, report, withRequestReason } from "./sweep-report.ts";
 import { leastRecentlyUsed, ruleNow } from "./sweep-rules.ts";
-import type { World } from "./world.ts";
 
-export interface SweepParts extends RestingParts {
-  /** Records the delete and sets it going; true once absence was observed, false where that takes longer. */
-  remove(cell: Cell, holds: () => boolean): Promise<"removed" | "ordered" | "kept">;
-  audit(): Promise<unknown>;
+interface SweepParts extends PressureStandbyParts {
+  deletion: Deletion;
+  audit: Audit;
   retention: Retention;
+  events: EngineEvents;
 }
 
 const PRUNED_AT_ONCE = 5_000;
@@ -30,80 +34,86 @@ interface Layer {
   lastAt: number | null;
   runs: number;
   failures: number;
-  /** Rounds of its own, since the last that went well. */
+  /** How many scheduled rounds have failed since the last success. */
   failedInARow: number;
   removed: number;
   lastError: string | null;
 }
 
-/** What someone may ask for. */
-interface Order {
+/** The options of a sweep on request. */
+interface SweepOptions {
   dryRun: boolean;
-  /** Whether what was created disposable goes even though the host is not short. */
+  /** Whether disposable sandboxes are removed although the host is not short of resources. */
   emergency: boolean;
 }
 
 /**
- * Cleaning, in four layers of their own pace: what is stale, what is past its age, what may go when the host runs short,
- * and the comparison of records with reality. Each item is handled alone: one that can't be removed is counted and
- * stays for the next round. Each layer keeps its own health, because cleaning that has stopped is noticed last by
- * whatever it should have cleaned. Nothing is removed here but by a rule of `ruleFor`. Where memory is what runs short,
- * what is idle is put to standby before anything is removed: that costs its user a moment, and no work.
+ * Cleans up in four layers, each with its own interval: stale data, sandboxes past their age, sandboxes that may be
+ * removed when the host runs short, and the comparison of records with reality.
  */
 export class Sweeps {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: SweepParts;
   readonly #layers: Record<SweepLayer, Layer>;
-  readonly #resting: Resting;
-  #conservative: Promise<SweepItem[]> | null = null;
-  readonly #ordered = new Map<string, Promise<SweepReport>>();
+  readonly #pressureStandby: PressureStandby;
+  /**
+   * Removals in progress. A sandbox whose removal takes long is not removed a second time and does not delay other
+   * removals.
+   */
+  readonly #removing = new Map<LiveSandbox, Promise<SweepItem[]>>();
+  readonly #requested = new Map<string, Promise<SweepReport>>();
 
-  constructor(world: World, parts: SweepParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: SweepParts) {
+    this.#context = context;
     this.#parts = parts;
-    this.#resting = new Resting(world, parts);
-    const { sweepStaleMs, sweepAgeMs, sweepPressureMs, auditEveryMs } = world.numbers;
+    this.#pressureStandby = new PressureStandby(context, parts);
+    const { sweepStaleMs, sweepAgeMs, sweepPressureMs, auditEveryMs } = context.numbers;
     this.#layers = {
       stale: layer(sweepStaleMs),
       age: layer(sweepAgeMs),
       pressure: layer(sweepPressureMs),
       reconcile: layer(auditEveryMs),
     };
+    parts.events.roomNeeded.subscribe(async () => {
+      await this.conservative();
+    });
   }
 
-  /** Wakes for whichever layer is due next. */
+  /** Runs each layer when it is due. A slow layer does not delay the others. */
   async run(): Promise<void> {
-    const { clock, stopping } = this.#world;
+    const { clock, stopping } = this.#context;
     const begunAt = clock.now();
     for (const name of SWEEP_LAYERS) this.#layers[name].dueAt = begunAt + this.#layers[name].everyMs;
-    while (!stopping.aborted) {
-      const due = Math.min(...SWEEP_LAYERS.map((name) => this.#layers[name].dueAt));
-      await clock.sleep(Math.max(0, due - clock.now()), stopping).catch(() => undefined);
-      for (const name of SWEEP_LAYERS) {
+    const loop = async (name: SweepLayer) => {
+      while (!stopping.aborted) {
+        const waitMs = Math.max(0, this.#layers[name].dueAt - clock.now());
+        await clock.sleep(waitMs, stopping).catch(() => undefined);
         if (stopping.aborted) return;
         if (this.#layers[name].dueAt <= clock.now()) await this.#runLayer(name);
       }
-    }
+    };
+    await Promise.all(SWEEP_LAYERS.map(loop));
   }
 
   async #runLayer(name: SweepLayer): Promise<void> {
-    const { clock, log } = this.#world;
+    const { clock, log } = this.#context;
     const layer = this.#layers[name];
     try {
       const items = await this.#work(name, { dryRun: false, emergency: false });
       layer.runs += 1;
       const isFailed = items.some(({ action }) => action === "failed");
       layer.failedInARow = isFailed ? layer.failedInARow + 1 : 0;
-      // Of the age layer everybody shares the same work, which tells of itself.
+      // The age layer is left out: it reports its removals itself, because other callers also run it.
       if (name !== "age" && items.length > 0) {
         this.#note(layer, items);
-        await this.#tell(report([name], items, { at: clock.now(), ms: 0 }));
+        await this.#record(report([name], items, { at: clock.now(), ms: 0 }));
       }
     } catch (error) {
       layer.failures += 1;
       layer.failedInARow += 1;
       layer.lastError = causeOf(error).message;
-      if (!this.#world.stopping.aborted) log.error({ layer: name, cause: causeOf(error) }, "a sweep failed");
+      if (!this.#context.stopping.aborted)
+        log.error({ layer: name, cause: causeOf(error) }, "a sweep failed");
     }
     layer.lastAt = clock.now();
     layer.dueAt = clock.now() + layer.everyMs;
@@ -117,7 +127,7 @@ export class Sweeps {
   }
 
   health(): LayerHealth[] {
-    const now = this.#world.clock.now();
+    const now = this.#context.clock.now();
     return SWEEP_LAYERS.map((name) => {
       const { everyMs, dueAt, lastAt, runs, failures, removed, lastError } = this.#layers[name];
       const overdue = dueAt > 0 && now > dueAt + everyMs;
@@ -126,7 +136,7 @@ export class Sweeps {
     });
   }
 
-  /** Layers whose last round failed, for how many rounds, and why. */
+  /** Returns the layers whose last round failed, with the number of failed rounds and the reason. */
   failing(): { layer: SweepLayer; rounds: number; why: string | null }[] {
     return SWEEP_LAYERS.map((layer) => {
       const { failedInARow, lastError } = this.#layers[layer];
@@ -135,22 +145,23 @@ export class Sweeps {
   }
 
   /**
-   * All layers at once, by someone's order; who orders the same meanwhile shares it. A dry run changes nothing and says
-   * what would go; the comparison with reality, which acts on what it finds, is not part of it.
+   * Runs all layers on request; concurrent requests with the same options share one run. A dry run changes nothing and
+   * reports what would be removed. It skips the comparison with reality, because that layer always acts on what it
+   * finds.
    */
-  now(order: Order): Promise<SweepReport> {
-    const key = JSON.stringify([order.dryRun, order.emergency]);
-    const underWay = this.#ordered.get(key);
-    if (underWay !== undefined) return underWay;
-    const work = this.#carryOut(order).finally(() => this.#ordered.delete(key));
-    this.#ordered.set(key, work);
-    return work;
+  now(options: SweepOptions): Promise<SweepReport> {
+    const key = JSON.stringify([options.dryRun, options.emergency]);
+    const inProgress = this.#requested.get(key);
+    if (inProgress !== undefined) return inProgress;
+    const sweep = this.#runAll(options).finally(() => this.#requested.delete(key));
+    this.#requested.set(key, sweep);
+    return sweep;
   }
 
-  async #carryOut(options: Order): Promise<SweepReport> {
-    const { clock } = this.#world;
+  async #runAll(options: SweepOptions): Promise<SweepReport> {
+    const { clock } = this.#context;
     const at = clock.now();
-    const items: SweepItem[] = options.emergency ? await this.#resting.all(options.dryRun) : [];
+    const items: SweepItem[] = options.emergency ? await this.#pressureStandby.all(options.dryRun) : [];
     const layers = SWEEP_LAYERS.filter((name) => name !== "reconcile" || !options.dryRun);
     for (const name of layers) {
       const done = await this.#work(name, options).catch((error: unknown) => [
@@ -160,27 +171,39 @@ export class Sweeps {
       items.push(...done);
     }
     const made = report(layers, items, { at, ms: clock.now() - at, ...options });
-    if (!options.dryRun) await this.#tell(made);
+    if (!options.dryRun) await this.#record(made);
     return made;
   }
 
-  /** What is known to be stale, for someone who needs room now. Callers at the same time share one. */
+  /**
+   * Removes sandboxes past their age for a caller that needs capacity now, and also waits for removals in progress.
+   * Each removal is reported only by the run that started it.
+   */
   async conservative(): Promise<SweepItem[]> {
-    this.#conservative ??= this.#removeStale().finally(() => {
-      this.#conservative = null;
-    });
-    return this.#conservative;
-  }
-
-  async #removeStale(): Promise<SweepItem[]> {
+    const inProgress = [...this.#removing.values()];
     const items = await this.#removeBy({ dryRun: false, short: false });
-    if (items.length === 0) return items;
-    this.#note(this.#layers.age, items);
-    await this.#tell(report(["age"], items, { at: this.#world.clock.now(), ms: 0 }));
+    await this.#recordAges(items);
+    await Promise.all(inProgress);
     return items;
   }
 
-  #work(name: SweepLayer, { dryRun, emergency }: Order): Promise<SweepItem[]> {
+  /** Removes one sandbox if a rule about its age applies to it. */
+  async removeIfDue(live: LiveSandbox): Promise<void> {
+    const { clock } = this.#context;
+    const scope = { short: false };
+    const ruleAt = () => ruleNow(live, scope, clock.now());
+    const rule = ruleAt();
+    if (rule === null || this.#removing.has(live)) return;
+    await this.#recordAges(await this.#removeOnce(live, rule, () => ruleAt() !== null));
+  }
+
+  async #recordAges(items: SweepItem[]): Promise<void> {
+    if (items.length === 0) return;
+    this.#note(this.#layers.age, items);
+    await this.#record(report(["age"], items, { at: this.#context.clock.now(), ms: 0 }));
+  }
+
+  #work(name: SweepLayer, { dryRun, emergency }: SweepOptions): Promise<SweepItem[]> {
     switch (name) {
       case "stale":
         return this.#stale(dryRun);
@@ -189,7 +212,7 @@ export class Sweeps {
       case "pressure":
         return this.#pressure(dryRun, emergency);
       case "reconcile":
-        return this.#parts.audit().then(() => []);
+        return this.#parts.audit.run("hourly").then(() => []);
     }
   }
 
@@ -204,11 +227,11 @@ export class Sweeps {
     return items;
   }
 
-  /** In pieces that don't keep others from the database for long. A dry run looks at the first piece. */
+  /** Deletes in batches that do not block other commits for long. A dry run counts the first batch only. */
   async #prune(dryRun: boolean): Promise<{ events: number; rest: number }> {
-    const { clock, numbers, store, stopping } = this.#world;
+    const { clock, numbers, store, stopping } = this.#context;
     const now = clock.now();
-    const order = {
+    const limits = {
       eventsBefore: now - numbers.eventRetentionMs,
       keysBefore: now - numbers.keyRetentionMs,
       goneBefore: now - numbers.goneRetentionMs,
@@ -218,24 +241,27 @@ export class Sweeps {
     };
     const total = { events: 0, rest: 0 };
     for (;;) {
-      const { events, ...others } = await store.prunable(order);
+      const { events, ...others } = await store.prunable(limits);
       const counts = Object.values(others);
       const rest = counts.reduce((sum, count) => sum + count, 0);
       total.events += events;
       total.rest += rest;
       if (dryRun || events + rest === 0) return total;
-      await store.commit({ changes: [{ kind: "prune", ...order }] });
+      await store.commit({ changes: [{ kind: "prune", ...limits }] });
       if (Math.max(events, ...counts) < PRUNED_AT_ONCE || stopping.aborted) return total;
     }
   }
 
-  /** Only while the host is short, or someone says that this is an emergency; stops as soon as it is short no more. */
+  /**
+   * Acts only while the host is short of resources, or in an emergency cleanup on request. Stops as soon as the
+   * shortage is over.
+   */
   async #pressure(dryRun: boolean, emergency: boolean): Promise<SweepItem[]> {
-    if (emergency) return (await this.#removeBy({ dryRun, short: true })).map(toldAsOrdered);
+    if (emergency) return (await this.#removeBy({ dryRun, short: true })).map(withRequestReason);
     if (!(await this.#parts.admission.isShort())) return [];
-    const rested = await this.#resting.untilRelieved(dryRun);
+    const suspended = await this.#pressureStandby.untilRelieved(dryRun);
     const removed = await this.#removeBy({ dryRun, short: true, untilRelieved: !dryRun });
-    return [...rested, ...removed];
+    return [...suspended, ...removed];
   }
 
   async #removeBy(options: {
@@ -243,18 +269,19 @@ export class Sweeps {
     short: boolean;
     untilRelieved?: boolean;
   }): Promise<SweepItem[]> {
-    const { clock } = this.#world;
+    const { clock } = this.#context;
     const items: SweepItem[] = [];
-    const rest = leastRecentlyUsed(this.#parts.cells()).values();
+    const rest = leastRecentlyUsed(this.#parts.registry.allLive()).values();
     const worker = async () => {
-      for (const cell of rest) {
-        const rule = ruleNow(cell, options, clock.now());
+      for (const live of rest) {
+        const rule = ruleNow(live, options, clock.now());
         if (rule === null) continue;
         if (rule === "disposable" && options.untilRelieved && !(await this.#parts.admission.isShort()))
           return;
-        // It may be in use by the time that its turn comes.
-        const holds = () => ruleNow(cell, options, clock.now()) !== null;
-        items.push(...(await this.#removeOne(cell, rule, options.dryRun, holds)));
+        // By the time this sandbox is reached, it may be in use.
+        const stillWanted = () => ruleNow(live, options, clock.now()) !== null;
+        if (options.dryRun) items.push(item(rule, live, 1, "would_remove"));
+        else if (!this.#removing.has(live)) items.push(...(await this.#removeOnce(live, rule, stillWanted)));
       }
     };
     const width = options.untilRelieved ? 1 : REMOVED_AT_ONCE;
@@ -262,43 +289,41 @@ export class Sweeps {
     return items;
   }
 
-  async #removeOne(cell: Cell, rule: SweepRule, dryRun: boolean, holds: () => boolean): Promise<SweepItem[]> {
-    const { log } = this.#world;
-    if (dryRun) return [item(rule, cell, 1, "would_remove")];
+  #removeOnce(live: LiveSandbox, rule: SweepRule, stillWanted: () => boolean): Promise<SweepItem[]> {
+    const removal = this.#removeOne(live, rule, stillWanted).finally(() => this.#removing.delete(live));
+    this.#removing.set(live, removal);
+    return removal;
+  }
+
+  async #removeOne(live: LiveSandbox, rule: SweepRule, stillWanted: () => boolean): Promise<SweepItem[]> {
+    const { log } = this.#context;
     try {
-      const came = await this.#parts.remove(cell, holds);
-      if (came === "kept") return [];
-      log.info({ sandbox: cell.id, rule, came }, "a sandbox is removed by a rule");
-      return [item(rule, cell, 1, came)];
+      const action = await this.#parts.deletion.deleteIf(live, stillWanted);
+      if (action === "kept") return [];
+      log.info({ sandbox: live.id, rule, action }, "removing a sandbox by a rule");
+      return [item(rule, live, 1, action)];
     } catch (error) {
-      log.error({ sandbox: cell.id, rule, cause: causeOf(error) }, "a sandbox could not be removed");
-      return [{ ...item(rule, cell, 1, "failed"), message: causeOf(error).message }];
+      log.error({ sandbox: live.id, rule, cause: causeOf(error) }, "failed to remove a sandbox");
+      return [{ ...item(rule, live, 1, "failed"), message: causeOf(error).message }];
     }
   }
 
-  async #tell(made: SweepReport): Promise<void> {
-    const { clock, store, log } = this.#world;
+  async #record(made: SweepReport): Promise<void> {
+    const { clock, log } = this.#context;
     const { layers, removed, putToStandby, failed, emergency } = made;
-    const slept = putToStandby > 0 ? `, put ${putToStandby} to standby` : "";
-    const message = `A sweep removed ${removed}${slept} and failed at ${failed}.`;
+    const suspended = putToStandby > 0 ? `, suspended ${putToStandby}` : "";
+    const message = `Sweep finished: removed ${removed}${suspended}, failed ${failed}.`;
     log.info({ layers, removed, putToStandby, failed, emergency }, message);
-    await store
-      .commit({
-        changes: [],
-        events: [
-          {
-            at: clock.now(),
-            type: "sweep.done",
-            message,
-            data: { ...made, items: made.items.slice(0, 100) },
-          },
-        ],
-      })
-      .catch((error: unknown) => log.warn({ cause: causeOf(error) }, "a sweep could not be told of"));
+    await recordEvent(this.#context, {
+      at: clock.now(),
+      type: "sweep.done",
+      message,
+      data: { ...made, items: made.items.slice(0, 100) },
+    });
   }
 }
 
-/** What a layer that fails as a whole was about to clean. */
+/** The rule reported for a layer that fails as a whole. */
 const RULE_OF: Record<SweepLayer, SweepRule> = {
   stale: "ended_execs",
   age: "past_ttl",

@@ -1,26 +1,26 @@
-import type { World } from "./world.ts";
+import type { EngineContext } from "../ports/context.ts";
 
-/** A sleep that is off by more than this was not only late. */
+/** A sleep that is off by more than this indicates a clock jump and not just a late timer. */
 const JUMP_MS = 30_000;
 
 /**
- * Notices that the clock was set, or stood still with the host: a loop that sleeps for a known time tells how long that
- * took by the clock. Nothing is decided by it; it explains ages and dates that look odd.
+ * Detects that the host's clock was set, or that the host was suspended, by comparing the length of a sleep with the time
+ * that passed on the clock. The result triggers no action; it explains odd ages and dates in a diagnosis.
  */
-export class ClockWatch {
-  readonly #world: World;
+export class ClockJumpWatch {
+  readonly #context: EngineContext;
   last: { at: number; byMs: number } | null = null;
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(context: EngineContext) {
+    this.#context = context;
   }
 
-  /** To be told how long a loop has slept, as it asked for and by the clock. */
+  /** Must be called after each sleep of a loop, with the requested time and the time that passed on the clock. */
   slept(askedMs: number, byClockMs: number): void {
     const byMs = byClockMs - askedMs;
     if (Math.abs(byMs) < JUMP_MS) return;
-    const at = this.#world.clock.now();
+    const at = this.#context.clock.now();
     this.last = { at, byMs };
-    this.#world.log.warn({ byMs }, "the clock jumped, or the server stood still");
+    this.#context.log.warn({ byMs }, "the clock jumped, or the server was suspended");
   }
 }

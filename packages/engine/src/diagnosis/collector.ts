@@ -1,129 +1,148 @@
 import { causeOf, type Diagnosis, type Recovery } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { raced } from "./clock.ts";
-import type { ClockWatch } from "./clock-watch.ts";
+import type { Admission } from "../launch/admission.ts";
+import type { Launcher } from "../launch/launcher.ts";
+import { DISK_FULL } from "../launch/prover.ts";
+import { raced } from "../lib/deadline.ts";
+import { Semaphore } from "../lib/semaphore.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { OpenExec } from "../live/open-exec.ts";
+import { hasInstance } from "../model/sandbox-facts.ts";
+import { filesLeft } from "../model/status.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { ProcessSnapshot } from "../ports/index.ts";
+import type { ClockJumpWatch } from "./clock-jump-watch.ts";
 import { diagnose, type ExecFact, type Facts } from "./diagnosis.ts";
-import { hasInstance } from "./machine.ts";
-import type { Meter, Sample } from "./meter.ts";
-import type { OpenExec } from "./open-exec.ts";
-import type { Look } from "./ports.ts";
-import { DISK_FULL } from "./prover.ts";
-import { compareLooks } from "./signs.ts";
-import { Turnstile } from "./turnstile.ts";
-import type { World } from "./world.ts";
+import { compareSnapshots } from "./process-activity.ts";
+import type { Sample, UsageMeter } from "./usage-meter.ts";
 
-export interface DiagnosticianParts {
-  meter: Meter;
-  clockWatch: ClockWatch;
-  recovery(cell: Cell): Recovery | null;
-  launches(): { suspended: boolean; waiting: number };
+interface DiagnosisCollectorParts {
+  meter: UsageMeter;
+  clockWatch: ClockJumpWatch;
+  healer: { recovery(live: LiveSandbox): Recovery | null };
+  admission: Admission;
+  launcher: Launcher;
 }
 
 const SAMPLE_MS = 500;
-const ENDED_LOOKED_AT = 20;
+const ENDED_EXECS_READ = 20;
 const ENDED_WINDOW_MS = 600_000;
 const FLAP_WINDOW_MS = 60_000;
 const BUSY_PERCENT = 80;
 
 /**
- * Looks at a sandbox for a few seconds and gathers what a diagnosis is made of. It looks from outside only: at the
- * kernel's counters and the states of processes, at the record, the timeline and the clock. So it answers for what is
- * frozen, silent, asleep or broken as well, wakes nobody, and what can't be looked at is said, not guessed.
+ * Observes a sandbox for a few seconds and collects the facts of a diagnosis. It observes from outside only: the kernel's
+ * counters, the states of processes, the record, the store and the clock. So it also works for a sandbox that is frozen,
+ * silent, asleep or broken, and never wakes one. Facts that could not be collected are listed in `unseen`, not guessed.
  */
-export class Diagnostician {
-  readonly #world: World;
-  readonly #parts: DiagnosticianParts;
-  readonly #turns: Turnstile;
-  readonly #underWay = new Map<Cell, Promise<Diagnosis>>();
+export class DiagnosisCollector {
+  readonly #context: EngineContext;
+  readonly #parts: DiagnosisCollectorParts;
+  readonly #turns: Semaphore;
+  readonly #inProgress = new Map<LiveSandbox, Promise<Diagnosis>>();
 
-  constructor(world: World, parts: DiagnosticianParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: DiagnosisCollectorParts) {
+    this.#context = context;
     this.#parts = parts;
-    this.#turns = new Turnstile(world.numbers.diagnosesAtOnce);
+    this.#turns = new Semaphore(context.numbers.diagnosesAtOnce, {
+      limit: context.numbers.diagnosesWaiting,
+    });
   }
 
-  /** Who asks for the same one meanwhile shares it; a few are made at a time, and the rest wait for their turn. */
-  diagnose(cell: Cell, options: { windowMs?: number | undefined }, signal: AbortSignal): Promise<Diagnosis> {
-    const underWay = this.#underWay.get(cell);
-    if (underWay !== undefined) return raced(underWay, signal);
-    const { stopping } = this.#world;
-    const made = this.#turns
-      .pass(stopping, () => this.#made(cell, options, stopping))
-      .finally(() => this.#underWay.delete(cell));
-    this.#underWay.set(cell, made);
-    return raced(made, signal);
+  /**
+   * Concurrent requests for the same sandbox share one diagnosis. At most `diagnosesAtOnce` run at a time; the rest
+   * wait.
+   */
+  diagnose(
+    live: LiveSandbox,
+    options: { windowMs?: number | undefined },
+    signal: AbortSignal,
+  ): Promise<Diagnosis> {
+    const inProgress = this.#inProgress.get(live);
+    if (inProgress !== undefined) return raced(inProgress, signal);
+    const { stopping } = this.#context;
+    const diagnosis = this.#turns
+      .run(stopping, () => this.#run(live, options, stopping))
+      .finally(() => this.#inProgress.delete(live));
+    this.#inProgress.set(live, diagnosis);
+    return raced(diagnosis, signal);
   }
 
-  async #made(
-    cell: Cell,
+  async #run(
+    live: LiveSandbox,
     { windowMs }: { windowMs?: number | undefined },
     signal: AbortSignal,
   ): Promise<Diagnosis> {
-    const { numbers } = this.#world;
+    const { numbers } = this.#context;
     const asked = Math.min(windowMs ?? numbers.diagnosisWindowMs, numbers.diagnosisWindowMaxMs);
     const unseen: string[] = [];
-    const watched = hasInstance(cell.record) ? await this.#watch(cell, asked, unseen, signal) : null;
-    const ended = await this.#ended(cell).catch((error: unknown) => {
+    const watched = hasInstance(live.record) ? await this.#watch(live, asked, unseen, signal) : null;
+    const ended = await this.#ended(live).catch((error: unknown) => {
       unseen.push(`its ended commands: ${causeOf(error).message}`);
       return { count: 0, timedOut: 0, windowMs: ENDED_WINDOW_MS };
     });
-    const { id: sandboxId, record } = cell;
-    return diagnose(this.#facts(cell, watched, ended), { sandboxId, name: record.name, unseen });
+    const { id: sandboxId, record } = live;
+    return diagnose(this.#facts(live, watched, ended), { sandboxId, name: record.name, unseen });
   }
 
-  /** Two looks at its processes, with figures in between. */
+  /** Takes a process snapshot at the start and at the end of the window, and usage samples in between. */
   async #watch(
-    cell: Cell,
+    live: LiveSandbox,
     windowMs: number,
     unseen: string[],
     signal: AbortSignal,
-  ): Promise<{ first: Look | null; last: Look | null; samples: readonly Sample[] }> {
-    const { clock } = this.#world;
+  ): Promise<{ first: ProcessSnapshot | null; last: ProcessSnapshot | null; samples: readonly Sample[] }> {
+    const { clock } = this.#context;
     const { meter } = this.#parts;
-    const look = () =>
-      meter.inspect(cell, signal).catch((error: unknown) => {
+    const inspect = () =>
+      meter.inspect(live, signal).catch((error: unknown) => {
         signal.throwIfAborted();
         unseen.push(`its processes: ${causeOf(error).message}`);
         return null;
       });
-    const samples = [...meter.history(cell)];
+    const samples = [...meter.history(live)];
     const sample = async () => {
-      await meter.take([cell], signal);
-      const newest = meter.last(cell);
+      await meter.take([live], signal);
+      const newest = meter.last(live);
       if (newest !== null && newest.at > (samples.at(-1)?.at ?? 0)) samples.push(newest);
     };
     const known = samples.length;
     await sample();
-    const first = await look();
+    const first = await inspect();
     for (let left = windowMs; left > 0; left -= SAMPLE_MS) {
       await clock.sleep(Math.min(SAMPLE_MS, left), signal);
       await sample();
     }
-    const last = first === null ? null : await look();
-    if (samples.length === known) unseen.push("its figures: they could not be read");
+    const last = first === null ? null : await inspect();
+    if (samples.length === known) unseen.push("its usage: it could not be measured");
     return { first, last, samples };
   }
 
   #facts(
-    cell: Cell,
-    watched: { first: Look | null; last: Look | null; samples: readonly Sample[] } | null,
+    live: LiveSandbox,
+    watched: {
+      first: ProcessSnapshot | null;
+      last: ProcessSnapshot | null;
+      samples: readonly Sample[];
+    } | null,
     ended: Facts["ended"],
   ): Facts {
-    const { clock } = this.#world;
-    const { record, health } = cell;
+    const { clock } = this.#context;
+    const { record, health } = live;
     const now = clock.now();
     const { first = null, last = null, samples = [] } = watched ?? {};
     const newest = samples.at(-1) ?? null;
-    const open = [...cell.openExecs];
+    const open = [...live.openExecs];
     return {
       now,
-      ...cell.judge(),
-      recovery: this.#parts.recovery(cell),
+      ...live.judge(),
+      recovery: this.#parts.healer.recovery(live),
+      filesLeft: filesLeft(record, health),
       keptUntil: record.phase.name === "failed" ? record.phase.keptUntil : null,
       nextStopAt: "nextAttemptAt" in record.lease ? record.lease.nextAttemptAt : null,
       restartsOnLoss: record.spec.lifecycle.onMemoryLoss === "cold-start",
       since: record.transitionedAt,
       labels: record.spec.labels,
+      expectedLabels: this.#context.expectedLabels ?? [],
       limits: record.spec.resources,
       windowMs: first === null || last === null ? 0 : last.at - first.at,
       usage: newest,
@@ -131,26 +150,29 @@ export class Diagnostician {
       forksRefused: refusedIn(samples, first?.at ?? now),
       memory: samples.map(({ at, memoryBytes }) => ({ x: at, y: memoryBytes })),
       busyForMs: busyFor(samples, Math.min(1, record.spec.resources.cpus)),
-      signs: first === null || last === null ? null : compareLooks(first, last),
+      activity: first === null || last === null ? null : compareSnapshots(first, last),
       execs: {
         running: open.filter(({ queued }) => !queued).map(execFact),
         queued: open.filter(({ queued }) => queued).map(execFact),
       },
       ended,
       oom: {
-        kills: cell.oomKills,
-        lastAt: Number.isFinite(cell.oomSeenAt) ? cell.oomSeenAt : null,
+        kills: live.oom.kills,
+        lastAt: Number.isFinite(live.oom.seenAt) ? live.oom.seenAt : null,
       },
-      linkLosses: cell.linkLosses.filter((at) => Math.abs(now - at) < FLAP_WINDOW_MS).length,
+      linkLosses: live.linkLosses.filter((at) => Math.abs(now - at) < FLAP_WINDOW_MS).length,
       clockJump: this.#parts.clockWatch.last,
-      launches: this.#parts.launches(),
+      launches: {
+        suspended: this.#parts.admission.launches.name !== "closed",
+        waiting: this.#parts.launcher.waiting,
+      },
       isDiskFull: health.proof?.checks.some(({ message }) => message === DISK_FULL) ?? false,
     };
   }
 
-  async #ended(cell: Cell): Promise<Facts["ended"]> {
-    const { clock, store } = this.#world;
-    const newest = await store.execs(cell.id, { limit: ENDED_LOOKED_AT });
+  async #ended(live: LiveSandbox): Promise<Facts["ended"]> {
+    const { clock, store } = this.#context;
+    const newest = await store.execs(live.id, { limit: ENDED_EXECS_READ });
     const since = clock.now() - ENDED_WINDOW_MS;
     const lately = newest.filter(({ endedAt }) => endedAt !== null && endedAt >= since);
     const timedOut = lately.filter(({ status }) => status === "timed_out").length;
@@ -169,7 +191,7 @@ function refusedIn(samples: readonly Sample[], since: number): number {
   return Math.max(0, (samples.at(-1)?.pidsRefused ?? 0) - (before?.pidsRefused ?? 0));
 }
 
-/** How long, up to now, it has had nearly all of what it may have of a core. */
+/** Returns how long, up to now, the sandbox has used nearly its whole share of a core. */
 function busyFor(samples: readonly Sample[], share: number): number {
   const calm = samples.findLastIndex(({ cpuPercent }) => cpuPercent < BUSY_PERCENT * share);
   const begun = samples[calm + 1];

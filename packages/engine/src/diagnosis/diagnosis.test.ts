@@ -1,10 +1,10 @@
 import type { FindingKind, ThreadWait, WaitsOn } from "@holdfast/contract";
 import { FINDINGS } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
+import type { ProcessSeen } from "../ports/index.ts";
 import { diagnose, type ExecFact, type Facts } from "./diagnosis.ts";
-import { RULES } from "./diagnosis-rules.ts";
-import type { ProcessSeen } from "./ports.ts";
-import { compareLooks, type Signs } from "./signs.ts";
+import { type ActivityWindow, compareSnapshots } from "./process-activity.ts";
+import { RULES } from "./rules.ts";
 
 const MB = 1_048_576;
 const NOW = 1_800_000_000_000;
@@ -34,15 +34,15 @@ const process = (over: Partial<ProcessSeen> = {}): ProcessSeen => ({
   calls: 0,
   ...over,
 });
-/** Runs, and has for a while. */
+/** A process that has been running for a while. */
 const spinning = process({ state: "R", cpuMs: 5_000 });
 const keeper = process({ pid: 1, parent: 0, name: "keeper", waits: [wait("events")] });
 
-/** The same processes before and after, with what each did in between. */
-function seen(...pairs: readonly [ProcessSeen, Partial<ProcessSeen>?][]): Signs {
+/** The activity of these processes, each with what it did between the snapshots. */
+function seen(...pairs: readonly [ProcessSeen, Partial<ProcessSeen>?][]): ActivityWindow {
   const first = { at: NOW - WINDOW, processes: [keeper, ...pairs.map(([one]) => one)], truncated: false };
   const later = pairs.map(([one, change = {}]) => ({ ...one, ...change }));
-  return compareLooks(first, { at: NOW, processes: [keeper, ...later], truncated: false });
+  return compareSnapshots(first, { at: NOW, processes: [keeper, ...later], truncated: false });
 }
 
 const running: ExecFact = {
@@ -72,10 +72,12 @@ const facts = (over: Partial<Facts> = {}): Facts => ({
   cause: null,
   recovery: null,
   keptUntil: null,
+  filesLeft: { are: "unknown" },
   nextStopAt: null,
   restartsOnLoss: false,
   since: NOW - 3_600_000,
   labels: { task_id: "7" },
+  expectedLabels: ["task_id"],
   limits: { memoryMb: 1_024, cpus: 2, pids: 512 },
   windowMs: WINDOW,
   usage,
@@ -83,7 +85,7 @@ const facts = (over: Partial<Facts> = {}): Facts => ({
   forksRefused: 0,
   memory: [],
   busyForMs: 0,
-  signs: seen(),
+  activity: seen(),
   execs: { running: [running], queued: [] },
   ended: { count: 5, timedOut: 0, windowMs: 600_000 },
   oom: { kills: 0, lastAt: null },
@@ -95,7 +97,7 @@ const facts = (over: Partial<Facts> = {}): Facts => ({
 });
 
 const about = { sandboxId: "sbx_0123456789abcdef", name: "box", unseen: [] };
-const told = (over: Partial<Facts>) => diagnose(facts(over), about);
+const diagnoseWith = (over: Partial<Facts>) => diagnose(facts(over), about);
 const degraded = (code: string) =>
   ({ status: "degraded", cause: { code, message: `because of ${code}` } }) as const;
 
@@ -103,48 +105,48 @@ const leak = (count: number, everyMs: number, stepMb: number) =>
   Array.from({ length: count }, (_, i) => ({ x: NOW - (count - i) * everyMs, y: (50 + i * stepMb) * MB }));
 
 const SCENES: readonly [scene: string, kind: FindingKind, words: string, over: Partial<Facts>][] = [
-  ["a loop that does nothing", "busy_loop", "busy loop", { signs: seen([spinning, { cpuMs: 7_950 }]) }],
+  ["a loop that does nothing", "busy_loop", "busy loop", { activity: seen([spinning, { cpuMs: 7_950 }]) }],
   [
-    "a loop that is held back by its CPU limit",
+    "a loop that is throttled by its CPU limit",
     "busy_loop",
     "busy loop",
     {
       limits: { memoryMb: 64, cpus: 0.5, pids: 64 },
-      signs: seen([spinning, { cpuMs: 6_480 }]),
+      activity: seen([spinning, { cpuMs: 6_480 }]),
     },
   ],
-  ["a loop on a crowded host", "busy_loop", "busy loop", { signs: seen([spinning, { cpuMs: 6_200 }]) }],
+  ["a loop on a crowded host", "busy_loop", "busy loop", { activity: seen([spinning, { cpuMs: 6_200 }]) }],
   [
     "two threads that wait for each other",
     "deadlock",
     "deadlocked",
-    { signs: seen([process({ threads: 2, waits: [wait("futex", { threads: 2 })] })]) },
+    { activity: seen([process({ threads: 2, waits: [wait("futex", { threads: 2 })] })]) },
   ],
   [
-    "a read of a FIFO that nobody writes to",
+    "a read of a FIFO without a writer",
     "waiting_on_io",
     "fifo, /tmp/pipe",
-    { signs: seen([process({ waits: [wait("fifo", { what: "/tmp/pipe" })] })]) },
+    { activity: seen([process({ waits: [wait("fifo", { what: "/tmp/pipe" })] })]) },
   ],
   [
     "a shell that waits for a child that waits for a lock",
     "waiting_on_io",
     "lock",
     {
-      signs: seen(
+      activity: seen(
         [process({ waits: [wait("child")] })],
         [process({ pid: 8, parent: 7, waits: [wait("lock")] })],
       ),
     },
   ],
   ["memory that only grows", "memory_leak", "memory leak", { memory: leak(30, 5_000, 10) }],
-  ["a kill for memory", "out_of_memory", "out of memory", { oom: { kills: 2, lastAt: NOW - 5_000 } }],
+  ["an out-of-memory kill", "out_of_memory", "out of memory", { oom: { kills: 2, lastAt: NOW - 5_000 } }],
   [
     "a pile of zombies",
     "zombies",
-    "zombies",
+    "zombie processes",
     {
-      signs: seen(
+      activity: seen(
         [process({ waits: [wait("sleep", { bounded: true })] })],
         ...Array.from({ length: 12 }, (_, i): [ProcessSeen] => [
           process({ pid: 20 + i, parent: 7, state: "Z", waits: [wait("zombie")] }),
@@ -153,76 +155,75 @@ const SCENES: readonly [scene: string, kind: FindingKind, words: string, over: P
     },
   ],
   [
-    "a disk of its own that is full",
+    "a full disk",
     "disk_full",
-    "disk is full",
+    "disk of the sandbox is full",
     { usage: { ...usage, disk: { usedBytes: 99 * MB, limitBytes: 100 * MB } } },
   ],
-  ["a proof that found no room", "disk_full", "disk is full", { isDiskFull: true }],
+  ["a proof that found the disk full", "disk_full", "disk of the sandbox is full", { isDiskFull: true }],
+  ["the process limit", "pid_limit", "process limit", { usage: { ...usage, processes: 512 } }],
   [
-    "as many processes as it may have",
-    "pid_limit",
-    "as many processes",
-    { usage: { ...usage, processes: 512 } },
-  ],
-  [
-    "a process that the kernel holds",
+    "a process in uninterruptible sleep",
     "uninterruptible",
     "state D",
-    { signs: seen([process({ state: "D", waits: [wait("disk", { what: "io_schedule" })] })]) },
+    { activity: seen([process({ state: "D", waits: [wait("disk", { what: "io_schedule" })] })]) },
   ],
   ["a keeper that was stopped", "keeper_silent", "keeper does not answer", degraded("keeper_stopped")],
-  ["a keeper that says nothing", "keeper_silent", "keeper does not answer", degraded("keeper_silent")],
+  ["a silent keeper", "keeper_silent", "keeper does not answer", degraded("keeper_silent")],
   ["no link", "keeper_silent", "keeper does not answer", degraded("link_down")],
   ["a root that is gone", "mount_gone", "mount", degraded("root_unmounted")],
   ["a drive that is gone", "mount_gone", "mount", degraded("mount_broken")],
-  ["frozen by nobody", "frozen", "frozen", degraded("frozen")],
-  ["frozen for the disk's sake", "frozen", "frozen", degraded("disk_filler")],
+  ["files that are gone", "files_gone", "writes to is gone", degraded("files_gone")],
+  ["a disk image that is gone", "files_gone", "writes to is gone", degraded("disk_gone")],
+  ["a keeper outside its cgroup", "not_serving", "is not serving", degraded("cgroup_gone")],
+  ["journals that are gone", "not_serving", "is not serving", degraded("journals_gone")],
+  ["a freeze that was not requested", "frozen", "frozen", degraded("frozen")],
+  ["a freeze to protect the disk", "frozen", "frozen", degraded("disk_filler")],
   ["no keeper", "keeper_gone", "keeper is gone", degraded("keeper_missing")],
-  ["a proof that fails", "not_serving", "does not serve", degraded("proof_failed")],
-  ["a look that failed", "not_serving", "does not serve", degraded("observation_unknown")],
-  ["a link that breaks again and again", "link_flapping", "again and again", { linkLosses: 4 }],
+  ["a proof that fails", "not_serving", "is not serving", degraded("proof_failed")],
+  ["an observation that failed", "not_serving", "is not serving", degraded("observation_unknown")],
+  ["a link that keeps breaking", "link_flapping", "keeps breaking", { linkLosses: 4 }],
   [
     "commands that time out",
     "repeated_timeouts",
-    "time out again and again",
+    "keep timing out",
     { ended: { count: 6, timedOut: 4, windowMs: 600_000 } },
   ],
   [
-    "commands that get no turn",
+    "commands that stay queued",
     "queue_starved",
-    "wait for their turn",
+    "are queued",
     { execs: { running: [running], queued: [{ ...running, id: "b", createdAt: NOW - 120_000 }] } },
   ],
   [
-    "a create that gets no turn",
+    "a create that stays queued",
     "queue_starved",
-    "waited for its launch",
-    { status: "queued", since: NOW - 60_000, signs: null },
+    "queued for its launch",
+    { status: "queued", since: NOW - 60_000, activity: null },
   ],
   [
-    "one that failed",
+    "a failed sandbox",
     "failed",
-    "It failed",
-    { status: "failed", cause: { code: "keeper_died", message: "gone" }, signs: null },
+    "sandbox failed",
+    { status: "failed", cause: { code: "keeper_died", message: "gone" }, activity: null },
   ],
-  ["one that is being deleted", "stopping", "being deleted", { status: "stopping", signs: null }],
-  ["one that is launched", "starting", "being launched", { status: "creating", signs: null }],
-  ["one that sleeps", "asleep", "It sleeps", { status: "standby", signs: null }],
-  ["one that is paused", "frozen", "paused", { status: "paused" }],
-  ["nothing to do", "idle", "nothing to do", { execs: { running: [], queued: [] } }],
+  ["a sandbox in deletion", "stopping", "in deletion", { status: "stopping", activity: null }],
+  ["a sandbox in launch", "starting", "being launched", { status: "creating", activity: null }],
+  ["a sandbox in standby", "asleep", "in standby", { status: "standby", activity: null }],
+  ["a paused sandbox", "frozen", "paused", { status: "paused" }],
+  ["no work", "idle", "serving and idle", { execs: { running: [], queued: [] } }],
   [
-    "a server that waits for callers",
+    "a server that waits for clients",
     "idle",
-    "somebody to come",
-    { signs: seen([process({ waits: [wait("events")] })]) },
+    "for a client",
+    { activity: seen([process({ waits: [wait("events")] })]) },
   ],
   [
-    "a loop beside other work that comes and goes",
+    "a loop beside other, short-lived work",
     "busy_loop",
     "busy loop",
     {
-      signs: compareLooks(
+      activity: compareSnapshots(
         {
           at: NOW - WINDOW,
           processes: [keeper, spinning, process({ pid: 20, parent: 9 })],
@@ -237,45 +238,45 @@ const SCENES: readonly [scene: string, kind: FindingKind, words: string, over: P
     },
   ],
   [
-    "a server of many threads that waits for callers",
+    "a multi-threaded server that waits for clients",
     "idle",
-    "somebody to come",
-    { signs: seen([process({ threads: 11, waits: [wait("events"), wait("futex", { threads: 10 })] })]) },
+    "for a client",
+    { activity: seen([process({ threads: 11, waits: [wait("events"), wait("futex", { threads: 10 })] })]) },
   ],
   [
-    "a program of many threads that reads a FIFO",
+    "a multi-threaded program that reads a FIFO",
     "waiting_on_io",
     "fifo",
     {
-      signs: seen([
+      activity: seen([
         process({ threads: 8, waits: [wait("fifo", { what: "/tmp/f" }), wait("futex", { threads: 7 })] }),
       ]),
     },
   ],
   [
-    "a program whose first thread waits for those that wait for callers",
+    "a program whose main thread waits for threads that wait for clients",
     "idle",
-    "somebody to come",
-    { signs: seen([process({ threads: 3, waits: [wait("futex", { threads: 2 }), wait("socket")] })]) },
+    "for a client",
+    { activity: seen([process({ threads: 3, waits: [wait("futex", { threads: 2 }), wait("socket")] })]) },
   ],
   [
-    "a pipeline that begins with something that waits for callers",
+    "a pipeline whose first process waits for clients",
     "idle",
-    "somebody to come",
-    { signs: seen([process({ waits: [wait("events")] })], [process({ pid: 8, waits: [wait("pipe")] })]) },
+    "for a client",
+    { activity: seen([process({ waits: [wait("events")] })], [process({ pid: 8, waits: [wait("pipe")] })]) },
   ],
   [
-    "one long compile that is young",
+    "a long compile that began recently",
     "working",
-    "It works",
-    { signs: seen([process({ state: "R" }), { cpuMs: 2_950 }]) },
+    "is working",
+    { activity: seen([process({ state: "R" }), { cpuMs: 2_950 }]) },
   ],
   [
     "a compile: CPU, calls, new memory, processes that come and go",
     "working",
-    "It works",
+    "is working",
     {
-      signs: compareLooks(
+      activity: compareSnapshots(
         {
           at: NOW - WINDOW,
           processes: [keeper, process({ pid: 5 }), process({ pid: 6, state: "R" })],
@@ -292,20 +293,20 @@ const SCENES: readonly [scene: string, kind: FindingKind, words: string, over: P
   [
     "one long compile: a whole core, and new memory all the time",
     "working",
-    "It works",
-    { signs: seen([spinning, { cpuMs: 7_950, faults: 4_000, rssBytes: 60 * MB }]) },
+    "is working",
+    { activity: seen([spinning, { cpuMs: 7_950, faults: 4_000, rssBytes: 60 * MB }]) },
   ],
   [
     "a copy: a whole core, and reads and writes all the time",
     "working",
-    "It works",
-    { signs: seen([spinning, { cpuMs: 7_950, calls: 20_000 }]) },
+    "is working",
+    { activity: seen([spinning, { cpuMs: 7_950, calls: 20_000 }]) },
   ],
 ];
 
 describe("a diagnosis", () => {
   it.each(SCENES)("of %s is %s", (_scene, kind, words, over) => {
-    const { findings, summary } = told(over);
+    const { findings, summary } = diagnoseWith(over);
     expect(findings[0]?.kind).toBe(kind);
     expect(summary.toLowerCase()).toContain(words.toLowerCase());
     for (const finding of findings) {
@@ -314,7 +315,7 @@ describe("a diagnosis", () => {
     }
   });
 
-  it("calls no problem what idle pools, pipelines and servers on stdin look like", () => {
+  it("reports no problem for idle pools, pipelines and servers on stdin", () => {
     const pool = [8, 9, 10, 11].map((pid): [ProcessSeen] => [
       process({ pid, parent: 7, waits: [wait("futex")] }),
     ]);
@@ -324,53 +325,57 @@ describe("a diagnosis", () => {
       seen([process({ waits: [wait("terminal")] })]),
       seen([process({ waits: [wait("socket")] })]),
     ];
-    for (const signs of quiet)
-      expect(told({ signs }).findings.filter(({ severity }) => severity === "problem")).toEqual([]);
+    for (const activity of quiet)
+      expect(diagnoseWith({ activity }).findings.filter(({ severity }) => severity === "problem")).toEqual(
+        [],
+      );
   });
 
-  it("says that it does not know where nothing fits", () => {
-    const { findings } = told({ signs: seen([process({ waits: [wait("unknown")] })]) });
+  it("reports an unknown state if no rule applies", () => {
+    const { findings } = diagnoseWith({ activity: seen([process({ waits: [wait("unknown")] })]) });
     expect(findings[0]).toMatchObject({ kind: "unknown", confidence: "low" });
-    expect(told({ signs: null }).findings[0]?.kind).toBe("unknown");
+    expect(diagnoseWith({ activity: null }).findings[0]?.kind).toBe("unknown");
   });
 
-  it("flags one that nobody has said what it is for, behind what it does", () => {
-    const { findings, summary } = told({ labels: {}, execs: { running: [], queued: [] } });
+  it("flags a sandbox without a task label, after its activity", () => {
+    const { findings, summary } = diagnoseWith({ labels: {}, execs: { running: [], queued: [] } });
     expect(findings.map(({ kind }) => kind)).toEqual(["idle", "no_task"]);
-    expect(summary).toContain("nothing to do");
+    expect(summary).toContain("serving and idle");
   });
 
-  it("tells of a clock that jumped, as an aside", () => {
-    const kinds = told({ clockJump: { at: NOW - 1_000, byMs: -3_600_000 } }).findings.map(({ kind }) => kind);
+  it("reports a clock jump as a side note", () => {
+    const kinds = diagnoseWith({ clockJump: { at: NOW - 1_000, byMs: -3_600_000 } }).findings.map(
+      ({ kind }) => kind,
+    );
     expect(kinds).toContain("clock_jump");
     expect(kinds[0]).not.toBe("clock_jump");
   });
 
-  it("puts what keeps it from serving before what its commands do", () => {
-    const both = { ...degraded("root_unmounted"), signs: seen([spinning, { cpuMs: 7_950 }]) };
-    expect(told(both).findings.map(({ kind }) => kind)).toEqual(["mount_gone", "busy_loop"]);
+  it("puts the reason for not serving before the activity of commands", () => {
+    const both = { ...degraded("root_unmounted"), activity: seen([spinning, { cpuMs: 7_950 }]) };
+    expect(diagnoseWith(both).findings.map(({ kind }) => kind)).toEqual(["mount_gone", "busy_loop"]);
   });
 
-  it("is not sure of a leak before it has lasted", () => {
-    const confidence = (points: Facts["memory"]) => told({ memory: points }).findings[0]?.confidence;
+  it("reports a leak with low confidence until it has lasted", () => {
+    const confidence = (points: Facts["memory"]) => diagnoseWith({ memory: points }).findings[0]?.confidence;
     expect(confidence(leak(8, 500, 20))).toBe("low");
-    expect(told({ memory: leak(8, 500, 20) }).findings[0]?.severity).toBe("notice");
+    expect(diagnoseWith({ memory: leak(8, 500, 20) }).findings[0]?.severity).toBe("notice");
     expect(confidence(leak(12, 2_000, 20))).toBe("medium");
     expect(confidence(leak(40, 5_000, 10))).toBe("high");
   });
 
-  it("does not call a leak what goes up and down", () => {
+  it("reports no leak for memory that goes up and down", () => {
     const points = leak(30, 5_000, 10).map(({ x, y }, i) => ({ x, y: i % 3 === 0 ? 20 * MB : y }));
-    expect(told({ memory: points }).findings.map(({ kind }) => kind)).not.toContain("memory_leak");
+    expect(diagnoseWith({ memory: points }).findings.map(({ kind }) => kind)).not.toContain("memory_leak");
   });
 
-  it("says when the command's own timeout ends what hangs", () => {
+  it("says when a hanging command times out", () => {
     const execs = { running: [{ ...running, endsBy: NOW + 30_000 }], queued: [] };
-    const { findings } = told({ execs, signs: seen([spinning, { cpuMs: 7_950 }]) });
-    expect(findings[0]?.holdfast).toContain("in about 30 s");
+    const { findings } = diagnoseWith({ execs, activity: seen([spinning, { cpuMs: 7_950 }]) });
+    expect(findings[0]?.holdfast).toContain("after about 30 s");
   });
 
-  it("says what the ladder does, when, and what comes last", () => {
+  it("says what healing does, when, and what its last step is", () => {
     const recovery = {
       step: "remount",
       since: new Date(NOW).toISOString(),
@@ -378,19 +383,40 @@ describe("a diagnosis", () => {
       nextAt: new Date(NOW + 10_000).toISOString(),
       message: "Its root is put back.",
     } as const;
-    const { findings, nextAt } = told({ ...degraded("root_unmounted"), recovery });
+    const { findings, nextAt } = diagnoseWith({ ...degraded("root_unmounted"), recovery });
     expect(findings[0]?.holdfast).toContain(recovery.nextAt);
-    expect(findings[0]?.holdfast).toContain("everything kept");
+    expect(findings[0]?.holdfast).toContain("its files stay where they are");
     expect(nextAt).toBe(recovery.nextAt);
   });
 
-  it("never repeats a sandbox's own words as a terminal would take them", () => {
+  it("promises the files of a failed sandbox only if a look has found them", () => {
+    const failed = {
+      status: "failed",
+      cause: { code: "keeper_died", message: "gone" },
+      keptUntil: NOW,
+      activity: null,
+    } as const;
+    const findingWith = (filesLeft: Facts["filesLeft"]) => {
+      const [finding] = diagnoseWith({ ...failed, filesLeft }).findings;
+      return { kept: finding?.holdfast, you: finding?.you.join(" ") };
+    };
+    expect(findingWith({ are: "kept" }).kept).toMatch(/its files and its last memory image.* are kept until/);
+    expect(findingWith({ are: "unknown" }).kept).toMatch(/what is left of its files, are kept until/);
+    const incomplete = findingWith({ are: "incomplete", missing: "the disk" });
+    expect(incomplete.kept).toMatch(/Some of its files are missing/);
+    expect(incomplete.you).not.toMatch(/holdfast (restart|cp)/);
+    const removed = findingWith({ are: "removed" });
+    expect(removed.kept).toMatch(/never ready, so none of its files are left/);
+    expect(removed.you).not.toMatch(/holdfast (restart|cp)/);
+  });
+
+  it("strips control characters from text that comes from a sandbox", () => {
     const evil = { ...spinning, commandLine: "x\u001b]0;owned\u0007 y" };
-    const text = JSON.stringify(told({ signs: seen([evil, { cpuMs: 7_950 }]) }));
+    const text = JSON.stringify(diagnoseWith({ activity: seen([evil, { cpuMs: 7_950 }]) }));
     expect(text).not.toMatch(/\\u001b|\\u0007/);
   });
 
-  it("has a rule for every kind that it may speak of, but for not knowing", () => {
+  it("has a rule for every kind of finding except unknown", () => {
     const ruled = new Set(RULES.map(({ kind }) => kind));
     expect(FINDINGS.filter((kind) => !ruled.has(kind))).toEqual(["unknown"]);
   });

@@ -8,57 +8,63 @@ import type {
   Resources,
   Status,
 } from "@holdfast/contract";
-import { RULES } from "./diagnosis-rules.ts";
-import type { Usage } from "./ports.ts";
-import type { Signs } from "./signs.ts";
-import type { Point } from "./trend.ts";
+import type { FilesLeft } from "../model/status.ts";
+import type { Usage } from "../ports/index.ts";
+import type { Point } from "./linear-fit.ts";
+import type { ActivityWindow } from "./process-activity.ts";
+import { RULES } from "./rules.ts";
 
-/** An exec that is under way, as far as a diagnosis needs it. */
+/** The fields of an open exec that a diagnosis uses. */
 export interface ExecFact {
   id: string;
   command: string;
   startedAt: number | null;
   createdAt: number;
-  /** When its own timeout ends it; null where it has none. */
+  /** The time at which the exec's own timeout ends it; null if it has none. */
   endsBy: number | null;
 }
 
-/** All that a diagnosis is made of. Gathered without waking anybody, and without asking anybody inside. */
+/** The input of a diagnosis. Collected from outside: no sandbox is woken, and no process inside is asked. */
 export interface Facts {
   now: number;
   status: Status;
   cause: Cause | null;
   recovery: Recovery | null;
   keptUntil: number | null;
-  /** When the next try at ending it is made, where it is being ended. */
+  /** Whether the files of a failed sandbox still exist, as far as is known. */
+  filesLeft: FilesLeft;
+  /** Time of the next attempt to stop the sandbox, if it is being deleted. */
   nextStopAt: number | null;
   restartsOnLoss: boolean;
   since: number;
   labels: Readonly<Record<string, string>>;
+  /** Labels that every sandbox of this server should have. */
+  expectedLabels: readonly string[];
   limits: Resources;
   windowMs: number;
-  /** At the end of the window; null where it could not be measured. */
+  /** Usage at the end of the window; null if it could not be measured. */
   usage: Usage | null;
   cpuPercent: number | null;
-  /** Forks that were refused during the window. */
+  /** How many forks (process creations) the kernel refused during the window. */
   forksRefused: number;
-  /** Memory over the history and the window, oldest first. */
+  /** Memory usage in the history and the window, oldest first. */
   memory: readonly Point[];
-  /** How long every sample of the history has had a core to itself. */
+  /** How long, up to now, the sandbox has used nearly a full core in every sample. */
   busyForMs: number;
-  signs: Signs | null;
+  activity: ActivityWindow | null;
   execs: { running: readonly ExecFact[]; queued: readonly ExecFact[] };
-  /** Of the execs that ended lately: how many, and how many of them by their timeout. */
+  /** Execs that ended within `windowMs`: how many, and how many of them by their timeout. */
   ended: { count: number; timedOut: number; windowMs: number };
   oom: { kills: number; lastAt: number | null };
   linkLosses: number;
   clockJump: { at: number; byMs: number } | null;
   launches: { suspended: boolean; waiting: number };
-  /** Whether the last proof found its disk full. */
+  /** Whether the last proof found the sandbox's disk full. */
   isDiskFull: boolean;
 }
 
-export interface Told {
+/** The text of a finding. `NAME` and `EXEC` in `you` are replaced by the sandbox's name and its only running exec. */
+export interface FindingText {
   summary: string;
   evidence: string[];
   confidence: Confidence;
@@ -66,41 +72,42 @@ export interface Told {
   you: string[];
 }
 
-/** One thing that can be the matter: null where it isn't. */
+/** One known condition: `evaluate` returns null if it does not apply. */
 export interface Rule {
   kind: FindingKind;
   severity: Finding["severity"];
-  look(facts: Facts): Told | null;
+  evaluate(facts: Facts): FindingText | null;
 }
 
-const ORDER: Record<Finding["severity"], number> = { problem: 0, notice: 1, fine: 2 };
+const SEVERITY_RANK: Record<Finding["severity"], number> = { problem: 0, notice: 1, fine: 2 };
 
 /**
- * What is the matter, from facts alone. The rules are asked one by one, and every one that applies is told, the most telling
- * first: what a person on call reads is the first sentence. Where nothing fits it says that it does not know, which is an
- * answer too. It decides nothing: what is done about a sandbox follows from evidence of not serving, never from this.
+ * Computes a diagnosis from facts alone. Every rule that applies contributes a finding. The most telling finding comes
+ * first, because a person on call reads the first sentence. If no rule applies, the diagnosis says that the state is
+ * unknown. A diagnosis triggers no action: healing requires evidence that a sandbox does not serve.
  */
 export function diagnose(
   facts: Facts,
   about: { sandboxId: string; name: string; unseen: readonly string[] },
 ): Diagnosis {
-  const named = namesIn(facts, about.name);
-  const findings = RULES.flatMap(({ kind, severity, look }): Finding[] => {
-    const told = look(facts);
-    return told === null ? [] : [{ kind, severity, ...told, you: told.you.map(named) }];
+  const fillIn = fillPlaceholders(facts, about.name);
+  const findings = RULES.flatMap(({ kind, severity, evaluate }): Finding[] => {
+    const text = evaluate(facts);
+    return text === null ? [] : [{ kind, severity, ...text, you: text.you.map(fillIn) }];
   });
-  // What is fine is only said where nothing is wrong.
+  // Findings of severity `fine` are reported only if there is no problem.
   const isTroubled = findings.some(({ severity }) => severity === "problem");
-  const told = findings
+  const reported = findings
     .filter(({ severity }) => severity !== "fine" || !isTroubled)
-    .sort((a, b) => ORDER[a.severity] - ORDER[b.severity]);
-  // Nothing is wrong but a label: then what it does is what to read first.
-  const [first] = told;
-  const fine = told.filter(({ severity }) => severity === "fine");
+    .sort((a, b) => SEVERITY_RANK[a.severity] - SEVERITY_RANK[b.severity]);
+  // If the first notice is a minor one, such as a missing label, the finding about the sandbox's activity is put before
+  // it.
+  const [first] = reported;
+  const fine = reported.filter(({ severity }) => severity === "fine");
   const ordered =
-    first?.severity === "notice" && isAside(first.kind)
-      ? [...fine, ...told.filter((one) => !fine.includes(one))]
-      : told;
+    first?.severity === "notice" && isSideNote(first.kind)
+      ? [...fine, ...reported.filter((one) => !fine.includes(one))]
+      : reported;
   const all = ordered.length > 0 ? ordered : [unknown(facts, about.name)];
   return {
     ...about,
@@ -115,29 +122,31 @@ export function diagnose(
   };
 }
 
-/** So that a command can be taken as it stands. */
-const namesIn =
+/** Replaces the placeholders, so that a suggested command can be copied and run. */
+const fillPlaceholders =
   ({ execs: { running } }: Facts, name: string) =>
   (text: string) =>
     text
       .replaceAll("NAME", name)
       .replaceAll("EXEC", running.length === 1 ? (running[0]?.id ?? "EXEC") : "EXEC");
 
-const isAside = (kind: FindingKind): boolean => kind === "no_task" || kind === "clock_jump";
+const isSideNote = (kind: FindingKind): boolean => kind === "no_task" || kind === "clock_jump";
 
-function unknown({ signs, usage, windowMs }: Facts, name: string): Finding {
-  const seen = signs === null ? "its processes could not be looked at" : `${signs.now.length} processes`;
+function unknown({ activity, usage, windowMs }: Facts, name: string): Finding {
+  const seen =
+    activity === null ? "its processes could not be inspected" : `${activity.now.length} processes`;
   return {
     kind: "unknown",
     severity: "notice",
-    summary: "It serves, and what it does fits nothing known here: this does not know whether that is well.",
+    summary:
+      "The sandbox is serving, but its activity matches no known pattern; it may or may not be healthy.",
     evidence: [
-      `Seen for ${windowMs} ms: ${seen}${usage === null ? "" : `, ${usage.processes} processes and threads counted`}.`,
+      `Observed for ${windowMs} ms: ${seen}${usage === null ? "" : `, ${usage.processes} processes and threads counted`}.`,
     ],
     confidence: "low",
-    holdfast: "Nothing: it serves, and a command may do what it likes for as long as it likes.",
+    holdfast: "Nothing: the sandbox is serving, and commands may run for as long as they need.",
     you: [
-      `Look for longer: 'holdfast diagnose --window 10s ${name}'.`,
+      `Observe it for longer: 'holdfast diagnose --window 10s ${name}'.`,
       `See what it prints: 'holdfast logs ${name}'.`,
     ],
   };

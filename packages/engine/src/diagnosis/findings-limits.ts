@@ -1,10 +1,10 @@
-import type { Facts, Rule, Told } from "./diagnosis.ts";
-import { CANCEL, commandsOf, endings, percent, seconds } from "./diagnosis-words.ts";
-import { mb } from "./megabytes.ts";
-import { nameOf } from "./signs.ts";
-import { fitOf, risingShare, slopeOf } from "./trend.ts";
+import { mb, percent, seconds } from "../lib/format.ts";
+import type { Facts, FindingText, Rule } from "./diagnosis.ts";
+import { fitOf, risingShare, slopeOf } from "./linear-fit.ts";
+import { CANCEL, describeCommands, describeTimeouts } from "./phrases.ts";
+import { nameOf } from "./process-activity.ts";
 
-/** What runs out. */
+/** Findings about resource limits: memory, disk and processes. */
 
 const PIDS_SHARE = 0.95;
 const DISK_SHARE = 0.97;
@@ -23,21 +23,21 @@ const MEGABYTE = 1_048_576;
 export const outOfMemory: Rule = {
   kind: "out_of_memory",
   severity: "problem",
-  look: ({ oom, now, limits, usage }) =>
+  evaluate: ({ oom, now, limits, usage }) =>
     oom.kills === 0 || oom.lastAt === null || Math.abs(now - oom.lastAt) > OOM_LATELY_MS
       ? null
       : {
-          summary: `It ran out of memory: the kernel killed ${oom.kills} of its processes at its limit of ${limits.memoryMb} MB.`,
+          summary: `The sandbox ran out of memory: the kernel killed ${oom.kills} of its processes at the limit of ${limits.memoryMb} MB.`,
           evidence: [
-            `The last kill was seen ${seconds(Math.max(0, now - oom.lastAt))} ago.`,
-            ...(usage === null ? [] : [`It now uses ${mb(usage.memoryBytes)} MB.`]),
+            `The last kill was observed ${seconds(Math.max(0, now - oom.lastAt))} ago.`,
+            ...(usage === null ? [] : [`The sandbox uses ${mb(usage.memoryBytes)} MB now.`]),
           ],
           confidence: "high",
           holdfast:
-            "Nothing else: a command that was killed itself has ended with cause oom_killed, one that lost a child goes on without it.",
+            "Nothing else: a command that was killed ended with cause oom_killed; a command that lost a child process keeps running.",
           you: [
-            "Give it more memory: a new sandbox with a larger resources.memoryMb.",
-            "Find what takes it: 'holdfast resources NAME'.",
+            "Create a sandbox with a larger resources.memoryMb.",
+            "Find the processes that use the memory: 'holdfast resources NAME'.",
           ],
         },
 };
@@ -45,21 +45,22 @@ export const outOfMemory: Rule = {
 export const diskFull: Rule = {
   kind: "disk_full",
   severity: "problem",
-  look: ({ usage, isDiskFull }) => {
+  evaluate: ({ usage, isDiskFull }) => {
     const disk = usage?.disk ?? null;
     const share = disk === null ? 0 : disk.usedBytes / Math.max(1, disk.limitBytes);
     if (!isDiskFull && share < DISK_SHARE) return null;
     return {
-      summary: "Its disk is full: commands run, and whatever they write fails.",
+      summary: "The disk of the sandbox is full: commands run, but their writes fail.",
       evidence: [
         ...(disk === null ? [] : [`${mb(disk.usedBytes)} of ${mb(disk.limitBytes)} MB are used.`]),
-        ...(isDiskFull ? ["The last proof could not write."] : []),
+        ...(isDiskFull ? ["The last proof could not write a file."] : []),
       ],
       confidence: "high",
-      holdfast: "Nothing: the files are its own. It stays reachable, so that it can be emptied.",
+      holdfast:
+        "Nothing: Holdfast deletes no files of a sandbox. It stays reachable, so that you can free space.",
       you: [
-        "See what takes the room: 'holdfast exec NAME -- du -xh -d2 / | sort -h | tail'.",
-        "Remove some, or create one with a larger resources.diskMb.",
+        "Find large directories: 'holdfast exec NAME -- du -xh -d2 / | sort -h | tail'.",
+        "Remove files, or create a sandbox with a larger resources.diskMb.",
       ],
     };
   },
@@ -68,25 +69,29 @@ export const diskFull: Rule = {
 export const pidLimit: Rule = {
   kind: "pid_limit",
   severity: "problem",
-  look: ({ usage, limits, forksRefused, execs, now }) => {
+  evaluate: ({ usage, limits, forksRefused, execs, now }) => {
     if (usage === null) return null;
     const share = usage.processes / limits.pids;
     if (share < PIDS_SHARE && forksRefused === 0) return null;
     return {
-      summary: `It has as many processes as it may have: ${usage.processes} of ${limits.pids}; no new one can be started in it.`,
+      summary: `The sandbox has reached its process limit: ${usage.processes} of ${limits.pids}; it can start no new process.`,
       evidence: [
-        `${usage.pidsRefused} forks were refused in all${forksRefused > 0 ? `, ${forksRefused} of them while it was looked at` : ""}.`,
-        ...commandsOf(execs.running).slice(0, 3),
+        `${usage.pidsRefused} forks were refused in total${forksRefused > 0 ? `, ${forksRefused} of them during the observation` : ""}.`,
+        ...describeCommands(execs.running).slice(0, 3),
       ],
       confidence: "high",
-      holdfast: endings(execs.running, now),
-      you: [CANCEL, "See them: 'holdfast resources NAME'.", "Create one with a larger resources.pids."],
+      holdfast: describeTimeouts(execs.running, now),
+      you: [
+        CANCEL,
+        "List its processes: 'holdfast resources NAME'.",
+        "Create a sandbox with a larger resources.pids.",
+      ],
     };
   },
 };
 
-/** What grows, and how sure that is by now; null where nothing does. */
-function growth({ memory, limits, signs }: Facts): (Told & { spanMs: number }) | null {
+/** Describes steady growth of memory over the samples; null if there is none. */
+function findGrowth({ memory, limits, activity }: Facts): (FindingText & { spanMs: number }) | null {
   const [first, last] = [memory[0], memory.at(-1)];
   if (memory.length < LEAK.points || first === undefined || last === undefined) return null;
   const spanMs = last.x - first.x;
@@ -97,41 +102,41 @@ function growth({ memory, limits, signs }: Facts): (Told & { spanMs: number }) |
   const leftMs = Math.max(0, (limits.memoryMb * MEGABYTE - last.y) / rate);
   const isLarge = grown >= 0.05 * limits.memoryMb * MEGABYTE;
   if (!isLarge && leftMs > LEAK.soonMs) return null;
-  const [most] = (signs?.lasting ?? [])
+  const [most] = (activity?.lasting ?? [])
     .filter(({ grownBytes }) => grownBytes > 0)
     .sort((a, b) => b.grownBytes - a.grownBytes);
-  const blame = `${most === undefined ? "" : nameOf(most.process)} grew the most while it was looked at, to ${mb(most?.process.rssBytes ?? 0)} MB.`;
+  const blame = `${most === undefined ? "" : nameOf(most.process)} grew the most during the observation, to ${mb(most?.process.rssBytes ?? 0)} MB.`;
   return {
     spanMs,
-    summary: `Its memory grows and grows, which is how a memory leak looks: ${mb(grown)} MB in ${seconds(spanMs)}, ${mb(rate * 60_000)} MB a minute.`,
+    summary: `The memory of the sandbox grows steadily, as in a memory leak: ${mb(grown)} MB in ${seconds(spanMs)}, ${mb(rate * 60_000)} MB a minute.`,
     evidence: [
-      `${mb(last.y)} of ${limits.memoryMb} MB are used; at this rate it reaches its limit in about ${seconds(leftMs)}.`,
-      `Of ${memory.length - 1} steps ${percent(risingShare(memory))} went up.`,
+      `${mb(last.y)} of ${limits.memoryMb} MB are used; at this rate the limit is reached in about ${seconds(leftMs)}.`,
+      `${percent(risingShare(memory))} of ${memory.length - 1} steps between samples went up.`,
       ...(most === undefined ? [] : [blame]),
     ],
     confidence: spanMs >= LEAK.sureMs ? "high" : spanMs >= LEAK.problemMs ? "medium" : "low",
     holdfast:
-      "Nothing before the limit: there the kernel kills a process of it, with an event that says so. No other sandbox is harmed.",
-    you: ["Look again in a minute: one that only loads something stops growing.", CANCEL],
+      "Nothing before the limit: there the kernel kills one of its processes, which is recorded as an event. Other sandboxes are not affected.",
+    you: ["Diagnose it again in a minute: a program that is only loading data stops growing.", CANCEL],
   };
 }
 
-const grown = (facts: Facts, isSure: boolean): Told | null => {
-  const found = growth(facts);
+const evaluateGrowth = (facts: Facts, isSure: boolean): FindingText | null => {
+  const found = findGrowth(facts);
   if (found === null || found.spanMs >= LEAK.problemMs !== isSure) return null;
-  const { spanMs: _span, ...told } = found;
-  return told;
+  const { spanMs: _span, ...text } = found;
+  return text;
 };
 
 export const memoryLeak: Rule = {
   kind: "memory_leak",
   severity: "problem",
-  look: (facts) => grown(facts, true),
+  evaluate: (facts) => evaluateGrowth(facts, true),
 };
 
-/** So short a time shows a program that loads what it needs as well. */
+/** Reports growth over a short time, which may also come from a program that is loading data. */
 export const growingMemory: Rule = {
   kind: "memory_leak",
   severity: "notice",
-  look: (facts) => grown(facts, false),
+  evaluate: (facts) => evaluateGrowth(facts, false),
 };

@@ -1,53 +1,73 @@
-import { CAUSES_GONE, CAUSES_MOUNT, CAUSES_SILENT } from "./cause-kinds.ts";
-import type { Facts, Rule, Told } from "./diagnosis.ts";
-import { commandsOf, healing, NOT_SERVING_YOU, seconds } from "./diagnosis-words.ts";
+import { seconds } from "../lib/format.ts";
+import { areFilesGone, CAUSES_GONE, CAUSES_MOUNT, CAUSES_SILENT } from "../model/cause-groups.ts";
+import type { FilesLeft } from "../model/status.ts";
+import type { Facts, FindingText, Rule } from "./diagnosis.ts";
+import { describeCommands, describeHealing, NOT_SERVING_YOU } from "./phrases.ts";
 
-/** What is the matter with a sandbox by what it is, not by what runs in it. */
+/** Findings about the state of a sandbox, as opposed to the processes that run in it. */
 
 const JUMP_LATELY_MS = 600_000;
 const LINKS_FLAP = 3;
 const TIMEOUTS_MANY = 3;
 const QUEUE_LONG_MS = 60_000;
 const LINE_LONG_MS = 30_000;
-/** The label by which a sandbox says what it is for. */
-export const TASK_LABEL = "task_id";
 
-function causeRule(kind: Rule["kind"], codes: ReadonlySet<string>, says: string): Rule {
+function causeRule(kind: Rule["kind"], codes: ReadonlySet<string>, heading: string): Rule {
   return {
     kind,
     severity: "problem",
-    look: (facts) =>
+    evaluate: (facts) =>
       facts.status !== "degraded" || facts.cause === null || !codes.has(facts.cause.code)
         ? null
         : {
-            summary: `${says}: ${facts.cause.message}`,
-            evidence: [`The last observation or proof says ${facts.cause.code}.`],
+            summary: `${heading}: ${facts.cause.message}`,
+            evidence: [`The last observation or proof reported ${facts.cause.code}.`],
             confidence: "high",
-            holdfast: healing(facts),
+            holdfast: describeHealing(facts),
             you: NOT_SERVING_YOU,
           },
   };
 }
 
+const KEPT: Record<FilesLeft["are"], string> = {
+  kept: "Its record, its files and its last memory image, if it has one, are",
+  unknown: "Its record, and what is left of its files, are",
+  incomplete: "Some of its files are missing on the host. Its record and the rest are",
+  removed: "It was never ready, so none of its files are left. Its record is",
+};
+
+const RESTART_OR_COPY = [
+  "Restart it from its files: 'holdfast restart NAME'.",
+  "Copy its files out: 'holdfast cp NAME:/path .' reads them from its disk.",
+];
+
+const WITH_FILES: Record<FilesLeft["are"], readonly string[]> = {
+  kept: RESTART_OR_COPY,
+  unknown: RESTART_OR_COPY,
+  incomplete: [
+    "Put back on the host what is missing, if it was moved: its files can then be read, and it can be restarted.",
+  ],
+  removed: ["Create the sandbox again: its name is free."],
+};
+
 export const failed: Rule = {
   kind: "failed",
   severity: "problem",
-  look: ({ status, cause, keptUntil, restartsOnLoss }) =>
+  evaluate: ({ status, cause, keptUntil, filesLeft, restartsOnLoss }) =>
     status !== "failed"
       ? null
       : {
-          summary: `It failed: ${cause?.message ?? "the cause is not known"}`,
+          summary: `The sandbox failed: ${cause?.message ?? "the cause is not known"}`,
           evidence: [`The cause on record is ${cause?.code ?? "unknown"}.`],
           confidence: "high",
           holdfast:
             keptUntil === null
               ? "Its record is kept."
-              : `Nothing of it runs. Record, files and what was last kept of its memory stay until ${new Date(keptUntil).toISOString()}, then all of it goes.`,
+              : `None of its processes run. ${KEPT[filesLeft.are]} kept until ${new Date(keptUntil).toISOString()}, then deleted.`,
           you: [
-            "Start it again on its files: 'holdfast restart NAME'.",
-            "Take its files out: 'holdfast cp NAME:/path .'; they are read from its disk.",
-            "Read what led to it: 'holdfast events --sandbox NAME'.",
-            `Remove it: 'holdfast rm NAME'.${restartsOnLoss ? "" : " With onMemoryLoss 'cold-start' the next one starts again by itself."}`,
+            ...WITH_FILES[filesLeft.are],
+            "Read its timeline: 'holdfast events --sandbox NAME'.",
+            `Remove it: 'holdfast rm NAME'.${restartsOnLoss ? "" : " With onMemoryLoss 'cold-start' a sandbox restarts by itself."}`,
           ],
         },
 };
@@ -55,20 +75,20 @@ export const failed: Rule = {
 export const stopping: Rule = {
   kind: "stopping",
   severity: "notice",
-  look: ({ status, nextStopAt, cause, now, since }) =>
+  evaluate: ({ status, nextStopAt, cause, now, since }) =>
     status !== "stopping"
       ? null
       : {
-          summary: `It is being deleted since ${seconds(now - since)}, and its absence has not been observed yet.`,
+          summary: `The sandbox has been in deletion for ${seconds(now - since)}; its absence has not been observed yet.`,
           evidence: cause === null ? [] : [cause.message],
           confidence: "high",
           holdfast:
             nextStopAt === null
-              ? "It is being ended right now."
-              : `It is tried again at ${new Date(nextStopAt).toISOString()}, for as long as it takes.`,
+              ? "A stop attempt is in progress."
+              : `The next stop attempt is at ${new Date(nextStopAt).toISOString()}; attempts continue until it is gone.`,
           you: [
-            "See what is left of it: 'holdfast audit'.",
-            "See each try: 'holdfast events --sandbox NAME'.",
+            "List what is left of it: 'holdfast audit'.",
+            "Read each attempt: 'holdfast events --sandbox NAME'.",
           ],
         },
 };
@@ -77,20 +97,20 @@ const FROZEN_CAUSES = new Set(["frozen", "disk_filler"]);
 export const frozen: Rule = {
   kind: "frozen",
   severity: "problem",
-  look: (facts) =>
+  evaluate: (facts) =>
     facts.status !== "degraded" || facts.cause === null || !FROZEN_CAUSES.has(facts.cause.code)
       ? null
       : {
-          summary: `All its processes are frozen: ${facts.cause.message}`,
-          evidence: ["Its cgroup is frozen, and nobody has paused it."],
+          summary: `All processes of the sandbox are frozen: ${facts.cause.message}`,
+          evidence: ["Its cgroup is frozen, and no pause was requested."],
           confidence: "high",
           holdfast:
             facts.cause.code === "disk_filler"
-              ? "It is let go by itself once the disk has its reserve free again."
-              : healing(facts),
+              ? "The sandbox is thawed once the disk has its reserve free again."
+              : describeHealing(facts),
           you:
             facts.cause.code === "disk_filler"
-              ? ["Make room on the host's disk.", "Delete it if it is the one to go: 'holdfast rm NAME'."]
+              ? ["Free space on the host's disk.", "Delete it if it is not needed: 'holdfast rm NAME'."]
               : NOT_SERVING_YOU,
         },
 };
@@ -98,39 +118,62 @@ export const frozen: Rule = {
 export const paused: Rule = {
   kind: "frozen",
   severity: "fine",
-  look: ({ status }) =>
+  evaluate: ({ status }) =>
     status !== "paused"
       ? null
       : {
-          summary: "It is paused, as somebody asked for: its processes are in memory and don't run.",
-          evidence: ["Its record says so, and its cgroup is frozen."],
+          summary: "The sandbox is paused on request: its processes are in memory and do not run.",
+          evidence: ["Its record says paused, and its cgroup is frozen."],
           confidence: "high",
-          holdfast: "It stays so until it is resumed or deleted.",
-          you: ["Let it go on: 'holdfast resume NAME'."],
+          holdfast: "Nothing: the sandbox stays paused until it is resumed or deleted.",
+          you: ["Resume it: 'holdfast resume NAME'."],
         },
 };
 
-const NOT_SERVING = new Set(["proof_failed", "unproven", "observation_unknown", "lease_lost", "disk_failed"]);
+const NOT_SERVING = new Set([
+  ...["proof_failed", "unproven", "observation_unknown", "lease_lost", "disk_failed"],
+  ...["cgroup_gone", "journals_gone"],
+]);
 
-export const keeperGone = causeRule("keeper_gone", CAUSES_GONE, "Its keeper is gone");
-export const keeperSilent = causeRule("keeper_silent", CAUSES_SILENT, "Its keeper does not answer");
-export const mountGone = causeRule("mount_gone", CAUSES_MOUNT, "A mount of it is gone");
-export const notServing = causeRule("not_serving", NOT_SERVING, "It does not serve");
+export const filesGone: Rule = {
+  kind: "files_gone",
+  severity: "problem",
+  evaluate: ({ status, cause }) =>
+    status !== "degraded" || !areFilesGone(cause)
+      ? null
+      : {
+          summary: `What the sandbox writes to is gone: ${cause.message}`,
+          evidence: [`The last observation reported ${cause.code}.`],
+          confidence: "high",
+          holdfast:
+            "Nothing by itself: no step can bring back what is gone, and ending the instance would lose what its processes still hold.",
+          you: [
+            "Put back on the host what was moved: the sandbox then serves again by itself.",
+            "If it is lost, delete the sandbox: 'holdfast rm NAME'. A restart is refused, because it needs these files.",
+            "Read its timeline: 'holdfast events --sandbox NAME'.",
+          ],
+        },
+};
+
+export const keeperGone = causeRule("keeper_gone", CAUSES_GONE, "The sandbox's keeper is gone");
+export const keeperSilent = causeRule("keeper_silent", CAUSES_SILENT, "The sandbox's keeper does not answer");
+export const mountGone = causeRule("mount_gone", CAUSES_MOUNT, "A mount of the sandbox is gone");
+export const notServing = causeRule("not_serving", NOT_SERVING, "The sandbox is not serving");
 
 export const linkFlapping: Rule = {
   kind: "link_flapping",
   severity: "problem",
-  look: (facts) =>
+  evaluate: (facts) =>
     facts.linkLosses < LINKS_FLAP || (facts.status !== "ready" && facts.status !== "degraded")
       ? null
       : {
-          summary: `Its link breaks again and again: ${facts.linkLosses} times within a minute.`,
-          evidence: ["Each time a new link was made, and commands went on meanwhile."],
+          summary: `The link to the sandbox keeps breaking: ${facts.linkLosses} times within a minute.`,
+          evidence: ["A new link was made each time; commands kept running meanwhile."],
           confidence: "high",
-          holdfast: "A lost link is made again at once, and costs no command anything.",
+          holdfast: "A lost link is re-established at once; commands are not affected.",
           you: [
-            "Look whether the host is overloaded, or something kills connections on it.",
-            "See when it began: 'holdfast events --sandbox NAME --type link.lost'.",
+            "Check whether the host is overloaded, or whether something on it closes connections.",
+            "Find out when it began: 'holdfast events --sandbox NAME --type link.lost'.",
           ],
         },
 };
@@ -138,18 +181,18 @@ export const linkFlapping: Rule = {
 export const repeatedTimeouts: Rule = {
   kind: "repeated_timeouts",
   severity: "problem",
-  look: ({ ended }) =>
+  evaluate: ({ ended }) =>
     ended.timedOut < TIMEOUTS_MANY
       ? null
       : {
-          summary: `Its commands time out again and again: ${ended.timedOut} of the last ${ended.count}.`,
-          evidence: [`All of them ended within ${seconds(ended.windowMs)}.`],
+          summary: `Commands of the sandbox keep timing out: ${ended.timedOut} of the last ${ended.count}.`,
+          evidence: [`They all ended within the last ${seconds(ended.windowMs)}.`],
           confidence: "high",
           holdfast:
-            "Each one was ended with its whole tree, and an alert tells of it where that goes on. The sandbox is left alone.",
+            "Each command was ended with its whole process tree; an alert is raised if it continues. The sandbox itself is not touched.",
           you: [
-            "See which: 'holdfast execs NAME'.",
-            "Give them more time, or find out what they wait for while one runs.",
+            "List them: 'holdfast execs NAME'.",
+            "Give them longer timeouts, or diagnose the sandbox while one runs.",
           ],
         },
 };
@@ -157,29 +200,30 @@ export const repeatedTimeouts: Rule = {
 export const queueStarved: Rule = {
   kind: "queue_starved",
   severity: "problem",
-  look: ({ status, execs, launches, now, since }) => {
+  evaluate: ({ status, execs, launches, now, since }) => {
     const oldest = Math.min(...execs.queued.map(({ createdAt }) => createdAt));
     if (execs.queued.length > 0 && now - oldest >= QUEUE_LONG_MS)
       return {
-        summary: `${execs.queued.length} commands wait for their turn, the first for ${seconds(now - oldest)}: ${execs.running.length} others hold all places.`,
-        evidence: commandsOf(execs.running).slice(0, 5),
+        summary: `${execs.queued.length} commands are queued, the first for ${seconds(now - oldest)}: ${execs.running.length} running commands take all slots.`,
+        evidence: describeCommands(execs.running).slice(0, 5),
         confidence: "high",
-        holdfast: "Each gets its turn when one ends; one that waits too long is refused, never run late.",
-        you: ["End what is not needed: 'holdfast execs NAME', 'holdfast kill EXEC'."],
+        holdfast:
+          "Queued commands start as running ones end; a command that is queued for too long is rejected.",
+        you: ["End commands that are not needed: 'holdfast execs NAME', 'holdfast kill EXEC'."],
       };
     if (status !== "queued" || now - since < LINE_LONG_MS) return null;
     return {
-      summary: `It has waited for its launch for ${seconds(now - since)}, with ${launches.waiting} in the line.`,
+      summary: `The sandbox has been queued for its launch for ${seconds(now - since)}; ${launches.waiting} are in the queue.`,
       evidence: [
         launches.suspended
-          ? "Launches are suspended: they keep failing."
-          : "All places for launches are taken.",
+          ? "Launches are suspended because they keep failing."
+          : "All launch slots are taken.",
       ],
       confidence: "high",
       holdfast: launches.suspended
-        ? "One launch is tried every half minute; when it works, all go on."
-        : "It is launched when its turn comes, or refused when it has waited too long.",
-      you: ["See why: 'holdfast stats', 'holdfast events --type launches.suspended'."],
+        ? "One launch is attempted every half minute; when it succeeds, all launches resume."
+        : "The sandbox is launched when its turn comes, or rejected when it has waited too long.",
+      you: ["Find out why: 'holdfast stats', 'holdfast events --type launches.suspended'."],
     };
   },
 };
@@ -187,81 +231,88 @@ export const queueStarved: Rule = {
 export const clockJump: Rule = {
   kind: "clock_jump",
   severity: "notice",
-  look: ({ clockJump: jump, now }) =>
+  evaluate: ({ clockJump: jump, now }) =>
     jump === null || Math.abs(now - jump.at) > JUMP_LATELY_MS
       ? null
       : {
-          summary: `The host's clock jumped by ${seconds(Math.abs(jump.byMs))} ${jump.byMs < 0 ? "back" : "forward, or the server stood still that long,"} lately.`,
-          evidence: [`It was noticed at ${new Date(jump.at).toISOString()}; the host may have been asleep.`],
+          summary: `The host's clock jumped by ${seconds(Math.abs(jump.byMs))} ${jump.byMs < 0 ? "back" : "forward, or the server was suspended for that long,"} recently.`,
+          evidence: [
+            `The jump was detected at ${new Date(jump.at).toISOString()}; the host may have been suspended.`,
+          ],
           confidence: "high",
           holdfast:
-            "Nothing: timeouts of commands count lived time. Ages and dates of these minutes may look odd.",
-          you: ["Look at the host's time service."],
+            "Nothing: timeouts of commands do not depend on the clock. Ages and dates around the jump may look odd.",
+          you: ["Check the host's time service."],
         },
 };
 
 export const noTask: Rule = {
   kind: "no_task",
   severity: "notice",
-  look: ({ labels, status }) =>
-    labels[TASK_LABEL] !== undefined || status === "terminated"
+  evaluate: ({ labels, expectedLabels, status }) => {
+    const missing = expectedLabels.filter((label) => labels[label] === undefined);
+    return missing.length === 0 || status === "terminated"
       ? null
       : {
-          summary: `Nobody has said what it is for: it has no label ${TASK_LABEL}.`,
+          summary: `The task of the sandbox is not known: it has no label ${missing.join(", ")}.`,
           evidence: [`Its labels: ${Object.keys(labels).join(", ") || "none"}.`],
           confidence: "high",
-          holdfast: "Nothing: it is flagged here.",
-          you: [`Create sandboxes with a label: 'holdfast create --label ${TASK_LABEL}=…'.`],
-        },
+          holdfast: "Nothing: it is only reported here.",
+          you: [`Create sandboxes with a label: 'holdfast create --label ${missing[0]}=…'.`],
+        };
+  },
 };
 
-const SAYS: Partial<Record<Facts["status"], Told>> = {
-  queued: fine("It waits for its turn to be launched.", "It is launched when its turn comes."),
+const STARTING: Partial<Record<Facts["status"], FindingText>> = {
+  queued: fine("The sandbox is queued for its launch.", "The sandbox is launched when its turn comes."),
   creating: fine(
-    "It is being launched.",
-    "It is proven before it is called ready, or fails within its deadline.",
+    "The sandbox is being launched.",
+    "The sandbox is proven before it becomes ready, or fails within its deadline.",
   ),
-  waking: fine("Its memory is being restored.", "Calls are held until it is proven."),
+  waking: fine("The memory of the sandbox is being restored.", "Calls are held until the sandbox is proven."),
 };
 export const starting: Rule = {
   kind: "starting",
   severity: "fine",
-  look: ({ status }) => SAYS[status] ?? null,
+  evaluate: ({ status }) => STARTING[status] ?? null,
 };
 
-const ASLEEP: Partial<Record<Facts["status"], Told>> = {
-  standby: fine("It sleeps: its memory is on disk and nothing of it runs.", "Any call wakes it."),
-  suspending: fine("It is being put to sleep.", "A call that comes now is held, then served."),
+const ASLEEP: Partial<Record<Facts["status"], FindingText>> = {
+  standby: fine(
+    "The sandbox is in standby: its memory is on disk and no process runs.",
+    "Any call wakes it.",
+  ),
+  suspending: fine("The sandbox is being suspended.", "Calls are held, then served."),
 };
 export const asleep: Rule = {
   kind: "asleep",
   severity: "fine",
-  look: ({ status }) => ASLEEP[status] ?? null,
+  evaluate: ({ status }) => ASLEEP[status] ?? null,
 };
 
-const GONE = fine("It was deleted: nothing of it is left.", "Its record is kept for a while.");
+const GONE = fine("The sandbox was deleted; nothing of it is left.", "Its record is kept for a while.");
 export const gone: Rule = {
   kind: "gone",
   severity: "fine",
-  look: ({ status }) => (status === "terminated" ? GONE : null),
+  evaluate: ({ status }) => (status === "terminated" ? GONE : null),
 };
 
-/** It serves again, and has to for a while before that counts. */
+/** Reports a sandbox that serves again but has not yet served long enough to be regarded as healed. */
 export const recovering: Rule = {
   kind: "recovering",
   severity: "notice",
-  look: ({ status, recovery }) =>
+  evaluate: ({ status, recovery }) =>
     status !== "ready" || recovery?.step !== "hold"
       ? null
       : {
-          summary: "It did not serve a moment ago, was healed, and is watched for a while.",
+          summary: "The sandbox recovered a moment ago and is on probation.",
           evidence: [recovery.message],
           confidence: "high",
-          holdfast: `If it still serves at ${recovery.nextAt} it counts as healed; if not, the next step is taken.`,
-          you: ["See what was done: 'holdfast events --sandbox NAME'."],
+          holdfast: `If the sandbox still serves at ${recovery.nextAt}, it counts as healed; otherwise the next step follows.`,
+          you: ["Read the steps taken: 'holdfast events --sandbox NAME'."],
         },
 };
 
-function fine(summary: string, holdfast: string): Told {
+function fine(summary: string, holdfast: string): FindingText {
   return { summary, evidence: ["Its record says so."], confidence: "high", holdfast, you: ["Nothing."] };
 }

@@ -3,19 +3,19 @@ export interface Point {
   y: number;
 }
 
-/** Of the straight line that fits the points best; 0 where there is none. */
+/** Returns the slope of the least-squares line through the points; 0 if there is no such line. */
 export function slopeOf(points: readonly Point[]): number {
   const { xx, xy } = spread(points);
   return xx === 0 ? 0 : xy / xx;
 }
 
-/** How well a straight line fits: 1 where all points are on it, 0 where it says nothing. */
+/** Returns the coefficient of determination (R²): 1 if all points are on one line, 0 if a line explains nothing. */
 export function fitOf(points: readonly Point[]): number {
   const { xx, xy, yy } = spread(points);
   return xx === 0 || yy === 0 ? 0 : (xy * xy) / (xx * yy);
 }
 
-/** The share of steps from point to point that don't go down. */
+/** Returns the share of steps between consecutive points in which the value does not fall. */
 export function risingShare(points: readonly Point[]): number {
   if (points.length < 2) return 0;
   const rising = points.slice(1).filter(({ y }, index) => y >= (points[index]?.y ?? y));

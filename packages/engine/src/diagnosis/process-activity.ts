@@ -1,28 +1,28 @@
 import type { ThreadWait, WaitsOn } from "@holdfast/contract";
-import type { Look, ProcessSeen } from "./ports.ts";
+import type { ProcessSeen, ProcessSnapshot } from "../ports/index.ts";
 
-/** What one process did between two looks at it. */
-export interface Sign {
+/** Activity of one process between two snapshots. */
+export interface ProcessActivity {
   process: ProcessSeen;
-  /** Of one core, 1 for all of it. */
+  /** Share of one core; 1 is a full core. */
   cpuShare: number;
-  /** Per second; null where the host does not say. */
+  /** Read and write calls per second; null if the host does not report them. */
   callsRate: number | null;
   faultsRate: number;
   grownBytes: number;
-  /** It ran, or wanted to, at both looks: on a busy host it gets less of a core than it would take. */
+  /** Whether the process was runnable in both snapshots. On a busy host it gets less CPU than it could use. */
   ranAtBoth: boolean;
 }
 
-export interface Signs {
+export interface ActivityWindow {
   ms: number;
-  /** Those that were there at both looks, the keeper aside. */
-  lasting: Sign[];
-  /** Processes that came or went in between: something is being done. */
+  /** Processes that are present in both snapshots, except the keeper. */
+  lasting: ProcessActivity[];
+  /** Number of processes that started or ended between the snapshots, which shows that work is being done. */
   churn: number;
-  /** Who started them. */
+  /** PIDs of the parents of the processes that started or ended between the snapshots. */
   parentsOfChange: ReadonlySet<number>;
-  /** All at the last look, the keeper aside. */
+  /** All processes of the last snapshot, except the keeper. */
   now: ProcessSeen[];
 }
 
@@ -30,16 +30,16 @@ const KEEPER_PID = 1;
 const isCommand = ({ pid }: ProcessSeen): boolean => pid !== KEEPER_PID;
 const keyOf = ({ pid, startTime }: ProcessSeen): string => `${pid} ${startTime}`;
 
-/** Compares two looks at the same sandbox. */
-export function compareLooks(first: Look, last: Look): Signs {
+/** Compares two snapshots of the same sandbox. */
+export function compareSnapshots(first: ProcessSnapshot, last: ProcessSnapshot): ActivityWindow {
   const ms = Math.max(1, last.at - first.at);
   const before = new Map(first.processes.filter(isCommand).map((process) => [keyOf(process), process]));
   const now = last.processes.filter(isCommand);
   const lasting = now.flatMap((process) => {
     const earlier = before.get(keyOf(process));
-    return earlier === undefined ? [] : [signOf(earlier, process, ms)];
+    return earlier === undefined ? [] : [activityBetween(earlier, process, ms)];
   });
-  // Of more than can be looked at each look sees others: that is no change.
+  // Two truncated snapshots may contain different processes although nothing changed.
   const isWhole = !first.truncated && !last.truncated;
   const kept = new Set(lasting.map(({ process }) => keyOf(process)));
   const changed = [...before.values(), ...now].filter((process) => isWhole && !kept.has(keyOf(process)));
@@ -47,7 +47,7 @@ export function compareLooks(first: Look, last: Look): Signs {
   return { ms, lasting, churn: changed.length, parentsOfChange, now };
 }
 
-function signOf(before: ProcessSeen, process: ProcessSeen, ms: number): Sign {
+function activityBetween(before: ProcessSeen, process: ProcessSeen, ms: number): ProcessActivity {
   const perSecond = (from: number, to: number) => (1000 * Math.max(0, to - from)) / ms;
   return {
     process,
@@ -60,21 +60,22 @@ function signOf(before: ProcessSeen, process: ProcessSeen, ms: number): Sign {
   };
 }
 
-/** Whether it did nothing at all between the looks. */
-export const isStill = ({ cpuShare, callsRate }: Sign): boolean => cpuShare < 0.005 && (callsRate ?? 0) < 1;
+/** Whether the process did nothing between the snapshots. */
+export const isStill = ({ cpuShare, callsRate }: ProcessActivity): boolean =>
+  cpuShare < 0.005 && (callsRate ?? 0) < 1;
 
-/** Whether every thread of it waits so, for as long as it takes. */
-export const waitsForEver = ({ waits }: Pick<ProcessSeen, "waits">, on: WaitsOn): boolean =>
+/** Whether every thread of the process waits for this, without a time limit. */
+export const waitsForever = ({ waits }: Pick<ProcessSeen, "waits">, on: WaitsOn): boolean =>
   waits.length > 0 && waits.every((wait) => wait.on === on && !wait.bounded);
 
-/** What the process as a whole waits for: what its first thread does is what it is about, and comes first. */
+/** Returns the wait of the main thread, which comes first and represents the whole process. */
 export const mainWait = ({ waits }: Pick<ProcessSeen, "waits">): ThreadWait | null => waits[0] ?? null;
 
-/** A process by its number and name, for people. Names are the sandbox's own words: they are cut and cleaned. */
+/** Names a process for people. The name comes from the sandbox, so it is truncated and sanitised. */
 export function nameOf({ pid, name, commandLine }: ProcessSeen): string {
   const text = plain(commandLine || name);
   return `process ${pid} (${text.length > 60 ? `${text.slice(0, 57)}…` : text})`;
 }
 
-/** Without what a terminal would take for orders. */
+/** Removes control characters, which a terminal would interpret. */
 export const plain = (text: string): string => text.replaceAll(/\p{C}+/gu, " ").trim();

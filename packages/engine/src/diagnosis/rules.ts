@@ -15,6 +15,7 @@ import {
   asleep,
   clockJump,
   failed,
+  filesGone,
   frozen,
   gone,
   keeperGone,
@@ -31,10 +32,11 @@ import {
   stopping,
 } from "./findings-state.ts";
 
-/** Most telling first, in the order in which they are told. */
+/** All rules, most telling first: findings of equal severity are reported in this order. */
 export const RULES: readonly Rule[] = [
   failed,
   stopping,
+  filesGone,
   keeperGone,
   frozen,
   keeperSilent,

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { eventually, never, signal, world } from "./testing/world.ts";
+import { eventually, never, signal, world } from "../testing/test-engine.ts";
 
 const MB = 1_048_576;
 
@@ -10,8 +10,8 @@ async function boxed() {
   return { ...made, id: sandbox.id as SandboxId };
 }
 
-describe("the figures of a sandbox", () => {
-  it("are its limits, what it uses and a bounded history", async () => {
+describe("the resource report of a sandbox", () => {
+  it("has its limits, its usage and a bounded history", async () => {
     const { engine, driver, id } = await boxed();
     let cpuMs = 0;
     const use = setInterval(() => {
@@ -21,10 +21,10 @@ describe("the figures of a sandbox", () => {
     const report = await eventually(async () => {
       const found = await engine.sandboxes.resources("one", signal);
       expect(found.history).toHaveLength(5);
+      expect(found.cpu.percent).toBeGreaterThan(10);
       return found;
     });
     clearInterval(use);
-    expect(report.cpu.percent).toBeGreaterThan(10);
     expect(report).toMatchObject({
       status: "ready",
       cpu: { limitCpus: 2 },
@@ -35,7 +35,7 @@ describe("the figures of a sandbox", () => {
     expect(report.operations).toBeGreaterThanOrEqual(6);
   });
 
-  it("never go back when the kernel counts anew", async () => {
+  it("has counters that never go back when the kernel's counters are reset", async () => {
     const { engine, driver, id } = await boxed();
     const written = async () => (await engine.sandboxes.resources("one", signal)).io.writtenBytes;
     driver.usages.set(id, { cpuMs: 100, writtenBytes: 1_000 });
@@ -44,7 +44,7 @@ describe("the figures of a sandbox", () => {
     await eventually(async () => expect(await written()).toBe(1_010));
   });
 
-  it("are those of now though a look at its processes fails, and of the record where nothing runs", async () => {
+  it("is current if inspecting its processes fails, and comes from the record if nothing runs", async () => {
     const { engine, driver } = await boxed();
     driver.faults.inspect = () => Promise.reject(new Error("not to be seen"));
     expect((await engine.sandboxes.resources("one", signal)).processes).toMatchObject({
@@ -61,7 +61,7 @@ describe("the figures of a sandbox", () => {
     });
   });
 
-  it("count calls on files and execs as operations", async () => {
+  it("counts file calls and execs as operations", async () => {
     const { engine } = await boxed();
     const before = (await engine.sandboxes.resources("one", signal)).operations;
     await engine.files.list("one", "/etc", { wake: true, limit: 10 }, signal).catch(() => undefined);
@@ -69,18 +69,18 @@ describe("the figures of a sandbox", () => {
     expect((await engine.sandboxes.resources("one", signal)).operations).toBeGreaterThan(before);
   });
 
-  it("that can't be had hold up neither the pass nor who asks for a diagnosis", async () => {
+  it("delays neither the observation pass nor a diagnosis if it can't be measured", async () => {
     const { engine, driver } = await boxed();
     driver.faults.measure = () => never();
     const passes = (await engine.stats()).lastObservationAt;
-    const told = await engine.sandboxes.diagnosis("one", { windowMs: 0 }, signal);
-    expect(told.unseen.join()).toContain("figures");
+    const diagnosis = await engine.sandboxes.diagnosis("one", { windowMs: 0 }, signal);
+    expect(diagnosis.unseen.join()).toContain("its usage");
     await eventually(async () => expect((await engine.stats()).lastObservationAt).not.toBe(passes));
   });
 });
 
 describe("a diagnosis of a live engine", () => {
-  it("wakes nobody, and answers for what sleeps, failed or is gone", async () => {
+  it("wakes no sandbox, and works for sleeping, failed and deleted ones", async () => {
     const { engine, id } = await boxed();
     await engine.sandboxes.standby("one", signal);
     expect((await engine.sandboxes.diagnosis("one", {}, signal)).findings[0]?.kind).toBe("asleep");
@@ -89,7 +89,7 @@ describe("a diagnosis of a live engine", () => {
     expect((await engine.sandboxes.diagnosis(id, {}, signal)).summary).toContain("deleted");
   });
 
-  it("lasts no longer than its window may", async () => {
+  it("takes no longer than its maximum window", async () => {
     const { engine } = await boxed();
     const since = performance.now();
     const { windowMs } = await engine.sandboxes.diagnosis(

@@ -5,23 +5,24 @@ import {
   type SandboxId,
   type UsageSample,
 } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { hasInstance } from "./machine.ts";
-import type { Look, ProcessSeen, Usage } from "./ports.ts";
-import { slopeOf } from "./trend.ts";
-import type { World } from "./world.ts";
+import { within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { hasInstance } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { ProcessSeen, ProcessSnapshot, Usage } from "../ports/index.ts";
+import { requireCapability } from "../ports/index.ts";
+import { slopeOf } from "./linear-fit.ts";
 
-/** What an instance had used at one moment. Counters go on where those of the instance before it ended. */
+/** Usage of a sandbox at one moment. Counters are cumulative: they continue across instances of the sandbox. */
 export interface Sample extends Usage {
   cpuPercent: number;
 }
 
 interface Account {
   generation: number;
-  /** What earlier instances, or cgroups that were begun anew, had counted by their last sample. */
+  /** Sum of the final counter values of earlier instances, and of earlier cgroups of the current instance. */
   before: Counters;
-  /** As the kernel last said it. */
+  /** The figures as the kernel last reported them. */
   raw: Usage;
   last: Sample;
   history: Sample[];
@@ -49,123 +50,127 @@ const NONE: Counters = {
   ioOperations: 0,
 };
 
-/** A shorter time says nothing about a rate. */
+/** Minimum time between two samples: a rate over a shorter time is meaningless. */
 const RATE_MS = 200;
 const MEASURE_MS = 5_000;
 const TREND_SAMPLES = 6;
-/** Of the time between two passes. */
+/** Minimum distance between two samples in the history, as a share of the interval between two observation passes. */
 const KEPT_SHARE = 0.8;
 
 /**
- * What sandboxes use: one sample of every instance in each observation pass, and a short history of them. It reads the
- * kernel's counters from outside: it wakes nobody, asks nobody inside, and is right also of what is frozen or silent.
- * Only memory: evidence ages, and a new server begins a new history.
+ * Measures the resource usage of sandboxes: it takes one sample of every instance in each observation pass and keeps a
+ * short history. It reads the kernel's counters from outside, so it wakes no sandbox and also works for frozen and
+ * silent ones. The history is in memory only: a new server begins a new one.
  */
-export class Meter {
-  readonly #world: World;
-  readonly #accounts = new WeakMap<Cell, Account>();
+export class UsageMeter {
+  readonly #context: EngineContext;
+  readonly #accounts = new WeakMap<LiveSandbox, Account>();
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(context: EngineContext) {
+    this.#context = context;
   }
 
-  /** One pass over these. What can't be measured has no sample. */
-  async take(cells: readonly Cell[], signal: AbortSignal = this.#world.stopping): Promise<void> {
-    const { clock, driver, log } = this.#world;
-    const living = cells.filter(({ record }) => hasInstance(record));
-    if (living.length === 0) return;
-    const generations = new Map(living.map((cell) => [cell, cell.record.generation]));
+  /** Takes one sample of each of these sandboxes. A sandbox that can't be measured gets no sample. */
+  async take(allLive: readonly LiveSandbox[], signal: AbortSignal = this.#context.stopping): Promise<void> {
+    const { clock, driver, log } = this.#context;
+    const living = allLive.filter(({ record }) => hasInstance(record));
+    const { outsideView } = driver.capabilities;
+    if (living.length === 0 || outsideView === null) return;
+    const generations = new Map(living.map((live) => [live, live.record.generation]));
     const limit = { ms: MEASURE_MS, what: "measuring", signal };
     const ids: SandboxId[] = living.map(({ id }) => id);
-    const measured = await within(clock, limit, (inner) => driver.measure(ids, inner)).catch(
+    const measured = await within(clock, limit, (inner) => outsideView.measure(ids, inner)).catch(
       (error: unknown) => {
-        if (!signal.aborted) log.warn({ cause: causeOf(error) }, "sandboxes could not be measured");
+        if (!signal.aborted) log.warn({ cause: causeOf(error) }, "failed to measure sandboxes");
         return new Map<SandboxId, Usage>();
       },
     );
-    for (const [cell, generation] of generations) {
-      const usage = measured.get(cell.id);
-      if (usage !== undefined && cell.record.generation === generation) this.#add(cell, usage);
+    for (const [live, generation] of generations) {
+      const usage = measured.get(live.id);
+      if (usage !== undefined && live.record.generation === generation) this.#add(live, usage);
     }
   }
 
-  #add(cell: Cell, raw: Usage): void {
-    const { generation } = cell.record;
-    const { numbers } = this.#world;
-    const known = this.#accounts.get(cell);
+  #add(live: LiveSandbox, raw: Usage): void {
+    const { generation } = live.record;
+    const { numbers } = this.#context;
+    const known = this.#accounts.get(live);
     const passed = known === undefined ? 0 : raw.at - known.last.at;
     if (known !== undefined && passed >= 0 && passed < RATE_MS) return;
-    // A new instance, or one that was restored, is counted from nothing.
+    // The kernel's counters start at zero for a new or restored instance.
     const isNew = known !== undefined && (known.generation !== generation || raw.cpuMs < known.raw.cpuMs);
     const before = isNew ? sum(known.before, known.raw) : (known?.before ?? NONE);
     const total = { ...raw, ...sum(before, raw) };
     const cpuPercent =
       known === undefined || passed <= 0 ? 0 : (100 * (total.cpuMs - known.last.cpuMs)) / passed;
     const last: Sample = { ...total, cpuPercent: Math.max(0, cpuPercent) };
-    // Who looks more often than the passes do must not push the history out.
-    // What an earlier instance used says nothing of how this one grows.
+    // An earlier instance's memory usage says nothing about the growth of this instance.
     const history = known === undefined || known.generation !== generation ? [] : known.history;
     const sinceKept = Math.abs(raw.at - (history.at(-1)?.at ?? Number.NEGATIVE_INFINITY));
+    // Samples that a report or a diagnosis takes between two passes must not push older samples out of the history.
     if (sinceKept >= numbers.observeEveryMs * KEPT_SHARE) history.push(last);
     history.splice(0, history.length - numbers.usageSamples);
-    this.#accounts.set(cell, { generation, before, raw, last, history });
+    this.#accounts.set(live, { generation, before, raw, last, history });
   }
 
-  /** Oldest first, of the passes. */
-  history(cell: Cell): readonly Sample[] {
-    return this.#accounts.get(cell)?.history ?? [];
+  /** Returns the history: one sample per observation pass, oldest first. */
+  history(live: LiveSandbox): readonly Sample[] {
+    return this.#accounts.get(live)?.history ?? [];
   }
 
-  /** The newest there is, of an instance that may be gone by now. */
-  last(cell: Cell): Sample | null {
-    return this.#accounts.get(cell)?.last ?? null;
+  /** Returns the newest sample. The instance that it was taken of may no longer exist. */
+  last(live: LiveSandbox): Sample | null {
+    return this.#accounts.get(live)?.last ?? null;
   }
 
-  /** The newest, where it is of an instance that is there. */
-  latest(cell: Cell): Sample | null {
-    return hasInstance(cell.record) ? this.last(cell) : null;
+  /** Returns the newest sample, or null if the sandbox has no instance. */
+  latest(live: LiveSandbox): Sample | null {
+    return hasInstance(live.record) ? this.last(live) : null;
   }
 
-  async inspect(cell: Cell, signal: AbortSignal): Promise<Look> {
-    const { clock, driver } = this.#world;
-    const limit = { ms: MEASURE_MS, what: "looking at the processes", signal };
-    return within(clock, limit, (inner) => driver.inspect(cell.id, inner));
+  async inspect(live: LiveSandbox, signal: AbortSignal): Promise<ProcessSnapshot> {
+    const { clock, driver } = this.#context;
+    const limit = { ms: MEASURE_MS, what: "inspecting the processes", signal };
+    return within(clock, limit, (inner) => requireCapability(driver, "outsideView").inspect(live.id, inner));
   }
 
-  async report(cell: Cell, signal: AbortSignal): Promise<ResourceReport> {
-    const { clock, log } = this.#world;
-    let look: Look = { at: clock.now(), processes: [], truncated: false };
-    if (hasInstance(cell.record)) {
-      const isFirst = this.last(cell) === null;
-      await this.take([cell], signal);
-      // A first look at it has nothing to compare with.
+  async report(live: LiveSandbox, signal: AbortSignal): Promise<ResourceReport> {
+    const { clock, log } = this.#context;
+    let snapshot: ProcessSnapshot = { at: clock.now(), processes: [], truncated: false };
+    if (hasInstance(live.record)) {
+      const isFirst = this.last(live) === null;
+      await this.take([live], signal);
+      // A CPU rate needs two samples.
       if (isFirst) {
         await clock.sleep(RATE_MS * 2, signal);
-        await this.take([cell], signal);
+        await this.take([live], signal);
       }
-      look = await this.inspect(cell, signal).catch((error: unknown) => {
+      snapshot = await this.inspect(live, signal).catch((error: unknown) => {
         signal.throwIfAborted();
-        log.debug({ sandbox: cell.id, cause: causeOf(error) }, "its processes could not be looked at");
-        return { ...look, truncated: true };
+        log.debug(
+          { sandbox: live.id, cause: causeOf(error) },
+          "failed to inspect the processes of a sandbox",
+        );
+        return { ...snapshot, truncated: true };
       });
     }
-    return this.#describe(cell, look);
+    return this.#describe(live, snapshot);
   }
 
-  #describe(cell: Cell, look: Look): ResourceReport {
-    const now = this.#world.clock.now();
-    const { record } = cell;
+  #describe(live: LiveSandbox, snapshot: ProcessSnapshot): ResourceReport {
+    const now = this.#context.clock.now();
+    const { record } = live;
     const { resources } = record.spec;
-    const samples = this.history(cell);
-    const last = this.last(cell);
-    const latest = this.latest(cell);
+    const samples = this.history(live);
+    const last = this.last(live);
+    const latest = this.latest(live);
     return {
-      sandboxId: cell.id,
+      sandboxId: live.id,
       at: iso(now),
-      status: cell.judge().status,
+      status: live.judge().status,
       durationMs: Math.max(0, (record.endedAt ?? now) - record.createdAt),
       lastActivityAt: iso(record.lastActivityAt),
-      operations: this.operations(cell),
+      operations: this.operations(live),
       cpu: {
         percent: rounded(latest?.cpuPercent ?? 0),
         totalMs: Math.round(last?.cpuMs ?? 0),
@@ -176,7 +181,7 @@ export class Meter {
         bytes: latest?.memoryBytes ?? 0,
         limitBytes: resources.memoryMb * 1_048_576,
         trendBytesPerMinute: latest === null ? null : trendOf(samples),
-        oomKills: cell.oomKills,
+        oomKills: live.oom.kills,
       },
       io: {
         readBytes: last?.readBytes ?? 0,
@@ -188,16 +193,19 @@ export class Meter {
         count: latest?.processes ?? 0,
         limit: resources.pids,
         refused: last?.pidsRefused ?? 0,
-        items: look.processes.map(viewProcess),
-        truncated: look.truncated,
+        items: snapshot.processes.map(viewProcess),
+        truncated: snapshot.truncated,
       },
       history: samples.map(viewSample),
     };
   }
 
-  /** Execs, calls on files, and what its processes read and wrote that reached a disk. */
-  operations(cell: Cell): number {
-    return cell.record.execsStarted + cell.fileCalls + (this.last(cell)?.ioOperations ?? 0);
+  /**
+   * Returns how many operations the sandbox has performed so far: execs, file calls and disk operations of its
+   * processes.
+   */
+  operations(live: LiveSandbox): number {
+    return live.record.execsStarted + live.fileCalls + (this.last(live)?.ioOperations ?? 0);
   }
 }
 

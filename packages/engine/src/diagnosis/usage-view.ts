@@ -1,12 +1,12 @@
 import type { UsageSummary } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import type { Meter } from "./meter.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { UsageMeter } from "./usage-meter.ts";
 
-/** A line of `holdfast top`. */
-export function summaryOf(cell: Cell, meter: Meter): UsageSummary {
-  const { id: sandboxId, name, createdAt, lastActivityAt, spec } = cell.record;
-  const { status, cause } = cell.judge();
-  const latest = meter.latest(cell);
+/** Returns one line of `holdfast top`. */
+export function summaryOf(live: LiveSandbox, meter: UsageMeter): UsageSummary {
+  const { id: sandboxId, name, createdAt, lastActivityAt, spec } = live.record;
+  const { status, cause } = live.judge();
+  const latest = meter.latest(live);
   return {
     sandboxId,
     name,
@@ -14,7 +14,7 @@ export function summaryOf(cell: Cell, meter: Meter): UsageSummary {
     cause,
     createdAt: new Date(createdAt).toISOString(),
     lastActivityAt: new Date(lastActivityAt).toISOString(),
-    operations: meter.operations(cell),
+    operations: meter.operations(live),
     measuredAt: latest === null ? null : new Date(latest.at).toISOString(),
     cpuPercent: latest === null ? null : Math.round(latest.cpuPercent * 10) / 10,
     memoryBytes: latest?.memoryBytes ?? null,

@@ -1,15 +1,23 @@
 import { type DriveId, newDriveId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { aborted, eventsOf } from "./testing/asleep.ts";
-import { apart, driveEvents, makeDrive, mount, mounted, mountsIn, removeDrive } from "./testing/driven.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import {
+  apart,
+  driveEvents,
+  makeDrive,
+  mount,
+  mounted,
+  mountsIn,
+  removeDrive,
+} from "../testing/engine-with-drives.ts";
+import { aborted, eventsOf } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 const broken = async () => {
   throw new Error("the disk is broken");
 };
 
 describe("a drive", () => {
-  it("is made, told of, measured and listed", async () => {
+  it("is created, recorded, measured and listed", async () => {
     const { engine, driver } = await world();
     const { drive, existed } = await engine.drives.create(
       { name: "data", sizeMb: 64, labels: { team: "red" } },
@@ -36,7 +44,7 @@ describe("a drive", () => {
     expect(await driveEvents(engine, "data")).toEqual(["drive.created"]);
   });
 
-  it("has other labels when it is told so, one change after the other, and after the next start", async () => {
+  it("changes its labels one request at a time, and keeps them after a restart", async () => {
     const { engine, restart } = await world();
     await makeDrive(engine, "data", { labels: { team: "red", old: "x" } });
     const keys = Array.from({ length: 8 }, (_, index) => `k${index}`);
@@ -54,7 +62,7 @@ describe("a drive", () => {
     expect((await next.drives.get("data", signal)).labels).toEqual(wanted);
   });
 
-  it("that is being changed and deleted at the same time is gone in the end", async () => {
+  it("is gone after a concurrent change and delete", async () => {
     const { engine } = await world();
     await makeDrive(engine, "data");
     const change = (key: string) => engine.drives.update("data", { labels: { [key]: "x" } }, signal);
@@ -64,7 +72,7 @@ describe("a drive", () => {
     expect(await codeOf(change("c"))).toBe("drive_not_found");
   });
 
-  it("of a name that is taken is refused, or returned where that is asked for and it is of the size", async () => {
+  it("with a taken name is rejected, or returned on request if the size matches", async () => {
     const { engine, driver } = await world();
     const { id } = await makeDrive(engine, "data", { sizeMb: 64 });
     expect(await codeOf(makeDrive(engine, "data"))).toBe("drive_exists");
@@ -74,7 +82,7 @@ describe("a drive", () => {
     expect(driver.drives.made).toBe(1);
   });
 
-  it("that several ask for at the same time is made once", async () => {
+  it("is created once for concurrent requests", async () => {
     const { engine, driver } = await world();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.make = () => gate.promise;
@@ -92,24 +100,24 @@ describe("a drive", () => {
     expect(made.filter(({ existed }) => !existed)).toHaveLength(1);
   });
 
-  it("beyond the limit is refused, and so is one that the disk has no room for", async () => {
+  it("is rejected beyond the limit, and if the disk has no space", async () => {
     const { engine, driver } = await world({ maxDrives: 1, diskReserveBytes: 1_000 });
     driver.diskFreeBytes = 10;
     expect(await codeOf(makeDrive(engine, "data"))).toBe("disk_full");
     driver.diskFreeBytes = 1 << 30;
     await eventually(() => makeDrive(engine, "data"));
-    expect(await codeOf(makeDrive(engine, "more"))).toBe("capacity");
+    expect(await codeOf(makeDrive(engine, "more"))).toBe("too_many_drives");
     expect(driver.drives.made).toBe(1);
   });
 
-  it("whose name is no name, or which is not there, is told so", async () => {
+  it("with an invalid or unknown name is rejected", async () => {
     const { engine } = await world();
     expect(await codeOf(makeDrive(engine, "no/name"))).toBe("invalid_request");
     expect(await codeOf(engine.drives.get("none", signal))).toBe("drive_not_found");
     expect(await codeOf(removeDrive(engine, newDriveId()))).toBe("drive_not_found");
   });
 
-  it("too large to be measured while its caller waits is told without", async () => {
+  it("that takes too long to measure is returned without its usage", async () => {
     const { engine, driver } = await world({ driveUsageMs: 30 });
     await makeDrive(engine, "data");
     driver.drives.faults.usage = never;
@@ -117,7 +125,7 @@ describe("a drive", () => {
   });
 });
 
-describe("a drive that can't be made", () => {
+describe("a drive that can't be created", () => {
   const failures = [
     ["before anything is there", { make: broken }],
     ["when it is there", { makeAnswer: broken }],
@@ -133,7 +141,7 @@ describe("a drive that can't be made", () => {
     expect(await makeDrive(engine, "data")).toMatchObject({ status: "ready" });
   });
 
-  it("is not begun where it can't be recorded", async () => {
+  it("is not created if it can't be recorded", async () => {
     const { engine, driver, store } = await world();
     const commit = store.commit.bind(store);
     store.commit = broken;
@@ -143,7 +151,7 @@ describe("a drive that can't be made", () => {
     expect(await makeDrive(engine, "data")).toMatchObject({ status: "ready" });
   });
 
-  it("nor given up on record is given up when the store takes it again", async () => {
+  it("is given up once the store accepts that", async () => {
     const { engine, driver, store } = await world();
     driver.drives.faults.make = broken;
     const commit = store.commit.bind(store);
@@ -158,7 +166,7 @@ describe("a drive that can't be made", () => {
     await eventually(async () => expect(await store.drives()).toEqual([]));
   });
 
-  it("when the server stops meanwhile is made by the next", async () => {
+  it("because the server stops is created by the next server", async () => {
     const { engine, driver, restart } = await world();
     driver.drives.faults.make = (_id, inner) => aborted(inner);
     const create = codeOf(makeDrive(engine, "data"));
@@ -173,7 +181,7 @@ describe("a drive that can't be made", () => {
     expect(driver.drives.made).toBe(1);
   });
 
-  it("by the next server either is removed by it, and ends nothing else", async () => {
+  it("by the next server is removed by it, and affects nothing else", async () => {
     const { engine, driver, store, restart } = await world();
     driver.drives.faults.make = (_id, inner) => aborted(inner);
     const create = codeOf(makeDrive(engine, "data"));
@@ -188,7 +196,7 @@ describe("a drive that can't be made", () => {
 });
 
 describe("a delete", () => {
-  it("of a drive that nobody has removes it, and frees its name", async () => {
+  it("of an unmounted drive removes it, and frees its name", async () => {
     const { engine, driver, store } = await world();
     const { id } = await makeDrive(engine, "data");
     expect(await removeDrive(engine, "data")).toBeNull();
@@ -200,7 +208,7 @@ describe("a delete", () => {
     expect(await makeDrive(engine, "data")).not.toMatchObject({ id });
   });
 
-  it("is refused while a sandbox has it, also one that sleeps or is paused", async () => {
+  it("is rejected while a sandbox has it mounted, also one in standby or paused", async () => {
     const { engine, driver, driveId } = await mounted();
     const isRefused = async () => expect(await codeOf(removeDrive(engine, "data"))).toBe("drive_mounted");
     await isRefused();
@@ -218,7 +226,7 @@ describe("a delete", () => {
     expect(await removeDrive(engine, "data")).toBeNull();
   });
 
-  it("is refused after a restart of the server as before", async () => {
+  it("is still rejected after a restart of the server", async () => {
     const { engine, restart } = await mounted();
     await engine.sandboxes.standby("box", signal);
     await engine.stop();
@@ -226,7 +234,7 @@ describe("a delete", () => {
     expect(await codeOf(removeDrive(next, "data"))).toBe("drive_mounted");
   });
 
-  it("is refused while a mount, or a sandbox with one, is on its way", async () => {
+  it("is rejected while a mount, or the creation of a sandbox with one, is in progress", async () => {
     const { engine, driver } = await apart();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.open = () => gate.promise;
@@ -242,7 +250,7 @@ describe("a delete", () => {
     expect((await engine.drives.get("data", signal)).mounts).toHaveLength(2);
   });
 
-  it("keeps every mount out from its first moment", async () => {
+  it("rejects every new mount from its start", async () => {
     const { engine, driver } = await apart();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.destroy = () => gate.promise;
@@ -254,7 +262,7 @@ describe("a delete", () => {
     expect(await codeOf(mount(engine, "box"))).toBe("drive_not_found");
   });
 
-  it("that can't be recorded is not begun", async () => {
+  it("that can't be recorded does not begin", async () => {
     const { engine, driver, store, driveId } = await apart();
     const commit = store.commit.bind(store);
     store.commit = broken;
@@ -264,7 +272,7 @@ describe("a delete", () => {
     expect(await mount(engine, "box")).toMatchObject({ mount: { state: "proven" } });
   });
 
-  it("that keeps failing is told once for each cause, and tried again with a back-off until it works", async () => {
+  it("that keeps failing is recorded once per cause, and retried with a backoff until it succeeds", async () => {
     const { engine, driver } = await world({ driveBackoffMs: [10, 30, 60] });
     const { id } = await makeDrive(engine, "data");
     let cause = "busy";
@@ -288,7 +296,7 @@ describe("a delete", () => {
     expect(driver.drives.directories.size).toBe(0);
   });
 
-  it("is over only when nothing was seen to be left", async () => {
+  it("ends only after the drive was observed to be gone", async () => {
     const { engine, driver } = await world();
     const { id } = await makeDrive(engine, "data");
     driver.drives.faults.observe = () => ({ seen: "unknown", at: 0, why: "EIO" });
@@ -297,7 +305,7 @@ describe("a delete", () => {
     await eventually(async () => expect(await driveEvents(engine, id)).toContain("drive.deleted"));
   });
 
-  it("that a server did not finish is finished by the next", async () => {
+  it("that a server did not finish is finished by the next server", async () => {
     const { engine, driver, store, restart } = await world();
     await makeDrive(engine, "data");
     driver.drives.faults.destroy = (_id, inner) => aborted(inner);
@@ -313,11 +321,11 @@ describe("a delete", () => {
 });
 
 describe("a forced delete", () => {
-  it("takes the drive from a running sandbox, which is degraded, says why, and can give the path up", async () => {
+  it("unmounts the drive from a running sandbox, which is degraded with the cause and can give up the path", async () => {
     const { engine, store, inside } = await mounted();
     expect(await removeDrive(engine, "data", true)).toBeNull();
     expect(await store.drives()).toEqual([]);
-    // What expects the drive there finds a directory that it can't write to.
+    // At the path of the drive is a directory that can't be written to.
     expect(inside()).toMatchObject({ ino: null });
     await eventually(async () =>
       expect(await engine.sandboxes.get("box")).toMatchObject({
@@ -341,7 +349,7 @@ describe("a forced delete", () => {
     );
   });
 
-  it("does not wake what sleeps, which lacks the drive when it wakes, and has its memory", async () => {
+  it("does not wake a sandbox in standby, which wakes with its memory and without the drive", async () => {
     const { engine, driver, inside } = await mounted();
     const exec = await engine.execs.start("box", { argv: ["sleep"] }, { signal });
     await engine.sandboxes.standby("box", signal);
@@ -357,7 +365,7 @@ describe("a forced delete", () => {
     expect(await engine.execs.get(exec.exec.id)).toMatchObject({ status: "running" });
   });
 
-  it("is over only when every running sandbox has given the drive up", async () => {
+  it("ends only after the drive was unmounted from every running sandbox", async () => {
     const { engine, driver, driveId, inside } = await mounted();
     driver.faults.unmount = broken;
     expect(await removeDrive(engine, "data", true)).toMatchObject({ status: "deleting" });
@@ -369,7 +377,7 @@ describe("a forced delete", () => {
     expect(inside()).toMatchObject({ ino: null });
   });
 
-  it("of a drive that is mounted at the last moment takes that off as well", async () => {
+  it("also removes a mount made at the last moment", async () => {
     const { engine, driver, inside } = await apart();
     const gate = Promise.withResolvers<void>();
     driver.faults.mount = () => gate.promise;
@@ -384,7 +392,7 @@ describe("a forced delete", () => {
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("degraded"));
   });
 
-  it("of a drive that is being restored with memory leaves that without it", async () => {
+  it("leaves a sandbox that is being restored without the drive", async () => {
     const { engine, driver, inside } = await mounted();
     await engine.sandboxes.standby("box", signal);
     driver.faults.restoreAnswer = async () => {
@@ -394,7 +402,7 @@ describe("a forced delete", () => {
     expect(inside()).toMatchObject({ ino: null });
   });
 
-  it("of a drive whose mount is on its way leaves no mount of it", async () => {
+  it("leaves no mount if one is in progress", async () => {
     const { engine, driver, inside } = await apart();
     const gate = Promise.withResolvers<void>();
     driver.faults.mount = () => gate.promise;
@@ -408,8 +416,8 @@ describe("a forced delete", () => {
   });
 });
 
-describe("a drive that is not where it belongs", () => {
-  it("is degraded within a pass, with the sandboxes that have it, and all recover when it is back", async () => {
+describe("a missing drive", () => {
+  it("is degraded within one pass, with the sandboxes that mount it, and all recover when it is back", async () => {
     const { engine, driver, driveId } = await mounted();
     const statuses = async () => [
       (await engine.drives.get("data", signal)).status,
@@ -427,7 +435,7 @@ describe("a drive that is not where it belongs", () => {
     expect(driver.drives.made).toBe(1);
   });
 
-  it("is not mounted, is never made anew, and can be deleted", async () => {
+  it("is not mounted, is never created again, and can be deleted", async () => {
     const { engine, driver, driveId, restart } = await apart();
     driver.drives.take(driveId);
     expect(await codeOf(mount(engine, "box"))).toBe("drive_degraded");
@@ -438,7 +446,7 @@ describe("a drive that is not where it belongs", () => {
     expect(await removeDrive(next, "data")).toBeNull();
   });
 
-  it("is called so until it is seen to be back: not being able to look is no news of it", async () => {
+  it("stays degraded until it is observed again; a failed observation changes nothing", async () => {
     const { engine, driver, driveId } = await apart();
     driver.drives.take(driveId);
     await eventually(async () => expect((await engine.drives.get("data", signal)).status).toBe("degraded"));
@@ -452,14 +460,14 @@ describe("a drive that is not where it belongs", () => {
     expect(await driveEvents(engine, driveId)).not.toContain("drive.recovered");
   });
 
-  it("though it can't be looked at is told of, and mounted where it is there", async () => {
+  it("that can't be observed is reported, and mounted if it is there", async () => {
     const { engine, driver } = await apart();
     driver.drives.observe = broken;
     expect(await engine.drives.get("data", signal)).toMatchObject({ status: "ready" });
     expect(await mount(engine, "box")).toMatchObject({ mount: { state: "proven" } });
   });
 
-  it("because it could not be opened is opened when that can be done", async () => {
+  it("that could not be opened is opened later", async () => {
     const { engine, driver, restart } = await apart();
     await engine.stop();
     let isOpen = false;
@@ -475,8 +483,8 @@ describe("a drive that is not where it belongs", () => {
   });
 });
 
-describe("what is nobody's, or can't be read", () => {
-  it("a directory that no record owns is told of, and never removed", async () => {
+describe("an orphaned or unreadable drive", () => {
+  it("without a record is reported, and never removed", async () => {
     const { engine, driver } = await world();
     await makeDrive(engine, "data");
     const stray = newDriveId();
@@ -487,7 +495,7 @@ describe("what is nobody's, or can't be read", () => {
     expect(driver.drives.directories.has(stray)).toBe(true);
   });
 
-  it("a drive whose record can't be read is left alone, and is no stray", async () => {
+  it("with an unreadable record is left alone, and is not an orphan", async () => {
     const { engine, driver, store, restart } = await world();
     const { id } = await makeDrive(engine, "data");
     await makeDrive(engine, "fine");
@@ -499,7 +507,7 @@ describe("what is nobody's, or can't be read", () => {
     const next = await restart();
     expect(await codeOf(next.drives.get("data", signal))).toBe("drive_not_found");
     expect(await next.drives.get("fine", signal)).toMatchObject({ status: "ready" });
-    // Its name is still its own, until it is deleted by its id.
+    // The drive keeps its name until it is deleted by its id.
     expect(await codeOf(makeDrive(next, "data"))).toBe("drive_exists");
     const { findings } = await next.audit();
     expect(findings).toMatchObject([{ kind: "unreadable", driveId: id, action: "left" }]);
@@ -509,7 +517,7 @@ describe("what is nobody's, or can't be read", () => {
     expect(await makeDrive(next, "data")).toMatchObject({ status: "ready" });
   });
 
-  it("a drive whose record can't be read is not deleted from under a sandbox, and by force taken from it", async () => {
+  it("with an unreadable record is not deleted while it is mounted, unless forced", async () => {
     const { engine, store, driveId, inside, restart } = await mounted();
     await engine.stop();
     store.drives = async () => [];

@@ -1,13 +1,13 @@
 import type { MountDrive, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { refusedTarget } from "./mount-step.ts";
-import { MountRefused, type Store } from "./ports.ts";
-import type { MountRecord } from "./records.ts";
-import { eventsOf, start } from "./testing/asleep.ts";
-import { apart, makeDrive, mount, mounted, mountsIn, removeDrive } from "./testing/driven.ts";
-import { fork, save } from "./testing/forked.ts";
-import type { HostileDriver } from "./testing/hostile-driver.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import { refusedTarget } from "../model/mount-machine.ts";
+import { MountRefused, type Store } from "../ports/index.ts";
+import type { MountRecord } from "../ports/records.ts";
+import { apart, makeDrive, mount, mounted, mountsIn, removeDrive } from "../testing/engine-with-drives.ts";
+import { fork, save } from "../testing/forked-sandbox.ts";
+import type { HostileDriver } from "../testing/hostile-driver.ts";
+import { eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 const refuse = async () => {
   throw new MountRefused("mount_refused", "a link is in the way");
@@ -26,7 +26,7 @@ const withDrive = (mounts: MountDrive[] = [{ drive: "data", path: "/data" }], mo
   ...more,
 });
 
-/** Each step of the driver, and what it is about, as it is begun. */
+/** Records each driver step with its target as it begins. */
 function stepsOf(driver: HostileDriver): string[] {
   const steps: string[] = [];
   driver.faults.mount = async ({ path }) => void steps.push(`mount ${path}`);
@@ -36,7 +36,7 @@ function stepsOf(driver: HostileDriver): string[] {
   return steps;
 }
 
-/** What the record says, as it is when a server ended right after it wrote that. */
+/** Sets the record to its state right after a server wrote it and crashed. */
 async function storeMounts(store: Store, id: SandboxId, mounts: MountRecord[]): Promise<void> {
   const before = await store.sandbox(id);
   if (before === null) throw new Error("there is no record");
@@ -44,8 +44,8 @@ async function storeMounts(store: Store, id: SandboxId, mounts: MountRecord[]): 
   await store.commit({ changes: [{ kind: "sandbox.update", record, expectedRevision: before.revision }] });
 }
 
-describe("a mount whose instance is replaced under it", () => {
-  it("is refused, and taken off the next one, which was given it meanwhile", async () => {
+describe("a mount whose instance is replaced meanwhile", () => {
+  it("is rejected, and removed from the new instance", async () => {
     const { engine, driver, inside } = await apart();
     const [first, second] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const [begun, again] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
@@ -69,7 +69,7 @@ describe("a mount whose instance is replaced under it", () => {
 });
 
 describe("a mount", () => {
-  it("is answered when the same directory was seen from inside and outside", async () => {
+  it("returns after the same directory was seen from inside and outside", async () => {
     const { engine, inside, driveId } = await apart();
     expect(await mount(engine, "box", { subpath: "a/b", readOnly: true })).toEqual({
       existed: false,
@@ -93,7 +93,7 @@ describe("a mount", () => {
     expect(await eventsOf(engine, "box")).toContain("mount.added");
   });
 
-  it("that is there already is fine, and heals one that is not what it was", async () => {
+  it("is idempotent, and repairs a broken mount", async () => {
     const { engine, inside } = await mounted({ observeEveryMs: 60_000 });
     expect(await mount(engine, "box")).toMatchObject({ existed: true, mount: { state: "proven" } });
     const there = inside();
@@ -110,7 +110,7 @@ describe("a mount", () => {
     ["a path below it", { path: "/data/below" }],
     ["a path above it", { path: "/" }],
   ];
-  it.each(others)("of %s is a conflict, or refused, and changes nothing", async (_claim, input) => {
+  it.each(others)("of %s is rejected, and changes nothing", async (_claim, input) => {
     const { engine, inside, driveId } = await mounted();
     await makeDrive(engine, "other");
     expect(await codeOf(mount(engine, "box", input))).toMatch(/^mount_(conflict|refused)$/);
@@ -118,7 +118,7 @@ describe("a mount", () => {
     expect(inside()).toMatchObject({ driveId, subpath: "/", readOnly: false });
   });
 
-  it("within another is a conflict both ways, and beside it is none", async () => {
+  it("nested in another is a conflict both ways; one beside it is not", async () => {
     const { engine } = await apart();
     await mount(engine, "box", { path: "/a/b" });
     expect(await codeOf(mount(engine, "box", { path: "/a" }))).toBe("mount_conflict");
@@ -127,7 +127,7 @@ describe("a mount", () => {
     expect(await mountsIn(engine, "box")).toHaveLength(2);
   });
 
-  it("beyond the limit is refused", async () => {
+  it("is rejected beyond the limit", async () => {
     const { engine } = await mounted({ mountsPerSandbox: 1 });
     expect(await codeOf(mount(engine, "box", { path: "/more" }))).toBe("too_many_mounts");
     expect(
@@ -140,14 +140,14 @@ describe("a mount", () => {
     ).toBe("too_many_mounts");
   });
 
-  it("of a drive, or in a sandbox, that is not there is told so", async () => {
+  it("of an unknown drive, or in an unknown sandbox, is rejected", async () => {
     const { engine } = await apart();
     expect(await codeOf(mount(engine, "box", { drive: "none" }))).toBe("drive_not_found");
     expect(await codeOf(mount(engine, "none"))).toBe("sandbox_not_found");
     expect(await codeOf(unmount(engine))).toBe("mount_not_found");
   });
 
-  it("in a sandbox that is paused is refused, and wakes one that sleeps", async () => {
+  it("is rejected in a paused sandbox, and wakes one in standby", async () => {
     const { engine, driver } = await apart();
     await engine.sandboxes.pause("box", signal);
     expect(await codeOf(mount(engine, "box"))).toBe("wrong_state");
@@ -157,7 +157,7 @@ describe("a mount", () => {
     expect(driver.restores).toBe(1);
   });
 
-  it("turns an idle standby back that is not frozen yet", async () => {
+  it("cancels an idle suspension before the freeze", async () => {
     const { engine, driver } = await world({ maintainEveryMs: 20 });
     await makeDrive(engine, "data");
     const lifecycle = { idleStandbyMs: 1 };
@@ -176,7 +176,7 @@ describe("a mount", () => {
   });
 });
 
-describe("where nothing may be mounted", () => {
+describe("a mount target", () => {
   const refused = [
     "/",
     "/proc",
@@ -186,7 +186,7 @@ describe("where nothing may be mounted", () => {
     "/.holdfast",
     "/.holdfast/keeper",
   ].concat(["/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/tmp"]);
-  it.each(refused)("%s is refused", async (path) => {
+  it.each(refused)("%s is rejected", async (path) => {
     expect(refusedTarget(path)).not.toBeNull();
     const { engine, driver } = await apart();
     driver.faults.mount = async () => {
@@ -204,7 +204,7 @@ describe("where nothing may be mounted", () => {
     },
   );
 
-  it("what is no path, or leads out of the drive, is refused", async () => {
+  it("that is no absolute path, or leads out of the drive, is rejected", async () => {
     const { engine } = await apart();
     for (const path of ["data", "/a/../b", "/a\0b"])
       expect(await codeOf(mount(engine, "box", { path }))).toBe("invalid_path");
@@ -212,7 +212,7 @@ describe("where nothing may be mounted", () => {
       expect(await codeOf(mount(engine, "box", { subpath }))).toBe("invalid_path");
   });
 
-  it("the same place said otherwise is the same place", async () => {
+  it("is normalised", async () => {
     const { engine } = await mounted();
     expect(await mount(engine, "box", { path: "//data/./", subpath: "/./" })).toMatchObject({
       existed: true,
@@ -220,8 +220,8 @@ describe("where nothing may be mounted", () => {
   });
 });
 
-describe("mounts at the same time", () => {
-  it("of the same drive at one path become one", async () => {
+describe("concurrent mounts", () => {
+  it("of the same drive at one path become one mount", async () => {
     const { engine, driver } = await apart();
     const steps = stepsOf(driver);
     const both = await Promise.all([mount(engine, "box"), mount(engine, "box")]);
@@ -230,7 +230,7 @@ describe("mounts at the same time", () => {
     expect(steps.filter((step) => step === "unmount /data")).toEqual([]);
   });
 
-  it("of two drives at one path: one has it, the other is told", async () => {
+  it("of two drives at one path: one succeeds, the other is a conflict", async () => {
     const { engine, inside } = await apart();
     const other = await makeDrive(engine, "other");
     const codes = await Promise.all(
@@ -242,7 +242,7 @@ describe("mounts at the same time", () => {
     expect(other.mounts).toEqual([]);
   });
 
-  it("are made one after another, and an unmount waits for its turn", async () => {
+  it("run one after another, and an unmount waits for its turn", async () => {
     const { engine, driver } = await apart();
     let busy = 0;
     const alone = async () => {
@@ -260,7 +260,7 @@ describe("mounts at the same time", () => {
     expect(await mountsIn(engine, "box")).toEqual(["data at /b: proven", "data at /c: proven"]);
   });
 
-  it("that waits for its turn while its caller leaves is not made", async () => {
+  it("are not made if the caller disconnects while they are queued", async () => {
     const { engine, driver } = await apart();
     const gate = Promise.withResolvers<void>();
     driver.faults.mount = () => gate.promise;
@@ -276,7 +276,7 @@ describe("mounts at the same time", () => {
     expect(await removeDrive(engine, "data").catch(({ code }) => code)).toBe("drive_mounted");
   });
 
-  it("in a sandbox that is deleted meanwhile end with it", async () => {
+  it("end when their sandbox is deleted", async () => {
     const { engine, driver, store } = await apart();
     driver.faults.mount = (_order, inner) =>
       new Promise((_, reject) => inner.addEventListener("abort", () => reject(inner.reason)));
@@ -311,7 +311,7 @@ describe("a mount that fails", () => {
     },
   );
 
-  it("because what is seen inside is another leaves nothing", async () => {
+  it("because a different directory is seen inside leaves nothing", async () => {
     const { engine, driver, inside, id } = await apart();
     driver.faults.mountAnswer = async () => {
       const there = driver.instances.get(id)?.mounts.get("/data");
@@ -322,7 +322,7 @@ describe("a mount that fails", () => {
     expect(await mountsIn(engine, "box")).toEqual([]);
   });
 
-  it("and that can't be recorded was not begun", async () => {
+  it("because it can't be recorded did not begin", async () => {
     const { engine, driver, store } = await apart();
     const steps = stepsOf(driver);
     const commit = store.commit.bind(store);
@@ -333,7 +333,7 @@ describe("a mount that fails", () => {
     expect(await mount(engine, "box")).toMatchObject({ existed: false });
   });
 
-  it("and can't be taken off either is owed, shown, and taken off later", async () => {
+  it("and can't be removed either is shown, and removed later", async () => {
     const { engine, driver, inside, store, id } = await apart();
     driver.faults = { mountAnswer: fail, unmount: fail };
     expect(await codeOf(mount(engine, "box"))).toBe("mount_failed");
@@ -346,7 +346,7 @@ describe("a mount that fails", () => {
     expect(await eventsOf(engine, "box")).toContain("mount.removed");
   });
 
-  it("makes nothing worse while it is tried, or taken back", async () => {
+  it("does not degrade the sandbox while it is tried or rolled back", async () => {
     const { engine, driver } = await apart({ driveCallMs: 400, proofFreshMs: 0 });
     const statuses = new Set<string>();
     driver.faults = { mountAnswer: never, unmount: () => pause(200).then(() => undefined) };
@@ -360,7 +360,7 @@ describe("a mount that fails", () => {
     expect([...statuses]).toEqual(["ready"]);
   });
 
-  it("nor while it takes long, and is not there yet", async () => {
+  it("does not degrade the sandbox while it takes long", async () => {
     const { engine, driver } = await apart({ proofFreshMs: 0 });
     driver.faults.mount = () => pause(200).then(() => undefined);
     const mounting = mount(engine, "box");
@@ -370,7 +370,7 @@ describe("a mount that fails", () => {
     expect(await mounting).toMatchObject({ mount: { state: "proven" } });
   });
 
-  it("though it was there is not called proven any more, nor its sandbox ready", async () => {
+  it("although it existed is no longer proven, and its sandbox is not ready", async () => {
     const { engine, driver, id } = await mounted({ maintainEveryMs: 60_000 });
     driver.faults.mountAnswer = async () => {
       const there = driver.instances.get(id)?.mounts.get("/data");
@@ -384,7 +384,7 @@ describe("a mount that fails", () => {
     expect(await mountsIn(engine, "box")).not.toEqual(["data at /data: proven"]);
   });
 
-  it("is not called proven because another was there before", async () => {
+  it("is not proven by an earlier mount at the same path", async () => {
     const { engine, driver } = await mounted();
     await unmount(engine);
     const gate = Promise.withResolvers<void>();
@@ -395,7 +395,7 @@ describe("a mount that fails", () => {
     await mounting;
   });
 
-  it("though its sandbox stops answering is answered", async () => {
+  it("returns even if its sandbox stops answering", async () => {
     const { engine, driver, id } = await apart({ proofDeadlineMs: 200, linkWaitMs: 50 });
     driver.faults.mountAnswer = async () => {
       driver.faults.connect = fail;
@@ -408,7 +408,7 @@ describe("a mount that fails", () => {
 });
 
 describe("an unmount", () => {
-  it("is answered when it is seen to be gone, and gives the path back", async () => {
+  it("returns after the mount was seen to be gone, and frees the path", async () => {
     const { engine, inside, store, id } = await mounted();
     await unmount(engine, "/data/");
     expect(inside()).toBeUndefined();
@@ -418,7 +418,7 @@ describe("an unmount", () => {
     expect(await removeDrive(engine, "data")).toBeNull();
   });
 
-  it("that fails is owed from then on, and the sandbox does not miss the drive", async () => {
+  it("that fails is retried, and the sandbox does not miss the drive", async () => {
     const { engine, driver, inside } = await mounted();
     driver.faults.unmount = fail;
     expect(await codeOf(unmount(engine))).toBe("mount_failed");
@@ -431,7 +431,7 @@ describe("an unmount", () => {
     await eventually(async () => expect(await mountsIn(engine, "box")).toEqual([]));
   });
 
-  it("can be asked for again while it is owed", async () => {
+  it("can be requested again while it is pending", async () => {
     const { engine, driver, inside } = await mounted({ maintainEveryMs: 60_000 });
     driver.faults.unmount = fail;
     expect(await codeOf(unmount(engine))).toBe("mount_failed");
@@ -441,8 +441,8 @@ describe("an unmount", () => {
   });
 });
 
-describe("what a sandbox is created with", () => {
-  it("is there before it is proven for the first time", async () => {
+describe("a mount in a create request", () => {
+  it("is made before the first proof", async () => {
     const { engine, driver } = await world();
     await makeDrive(engine, "data");
     const steps = stepsOf(driver);
@@ -452,7 +452,7 @@ describe("what a sandbox is created with", () => {
     expect(sandbox.proof?.checks).toContainEqual(expect.objectContaining({ name: "mounts", ok: true }));
   });
 
-  it("and can't be mounted is no sandbox: nothing is left of it", async () => {
+  it("that can't be made fails the creation, and nothing is left", async () => {
     const { engine, driver, store } = await world();
     await makeDrive(engine, "data");
     driver.faults.mount = refuse;
@@ -463,7 +463,7 @@ describe("what a sandbox is created with", () => {
     });
     await eventually(() => expect(driver.directories.size).toBe(0));
     driver.faults = {};
-    // Neither the name nor the drive is held by it.
+    // Both the name and the drive are free.
     expect(await removeDrive(engine, "data")).toBeNull();
     expect((await engine.sandboxes.create({ name: "box" }, { wait: true, signal })).sandbox.status).toBe(
       "ready",
@@ -471,7 +471,7 @@ describe("what a sandbox is created with", () => {
     expect(await store.drives()).toEqual([]);
   });
 
-  it("and is another inside is no sandbox", async () => {
+  it("that shows a different directory inside fails the creation", async () => {
     const { engine, driver } = await world();
     await makeDrive(engine, "data");
     driver.faults.mountAnswer = async () => {
@@ -481,7 +481,7 @@ describe("what a sandbox is created with", () => {
     expect(await codeOf(engine.sandboxes.create(withDrive(), { wait: true, signal }))).toBe("launch_failed");
   });
 
-  it("must be there, and fit together", async () => {
+  it("needs an existing drive and must not conflict with another", async () => {
     const { engine, driver } = await world();
     await makeDrive(engine, "data");
     const create = (...mounts: MountDrive[]) =>
@@ -494,7 +494,7 @@ describe("what a sandbox is created with", () => {
     expect(await removeDrive(engine, "data")).toBeNull();
   });
 
-  it("is waited for where it is being made", async () => {
+  it("waits for a drive that is being created", async () => {
     const { engine, driver } = await world();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.make = () => gate.promise;
@@ -506,7 +506,7 @@ describe("what a sandbox is created with", () => {
     expect((await creating).sandbox.mounts).toMatchObject([{ state: "proven" }]);
   });
 
-  it("is what a fork is created with, and nothing of what its source has", async () => {
+  it("is the only kind of mount that a fork has: it gets none of its source", async () => {
     const { engine, driver } = await mounted();
     await makeDrive(engine, "other");
     await start(engine, "box", ["sleep"]);
@@ -521,8 +521,8 @@ describe("what a sandbox is created with", () => {
   });
 });
 
-describe("mounts come back", () => {
-  it("before the proof, when a sandbox is started anew on its files", async () => {
+describe("mounts are restored", () => {
+  it("before the proof, when a sandbox restarts from its files", async () => {
     const { engine, driver } = await world();
     await makeDrive(engine, "data");
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
@@ -540,7 +540,7 @@ describe("mounts come back", () => {
     expect(await mountsIn(engine, "box")).toEqual(["data at /data: proven"]);
   });
 
-  it("before anything in it goes on, when a sandbox wakes", async () => {
+  it("before any process resumes, when a sandbox wakes", async () => {
     const { engine, driver, inside } = await mounted();
     await engine.sandboxes.standby("box", signal);
     expect(await mountsIn(engine, "box")).toEqual(["data at /data: unproven"]);
@@ -550,7 +550,7 @@ describe("mounts come back", () => {
     expect(inside()?.ino).toMatch(/^drive/);
   });
 
-  it("when only files were kept in standby", async () => {
+  it("when standby preserved only files", async () => {
     const all = await world();
     all.driver.standby = { kind: "files", why: "there is no criu" };
     await makeDrive(all.engine, "data");
@@ -580,7 +580,7 @@ describe("mounts come back", () => {
     expect(inside()).toBeUndefined();
   });
 
-  it("not, when they were given up while the sandbox slept: what it wakes to is its own disk", async () => {
+  it("not, when they were given up during standby: the sandbox wakes to its own disk", async () => {
     const { engine, store, id, driveId, inside, restart } = await mounted();
     await engine.sandboxes.standby("box", signal);
     await engine.stop();
@@ -591,7 +591,7 @@ describe("mounts come back", () => {
     expect(inside()).toBeUndefined();
   });
 
-  it("by themselves, when one could not be made again at first", async () => {
+  it("by themselves, when the first attempt failed", async () => {
     const { engine, driver, inside } = await mounted();
     await engine.sandboxes.standby("box", signal);
     let failures = 1;
@@ -609,8 +609,8 @@ describe("mounts come back", () => {
   });
 });
 
-describe("a drive that is gone", () => {
-  it("when its sandbox wakes leaves it awake, degraded, with its memory", async () => {
+describe("a deleted drive", () => {
+  it("leaves a woken sandbox degraded, with its memory", async () => {
     const { engine, driver, driveId, inside } = await mounted();
     const exec = await start(engine, "box", ["sleep"]);
     await engine.sandboxes.standby("box", signal);
@@ -628,7 +628,7 @@ describe("a drive that is gone", () => {
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("ready"));
   });
 
-  it("when its sandbox is started anew leaves that degraded, and not failed", async () => {
+  it("leaves a restarted sandbox degraded, not failed", async () => {
     const { engine, driver } = await world();
     const { id: driveId } = await makeDrive(engine, "data");
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
@@ -646,7 +646,7 @@ describe("a drive that is gone", () => {
     );
   });
 
-  it("or never answers costs no memory: the wake goes on without it", async () => {
+  it("that never answers does not prevent the wake", async () => {
     const { engine, driver, inside } = await mounted({ wakeDeadlineMs: 1_000, driveCallMs: 5_000 });
     const exec = await start(engine, "box", ["sleep"]);
     await engine.sandboxes.standby("box", signal);
@@ -660,7 +660,7 @@ describe("a drive that is gone", () => {
     expect((await engine.sandboxes.get("box")).status).toBe("degraded");
   });
 
-  it("keeps no other from being mounted, nor from being given up", async () => {
+  it("does not prevent other mounts and unmounts", async () => {
     const { engine, driver, driveId } = await mounted();
     await makeDrive(engine, "other");
     driver.drives.take(driveId);
@@ -674,7 +674,7 @@ describe("a drive that is gone", () => {
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("ready"));
   });
 
-  it("and a mount that is taken off behind our back, are told within a pass", async () => {
+  it("and a mount removed from outside are reported within one pass", async () => {
     const { engine, inside } = await mounted({ maintainEveryMs: 60_000 });
     const there = inside();
     if (there !== undefined) there.ino = null;

@@ -8,70 +8,94 @@ import {
   type MountList,
   normalisePath,
 } from "@holdfast/contract";
-import type { MountApi } from "./api.ts";
-import type { Cell } from "./cell.ts";
-import { raced, within } from "./clock.ts";
+import type { Prover } from "../launch/prover.ts";
+import { within } from "../lib/deadline.ts";
+import { KeyedSerialQueue } from "../lib/serial-queue.ts";
+import type { SandboxGate } from "../lifecycle/gate.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { translate } from "../model/keeper-errors.ts";
+import {
+  conflictOf,
+  isSameMount,
+  mountsOf,
+  normaliseSubpath,
+  refusedTarget,
+  wantedMounts,
+} from "../model/mount-machine.ts";
+import { hasServed } from "../model/sandbox-facts.ts";
+import { type Health, isMountTrouble } from "../model/status.ts";
+import type { MountApi } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type MountPoint, MountRefused, requireCapability } from "../ports/index.ts";
+import type { MountRecord, SandboxRecord } from "../ports/records.ts";
 import type { Drives } from "./drives.ts";
-import { type Gate, translate } from "./gate.ts";
-import { hasServed } from "./machine.ts";
-import { conflictOf, isSameMount, mountsOf, normaliseSubpath, refusedTarget } from "./mount-step.ts";
-import { type MountPoint, MountRefused } from "./ports.ts";
-import type { Prover } from "./prover.ts";
-import type { MountRecord, SandboxRecord } from "./records.ts";
-import { type Health, isMountTrouble } from "./status.ts";
-import type { World } from "./world.ts";
 
-export interface MountParts {
+interface MountParts {
+  events: EngineEvents;
   drives: Drives;
-  gate: Gate;
+  gate: SandboxGate;
   prover: Prover;
-  find(ref: string): Promise<Cell>;
+  registry: SandboxRegistry;
 }
 
-/** A mount as it was asked for, and the drive kept in place until it stands in a record. */
-export interface AskedMount {
+/**
+ * A requested mount. Its drive is pinned: it can't be deleted until `release` is called, after the mount was stored in
+ * a record or the request has failed.
+ */
+interface RequestedMount {
   point: Omit<MountRecord, "state">;
   release(): void;
 }
 
 /**
- * Drives in sandboxes. A mount is stored before it is made and forgotten only when it is seen to be gone, so that whatever
- * ends a server in between, the next one knows what a sandbox is to have, and has it. A mount counts when the same directory
- * was seen from inside and outside. Mounts of one sandbox are changed one at a time; nothing of it sleeps meanwhile.
+ * Mounts drives in sandboxes. A mount is recorded before it is made, and its record is deleted only after the mount was
+ * observed to be gone. After a crash the next server therefore knows which mounts a sandbox must have. A mount is
+ * proven when the same directory was seen from inside and outside the sandbox. Mounts of one sandbox are changed one at
+ * a time, and the sandbox is not suspended during a change.
  */
 export class Mounts implements MountApi {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: MountParts;
-  readonly #turns = new WeakMap<Cell, Promise<unknown>>();
-  readonly #mending = new WeakSet<Cell>();
+  readonly #changes: KeyedSerialQueue<LiveSandbox>;
+  readonly #repairing = new WeakSet<LiveSandbox>();
 
-  constructor(world: World, parts: MountParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: MountParts) {
+    this.#context = context;
+    this.#changes = new KeyedSerialQueue({ limit: context.numbers.changesWaiting });
     this.#parts = parts;
+    parts.events.instanceReady.subscribe((live, signal) => this.establish(live, signal));
+    parts.events.driveRevoked.subscribe((live, drive, signal) => this.detach(live, drive, signal));
   }
 
   async list(ref: string): Promise<MountList> {
-    const cell = await this.#parts.find(ref);
-    return { items: viewMounts(cell.record, cell.evidence) };
+    const live = await this.#parts.registry.find(ref);
+    return { items: viewMounts(live.record, live.evidence) };
   }
 
-  /** What a caller asks for, checked as far as that is possible without the sandbox. */
-  ask(input: MountDrive): AskedMount {
+  /**
+   * Checks what can be checked of a mount request without access to the sandbox: the path, the subpath, and that the
+   * drive exists and is not being deleted. Also pins the drive: it can't be deleted until `release` is called.
+   */
+  ask(input: MountDrive): RequestedMount {
     const path = checkedTarget(input.path);
     const subpath = normaliseSubpath(input.subpath);
     if (subpath === null)
       throw new HoldfastError("invalid_path", {
         message: "subpath must be a path in the drive without '..'.",
       });
-    const { record, release } = this.#parts.drives.hold(input.drive);
+    const { record, release } = this.#parts.drives.pin(input.drive);
     const { id: driveId, name: drive } = record;
     return { point: { driveId, drive, path, subpath, readOnly: input.readOnly ?? false }, release };
   }
 
-  /** All that a new sandbox is to have. Refuses what can't be together. */
+  /**
+   * Checks all requested mounts of a new sandbox and pins their drives. Rejects mounts that conflict with each other.
+   */
   askAll(inputs: readonly MountDrive[]): { mounts: MountRecord[]; release(): void } {
-    const { mountsPerSandbox } = this.#world.numbers;
-    const asked: AskedMount[] = [];
+    const { mountsPerSandbox } = this.#context.numbers;
+    const asked: RequestedMount[] = [];
     const release = () => {
       for (const each of asked) each.release();
     };
@@ -99,297 +123,349 @@ export class Mounts implements MountApi {
   ): Promise<{ mount: Mount; existed: boolean }> {
     const { point, release } = this.ask(input);
     try {
-      const cell = await this.#parts.find(ref);
+      const live = await this.#parts.registry.find(ref);
       await this.#parts.drives.usable(point.driveId, signal);
-      const existed = await this.#inTurn(cell, signal, () => this.#mountNow(cell, point));
-      return { mount: this.#view(cell, point.path), existed };
+      const existed = await this.#inTurn(live, signal, () => this.#mountNow(live, point));
+      return { mount: this.#view(live, point.path), existed };
     } finally {
       release();
     }
   }
 
-  /** What a sandbox that is there already is to have as well: it is not returned without. */
-  async ensure(cell: Cell, inputs: readonly MountDrive[], signal: AbortSignal): Promise<void> {
-    for (const input of inputs) await this.mount(cell.id, input, signal);
+  /** Adds the mounts of a create request to a sandbox that already exists. */
+  async ensure(live: LiveSandbox, inputs: readonly MountDrive[], signal: AbortSignal): Promise<void> {
+    for (const input of inputs) await this.mount(live.id, input, signal);
   }
 
-  #view(cell: Cell, path: string): Mount {
-    const mount = viewMounts(cell.record, cell.evidence).find((each) => each.path === path);
+  #view(live: LiveSandbox, path: string): Mount {
+    const mount = viewMounts(live.record, live.evidence).find((each) => each.path === path);
     if (mount !== undefined) return mount;
     throw new HoldfastError("mount_not_found", {
-      sandboxId: cell.id,
-      message: `${path} was unmounted again.`,
+      sandboxId: live.id,
+      message: `${path} was unmounted meanwhile.`,
     });
   }
 
-  /** Whether it was there already. It is mounted again all the same, which heals one that is not what it was. */
-  async #mountNow(cell: Cell, point: AskedMount["point"]): Promise<boolean> {
-    const { mounts, generation } = cell.record;
+  /**
+   * Makes the mount and returns whether it existed before. An existing mount is made again, which repairs it if it is
+   * broken.
+   */
+  async #mountNow(live: LiveSandbox, point: RequestedMount["point"]): Promise<boolean> {
+    const { mounts, generation } = live.record;
     const existed = mounts.some((mount) => isSameMount(mount, point));
     const taken = conflictOf(mounts, point);
     if (taken !== null) throw conflict(point, taken);
-    // Until it is there, or off the record again, nobody misses it.
-    if (!existed) cell.mounting.add(point.path);
+    // A proof must not report a mount as missing while it is being made.
+    if (!existed) live.beginMount(point.path);
     try {
-      if (!existed) await this.#want(cell, point);
-      await this.#establish(cell, point, { make: true }).catch(async (error: unknown) => {
-        if (existed) await this.#doubt(cell, point.path);
-        else await this.#retract(cell, point.path, generation, error);
-        throw told(cell, point, error);
+      if (!existed) await this.#want(live, point);
+      await this.#establish(live, point, { make: true }).catch(async (error: unknown) => {
+        if (existed) await this.#doubt(live, point.path);
+        else await this.#retract(live, point.path, generation, error);
+        throw toMountError(live, point, error);
       });
     } finally {
-      cell.mounting.delete(point.path);
-      cell.changed();
+      live.endMount(point.path);
+      live.changed();
     }
-    if (!existed) await this.#tellMounted(cell, point.path);
-    await this.#reprove(cell);
+    if (!existed) await this.#recordMounted(live, point.path);
+    await this.#reprove(live);
     return existed;
   }
 
-  /** The mount is there, and on record: that it could not be told of changes nothing. */
-  async #tellMounted(cell: Cell, path: string): Promise<void> {
-    await cell.decide({ type: "mounted", path }).catch((error: unknown) => {
-      this.#world.log.error(
-        { sandbox: cell.id, path, cause: causeOf(error) },
-        "a mount could not be told of",
+  /** Records the event. A failure to record it is only logged, because the mount itself is made and stored. */
+  async #recordMounted(live: LiveSandbox, path: string): Promise<void> {
+    await live.decide({ type: "mounted", path }).catch((error: unknown) => {
+      this.#context.log.error(
+        { sandbox: live.id, path, cause: causeOf(error) },
+        "failed to store the mounted event",
       );
     });
   }
 
-  /** What was wrong with a mount is no longer wrong with its sandbox, or is now. */
-  async #reprove(cell: Cell): Promise<void> {
-    if (cell.judge().status === "degraded") await this.#parts.prover.prove(cell);
+  /** Runs a new proof of a degraded sandbox, because the change of a mount may have repaired it. */
+  async #reprove(live: LiveSandbox): Promise<void> {
+    if (live.judge().status === "degraded") await this.#parts.prover.prove(live);
   }
 
-  async #want(cell: Cell, point: AskedMount["point"]): Promise<void> {
-    const { mountsPerSandbox } = this.#world.numbers;
-    if (cell.record.mounts.length >= mountsPerSandbox) throw tooMany(mountsPerSandbox);
-    // What was there before was another.
-    forgetProof(cell, point.path);
-    const wanted = await cell.decide({ type: "mount", mount: point }).catch((error: unknown) => {
-      const message = "The mount could not be recorded, so it was not made.";
-      throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
+  async #want(live: LiveSandbox, point: RequestedMount["point"]): Promise<void> {
+    const { mountsPerSandbox } = this.#context.numbers;
+    if (live.record.mounts.length >= mountsPerSandbox) throw tooMany(mountsPerSandbox);
+    // A proof of an earlier mount at this path does not apply to the new mount.
+    forgetProof(live, point.path);
+    const wanted = await live.decide({ type: "mount", mount: point }).catch((error: unknown) => {
+      const message = "The mount could not be recorded, so it was not created.";
+      throw new HoldfastError("internal", { sandboxId: live.id, message, cause: error });
     });
     if (wanted !== null) return;
-    throw cell.refusal() ?? new HoldfastError("mount_conflict", { sandboxId: cell.id });
+    throw live.refusal() ?? new HoldfastError("mount_conflict", { sandboxId: live.id });
   }
 
-  /** Mounted, and the same seen from both sides. */
-  async #establish(cell: Cell, point: MountPoint, how: { make: boolean }): Promise<void> {
-    await this.#driverMount(cell, point, how, this.#lifetime(cell));
-    await this.#parts.prover.proveMount(cell, point);
-  }
-
-  /** What is begun is finished whoever leaves; only the end of the sandbox, or of the server, ends it. */
-  #lifetime = (cell: Cell): AbortSignal => AbortSignal.any([cell.fence.signal, this.#world.stopping]);
-
-  #driverMount(cell: Cell, point: MountPoint, how: { make: boolean }, signal: AbortSignal) {
-    const { clock, driver, numbers } = this.#world;
-    const { driveId, path, subpath, readOnly } = point;
-    const order = { sandboxId: cell.id, driveId, path, subpath, readOnly, ...how };
-    const limit = { ms: numbers.driveCallMs, what: "mounting", signal };
-    return within(clock, limit, (inner) => driver.mount(order, inner));
-  }
-
-  /** One that was there, and of which nobody knows what it is now. */
-  async #doubt(cell: Cell, path: string): Promise<void> {
-    cell.mounting.delete(path);
-    forgetProof(cell, path);
-    await this.#parts.prover.prove(cell);
+  /** Mounts the drive and proves that the same directory is seen from inside and outside. */
+  async #establish(live: LiveSandbox, point: MountPoint, how: { make: boolean }): Promise<void> {
+    await this.#driverMount(live, point, how, this.#lifetime(live));
+    await this.#parts.prover.proveMount(live, point);
   }
 
   /**
-   * Nothing is left of a mount that failed; where that can't be had now, it is owed, and seen to later. So it is where
-   * another instance has taken the place of the one that it was made in, which may be given the mount at this very moment.
+   * Returns a signal that aborts only when the sandbox is deleted or the server stops. Work that has begun continues
+   * even if its caller disconnects.
    */
-  async #retract(cell: Cell, path: string, generation: number, error: unknown): Promise<void> {
-    const isSame = () => cell.record.generation === generation && cell.record.phase.name === "running";
+  #lifetime = (live: LiveSandbox): AbortSignal =>
+    AbortSignal.any([live.deletedSignal, this.#context.stopping]);
+
+  async #driverMount(
+    live: LiveSandbox,
+    point: MountPoint,
+    how: { make: boolean },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
+    const { driveId, path, subpath, readOnly } = point;
+    const order = { sandboxId: live.id, driveId, path, subpath, readOnly, ...how };
+    const limit = { ms: numbers.driveCallMs, what: "mounting", signal };
     try {
-      if (isSame()) await this.#driverUnmount(cell, path, { keepClosed: false }, this.#lifetime(cell));
-      const failed = { type: "mount_failed", path, cause: causeOf(error) } as const;
-      if ((await cell.decide(failed, [], isSame)) !== null) return;
-    } catch (failure) {
-      this.#world.log.warn(
-        { sandbox: cell.id, path, cause: causeOf(failure) },
-        "a mount that failed is taken off later",
-      );
+      await within(clock, limit, (inner) => requireCapability(driver, "drives").mount(order, inner));
+    } catch (error) {
+      // If the drive is missing, the driver has sealed the path: writes to it fail.
+      if (isDriveGone(error)) live.noteClosedMountPath(path);
+      throw error;
     }
-    await cell.decideSurely({ type: "unmount", path });
+    live.noteClosedMountPath(path);
   }
 
-  #driverUnmount(cell: Cell, path: string, options: { keepClosed: boolean }, signal: AbortSignal) {
-    const { clock, driver, numbers } = this.#world;
+  /** Runs a proof of an existing mount after a failed attempt left the mount in an unknown state. */
+  async #doubt(live: LiveSandbox, path: string): Promise<void> {
+    live.endMount(path);
+    forgetProof(live, path);
+    await this.#parts.prover.prove(live);
+  }
+
+  /**
+   * Removes what is left of a failed mount. If the removal fails, the mount is recorded for removal by `tend`. The same
+   * is done if another instance has replaced the one in which the mount was attempted, because the new instance may be
+   * making the mount successfully right now.
+   */
+  async #retract(live: LiveSandbox, path: string, generation: number, error: unknown): Promise<void> {
+    const isSame = () => live.record.generation === generation && live.record.phase.name === "running";
+    try {
+      if (isSame()) await this.#driverUnmount(live, path, { keepClosed: false }, this.#lifetime(live));
+      const failed = { type: "mount_failed", path, cause: causeOf(error) } as const;
+      if ((await live.decide(failed, [], isSame)) !== null) return;
+    } catch (failure) {
+      this.#context.log.warn(
+        { sandbox: live.id, path, cause: causeOf(failure) },
+        "failed to remove a failed mount, retrying later",
+      );
+    }
+    await live.decideSurely({ type: "unmount", path });
+  }
+
+  #driverUnmount(live: LiveSandbox, path: string, options: { keepClosed: boolean }, signal: AbortSignal) {
+    const { clock, driver, numbers } = this.#context;
     const limit = { ms: numbers.driveCallMs, what: "unmounting", signal };
-    return within(clock, limit, (inner) => driver.unmount(cell.id, path, options, inner));
+    return within(clock, limit, (inner) =>
+      requireCapability(driver, "drives").unmount(live.id, path, options, inner),
+    );
   }
 
   async unmount(ref: string, raw: string, signal: AbortSignal): Promise<void> {
-    const cell = await this.#parts.find(ref);
+    const live = await this.#parts.registry.find(ref);
     const path = checkedTarget(raw);
-    this.#required(cell, path);
-    await this.#inTurn(cell, signal, async () => {
-      if (this.#required(cell, path).state === "wanted") await this.#unwant(cell, path);
-      await this.#takeOff(cell, path, this.#lifetime(cell)).catch((error: unknown) => {
-        throw told(cell, { path }, error);
+    this.#required(live, path);
+    await this.#inTurn(live, signal, async () => {
+      if (this.#required(live, path).state === "wanted") await this.#unwant(live, path);
+      await this.#removeMount(live, path, this.#lifetime(live)).catch((error: unknown) => {
+        throw toMountError(live, { path }, error);
       });
-      await this.#reprove(cell);
+      await this.#reprove(live);
     });
   }
 
-  async #unwant(cell: Cell, path: string): Promise<void> {
-    await cell.decide({ type: "unmount", path }).catch((error: unknown) => {
-      const message = "The unmount could not be recorded, so it was not begun.";
-      throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
+  async #unwant(live: LiveSandbox, path: string): Promise<void> {
+    await live.decide({ type: "unmount", path }).catch((error: unknown) => {
+      const message = "The unmount could not be recorded, so it did not begin.";
+      throw new HoldfastError("internal", { sandboxId: live.id, message, cause: error });
     });
   }
 
-  #required(cell: Cell, path: string): MountRecord {
-    const mount = cell.record.mounts.find((each) => each.path === path);
+  #required(live: LiveSandbox, path: string): MountRecord {
+    const mount = live.record.mounts.find((each) => each.path === path);
     if (mount !== undefined) return mount;
     const message = `Nothing is mounted at ${path}.`;
-    throw new HoldfastError("mount_not_found", { sandboxId: cell.id, message });
+    throw new HoldfastError("mount_not_found", { sandboxId: live.id, message });
   }
 
-  async #takeOff(cell: Cell, path: string, signal: AbortSignal): Promise<void> {
-    await this.#driverUnmount(cell, path, { keepClosed: false }, signal);
-    // Where that can't be stored it stays owed, and is done again.
-    await cell.decide({ type: "unmounted", path });
+  async #removeMount(live: LiveSandbox, path: string, signal: AbortSignal): Promise<void> {
+    await this.#driverUnmount(live, path, { keepClosed: false }, signal);
+    // If this can't be stored, the record still says `removing`, and `tend` repeats the removal.
+    await live.decide({ type: "unmounted", path });
   }
 
   /**
-   * One change at a time, on a sandbox that is awake. That one of its mounts is broken keeps no other from being made, nor
-   * from being given up.
+   * Runs one change of the sandbox's mounts at a time, with the sandbox awake. A broken mount does not prevent changes
+   * of other mounts, or its own removal.
    */
-  async #inTurn<Result>(cell: Cell, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
-    for (;;) {
-      await this.#passed(cell, signal);
-      const leave = cell.enter();
-      const before = this.#turns.get(cell) ?? Promise.resolve();
-      const turn = raced(before, signal).then(async () =>
-        cell.record.phase.name === "running" ? { result: await work() } : null,
-      );
-      this.#turns.set(
-        cell,
-        Promise.allSettled([before, turn]).then(() => undefined),
-      );
-      const done = await turn.finally(leave);
-      // It was on its way to sleep: that is turned back, or slept through.
+  async #inTurn<Result>(
+    live: LiveSandbox,
+    signal: AbortSignal,
+    work: () => Promise<Result>,
+  ): Promise<Result> {
+    for (let tries = 1; tries <= this.#context.numbers.callTriesMax; tries += 1) {
+      await this.#passed(live, signal);
+      const leave = live.enter();
+      const change = async () => (live.record.phase.name === "running" ? { result: await work() } : null);
+      const done = await this.#changes.run(live, change, signal).finally(leave);
+      // The sandbox was being suspended: wait and try again.
       if (done !== null) return done.result;
     }
+    throw asleepAgain(live);
   }
 
-  async #passed(cell: Cell, signal: AbortSignal): Promise<void> {
+  async #passed(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     try {
-      await this.#parts.gate.pass(cell, signal);
+      await this.#parts.gate.pass(live, signal);
     } catch (error) {
-      const isOnlyThat =
-        isHoldfastError(error) && error.code === "sandbox_degraded" && isMountTrouble(cell.judge());
-      if (!isOnlyThat) throw error;
+      const isOnlyMountTrouble =
+        isHoldfastError(error) && error.code === "sandbox_degraded" && isMountTrouble(live.judge());
+      if (!isOnlyMountTrouble) throw error;
     }
   }
 
   /**
-   * What a new instance is to have, and what it is not to have any more, before it is proven or runs on. A sandbox that has
-   * served before is not ended for a drive that is not there: it is degraded, and says why.
+   * Makes the recorded mounts of a new or woken instance and removes mounts marked for removal, before the instance is
+   * proven or resumed. If a drive is missing, a sandbox that has served before does not end: it becomes degraded, with
+   * the missing drive as the cause.
    */
-  async establish(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, log, numbers } = this.#world;
-    if (cell.record.mounts.length === 0) return;
-    const mayLack = hasServed(cell.record) || cell.record.phase.name !== "launching";
-    if (!mayLack) return this.#establishAll(cell, { mayLack }, signal);
-    // Nor for one that does not answer: the rest of a wake needs its time.
+  async establish(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, log, numbers } = this.#context;
+    if (live.record.mounts.length === 0) return;
+    const mayLack = hasServed(live.record) || live.record.phase.name !== "launching";
+    if (!mayLack) return this.#establishAll(live, { mayLack }, signal);
+    // A mount attempt may fail or may never be made. Each path is therefore treated as open, which means that processes
+    // may write to the sandbox's own disk there, until the driver reports that the drive is mounted or the path is
+    // sealed against writes.
+    for (const { path } of wantedMounts(live.record)) live.noteOpenMountPath(path);
+    // The limit leaves enough time for the rest of the wake if a drive does not respond.
     const limit = { ms: numbers.wakeDeadlineMs / WAKE_SHARE, what: "mounting", signal };
-    await within(clock, limit, (inner) => this.#establishAll(cell, { mayLack }, inner)).catch(
+    await within(clock, limit, (inner) => this.#establishAll(live, { mayLack }, inner)).catch(
       (error: unknown) => {
         if (signal.aborted) throw error;
-        log.warn({ sandbox: cell.id, cause: causeOf(error) }, "mounts are not what they were");
+        log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to restore the mounts of a sandbox");
       },
     );
   }
 
-  async #establishAll(cell: Cell, { mayLack }: { mayLack: boolean }, signal: AbortSignal): Promise<void> {
-    const { log } = this.#world;
-    for (const mount of cell.record.mounts) {
+  async #establishAll(
+    live: LiveSandbox,
+    { mayLack }: { mayLack: boolean },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { log } = this.#context;
+    for (const mount of live.record.mounts) {
       try {
-        if (mount.state === "wanted") await this.#driverMount(cell, mount, { make: !mayLack }, signal);
-        else await this.#takeOff(cell, mount.path, signal);
-        // The first time it has them; from then on they are what it has.
-        if (!mayLack) await cell.decide({ type: "mounted", path: mount.path });
+        if (mount.state === "wanted") await this.#driverMount(live, mount, { make: !mayLack }, signal);
+        else await this.#removeMount(live, mount.path, signal);
+        // The event of the mount is recorded at the first launch only.
+        if (!mayLack) await live.decide({ type: "mounted", path: mount.path });
       } catch (error) {
-        if (signal.aborted || !mayLack) throw told(cell, mount, error);
-        log.warn({ sandbox: cell.id, path: mount.path, cause: causeOf(error) }, "a mount is not what it was");
-        await this.#close(cell, mount, error, signal);
+        if (signal.aborted || !mayLack) throw toMountError(live, mount, error);
+        log.warn({ sandbox: live.id, path: mount.path, cause: causeOf(error) }, "failed to restore a mount");
+        await this.#close(live, mount, error, signal);
       }
     }
   }
 
-  /** What came back with memory may be a drive that was deleted meanwhile: it is held by nobody who has no right to it. */
-  async #close(cell: Cell, { path }: MountRecord, error: unknown, signal: AbortSignal): Promise<void> {
-    if (!(error instanceof MountRefused) || error.code !== "drive_gone") return;
-    await this.#driverUnmount(cell, path, { keepClosed: true }, signal).catch((failure: unknown) => {
-      this.#world.log.warn({ sandbox: cell.id, path, cause: causeOf(failure) }, "a path could not be closed");
+  /**
+   * If a mount failed because its drive no longer exists, unmounts that drive, because a restored instance may still
+   * have it mounted. The path stays closed: writes to it fail.
+   */
+  async #close(live: LiveSandbox, { path }: MountRecord, error: unknown, signal: AbortSignal): Promise<void> {
+    if (!isDriveGone(error)) return;
+    await this.#driverUnmount(live, path, { keepClosed: true }, signal).catch((failure: unknown) => {
+      this.#context.log.warn(
+        { sandbox: live.id, path, cause: causeOf(failure) },
+        "failed to close the path of a deleted drive",
+      );
     });
   }
 
-  /** What was given up and could not be taken off yet, and what is to be there and isn't, though its drive is. */
-  tend(cells: Iterable<Cell>): void {
-    const { log } = this.#world;
-    for (const cell of cells) {
-      if (cell.record.phase.name !== "running" || this.#mending.has(cell)) continue;
-      const owed = cell.record.mounts.filter((mount) => this.#isOwed(cell, mount));
-      if (owed.length === 0) continue;
-      this.#mending.add(cell);
-      const mended = owed.map(({ path }) =>
-        this.#mended(cell, path).catch((error: unknown) => {
-          log.warn({ sandbox: cell.id, path, cause: causeOf(error) }, "a mount could not be mended");
+  /** Removes mounts marked for removal, and repairs missing mounts whose drive is available. */
+  tend(allLive: Iterable<LiveSandbox>): void {
+    const { log } = this.#context;
+    for (const live of allLive) {
+      if (live.record.phase.name !== "running" || this.#repairing.has(live)) continue;
+      const pending = live.record.mounts.filter((mount) => this.#needsWork(live, mount));
+      if (pending.length === 0) continue;
+      this.#repairing.add(live);
+      const repairs = pending.map(({ path }) =>
+        this.#repair(live, path).catch((error: unknown) => {
+          log.warn({ sandbox: live.id, path, cause: causeOf(error) }, "failed to repair a mount");
         }),
       );
-      void Promise.all(mended).finally(() => this.#mending.delete(cell));
+      void Promise.all(repairs).finally(() => this.#repairing.delete(live));
     }
   }
 
-  #isOwed(cell: Cell, { state, path, driveId }: MountRecord): boolean {
+  #needsWork(live: LiveSandbox, { state, path, driveId }: MountRecord): boolean {
     if (state === "removing") return true;
-    const { observation, provenMounts } = cell.evidence;
-    if (observation?.seen !== "present" || !this.#parts.drives.isWell(driveId)) return false;
+    const { observation, provenMounts } = live.evidence;
+    if (observation?.seen !== "present") return false;
+    if (live.isOpenMountPath(path)) return true;
+    if (!this.#parts.drives.isWell(driveId)) return false;
     if (observation.mounts.find((seen) => seen.path === path)?.problem !== null) return true;
-    // Only from inside it is not what it should be.
-    return isMountTrouble(cell.judge()) && !provenMounts.includes(path);
+    // From outside the mount looks right, but it was not proven from inside the sandbox.
+    return isMountTrouble(live.judge()) && !provenMounts.includes(path);
   }
 
-  #mended(cell: Cell, path: string): Promise<void> {
-    return this.#inTurn(cell, this.#world.stopping, async () => {
-      const mount = cell.record.mounts.find((each) => each.path === path);
-      if (mount === undefined || !this.#isOwed(cell, mount)) return;
-      if (mount.state === "wanted") await this.#establish(cell, mount, { make: false });
-      else await this.#takeOff(cell, path, this.#lifetime(cell));
-      await this.#reprove(cell);
+  #repair(live: LiveSandbox, path: string): Promise<void> {
+    return this.#inTurn(live, this.#context.stopping, async () => {
+      const mount = live.record.mounts.find((each) => each.path === path);
+      if (mount === undefined || !this.#needsWork(live, mount)) return;
+      if (mount.state === "wanted")
+        await this.#establish(live, mount, { make: false }).catch(async (error: unknown) => {
+          await this.#doubt(live, path);
+          throw error;
+        });
+      else await this.#removeMount(live, path, this.#lifetime(live));
+      await this.#reprove(live);
     });
   }
 
-  /** A drive is taken away; the paths stay closed, because the sandbox still expects it there. */
-  async takeFrom(cell: Cell, drive: DriveId, signal: AbortSignal): Promise<void> {
-    // What sleeps finds an empty directory in its place when it wakes.
-    if (cell.record.instance === null) return;
-    for (const { path } of mountsOf(cell.record, drive))
-      await this.#driverUnmount(cell, path, { keepClosed: true }, signal);
-    // It is said at once, and not at the next look.
-    if (cell.record.phase.name === "running") await this.#parts.prover.prove(cell);
+  /**
+   * Unmounts a drive that is being deleted. Its mount paths stay closed, which means that writes to them fail, because
+   * the sandbox's record still contains the mounts.
+   */
+  async detach(live: LiveSandbox, drive: DriveId, signal: AbortSignal): Promise<void> {
+    // A sandbox in standby finds the path closed when it wakes.
+    if (live.record.instance === null) return;
+    for (const { path } of mountsOf(live.record, drive))
+      await this.#driverUnmount(live, path, { keepClosed: true }, signal);
+    // The proof updates the sandbox's status at once instead of at the next observation.
+    if (live.record.phase.name === "running") await this.#parts.prover.prove(live);
   }
 }
 
-function forgetProof(cell: Cell, path: string): void {
-  cell.learn({ provenMounts: cell.health.provenMounts.filter((each) => each !== path) });
+const asleepAgain = ({ id: sandboxId }: LiveSandbox): HoldfastError =>
+  new HoldfastError("sandbox_busy", {
+    sandboxId,
+    message: "The sandbox fell asleep again each time before its mounts could be changed.",
+  });
+
+const isDriveGone = (error: unknown): boolean => error instanceof MountRefused && error.code === "drive_gone";
+
+function forgetProof(live: LiveSandbox, path: string): void {
+  live.learn({ provenMounts: live.health.provenMounts.filter((each) => each !== path) });
 }
 
-/** The part of the time for a wake that its mounts may take. */
+/** Divisor of the wake's deadline: mounting may take one third of it. */
 const WAKE_SHARE = 3;
 
 function checkedTarget(raw: string): string {
   const path = normalisePath(raw);
   if (path === null)
     throw new HoldfastError("invalid_path", {
-      message: `${JSON.stringify(raw.slice(0, 200))} is no absolute path.`,
+      message: `${JSON.stringify(raw.slice(0, 200))} is not an absolute path.`,
     });
   const refused = refusedTarget(path);
   if (refused !== null) throw new HoldfastError("mount_refused", { message: refused });
@@ -397,34 +473,41 @@ function checkedTarget(raw: string): string {
 }
 
 const tooMany = (limit: number): HoldfastError =>
-  new HoldfastError("too_many_mounts", { message: `A sandbox can have ${limit} drives at a time.` });
+  new HoldfastError("too_many_mounts", { message: `A sandbox can have at most ${limit} mounts.` });
 
 function conflict(asked: MountPoint, taken: MountRecord): HoldfastError {
   const part = taken.subpath === "/" ? "" : ` (${taken.subpath})`;
-  const how = taken.state === "removing" ? "is still being taken off" : "is mounted at";
-  const mixed = taken.path === asked.path ? "" : `, and mounts don't lie within each other`;
+  const how = taken.state === "removing" ? "is still being unmounted from" : "is mounted at";
+  const mixed = taken.path === asked.path ? "" : `, and mounts can't be nested`;
   const message = `Drive ${taken.drive}${part} ${how} ${taken.path}${taken.readOnly ? ", read-only" : ""}${mixed}.`;
   return new HoldfastError("mount_conflict", { message });
 }
 
-/** Why a mount could not be made or taken off, in the registry's words. */
-function told(cell: Cell, { path, drive }: { path: string; drive?: string }, error: unknown): unknown {
-  const sandboxId = cell.id;
+/** Converts a failure to mount or unmount to an error of the registry. */
+function toMountError(
+  live: LiveSandbox,
+  { path, drive }: { path: string; drive?: string },
+  error: unknown,
+): unknown {
+  const sandboxId = live.id;
   if (isHoldfastError(error)) return error;
-  const refusal = cell.refusal();
+  const refusal = live.refusal();
   if (refusal !== null) return refusal;
   if (error instanceof MountRefused) {
     const code = error.code === "drive_gone" ? "drive_degraded" : error.code;
     return new HoldfastError(code, { sandboxId, message: `${path}: ${error.message}`, cause: error });
   }
   const translated = translate(error, { sandboxId });
-  if (isHoldfastError(translated)) return translated;
-  const what = drive === undefined ? `What is mounted at ${path}` : `Drive ${drive}`;
+  if (isHoldfastError(translated) && translated.code !== "system_error") return translated;
+  const what = drive === undefined ? `The mount at ${path}` : `Drive ${drive}`;
   const message = `${what} could not be changed: ${causeOf(error).message}`;
   return new HoldfastError("mount_failed", { sandboxId, message, cause: error });
 }
 
-/** The mounts of a sandbox as callers see them: a mount counts as proven by the last proof of this very instance. */
+/**
+ * The mounts of a sandbox as the API returns them. A mount is proven if the last proof of the current instance included
+ * it.
+ */
 export function viewMounts(record: SandboxRecord, health: Health): Mount[] {
   const proven = new Set(health.provenMounts);
   const seen = health.observation?.seen === "present" ? health.observation.mounts : [];

@@ -1,19 +1,19 @@
-import type { EventFilter, Store, StoredEvent } from "./ports.ts";
+import type { EventFilter, Store, StoredEvent } from "../ports/index.ts";
 
-/** The newest events that are held in memory for those who follow, and what one look into the store adds to them. */
+/** Number of newest events that are kept in memory for followers; also the number read from the store at a time. */
 const TAIL_EVENTS = 1_000;
 
 /**
- * The end of the timeline, read once for all who are up to date: however many follow, a commit costs one look into the
- * store. It holds everything behind `from`, and nothing is ever put between what it holds.
+ * The newest events of the timeline, shared by all followers that are up to date, so that a commit costs one read of
+ * the store for any number of followers. It contains every event after `from`. Events are only ever appended.
  */
-export class EventTail {
+export class TimelineTail {
   readonly #store: Store;
   #events: StoredEvent[] = [];
   #from: number;
   #last: number;
-  /** How much had been told when it was last read. */
-  #heard = Number.NEGATIVE_INFINITY;
+  /** Number of commits with events at the start of the last read that reached the end of the timeline. */
+  #commitsRead = Number.NEGATIVE_INFINITY;
   #reading: Promise<void> | null = null;
 
   constructor(store: Store, last: number) {
@@ -22,26 +22,28 @@ export class EventTail {
     this.#last = last;
   }
 
-  /** Who is not past this has to ask the store. */
+  /** The tail contains all events after this position. A follower at an earlier position must read from the store. */
   get from(): number {
     return this.#from;
   }
-  /** Up to here everything is known. */
+  /** The position of the newest event that was read. */
   get last(): number {
     return this.#last;
   }
 
-  /** Reads what was told since; answers up to which it is known then. Callers at the same time share one read. */
-  async catchUp(told: () => number): Promise<number> {
-    if (this.#heard === told()) return this.#heard;
-    this.#reading ??= this.#readOn(told()).finally(() => {
+  /**
+   * Reads new events. Returns the number of commits whose events the tail includes. Concurrent callers share one read.
+   */
+  async catchUp(commits: () => number): Promise<number> {
+    if (this.#commitsRead === commits()) return this.#commitsRead;
+    this.#reading ??= this.#readOn(commits()).finally(() => {
       this.#reading = null;
     });
     await this.#reading;
-    return this.#heard;
+    return this.#commitsRead;
   }
 
-  async #readOn(told: number): Promise<void> {
+  async #readOn(commits: number): Promise<void> {
     const { last } = await this.#store.eventSpan();
     const news = await this.#store.events({ after: this.#last, limit: TAIL_EVENTS });
     const isAll = news.length < TAIL_EVENTS;
@@ -50,11 +52,11 @@ export class EventTail {
     this.#events.push(...news);
     const gone = this.#events.splice(0, Math.max(0, this.#events.length - TAIL_EVENTS));
     this.#from = gone.at(-1)?.seq ?? this.#from;
-    // Where there is more it is asked for again at once.
-    if (isAll) this.#heard = told;
+    // If not all events were read, the number stays unchanged, so that the next call reads again.
+    if (isAll) this.#commitsRead = commits;
   }
 
-  behind(after: number, wanted: Wanted): { events: StoredEvent[]; after: number; isFull: false } {
+  after(after: number, wanted: Wanted): { events: StoredEvent[]; after: number; isFull: false } {
     const events = this.#events.filter((event) => event.seq > after && matches(event, wanted));
     return { events, after: Math.max(after, this.#last), isFull: false };
   }
@@ -62,7 +64,7 @@ export class EventTail {
 
 type Wanted = Omit<EventFilter, "limit">;
 
-/** As the store understands it. */
+/** Applies the filter as the store does. */
 function matches(event: StoredEvent, { sandboxId, execId, driveId, types, since, until }: Wanted): boolean {
   return (
     (sandboxId === undefined || event.sandboxId === sandboxId) &&

@@ -1,11 +1,12 @@
 import { type EventType, HoldfastError, NUMBERS, type Numbers, type SandboxId } from "@holdfast/contract";
 import { type OpenedStore, openStore } from "@holdfast/store";
 import { afterEach, describe, expect, it } from "vitest";
-import type { EventPage, EventQuery } from "./api.ts";
-import { systemClock } from "./clock.ts";
-import { EventFeed } from "./event-feed.ts";
-import type { NewEvent, Store } from "./ports.ts";
-import { codeOf, eventually } from "./testing/world.ts";
+import { systemClock } from "../lib/clock.ts";
+import type { EventPage, EventQuery } from "../ports/api.ts";
+import type { NewEvent, Store } from "../ports/index.ts";
+import { codeOf, eventually } from "../testing/test-engine.ts";
+import { AnnouncingStore } from "./announcing-store.ts";
+import { Timeline } from "./timeline.ts";
 
 const stores: OpenedStore[] = [];
 const leaving: AbortController[] = [];
@@ -17,21 +18,26 @@ afterEach(async () => {
 const sandboxId = "sbx_0000000000000001" as SandboxId;
 const other = "sbx_0000000000000002" as SandboxId;
 
-/** A feed over a real store, and a hand that writes to it. */
+/** A timeline over a real store, and a function that writes to it. */
 async function feeding(numbers: Partial<Numbers> = {}, wrap: (store: Store) => Store = (store) => store) {
   const store = await openStore({ path: ":memory:", onUnreadable: () => undefined });
   stores.push(store);
   const stopping = new AbortController();
-  const feed = new EventFeed(wrap(store), {
+  const news = new AnnouncingStore(wrap(store));
+  const feed = new Timeline(news, {
     clock: systemClock,
     numbers: { ...NUMBERS, streamKeepaliveMs: 100, ...numbers },
     stopping: stopping.signal,
-    sandboxId: async (ref) => {
-      if (ref === "box") return sandboxId;
-      throw new HoldfastError("sandbox_not_found");
+    registry: {
+      idOf: async (ref) => {
+        if (ref === "box") return sandboxId;
+        throw new HoldfastError("sandbox_not_found");
+      },
     },
-    driveId: () => {
-      throw new HoldfastError("drive_not_found");
+    drives: {
+      find: () => {
+        throw new HoldfastError("drive_not_found");
+      },
     },
   });
   let told = 0;
@@ -40,13 +46,13 @@ async function feeding(numbers: Partial<Numbers> = {}, wrap: (store: Store) => S
       told += 1;
       return { at: Date.now(), type: "audit.done" as EventType, message: String(told), ...facts };
     });
-    await feed.store.commit({ changes: [], events });
+    await news.store.commit({ changes: [], events });
   };
   return { feed, store, tell, stopping };
 }
 
-/** Someone who follows and notes all that it is told. */
-function follow(feed: EventFeed, query: EventQuery = {}) {
+/** A follower that collects everything it receives. */
+function follow(feed: Timeline, query: EventQuery = {}) {
   const left = new AbortController();
   leaving.push(left);
   const pages: EventPage[] = [];
@@ -63,7 +69,7 @@ const upTo = (last: number, first = 1) =>
   Array.from({ length: last - first + 1 }, (_, index) => first + index);
 
 describe("a follower", () => {
-  it("that names no beginning is told what happens from then on, at once, and each of it once", async () => {
+  it("without a cursor gets every new event once, immediately", async () => {
     const { feed, tell } = await feeding({ streamKeepaliveMs: 60_000 });
     await tell({}, 3);
     const follower = follow(feed);
@@ -73,7 +79,7 @@ describe("a follower", () => {
     await eventually(() => expect(follower.seqs()).toEqual(upTo(3 + 39, 4)));
   });
 
-  it("is told first what lies behind its cursor, and then the rest, without gap or repetition", async () => {
+  it("gets the events after its cursor, then new ones, without gap or repetition", async () => {
     const { feed, tell } = await feeding();
     await tell({}, 1_500);
     const follower = follow(feed, { cursor: "100" });
@@ -82,12 +88,12 @@ describe("a follower", () => {
     expect(follower.seqs()).toEqual(upTo(3_000, 101));
   });
 
-  it("that comes back with any cursor it was told goes on as if it had never left", async () => {
+  it("that reconnects with any of its cursors continues as if it had never left", async () => {
     const { feed, tell } = await feeding();
     const first = follow(feed, { ref: "box", cursor: "0" });
     await tell({ sandboxId });
     await tell({ sandboxId: other }, 5);
-    // What is left out moves the cursor as well.
+    // Filtered-out events move the cursor as well.
     await eventually(() => expect(first.pages.at(-1)?.cursor).toBe("6"));
     await tell({ sandboxId });
     await eventually(() => expect(first.seqs()).toEqual([1, 7]));
@@ -98,7 +104,7 @@ describe("a follower", () => {
     }
   });
 
-  it("is told at once of what happens between its look and its wait", async () => {
+  it("immediately gets an event that is committed between its read and its wait", async () => {
     let between: (() => Promise<void>) | null = null;
     const late = (store: Store): Store => ({
       ...store,
@@ -120,7 +126,7 @@ describe("a follower", () => {
     await eventually(() => expect(follower.seqs()).toEqual([1, 2, 3]));
   });
 
-  it("is told only what its filter lets through, from memory as from the store", async () => {
+  it("gets only events that match its filter, from memory and from the store", async () => {
     const { feed, tell } = await feeding();
     const facts = [
       { sandboxId },
@@ -147,7 +153,7 @@ describe("a follower", () => {
     }
   });
 
-  it("begins with `since` where it has no cursor, and ends when `until` is over", async () => {
+  it("begins at `since` without a cursor, and ends after `until`", async () => {
     const { feed, tell } = await feeding();
     await tell({ at: 10 });
     await tell({ at: 20 });
@@ -164,20 +170,20 @@ describe("a follower", () => {
     expect(soon.seqs()).toEqual([4]);
   });
 
-  it("hears something every so often though nothing happens", async () => {
+  it("gets keepalives while nothing happens", async () => {
     const { feed } = await feeding({ streamKeepaliveMs: 20 });
     const follower = follow(feed);
     await eventually(() => expect(follower.pages.length).toBeGreaterThan(3));
     expect(follower.seqs()).toEqual([]);
   });
 
-  it("that takes nothing for a while reads on from the store, and keeps nobody waiting", async () => {
+  it("that stalls reads on from the store, and delays no other", async () => {
     const { feed, tell } = await feeding();
     const slow = feed.follow({ cursor: "0" }, new AbortController().signal);
     await slow.next();
     const quick = follow(feed);
     await quick.begun();
-    // Far more than is held in memory for those who are up to date.
+    // Far more events than the tail holds in memory.
     for (let round = 0; round < 30; round++) await tell({}, 100);
     await eventually(() => expect(quick.seqs()).toEqual(upTo(3_000)));
     const seen: number[] = [];
@@ -190,7 +196,7 @@ describe("a follower", () => {
     expect(seen).toEqual(upTo(3_000));
   });
 
-  it("costs the store nothing of its own where others are up to date too", async () => {
+  it("shares reads of the store with other followers that are up to date", async () => {
     let reads = 0;
     const counting = (store: Store): Store => ({
       ...store,
@@ -208,7 +214,7 @@ describe("a follower", () => {
     expect(reads).toBeLessThan(5);
   });
 
-  it("is refused where there are too many, and has a place again when one has left", async () => {
+  it("is rejected beyond the limit, and admitted when another has left", async () => {
     const { feed } = await feeding({ eventFollowersMax: 2 });
     const [one, two] = [follow(feed), follow(feed)];
     await one.begun();
@@ -219,7 +225,7 @@ describe("a follower", () => {
     await follow(feed).begun();
   });
 
-  it("is let go when the engine stops", async () => {
+  it("ends when the engine stops", async () => {
     const { feed, stopping } = await feeding({ streamKeepaliveMs: 60_000 });
     const follower = follow(feed);
     await follower.begun();
@@ -238,7 +244,7 @@ describe("a cursor that can't be served", () => {
     limit: 100,
   } as const;
 
-  it("because retention has passed it is refused with the first one that can be, and never skipped", async () => {
+  it("because its events were deleted is rejected with the oldest available cursor, never skipped", async () => {
     const { feed, tell, store } = await feeding();
     await tell({ at: 10 }, 5);
     await tell({ at: 1_000 }, 5);
@@ -249,11 +255,11 @@ describe("a cursor that can't be served", () => {
     expect((await feed.list({ cursor: "5", limit: 10 })).items.map(({ seq }) => seq)).toEqual(upTo(10, 6));
     const whole = follow(feed, { cursor: "0" });
     await eventually(() => expect(whole.seqs()).toEqual(upTo(10, 6)));
-    // Backwards there is nothing to be missed: what is older is gone.
+    // A listing from new to old can't miss an event: older ones are deleted.
     expect((await feed.list({ cursor: "4", order: "newest", limit: 10 })).items).toEqual([]);
   });
 
-  it("because retention passes it while it is read ends the stream", async () => {
+  it("because its events are deleted during the read ends the stream", async () => {
     const { feed, tell, store } = await feeding();
     await tell({ at: 10 }, 500);
     const slow = feed.follow({ cursor: "1" }, new AbortController().signal);
@@ -264,7 +270,7 @@ describe("a cursor that can't be served", () => {
     await expect(slow.next()).rejects.toMatchObject({ code: "events_dropped" });
   });
 
-  it("because it is ahead of all that happened, or none at all, is refused", async () => {
+  it("because it is ahead of the timeline or malformed is rejected", async () => {
     const { feed, tell } = await feeding();
     await tell();
     for (const cursor of ["2", "x", "-1", "1.5", ""]) {
@@ -274,8 +280,8 @@ describe("a cursor that can't be served", () => {
   });
 });
 
-describe("a sandbox that is gone", () => {
-  it("is found by its id, and by its id only, for as long as something is told of it", async () => {
+describe("a deleted sandbox", () => {
+  it("is found by its id only, as long as it has events", async () => {
     const { feed, tell } = await feeding();
     await tell({ sandboxId: other });
     expect((await feed.list({ ref: other, limit: 10 })).items).toHaveLength(1);

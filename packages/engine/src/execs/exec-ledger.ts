@@ -1,155 +1,169 @@
-import { type Cause, causeOf, type Exec, type ExecId, HoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { aborted, soonest, within } from "./clock.ts";
-import { ended, type Outcome, outcomeOf, type Trace, unseenEnd, viewExec } from "./exec.ts";
-import { isAwaited, type OpenExec, openExec, REACHED, stageOf } from "./open-exec.ts";
+import { type Cause, type Exec, type ExecId, HoldfastError } from "@holdfast/contract";
+import { aborted, soonest } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { isAwaited, type OpenExec, REACHED, stageOf } from "../live/open-exec.ts";
+import { commandTitle } from "../model/command-title.ts";
+import { viewExec } from "../model/exec-outcome.ts";
+import type { EngineContext } from "../ports/context.ts";
 import {
   type Commit,
-  type ExecOrder,
   type Idempotency,
   type KeeperExec,
-  KeeperRefusal,
-  type KeepPolicy,
   type Link,
-  LinkLost,
   type NewEvent,
   StoreConflict,
-} from "./ports.ts";
-import { PROOF_EXEC_PREFIX } from "./prover.ts";
-import type { ExecRecord } from "./records.ts";
-import type { Retention } from "./retention.ts";
-import type { World } from "./world.ts";
+} from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import { ExecDispatch } from "./exec-dispatch.ts";
+import { ExecFinish, type KillAttribution } from "./exec-finish.ts";
+import { ExecQueue } from "./exec-queue.ts";
+import { ExecReconcile, type ListListener } from "./exec-reconcile.ts";
+import type { Retention } from "./exec-retention.ts";
+import { isOfOtherMemory, OpenExecs } from "./open-execs.ts";
+import { OutputHolds } from "./output-holds.ts";
 
-export interface StartOptions {
+interface StartOptions {
   idempotency: Idempotency | undefined;
   link: Link;
-  /** The caller hears nothing of the exec before its end. */
+  /** Whether the caller waits for the end of the exec and is answered only then. */
   awaited: boolean;
-  /** Stored with it, in the same commit. */
-  also?: Also;
-  /** It is not one of the steps that callers may take. */
+  /** Whether the caller is expected to read the output from the start. */
+  expectsReader?: boolean;
+  /** Changes and events to store in the same commit as the start. */
+  also?: StartExtras;
+  /** Whether the exec is exempt from the sandbox's `maxExecs`. */
   isUncounted?: boolean;
-  /** Resolves once it is stored and on its way. */
+  /** Whether the call resolves as soon as the exec is stored, without waiting for the keeper. */
   isUnwaited?: boolean;
 }
 
-/** What else belongs into the commit of a start. */
-export type Also = Pick<Commit, "changes"> & Required<Pick<Commit, "events">>;
+/** Changes and events that are stored in the same commit as an exec's start. */
+export type StartExtras = Pick<Commit, "changes"> & Required<Pick<Commit, "events">>;
 
-/** What the ledger asks about execs that are runs of named processes, and tells of them. */
-export interface Runs {
-  /** How the keeper is to start it again; null where it is not. */
-  policyOf(exec: OpenExec): KeepPolicy | null;
-  /** Whether that is what the last run of a process of this sandbox is called, or a later one. */
-  isOf(cell: Cell, id: ExecId): boolean;
-  /** All that a keeper has: those that it has begun by itself are put on record. Never rejects. */
-  found(cell: Cell, known: readonly KeeperExec[], link: Link, signal: AbortSignal): Promise<void>;
-  over(exec: OpenExec): void;
-}
-
-const NO_RUNS: Runs = {
-  policyOf: () => null,
-  isOf: () => false,
-  found: async () => undefined,
-  over: () => undefined,
-};
-
-/** A run that a keeper has begun by itself, and what that says of it; null where its memory is gone, and only the journal is left. */
+/**
+ * A run that a keeper began by itself. `known` is the run as the keeper lists it; it is null if the keeper's memory is
+ * lost and only the journal remains.
+ */
 export interface FoundRun {
   record: ExecRecord;
   known: KeeperExec | null;
 }
 
 /**
- * The ledger of execs. Two commits per exec: one before the keeper hears of it, one with its outcome; what lies
- * between is asked of the keeper, whose journal is the truth. A start is sent again only to a keeper with the
- * same memory, which knows by id whether it has run it, so a lost answer never runs a command twice. So many run at a
- * time in a sandbox; the rest wait in the order they came. Every exec ends exactly once: here, in `#finish`.
+ * The ledger of execs. Each exec takes two commits: one before the keeper receives the exec, and one with its outcome.
+ * For the state in between the ledger asks the keeper, whose journal is authoritative. The queue, the dispatch to the
+ * keeper, the comparison with the keeper and the end of an exec each have a class of their own.
  */
-export class Ledger {
-  readonly #world: World;
-  readonly #retention: Retention;
-  readonly #open = new Map<ExecId, OpenExec>();
-  readonly #onKilled: (cell: Cell) => Promise<Cause | null>;
-  #queued = 0;
-  /** Told of every end that was stored. */
-  onEnd: (record: ExecRecord) => void = () => undefined;
-  runs: Runs = NO_RUNS;
+export class ExecLedger {
+  readonly holds: OutputHolds;
+  readonly #context: EngineContext;
+  readonly #open: OpenExecs;
+  readonly #finish: ExecFinish;
+  readonly #dispatch: ExecDispatch;
+  readonly #queue: ExecQueue;
+  readonly #reconcile: ExecReconcile;
 
-  constructor(world: World, retention: Retention, onKilled: (cell: Cell) => Promise<Cause | null>) {
-    this.#world = world;
-    this.#retention = retention;
-    this.#onKilled = onKilled;
+  constructor(
+    context: EngineContext,
+    events: EngineEvents,
+    retention: Retention,
+    killAttribution: KillAttribution,
+  ) {
+    const open = new OpenExecs(context);
+    const finish = new ExecFinish(context, open, retention, killAttribution);
+    const holds = new OutputHolds(context);
+    const dispatch = new ExecDispatch(context, open, finish, holds);
+    const queue = new ExecQueue(context, open, finish, dispatch);
+    finish.onClosed(({ live }) => queue.advance(live));
+    finish.onClosed((exec) => holds.closed(exec));
+    this.holds = holds;
+    this.#context = context;
+    this.#open = open;
+    this.#finish = finish;
+    this.#dispatch = dispatch;
+    this.#queue = queue;
+    this.#reconcile = new ExecReconcile({ open, finish, dispatch, queue, retention });
+    events.keeperEndedExec.subscribe((live, exec) => this.exited(live, exec));
+    events.linkUp.subscribe((live, link, signal) => this.#reconcile.reconcile(live, link, signal));
+    events.processesEnded.subscribe((live, { status, cause }) => this.endAll(live, status, cause));
   }
 
   get runningCount(): number {
-    return this.#open.size - this.#queued;
+    return this.#open.runningCount;
   }
+
   get queuedCount(): number {
-    return this.#queued;
+    return this.#open.queuedCount;
+  }
+
+  /** Registers a listener, which is called with every outcome that was stored. */
+  onEnded(listener: (record: ExecRecord) => void): void {
+    this.#finish.onEnded(listener);
+  }
+
+  /** Registers a listener, which is called with every exec that is no longer open. */
+  onClosed(listener: (exec: OpenExec) => void): void {
+    this.#finish.onClosed(listener);
+  }
+
+  /**
+   * Registers a listener, which is called with every list that a keeper returns, and awaited before the open execs are
+   * compared with that list.
+   */
+  onListed(listener: ListListener): void {
+    this.#reconcile.onListed(listener);
   }
 
   open(id: ExecId): OpenExec | undefined {
     return this.#open.get(id);
   }
 
-  openOf(cell: Cell): OpenExec[] {
-    return [...cell.openExecs];
-  }
-
   view(record: ExecRecord): Exec {
     const open = this.#open.get(record.id);
     const stage = open === undefined ? null : stageOf(open);
-    const isSuspended = open?.cell.isAsleep ?? false;
-    return viewExec(open?.record ?? record, { stage, isSuspended }, this.#world.numbers.execRetentionMs);
-  }
-
-  /** Whether an exec of this sandbox could run now; refuses where not even the waiting line has room. */
-  admit(cell: Cell): "now" | "queued" {
-    const { execsPerSandbox, execsQueuedPerSandbox } = this.#world.numbers;
-    if (hasRoom(cell, execsPerSandbox) && cell.queuedExecs.size === 0) return "now";
-    if (cell.queuedExecs.size < execsQueuedPerSandbox) return "queued";
-    const message = `The sandbox has ${execsPerSandbox} execs under way and ${execsQueuedPerSandbox} that wait for their turn.`;
-    throw new HoldfastError("too_many_execs", { sandboxId: cell.id, message });
+    const isSuspended = open?.live.isAsleep ?? false;
+    return viewExec(open?.record ?? record, { stage, isSuspended }, this.#context.numbers.execRetentionMs);
   }
 
   /**
-   * Stores the exec, sends it, and resolves when the keeper has it, when it has ended, or when that takes too long; one
-   * that must wait for its turn resolves once it is stored.
+   * Stores the exec, sends it to the keeper, and resolves when the keeper has it, when it has ended, or after a
+   * deadline. A queued exec resolves once it is stored.
    *
-   * The start is stored before the keeper hears of it, so that a killed server is followed by one that knows of it. Where
-   * nobody is told of it before its end, that is all it has to survive: the end of the host ends the command as well,
-   * and the outcome's own commit is the first thing that anybody was promised.
+   * The start is stored before the keeper receives it, so that the next server knows of the exec if this server is
+   * killed. If the caller gets no answer before the exec's end, the stored start need not survive a crash of the host:
+   * such a crash ends the command too, and nothing has been promised to the caller yet.
    */
-  async start(cell: Cell, order: ExecRecord, options: StartOptions): Promise<OpenExec> {
-    const { clock, numbers } = this.#world;
-    if (this.#open.has(order.id)) throw new StoreConflict("exec_exists");
-    const turn = this.admit(cell);
-    const exec = this.#enter(cell, { ...order, status: turn === "now" ? "starting" : "queued" });
-    if (turn === "queued") this.#enqueue(exec);
-    if (!options.isUncounted) cell.countExec();
+  async start(live: LiveSandbox, order: ExecRecord, options: StartOptions): Promise<OpenExec> {
+    const { clock, numbers } = this.#context;
+    if (this.#open.get(order.id) !== undefined) throw new StoreConflict("exec_exists");
+    const turn = this.#queue.admit(live);
+    const exec = this.#open.enter(live, { ...order, status: turn === "now" ? "starting" : "queued" });
+    exec.expectsReader = options.expectsReader ?? false;
+    if (turn === "queued") this.#open.enqueue(exec);
+    if (!options.isUncounted) live.countExec();
     await this.#storeStart(exec, options);
-    cell.touch();
+    live.touch();
     if (exec.queued) {
-      this.#advance(cell);
+      this.#queue.advance(live);
       return exec;
     }
-    void this.#dispatch(exec, options.link);
+    void this.#dispatch.send(exec, options.link);
     if (!exec.acknowledged && !options.isUnwaited)
       await soonest(clock, numbers.execStartDeadlineMs, exec.begun.signal);
     return exec;
   }
 
   async #storeStart(exec: OpenExec, options: StartOptions): Promise<void> {
-    const { idempotency, awaited, also = NOTHING_ELSE } = options;
+    const { idempotency, awaited, also = NO_EXTRAS } = options;
     const { record } = exec;
     try {
-      await this.#world.store.commit({
+      await this.#context.store.commit({
         changes: [
           ...also.changes,
-          { kind: "exec.insert", record, idempotency, execsStarted: limitedCount(exec.cell) },
+          { kind: "exec.insert", record, idempotency, execsStarted: limitedCount(exec.live) },
         ],
-        events: [...also.events, started(record)],
+        events: [...also.events, this.#startEvent(record)],
         counters: { execsStarted: 1 },
         outlives: awaited && idempotency === undefined ? "server" : "host",
       });
@@ -162,22 +176,27 @@ export class Ledger {
     }
   }
 
-  /** It turned out not to exist. */
+  #startEvent({ id: execId, sandboxId, generation, createdAt: at, spec }: ExecRecord): NewEvent {
+    const title = commandTitle(spec.argv, this.#context.numbers.eventCommandChars);
+    return { at, type: "exec.started", sandboxId, execId, generation, message: `exec ${title}` };
+  }
+
+  /** Removes an exec that could not be stored. */
   #withdraw(exec: OpenExec): void {
-    this.#leave(exec);
+    this.#open.leave(exec);
     exec.over.abort(REACHED);
   }
 
   /**
-   * Takes up what a keeper has begun by itself, in one commit with what belongs to it. It runs already: neither a place in
-   * the line nor a step of the caller's is asked for.
+   * Records runs that a keeper began by itself, in one commit with the given changes. The runs have already begun, so
+   * they neither wait in the queue nor count against `maxExecs`.
    */
-  async take(cell: Cell, runs: readonly FoundRun[], also: Also): Promise<void> {
-    const execs = runs.map(({ record, known }) => ({ exec: this.#enter(cell, record), known }));
+  async take(live: LiveSandbox, runs: readonly FoundRun[], also: StartExtras): Promise<void> {
+    const execs = runs.map(({ record, known }) => ({ exec: this.#open.enter(live, record), known }));
     try {
-      await this.#world.store.commit({
+      await this.#context.store.commit({
         changes: [...also.changes, ...runs.map(({ record }) => ({ kind: "exec.insert", record }) as const)],
-        events: [...also.events, ...runs.map(({ record }) => started(record))],
+        events: [...also.events, ...runs.map(({ record }) => this.#startEvent(record))],
         counters: { execsStarted: runs.length },
       });
     } catch (error) {
@@ -188,369 +207,88 @@ export class Ledger {
     }
     for (const { exec, known } of execs) {
       exec.stored = true;
-      if (known === null) void this.lose(exec, KEEPER_FORGOT);
-      else this.#acknowledge(exec, known);
+      if (known === null) void this.#finish.lose(exec);
+      else this.#dispatch.acknowledge(exec, known);
     }
   }
 
-  #enter(cell: Cell, record: ExecRecord): OpenExec {
-    const exec = openExec(this.#world, cell, record);
-    this.#open.set(record.id, exec);
-    cell.openExecs.add(exec);
-    return exec;
-  }
-
-  #enqueue(exec: OpenExec): void {
-    exec.queued = true;
-    exec.cell.queuedExecs.add(exec);
-    this.#queued += 1;
-  }
-
-  #leave(exec: OpenExec): void {
-    this.#dequeue(exec);
-    this.#open.delete(exec.record.id);
-    exec.cell.openExecs.delete(exec);
-  }
-
-  #dequeue(exec: OpenExec): void {
-    if (!exec.queued) return;
-    exec.queued = false;
-    exec.cell.queuedExecs.delete(exec);
-    this.#queued -= 1;
-  }
-
-  /** Gives those that waited longest their turn, as far as there is room. */
-  #advance(cell: Cell): void {
-    const { execsPerSandbox } = this.#world.numbers;
-    for (const exec of cell.queuedExecs) {
-      if (!hasRoom(cell, execsPerSandbox) || cell.refusal() !== null) return;
-      if (!exec.stored) continue;
-      this.#dequeue(exec);
-      void this.#dispatch(exec, null);
-    }
-  }
-
-  /** Ends those that waited too long for their turn: an exec that never started is better than one that never answers. */
   expireQueued(now: number): void {
-    const { execQueueMs } = this.#world.numbers;
-    if (this.#queued === 0) return;
-    for (const exec of this.#open.values()) {
-      if (!exec.queued || !exec.stored || now < exec.record.createdAt + execQueueMs) continue;
-      const message = `No other exec of the sandbox ended within ${execQueueMs} ms, so this one was never started.`;
-      const cause = { code: "queue_timeout", message };
-      void this.#finish(exec, unseenEnd("refused", exec.record, cause, now, "no journal"));
-    }
+    this.#queue.expire(now);
   }
 
-  /** Ends one that still waits; false where it has had its turn. */
+  /** Ends an exec that is still queued; returns false if the exec has left the queue. */
   cancelQueued(exec: OpenExec): boolean {
-    if (!exec.queued || !exec.stored) return false;
-    const cause = { code: "cancelled", message: "The command was cancelled before it was started." };
-    void this.#finish(
-      exec,
-      unseenEnd("cancelled", exec.record, cause, this.#world.clock.now(), "no journal"),
-    );
-    return true;
-  }
-
-  /** Sends the start until a keeper of the exec's generation answers. Ends with an answer, or with the exec. */
-  async #dispatch(exec: OpenExec, first: Link | null): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
-    exec.dispatching = true;
-    let link = first;
-    try {
-      while (!stopping.aborted && !exec.finishing && !exec.acknowledged) {
-        try {
-          link ??= (await exec.cell.links?.get(numbers.createDeadlineMs, stopping)) ?? null;
-          if (link === null || exec.finishing || exec.acknowledged) return;
-          if (isOfOtherMemory(exec.record, exec.cell)) return;
-          const answer = await this.#send(exec, link, stopping);
-          this.#acknowledge(exec, answer.exec);
-          return;
-        } catch (error) {
-          const isRefusal = error instanceof KeeperRefusal;
-          if (isRefusal && !(exec.sent && link !== null && (await this.#mayBeThere(exec, link))))
-            return await this.#refused(exec, error);
-          exec.sent = true;
-          if (exec.cell.refusal() !== null) return;
-          // Where not even a link came, the next one has to be waited for.
-          const wasLost = link !== null && error instanceof LinkLost;
-          link = null;
-          if (wasLost) continue;
-          log.debug({ exec: exec.record.id, cause: causeOf(error) }, "a start is sent again");
-          await clock.sleep(START_PAUSE_MS, stopping).catch(() => undefined);
-        }
-      }
-    } finally {
-      exec.dispatching = false;
-    }
-  }
-
-  #send(exec: OpenExec, link: Link, signal: AbortSignal) {
-    const policy = this.runs.policyOf(exec);
-    const order = this.#order(exec.record);
-    return policy === null ? link.startExec(order, signal) : link.keepExec(order, policy, signal);
+    return this.#queue.cancel(exec);
   }
 
   /**
-   * Whether a start of which no answer came has reached the keeper after all: a refusal of the next one says nothing
-   * about it. Not being able to ask counts as yes, and leads to another try.
+   * Called by the link for every exec that ends while the link is up. The keeper of a fork may report exec ids of the
+   * source sandbox.
    */
-  async #mayBeThere(exec: OpenExec, link: Link): Promise<boolean> {
-    try {
-      const known = (await link.listExecs(this.#world.stopping)).find(({ id }) => id === exec.record.id);
-      if (known !== undefined) this.#acknowledge(exec, known);
-      return known !== undefined;
-    } catch {
-      return true;
-    }
-  }
-
-  #order(record: ExecRecord): ExecOrder {
-    const { id, spec, digest } = record;
-    const { argv, env, cwd, user, tty } = spec;
-    const journalCapBytes = this.#world.numbers.journalCapBytes;
-    return {
-      id,
-      argv,
-      env,
-      cwd,
-      user,
-      timeoutMs: spec.timeoutMs ?? 0,
-      stdin: spec.stdin !== null,
-      tty,
-      journalCapBytes,
-      digest,
-    };
-  }
-
-  /** A start that may have come before, and finds its own journal there, has; only who sends it for the first time is refused by another's. */
-  async #refused(exec: OpenExec, refusal: KeeperRefusal): Promise<void> {
-    if (exec.sent && refusal.reason === "exec_conflict") return this.lose(exec, KEEPER_FORGOT);
-    const cause = { code: refusal.errno ?? refusal.reason, message: refusal.message };
-    await this.#finish(exec, unseenEnd("refused", exec.record, cause, this.#world.clock.now()));
-  }
-
-  #acknowledge(exec: OpenExec, known: KeeperExec): void {
-    this.#dequeue(exec);
-    if (!exec.acknowledged) {
-      exec.acknowledged = true;
-      exec.record = { ...exec.record, startedAt: known.startedAt };
-      exec.begun.abort(REACHED);
-      exec.cell.changed();
-      if (known.state === "running") this.#giveStdin(exec);
-    }
-    if (known.state === "running") return;
-    const state = exec.overdue && known.state === "cancelled" ? "timed_out" : known.state;
-    void this.#finish(exec, outcomeOf({ ...known, state }));
-  }
-
-  #giveStdin(exec: OpenExec): void {
-    const { stdin } = exec.record.spec;
-    if (stdin === null || (stdin.text === "" && !stdin.end)) return;
-    const { stopping, log } = this.#world;
-    exec.stdin.begin(stdin.text, stdin.end, stopping).catch((error: unknown) => {
-      if (stopping.aborted || exec.finishing) return;
-      log.warn({ exec: exec.record.id, cause: causeOf(error) }, "stdin could not be given");
-    });
-  }
-
-  /** Called by the link for every exec that ends while it is up. A fork's keeper may know ids that are another sandbox's. */
-  exited(cell: Cell, known: KeeperExec): void {
+  exited(live: LiveSandbox, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
-    // What is not on record yet is asked for again when it is.
-    if (exec?.cell !== cell || !exec.stored) return;
-    this.#acknowledge(exec, known);
+    // An exec that is not stored yet is skipped: once it is stored, the keeper is asked about it.
+    if (exec?.live !== live || !exec.stored) return;
+    this.#dispatch.acknowledge(exec, known);
+  }
+
+  /** Compares the open execs of a sandbox with those that its keeper lists. Runs on every new link. */
+  reconcile(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
+    return this.#reconcile.reconcile(live, link, signal);
+  }
+
+  /** Asks a keeper, over a link that stays up, about the execs that it has acknowledged. */
+  compare(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
+    return this.#reconcile.compare(live, link, signal);
   }
 
   /**
-   * Compares the open execs of a sandbox with what its keeper has, on every new link: ends what ended meanwhile,
-   * sends again what never arrived, and calls lost what the keeper had and no longer knows.
+   * Takes over an exec of an earlier server that has no outcome yet. The keeper is asked for its state on the next
+   * link. An exec stored as queued may already have been dispatched, because leaving the queue is not stored.
    */
-  async reconcile(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
-    const listed = await link.listExecs(signal);
-    const known = new Map(listed.map((exec) => [exec.id, exec]));
-    await this.runs.found(cell, listed, link, signal);
-    for (const exec of this.openOf(cell).filter(({ stored }) => stored)) {
-      const there = known.get(exec.record.id);
-      if (there !== undefined) this.#acknowledge(exec, there);
-      else if (isOfOtherMemory(exec.record, cell) || exec.acknowledged || exec.arrived)
-        void this.lose(exec, KEEPER_FORGOT);
-      else if (exec.queued || exec.dispatching) continue;
-      else if (exec.record.status === "queued") this.#enqueue(exec);
-      else void this.#dispatch(exec, null);
-    }
-    this.#advance(cell);
-    const others = listed.filter(({ id }) => this.#open.get(id)?.cell !== cell);
-    await this.#sort(cell, others, link, signal);
-  }
-
-  /** What a keeper has beyond the open execs of its sandbox: proofs and what is nobody's go, the rest is kept there. */
-  async #sort(cell: Cell, execs: readonly KeeperExec[], link: Link, signal: AbortSignal): Promise<void> {
-    const isProof = ({ id }: KeeperExec) => id.startsWith(PROOF_EXEC_PREFIX);
-    const named = execs.filter((exec) => !isProof(exec));
-    const strangers = await this.#retention.strangers(
-      cell,
-      named.map(({ id }) => id).filter((id) => !this.runs.isOf(cell, id)),
-    );
-    for (const exec of execs.filter((each) => isProof(each) || strangers.has(each.id))) {
-      if (exec.state !== "running")
-        link.forgetExec(exec.id, { keepJournal: false }, signal).catch(() => undefined);
-      else if (!isProof(exec)) link.cancelExec(exec.id, signal).catch(() => undefined);
-    }
-    const kept = named
-      .filter(({ id, state }) => state !== "running" && !strangers.has(id))
-      .sort((a, b) => a.endedAt - b.endedAt);
-    this.#retention.inKeeper(
-      cell,
-      kept.map(({ id }) => id),
-    );
-  }
-
-  /**
-   * Asks a keeper after the execs that it is known to have. Ends are announced, but an announcement can be lost on a link
-   * that goes on: this asks for the truth, and the announcement only saves time.
-   */
-  async compare(cell: Cell, link: Link, signal: AbortSignal): Promise<void> {
-    const sure = this.openOf(cell).filter((exec) => exec.acknowledged && !exec.finishing);
-    if (sure.length === 0 && !cell.hasLiveProcess) return;
-    const listed = await link.listExecs(signal);
-    const known = new Map(listed.map((exec) => [exec.id, exec]));
-    await this.runs.found(cell, listed, link, signal);
-    for (const exec of sure) {
-      const there = known.get(exec.record.id);
-      if (there !== undefined) this.#acknowledge(exec, there);
-      else if (cell.links?.current === link) void this.lose(exec, KEEPER_FORGOT);
-    }
-  }
-
-  /**
-   * Execs of an earlier server that have no outcome yet; the next link tells what became of them. Also of one that is
-   * stored as queued: its turn may have come without being stored.
-   */
-  adopt(cell: Cell, record: ExecRecord): void {
-    const exec = this.#enter(cell, record);
+  adopt(live: LiveSandbox, record: ExecRecord): void {
+    const exec = this.#open.enter(live, record);
     exec.stored = true;
     exec.sent = true;
-    exec.arrived = isForked(record, cell);
-    if (isOfOtherMemory(record, cell)) void this.lose(exec, KEEPER_FORGOT);
+    exec.arrived = isForked(record, live);
+    if (isOfOtherMemory(record, live)) void this.#finish.lose(exec);
   }
 
-  /** Of a sandbox that sleeps no link tells which of these execs its memory has; their journals do. */
-  async lookAsleep(cell: Cell): Promise<void> {
-    for (const exec of this.openOf(cell).filter(isAwaited)) {
-      const trace = await this.#trace(exec.record);
+  /**
+   * Finds out from the journals which adopted execs exist in the saved memory of a sandbox in standby, because its
+   * keeper can't be asked.
+   */
+  async lookAsleep(live: LiveSandbox): Promise<void> {
+    for (const exec of [...live.openExecs].filter(isAwaited)) {
+      const trace = await this.#finish.trace(exec.record);
       exec.arrived = trace !== "no journal" && trace !== "not looked for";
     }
   }
 
-  /** Ends an exec of an earlier server whose sandbox is not even on record any more. */
-  async abandon(record: ExecRecord): Promise<void> {
-    const cause = { code: "sandbox_gone", message: "The sandbox was gone before the outcome was known." };
-    const trace = await this.#trace(record);
-    await this.#store(ended(record, unseenEnd("lost", record, cause, this.#world.clock.now(), trace)));
+  /** Ends an exec of an earlier server whose sandbox has no record any more. */
+  abandon(record: ExecRecord): Promise<void> {
+    return this.#finish.abandon(record);
   }
 
-  /** Ends the execs of a sandbox that is no more. Its processes are gone: what its journals say now is final. */
-  async endAll(cell: Cell, status: "lost" | "cancelled", cause: Cause): Promise<void> {
-    const open = this.openOf(cell);
-    for (const exec of open) void this.#endUnseen(exec, status, cause);
-    // Also those that were ending by themselves: after this, nothing of the sandbox is open.
+  /** Ends all execs of a sandbox whose processes are gone. Afterwards the sandbox's journals are final. */
+  async endAll(live: LiveSandbox, status: "lost" | "cancelled", cause: Cause): Promise<void> {
+    const open = [...live.openExecs];
+    for (const exec of open) void this.#finish.endUnseen(exec, status, cause);
+    // Also waits for execs that were already ending: afterwards no exec of the sandbox is open.
     await Promise.all(open.map((exec) => aborted(exec.over.signal)));
   }
 
-  lose(exec: OpenExec, cause: Cause): Promise<void> {
-    return this.#endUnseen(exec, "lost", cause);
-  }
-
-  async #endUnseen(exec: OpenExec, status: "lost" | "cancelled", cause: Cause): Promise<void> {
-    const trace = exec.queued ? "no journal" : await this.#trace(exec.record);
-    await this.#finish(exec, unseenEnd(status, exec.record, cause, this.#world.clock.now(), trace));
-  }
-
-  /** What the journal on disk tells. Not being able to look is no news about the exec. */
-  async #trace({ sandboxId, id }: ExecRecord): Promise<Trace> {
-    const { clock, journals, log } = this.#world;
-    try {
-      const limit = { ms: TRACE_MS, what: "reading the journal" };
-      return (await within(clock, limit, (signal) => journals.end(sandboxId, id, signal))) ?? "no journal";
-    } catch (error) {
-      log.warn({ sandbox: sandboxId, exec: id, cause: causeOf(error) }, "a journal could not be read");
-      return "not looked for";
-    }
-  }
-
-  async #finish(exec: OpenExec, outcome: Outcome): Promise<void> {
-    if (exec.finishing) return;
-    exec.finishing = true;
-    const told = await this.#explained(exec, outcome);
-    const record = ended(exec.record, told);
-    await this.#store(record);
-    exec.record = record;
-    this.#leave(exec);
-    // What held the sandbox awake, or kept it from being deleted, was use of it up to now.
-    const { idleTtlMs } = exec.cell.record.spec.lifecycle;
-    if (record.spec.keepAwake || idleTtlMs !== undefined) exec.cell.touch();
-    exec.over.abort(REACHED);
-    exec.begun.abort(REACHED);
-    this.#retention.ended(exec.cell, record, { mayComeAgain: exec.sent });
-    this.#advance(exec.cell);
-    this.runs.over(exec);
-  }
-
-  /** A command that was killed from outside may have been killed for memory: then the outcome says so. */
-  async #explained(exec: OpenExec, outcome: Outcome): Promise<Outcome> {
-    const killed = outcome.status === "exited" && (outcome.signal === "SIGKILL" || outcome.exitCode === 137);
-    if (!killed) return outcome;
-    const cause = await this.#onKilled(exec.cell).catch(() => null);
-    return cause === null ? outcome : { ...outcome, cause };
-  }
-
-  /** An outcome is never dropped because the store is unwell: it is offered again until it is taken. */
-  async #store(record: ExecRecord): Promise<void> {
-    const { store, clock, log, stopping } = this.#world;
-    const { id: execId, sandboxId, generation, status, exitCode, signal, cause } = record;
-    const at = record.endedAt ?? clock.now();
-    const message = describeEnd(record);
-    const event = {
-      at,
-      type: "exec.ended",
-      sandboxId,
-      execId,
-      generation,
-      message,
-      data: { status, exitCode, signal, cause },
-    } as const;
-    log.info({ sandbox: sandboxId, generation, exec: execId, status, exitCode, signal, cause }, "exec ended");
-    for (;;) {
-      try {
-        await store.commit({
-          changes: [{ kind: "exec.end", record }],
-          events: [event],
-          counters: { execsEnded: 1 },
-        });
-        return this.onEnd(record);
-      } catch (error) {
-        if (error instanceof StoreConflict || stopping.aborted) {
-          log.error({ exec: execId, cause: causeOf(error) }, "an outcome could not be stored");
-          return;
-        }
-        log.error({ exec: execId, cause: causeOf(error) }, "an outcome is stored again");
-        await clock.sleep(1_000, stopping).catch(() => undefined);
-      }
-    }
-  }
-
   /**
-   * The keeper enforces timeouts; this is the backstop for one that doesn't, asked once in every round of maintenance. It
-   * counts rounds in which an exec was seen to run, not the time of day, which can be set. The keeper's own clock counts
-   * lived time only, so the count begins anew with each link: while there was none, it may not have lived.
+   * Returns the execs that have outlived their timeout, as a backstop for a keeper that fails to enforce it. Called
+   * once per maintenance round. It counts the rounds in which an exec was seen running instead of comparing times,
+   * because the clock can be set. The count restarts with each new link: the keeper's clock stands still while the
+   * sandbox is suspended, and a sandbox that had no link may have been suspended.
    */
   overdue(): OpenExec[] {
-    const { execTimeoutGraceMs, maintainEveryMs } = this.#world.numbers;
-    return [...this.#open.values()].filter((exec) => {
+    const { execTimeoutGraceMs, maintainEveryMs } = this.#context.numbers;
+    return this.#open.all().filter((exec) => {
       const { timeoutMs } = exec.record.spec;
-      const link = exec.cell.links?.current ?? null;
+      const link = exec.live.links?.current ?? null;
       if (timeoutMs === null || exec.record.startedAt === null) return false;
       const isFirst = link === null || exec.seen?.link !== link;
       const ms = isFirst ? 0 : (exec.seen?.ms ?? 0) + maintainEveryMs;
@@ -560,35 +298,18 @@ export class Ledger {
   }
 }
 
-const NOTHING_ELSE: Also = { changes: [], events: [] };
+const NO_EXTRAS: StartExtras = { changes: [], events: [] };
 
-const started = ({ id: execId, sandboxId, generation, createdAt: at, spec }: ExecRecord): NewEvent => {
-  const message = `exec ${spec.argv.join(" ").slice(0, 200)}`;
-  return { at, type: "exec.started", sandboxId, execId, generation, message };
-};
-
-const TRACE_MS = 5_000;
-const START_PAUSE_MS = 200;
-
-/** Other sandboxes' counts are stored in batches: a commit's price is what it touches. */
-const limitedCount = ({ record }: Cell): number | undefined =>
+/**
+ * Returns the exec count to store in the same commit as the exec, if the sandbox has an exec limit. For other sandboxes
+ * counts are stored in batches, because a commit costs as much as the rows that it writes.
+ */
+const limitedCount = ({ record }: LiveSandbox): number | undefined =>
   record.spec.lifecycle.maxExecs === undefined ? undefined : record.execsStarted;
 
-/** Execs live as long as the memory that they began in, whatever generation it has come back as. */
-const isOfOtherMemory = ({ generation }: ExecRecord, { record }: Cell): boolean =>
-  generation < record.memorySince;
-
-/** It was begun elsewhere, and came with the memory: no keeper is ever asked to start it. */
-const isForked = ({ id }: ExecRecord, { record }: Cell): boolean =>
+/** Whether the exec came into the sandbox with the memory of a fork. No keeper is ever asked to start such an exec. */
+const isForked = ({ id }: ExecRecord, { record }: LiveSandbox): boolean =>
   record.forkedFrom?.execs.some((exec) => exec.id === id) ?? false;
-
-const hasRoom = ({ openExecs, queuedExecs }: Cell, limit: number): boolean =>
-  openExecs.size - queuedExecs.size < limit;
-
-const KEEPER_FORGOT: Cause = {
-  code: "keeper_restarted",
-  message: "The keeper that ran the command is gone; its outcome is unknown.",
-};
 
 const storeFailure = (error: unknown, { sandboxId, id }: ExecRecord) =>
   new HoldfastError("internal", {
@@ -597,9 +318,3 @@ const storeFailure = (error: unknown, { sandboxId, id }: ExecRecord) =>
     execId: id,
     cause: error,
   });
-
-function describeEnd({ status, exitCode, signal, cause }: ExecRecord): string {
-  if (status !== "exited") return `exec ${status}`;
-  const how = signal === null ? `exec exited with ${exitCode}` : `exec ended by ${signal}`;
-  return cause === null ? how : `${how}: ${cause.message}`;
-}

@@ -1,8 +1,8 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
-/** A sandbox that printed something and was deleted. */
+/** Creates a sandbox, lets an exec in it print something, and deletes the sandbox. */
 async function leftBehind(made: Awaited<ReturnType<typeof world>>, name: string, output: string) {
   const { sandbox } = await made.create(name);
   const instance = made.driver.instances.get(sandbox.id as SandboxId);
@@ -15,8 +15,8 @@ async function leftBehind(made: Awaited<ReturnType<typeof world>>, name: string,
 const OUTPUT = "x".repeat(1_000);
 const limited = { journalsOfDeletedBytes: 2_500, retentionEveryMs: 50 };
 
-describe("journals of deleted sandboxes that take too much together", () => {
-  it("go before their time, the oldest first, and that is told", async () => {
+describe("journals of deleted sandboxes that exceed their common limit", () => {
+  it("are forgotten early, the oldest first, and an event reports it", async () => {
     const made = await world(limited);
     for (const name of ["one", "two", "three"]) await leftBehind(made, name, OUTPUT);
     await eventually(async () => expect(await codeOf(made.engine.execs.get("one"))).toBe("exec_not_found"));
@@ -29,7 +29,7 @@ describe("journals of deleted sandboxes that take too much together", () => {
     await eventually(() => expect(made.driver.keptJournals.size).toBe(2));
   });
 
-  it("are not counted with those of sandboxes that are there", async () => {
+  it("are counted without the journals of live sandboxes", async () => {
     const made = await world(limited);
     for (const name of ["one", "two"]) await leftBehind(made, name, OUTPUT);
     const { sandbox } = await made.create("live");
@@ -47,7 +47,7 @@ describe("journals of deleted sandboxes that take too much together", () => {
 });
 
 describe("ended execs of a sandbox that keeps too many", () => {
-  it("go early, but for one whose start may still come out of a lost link", async () => {
+  it("are forgotten early, except an exec whose start may still arrive over a lost link", async () => {
     const { create, driver, engine } = await world({ journalsPerSandboxBytes: 1_500 });
     const { sandbox } = await create("box");
     const instance = driver.instances.get(sandbox.id as SandboxId);
@@ -64,5 +64,31 @@ describe("ended execs of a sandbox that keeps too many", () => {
     await eventually(async () => expect(await codeOf(engine.execs.get("sent-once"))).toBe("exec_not_found"));
     for (const id of ["sent-twice", "last"])
       expect(await engine.execs.get(id)).toMatchObject({ status: "exited" });
+  });
+});
+
+describe("an ended exec past its retention", () => {
+  it("is kept while its sandbox is paused, because the frozen keeper can't forget it", async () => {
+    const { engine, driver, create } = await world({ execRetentionMs: 100, retentionEveryMs: 30 });
+    const { sandbox } = await create("box");
+    const instance = driver.instances.get(sandbox.id as SandboxId);
+    const run = async () => {
+      await engine.execs.start("box", { id: "again", argv: ["exit", "3"] }, { signal });
+      await eventually(async () => expect((await engine.execs.get("again")).status).toBe("exited"));
+    };
+    await engine.execs.start("box", { id: "again", argv: ["sleep"] }, { signal });
+    await engine.sandboxes.pause("box", signal);
+    instance?.end("again" as ExecId, 0, "");
+    await engine.sandboxes.resume("box", signal);
+    await eventually(async () => expect((await engine.execs.get("again")).status).toBe("exited"));
+    await engine.sandboxes.pause("box", signal);
+    // Several retention rounds pass.
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    expect((await engine.execs.get("again")).exitCode).toBe(0);
+    await engine.sandboxes.resume("box", signal);
+    await eventually(async () => expect(await codeOf(engine.execs.get("again"))).toBe("exec_not_found"));
+    const before = instance?.starts ?? 0;
+    await run();
+    expect(instance?.starts).toBeGreaterThan(before);
   });
 });

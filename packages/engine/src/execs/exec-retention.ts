@@ -1,14 +1,24 @@
 import { causeOf, type ExecId, type SandboxId } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { KeeperRefusal } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { within } from "../lib/deadline.ts";
+import { mapAtOnce } from "../lib/map-at-once.ts";
+import { SerialQueue } from "../lib/serial-queue.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { isNeededRun } from "../live/run-ids.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { hasEnded } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { KeeperRefusal } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
 
-/** Many at a time, so that an exec in a busy sandbox is not charged for the end of an old one. */
+/**
+ * Number of ended execs that are forgotten in one batch. Without batches, each exec that ends in a busy sandbox would
+ * cause the work of forgetting an older one.
+ */
 const AT_ONCE = 64;
 const SWEPT_AT_ONCE = 100;
-/** How often the time after which a link is dead may pass before nothing more can come out of it. */
+const SANDBOXES_AT_ONCE = 8;
+/** For how long a request sent over a lost link can still arrive, as a multiple of `linkDeadMs`. */
 const LINKS_LINGER = 3;
 
 interface Ended {
@@ -19,41 +29,51 @@ interface Ended {
 interface Kept {
   id: ExecId;
   bytes: number;
-  /** Not forgotten before, however much there is; 0: at any time. */
+  /**
+   * The exec is not forgotten before this time, even if the limits are exceeded; 0 if it may be forgotten at any time.
+   */
   pinnedUntil: number;
 }
 
-/** What is kept of the ended execs of one live sandbox, oldest first. */
-interface Shelf {
+/** The retained ended execs of one live sandbox, oldest first. */
+interface RetainedExecs {
   kept: Kept[];
   bytes: number;
-  /** Those that the keeper still has in memory. */
+  /** Ended execs that the keeper still holds in memory. */
   inKeeper: ExecId[];
 }
 
 /**
- * How long an exec can be asked for after its end. Its record owns its journal, wherever that lies: in the control
- * directory of a live sandbox or, after a delete, among those kept. The journal goes first, then the record, so a crash in
- * between is repeated and never leaves a journal without an owner; a directory that lost its last owner all the same is
- * found and dropped by the sweep. Time is the promise; beyond a number of execs or bytes per sandbox, or of bytes of
- * all deleted sandboxes together, the oldest go early, because neither one busy sandbox nor many short ones may fill a disk.
+ * Decides how long an ended exec can be queried. An exec's record owns its journal, which lies in the control directory
+ * of a live sandbox or, after a delete, among the kept journals. The journal is deleted before the record, so a crash
+ * in between leads to a repeated deletion and never leaves a journal without an owner. The sweep deletes directories of
+ * journals that no record owns. Execs are retained for `execRetentionMs`. The oldest are forgotten earlier if a sandbox
+ * exceeds its limit on execs or bytes, or if all deleted sandboxes together exceed their limit on bytes, so that the
+ * disk can't fill up.
  */
 export class Retention {
-  readonly #world: World;
-  readonly #cellOf: (id: SandboxId) => Cell | undefined;
-  readonly #shelves = new Map<SandboxId, Shelf>();
-  /** Bytes of journals of sandboxes that are gone, as far as they are known. */
-  readonly #leftBytes = new Map<SandboxId, number>();
-  /** Whether it is still needed, however long ago it ended: the last run of a process that is not over is. */
-  isHeld: (sandboxId: SandboxId, id: ExecId) => boolean = () => false;
+  readonly #context: EngineContext;
+  readonly #registry: SandboxRegistry;
+  readonly #retained = new Map<SandboxId, RetainedExecs>();
+  /** Runs sweeps one at a time: two concurrent sweeps would forget, and report, the same execs. */
+  readonly #sweeps = new SerialQueue();
+  /** Bytes of the journals of each deleted sandbox. Sandboxes whose journals were not measured yet are missing. */
+  readonly #deletedBytes = new Map<SandboxId, number>();
 
-  constructor(world: World, cellOf: (id: SandboxId) => Cell | undefined) {
-    this.#world = world;
-    this.#cellOf = cellOf;
+  constructor(context: EngineContext, events: EngineEvents, registry: SandboxRegistry) {
+    this.#context = context;
+    this.#registry = registry;
+    events.gone.subscribe((live) => this.leave(live.id));
+  }
+
+  /** Whether the exec is kept beyond its retention. This is true for the last run of a process that has not ended. */
+  #isNeeded(sandboxId: SandboxId, id: ExecId): boolean {
+    const live = this.#registry.live(sandboxId);
+    return live !== undefined && isNeededRun(live, id);
   }
 
   async run(): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
       await clock.sleep(numbers.retentionEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
@@ -63,192 +83,221 @@ export class Retention {
     }
   }
 
-  /** Takes up what an earlier server kept of a live sandbox. */
-  async adopt(cell: Cell): Promise<void> {
-    const shelf = this.#shelf(cell.id);
-    for (const { id, outputEnd } of await this.#world.store.keptExecs(cell.id))
-      this.#put(shelf, id, outputEnd);
+  /** Loads the ended execs of a live sandbox that an earlier server retained. */
+  async adopt(live: LiveSandbox): Promise<void> {
+    const retained = this.#retainedOf(live.id);
+    for (const { id, outputEnd } of await this.#context.store.keptExecs(live.id))
+      this.#put(retained, id, outputEnd);
   }
 
-  /** Those that came with the memory of a fork, and are on record where that was taken, if anywhere. */
-  async strangers(cell: Cell, ids: readonly ExecId[]): Promise<Set<ExecId>> {
-    if (cell.record.forkedFrom === null) return new Set();
-    const kept = new Set(this.#shelf(cell.id).kept.map(({ id }) => id));
+  /**
+   * Returns those execs that came with the memory of a fork and belong to the sandbox from which the checkpoint was
+   * taken.
+   */
+  async foreignExecs(live: LiveSandbox, ids: readonly ExecId[]): Promise<Set<ExecId>> {
+    if (live.record.forkedFrom === null) return new Set();
+    const kept = new Set(this.#retainedOf(live.id).kept.map(({ id }) => id));
     const unsure = ids.filter((id) => !kept.has(id));
-    const found = await Promise.all(unsure.map((id) => this.#isOf(cell, id)));
+    const found = await Promise.all(unsure.map((id) => this.#isOf(live, id)));
     return new Set(unsure.filter((_, index) => !found[index]));
   }
 
-  /** Not being able to tell counts as yes. */
-  async #isOf(cell: Cell, id: ExecId): Promise<boolean> {
+  /** Whether the exec belongs to this sandbox; true if the store can't be read. */
+  async #isOf(live: LiveSandbox, id: ExecId): Promise<boolean> {
     try {
-      return (await this.#world.store.exec(id))?.sandboxId === cell.id;
+      return (await this.#context.store.exec(id))?.sandboxId === live.id;
     } catch {
       return true;
     }
   }
 
-  /** What the keeper turns out to have of ended execs, oldest first. */
-  inKeeper(cell: Cell, ids: readonly ExecId[]): void {
-    this.#shelf(cell.id).inKeeper = [...ids];
+  /** Replaces the list of ended execs that the keeper holds in memory, oldest first. */
+  inKeeper(live: LiveSandbox, ids: readonly ExecId[]): void {
+    this.#retainedOf(live.id).inKeeper = [...ids];
   }
 
-  /** One whose start may still be on its way to the keeper, on a link that was lost, is known there until that is over. */
-  ended(cell: Cell, record: ExecRecord, { mayComeAgain }: { mayComeAgain: boolean }): void {
-    if (cell.refusal() !== null) return;
-    const { clock, numbers } = this.#world;
-    const shelf = this.#shelf(cell.id);
+  /**
+   * Retains an ended exec. `mayComeAgain` says that the exec's start may still arrive over a lost link. The keeper then
+   * has to remember the exec until that link is certainly dead; otherwise it would run the command again.
+   */
+  ended(live: LiveSandbox, record: ExecRecord, { mayComeAgain }: { mayComeAgain: boolean }): void {
+    if (hasEnded(live.record)) return;
+    const { clock, numbers } = this.#context;
+    const retained = this.#retainedOf(live.id);
     const pinnedUntil = mayComeAgain ? clock.now() + numbers.linkDeadMs * LINKS_LINGER : 0;
-    this.#put(shelf, record.id, record.outputEnd, pinnedUntil);
-    shelf.inKeeper.push(record.id);
-    if (shelf.inKeeper.length >= this.#world.numbers.execsInKeeper + AT_ONCE)
-      this.#letKeeperForget(cell, shelf);
-    if (this.#isOverfull(shelf)) void this.#shrink(cell, shelf);
+    this.#put(retained, record.id, record.outputEnd, pinnedUntil);
+    retained.inKeeper.push(record.id);
+    if (retained.inKeeper.length >= this.#context.numbers.execsInKeeper + AT_ONCE)
+      this.#letKeeperForget(live, retained);
+    if (this.#isOverfull(retained)) void this.#shrink(live, retained);
   }
 
-  /** The sandbox is gone; what is kept of its execs is found by their records from now on. */
+  /** Drops the in-memory list of a deleted sandbox. From now on its retained execs are found by their records. */
   leave(id: SandboxId): void {
-    this.#leftBytes.set(id, this.#shelves.get(id)?.bytes ?? 0);
-    this.#shelves.delete(id);
+    this.#deletedBytes.set(id, this.#retained.get(id)?.bytes ?? 0);
+    this.#retained.delete(id);
   }
 
-  #shelf(id: SandboxId): Shelf {
-    const shelf = this.#shelves.get(id) ?? { kept: [], bytes: 0, inKeeper: [] };
-    this.#shelves.set(id, shelf);
-    return shelf;
+  #retainedOf(id: SandboxId): RetainedExecs {
+    const retained = this.#retained.get(id) ?? { kept: [], bytes: 0, inKeeper: [] };
+    this.#retained.set(id, retained);
+    return retained;
   }
 
-  #put(shelf: Shelf, id: ExecId, outputEnd: number, pinnedUntil = 0): void {
+  #put(retained: RetainedExecs, id: ExecId, outputEnd: number, pinnedUntil = 0): void {
     const bytes = this.#bytesOf(outputEnd);
-    shelf.kept.push({ id, bytes, pinnedUntil });
-    shelf.bytes += bytes;
+    retained.kept.push({ id, bytes, pinnedUntil });
+    retained.bytes += bytes;
   }
 
   #bytesOf(outputEnd: number): number {
-    return Math.min(outputEnd, this.#world.numbers.journalCapBytes);
+    return Math.min(outputEnd, this.#context.numbers.journalCapBytes);
   }
 
-  #letKeeperForget(cell: Cell, shelf: Shelf): void {
-    const link = cell.links?.current;
-    for (const id of shelf.inKeeper.splice(0, AT_ONCE)) {
-      if (this.isHeld(cell.id, id)) shelf.inKeeper.push(id);
+  #letKeeperForget(live: LiveSandbox, retained: RetainedExecs): void {
+    const link = live.links?.current;
+    for (const id of retained.inKeeper.splice(0, AT_ONCE)) {
+      if (this.#isNeeded(live.id, id)) retained.inKeeper.push(id);
       else
-        link?.forgetExec(id, { keepJournal: true }, this.#world.stopping).catch((error: unknown) => {
-          // What it left running is still being killed; its turn comes again. After a lost link the keeper is asked anew.
-          if (error instanceof KeeperRefusal && error.reason === "exec_running") shelf.inKeeper.push(id);
+        link?.forgetExec(id, { keepJournal: true }, this.#context.stopping).catch((error: unknown) => {
+          // The keeper is still killing processes that the exec left running, so the exec is forgotten in a later
+          // batch. If the link is lost, the comparison on the next link rebuilds the list from the keeper.
+          if (error instanceof KeeperRefusal && error.reason === "exec_running") retained.inKeeper.push(id);
         });
     }
   }
 
-  #isOverfull({ kept, bytes }: Shelf): boolean {
-    const { execsKeptPerSandbox, journalsPerSandboxBytes } = this.#world.numbers;
+  #isOverfull({ kept, bytes }: RetainedExecs): boolean {
+    const { execsKeptPerSandbox, journalsPerSandboxBytes } = this.#context.numbers;
     return kept.length >= execsKeptPerSandbox + AT_ONCE || bytes > journalsPerSandboxBytes;
   }
 
-  async #shrink(cell: Cell, shelf: Shelf): Promise<void> {
-    const { clock, numbers, log } = this.#world;
+  async #shrink(live: LiveSandbox, retained: RetainedExecs): Promise<void> {
+    const { clock, numbers, log } = this.#context;
     const now = clock.now();
     const gone: Kept[] = [];
-    while (shelf.kept.length > numbers.execsKeptPerSandbox || shelf.bytes > numbers.journalsPerSandboxBytes) {
-      const isFree = ({ id, pinnedUntil }: Kept) => pinnedUntil <= now && !this.isHeld(cell.id, id);
-      const place = shelf.kept.findIndex(isFree);
-      const [oldest] = place < 0 ? [] : shelf.kept.splice(place, 1);
+    while (
+      retained.kept.length > numbers.execsKeptPerSandbox ||
+      retained.bytes > numbers.journalsPerSandboxBytes
+    ) {
+      const isFree = ({ id, pinnedUntil }: Kept) => pinnedUntil <= now && !this.#isNeeded(live.id, id);
+      const place = retained.kept.findIndex(isFree);
+      const [oldest] = place < 0 ? [] : retained.kept.splice(place, 1);
       if (oldest === undefined) break;
-      shelf.bytes -= oldest.bytes;
+      retained.bytes -= oldest.bytes;
       gone.push(oldest);
     }
     if (gone.length === 0) return;
     const ids = gone.map(({ id }) => id);
     log.info(
-      { sandbox: cell.id, execs: ids.length },
+      { sandbox: live.id, execs: ids.length },
       "ended execs were forgotten early: the sandbox keeps too many",
     );
     try {
-      await this.#collect(cell.id, ids);
+      await this.#collect(live.id, ids);
     } catch (error) {
-      // They are past their time sooner or later, and the sweep finds them by their records.
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "ended execs could not be forgotten");
+      // The sweep finds these execs by their records once their retention has passed.
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "ended execs could not be forgotten");
     }
   }
 
-  /** Forgets what is past its time, and drops kept journals that no record owns any more. Says how many execs. */
-  async sweep(): Promise<number> {
-    const { clock, numbers, store, stopping, log } = this.#world;
+  /**
+   * Forgets execs past their retention, deletes kept journals that no record owns, and returns the number of forgotten
+   * execs.
+   */
+  sweep(): Promise<number> {
+    return this.#sweeps.run(() => this.#sweep());
+  }
+
+  async #sweep(): Promise<number> {
+    const { clock, numbers, store, stopping, log } = this.#context;
     const endedBefore = clock.now() - numbers.execRetentionMs;
     const exceptOf: SandboxId[] = [];
     let count = 0;
     while (!stopping.aborted) {
       const execs = await store.endedExecs({ endedBefore, exceptOf, limit: SWEPT_AT_ONCE });
-      for (const [sandboxId, all] of Map.groupBy(execs, (exec) => exec.sandboxId)) {
-        const group = all.filter(({ id }) => !this.isHeld(sandboxId, id));
+      const groups = [...Map.groupBy(execs, (exec) => exec.sandboxId)];
+      await mapAtOnce(groups, SANDBOXES_AT_ONCE, async ([sandboxId, all]) => {
+        const group = all.filter(({ id }) => !this.#isNeeded(sandboxId, id));
         if (group.length > 0 && (await this.#isCollected(sandboxId, group))) count += group.length;
         else exceptOf.push(sandboxId);
-      }
+      });
       if (execs.length < SWEPT_AT_ONCE) break;
     }
     if (count > 0) log.info({ execs: count }, "ended execs past their retention were forgotten");
     const left = await this.#dropUnowned();
-    return count + (await this.#shrinkLeft(left));
+    return count + (await this.#shrinkDeleted(left));
   }
 
-  /** One sandbox that can't be cleaned now keeps none of the others waiting. */
+  /**
+   * Forgets execs of one sandbox and returns whether that succeeded. A failure must not stop the sweep of other
+   * sandboxes.
+   */
   async #isCollected(sandboxId: SandboxId, execs: readonly Ended[]): Promise<boolean> {
     const ids = execs.map(({ id }) => id);
     try {
       if (!(await this.#collect(sandboxId, ids))) return false;
       const bytes = execs.reduce((sum, { outputEnd }) => sum + this.#bytesOf(outputEnd), 0);
-      const left = this.#leftBytes.get(sandboxId);
-      if (left !== undefined) this.#leftBytes.set(sandboxId, Math.max(0, left - bytes));
+      const left = this.#deletedBytes.get(sandboxId);
+      if (left !== undefined) this.#deletedBytes.set(sandboxId, Math.max(0, left - bytes));
       return true;
     } catch (error) {
       const cause = causeOf(error);
-      this.#world.log.warn({ sandbox: sandboxId, cause }, "ended execs could not be forgotten");
+      this.#context.log.warn({ sandbox: sandboxId, cause }, "ended execs could not be forgotten");
       return false;
     }
   }
 
-  /** False where they have to wait. */
+  /** Forgets execs in the keeper, on disk and in the store. Returns false if the keeper can't be reached at present. */
   async #collect(sandboxId: SandboxId, ids: readonly ExecId[]): Promise<boolean> {
-    const { clock, numbers, journals, store, stopping } = this.#world;
-    const cell = this.#cellOf(sandboxId);
-    // A keeper that can't be asked now would still have in memory what is forgotten here.
-    if (cell?.refusal() === null && !cell.links?.current) return false;
+    const { clock, numbers, journals, store, stopping } = this.#context;
+    const live = this.#registry.live(sandboxId);
+    // If a live sandbox has no link, its keeper can't be asked to forget the execs, so their journals and records are
+    // not removed either. Otherwise the keeper would still have the execs in memory, even while the sandbox is paused.
+    // If a later exec got the id of a removed one, the keeper would answer with the end of the removed exec.
+    if (live !== undefined && !hasEnded(live.record) && !live.links?.current) return false;
     const limit = { ms: numbers.keeperCallMs, what: "removing journals", signal: stopping };
     await within(clock, limit, async (signal) => {
-      await Promise.all(ids.map((id) => this.#forgetInKeeper(cell, id, signal)));
+      await Promise.all(ids.map((id) => this.#forgetInKeeper(live, id, signal)));
       await journals.remove(sandboxId, ids, signal);
     });
     await store.commit({ changes: [{ kind: "exec.forget", ids }] });
-    this.#strike(sandboxId, new Set(ids));
+    this.#removeRetained(sandboxId, new Set(ids));
     return true;
   }
 
-  /** The keeper has it in memory, or its journal, or neither. */
-  async #forgetInKeeper(cell: Cell | undefined, id: ExecId, signal: AbortSignal): Promise<void> {
-    const link = cell?.links?.current;
+  /**
+   * Makes the keeper forget the exec and delete its journal. It is not an error if the keeper does not know the exec.
+   */
+  async #forgetInKeeper(live: LiveSandbox | undefined, id: ExecId, signal: AbortSignal): Promise<void> {
+    const link = live?.links?.current;
     await link?.forgetExec(id, { keepJournal: false }, signal).catch((error: unknown) => {
       if (!(error instanceof KeeperRefusal) || error.reason !== "no_such_exec") throw error;
     });
   }
 
-  #strike(sandboxId: SandboxId, ids: ReadonlySet<ExecId>): void {
-    const shelf = this.#shelves.get(sandboxId);
-    if (shelf === undefined) return;
-    shelf.kept = shelf.kept.filter(({ id }) => !ids.has(id));
-    shelf.bytes = shelf.kept.reduce((total, { bytes }) => total + bytes, 0);
-    shelf.inKeeper = shelf.inKeeper.filter((id) => !ids.has(id));
+  #removeRetained(sandboxId: SandboxId, ids: ReadonlySet<ExecId>): void {
+    const retained = this.#retained.get(sandboxId);
+    if (retained === undefined) return;
+    retained.kept = retained.kept.filter(({ id }) => !ids.has(id));
+    retained.bytes = retained.kept.reduce((total, { bytes }) => total + bytes, 0);
+    retained.inKeeper = retained.inKeeper.filter((id) => !ids.has(id));
   }
 
-  /** Says of which sandboxes that are gone journals are kept. */
+  /**
+   * Deletes kept journals that no exec record owns. Returns the deleted sandboxes whose kept journals still have
+   * owners.
+   */
   async #dropUnowned(): Promise<SandboxId[]> {
-    const { clock, numbers, journals, stopping, log } = this.#world;
+    const { clock, numbers, journals, stopping, log } = this.#context;
     const left: SandboxId[] = [];
     const limit = { ms: numbers.stopAttemptMs, what: "dropping journals", signal: stopping };
     for (const id of await within(clock, limit, (signal) => journals.kept(signal))) {
       try {
-        // A delete in progress keeps journals before its execs have their outcomes.
-        if (this.#cellOf(id) !== undefined) continue;
-        if ((await this.#world.store.execs(id, { limit: 1 })).length > 0) {
+        // The sandbox still exists, or a delete of it is in progress. A delete moves the journals to the kept journals
+        // before it stores the outcomes of the execs, so these journals are not dropped yet.
+        if (this.#registry.live(id) !== undefined) continue;
+        if ((await this.#context.store.execs(id, { limit: 1 })).length > 0) {
           left.push(id);
           continue;
         }
@@ -262,10 +311,10 @@ export class Retention {
     return left;
   }
 
-  /** Brings what is kept of sandboxes that are gone under its limit, the oldest first. Says how many execs that took. */
-  async #shrinkLeft(sandboxes: readonly SandboxId[]): Promise<number> {
-    const { clock, store, stopping } = this.#world;
-    await this.#measureLeft(sandboxes);
+  /** Forgets the oldest execs of deleted sandboxes until their journals fit their limit. Returns how many it forgot. */
+  async #shrinkDeleted(sandboxes: readonly SandboxId[]): Promise<number> {
+    const { clock, store, stopping } = this.#context;
+    await this.#measureDeleted(sandboxes);
     const excess = this.#excess();
     const exceptOf: SandboxId[] = [];
     let count = 0;
@@ -274,47 +323,53 @@ export class Retention {
       const execs = await store.endedExecs({ endedBefore, exceptOf, limit: SWEPT_AT_ONCE });
       if (execs.length === 0) break;
       for (const [sandboxId, group] of Map.groupBy(this.#enough(execs), (exec) => exec.sandboxId)) {
-        const isGone = this.#leftBytes.has(sandboxId);
+        const isGone = this.#deletedBytes.has(sandboxId);
         if (isGone && (await this.#isCollected(sandboxId, group))) count += group.length;
         else exceptOf.push(sandboxId);
       }
     }
-    if (count > 0) await this.#tellForgotten(count, excess);
+    if (count > 0) await this.#reportForgotten(count, excess);
     return count;
   }
 
-  /** Of those that an earlier server let go, what the records say. */
-  async #measureLeft(sandboxes: readonly SandboxId[]): Promise<void> {
+  /**
+   * Measures the journals of deleted sandboxes that this server has not measured yet. The sizes come from the records
+   * of their execs.
+   */
+  async #measureDeleted(sandboxes: readonly SandboxId[]): Promise<void> {
     const kept = new Set(sandboxes);
-    for (const id of this.#leftBytes.keys()) if (!kept.has(id)) this.#leftBytes.delete(id);
+    for (const id of this.#deletedBytes.keys()) if (!kept.has(id)) this.#deletedBytes.delete(id);
     for (const id of sandboxes) {
-      if (this.#leftBytes.has(id)) continue;
-      const execs = await this.#world.store.keptExecs(id);
-      this.#leftBytes.set(
+      if (this.#deletedBytes.has(id)) continue;
+      const execs = await this.#context.store.keptExecs(id);
+      this.#deletedBytes.set(
         id,
         execs.reduce((sum, { outputEnd }) => sum + this.#bytesOf(outputEnd), 0),
       );
     }
   }
 
-  /** How much more there is than may be. */
+  /** Returns the number of bytes by which the journals of deleted sandboxes exceed their limit. */
   #excess(): number {
-    const all = this.#leftBytes.values().reduce((sum, bytes) => sum + bytes, 0);
-    return all - this.#world.numbers.journalsOfDeletedBytes;
+    const all = this.#deletedBytes.values().reduce((sum, bytes) => sum + bytes, 0);
+    return all - this.#context.numbers.journalsOfDeletedBytes;
   }
 
-  /** As many of the first as free what is too much: no more goes before its time than has to. */
+  /**
+   * Returns the first of these execs, only as many as are needed to free the excess, so that no exec is forgotten
+   * earlier than necessary.
+   */
   #enough(execs: readonly (Ended & { sandboxId: SandboxId })[]) {
     let excess = this.#excess();
     return execs.filter(({ sandboxId, outputEnd }) => {
       if (excess <= 0) return false;
-      if (this.#leftBytes.has(sandboxId)) excess -= this.#bytesOf(outputEnd);
+      if (this.#deletedBytes.has(sandboxId)) excess -= this.#bytesOf(outputEnd);
       return true;
     });
   }
 
-  async #tellForgotten(execs: number, excessBytes: number): Promise<void> {
-    const { clock, log, numbers, store } = this.#world;
+  async #reportForgotten(execs: number, excessBytes: number): Promise<void> {
+    const { clock, log, numbers, store } = this.#context;
     const limitBytes = numbers.journalsOfDeletedBytes;
     const message = `${execs} ended execs of deleted sandboxes were forgotten early: their journals took too much of the disk.`;
     log.info({ execs, excessBytes, limitBytes }, message);

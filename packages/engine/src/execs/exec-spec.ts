@@ -5,21 +5,21 @@ import {
   PROCESS_ID_PREFIX,
   type StartExec,
 } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { signalNumber } from "./exec.ts";
-import type { Idempotency } from "./ports.ts";
-import { PROOF_EXEC_PREFIX } from "./prover.ts";
-import type { ExecSpec } from "./records.ts";
+import { PROOF_EXEC_PREFIX } from "../launch/prover.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { signalNumber } from "../model/exec-outcome.ts";
+import type { Idempotency } from "../ports/index.ts";
+import type { ExecSpec } from "../ports/records.ts";
 
-/** Of argv and environment together; the keeper's limit, less what it adds itself. */
+/** Limit on the total bytes of argv and environment: the keeper's limit minus the strings that the keeper adds. */
 const STRINGS_MAX = 1_000_000;
 
-/** The command that a request asks for, with the sandbox's defaults filled in; what can't be run is refused here. */
-export function specOf(input: StartExec, cell: Cell): ExecSpec {
-  const { spec } = cell.record;
+/** Builds the spec of the requested command with the sandbox's defaults filled in, and rejects invalid commands. */
+export function specOf(input: StartExec, live: LiveSandbox): ExecSpec {
+  const { spec } = live.record;
   if ((input.command === undefined) === (input.argv === undefined)) {
     throw new HoldfastError("invalid_request", {
-      sandboxId: cell.id,
+      sandboxId: live.id,
       message: "Give either command or argv.",
     });
   }
@@ -28,17 +28,17 @@ export function specOf(input: StartExec, cell: Cell): ExecSpec {
   const path = cwd === null ? "" : normalisePath(cwd);
   if (path === null)
     throw new HoldfastError("invalid_path", {
-      sandboxId: cell.id,
+      sandboxId: live.id,
       message: "cwd must be an absolute path without '..'.",
     });
   const own = [PROOF_EXEC_PREFIX, PROCESS_ID_PREFIX].find((prefix) => input.id?.startsWith(prefix));
   if (own !== undefined) {
     const message = `Ids that begin with ${own} are Holdfast's own.`;
-    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
+    throw new HoldfastError("invalid_request", { sandboxId: live.id, message });
   }
   if (argv.some((arg) => arg.includes("\0"))) {
     throw new HoldfastError("invalid_request", {
-      sandboxId: cell.id,
+      sandboxId: live.id,
       message: "Arguments can't contain NUL.",
     });
   }
@@ -47,7 +47,7 @@ export function specOf(input: StartExec, cell: Cell): ExecSpec {
   const size = texts.reduce((total, text) => total + Buffer.byteLength(text) + 1, 0);
   if (size > STRINGS_MAX) {
     const message = `Arguments and environment, the sandbox's included, have ${size} bytes; the limit is ${STRINGS_MAX}.`;
-    throw new HoldfastError("too_large", { sandboxId: cell.id, message });
+    throw new HoldfastError("too_large", { sandboxId: live.id, message });
   }
   const tty = input.tty ?? null;
   return {
@@ -59,26 +59,29 @@ export function specOf(input: StartExec, cell: Cell): ExecSpec {
     stdin: stdinOf(input),
     tty,
     keepAwake: input.keepAwake ?? true,
-    onWake: onWakeOf(input, cell),
+    onWake: onWakeOf(input, live),
   };
 }
 
-function onWakeOf({ onWake }: StartExec, cell: Cell): OnWake | null {
+function onWakeOf({ onWake }: StartExec, live: LiveSandbox): OnWake | null {
   if (onWake === undefined) return null;
   if ("signal" in onWake && signalNumber(onWake.signal) === null) {
     const message = `There is no signal ${onWake.signal}.`;
-    throw new HoldfastError("invalid_request", { sandboxId: cell.id, message });
+    throw new HoldfastError("invalid_request", { sandboxId: live.id, message });
   }
   if ("argv" in onWake && onWake.argv.some((arg) => arg.includes("\0"))) {
     throw new HoldfastError("invalid_request", {
-      sandboxId: cell.id,
+      sandboxId: live.id,
       message: "Arguments can't contain NUL.",
     });
   }
   return onWake;
 }
 
-/** A terminal can always be typed on; what else is given ends with its text unless it is to be kept open. */
+/**
+ * Decides what follows the given stdin text. A terminal's stdin stays open. Otherwise stdin ends after the text, unless
+ * `openStdin` is set.
+ */
 function stdinOf({ stdin, openStdin, tty }: StartExec): ExecSpec["stdin"] {
   if (stdin === undefined && !openStdin && tty === undefined) return null;
   return { text: stdin ?? "", end: stdin !== undefined && !openStdin };
@@ -91,7 +94,7 @@ const timeoutOf = (input: StartExec, most: number | undefined): number | null =>
 
 export const idempotencyOf = (
   key: string | undefined,
-  cell: Cell,
+  live: LiveSandbox,
   fingerprint: string,
 ): Idempotency | undefined =>
-  key === undefined ? undefined : { scope: `exec:${cell.id}`, key, fingerprint };
+  key === undefined ? undefined : { scope: `exec:${live.id}`, key, fingerprint };

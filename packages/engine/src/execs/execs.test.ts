@@ -1,8 +1,8 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it, vi } from "vitest";
-import type { EngineApi, OutputOptions, OutputRecord } from "./api.ts";
-import { LinkLost } from "./ports.ts";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import type { EngineApi, OutputOptions, OutputRecord } from "../ports/api.ts";
+import { LinkLost } from "../ports/index.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
 const sleep = (engine: EngineApi, id: string) =>
   engine.execs.start("one", { id, argv: ["sleep"] }, { signal });
@@ -29,7 +29,7 @@ async function boxed(numbers: Parameters<typeof world>[0] = {}) {
 describe("execs beyond what a sandbox may run at a time", () => {
   const one = { execsPerSandbox: 1, execsQueuedPerSandbox: 2 };
 
-  it("wait for their turn in the order they came, and those beyond the line are refused", async () => {
+  it("are queued in the order they came, and refused when the queue is full", async () => {
     const { engine, instance } = await boxed(one);
     const states = [];
     for (const id of ["a", "b", "c"]) states.push((await sleep(engine, id)).exec.status);
@@ -45,7 +45,7 @@ describe("execs beyond what a sandbox may run at a time", () => {
     expect(await outcome(engine, "c")).toMatchObject({ exitCode: 3 });
   });
 
-  it("are followed by id while they wait, and never run when cancelled before their turn", async () => {
+  it("can be followed by id while queued, and never run when cancelled before their turn", async () => {
     const { engine, instance } = await boxed(one);
     await sleep(engine, "a");
     await sleep(engine, "b");
@@ -56,7 +56,7 @@ describe("execs beyond what a sandbox may run at a time", () => {
     expect(instance.execs.has("b" as ExecId)).toBe(false);
   });
 
-  it("end as refused when no turn comes in time", async () => {
+  it("end as refused when their turn does not come in time", async () => {
     const { engine } = await boxed({ ...one, execQueueMs: 50 });
     await sleep(engine, "a");
     await sleep(engine, "b");
@@ -67,7 +67,7 @@ describe("execs beyond what a sandbox may run at a time", () => {
     });
   });
 
-  it("go on waiting across a restart of the server", async () => {
+  it("stay queued across a restart of the server", async () => {
     const { engine, instance, restart } = await boxed(one);
     await sleep(engine, "a");
     await sleep(engine, "b");
@@ -81,7 +81,7 @@ describe("execs beyond what a sandbox may run at a time", () => {
     expect(await outcome(next, "b")).toMatchObject({ exitCode: 5 });
   });
 
-  it("end with the sandbox, knowing that they never ran", async () => {
+  it("end with the sandbox and report that they never ran", async () => {
     const { engine } = await boxed(one);
     await sleep(engine, "a");
     await sleep(engine, "b");
@@ -90,8 +90,8 @@ describe("execs beyond what a sandbox may run at a time", () => {
   });
 });
 
-describe("an exec ends", () => {
-  it("though the announcement of its end was lost on a link that goes on", async () => {
+describe("an exec", () => {
+  it("ends although the announcement of its end was lost on a link that stays up", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     instance.end("a" as ExecId, 7, "", "exited", { silently: true });
@@ -99,7 +99,7 @@ describe("an exec ends", () => {
     expect((await engine.stats()).links).toMatchObject({ up: 1, lost: 0 });
   });
 
-  it("with the truth about whether it ran, though its journal could not be kept", async () => {
+  it("reports correctly whether it ran, although its journal could not be kept", async () => {
     const { engine, driver } = await boxed();
     await sleep(engine, "a");
     driver.journals.keep = () => Promise.reject(new Error("no room"));
@@ -107,7 +107,7 @@ describe("an exec ends", () => {
     expect(await engine.execs.get("a")).toMatchObject({ status: "cancelled", dispatched: "yes" });
   });
 
-  it("as what it is, when it was cancelled by a server that doesn't know yet whether its turn had come", async () => {
+  it("is cancelled only after a restarted server knows whether it left the queue", async () => {
     const { engine, driver, instance, restart } = await boxed({ execsPerSandbox: 1, linkWaitMs: 50 });
     await sleep(engine, "a");
     await sleep(engine, "b");
@@ -124,7 +124,7 @@ describe("an exec ends", () => {
 });
 
 describe("output", () => {
-  it("is read from the disk once the keeper is gone, up to where it came", async () => {
+  it("is read from disk after the keeper died, as far as it was written", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     instance.print("a" as ExecId, "so far\n");
@@ -136,7 +136,7 @@ describe("output", () => {
     expect(last).toMatchObject({ type: "end", exec: { status: "lost", truncated: true } });
   });
 
-  it("and outcome are the real ones where the command had ended before its keeper died, unheard", async () => {
+  it("and outcome are read from the journal if the command ended before its keeper died without a link", async () => {
     const { engine, instance, driver } = await boxed();
     await sleep(engine, "a");
     driver.faults.connect = () => Promise.reject(new Error("no link"));
@@ -151,7 +151,7 @@ describe("output", () => {
     });
   });
 
-  it("is said to be cut where its journal has lost what was there", async () => {
+  it("is reported as truncated if its journal has lost records", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     instance.end("a" as ExecId, 0, "all of it\n");
@@ -162,7 +162,7 @@ describe("output", () => {
     expect(await outcome(engine, "a")).toMatchObject({ exitCode: 0, stdout: "", truncated: true });
   });
 
-  it("is read after the sandbox was deleted, until its time is over, and then nothing of it is left", async () => {
+  it("can be read after the sandbox was deleted until its retention ends, and is then removed completely", async () => {
     const { engine, instance, driver, sandboxId, store } = await boxed({
       execRetentionMs: 1_500,
       retentionEveryMs: 50,
@@ -180,7 +180,7 @@ describe("output", () => {
     expect(await store.keptExecs(sandboxId)).toEqual([]);
   });
 
-  it("of execs that the keeper forgot is still there, and the oldest go when there are too many", async () => {
+  it("of execs that the keeper forgot is kept, and the oldest is dropped when there are too many", async () => {
     const { engine, instance, driver, sandboxId } = await boxed({
       execsInKeeper: 2,
       execsKeptPerSandbox: 100,
@@ -198,7 +198,7 @@ describe("output", () => {
     expect((await collect(engine, "run-179")).text).toBe("run-179\n");
   });
 
-  it("of one stream can be asked for alone, and a cursor of another exec is refused", async () => {
+  it("of one stream can be read alone, and a cursor of another exec is refused", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     instance.end("a" as ExecId, 0, "out\n");
@@ -211,7 +211,7 @@ describe("output", () => {
     expect(await codeOf(collect(engine, "a", { cursor: records[0]?.cursor }))).toBe("bad_cursor");
   });
 
-  it("is not awaited for ever behind the end of an exec that left something talking", async () => {
+  it("ends for a reader although a child of the ended exec keeps writing", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     const { records } = await collect(engine, "a");
@@ -223,7 +223,7 @@ describe("output", () => {
     expect(last).toMatchObject({ type: "end", exec: { exitCode: 3, truncated: false } });
   });
 
-  it("that is asked for by stream says that it is alive while only the other stream talks", async () => {
+  it("of one stream sends keepalives while only the other stream has output", async () => {
     const { engine, instance } = await boxed({ streamKeepaliveMs: 30 });
     await sleep(engine, "a");
     const talking = setInterval(() => instance.print("a" as ExecId, "x"), 5);
@@ -236,7 +236,7 @@ describe("output", () => {
     expect(seen).toEqual(["start", "keepalive", "keepalive", "keepalive"]);
   });
 
-  it("ends without an end when it has lasted for long enough, and goes on from its last cursor", async () => {
+  it("stops without an end record after its maximum duration, and continues from its last cursor", async () => {
     const { engine, instance } = await boxed({ streamKeepaliveMs: 20, streamMaxMs: 100 });
     await sleep(engine, "a");
     instance.print("a" as ExecId, "one ");
@@ -249,7 +249,7 @@ describe("output", () => {
     expect(second.last?.type).toBe("end");
   });
 
-  it("has so many readers at a time, and each gives its place back", async () => {
+  it("has a limit on concurrent readers, and each releases its place", async () => {
     const { engine } = await boxed({ readersPerExec: 1, streamKeepaliveMs: 20 });
     await sleep(engine, "a");
     const reader = engine.execs.output("a", { follow: true, signal })[Symbol.asyncIterator]();
@@ -263,7 +263,7 @@ describe("output", () => {
 });
 
 describe("an exec that is being stored", () => {
-  it("is not sent before it is, whatever links come and go, and was never run where that fails", async () => {
+  it("is not sent over any link before it is stored, and never runs if storing fails", async () => {
     const { engine, instance, store } = await boxed();
     const commit = store.commit.bind(store);
     const storing = Promise.withResolvers<void>();
@@ -284,8 +284,8 @@ describe("an exec that is being stored", () => {
   });
 });
 
-describe("a timeout that the keeper did not keep", () => {
-  it("ends as what it is, from outside", async () => {
+describe("a timeout that the keeper did not enforce", () => {
+  it("is enforced by the server, with the outcome timed_out", async () => {
     const { engine } = await boxed({ execTimeoutGraceMs: 20 });
     await engine.execs.start("one", { id: "a", argv: ["sleep"], timeoutMs: 30 }, { signal });
     expect(await outcome(engine, "a")).toMatchObject({ status: "timed_out", cause: { code: "timeout" } });
@@ -307,7 +307,7 @@ describe("a timeout that the keeper did not keep", () => {
 });
 
 describe("stdin without offsets", () => {
-  it("is put in order behind what came before, once, though links break", async () => {
+  it("is appended once and in order although links break", async () => {
     const { engine, instance } = await boxed();
     await engine.execs.start(
       "one",
@@ -322,7 +322,7 @@ describe("stdin without offsets", () => {
     expect(instance.stdin("a" as ExecId)).toBe("first second third last");
   });
 
-  it("comes before what is written by offset behind it", async () => {
+  it("is written before later writes with an offset", async () => {
     const { engine, instance } = await boxed();
     const text = "the text that came with it, ";
     await engine.execs.start("one", { id: "a", argv: ["sleep"], stdin: text, openStdin: true }, { signal });
@@ -334,7 +334,7 @@ describe("stdin without offsets", () => {
     expect(instance.stdin("a" as ExecId)).toBe(`${text}and more`);
   });
 
-  it("that waits for a link is refused in the registry's words when the sandbox is deleted", async () => {
+  it("that waits for a link is refused with link_lost when the sandbox is deleted", async () => {
     const { engine, driver, instance } = await boxed();
     const [link] = instance.links;
     if (link === undefined) throw new Error("there is no link");
@@ -351,7 +351,7 @@ describe("stdin without offsets", () => {
     expect(await typed).toBe("link_lost");
   });
 
-  it("is refused where there is none, and where the exec has ended", async () => {
+  it("is refused if stdin is not open or the exec has ended", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     const write = (id: string) =>
@@ -365,8 +365,8 @@ describe("stdin without offsets", () => {
   });
 });
 
-describe("a caller that leaves in the moment the link breaks", () => {
-  it("hears that it left, not what broke", async () => {
+describe("a caller that aborts at the moment the link breaks", () => {
+  it("gets its own abort reason instead of the link's error", async () => {
     const { engine, instance } = await boxed();
     await sleep(engine, "a");
     const [link] = instance.links;
@@ -385,7 +385,7 @@ describe("a caller that leaves in the moment the link breaks", () => {
 });
 
 describe("a list of execs", () => {
-  it("has short pages where the commands are large, and leaves none out", async () => {
+  it("has short pages if the commands are large, and omits no exec", async () => {
     const made = await world();
     await made.create("one");
     const text = "x".repeat(500_000);
@@ -406,8 +406,8 @@ describe("a list of execs", () => {
   });
 });
 
-describe("an exec that waits for its turn when its sandbox is deleted", () => {
-  it("is told that it was never begun, unlike the one that ran", async () => {
+describe("an exec that is queued when its sandbox is deleted", () => {
+  it("reports that it was never run, unlike an exec that was running", async () => {
     const made = await world({ execsPerSandbox: 1 });
     await made.create("one");
     for (const id of ["a", "b"]) await made.engine.execs.start("one", { id, argv: ["sleep"] }, { signal });

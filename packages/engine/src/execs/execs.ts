@@ -1,4 +1,3 @@
-import { hash } from "node:crypto";
 import {
   causeOf,
   type Exec,
@@ -11,15 +10,17 @@ import {
   type StartExec,
   type TerminalSize,
 } from "@holdfast/contract";
-import type { ExecApi, OutputOptions, OutputRecord } from "./api.ts";
-import type { Cell } from "./cell.ts";
-import { raced, soonest, within } from "./clock.ts";
-import { cursorOf, isComplete, newExec, offsetIn, signalNumber } from "./exec.ts";
-import { idempotencyOf, specOf } from "./exec-spec.ts";
-import { type Gate, translate } from "./gate.ts";
-import { InlineOutput } from "./inline-output.ts";
-import type { Ledger } from "./ledger.ts";
-import { floorIn, OutputSource } from "./output-source.ts";
+import { invalidCursor } from "../lib/cursor.ts";
+import { raced, soonest, within } from "../lib/deadline.ts";
+import { type Digest, digestOf } from "../lib/digest.ts";
+import type { SandboxGate } from "../lifecycle/gate.ts";
+import { whileAwaited } from "../lifecycle/suspend.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { entryOf } from "../live/run-ids.ts";
+import { cursorOf, isComplete, newExec, offsetIn, signalNumber } from "../model/exec-outcome.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { ExecApi, OutputOptions, OutputRecord } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
 import {
   type Clock,
   type Idempotency,
@@ -27,39 +28,44 @@ import {
   KeeperRefusal,
   type Link,
   StoreConflict,
-} from "./ports.ts";
-import { Readers } from "./readers.ts";
-import type { ExecRecord, ExecSpec } from "./records.ts";
-import type { World } from "./world.ts";
+} from "../ports/index.ts";
+import type { ExecRecord, ExecSpec } from "../ports/records.ts";
+import type { ExecLedger } from "./exec-ledger.ts";
+import { idempotencyOf, specOf } from "./exec-spec.ts";
+import { InlineOutput } from "./inline-output.ts";
+import type { ReaderHold } from "./output-holds.ts";
+import { Readers } from "./output-readers.ts";
+import { floorIn, OutputSource } from "./output-source.ts";
 
 export interface Finder {
-  find(ref: string): Promise<Cell>;
-  /** Also of a deleted one, where that is asked for by its id. */
+  find(ref: string): Promise<LiveSandbox>;
+  /** Returns the sandbox's id. Also finds a deleted sandbox, if `ref` is its id. */
   idOf(ref: string): Promise<SandboxId>;
-  /** The cell of a sandbox that is still live, by id. */
-  cell(id: string): Cell | undefined;
+  /** Returns the live sandbox with this id; undefined if it does not exist or is not live. */
+  live(id: string): LiveSandbox | undefined;
 }
 
 const FLOOR_TRIES = 5;
-/** Records that a listing reads at a time, and the size of their commands behind which it ends. */
+/** Number of records that a listing reads at a time. */
 const LISTED_AT_ONCE = 16;
+/** Total size of the commands, in characters, at which a page of a listing ends. */
 const LISTED_SIZE = 4_194_304;
 
 export class Execs implements ExecApi {
-  readonly #world: World;
-  readonly #gate: Gate;
-  readonly #ledger: Ledger;
+  readonly #context: EngineContext;
+  readonly #gate: SandboxGate;
+  readonly #ledger: ExecLedger;
   readonly #finder: Finder;
   readonly #source: OutputSource;
   readonly #readers: Readers;
 
-  constructor(world: World, gate: Gate, ledger: Ledger, finder: Finder) {
-    this.#world = world;
+  constructor(context: EngineContext, gate: SandboxGate, ledger: ExecLedger, finder: Finder) {
+    this.#context = context;
     this.#gate = gate;
     this.#ledger = ledger;
     this.#finder = finder;
-    this.#source = new OutputSource(world, ledger, (id) => finder.cell(id));
-    this.#readers = new Readers(world);
+    this.#source = new OutputSource(context, ledger, (id) => finder.live(id));
+    this.#readers = new Readers(context);
   }
 
   get readers(): Readers {
@@ -67,59 +73,63 @@ export class Execs implements ExecApi {
   }
 
   async start(ref: string, input: StartExec, options: Parameters<ExecApi["start"]>[2]) {
-    const cell = await this.#finder.find(ref);
-    const spec = specOf(input, cell);
-    const digest = hash("sha256", JSON.stringify([cell.id, spec]));
-    const idempotency = idempotencyOf(options.idempotencyKey, cell, digest);
-    const id = (input.id ?? this.#world.ids.exec()) as ExecId;
-    let link = this.#gate.passNow(cell);
+    const live = await this.#finder.find(ref);
+    const spec = specOf(input, live);
+    const digest = digestOf([live.id, spec]);
+    const idempotency = idempotencyOf(options.idempotencyKey, live, digest.text);
+    const id = (input.id ?? this.#context.ids.exec()) as ExecId;
+    let link = this.#gate.passNow(live);
     const mayBeKnown =
-      idempotency !== undefined || hasNoStepsLeft(cell) || this.#ledger.open(id) !== undefined;
-    // Otherwise the commit itself finds out whether the id is known: the common case is that it isn't.
+      idempotency !== undefined || isAtExecLimit(live) || this.#ledger.open(id) !== undefined;
+    // In all other cases no lookup is needed: the commit itself detects an id that is already used, which is rare.
     if (link === null || mayBeKnown) {
-      const known = await this.#known(cell, id, idempotency, digest);
+      const known = await this.#known(live, id, idempotency, digest);
       if (known !== null) return { exec: this.#ledger.view(known), followed: true };
-      // Also where there was a link: the sandbox may have slept since.
-      link = await this.#gate.pass(cell, options.signal);
+      // The gate is passed again even if there was a link, because the sandbox may have been suspended in the meantime.
+      link = await this.#gate.pass(live, options.signal);
     }
     options.signal.throwIfAborted();
-    checkSteps(cell);
+    checkExecLimit(live);
     try {
       const { awaited = false } = options;
-      const order = newExec(cell, { id, spec, digest, createdAt: this.#world.clock.now() });
-      const open = await this.#ledger.start(cell, order, { idempotency, link, awaited });
+      const expectsReader = options.expectsReader === true && spec.tty === null;
+      const order = newExec(live, { id, spec, digest: digest.text, createdAt: this.#context.clock.now() });
+      const open = await this.#ledger.start(live, order, { idempotency, link, awaited, expectsReader });
       return { exec: this.#ledger.view(open.record), followed: false };
     } catch (error) {
       if (!(error instanceof StoreConflict)) throw error;
-      const known = await this.#known(cell, id, idempotency, digest);
-      if (known === null) throw new HoldfastError("exec_conflict", { sandboxId: cell.id, execId: id });
+      const known = await this.#known(live, id, idempotency, digest);
+      if (known === null) throw new HoldfastError("exec_conflict", { sandboxId: live.id, execId: id });
       return { exec: this.#ledger.view(known), followed: true };
     }
   }
 
-  /** The exec that this request has already made, null where it hasn't; a conflict where the id means something else. */
+  /**
+   * Returns the exec that an earlier copy of this request created, or null. Throws a conflict if the id belongs to
+   * another command.
+   */
   async #known(
-    cell: Cell,
+    live: LiveSandbox,
     id: ExecId,
     idempotency: Idempotency | undefined,
-    digest: string,
+    digest: Digest,
   ): Promise<ExecRecord | null> {
-    const { store } = this.#world;
+    const { store } = this.#context;
     let wanted = id;
     if (idempotency !== undefined) {
       const made = await store.idempotent(idempotency.scope, idempotency.key);
-      if (made !== null && made.fingerprint !== digest)
-        throw new HoldfastError("idempotency_conflict", { sandboxId: cell.id });
+      if (made !== null && !digest.matches(made.fingerprint))
+        throw new HoldfastError("idempotency_conflict", { sandboxId: live.id });
       if (made !== null) wanted = made.target as ExecId;
     }
     const open = this.#ledger.open(wanted);
-    // What is not stored yet may turn out never to have been: nobody is told of it before.
+    // Storing the exec may still fail, so wait for the result.
     if (open !== undefined && !open.stored)
-      await soonest(this.#world.clock, this.#world.numbers.keeperCallMs, open.storing.signal);
+      await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, open.storing.signal);
     const record = this.#ledger.open(wanted)?.record ?? (await store.exec(wanted));
     if (record === null) return null;
-    if (record.sandboxId !== cell.id || record.digest !== digest) {
-      throw new HoldfastError("exec_conflict", { sandboxId: cell.id, execId: wanted });
+    if (record.sandboxId !== live.id || !digest.matches(record.digest)) {
+      throw new HoldfastError("exec_conflict", { sandboxId: live.id, execId: wanted });
     }
     return record;
   }
@@ -130,7 +140,7 @@ export class Execs implements ExecApi {
 
   async #find(id: string): Promise<ExecRecord> {
     if (!isExecId(id)) throw new HoldfastError("exec_not_found", { execId: id.slice(0, 64) });
-    const record = this.#ledger.open(id)?.record ?? (await this.#world.store.exec(id));
+    const record = this.#ledger.open(id)?.record ?? (await this.#context.store.exec(id));
     if (record === null) throw new HoldfastError("exec_not_found", { execId: id });
     return record;
   }
@@ -138,22 +148,25 @@ export class Execs implements ExecApi {
   async wait(id: string, { waitMs, signal }: { waitMs: number; signal: AbortSignal }): Promise<Exec> {
     const found = await this.#find(id);
     const open = this.#ledger.open(found.id);
-    if (open !== undefined) await soonest(this.#world.clock, waitMs, signal, open.over.signal);
+    if (open !== undefined && waitMs > 0)
+      await whileAwaited(open.live, open.record.id, () =>
+        soonest(this.#context.clock, waitMs, signal, open.over.signal),
+      );
     const record = open?.record ?? found;
     const exec = this.#ledger.view(record);
     if (isTerminal(record.status) && record.outputEnd === 0) return { ...exec, stdout: "", stderr: "" };
     return this.#withOutput(exec, record, signal);
   }
 
-  /** What the journal holds, as text, up to the inline bound for each stream. */
+  /** Adds the output from the journal as text, up to the inline limit for each stream. */
   async #withOutput(exec: Exec, record: ExecRecord, signal: AbortSignal): Promise<Exec> {
-    const sink = new InlineOutput(this.#world.numbers.execInlineBytes);
+    const sink = new InlineOutput(this.#context.numbers.execInlineBytes);
     sink.truncated = exec.truncated;
     try {
       let slice = await this.#firstSlice(record, signal);
       if (slice !== null && slice.floor > 0) sink.truncated = true;
       let cursor = 0;
-      // What is there now and no more, so that a command that never stops talking can't hold this call.
+      // Only output up to the current end is read, so that a command that keeps writing can't hold this call.
       const end = slice?.end ?? 0;
       while (slice !== null) {
         for (const each of slice.records) sink.take(each);
@@ -161,24 +174,24 @@ export class Execs implements ExecApi {
         cursor = slice.next;
         slice = isLast ? null : await this.#source.read(record, cursor, 0, signal);
       }
-      // A journal may have lost its tail, in a copy that was cut short or with the disk that it lay on.
+      // The end of a journal may be missing, because of a disk failure or an incomplete copy.
       if (isTerminal(record.status) && cursor < record.outputEnd) sink.truncated = true;
       return { ...exec, ...sink.text(), cursor: cursorOf(record, cursor) };
     } catch (error) {
       signal.throwIfAborted();
-      this.#world.log.debug({ exec: record.id, cause: causeOf(error) }, "output could not be read");
+      this.#context.log.debug({ exec: record.id, cause: causeOf(error) }, "output could not be read");
       return { ...exec, ...sink.text(), truncated: true };
     }
   }
 
-  /** From the beginning or, where that was dropped, from the first that is kept. */
+  /** Reads from the beginning of the output or, if that was dropped, from the oldest output that is kept. */
   async #firstSlice(record: ExecRecord, signal: AbortSignal): Promise<JournalSlice | null> {
     let offset = 0;
     for (let tries = 1; ; tries += 1) {
       try {
         return await this.#source.read(record, offset, 0, signal);
       } catch (error) {
-        // A command that prints fast moves the floor while it is asked for.
+        // A command that writes fast may move the floor (the oldest kept position) between the two requests.
         const floor = floorIn(error);
         if (floor === null || tries === FLOOR_TRIES) throw error;
         offset = offsetIn(floor, record) ?? 0;
@@ -190,20 +203,20 @@ export class Execs implements ExecApi {
     return this.listOf(await this.#finder.idOf(ref), undefined, page);
   }
 
-  /** Of a sandbox, all or the runs of one process. */
+  /** Lists the execs of a sandbox: either all of them or the runs of one process. */
   async listOf(
     sandboxId: SandboxId,
     of: ProcessId | undefined,
     { cursor, limit }: { cursor?: string | undefined; limit: number },
   ) {
-    if (cursor !== undefined && !isExecId(cursor))
-      throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+    if (cursor !== undefined && !isExecId(cursor)) throw invalidCursor();
     const items: Exec[] = [];
     let before = cursor as ExecId | undefined;
-    // A page ends early where its commands are large: a thousand of a megabyte each would be nobody's answer.
+    // A page ends early if its commands are large, because an answer with a thousand commands of a megabyte each would
+    // be too large.
     for (let size = 0; ; ) {
       const count = Math.min(LISTED_AT_ONCE, limit + 1 - items.length);
-      const records = await this.#world.store.execs(sandboxId, { of, before, limit: count });
+      const records = await this.#context.store.execs(sandboxId, { of, before, limit: count });
       for (const record of records) {
         if (items.length === limit || size > LISTED_SIZE) return { items, nextCursor: before ?? null };
         items.push(this.#ledger.view(record));
@@ -220,37 +233,48 @@ export class Execs implements ExecApi {
 
   async *output(id: string, options: OutputOptions): AsyncIterable<OutputRecord> {
     const { cursor, follow, stream, signal } = options;
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     const begunAt = clock.now();
     const isOld = () => follow && Math.abs(clock.now() - begunAt) >= numbers.streamMaxMs;
     const record = await this.#find(id);
     using _place = this.#readers.enter(record.id);
-    // The first slice is read before anything is said, so that a cursor that can't be served is an error, not a stream.
+    using hold = this.#hold(record, options);
+    // Whether the exec has ended, or is not followed. Determined before each slice is read: only a slice that was
+    // requested after the end of the exec includes the end of the output.
+    const isOver = () => !follow || this.#ledger.open(record.id) === undefined;
+    let wasOver = isOver();
+    // The first slice is read before the first record is sent, so that a bad cursor becomes an error instead of a
+    // stream.
     let slice = await this.#open(record, cursor, signal);
     let offset = cursor ? (offsetIn(cursor, record) ?? 0) : (slice?.floor ?? 0);
     const at = (position = offset) => cursorOf(record, position);
     const hasNoHead = offset > 0 && !cursor;
+    if (hasNoHead) hold?.release();
     const started = this.#ledger.view(record);
     yield { type: "start", cursor: at(), exec: hasNoHead ? { ...started, truncated: true } : started };
-    const silence = new Silence(clock, numbers.streamKeepaliveMs);
+    const keepalive = new KeepaliveTimer(clock, numbers.streamKeepaliveMs);
     let goal: number | null = null;
     for (;;) {
       for (const { stream: type, at: time, cursor: behind, data } of slice?.records ?? []) {
         if (stream !== undefined && stream !== type) continue;
-        silence.broken();
+        keepalive.reset();
         yield { type, cursor: at(behind), at: time, data };
+        hold?.reached(behind);
       }
       if (options.isTaken?.()) slice?.release?.();
       offset = slice?.next ?? offset;
-      // A child that goes on writing behind the end, or faster than this reads, can't hold the reader for ever.
-      if (slice !== null && (!follow || !this.#ledger.open(record.id))) goal ??= slice.end;
+      hold?.reached(offset);
+      // `goal` is the position at which the read ends: a child that keeps writing after the end of the exec can't hold
+      // the reader forever.
+      if (slice !== null && wasOver) goal ??= slice.end;
       if (slice !== null && (!slice.more || (goal !== null && offset >= goal))) break;
       if (slice === null && !follow) {
         if (!this.#ledger.open(record.id)?.acknowledged) break;
         throw this.#unreachable(record);
       }
       if (isOld()) return this.#readers.noteCut(record.id, "expired");
-      if (follow && silence.isLong()) yield this.#keepalive(record, at());
+      if (follow && keepalive.isDue()) yield this.#keepalive(record, at());
+      wasOver = isOver();
       slice = await this.#source.read(record, offset, follow ? numbers.streamKeepaliveMs : 0, signal);
       signal.throwIfAborted();
     }
@@ -258,7 +282,7 @@ export class Execs implements ExecApi {
       await soonest(clock, numbers.streamKeepaliveMs, signal, open.over.signal);
       signal.throwIfAborted();
       if (isOld()) return this.#readers.noteCut(record.id, "expired");
-      if (silence.isLong()) yield this.#keepalive(record, at());
+      if (keepalive.isDue()) yield this.#keepalive(record, at());
     }
     const final = await this.#find(id);
     if (!isTerminal(final.status)) return;
@@ -266,13 +290,27 @@ export class Execs implements ExecApi {
     yield { type: "end", cursor: at(), exec: { ...this.#ledger.view(final), truncated, cursor: at() } };
   }
 
-  /** Says that the exec sleeps, where it does: a reader then knows what it waits for. */
+  /**
+   * Makes the command wait for a reader that follows it, so that no output is dropped before the reader has taken it.
+   * Returns null if the command does not wait for this reader.
+   */
+  #hold(record: ExecRecord, { cursor, follow, hold }: OutputOptions): ReaderHold | null {
+    const open = this.#ledger.open(record.id);
+    const offset = cursor ? offsetIn(cursor, record) : 0;
+    if (open === undefined || !follow || offset === null) return null;
+    const isProgram = record.spec.tty === null && !entryOf(open.live, record.id);
+    if (hold ?? isProgram) return this.#ledger.holds.enter(open, offset);
+    this.#ledger.holds.decline(open);
+    return null;
+  }
+
+  /** A keepalive record; it reports a suspended exec, so that the reader knows why there is no output. */
   #keepalive({ sandboxId }: ExecRecord, cursor: string): OutputRecord {
-    const isAsleep = this.#finder.cell(sandboxId)?.isAsleep ?? false;
+    const isAsleep = this.#finder.live(sandboxId)?.isAsleep ?? false;
     return { type: "keepalive", cursor, ...(isAsleep ? { suspended: true } : {}) };
   }
 
-  /** The slice that a stream begins with: from the cursor, or from the first output that is kept. */
+  /** Reads the first slice of a stream: from the cursor, or from the oldest output that is kept. */
   async #open(
     record: ExecRecord,
     cursor: string | undefined,
@@ -297,7 +335,8 @@ export class Execs implements ExecApi {
     const record = await this.#find(id);
     if (record.spec.stdin === null) throw wrongState(record, "The exec was started without an open stdin.");
     const link = await this.#linkOf(record, signal).catch(async (error: unknown) => {
-      // As if read, like a keeper says it: a write whose answer was lost may be what let the command end.
+      // Like the keeper, this call accepts and discards bytes sent to an ended exec: the answer to an earlier write may
+      // have been lost, and that write may have made the command end.
       const hadIt = offset !== null && (await this.#find(id)).dispatched === "yes";
       if (hadIt && this.#ledger.open(record.id) === undefined) return null;
       throw error;
@@ -306,7 +345,7 @@ export class Execs implements ExecApi {
     return this.#call(record, signal, async (inner) => {
       const open = this.#ledger.open(record.id);
       if (offset !== null) {
-        // Behind the text that came with the exec, which may still be on its way.
+        // The stdin text from the start request may still be in transit and has to be written first.
         await raced(open?.stdin.begun ?? Promise.resolve(), inner);
         return link.writeStdin(record.id, { offset, data, end }, inner);
       }
@@ -341,38 +380,41 @@ export class Execs implements ExecApi {
       const link = await this.#linkOf(found, signal);
       await this.#call(found, signal, (inner) => link.cancelExec(found.id, inner));
     }
-    await soonest(this.#world.clock, this.#world.numbers.keeperCallMs, signal, open.over.signal);
+    await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, signal, open.over.signal);
     return this.#ledger.view(open.record);
   }
 
-  /** An exec that has ended keeps its outcome; what it left running in the background is killed. */
+  /** Kills the processes that an ended exec left running. Its outcome stays as it is. */
   async #cancelRest(record: ExecRecord, signal: AbortSignal): Promise<Exec> {
-    const cell = this.#finder.cell(record.sandboxId);
-    const link = cell?.refusal() === null ? cell.links?.current : null;
+    const live = this.#finder.live(record.sandboxId);
+    const link = live?.refusal() === null ? live.links?.current : null;
     if (link) {
       await this.#call(record, signal, (inner) => link.cancelExec(record.id, inner)).catch(
         (error: unknown) => {
-          this.#world.log.debug({ exec: record.id, cause: causeOf(error) }, "nothing was left to cancel");
+          this.#context.log.debug({ exec: record.id, cause: causeOf(error) }, "nothing was left to cancel");
         },
       );
     }
     return this.#ledger.view(record);
   }
 
-  /** The link of an exec that runs; its own or the sandbox's state is the error where there is none. */
+  /**
+   * Returns the link to the keeper of a running exec. If there is no link, throws an error that names the state of the
+   * exec or the sandbox.
+   */
   async #linkOf(record: ExecRecord, signal: AbortSignal): Promise<Link> {
     const about = { sandboxId: record.sandboxId, execId: record.id };
     const open = this.#ledger.open(record.id);
     if (open === undefined) throw wrongState(record, "The exec has ended.");
     if (open.queued) throw wrongState(record, "The exec still waits for its turn.");
-    const { clock, numbers } = this.#world;
-    const cell = this.#finder.cell(record.sandboxId);
-    if (cell?.isAsleep) await this.#gate.pass(cell, signal);
+    const { clock, numbers } = this.#context;
+    const live = this.#finder.live(record.sandboxId);
+    if (live?.isAsleep) await this.#gate.pass(live, signal);
     if (!open.acknowledged) await soonest(clock, numbers.linkWaitMs, signal, open.begun.signal);
-    const refusal = cell?.refusal();
+    const refusal = live?.refusal();
     if (refusal) throw refusal;
     try {
-      const link = await cell?.links?.get(this.#world.numbers.linkWaitMs, signal);
+      const link = await live?.links?.get(this.#context.numbers.linkWaitMs, signal);
       if (link) return link;
     } catch (error) {
       throw new HoldfastError("link_lost", { ...about, cause: error });
@@ -385,15 +427,15 @@ export class Execs implements ExecApi {
     signal: AbortSignal,
     work: (signal: AbortSignal) => Promise<Result>,
   ): Promise<Result> {
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     const about = { sandboxId: record.sandboxId, execId: record.id };
-    const leave = this.#finder.cell(record.sandboxId)?.enter();
+    const leave = this.#finder.live(record.sandboxId)?.enter();
     try {
       return await within(clock, { ms: numbers.keeperCallMs, what: "the call", signal }, work);
     } catch (error) {
       const isUnknown = error instanceof KeeperRefusal && error.reason === "no_such_exec";
       if (!isUnknown) throw translate(error, about);
-      // It is on record, so this is no 404: its start is on the way, or its end is.
+      // The exec is on record, so this is not a 404: either its start or the report of its end is still in transit.
       throw new HoldfastError("link_lost", {
         ...about,
         message: "The keeper does not have the exec yet, or any more.",
@@ -407,39 +449,42 @@ export class Execs implements ExecApi {
 const sizeOf = ({ argv, env, stdin }: ExecSpec): number =>
   [...argv, ...Object.entries(env).flat(), stdin?.text ?? ""].reduce((sum, text) => sum + text.length, 0);
 
-/** By the limit on execs in all; what is being stored at this moment counts. */
-const hasNoStepsLeft = ({ record }: Cell): boolean =>
+/** Whether the sandbox has reached `maxExecs`. Execs that are being stored are counted too. */
+const isAtExecLimit = ({ record }: LiveSandbox): boolean =>
   record.execsStarted >= (record.spec.lifecycle.maxExecs ?? Number.POSITIVE_INFINITY);
 
-export function checkSteps(cell: Cell): void {
-  if (!hasNoStepsLeft(cell)) return;
-  const { id: sandboxId, record } = cell;
+export function checkExecLimit(live: LiveSandbox): void {
+  if (!isAtExecLimit(live)) return;
+  const { id: sandboxId, record } = live;
   const message = `The sandbox has started ${record.execsStarted} execs, as many as its maxExecs allows.`;
   throw new HoldfastError("exec_limit", { sandboxId, message });
 }
 
-/** How long nothing was said to a reader. */
-class Silence {
+/** Measures the time since the last record was sent to a reader, and decides when a keepalive is due. */
+class KeepaliveTimer {
   readonly #clock: Clock;
   readonly #ms: number;
   #since: number;
 
-  /** A little less than `ms` counts as long: a wait that ends a moment early must not double the next. */
+  /**
+   * A keepalive is due slightly before `ms` has passed: otherwise a wait that ends a moment early would be followed by
+   * a second one.
+   */
   constructor(clock: Clock, ms: number) {
     this.#clock = clock;
     this.#ms = ms * 0.9;
     this.#since = clock.now();
   }
 
-  broken(): void {
+  reset(): void {
     this.#since = this.#clock.now();
   }
 
-  /** True where it is time to say something, which is then taken as said. */
-  isLong(): boolean {
-    const isLong = Math.abs(this.#clock.now() - this.#since) >= this.#ms;
-    if (isLong) this.broken();
-    return isLong;
+  /** Whether a keepalive is due. If so, restarts the timer. */
+  isDue(): boolean {
+    const isDue = Math.abs(this.#clock.now() - this.#since) >= this.#ms;
+    if (isDue) this.reset();
+    return isDue;
   }
 }
 

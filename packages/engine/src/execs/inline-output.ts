@@ -1,6 +1,6 @@
-import type { JournalRecord } from "./ports.ts";
+import type { JournalRecord } from "../ports/index.ts";
 
-/** Collects both streams as bytes, bounded, and decodes them once at the end. */
+/** Collects stdout and stderr as bytes, up to a limit, and decodes them once at the end. */
 export class InlineOutput {
   readonly #limit: number;
   readonly #parts = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };

@@ -1,15 +1,18 @@
 import { type ExecId, HoldfastError, type Stats } from "@holdfast/contract";
-import type { World } from "./world.ts";
+import type { EngineContext } from "../ports/context.ts";
 
-/** Who reads output right now: a bound, so that forgotten readers can't pile up, and figures for operators. */
+/**
+ * Counts and limits the current readers of output, so that abandoned readers can't pile up, and provides figures for
+ * operators.
+ */
 export class Readers {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #byExec = new Map<ExecId, number>();
   #count = 0;
   readonly #cut: Stats["readersCut"] = { wedged: 0, expired: 0 };
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(context: EngineContext) {
+    this.#context = context;
   }
 
   get count(): number {
@@ -20,17 +23,20 @@ export class Readers {
     return { ...this.#cut };
   }
 
-  /** A stream was ended before its exec. */
+  /** Counts an output stream that was closed before its exec ended. */
   noteCut(execId: string, why: keyof Stats["readersCut"]): void {
     this.#cut[why] += 1;
-    const { log } = this.#world;
+    const { log } = this.#context;
     if (why === "wedged") log.info({ exec: execId }, "a reader that is stuck or gone was cut off");
-    else log.debug({ exec: execId }, "a stream of output had lasted long enough");
+    else log.debug({ exec: execId }, "an output stream has reached its maximum duration");
   }
 
-  /** Takes a place, or refuses; the place is given back by disposing of it. */
+  /**
+   * Registers a reader, which the caller unregisters by disposing of the result. Throws `too_many_readers` if a maximum
+   * is reached.
+   */
   enter(execId: ExecId): Disposable {
-    const { readersPerExec, readersMax } = this.#world.numbers;
+    const { readersPerExec, readersMax } = this.#context.numbers;
     const ofExec = this.#byExec.get(execId) ?? 0;
     if (ofExec >= readersPerExec || this.#count >= readersMax) {
       const message =

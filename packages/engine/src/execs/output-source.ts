@@ -1,35 +1,38 @@
 import { type ExecId, HoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { raced, soonest, within } from "./clock.ts";
-import { cursorOf } from "./exec.ts";
-import { translate } from "./gate.ts";
-import type { Ledger } from "./ledger.ts";
-import type { OpenExec } from "./open-exec.ts";
-import { type JournalSlice, KeeperRefusal, type Link, LinkLost } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { raced, soonest, within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { OpenExec } from "../live/open-exec.ts";
+import { cursorOf } from "../model/exec-outcome.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type JournalSlice, KeeperRefusal, type Link, LinkLost } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import type { ExecLedger } from "./exec-ledger.ts";
 
-/** Four of the largest records that there are, with their headers. */
+/** Room for four journal records of the largest size, with their headers. */
 const READ_BYTES = 4 * (65_536 + 24);
 
 /**
- * Where output is read from: the keeper of a sandbox that serves, and otherwise the journal on disk, which outlives the
- * keeper's memory, the keeper and the sandbox. Every link is a disposable view of that journal: a lost one costs a
- * reader nothing but the next call.
+ * Reads output from the keeper of a sandbox that serves, and otherwise from the journal on disk, which outlives the
+ * keeper's memory, the keeper and the sandbox. A reader that loses its link can simply call again, because every link
+ * reads the same journal.
  */
 export class OutputSource {
-  readonly #world: World;
-  readonly #ledger: Ledger;
-  readonly #cellOf: (id: string) => Cell | undefined;
+  readonly #context: EngineContext;
+  readonly #ledger: ExecLedger;
+  readonly #liveOf: (id: string) => LiveSandbox | undefined;
   readonly #waits = new Map<ExecId, { link: Link; end: number; over: Promise<void> }>();
 
-  constructor(world: World, ledger: Ledger, cellOf: (id: string) => Cell | undefined) {
-    this.#world = world;
+  constructor(context: EngineContext, ledger: ExecLedger, liveOf: (id: string) => LiveSandbox | undefined) {
+    this.#context = context;
     this.#ledger = ledger;
-    this.#cellOf = cellOf;
+    this.#liveOf = liveOf;
   }
 
-  /** What there is behind an offset, waited for up to `waitMs` while the exec runs; null: nobody can be asked yet. */
+  /**
+   * Reads output after an offset and waits up to `waitMs` for more while the exec runs. Returns null if the exec is
+   * open but no keeper can be asked.
+   */
   async read(
     record: ExecRecord,
     offset: number,
@@ -39,7 +42,7 @@ export class OutputSource {
     const open = this.#ledger.open(record.id);
     if (open !== undefined && this.#sleeps(record)) return this.#whileAsleep(record, offset, waitMs, signal);
     if (open !== undefined && !open.acknowledged)
-      await soonest(this.#world.clock, waitMs, signal, open.begun.signal, open.over.signal);
+      await soonest(this.#context.clock, waitMs, signal, open.begun.signal, open.over.signal);
     const link = await this.#link(record, open, waitMs, signal);
     if (link !== null && (open === undefined || open.acknowledged)) {
       try {
@@ -50,7 +53,7 @@ export class OutputSource {
         await this.#news(record, link, { end: slice.end, waitMs }, signal);
         return await link.readExec(record.id, from, signal);
       } catch (error) {
-        // Who has left hears that, and not what happened to break in the same moment.
+        // An aborted caller gets its own abort reason, even if the link fails at the same time.
         signal.throwIfAborted();
         if (!(error instanceof LinkLost) && !isUnknownExec(error)) throw outputError(error, record);
       }
@@ -58,26 +61,28 @@ export class OutputSource {
     return this.#ledger.open(record.id) === undefined ? this.#fromDisk(record, offset, signal) : null;
   }
 
-  /** What is frozen writes nothing to the journal: it can be read as it lies there, without waking anybody. */
+  /**
+   * Whether the sandbox is in standby. Its journal then doesn't grow and is read from disk, without waking the sandbox.
+   */
   #sleeps({ sandboxId }: ExecRecord): boolean {
-    const cell = this.#cellOf(sandboxId);
-    return cell?.isAsleep === true && !cell.links?.current;
+    const live = this.#liveOf(sandboxId);
+    return live?.isAsleep === true && !live.links?.current;
   }
 
-  /** Waits for a change of the sandbox, for a while. */
+  /** Waits for at most `waitMs` until `holds` returns true; checks it after every change of the sandbox. */
   async #until(
     { sandboxId, id }: ExecRecord,
     holds: () => boolean,
     waitMs: number,
     signal: AbortSignal,
   ): Promise<void> {
-    const { clock } = this.#world;
+    const { clock } = this.#context;
     const over = this.#ledger.open(id)?.over.signal;
     const ended = over === undefined ? signal : AbortSignal.any([signal, over]);
-    const cell = this.#cellOf(sandboxId);
-    if (cell === undefined) return soonest(clock, waitMs, ended);
+    const live = this.#liveOf(sandboxId);
+    if (live === undefined) return soonest(clock, waitMs, ended);
     const limit = { ms: waitMs, what: "waiting for the sandbox", signal: ended };
-    await within(clock, limit, (inner) => cell.until(holds, inner)).catch(() => undefined);
+    await within(clock, limit, (inner) => live.until(holds, inner)).catch(() => undefined);
   }
 
   async #whileAsleep(
@@ -92,7 +97,10 @@ export class OutputSource {
     return { ...slice, more: true };
   }
 
-  /** Resolves when there is more than up to `end`, or after a while. All readers that wait for it share one request. */
+  /**
+   * Resolves when there is output after `end`, or after `waitMs`. All readers waiting for the same position share one
+   * request.
+   */
   async #news(
     { id }: ExecRecord,
     link: Link,
@@ -102,7 +110,7 @@ export class OutputSource {
     let wait = this.#waits.get(id);
     if (wait?.link !== link || wait.end !== end) {
       const from = { cursor: end, maxBytes: 1, waitMs };
-      const over = link.readExec(id, from, this.#world.stopping).then(
+      const over = link.readExec(id, from, this.#context.stopping).then(
         () => undefined,
         () => undefined,
       );
@@ -114,25 +122,26 @@ export class OutputSource {
     await raced(wait.over, signal);
   }
 
-  /** The link to read over, waited for while the exec runs. */
+  /** Returns the link for the read. Waits for a link while the exec runs. */
   async #link(
     record: ExecRecord,
     open: OpenExec | undefined,
     waitMs: number,
     signal: AbortSignal,
   ): Promise<Link | null> {
-    const cell = this.#cellOf(record.sandboxId);
-    const links = cell?.refusal() === null ? cell.links : null;
+    const live = this.#liveOf(record.sandboxId);
+    const links = live?.refusal() === null ? live.links : null;
     if (links?.current || open === undefined || waitMs <= 0) return links?.current ?? null;
-    // Who follows asks again and again: where no link will come, the next change of the sandbox is what to wait for.
+    // If no new link will come, waits for the next change of the sandbox; otherwise a follower would call again
+    // immediately.
     if (!links || links.isClosed)
-      await this.#until(record, () => Boolean(cell?.links?.current), waitMs, signal);
+      await this.#until(record, () => Boolean(live?.links?.current), waitMs, signal);
     else await links.get(waitMs, AbortSignal.any([signal, open.over.signal])).catch(() => null);
-    return cell?.links?.current ?? null;
+    return live?.links?.current ?? null;
   }
 
   async #fromDisk(record: ExecRecord, offset: number, signal: AbortSignal): Promise<JournalSlice> {
-    const { journals } = this.#world;
+    const { journals } = this.#context;
     try {
       const from = { cursor: offset, maxBytes: READ_BYTES };
       const slice = await journals.read(record.sandboxId, record.id, from, signal);
@@ -154,15 +163,15 @@ export class OutputSource {
 const isUnknownExec = (error: unknown): boolean =>
   error instanceof KeeperRefusal && error.reason === "no_such_exec";
 
-/** The floor that a keeper, or a journal on disk, answered instead of output; null where it was something else. */
+/** Returns the cursor of the oldest kept output from an `output_dropped` error; null for any other error. */
 export const floorIn = (error: unknown): string | null =>
   error instanceof HoldfastError && error.code === "output_dropped" ? (error.floor ?? null) : null;
 
 function outputError(error: unknown, record: ExecRecord): unknown {
   const about = { sandboxId: record.sandboxId, execId: record.id };
   if (!(error instanceof KeeperRefusal)) {
-    const told = translate(error, about);
-    if (told instanceof HoldfastError) return told;
+    const translated = translate(error, about);
+    if (translated instanceof HoldfastError) return translated;
     return new HoldfastError("internal", {
       ...about,
       message: "The output could not be read.",

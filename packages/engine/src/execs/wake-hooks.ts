@@ -1,57 +1,68 @@
 import { causeOf, type OnWake } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { aborted, raced, within } from "./clock.ts";
-import { signalNumber } from "./exec.ts";
-import type { Ledger } from "./ledger.ts";
-import type { OpenExec } from "./open-exec.ts";
-import type { Link } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { recordEvent } from "../events/record-event.ts";
+import { aborted, raced, within } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { OpenExec } from "../live/open-exec.ts";
+import { signalNumber } from "../model/exec-outcome.ts";
+import { forkSource } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Link } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import type { ExecLedger } from "./exec-ledger.ts";
 
 const COMMAND_MS = 60_000;
 
-/** Tells commands that asked for it that they were woken: their connections are gone, and only they know what to do. */
-export class AfterWake {
-  readonly #world: World;
-  readonly #ledger: Ledger;
+/**
+ * Notifies commands with an `onWake` after a wake. Their connections are lost, and only the commands can restore them.
+ */
+export class WakeHooks {
+  readonly #context: EngineContext;
+  readonly #ledger: ExecLedger;
 
-  constructor(world: World, ledger: Ledger) {
-    this.#world = world;
+  constructor(context: EngineContext, events: EngineEvents, ledger: ExecLedger) {
+    this.#context = context;
     this.#ledger = ledger;
+    events.woke.subscribe((live) => void this.notify(live));
+    // A fork's first proof is treated as a wake, because the commands in the fork's memory were suspended by the
+    // checkpoint.
+    events.proven.subscribe(async (live) => {
+      if (forkSource(live.record) !== null) void this.notify(live);
+    });
   }
 
-  /** Once per wake, for each that runs. What becomes of it is an event. Never rejects. */
-  async tell(cell: Cell): Promise<void> {
-    const link = cell.links?.current;
+  /** Notifies each running exec with an `onWake` once per wake, and records the result as an event. Never rejects. */
+  async notify(live: LiveSandbox): Promise<void> {
+    const link = live.links?.current;
     if (!link) return;
-    const asked = [...cell.openExecs].filter(
+    const asked = [...live.openExecs].filter(
       ({ record, acknowledged }) => acknowledged && record.spec.onWake,
     );
-    await Promise.all(asked.map((exec) => this.#tellOne(cell, link, exec)));
+    await Promise.all(asked.map((exec) => this.#notifyOne(live, link, exec)));
   }
 
-  async #tellOne(cell: Cell, link: Link, exec: OpenExec): Promise<void> {
+  async #notifyOne(live: LiveSandbox, link: Link, exec: OpenExec): Promise<void> {
     const { onWake } = exec.record.spec;
     if (onWake === null) return;
     try {
-      await this.#say(exec, await this.#act(cell, link, exec, onWake));
+      await this.#record(exec, await this.#act(live, link, exec, onWake));
     } catch (error) {
-      // It goes on, and this server hears nothing more of it.
-      if (this.#world.stopping.aborted) return;
-      await this.#say(exec, `It could not be told that it was woken: ${causeOf(error).message}`);
+      // The server is stopping. The exec keeps running, and the next server follows it.
+      if (this.#context.stopping.aborted) return;
+      await this.#record(exec, `The exec could not be notified of the wake: ${causeOf(error).message}`);
     }
   }
 
-  async #act(cell: Cell, link: Link, exec: OpenExec, onWake: OnWake): Promise<string> {
-    const { clock, numbers, ids, stopping } = this.#world;
+  async #act(live: LiveSandbox, link: Link, exec: OpenExec, onWake: OnWake): Promise<string> {
+    const { clock, numbers, ids, stopping } = this.#context;
     if ("signal" in onWake) {
       const limit = { ms: numbers.keeperCallMs, what: "the signal", signal: stopping };
       const number = signalNumber(onWake.signal) ?? 0;
       await within(clock, limit, (signal) => link.signalExec(exec.record.id, number, signal));
-      return `It was sent ${onWake.signal}.`;
+      return `The exec was sent ${onWake.signal}.`;
     }
     const id = ids.exec();
-    const { generation } = cell.record;
+    const { generation } = live.record;
     const { env, cwd, user } = exec.record.spec;
     const spec = {
       argv: onWake.argv,
@@ -74,22 +85,15 @@ export class AfterWake {
       createdAt: clock.now(),
       startedAt: null,
     };
-    const started = await this.#ledger.start(cell, order, { idempotency: undefined, link, awaited: false });
+    const started = await this.#ledger.start(live, order, { idempotency: undefined, link, awaited: false });
     await raced(aborted(started.over.signal), stopping);
     const { status, exitCode } = started.record;
-    return `Its command for wakes, exec ${id}, ended: ${status}${exitCode === null ? "" : ` with ${exitCode}`}.`;
+    return `The onWake command of the exec, exec ${id}, ended: ${status}${exitCode === null ? "" : ` with ${exitCode}`}.`;
   }
 
-  async #say({ record }: OpenExec, message: string): Promise<void> {
-    const { clock, store, log } = this.#world;
+  async #record({ record }: OpenExec, message: string): Promise<void> {
     const { id: execId, sandboxId, generation } = record;
-    await store
-      .commit({
-        changes: [],
-        events: [{ at: clock.now(), type: "exec.woken", sandboxId, execId, generation, message }],
-      })
-      .catch((error: unknown) => {
-        log.error({ exec: execId, cause: causeOf(error) }, "an event could not be stored");
-      });
+    const at = this.#context.clock.now();
+    await recordEvent(this.#context, { at, type: "exec.woken", sandboxId, execId, generation, message });
   }
 }

@@ -1,37 +1,40 @@
 import { causeOf, DEFAULT_USER, type FileChange } from "@holdfast/contract";
+import { releaseOnEnd } from "../lib/release-on-end.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { FileAccess } from "../ports/index.ts";
 import {
-  during,
   type FileSource,
-  holding,
   type Reading,
   type ReadTarget,
+  releaseAfter,
   type Target,
   type Work,
+  withDeadline,
 } from "./file-source.ts";
-import { translate } from "./gate.ts";
-import { heldBody } from "./held-body.ts";
-import type { FileAccess } from "./ports.ts";
-import { Watches, watched, whyUnwatched } from "./watches.ts";
-import type { World } from "./world.ts";
+import { iterateChanges, toWatchError, Watches } from "./watches.ts";
 
 export interface OpenedDrive {
   driveId: string;
   files: FileAccess;
-  /** Aborted, with what to tell callers, when the drive is being deleted: whatever serves its files would hold that up. */
+  /**
+   * Aborted when the drive is being deleted, because open files would delay the delete. Its reason is the error for
+   * callers.
+   */
   gone?: AbortSignal;
   close(): Promise<void>;
 }
 
-/** Files of a drive, served from a jail that is opened for each call. Nothing sleeps there, and no path is special. */
+/** Files of a drive, served from a jail that is opened for each call. A drive never sleeps and has no reserved paths. */
 export class DriveFiles implements FileSource {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>;
   readonly #watches = new Watches();
-  /** The jail's own default is root, which could not be written to by the commands that find the files in their sandbox. */
+  /** The owner of new files. The jail's default is root, and commands in a sandbox could not write to root's files. */
   readonly owner = { uid: DEFAULT_USER.uid, gid: DEFAULT_USER.gid };
 
-  constructor(world: World, open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>) {
-    this.#world = world;
+  constructor(context: EngineContext, open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>) {
+    this.#context = context;
     this.#open = open;
   }
 
@@ -39,15 +42,15 @@ export class DriveFiles implements FileSource {
     return false;
   }
 
-  isPassedBy(): boolean {
+  isSkipped(): boolean {
     return false;
   }
 
   async call<Result>(target: Target, asked: AbortSignal, work: Work<FileAccess, Result>): Promise<Result> {
     const { files, signal, release } = await this.#opened(target.ref, asked);
     try {
-      return await holding(release, signal, (hold) =>
-        during(this.#world, target, signal, (inner) => work(files, inner, hold)),
+      return await releaseAfter(release, signal, (hold) =>
+        withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold)),
       );
     } catch (error) {
       throw translate(error, { path: target.path });
@@ -71,12 +74,14 @@ export class DriveFiles implements FileSource {
         close();
         leave();
       };
-      const changes = await during(this.#world, {}, signal, (inner) => files.watch(path, options, inner));
-      const why = (error: unknown) => whyUnwatched(error, path);
-      return heldBody(watched({ changes, isHidden: () => false, why, signal }), release, signal);
+      const changes = await withDeadline(this.#context, {}, signal, (inner) =>
+        files.watch(path, options, inner),
+      );
+      const why = (error: unknown) => toWatchError(error, path);
+      return releaseOnEnd(iterateChanges({ changes, isHidden: () => false, why, signal }), release, signal);
     } catch (error) {
       release();
-      throw whyUnwatched(error, path);
+      throw toWatchError(error, path);
     }
   }
 
@@ -85,14 +90,17 @@ export class DriveFiles implements FileSource {
     const signal = gone === undefined ? asked : AbortSignal.any([asked, gone]);
     const release = () => {
       close().catch((error: unknown) => {
-        this.#world.log.warn({ drive: driveId, cause: causeOf(error) }, "what served a drive did not end");
+        this.#context.log.warn(
+          { drive: driveId, cause: causeOf(error) },
+          "failed to close the file server of a drive",
+        );
       });
     };
     return { files, signal, release };
   }
 }
 
-/** What serves the files for one call, and when that ends at the latest. */
+/** The file access of one call, and the signal that ends it. */
 interface Opened {
   files: FileAccess;
   signal: AbortSignal;

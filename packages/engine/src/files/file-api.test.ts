@@ -1,20 +1,20 @@
-import { type FileChange, HoldfastError, NUMBERS, type SandboxId } from "@holdfast/contract";
+import { type DriveId, type FileChange, HoldfastError, NUMBERS, type SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { EngineApi } from "./api.ts";
-import { systemClock } from "./clock.ts";
-import { driveFileApi } from "./files.ts";
-import { KeeperRefusal, LinkLost } from "./ports.ts";
-import { gathered, inPieces, packed } from "./testing/archives.ts";
-import type { HostileDriver } from "./testing/hostile-driver.ts";
-import { MemoryFiles } from "./testing/memory-files.ts";
-import { codeOf, eventually, signal, world } from "./testing/world.ts";
-import type { World } from "./world.ts";
+import { systemClock } from "../lib/clock.ts";
+import type { EngineApi } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { KeeperRefusal, LinkLost } from "../ports/index.ts";
+import { gathered, inPieces, packed } from "../testing/archives.ts";
+import type { HostileDriver } from "../testing/hostile-driver.ts";
+import { MemoryFiles } from "../testing/memory-files.ts";
+import { codeOf, eventually, signal, world } from "../testing/test-engine.ts";
+import { driveFileApi } from "./file-api.ts";
 
 const text = (content: string) => inPieces(Buffer.from(content));
 const asleepOn = { wake: false };
 
-describe("files of a sandbox that sleeps", () => {
-  /** One with a drive at /work/data, and a link to it. */
+describe("files of a sandbox in standby", () => {
+  /** A sandbox with a drive at /work/data, and a link to it. */
   async function withDrive() {
     const all = await world();
     const { engine, driver, create } = all;
@@ -33,7 +33,7 @@ describe("files of a sandbox that sleeps", () => {
   }
 
   it.each(["/work/data", "/work/data/a", "/link", "/link/a", "/up/data/a"])(
-    "are not read from its disk where a drive is mounted: %s",
+    "are not read from its disk below a mounted drive: %s",
     async (path) => {
       const { engine, driver } = await withDrive();
       const range = { offset: 0, length: null };
@@ -49,7 +49,7 @@ describe("files of a sandbox that sleeps", () => {
     },
   );
 
-  it("are, everywhere else", async () => {
+  it("are read from its disk everywhere else", async () => {
     const { engine, driver } = await withDrive();
     const { files } = engine;
     expect(await files.stat("box", "/work/near", asleepOn, signal)).toMatchObject({ sizeBytes: 7 });
@@ -62,7 +62,7 @@ describe("files of a sandbox that sleeps", () => {
   });
 
   it.each(["/work", "/up", "/"])(
-    "are not searched or packed with a drive missing from them: %s",
+    "are not searched or packed if a drive below is missing: %s",
     async (path) => {
       const { engine } = await withDrive();
       const { files } = engine;
@@ -71,7 +71,7 @@ describe("files of a sandbox that sleeps", () => {
     },
   );
 
-  it("let go of its disk when an archive was read, or is not read on", async () => {
+  it("release its disk when an archive was read or abandoned", async () => {
     const { engine, driver, disk } = await withDrive();
     let open = 0;
     const close = async () => {
@@ -102,7 +102,7 @@ describe("a watch", () => {
     options: { recursive: boolean };
   }
 
-  /** A keeper that tells of changes when the test does, until its link is closed. */
+  /** A keeper that reports the changes of the test until its link is closed. */
   function watchable(driver: HostileDriver, id: string): Watched[] {
     const watches: Watched[] = [];
     for (const link of driver.instances.get(id as SandboxId)?.links ?? []) {
@@ -154,7 +154,7 @@ describe("a watch", () => {
     return { ...all, id: sandbox.id as SandboxId, watches, changes, controller, tell };
   }
 
-  it("tells what changes, but not of what is the keeper's", async () => {
+  it("reports changes, except those of the keeper's files", async () => {
     const { changes, tell, watches } = await watching();
     expect(watches[0]?.options).toEqual({ recursive: true });
     tell(change("/.holdfast/journals/x"));
@@ -162,7 +162,7 @@ describe("a watch", () => {
     expect(await changes.next()).toEqual({ done: false, value: change("/home/a") });
   });
 
-  it("keeps its sandbox from falling asleep by itself, for as long as it lasts", async () => {
+  it("keeps its sandbox from idle suspension while it lasts", async () => {
     const { engine, controller } = await watching({ maintainEveryMs: 20 }, { idleStandbyMs: 1_000 });
     await new Promise((resolve) => setTimeout(resolve, 2_000));
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
@@ -170,14 +170,14 @@ describe("a watch", () => {
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("standby"));
   });
 
-  it("does not keep it from being put to sleep, is told so, and can be begun again", async () => {
+  it("ends with an error when its sandbox is suspended on request, and can be started again", async () => {
     const { engine, driver, changes, id } = await watching();
     const next = changes.next();
     next.catch(() => undefined);
     expect(await engine.sandboxes.standby("box", signal)).toMatchObject({ status: "standby" });
     await expect(next).rejects.toMatchObject({
       code: "link_lost",
-      message: expect.stringContaining("sleep"),
+      message: expect.stringContaining("suspended"),
     });
     const again = await engine.files.watch("box", "/home", { recursive: false }, signal);
     expect(driver.restores).toBe(1);
@@ -185,7 +185,7 @@ describe("a watch", () => {
     expect(driver.instances.get(id)?.alive).toBe(true);
   });
 
-  it("ends with its sandbox, and says so", async () => {
+  it("ends with an error when its sandbox is deleted", async () => {
     const { engine, changes } = await watching();
     const next = changes.next();
     next.catch(() => undefined);
@@ -195,7 +195,7 @@ describe("a watch", () => {
     expect(["wrong_state", "sandbox_gone"]).toContain((error as HoldfastError).code);
   });
 
-  it("can be left while nothing changes, and its place is free again", async () => {
+  it("can be closed while nothing changes, which frees its place", async () => {
     const { changes } = await watching();
     const next = changes.next();
     await changes.return?.();
@@ -213,7 +213,7 @@ describe("a watch", () => {
     await expect(lost).rejects.toMatchObject({ code: "link_lost" });
   });
 
-  it("is refused where there are too many, and where the kernel has no room for it", async () => {
+  it("is rejected beyond the limits of the server and of the kernel", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     watchable(driver, sandbox.id);
@@ -232,7 +232,7 @@ describe("a watch", () => {
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
 
-/** A drive in memory, and what serves it. */
+/** A drive in memory with its file access. */
 function drive() {
   const files = new MemoryFiles();
   files.owner = { uid: 0, gid: 0 };
@@ -242,17 +242,18 @@ function drive() {
     opened.now -= 1;
   };
   const given = { clock: systemClock, numbers: NUMBERS, log: quiet, stopping: signal };
-  const api = driveFileApi(given as unknown as World, async (ref) => {
+  const open = async (ref: string) => {
     if (ref !== "data") throw new HoldfastError("drive_not_found");
     opened.now += 1;
     opened.ever += 1;
-    return { driveId: "drv_1", files, gone: gone.signal, close };
-  });
+    return { driveId: "drv_1" as DriveId, files, gone: gone.signal, close };
+  };
+  const api = driveFileApi(given as unknown as EngineContext, { files: open });
   return { api, files, opened, gone };
 }
 
 describe("files of a drive", () => {
-  it("belong to the user that commands run as; what is there keeps its owner", async () => {
+  it("belong to the user that commands run as; existing files keep their owner", async () => {
     const { api, files } = drive();
     files.file("/theirs", "old", { uid: 33, gid: 33 });
     await api.write("data", "/a/b", text("new"), { parents: true }, signal);
@@ -265,7 +266,7 @@ describe("files of a drive", () => {
     expect(files.nodes.get("/theirs")).toMatchObject({ uid: 33, gid: 33 });
   });
 
-  it("may have any name, and are all there is", async () => {
+  it("may have any name, and include no reserved ones", async () => {
     const { api } = drive();
     await api.write("data", "/.holdfast/proc", text("mine"), { parents: true }, signal);
     await api.write("data", "/proc/x", text("mine"), { parents: true }, signal);
@@ -273,7 +274,7 @@ describe("files of a drive", () => {
     expect(found.items.map(({ path }) => path)).toEqual(["/.holdfast/proc", "/proc/x"]);
   });
 
-  it("are served by what is let go of, however the call ends", async () => {
+  it("are closed however the call ends", async () => {
     const { api, files, opened } = drive();
     const options = { wake: true };
     await api.write("data", "/a", text("a"), { parents: true }, signal);
@@ -283,7 +284,7 @@ describe("files of a drive", () => {
     expect(await codeOf(api.unpack("data", "/", text("nonsense".repeat(100)), signal))).toBe(
       "invalid_request",
     );
-    expect(await codeOf(api.watch("data", "/", { recursive: true }, signal))).toBe("file_conflict");
+    expect(await codeOf(api.watch("data", "/", { recursive: true }, signal))).toBe("system_error");
     files.watch = async () => (async function* () {})();
     const watch = await api.watch("data", "/", { recursive: true }, signal);
     expect(await codeOf(watch[Symbol.asyncIterator]().next())).toBe("link_lost");
@@ -292,7 +293,7 @@ describe("files of a drive", () => {
   });
 });
 
-it("whatever is under way on a drive ends when that is being deleted, and says so", async () => {
+it("file calls on a drive end with an error when the drive is deleted", async () => {
   const { api, files, opened, gone } = drive();
   files.file("/a", Buffer.alloc(300_000));
   files.watch = async (_path: string, _options: object, inner: AbortSignal) => {

@@ -1,36 +1,35 @@
 import { posix } from "node:path";
 import { HoldfastError } from "@holdfast/contract";
-import type { FileApi } from "./api.ts";
-import type { Cell } from "./cell.ts";
+import { Semaphore } from "../lib/semaphore.ts";
+import type { SandboxGate } from "../lifecycle/gate.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { FileApi } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type FileAccess, KeeperRefusal, type WriteOptions } from "../ports/index.ts";
 import { DriveFiles, type OpenedDrive } from "./drive-files.ts";
-import { searchFiles } from "./file-search.ts";
 import type { FileSource } from "./file-source.ts";
 import { checkedPath, viewFile } from "./file-view.ts";
-import { type Gate, translate } from "./gate.ts";
-import { type FileAccess, KeeperRefusal, type WriteOptions } from "./ports.ts";
 import { SandboxFiles } from "./sandbox-files.ts";
+import { searchFiles } from "./search.ts";
 import { packTree } from "./tar-pack.ts";
 import { unpackTar } from "./tar-unpack.ts";
-import { Turnstile } from "./turnstile.ts";
-import type { World } from "./world.ts";
 
-/** Each has a thread while it goes on. */
-const SEARCHES_AT_ONCE = 4;
+/** The file API of sandboxes. */
+export const fileApi = (context: EngineContext, gate: SandboxGate, registry: SandboxRegistry): FileApi =>
+  apiOver(context, new SandboxFiles(context, gate, registry));
 
-export const fileApi = (world: World, gate: Gate, find: (ref: string) => Promise<Cell>): FileApi =>
-  apiOver(world, new SandboxFiles(world, gate, find));
-
-/** What `open` throws is told to the caller as it is. */
+/** The file API of drives. Errors of `drives.files` are passed to the caller unchanged. */
 export const driveFileApi = (
-  world: World,
-  open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>,
-): FileApi => apiOver(world, new DriveFiles(world, open));
+  context: EngineContext,
+  drives: { files(ref: string, signal: AbortSignal): Promise<OpenedDrive> },
+): FileApi => apiOver(context, new DriveFiles(context, (ref, signal) => drives.files(ref, signal)));
 
-/** Files, wherever they are. Paths are checked here, once, before anything is sent. */
-function apiOver({ clock }: World, source: FileSource): FileApi {
-  const searches = new Turnstile(SEARCHES_AT_ONCE);
+/** Builds the file API over a source. Paths are checked here, once, before anything is sent. */
+function apiOver({ clock, numbers }: EngineContext, source: FileSource): FileApi {
+  const searches = new Semaphore(numbers.searchesAtOnce, { limit: numbers.searchesWaiting });
   const checked = (raw: string) => checkedPath(raw, (path) => source.isReserved(path));
-  const isPassedBy = (path: string) => source.isPassedBy(path);
+  const isSkipped = (path: string) => source.isSkipped(path);
 
   return {
     stat: (ref, raw, options, signal) => {
@@ -52,7 +51,7 @@ function apiOver({ clock }: World, source: FileSource): FileApi {
       const target = { ref, path, wake, bounded: false };
       return source.reading(target, signal, async (files, inner, hold) => {
         const { stat, body } = await files.read(path, range, inner);
-        return { stat: viewFile(path, stat), body: hold(translated(body, path)) };
+        return { stat: viewFile(path, stat), body: hold(translateErrors(body, path)) };
       });
     },
     write: (ref, raw, body, { mode, parents }, signal) => {
@@ -74,7 +73,7 @@ function apiOver({ clock }: World, source: FileSource): FileApi {
     remove: (ref, raw, options, signal) => {
       const path = checked(raw);
       if (path === "/")
-        throw new HoldfastError("invalid_path", { message: "The root itself can't be removed." });
+        throw new HoldfastError("invalid_path", { message: "The root directory can't be removed." });
       return source.call({ ref, path }, signal, (files, inner) => files.remove(path, options, inner));
     },
     move: (ref, rawFrom, rawTo, options, signal) => {
@@ -88,7 +87,7 @@ function apiOver({ clock }: World, source: FileSource): FileApi {
     search: (ref, raw, { wake, ...wanted }, signal) => {
       const path = checked(raw);
       return source.reading({ ref, path, wake, deep: true }, signal, (files, inner) =>
-        searches.pass(inner, () => searchFiles({ ...wanted, clock, files, path, isPassedBy, signal: inner })),
+        searches.run(inner, () => searchFiles({ ...wanted, clock, files, path, isSkipped, signal: inner })),
       );
     },
     pack: (ref, raw, { wake }, signal) => {
@@ -97,7 +96,7 @@ function apiOver({ clock }: World, source: FileSource): FileApi {
       return source.reading(target, signal, async (files, inner, hold) => {
         const stat = await files.stat(path, { follow: true }, inner);
         if (stat.kind !== "directory" && stat.kind !== "file") throw new HoldfastError("not_a_file");
-        return hold(packTree({ files, path, stat, isPassedBy, signal: inner }));
+        return hold(packTree({ files, path, stat, isSkipped, signal: inner }));
       });
     },
     unpack: (ref, raw, body, signal) => {
@@ -112,7 +111,7 @@ function apiOver({ clock }: World, source: FileSource): FileApi {
   };
 }
 
-/** Whose a file will be: what exists keeps its owner. */
+/** Returns the owner for a file to be written, or none for an existing file, which keeps its owner. */
 async function ownerFor(
   files: FileAccess,
   path: string,
@@ -129,8 +128,8 @@ async function ownerFor(
   }
 }
 
-/** What fails while a body is read is told in the registry's words as well. */
-async function* translated(body: AsyncIterable<Uint8Array>, path: string): AsyncIterable<Uint8Array> {
+/** Translates errors that occur while the body is read. */
+async function* translateErrors(body: AsyncIterable<Uint8Array>, path: string): AsyncIterable<Uint8Array> {
   try {
     yield* body;
   } catch (error) {

@@ -1,39 +1,42 @@
 import type { FileChange } from "@holdfast/contract";
-import type { ReadOptions } from "./api.ts";
-import { within } from "./clock.ts";
-import { heldBody } from "./held-body.ts";
-import type { FileAccess, WriteOptions } from "./ports.ts";
-import type { World } from "./world.ts";
+import { within } from "../lib/deadline.ts";
+import { releaseOnEnd } from "../lib/release-on-end.ts";
+import type { ReadOptions } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { FileAccess, WriteOptions } from "../ports/index.ts";
 
 export type Reading = Pick<FileAccess, "stat" | "list" | "read">;
-/** Keeps what serves the files until a body that is handed out was read. */
+/** Wraps a body so that the file access stays open until the body has been read. */
 export type Hold = <Part>(body: AsyncIterable<Part>) => AsyncIterable<Part>;
 export type Work<Files, Result> = (files: Files, signal: AbortSignal, hold: Hold) => Promise<Result>;
 
-/** What a call is about. */
+/** What a file call acts on. */
 export interface Target {
-  /** Of the sandbox or drive. */
+  /** The sandbox or drive, by id or name. */
   ref: string;
   path: string;
-  /** False: it lasts for as long as its bytes move. */
+  /** Whether the call has a deadline. False for a transfer, which may take any time as long as bytes move. */
   bounded?: boolean;
 }
 
 export interface ReadTarget extends Target, ReadOptions {
-  /** All that lies below the path is looked at as well. */
+  /** Whether the call also reads everything below the path. */
   deep?: boolean;
 }
 
-/** Where files are. Whatever serves them is found, held for the call and let go again; errors are in the registry's words. */
+/**
+ * A source of files: a sandbox or a drive. It opens the file access for a call, closes it afterwards, and translates
+ * errors.
+ */
 export interface FileSource {
-  /** Of what is new there; null where whoever serves it knows. What exists keeps its owner. */
+  /** The owner of new files; null if the file access decides. Existing files keep their owner. */
   readonly owner: Pick<Required<WriteOptions>, "uid" | "gid"> | null;
-  /** Paths that are nobody's business. */
+  /** Whether the path is reserved, so that callers may not access it. */
   isReserved(path: string): boolean;
-  /** What whoever looks at all below a path above it passes by. */
-  isPassedBy(path: string): boolean;
+  /** Whether recursive operations (search, archive) skip this path. */
+  isSkipped(path: string): boolean;
   call<Result>(target: Target, signal: AbortSignal, work: Work<FileAccess, Result>): Promise<Result>;
-  /** A call that only reads. */
+  /** Runs a call that only reads. */
   reading<Result>(target: ReadTarget, signal: AbortSignal, work: Work<Reading, Result>): Promise<Result>;
   watch(
     target: Target,
@@ -42,9 +45,9 @@ export interface FileSource {
   ): Promise<AsyncIterable<FileChange>>;
 }
 
-/** Under the deadline of a file call, unless it is one that has none. */
-export function during<Result>(
-  { clock, numbers }: World,
+/** Runs the work under the deadline of a file call, unless the target has no deadline (`bounded` is false). */
+export function withDeadline<Result>(
+  { clock, numbers }: EngineContext,
   { bounded = true }: Pick<Target, "bounded">,
   signal: AbortSignal,
   work: (signal: AbortSignal) => Promise<Result>,
@@ -53,19 +56,19 @@ export function during<Result>(
   return within(clock, { ms: numbers.keeperCallMs, what: "the file call", signal }, work);
 }
 
-/** Lets go when the work is done or, where it hands out a body, when that was read. */
-export async function holding<Result>(
+/** Calls `release` when the work is done or, if the work returns a body, when the body has been read. */
+export async function releaseAfter<Result>(
   release: () => void,
   signal: AbortSignal,
   work: (hold: Hold) => Promise<Result>,
 ): Promise<Result> {
-  let isHeldOn = false;
+  let isHeld = false;
   try {
     return await work((body) => {
-      isHeldOn = true;
-      return heldBody(body, release, signal);
+      isHeld = true;
+      return releaseOnEnd(body, release, signal);
     });
   } finally {
-    if (!isHeldOn) release();
+    if (!isHeld) release();
   }
 }

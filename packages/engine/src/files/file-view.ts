@@ -1,8 +1,8 @@
 import { posix } from "node:path";
 import { type FileStat, HoldfastError, normalisePath } from "@holdfast/contract";
-import type { Stat } from "./ports.ts";
+import type { Stat } from "../ports/index.ts";
 
-/** A caller's path, in the form in which paths are compared. */
+/** Normalises and checks a caller's path. */
 export function checkedPath(raw: string, isReserved: (path: string) => boolean): string {
   const path = normalisePath(raw);
   if (path === null)
@@ -13,7 +13,7 @@ export function checkedPath(raw: string, isReserved: (path: string) => boolean):
 
 const QUOTED_MAX = 200;
 
-/** For messages: at a length that can be read, and on one line. */
+/** Quotes text for a message, on one line and at limited length. */
 export const quoted = (text: string): string => JSON.stringify(text.slice(0, QUOTED_MAX));
 
 export function viewFile(path: string, stat: Stat): FileStat {
@@ -30,5 +30,5 @@ export function viewFile(path: string, stat: Stat): FileStat {
   };
 }
 
-/** Files may be dated by any number, and only some of those are times that can be written down. */
+/** The latest time shown. A file's time can be any number, but not every number is a valid date. */
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);

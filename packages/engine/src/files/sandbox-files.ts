@@ -1,141 +1,156 @@
 import { causeOf, type FileChange, HoldfastError, isReservedPath } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { requireOnDisk } from "./disk-paths.ts";
+import { releaseOnEnd } from "../lib/release-on-end.ts";
+import type { SandboxGate } from "../lifecycle/gate.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type FileAccess, KeeperRefusal, requireCapability } from "../ports/index.ts";
+import { FileSlots } from "./file-slots.ts";
 import {
-  during,
   type FileSource,
-  holding,
   type Reading,
   type ReadTarget,
+  releaseAfter,
   type Target,
   type Work,
+  withDeadline,
 } from "./file-source.ts";
-import { type Gate, translate } from "./gate.ts";
-import { heldBody } from "./held-body.ts";
-import { type FileAccess, KeeperRefusal } from "./ports.ts";
-import { keptAwake, Watches, watched, whyUnwatched } from "./watches.ts";
-import type { World } from "./world.ts";
+import { requireOnDisk } from "./standby-paths.ts";
+import { iterateChanges, keepAwake, toWatchError, Watches } from "./watches.ts";
 
-/** Files of a sandbox, served by its keeper or, while it sleeps, from its disk. */
+/** Files of a sandbox, served by its keeper or, while it is in standby, from its disk. */
 export class SandboxFiles implements FileSource {
-  readonly #world: World;
-  readonly #gate: Gate;
-  readonly #find: (ref: string) => Promise<Cell>;
+  readonly #context: EngineContext;
+  readonly #gate: SandboxGate;
+  readonly #registry: SandboxRegistry;
   readonly #watches = new Watches();
+  readonly #slots: FileSlots;
   readonly owner = null;
 
-  constructor(world: World, gate: Gate, find: (ref: string) => Promise<Cell>) {
-    this.#world = world;
+  constructor(context: EngineContext, gate: SandboxGate, registry: SandboxRegistry) {
+    this.#context = context;
     this.#gate = gate;
-    this.#find = find;
+    this.#registry = registry;
+    this.#slots = new FileSlots(context);
   }
 
   isReserved(path: string): boolean {
     return isReservedPath(path);
   }
 
-  isPassedBy(path: string): boolean {
-    return isReservedPath(path) || OF_THE_KERNEL.has(path);
+  isSkipped(path: string): boolean {
+    return isReservedPath(path) || KERNEL_FILE_SYSTEMS.has(path);
   }
 
-  /** Found, proven, under a deadline. */
+  /** Runs the work on an awake, proven sandbox. */
   async call<Result>(target: Target, signal: AbortSignal, work: Work<FileAccess, Result>): Promise<Result> {
-    const cell = await this.#find(target.ref);
-    const { files } = await this.#gate.pass(cell, signal);
-    cell.fileCalls += 1;
+    const live = await this.#registry.find(target.ref);
+    const files = this.#slots.filesOf(live, await this.#gate.pass(live, signal));
+    live.countFileCall();
     try {
-      return await holding(cell.enter(), signal, (hold) =>
-        during(this.#world, target, signal, (inner) => work(files, inner, hold)),
+      return await releaseAfter(live.enter(), signal, (hold) =>
+        withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold)),
       );
     } catch (error) {
-      throw translate(error, { sandboxId: cell.id, path: target.path });
+      throw translate(error, { sandboxId: live.id, path: target.path });
     }
   }
 
-  /** Of a sandbox that sleeps from its disk, and only where that can't answer by waking it. */
+  /** Runs a reading call on the disk of a sandbox in standby. Wakes the sandbox only if its disk can't answer. */
   async reading<Result>(
     target: ReadTarget,
     signal: AbortSignal,
     work: Work<Reading, Result>,
   ): Promise<Result> {
-    const cell = await this.#find(target.ref);
-    if (isOnDisk(cell)) {
+    const live = await this.#registry.find(target.ref);
+    if (isOnDisk(live)) {
       try {
-        return await this.#fromDisk(cell, target, signal, work);
+        return await this.#fromDisk(live, target, signal, work);
       } catch (error) {
         const isElsewhere =
           error instanceof DiskClosed || (error instanceof KeeperRefusal && error.reason === "not_on_disk");
-        // Woken while it was read: its keeper is the one to ask now.
-        if (!isElsewhere && isOnDisk(cell)) throw translate(error, { sandboxId: cell.id, path: target.path });
+        // If the sandbox was woken in the meantime, its keeper serves the call.
+        if (!isElsewhere && isOnDisk(live)) throw translate(error, { sandboxId: live.id, path: target.path });
       }
     }
-    if (!target.wake && cell.isAsleep) throw new HoldfastError("not_on_disk", { sandboxId: cell.id });
+    if (!target.wake && live.isAsleep) throw new HoldfastError("not_on_disk", { sandboxId: live.id });
     return this.call(target, signal, work);
   }
 
-  /** What serves them lives as long as the answer. */
+  /** Opens the sandbox's disk for the duration of the work. */
   async #fromDisk<Result>(
-    cell: Cell,
+    live: LiveSandbox,
     target: ReadTarget,
     signal: AbortSignal,
     work: Work<Reading, Result>,
   ): Promise<Result> {
-    const { driver, log } = this.#world;
-    cell.touch();
-    const opening = during(this.#world, {}, signal, (inner) => driver.files(cell.id, inner));
+    const { driver, log } = this.#context;
+    live.touch();
+    const opening = withDeadline(this.#context, {}, signal, (inner) =>
+      requireCapability(driver, "offlineFiles").files(live.id, inner),
+    );
     const { files, close } = await opening.catch((error: unknown) => {
       signal.throwIfAborted();
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "the disk of a sleeper could not be opened");
+      log.warn(
+        { sandbox: live.id, cause: causeOf(error) },
+        "failed to open the disk of a sandbox in standby",
+      );
       throw new DiskClosed();
     });
     const release = () => {
       close().catch((error: unknown) => {
-        log.warn({ sandbox: cell.id, cause: causeOf(error) }, "what served a disk did not end");
+        log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to close the file server of a disk");
       });
     };
-    return holding(release, signal, async (hold) => {
-      const mounts = cell.record.mounts.map(({ path }) => path);
-      await during(this.#world, {}, signal, (inner) => requireOnDisk(files, target, mounts, inner));
-      return during(this.#world, target, signal, (inner) => work(files, inner, hold));
+    return releaseAfter(release, signal, async (hold) => {
+      const mounts = live.record.mounts.map(({ path }) => path);
+      await withDeadline(this.#context, {}, signal, (inner) => requireOnDisk(files, target, mounts, inner));
+      return withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold));
     });
   }
 
   /**
-   * To begin is a call; to watch is none, or no sandbox that is watched could ever be put to sleep by order. It counts as
-   * use instead, so that none falls asleep by itself. Where it is put to sleep the link goes, and the watch with it.
+   * Starts a watch. An open watch is not treated as a call in progress, because a watched sandbox could then never be
+   * suspended on request. It is treated as use, so that the sandbox is not suspended for being idle. A suspension
+   * closes the link and thereby ends the watch.
    */
   async watch(
     { ref, path }: Target,
     options: { recursive: boolean },
     signal: AbortSignal,
   ): Promise<AsyncIterable<FileChange>> {
-    const cell = await this.#find(ref);
+    const live = await this.#registry.find(ref);
     const leave = this.#watches.enter();
     let release = leave;
     try {
-      const { files, closed } = await this.#gate.pass(cell, signal);
-      const left = cell.enter();
-      const begun = during(this.#world, {}, signal, (inner) => files.watch(path, options, inner));
+      const { files, closed } = await this.#gate.pass(live, signal);
+      const left = live.enter();
+      const begun = withDeadline(this.#context, {}, signal, (inner) => files.watch(path, options, inner));
       const changes = await begun.finally(left);
-      const rest = keptAwake(this.#world.clock, cell);
-      void closed.then(rest);
+      const stop = keepAwake(this.#context.clock, live);
+      void closed.then(stop);
       release = () => {
-        rest();
+        stop();
         leave();
       };
-      const why = (error: unknown) => whyUnwatched(error, path, cell);
-      return heldBody(watched({ changes, isHidden: isReservedPath, why, signal }), release, signal);
+      const why = (error: unknown) => toWatchError(error, path, live);
+      return releaseOnEnd(
+        iterateChanges({ changes, isHidden: isReservedPath, why, signal }),
+        release,
+        signal,
+      );
     } catch (error) {
       release();
-      throw whyUnwatched(error, path, cell);
+      throw toWatchError(error, path, live);
     }
   }
 }
 
-/** What the kernel makes up, without end and without meaning to whoever looks for files. */
-const OF_THE_KERNEL = new Set(["/proc", "/sys", "/dev"]);
+/** Virtual file systems of the kernel, whose entries are not real files. */
+const KERNEL_FILE_SYSTEMS = new Set(["/proc", "/sys", "/dev"]);
 
-/** The disk could not be opened from outside: what is on it can be had by waking the sandbox. */
+/** The disk could not be opened from outside; waking the sandbox gives access to it. */
 class DiskClosed extends Error {
   constructor() {
     super("The disk of the sandbox could not be opened while it sleeps.");
@@ -143,6 +158,8 @@ class DiskClosed extends Error {
   }
 }
 
-/** It sleeps, or has failed: nothing of it runs, and its files are there to be read. */
-const isOnDisk = ({ record }: Cell): boolean =>
+/**
+ * Whether the sandbox is in standby or failed. In both cases no process runs, and its files can be read from its disk.
+ */
+const isOnDisk = ({ record }: LiveSandbox): boolean =>
   (record.phase.name === "standby" || record.phase.name === "failed") && record.lease.state === "none";

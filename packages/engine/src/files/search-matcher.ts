@@ -1,27 +1,27 @@
 import { Worker } from "node:worker_threads";
 import { HoldfastError } from "@holdfast/contract";
-import type { SearchOptions } from "./api.ts";
-import { DeadlinePassed, within } from "./clock.ts";
-import type { Asked, FoundLines, Patterns, Told } from "./pattern-worker.ts";
-import type { Clock } from "./ports.ts";
+import { DeadlinePassed, within } from "../lib/deadline.ts";
+import type { SearchOptions } from "../ports/api.ts";
+import type { Clock } from "../ports/index.ts";
+import type { FoundLines, Patterns, Reply, Request } from "./search-worker.ts";
 
-/** No pattern that makes sense takes nearly as long for one file or directory, or as much memory. */
+/** Time limit for matching one file or directory, far above what a sensible pattern needs. */
 const MATCH_MS = 3_000;
 const MEMORY_MB = 128;
-/** What a regular expression sees of a line: it may well take the square of it. */
+/**
+ * How many characters of a line are matched against a regular expression. The limit is needed because matching may take
+ * quadratic time.
+ */
 const LINE_MAX = 4_096;
 
-export type WantedPatterns = Pick<
-  SearchOptions,
-  "name" | "content" | "regex" | "ignoreCase" | "contextLines"
->;
+type WantedPatterns = Pick<SearchOptions, "name" | "content" | "regex" | "ignoreCase" | "contextLines">;
 
-/** The patterns of one search, in a thread of their own that ends with it. To be asked one question at a time. */
+/** Runs the patterns of one search in a worker thread. Supports one request at a time. */
 export class Matcher implements AsyncDisposable {
   readonly #clock: Clock;
   readonly #signal: AbortSignal;
   readonly #worker: Worker | null;
-  #answer: PromiseWithResolvers<Told> | null = null;
+  #answer: PromiseWithResolvers<Reply> | null = null;
   #failure: unknown = null;
 
   constructor(clock: Clock, wanted: WantedPatterns, signal: AbortSignal) {
@@ -29,48 +29,48 @@ export class Matcher implements AsyncDisposable {
     this.#signal = signal;
     const patterns = patternsOf(wanted);
     const isNeeded = patterns.name !== null || patterns.content !== null;
-    this.#worker = isNeeded ? this.#started(patterns) : null;
+    this.#worker = isNeeded ? this.#start(patterns) : null;
   }
 
-  #started(workerData: Patterns): Worker {
-    const worker = new Worker(new URL("./pattern-worker.ts", import.meta.url), {
+  #start(workerData: Patterns): Worker {
+    const worker = new Worker(new URL("./search-worker.ts", import.meta.url), {
       workerData,
       execArgv: [],
       resourceLimits: { maxOldGenerationSizeMb: MEMORY_MB },
     });
-    worker.on("message", (told: Told) => this.#answer?.resolve(told));
+    worker.on("message", (reply: Reply) => this.#answer?.resolve(reply));
     worker.on("error", (error: NodeJS.ErrnoException) => {
       this.#failure =
-        error.code === "ERR_WORKER_OUT_OF_MEMORY" ? unfit(`it takes more than ${MEMORY_MB} MB`) : error;
+        error.code === "ERR_WORKER_OUT_OF_MEMORY" ? unusable(`it needs more than ${MEMORY_MB} MB`) : error;
       this.#answer?.reject(this.#failure);
     });
     return worker;
   }
 
-  /** Which of the paths, relative to where the search begins, have a name that is looked for. */
+  /** Returns which of the paths, relative to the start of the search, match the name pattern. */
   async names(paths: readonly string[]): Promise<boolean[]> {
-    const told = await this.#ask({ paths });
-    return told !== null && "matches" in told ? told.matches : paths.map(() => true);
+    const reply = await this.#ask({ paths });
+    return reply !== null && "matches" in reply ? reply.matches : paths.map(() => true);
   }
 
-  /** Where the content is found that is looked for. The memory of the text is given away. */
+  /** Returns the lines that match the content pattern. The text's buffer is transferred to the worker. */
   async lines(text: Uint8Array<ArrayBuffer>, linesMax: number): Promise<FoundLines> {
-    const told = await this.#ask({ text, linesMax }, [text.buffer]);
-    return told !== null && "lines" in told ? told : { lines: [], isCut: false };
+    const reply = await this.#ask({ text, linesMax }, [text.buffer]);
+    return reply !== null && "lines" in reply ? reply : { lines: [], isCut: false };
   }
 
-  async #ask(asked: Asked, given: ArrayBuffer[] = []): Promise<Told | null> {
+  async #ask(request: Request, given: ArrayBuffer[] = []): Promise<Reply | null> {
     if (this.#worker === null) return null;
     if (this.#failure !== null) throw this.#failure;
-    const answer = Promise.withResolvers<Told>();
+    const answer = Promise.withResolvers<Reply>();
     this.#answer = answer;
-    this.#worker.postMessage(asked, given);
+    this.#worker.postMessage(request, given);
     const limit = { ms: MATCH_MS, what: "matching", signal: this.#signal };
-    const told = await within(this.#clock, limit, () => answer.promise).catch((error: unknown) => {
-      throw error instanceof DeadlinePassed ? unfit(error.message) : error;
+    const reply = await within(this.#clock, limit, () => answer.promise).catch((error: unknown) => {
+      throw error instanceof DeadlinePassed ? unusable(error.message) : error;
     });
-    if ("failure" in told) throw unfit(told.failure);
-    return told;
+    if ("failure" in reply) throw unusable(reply.failure);
+    return reply;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -78,10 +78,10 @@ export class Matcher implements AsyncDisposable {
   }
 }
 
-const unfit = (why: string): HoldfastError =>
-  new HoldfastError("invalid_request", { message: `The pattern can't be searched for: ${why}.` });
+const unusable = (why: string): HoldfastError =>
+  new HoldfastError("invalid_request", { message: `The pattern can't be used: ${why}.` });
 
-/** Text that is looked for as it is, is a regular expression too. */
+/** Compiles the patterns. Literal text is escaped to a regular expression. */
 function patternsOf(wanted: WantedPatterns): Patterns {
   const { name, content, regex = false, ignoreCase = false, contextLines = 0 } = wanted;
   const patterns: Patterns = { name: name ?? null, content: null };
@@ -91,7 +91,7 @@ function patternsOf(wanted: WantedPatterns): Patterns {
   try {
     new RegExp(source, flags);
   } catch (error) {
-    throw unfit(error instanceof Error ? error.message : String(error));
+    throw unusable(error instanceof Error ? error.message : String(error));
   }
   const lineMax = regex ? LINE_MAX : Number.POSITIVE_INFINITY;
   return { ...patterns, content: { source, flags, lineMax, contextLines } };

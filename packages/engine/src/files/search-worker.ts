@@ -1,39 +1,40 @@
 /**
- * Matches names and lines against the patterns of one search. A pattern is a caller's, and there are patterns that take for
- * ever, or all memory: that is why they are run in a thread of their own, which can be ended at any moment.
+ * Matches names and lines against the patterns of one search. A caller's pattern may take forever or use all memory, so
+ * it runs in a separate thread, which can be terminated at any time.
  */
 import { posix } from "node:path";
 import { parentPort, workerData } from "node:worker_threads";
 
 export interface Patterns {
-  /** A glob: of names or, with a slash in it, of paths. */
+  /** A glob, matched against names or, if it contains a slash, against paths. */
   name: string | null;
-  /** A regular expression, how long a line may be to be matched in full, and how many lines around it are told. */
+  /** A regular expression, the number of characters of a line that are matched, and the number of context lines. */
   content: { source: string; flags: string; lineMax: number; contextLines: number } | null;
 }
 
-/** Paths are relative to where the search begins. */
-export type Asked = { paths: readonly string[] } | { text: Uint8Array; linesMax: number };
+/** A request to the worker. Paths are relative to the start of the search. */
+export type Request = { paths: readonly string[] } | { text: Uint8Array; linesMax: number };
 
 export interface FoundLines {
   lines: { line: number; text: string; before?: string[]; after?: string[] }[];
-  /** A line was longer than what was matched of it. */
+  /** Whether a line was too long to be matched completely. */
   isCut: boolean;
 }
-export type Told = { matches: boolean[] } | FoundLines | { failure: string };
+export type Reply = { matches: boolean[] } | FoundLines | { failure: string };
 
-/** What is shown of a line, and how much of that stands before what was found. */
+/** Maximum number of characters of a line that are shown. */
 const SHOWN_CHARS = 256;
+/** Maximum number of the shown characters that come before the match. */
 const BEFORE_CHARS = 64;
 
 const { name, content } = workerData as Patterns;
 const expression = content === null ? null : new RegExp(content.source, content.flags);
 
-parentPort?.on("message", (asked: Asked) => parentPort?.postMessage(answerTo(asked)));
+parentPort?.on("message", (request: Request) => parentPort?.postMessage(answerTo(request)));
 
-function answerTo(asked: Asked): Told {
+function answerTo(request: Request): Reply {
   try {
-    return "paths" in asked ? { matches: asked.paths.map(isNamed) } : linesOf(asked);
+    return "paths" in request ? { matches: request.paths.map(isNamed) } : linesOf(request);
   } catch (error) {
     return { failure: error instanceof Error ? error.message : String(error) };
   }
@@ -44,7 +45,7 @@ function isNamed(path: string): boolean {
   return posix.matchesGlob(name.includes("/") ? path : posix.basename(path), name);
 }
 
-function linesOf({ text, linesMax }: Extract<Asked, { text: Uint8Array }>): FoundLines {
+function linesOf({ text, linesMax }: Extract<Request, { text: Uint8Array }>): FoundLines {
   const found: FoundLines = { lines: [], isCut: false };
   if (expression === null || content === null) return found;
   const whole = Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString();
@@ -62,7 +63,7 @@ function around(all: readonly string[], index: number): { before?: string[]; aft
   const { contextLines = 0 } = content ?? {};
   if (contextLines === 0) return {};
   const cut = (lines: readonly string[]) => lines.map((line) => line.slice(0, SHOWN_CHARS));
-  // What follows the last line's end is no line.
+  // A line break at the end of the text does not begin another line.
   const end = all.at(-1) === "" ? all.length - 1 : all.length;
   return {
     before: cut(all.slice(Math.max(0, index - contextLines), index)),

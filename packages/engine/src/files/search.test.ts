@@ -1,15 +1,15 @@
 import type { FileSearch } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { SearchOptions } from "./api.ts";
-import { systemClock } from "./clock.ts";
-import { searchFiles } from "./file-search.ts";
-import { KeeperRefusal, LinkLost } from "./ports.ts";
-import { failure, signal } from "./testing/archives.ts";
-import { MemoryFiles } from "./testing/memory-files.ts";
+import { systemClock } from "../lib/clock.ts";
+import type { SearchOptions } from "../ports/api.ts";
+import { KeeperRefusal, LinkLost } from "../ports/index.ts";
+import { failure, signal } from "../testing/archives.ts";
+import { MemoryFiles } from "../testing/memory-files.ts";
+import { searchFiles } from "./search.ts";
 
 interface Wanted extends Partial<SearchOptions> {
   path?: string;
-  isPassedBy?: (path: string) => boolean;
+  isSkipped?: (path: string) => boolean;
   signal?: AbortSignal;
 }
 
@@ -18,7 +18,7 @@ const search = (files: MemoryFiles, wanted: Wanted = {}): Promise<FileSearch> =>
     clock: systemClock,
     files,
     path: "/app",
-    isPassedBy: () => false,
+    isSkipped: () => false,
     limit: 100,
     signal,
     ...wanted,
@@ -39,7 +39,7 @@ const project = () =>
     .file("/outside", "TODO: not here\n");
 
 describe("a search", () => {
-  it("finds all that lies below a directory, the nearer first, links among it but not what is behind them", async () => {
+  it("finds everything below a directory, breadth first, without following links", async () => {
     const found = await search(project());
     expect(found).toMatchObject({ path: "/app", truncated: false });
     expect(paths(found)).toEqual([
@@ -71,7 +71,7 @@ describe("a search", () => {
     expect(paths(await search(project(), { name }))).toEqual(expected);
   });
 
-  it("tells as many lines around one that was found as it is asked for, where there are as many", async () => {
+  it("returns the requested number of context lines, as far as they exist", async () => {
     const files = new MemoryFiles().file("/app/a", "1\r\n2\r\nneedle\r\n4\r\n5\r\nneedle\r\n");
     const found = await search(files, { content: "needle", contextLines: 2 });
     expect(found.items[0]?.lines).toEqual([
@@ -80,7 +80,7 @@ describe("a search", () => {
     ]);
   });
 
-  it("by content tells the lines, and passes by what is no text", async () => {
+  it("by content returns the lines, and skips binary files", async () => {
     const files = project();
     const found = await search(files, { content: "TODO", exclude: ["node_modules"] });
     expect(found.items.map(({ path, lines }) => [path, lines])).toEqual([
@@ -92,7 +92,7 @@ describe("a search", () => {
     expect(files.calls).not.toContain("read /app/pipe");
   });
 
-  it("by content and name, text or expression, of any case", async () => {
+  it("combines content and name, text or expression, with or without case", async () => {
     const files = project().file("/app/c", "a.c\nabc\n");
     expect(paths(await search(files, { content: "todo", name: "*.ts", ignoreCase: true }))).toEqual([
       "/app/src/main.ts",
@@ -108,23 +108,23 @@ describe("a search", () => {
     );
   });
 
-  it("of the root has paths without an end of slashes", async () => {
+  it("of the root returns paths with a single slash", async () => {
     expect(paths(await search(project(), { path: "/", name: "app/README.md" }))).toEqual(["/app/README.md"]);
   });
 
-  it("passes by what is not to be looked at, and what can't be read", async () => {
+  it("skips excluded and unreadable entries", async () => {
     const files = project().file("/app/secret/key", "TODO");
     files.fault = (call, path) => {
       if (path === "/app/README.md" && call === "read") throw new KeeperRefusal("system", "no", "EACCES");
       if (path === "/app/src/deep") throw new KeeperRefusal("system", "gone", "ENOENT");
       if (path === "/app/src/main.ts" && call === "piece") throw new KeeperRefusal("system", "no", "EIO");
     };
-    const isPassedBy = (path: string) => path === "/app/secret" || path === "/app/node_modules";
-    const found = await search(files, { content: "todo", ignoreCase: true, isPassedBy });
+    const isSkipped = (path: string) => path === "/app/secret" || path === "/app/node_modules";
+    const found = await search(files, { content: "todo", ignoreCase: true, isSkipped });
     expect(paths(found)).toEqual(["/app/src/.hidden.ts"]);
   });
 
-  it("shows of a long line what was found in it", async () => {
+  it("shows the part of a long line around the match", async () => {
     const line = `${"x".repeat(10_000)}needle${"y".repeat(10_000)}`;
     const found = await search(new MemoryFiles().file("/app/min.js", line), { content: "needle" });
     expect(found.items[0]?.lines?.[0]?.text).toMatch(/^x{64}needley+$/);
@@ -132,8 +132,8 @@ describe("a search", () => {
   });
 });
 
-describe("a search that gets to a limit says so", () => {
-  it("of results, but not where there is nothing more", async () => {
+describe("a search is marked as truncated at the limit", () => {
+  it("of results, unless there are no more", async () => {
     const files = new MemoryFiles().file("/app/a", "").file("/app/b", "").file("/app/c", "");
     expect(await search(files, { limit: 2 })).toMatchObject({ truncated: true, items: { length: 2 } });
     expect(await search(files, { limit: 3 })).toMatchObject({ truncated: false, items: { length: 3 } });
@@ -158,29 +158,29 @@ describe("a search that gets to a limit says so", () => {
     expect(await search(files, { content: "last!" })).toMatchObject({ truncated: true, items: [] });
   });
 
-  it("of lines of one file, which are enough to know it by", async () => {
+  it("of lines of one file", async () => {
     const files = new MemoryFiles().file("/app/a", "x\n".repeat(1_000));
     const { items } = await search(files, { content: "x" });
     expect(items[0]?.lines).toHaveLength(50);
   });
 
-  it("of a line that is too long for an expression", async () => {
+  it("of the length of a line for an expression", async () => {
     const files = new MemoryFiles().file("/app/min.js", `${"x".repeat(10_000)}needle`);
     const found = await search(files, { content: "need.e", regex: true });
     expect(found).toMatchObject({ truncated: true, items: [] });
   });
 });
 
-describe("a search that can't be made", () => {
+describe("a search that fails", () => {
   it.each([[{ content: "(", regex: true }], [{ content: "a{1000}{1000}{1000}", regex: true }]])(
-    "says what is wrong with its pattern: %o",
+    "reports the error in its pattern: %o",
     async (wanted) => {
       const files = new MemoryFiles().file("/app/a", "aaa");
       expect(await failure(search(files, wanted))).toMatchObject({ code: "invalid_request" });
     },
   );
 
-  it("because its pattern takes for ever ends, and holds nothing up meanwhile", async () => {
+  it("because its pattern takes forever ends, and delays nothing meanwhile", async () => {
     const files = new MemoryFiles().file("/app/a", `${"a".repeat(50)}!`);
     let turns = 0;
     const busy = setInterval(() => turns++, 10);
@@ -190,18 +190,18 @@ describe("a search that can't be made", () => {
     expect(turns).toBeGreaterThan(50);
   });
 
-  it("because its glob grows without end ends too", async () => {
+  it("because its glob expands without bound ends too", async () => {
     const files = new MemoryFiles().file("/app/a", "");
     const error = await failure(search(files, { name: "{a,b}{a,b}{a,b}{a,b}".repeat(20) }));
     expect(error).toMatchObject({ code: "invalid_request" });
   });
 
-  it("where there is no directory is told as any other call would", async () => {
+  it("because there is no directory gets the same error as other calls", async () => {
     await expect(search(project(), { path: "/nowhere" })).rejects.toMatchObject({ errno: "ENOENT" });
     await expect(search(project(), { path: "/app/README.md" })).rejects.toMatchObject({ errno: "ENOTDIR" });
   });
 
-  it("with a lost link, or from a disk that lacks a part, fails and does not look complete", async () => {
+  it("because of a lost link or an incomplete disk returns an error, not a partial result", async () => {
     const files = project();
     for (const error of [new LinkLost("gone", "yes"), new KeeperRefusal("not_on_disk", "elsewhere")]) {
       files.fault = (call, path) => {

@@ -1,39 +1,40 @@
 import { posix } from "node:path";
 import type { FileMatch, FileSearch } from "@holdfast/contract";
-import { ahead } from "./ahead.ts";
-import type { SearchOptions } from "./api.ts";
+import { mapAhead } from "../lib/map-ahead.ts";
+import type { SearchOptions } from "../ports/api.ts";
+import { type Clock, KeeperRefusal, type Stat } from "../ports/index.ts";
 import type { Reading } from "./file-source.ts";
 import { viewFile } from "./file-view.ts";
-import { Matcher } from "./matcher.ts";
-import { type Clock, KeeperRefusal, type Stat } from "./ports.ts";
+import { Matcher } from "./search-matcher.ts";
 
-/** A search that gets to one of these ends with what it has found, and says so. */
+/** Limits of a search. A search that reaches a limit ends with the matches so far and is marked as truncated. */
 const SEARCH_MS = 20_000;
 const ENTRIES_MAX = 200_000;
 const DIRECTORY_ENTRIES_MAX = 50_000;
 const READ_BYTES_MAX = 256 * 1_048_576;
-/** Those around a line that was found count as well. */
+/** Maximum number of lines in the result, including context lines. */
 const LINES_MAX = 5_000;
-/** What is looked at of one file, and told of it. */
+/** Maximum number of bytes read from a file. */
 const FILE_BYTES_MAX = 4 * 1_048_576;
+/** Maximum number of lines returned from a file. */
 const FILE_LINES_MAX = 50;
-/** Files that are read before their turn comes. */
+/** Files read ahead. */
 const FILES_AHEAD = 8;
-/** A zero among the first bytes: not text. */
+/** A zero among the first bytes marks a binary file. */
 const BINARY_BYTES = 8_192;
 
 export interface Searching extends SearchOptions {
   clock: Clock;
   files: Reading;
   path: string;
-  /** What is not looked at, nor below it. */
-  isPassedBy(path: string): boolean;
+  /** Whether the search skips the path and everything below it. */
+  isSkipped(path: string): boolean;
   signal: AbortSignal;
 }
 
 /**
- * Looks for files from a directory downwards, those nearer to it first, by name and content. Links are found and never
- * followed, so that it comes to an end; what can't be read is passed by.
+ * Searches a directory tree by name and content, breadth first. Symbolic links are matched but never followed, so the search
+ * terminates. Unreadable files and directories are skipped.
  */
 export async function searchFiles(searching: Searching): Promise<FileSearch> {
   await using matcher = new Matcher(searching.clock, searching, searching.signal);
@@ -83,7 +84,9 @@ class Search {
     }
   }
 
-  /** Asked where there is more to be looked at: whether that is to stay so. */
+  /**
+   * Whether a limit was reached. Call this only if there is more to search, because it marks the result as truncated.
+   */
   #isOver(): boolean {
     const left = [this.#bytesLeft, this.#linesLeft, this.#given.limit - this.items.length];
     const isOver = left.some((each) => each <= 0) || this.#given.clock.now() >= this.#endsAt;
@@ -92,7 +95,7 @@ class Search {
   }
 
   async #entries(directory: string): Promise<Entry[]> {
-    const { files, path: top, isPassedBy, signal } = this.#given;
+    const { files, path: top, isSkipped, signal } = this.#given;
     if (this.#entriesLeft <= 0) {
       this.isCut = true;
       return [];
@@ -104,7 +107,7 @@ class Search {
     this.#entriesLeft -= listed.entries.length;
     return listed.entries
       .map(({ name, stat }) => ({ path: posix.join(directory, name), name, stat }))
-      .filter(({ path }) => !isPassedBy(path));
+      .filter(({ path }) => !isSkipped(path));
   }
 
   async #named(entries: readonly Entry[]): Promise<Entry[]> {
@@ -114,15 +117,15 @@ class Search {
     return entries.filter((_, index) => matches[index]);
   }
 
-  /** With their texts, where those matter. */
+  /** Reads the entries ahead of their matching, with their texts if content is searched. */
   #read(entries: readonly Entry[]): AsyncIterable<[entry: Entry, text: Text | null]> {
     const isSearched = this.#given.content !== undefined;
-    return ahead(entries, isSearched ? FILES_AHEAD : 0, async (entry) => {
+    return mapAhead(entries, isSearched ? FILES_AHEAD : 0, async (entry) => {
       return [entry, isSearched && entry.stat.kind === "file" ? await this.#text(entry.path) : null];
     });
   }
 
-  /** Where content is looked for, only what has it. */
+  /** Adds the entry to the result; in a content search only if a line matches. */
   async #take({ path, stat }: Entry, text: Text | null): Promise<void> {
     if (this.#given.content === undefined) {
       this.items.push(viewFile(path, stat));
@@ -138,14 +141,14 @@ class Search {
     this.items.push({ ...viewFile(path, stat), lines });
   }
 
-  /** The beginning of a file, which is all of it as a rule; null where it is not text, or can't be read. */
+  /** Returns the first `FILE_BYTES_MAX` bytes of a file; null if the file is binary or can't be read. */
   async #text(path: string): Promise<Text | null> {
     const { files, signal } = this.#given;
     const range = { offset: 0, length: FILE_BYTES_MAX };
     const opened = await files.read(path, range, signal).catch(unlessUnreadable(true));
     if (opened === null) return null;
     try {
-      const text = await gathered(opened.body, range.length);
+      const text = await collect(opened.body, range.length);
       this.#bytesLeft -= text.length;
       if (isBinary(text)) return null;
       if (text.length < opened.stat.sizeBytes) this.isCut = true;
@@ -156,18 +159,18 @@ class Search {
   }
 }
 
-/** What the keeper refuses can't be read. What is not on the disk is to be asked for elsewhere. */
+/** Turns a refusal of the keeper into null. `not_on_disk` is rethrown, because the caller can then wake the sandbox. */
 const unlessUnreadable =
-  (isPassedBy: boolean) =>
+  (isSkipped: boolean) =>
   (error: unknown): null => {
-    if (isPassedBy && error instanceof KeeperRefusal && error.reason !== "not_on_disk") return null;
+    if (isSkipped && error instanceof KeeperRefusal && error.reason !== "not_on_disk") return null;
     throw error;
   };
 
 const isBinary = (text: Uint8Array): boolean => text.subarray(0, BINARY_BYTES).includes(0);
 
-/** Of what is no text only the beginning. In memory of its own, which can be given away. */
-async function gathered(body: AsyncIterable<Uint8Array>, max: number): Promise<Text> {
+/** Collects the body into a new buffer, which can be transferred to a worker. Stops early if the data is binary. */
+async function collect(body: AsyncIterable<Uint8Array>, max: number): Promise<Text> {
   const parts: Uint8Array[] = [];
   let size = 0;
   for await (const part of body) {

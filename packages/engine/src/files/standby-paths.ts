@@ -1,19 +1,20 @@
 import { posix } from "node:path";
-import { type FileAccess, KeeperRefusal } from "./ports.ts";
+import { type FileAccess, KeeperRefusal } from "../ports/index.ts";
 
-/** As many links on one way as the kernel follows. */
+/** The kernel's limit of symbolic links in one path. */
 const LINKS_MAX = 40;
 
 interface Wanted {
   path: string;
-  /** All that lies below it is wanted as well. */
+  /** Whether the call also reads everything below the path. */
   deep?: boolean;
 }
 
 /**
- * Refuses as `not_on_disk` what the disk of a sleeping sandbox would answer wrongly: drives are mounted in an instance only,
- * and on the disk there is an empty directory in their place. Of the root, only an instance has all. The disk itself refuses
- * the rest of what it does not have.
+ * Throws `not_on_disk` for a path for which the disk of a sandbox in standby would give a wrong answer. Drives are
+ * mounted only while an instance exists; on the disk there is an empty directory in place of a drive. The root
+ * directory, too, can be read completely only in an instance. For other missing paths the disk reports the error
+ * itself.
  */
 export async function requireOnDisk(
   files: Pick<FileAccess, "stat">,
@@ -23,24 +24,20 @@ export async function requireOnDisk(
 ): Promise<void> {
   if (mounts.length === 0 && !deep) return;
   const place = await realPath(files, path, signal);
-  if (deep && place === "/") throw elsewhere();
+  if (deep && place === "/") throw notOnDisk();
   for (const mount of mounts) {
     const at = await realPath(files, mount, signal);
-    if (isWithin(place, at) || (deep && isWithin(at, place))) throw elsewhere();
+    if (isWithin(place, at) || (deep && isWithin(at, place))) throw notOnDisk();
   }
 }
 
-const elsewhere = () => new KeeperRefusal("not_on_disk", "only a running sandbox has this path");
+const notOnDisk = () => new KeeperRefusal("not_on_disk", "only a running sandbox has this path");
 
 const isWithin = (path: string, directory: string): boolean =>
   directory === "/" || path === directory || path.startsWith(`${directory}/`);
 
-/** Where a path leads by its symbolic links. From the first name that is missing on, as it is written. */
-export async function realPath(
-  files: Pick<FileAccess, "stat">,
-  path: string,
-  signal: AbortSignal,
-): Promise<string> {
+/** Resolves the symbolic links of a path. Names after the first missing one are kept as they are. */
+async function realPath(files: Pick<FileAccess, "stat">, path: string, signal: AbortSignal): Promise<string> {
   let place = "/";
   let names = namesOf(path);
   for (let links = 0; ; ) {
@@ -60,7 +57,7 @@ export async function realPath(
 
 const namesOf = (path: string): string[] => path.split("/").filter((name) => name !== "" && name !== ".");
 
-/** What the symbolic link there says; null where there is none. */
+/** The target of the symbolic link at the path; null if there is none. */
 async function linkAt(
   files: Pick<FileAccess, "stat">,
   path: string,

@@ -1,27 +1,29 @@
 /**
- * The head of an entry in a tar archive: POSIX ustar, preceded by a pax header for whatever that has no room for (long and
- * foreign names, large files, parts of seconds).
+ * The header of a tar entry: POSIX ustar, preceded by a pax header for values that ustar can't represent (long and non-ASCII
+ * names, large files, fractions of seconds).
  */
 export interface TarEntry {
-  /** Relative, with a slash at its end where it is a directory. */
+  /** The entry's relative path. The path of a directory ends with a slash. */
   name: string;
   kind: "file" | "directory" | "symlink";
   mode: number;
   uid: number;
   gid: number;
-  /** 0 of all but files. */
+  /** The size of a file; 0 for any other entry. */
   sizeBytes: number;
   /** In milliseconds. */
   modifiedAt: number;
-  /** Of a symbolic link, else empty. */
+  /** The target of a symbolic link; empty for any other entry. */
   target: string;
 }
 
 const BLOCK_BYTES = 512;
 const TYPES = { file: "0", directory: "5", symlink: "2", pax: "x" } as const;
-/** What a field takes of text, and how large a number its octal digits can say. */
+/** Maximum length of a name or a link's target in the header, in bytes. */
 const TEXT_BYTES = 100;
+/** The largest uid or gid that fits in its octal field. */
 const ID_MAX = 0o7777777;
+/** The largest file size or modification time that fits in its octal field. */
 const LARGE_MAX = 0o77777777777;
 
 export function tarHeader(entry: TarEntry): Buffer {
@@ -36,14 +38,14 @@ export function tarHeader(entry: TarEntry): Buffer {
   ]);
 }
 
-/** What follows that much content, up to where the next entry begins. */
+/** Returns the padding after content of this size, up to the next entry. */
 export const tarPadding = (sizeBytes: number): Buffer =>
   Buffer.alloc((BLOCK_BYTES - (sizeBytes % BLOCK_BYTES)) % BLOCK_BYTES);
 
-/** What no entry follows. */
+/** The end of an archive. */
 export const tarEnd = (): Buffer => Buffer.alloc(2 * BLOCK_BYTES);
 
-/** What the ustar header can't say, or not exactly. */
+/** Returns the pax records for values that the ustar header can't represent exactly. */
 function paxRecords({ name, target, sizeBytes, uid, gid, modifiedAt }: TarEntry): string {
   const seconds = modifiedAt / 1_000;
   const fields: [name: string, value: string, needed: boolean][] = [
@@ -59,7 +61,7 @@ function paxRecords({ name, target, sizeBytes, uid, gid, modifiedAt }: TarEntry)
 
 const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text) && text.length <= TEXT_BYTES;
 
-/** A record begins with its own length, the digits of which count as well. */
+/** Formats a pax record. A record begins with its own length, which includes the digits of the length itself. */
 function paxRecord(text: string): string {
   const rest = Buffer.byteLength(text) + 2;
   const digits = String(rest + String(rest).length).length;
@@ -77,7 +79,7 @@ function ustar(entry: TarEntry, type: string): Buffer {
   block.write(type, 156);
   block.write(entry.target, 157, TEXT_BYTES);
   block.write("ustar\x0000", 257);
-  // The sum is taken with spaces in its own place.
+  // The checksum is computed with its own field filled with spaces.
   block.fill(" ", 148, 156);
   octal(
     block,

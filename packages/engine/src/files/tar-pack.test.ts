@@ -4,11 +4,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, it, onTestFinished } from "vitest";
-import { KeeperRefusal } from "./ports.ts";
+import { KeeperRefusal } from "../ports/index.ts";
+import { failure, inPieces, packed, signal, unpacked } from "../testing/archives.ts";
+import { MemoryFiles, type Node } from "../testing/memory-files.ts";
 import { type TarEntry, tarHeader } from "./tar-header.ts";
 import { packTree } from "./tar-pack.ts";
-import { failure, inPieces, packed, signal, unpacked } from "./testing/archives.ts";
-import { MemoryFiles, type Node } from "./testing/memory-files.ts";
 
 const NAMES = fc.oneof(
   fc.string({ unit: "grapheme", minLength: 1, maxLength: 12 }),
@@ -42,7 +42,7 @@ const TREE = fc.array(
   { maxLength: 12 },
 );
 
-/** What fits: nothing below what is no directory. */
+/** Drops paths below a non-directory. */
 function planted(tree: [string[], Partial<Node> & Pick<Node, "kind">][]): MemoryFiles {
   const files = new MemoryFiles().put("/from", "directory", { mode: 0o750, modifiedAt: 1_234_567 });
   for (const [names, { kind, ...facts }] of tree) {
@@ -64,7 +64,7 @@ const below = (files: MemoryFiles, top: string) =>
     .sort(([one], [other]) => (String(one) < String(other) ? -1 : 1));
 
 describe("an archive of a directory", () => {
-  it("unpacked elsewhere is the same tree: names, kinds, modes, times, contents and links", async () => {
+  it("unpacks to the same tree: names, kinds, modes, times, contents and links", async () => {
     await fc.assert(
       fc.asyncProperty(TREE, fc.integer({ min: 1, max: 3_000 }), async (tree, size) => {
         const files = planted(tree);
@@ -75,7 +75,7 @@ describe("an archive of a directory", () => {
     );
   });
 
-  it("is one that others can read, whatever the names", async () => {
+  it("is readable by tar, whatever the names", async () => {
     const dir = mkdtempSync(join(tmpdir(), "holdfast-tar-"));
     onTestFinished(() => rmSync(dir, { recursive: true }));
     const long = `${"d".repeat(120)}/${"ü".repeat(90)}`;
@@ -95,7 +95,7 @@ describe("an archive of a directory", () => {
     expect(readlinkSync(join(dir, "link"))).toBe("y".repeat(150));
   });
 
-  it("leaves out what is neither file, directory nor link, and opens none of it", async () => {
+  it("leaves out special files, and never opens them", async () => {
     const files = new MemoryFiles().file("/from/a", "a");
     for (const kind of ["fifo", "socket", "device"] as const) files.put(`/from/${kind}`, kind);
     await unpacked(files, "/to", await packed(files, "/from"));
@@ -103,24 +103,24 @@ describe("an archive of a directory", () => {
     expect(files.calls.filter((call) => call.startsWith("read"))).toEqual(["read /from/a"]);
   });
 
-  it("passes by what is not to be in it, with all below", async () => {
+  it("leaves out skipped paths and everything below them", async () => {
     const files = new MemoryFiles().file("/a", "a").file("/proc/1/mem", "m");
     const archive = await packed(files, "/", (path) => path === "/proc");
     await unpacked(files, "/to", archive);
     expect([...files.nodes.keys()].filter((path) => path.startsWith("/to/"))).toEqual(["/to/a"]);
   });
 
-  it("of one file has that file", async () => {
+  it("of one file contains that file", async () => {
     const files = new MemoryFiles().file("/from/a", "alone");
     await unpacked(files, "/to", await packed(files, "/from/a"));
     expect(files.text("/to/a")).toBe("alone");
   });
 
-  it("is made no faster than it is read", async () => {
+  it("is produced no faster than it is read", async () => {
     const files = new MemoryFiles();
     for (let i = 0; i < 200; i++) files.put(`/from/${i}`, "directory").file(`/from/${i}/f`, "f");
     const stat = await files.stat("/from", { follow: true });
-    const archive = packTree({ files, path: "/from", stat, isPassedBy: () => false, signal });
+    const archive = packTree({ files, path: "/from", stat, isSkipped: () => false, signal });
     files.calls.length = 0;
     await archive.next();
     expect(files.calls.length).toBeLessThan(20);
@@ -131,7 +131,7 @@ describe("an archive of a directory", () => {
 describe("a tree that changes while it is packed", () => {
   const gone = () => new KeeperRefusal("system", "no such file", "ENOENT");
 
-  it("lacks what is gone when its turn comes, and nothing else", async () => {
+  it("lacks only files that are gone when their turn comes", async () => {
     const files = new MemoryFiles().file("/from/a", "a").file("/from/b", "b").file("/from/d/c", "c");
     files.fault = (call, path) => {
       if (path === "/from/a" && call === "read") throw gone();
@@ -143,22 +143,19 @@ describe("a tree that changes while it is packed", () => {
     expect(below(files, "/to").map(([path]) => path)).toEqual(["", "/b"]);
   });
 
-  it.each([10, 200_000])(
-    "ends with an error where a file of %i gets shorter, so that no part is taken for the whole",
-    async (size) => {
-      const files = new MemoryFiles().file("/from/a", Buffer.alloc(size));
-      const read = files.read.bind(files);
-      files.read = async (path, range) => {
-        const { stat, body } = await read(path, range);
-        return { stat: { ...stat, sizeBytes: stat.sizeBytes + 1 }, body };
-      };
-      const error = await failure(packed(files, "/from"));
-      expect(error).toMatchObject({ code: "file_conflict" });
-      expect(error.message).toContain("/from/a");
-    },
-  );
+  it.each([10, 200_000])("ends with an error if a file of %i bytes shrinks", async (size) => {
+    const files = new MemoryFiles().file("/from/a", Buffer.alloc(size));
+    const read = files.read.bind(files);
+    files.read = async (path, range) => {
+      const { stat, body } = await read(path, range);
+      return { stat: { ...stat, sizeBytes: stat.sizeBytes + 1 }, body };
+    };
+    const error = await failure(packed(files, "/from"));
+    expect(error).toMatchObject({ code: "file_conflict" });
+    expect(error.message).toContain("/from/a");
+  });
 
-  it.each([4, 90_000])("has what grows as long as it was when it was opened: %i", async (sizeBytes) => {
+  it.each([4, 90_000])("cuts a growing file to its size at opening: %i", async (sizeBytes) => {
     const files = new MemoryFiles().file("/from/a", Buffer.alloc(100_000, "a"));
     const [read, list] = [files.read.bind(files), files.list.bind(files)];
     files.list = async (path, options) => {
@@ -176,16 +173,16 @@ describe("a tree that changes while it is packed", () => {
     await unpacked(new MemoryFiles(), "/to", archive).then(({ bytes }) => expect(bytes).toBe(sizeBytes));
   });
 
-  it("says so where something can't be read", async () => {
+  it("ends with an error if a file can't be read", async () => {
     const files = new MemoryFiles().file("/from/a", "a");
     files.fault = (call) => {
       if (call === "piece") throw new KeeperRefusal("system", "input/output error", "EIO");
     };
-    expect(await failure(packed(files, "/from"))).toMatchObject({ code: "file_conflict" });
+    expect(await failure(packed(files, "/from"))).toMatchObject({ code: "system_error" });
   });
 });
 
-it("sizes and ids that the old header has no room for are told in the new one", () => {
+it("sizes and ids that do not fit ustar are in the pax header", () => {
   const entry: TarEntry = {
     name: "huge",
     kind: "file",
@@ -196,7 +193,7 @@ it("sizes and ids that the old header has no room for are told in the new one", 
     modifiedAt: 0,
     target: "",
   };
-  // The content is missing, which tar minds, but not before it has told what it read.
+  // The content is missing, so tar fails, but only after it has listed the header.
   const { stdout } = spawnSync("tar", ["-tvf", "-", "--numeric-owner"], { input: tarHeader(entry) });
   expect(stdout.toString()).toMatch(/5000000\/6000000\s+20000000000/);
 });

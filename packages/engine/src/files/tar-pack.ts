@@ -1,50 +1,52 @@
 import { posix } from "node:path";
 import { HoldfastError } from "@holdfast/contract";
-import { ahead } from "./ahead.ts";
+import { mapAhead } from "../lib/map-ahead.ts";
+import { translate } from "../model/keeper-errors.ts";
+import { KeeperRefusal, type Stat } from "../ports/index.ts";
 import type { Reading } from "./file-source.ts";
-import { translate } from "./gate.ts";
-import { KeeperRefusal, type Stat } from "./ports.ts";
 import { type TarEntry, tarEnd, tarHeader, tarPadding } from "./tar-header.ts";
 
-/** Of one archive, and of one directory, whose entries are in memory at a time. */
+/** Maximum number of entries in an archive. */
 const ENTRIES_MAX = 1_000_000;
+/** Maximum number of entries in a directory. All entries of a directory are held in memory. */
 const DIRECTORY_ENTRIES_MAX = 100_000;
-/** Files that are read before their turn comes, and how large they may be. */
+/** Maximum number of small files that are read ahead. */
 const FILES_AHEAD = 8;
+/** Maximum size of a small file. */
 const SMALL_BYTES = 65_536;
 
-export interface Packing {
+interface Packing {
   files: Reading;
   path: string;
-  /** Of what is at the path, links followed. */
+  /** The result of `stat` on the path, which follows links. */
   stat: Stat;
-  /** What is left out, with all below it. */
-  isPassedBy(path: string): boolean;
+  /** Whether the archive leaves out the path and everything below it. */
+  isSkipped(path: string): boolean;
   signal: AbortSignal;
 }
 
 interface Found {
   path: string;
-  /** In the archive. */
+  /** The name in the archive. */
   name: string;
   stat: Stat;
-  /** Of a small file. */
+  /** Content of a small file, read ahead. */
   content?: Uint8Array;
 }
 
 /**
- * A directory and all below it, or one file, as a tar archive that is made while it is read. Little is looked at before the
- * reader wants it: a slow one holds a piece of one file, a few small ones and the names of one directory.
+ * Packs a directory tree, or one file, into a tar archive while it is read. If the reader is slow, only a piece of one
+ * file, a few small files and the entries of one directory are held in memory.
  *
- * The tree changes meanwhile: what is gone when its turn comes is not in the archive, and what grows has the length that it
- * had when it was opened. What gets shorter can't be told from damage any more, and ends the archive with an error.
+ * The tree may change meanwhile: a file that is gone when its turn comes is left out, and a file that grows is cut to its size
+ * at opening. A file that shrinks ends the archive with an error, because its header already announced the size.
  */
 export async function* packTree(packing: Packing): AsyncGenerator<Uint8Array, void, undefined> {
   const { path, stat } = packing;
   const tree = stat.kind === "directory" ? treeOf(packing) : [fileAt(path, stat)];
   let count = 0;
-  for await (const found of ahead(tree, FILES_AHEAD, (each) => withContent(packing, each))) {
-    if (++count > ENTRIES_MAX) throw tooLarge(`There are more than ${ENTRIES_MAX} entries below ${path}.`);
+  for await (const found of mapAhead(tree, FILES_AHEAD, (each) => withContent(packing, each))) {
+    if (++count > ENTRIES_MAX) throw tooLarge(`${path} has more than ${ENTRIES_MAX} entries below it.`);
     if (found !== null) yield* packed(packing, found);
   }
   yield tarEnd();
@@ -54,7 +56,7 @@ const tooLarge = (message: string) => new HoldfastError("too_large", { message }
 
 const fileAt = (path: string, stat: Stat): Found => ({ path, name: posix.basename(path), stat });
 
-/** The directory first, then what is in it, and each directory in it the same way. */
+/** Yields a directory, then its entries, then its subdirectories in the same way. */
 async function* treeOf(packing: Packing): AsyncGenerator<Found, void, undefined> {
   const directories: Found[] = [{ path: packing.path, name: "./", stat: packing.stat }];
   for (let at = directories.pop(); at !== undefined; at = directories.pop()) {
@@ -64,7 +66,7 @@ async function* treeOf(packing: Packing): AsyncGenerator<Found, void, undefined>
     const base = at.name === "./" ? "" : at.name;
     for (const { name, stat } of entries) {
       const path = posix.join(at.path, name);
-      if (packing.isPassedBy(path)) continue;
+      if (packing.isSkipped(path)) continue;
       if (stat.kind === "directory") directories.push({ path, name: `${base}${name}/`, stat });
       else yield { path, name: base + name, stat };
     }
@@ -82,7 +84,10 @@ async function entriesOf({ files, path: top, signal }: Packing, { path }: Found)
   throw tooLarge(`${path} has more than ${DIRECTORY_ENTRIES_MAX} entries.`);
 }
 
-/** A small file is read before its turn comes, which is what takes the time of many. Null where it is gone. */
+/**
+ * Reads a small file ahead, because for many small files the round trips take most of the time. Returns null if the
+ * file is gone.
+ */
 async function withContent(packing: Packing, found: Found): Promise<Found | null> {
   const { path, stat: listed } = found;
   if (listed.kind !== "file" || listed.sizeBytes > SMALL_BYTES) return found;
@@ -100,7 +105,7 @@ async function withContent(packing: Packing, found: Found): Promise<Found | null
   }
 }
 
-/** One entry. Only a file is ever opened: a pipe or a device might do something. */
+/** Packs one entry. Only regular files are opened: opening a pipe or a device may have side effects. */
 async function* packed(packing: Packing, found: Found): AsyncGenerator<Uint8Array, void, undefined> {
   const { kind, sizeBytes, target } = found.stat;
   if (found.content !== undefined)
@@ -126,7 +131,7 @@ async function* packedFile(
   }
 }
 
-/** Null where it is gone, or is no file any more. */
+/** Opens a regular file. Returns null if the file is gone or is no longer a regular file. */
 async function openedFile(files: Reading, path: string, signal: AbortSignal) {
   try {
     return await files.read(path, { offset: 0, length: null }, signal);
@@ -139,7 +144,7 @@ async function openedFile(files: Reading, path: string, signal: AbortSignal) {
 const headOf = ({ name, stat }: Found, kind: TarEntry["kind"]): Buffer =>
   tarHeader({ ...stat, name, kind, sizeBytes: kind === "file" ? stat.sizeBytes : 0 });
 
-/** As many bytes as the head says. Whatever has no size has no bytes either. */
+/** Yields exactly as many bytes as the header announced. */
 async function* exactly(
   sizeBytes: number,
   body: AsyncIterable<Uint8Array>,
@@ -151,7 +156,7 @@ async function* exactly(
     while (left > 0) {
       const part = await parts.next();
       if (part.done)
-        throw new HoldfastError("file_conflict", { message: `It became shorter meanwhile: ${path}` });
+        throw new HoldfastError("file_conflict", { message: `The file shrank while it was read: ${path}` });
       const piece = part.value.subarray(0, left);
       left -= piece.length;
       yield piece;

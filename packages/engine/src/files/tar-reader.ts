@@ -2,11 +2,11 @@ import { type Extract, extract, type Header } from "tar-stream";
 
 export interface TarPart {
   header: Header;
-  /** May be left at any point; the rest of it is skipped. */
+  /** The entry's content. Reading may stop at any point; the rest is then skipped. */
   body: AsyncIterable<Uint8Array>;
 }
 
-/** The archive is none, or is damaged. */
+/** The data is not a tar archive, or is damaged. */
 export class BrokenArchive extends Error {
   constructor(cause: Error) {
     super(cause.message, { cause });
@@ -15,8 +15,8 @@ export class BrokenArchive extends Error {
 }
 
 /**
- * Takes an archive apart as it comes in, no faster than its parts are dealt with, one after the other. Whatever ends it
- * early, damage, a source that fails or the signal, ends the wait for the next part and for the body of this one.
+ * Parses an archive while it arrives, one entry at a time, with backpressure on the source. If the archive is damaged,
+ * the source fails or the signal aborts, both the wait for the next entry and the current entry's body end.
  */
 export class TarReader {
   readonly #parser = extract();
@@ -24,7 +24,7 @@ export class TarReader {
   readonly #signal: AbortSignal;
   readonly #abort = () => this.#end(this.#signal.reason);
   #body: AsyncIterator<Uint8Array> | null = null;
-  /** Found by the parser itself. */
+  /** The damage that the parser found in the archive. */
   #damage: Error | null = null;
   #ended: { why: unknown } | null = null;
 
@@ -38,22 +38,22 @@ export class TarReader {
     feed(archive, this.#parser).catch((error: unknown) => this.#end(error));
   }
 
-  /** Null at the end. */
+  /** Returns the next entry, or null at the end of the archive. */
   async next(): Promise<TarPart | null> {
     try {
       while (this.#body !== null) if ((await this.#body.next()).done) this.#body = null;
       const { done, value } = await this.#parts.next();
       if (done) return null;
       const chunks = (value as unknown as AsyncIterable<Uint8Array>)[Symbol.asyncIterator]();
-      // That of a directory never ends.
+      // The body is not kept for a directory, because the parser never ends such a body.
       if (value.header.type !== "directory") this.#body = chunks;
-      return { header: value.header, body: untilLeft(chunks) };
+      return { header: value.header, body: withoutClosing(chunks) };
     } catch (error) {
       throw this.why(error);
     }
   }
 
-  /** What an error is about that came out of a body, by whatever way. */
+  /** Returns the actual cause of an error that a body threw. */
   why(error: unknown): unknown {
     if (this.#ended !== null) return this.#ended.why;
     return this.#damage === null ? error : new BrokenArchive(this.#damage);
@@ -70,12 +70,14 @@ export class TarReader {
   }
 }
 
-/** To leave the parser's own iterator before its end would end the archive. */
-async function* untilLeft(chunks: AsyncIterator<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+/** Iterates without closing the parser's iterator, since closing it early would end the archive. */
+async function* withoutClosing(
+  chunks: AsyncIterator<Uint8Array>,
+): AsyncGenerator<Uint8Array, void, undefined> {
   for (let step = await chunks.next(); !step.done; step = await chunks.next()) yield step.value;
 }
 
-/** Gives the archive to the parser as fast as that takes it. */
+/** Feeds the archive to the parser, with backpressure. */
 async function feed(archive: AsyncIterable<Uint8Array>, parser: Extract): Promise<void> {
   let wake = () => {};
   for (const event of ["drain", "close"] as const) parser.on(event, () => wake());

@@ -1,13 +1,13 @@
 import { describe, expect, it } from "vitest";
-import { KeeperRefusal } from "./ports.ts";
-import { archiveOf, type Entry, failure, inPieces, packed, unpacked } from "./testing/archives.ts";
-import { MemoryFiles } from "./testing/memory-files.ts";
+import { KeeperRefusal } from "../ports/index.ts";
+import { archiveOf, type Entry, failure, inPieces, packed, unpacked } from "../testing/archives.ts";
+import { MemoryFiles } from "../testing/memory-files.ts";
 
 const from = async (files: MemoryFiles, entries: readonly Entry[], options = {}) =>
   unpacked(files, "/to", await archiveOf(entries), options);
 
-describe("what an archive brings", () => {
-  it("is put below the directory, with missing parents, and counted", async () => {
+describe("an unpacked archive", () => {
+  it("is written below the directory, with missing parents, and counted", async () => {
     const files = new MemoryFiles();
     const made = await from(files, [
       { name: "a/b/c", content: "deep" },
@@ -23,7 +23,7 @@ describe("what an archive brings", () => {
     expect(files.nodes.get("/to/d")?.kind).toBe("directory");
   });
 
-  it("has no privileges of others, and belongs to who is said to own it", async () => {
+  it("has no setuid or setgid bits, and belongs to the given owner", async () => {
     const files = new MemoryFiles();
     const owner = { uid: 1000, gid: 1000 };
     files.owner = { uid: 0, gid: 0 };
@@ -41,14 +41,14 @@ describe("what an archive brings", () => {
     for (const path of ["/to", "/to/e", "/to/e/l"]) expect(files.nodes.get(path)).toMatchObject(owner);
   });
 
-  it("replaces what was there: content and mode, not the owner", async () => {
+  it("replaces content and mode of existing files, not their owner", async () => {
     const files = new MemoryFiles().file("/to/a", "old", { uid: 7, gid: 7, mode: 0o600 });
     await from(files, [{ name: "a", content: "new", mode: 0o644 }], { owner: { uid: 1000, gid: 1000 } });
     expect(files.text("/to/a")).toBe("new");
     expect(files.nodes.get("/to/a")).toMatchObject({ mode: 0o644, uid: 7, gid: 7 });
   });
 
-  it("replaces links, and never what they lead to", async () => {
+  it("replaces links, never their targets", async () => {
     const files = new MemoryFiles()
       .file("/precious", "kept")
       .put("/to/a", "symlink", { target: "/precious" });
@@ -63,7 +63,7 @@ describe("what an archive brings", () => {
     expect(files.nodes.get("/to/a")).toMatchObject({ kind: "symlink", target: "b" });
   });
 
-  it("leaves the directory itself as it was, if it was there", async () => {
+  it("leaves an existing target directory unchanged", async () => {
     const entries: Entry[] = [
       { name: "./", type: "directory", mode: 0o700, mtime: new Date(5_000) },
       { name: "./a", content: "a" },
@@ -76,7 +76,7 @@ describe("what an archive brings", () => {
     expect(missing.nodes.get("/to")).toMatchObject({ mode: 0o700, modifiedAt: 5_000 });
   });
 
-  it("has its times: directories too, whatever is put into them later", async () => {
+  it("keeps modification times, also of directories", async () => {
     const files = new MemoryFiles();
     await from(files, [
       { name: "d/", type: "directory", mtime: new Date(1_000) },
@@ -89,7 +89,7 @@ describe("what an archive brings", () => {
     expect(touches.at(-1)).toBe("touch /to/d");
   });
 
-  it("may have two names for one file, each of which becomes a file", async () => {
+  it("unpacks hard links as separate files", async () => {
     const files = new MemoryFiles();
     const made = await from(files, [
       { name: "a", content: "same", mode: 0o700, mtime: new Date(4_000) },
@@ -103,7 +103,7 @@ describe("what an archive brings", () => {
     expect(files.nodes.get("/to/t")).toMatchObject({ kind: "symlink", target: "a" });
   });
 
-  it("may have a name twice, and then the last counts", async () => {
+  it("may contain a name twice; the last entry wins", async () => {
     const files = new MemoryFiles();
     files.fault = async (call) => {
       if (call === "write") await new Promise((resolve) => setTimeout(resolve, Math.random() * 10));
@@ -113,7 +113,7 @@ describe("what an archive brings", () => {
     expect([0, 1, 2, 3, 4].map((at) => files.text(`/to/f${at}`))).toEqual(["35", "36", "37", "38", "39"]);
   });
 
-  it("may be nothing at all", async () => {
+  it("may be empty", async () => {
     const files = new MemoryFiles();
     expect(await unpacked(files, "/to", Buffer.alloc(0))).toEqual({ files: 0, bytes: 0 });
     expect(await unpacked(files, "/to", Buffer.alloc(10_240))).toEqual({ files: 0, bytes: 0 });
@@ -121,7 +121,7 @@ describe("what an archive brings", () => {
   });
 });
 
-describe("what an archive may not bring is refused, by name, and what came before it stays", () => {
+describe("an invalid entry is rejected by name, and earlier entries stay", () => {
   const first: Entry = { name: "first", content: "1" };
 
   it.each<[string, Entry]>([
@@ -147,49 +147,52 @@ describe("what an archive may not bring is refused, by name, and what came befor
     const named = entry.type === "link" && code === "invalid_path" ? entry.linkname : entry.name;
     expect(error.message).toContain(named);
     expect(files.text("/to/first")).toBe("1");
-    // Others of the same moment may have been put into their places as well.
+    // Concurrent small files may have been written as well.
     const made = [...files.nodes.keys()].filter((path) => path !== "/to/later").sort();
     expect(made).toEqual(["/", "/to", "/to/dir", "/to/first"]);
   });
 
-  it("a name with a zero in it", async () => {
+  it("a name with a NUL byte", async () => {
     const archive = await archiveOf([first, { name: "ok", pax: { path: "a\0b" }, content: "x" } as Entry]);
     const error = await failure(unpacked(new MemoryFiles(), "/to", archive));
     expect(error).toMatchObject({ code: "invalid_path" });
     expect(error.message).toContain("a\\u0000b");
   });
 
-  it("a file is no directory to unpack into", async () => {
+  it("a target that is a file", async () => {
     const files = new MemoryFiles().file("/to", "file");
     expect(await failure(from(files, [first]))).toMatchObject({ code: "file_conflict" });
     expect(files.text("/to")).toBe("file");
   });
 });
 
-describe("an archive that breaks", () => {
+describe("a broken archive", () => {
   const whole = () =>
     archiveOf([
       { name: "a", content: "a".repeat(3_000) },
       { name: "b", content: "b".repeat(3_000) },
     ]);
 
-  it.each([700, 3_500, 4_500, 7_000])("after %i bytes is told as such, with what stays", async (at) => {
-    const files = new MemoryFiles();
-    const error = await failure(unpacked(files, "/to", (await whole()).subarray(0, at)));
-    expect(error).toMatchObject({ code: "invalid_request" });
-    expect(error.message).toMatch(/can't be read: .*stays \(files: [01]\)/);
-    expect(files.nodes.has("/to/b")).toBe(false);
-    if (files.nodes.has("/to/a")) expect(files.text("/to/a")).toHaveLength(3_000);
-  });
+  it.each([700, 3_500, 4_500, 7_000])(
+    "cut after %i bytes is reported, with the number of files kept",
+    async (at) => {
+      const files = new MemoryFiles();
+      const error = await failure(unpacked(files, "/to", (await whole()).subarray(0, at)));
+      expect(error).toMatchObject({ code: "invalid_request" });
+      expect(error.message).toMatch(/can't be read: .* Files unpacked so far are kept: [01]\./);
+      expect(files.nodes.has("/to/b")).toBe(false);
+      if (files.nodes.has("/to/a")) expect(files.text("/to/a")).toHaveLength(3_000);
+    },
+  );
 
-  it("is none at all", async () => {
+  it("that is not a tar archive is rejected", async () => {
     const noise = Buffer.alloc(2_000, "nonsense");
     expect(await failure(unpacked(new MemoryFiles(), "/to", noise))).toMatchObject({
       code: "invalid_request",
     });
   });
 
-  it("because its source fails is told in the source's words, wherever it is", async () => {
+  it("because its source fails reports the source's error", async () => {
     const bytes = await whole();
     for (const at of [0, 100, 2_000, 3_584, bytes.length]) {
       async function* source() {
@@ -200,7 +203,7 @@ describe("an archive that breaks", () => {
     }
   });
 
-  it("ends with its signal, though nothing more comes", async () => {
+  it("ends with its signal, even if no more data arrives", async () => {
     const bytes = await whole();
     for (const at of [0, 100, 2_000, 3_584]) {
       const controller = new AbortController();
@@ -214,7 +217,7 @@ describe("an archive that breaks", () => {
     }
   });
 
-  it("ends with what can't be written, and says what that was", async () => {
+  it("ends with the error of a failed write, and names the file", async () => {
     const files = new MemoryFiles();
     files.fault = (call, path) => {
       if (call === "write" && path === "/to/b")
@@ -226,7 +229,7 @@ describe("an archive that breaks", () => {
     expect(files.text("/to/a")).toHaveLength(3_000);
   });
 
-  it("is read no faster than it is written", async () => {
+  it("is read no faster than it is unpacked", async () => {
     const source = new MemoryFiles();
     for (let i = 0; i < 50; i++) source.file(`/from/${i}`, Buffer.alloc(60_000));
     const bytes = await packed(source, "/from");

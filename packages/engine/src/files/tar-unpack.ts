@@ -1,19 +1,20 @@
 import { posix } from "node:path";
-import { type ErrorCode, HoldfastError, normalisePath } from "@holdfast/contract";
+import { type ErrorCode, HoldfastError, isHoldfastError, normalisePath } from "@holdfast/contract";
 import type { Header } from "tar-stream";
+import { translate } from "../model/keeper-errors.ts";
+import { type FileAccess, KeeperRefusal, type Stat, type WriteOptions } from "../ports/index.ts";
 import { quoted } from "./file-view.ts";
-import { translate } from "./gate.ts";
-import { type FileAccess, KeeperRefusal, type Stat, type WriteOptions } from "./ports.ts";
 import { BrokenArchive, type TarPart, TarReader } from "./tar-reader.ts";
 
-/** Of one archive. */
+/** Limit of one archive. */
 const ENTRIES_MAX = 1_000_000;
-/** Files that are put into their places at the same time, and how large they may be. */
+/** Maximum number of small files that are written concurrently. */
 const FILES_AT_ONCE = 8;
+/** Maximum size of a small file. */
 const SMALL_BYTES = 65_536;
-/** Without those that make a program run as somebody else. */
+/** Permission bits without setuid and setgid. */
 const MODE_MASK = 0o1777;
-/** The last moment that a date can be. */
+/** The latest time that a `Date` can represent. */
 const TIME_MAX = 8_640_000_000_000_000;
 
 export interface Unpacking {
@@ -21,17 +22,17 @@ export interface Unpacking {
   /** The directory that the archive is unpacked into. */
   path: string;
   isReserved(path: string): boolean;
-  /** Of what is new; what is replaced keeps its own. */
+  /** The owner of new files. A file that is replaced keeps its owner. */
   owner: Pick<WriteOptions, "uid" | "gid">;
   signal: AbortSignal;
 }
 
 /**
- * Takes an archive apart into a directory, entry by entry as it comes in. It may be hostile: names that lead out of the
- * directory are refused, as is whatever is neither file, directory nor link. Symbolic links are made as they are, since
- * nothing behind them is out of reach of whoever may write here.
+ * Unpacks an archive into a directory, entry by entry as it arrives. The archive may be hostile: names that lead out of the
+ * directory are rejected, as are entries that are neither file, directory nor link. Symbolic links are created unchanged,
+ * since a caller that may write here can reach their targets anyway.
  *
- * A file is there with all of its content or not at all. An archive is not: what was unpacked before something is wrong stays.
+ * Each file is written completely or not at all. The archive as a whole is not atomic: entries unpacked before an error stay.
  */
 export async function unpackTar(
   archive: AsyncIterable<Uint8Array>,
@@ -44,10 +45,12 @@ export async function unpackTar(
     for (let part = await reader.next(); part !== null; part = await reader.next()) await unpacked.add(part);
     await unpacked.finish();
   } catch (error) {
-    await unpacked.quiet();
+    await unpacked.settle();
     const why = reader.why(error);
+    if (isHoldfastError(why) && why.code === "too_many_file_calls")
+      throw rejection(why.code, `${why.message} ${unpacked.keptNote}`);
     throw why instanceof BrokenArchive
-      ? refused("invalid_request", `The archive can't be read: ${why.message}. ${unpacked.stays}`)
+      ? rejection("invalid_request", `The archive can't be read: ${why.message}. ${unpacked.keptNote}`)
       : why;
   } finally {
     reader.close();
@@ -55,19 +58,19 @@ export async function unpackTar(
   return unpacked.counts;
 }
 
-/** Something has been done by then, as a rule. */
-const refused = (code: ErrorCode, message: string): HoldfastError =>
+/** Creates an error of unpacking. It is marked as dispatched, because entries may have been unpacked before it. */
+const rejection = (code: ErrorCode, message: string): HoldfastError =>
   new HoldfastError(code, { message, dispatched: "yes" });
 
 class Unpacked {
   readonly counts = { files: 0, bytes: 0 };
   readonly #given: Unpacking;
-  /** Those that are there for certain. */
+  /** Directories that are known to exist. */
   readonly #directories = new Set<string>();
-  /** Directories get their times last: what is put into them changes those. */
+  /** Modification times of directories. They are set last, because adding entries to a directory changes its time. */
   readonly #times = new Map<string, number>();
-  /** Small files on their way, by their paths. */
-  readonly #underWay = new Map<string, Promise<void>>();
+  /** Small files being written, by path. */
+  readonly #writing = new Map<string, Promise<void>>();
   #entries = 0;
   #isMade = false;
 
@@ -75,71 +78,74 @@ class Unpacked {
     this.#given = given;
   }
 
-  get stays(): string {
-    return `What was unpacked before stays (files: ${this.counts.files}).`;
+  get keptNote(): string {
+    return `Files unpacked so far are kept: ${this.counts.files}.`;
   }
 
-  /** The directory itself: one that was there is the caller's, and is not changed. */
+  /** Creates the target directory. An existing one is left unchanged. */
   async begin(): Promise<void> {
     const { files, path, owner, signal } = this.#given;
-    const there = await this.#look(path, true);
+    const there = await this.#stat(path, true);
     this.#isMade = there === null;
     if (there !== null && there.kind !== "directory")
-      throw refused("file_conflict", `It is no directory: ${path}`);
+      throw rejection("file_conflict", `Not a directory: ${path}`);
     if (there === null) await files.mkdir(path, { parents: true, ...owner }, signal);
     this.#directories.add(path);
   }
 
   async add({ header, body }: TarPart): Promise<void> {
     if (++this.#entries > ENTRIES_MAX)
-      throw refused("too_large", `The archive has more than ${ENTRIES_MAX} entries. ${this.stays}`);
+      throw rejection("too_large", `The archive has more than ${ENTRIES_MAX} entries. ${this.keptNote}`);
     const path = this.#pathOf(header.name);
     if (kindOf(header) === "file" && header.size <= SMALL_BYTES) return this.#addSmall(path, header, body);
-    await this.#settled();
+    await this.#drain();
     await this.#place(path, header, body);
   }
 
-  /** It goes its way while the next ones come in: each takes several answers, which is what takes the time of many. */
+  /**
+   * Writes a small file while the next entries arrive, because for many small files the round trips take most of the
+   * time.
+   */
   async #addSmall(path: string, header: Header, body: AsyncIterable<Uint8Array>): Promise<void> {
     const parts: Uint8Array[] = [];
     for await (const part of body) parts.push(part);
-    // A second one of the same path is behind the first.
-    while (this.#underWay.size >= FILES_AT_ONCE || this.#underWay.has(path))
-      await Promise.race(this.#underWay.values());
-    const placed = this.#place(path, header, inOrder(parts)).then(() => void this.#underWay.delete(path));
-    // That it failed is told to whoever waits next.
+    // A second entry with the same path must be written after the first.
+    while (this.#writing.size >= FILES_AT_ONCE || this.#writing.has(path))
+      await Promise.race(this.#writing.values());
+    const placed = this.#place(path, header, inOrder(parts)).then(() => void this.#writing.delete(path));
+    // The failure is reported by the next call that waits for the writes.
     placed.catch(() => {});
-    this.#underWay.set(path, placed);
+    this.#writing.set(path, placed);
   }
 
-  /** All else is behind the files before it. */
-  async #settled(): Promise<void> {
-    await Promise.all(this.#underWay.values());
+  /** Waits for the small files, so that entries of other kinds are written after them. */
+  async #drain(): Promise<void> {
+    await Promise.all(this.#writing.values());
   }
 
-  /** Resolves when nothing is under way any more, well or not. */
-  async quiet(): Promise<void> {
-    await Promise.allSettled(this.#underWay.values());
+  /** Waits until all writes have finished, successfully or not. */
+  async settle(): Promise<void> {
+    await Promise.allSettled(this.#writing.values());
   }
 
   async finish(): Promise<void> {
     const { files, signal } = this.#given;
-    await this.#settled();
+    await this.#drain();
     for (const [path, modifiedAt] of this.#times) await files.touch(path, modifiedAt, signal);
   }
 
   async #place(path: string, header: Header, body: AsyncIterable<Uint8Array>): Promise<void> {
     try {
-      await this.#placed(path, header, body);
+      await this.#write(path, header, body);
     } catch (error) {
       throw translate(error, { path });
     }
   }
 
-  async #placed(path: string, header: Header, body: AsyncIterable<Uint8Array>): Promise<void> {
+  async #write(path: string, header: Header, body: AsyncIterable<Uint8Array>): Promise<void> {
     const kind = kindOf(header);
     if (kind === "directory") return this.#directory(path, header);
-    if (path === this.#given.path) throw this.#unfit(header, "has no name");
+    if (path === this.#given.path) throw this.#invalidEntry(header, "has no name");
     switch (kind) {
       case "file":
         await this.#file(path, header, body);
@@ -151,7 +157,7 @@ class Unpacked {
         await this.#copy(path, header);
         break;
       default:
-        throw this.#unfit(header, "is neither file, directory nor link");
+        throw this.#invalidEntry(header, "is neither file, directory nor link");
     }
     this.counts.files += 1;
   }
@@ -179,22 +185,22 @@ class Unpacked {
   async #link(path: string, target: string, modifiedAt: number | null): Promise<void> {
     const { files, owner, signal } = this.#given;
     if (target.includes("\0"))
-      throw refused("invalid_path", `It is a link to a name that may not be: ${path}. ${this.stays}`);
+      throw rejection("invalid_path", `The target of the link is not valid: ${path}. ${this.keptNote}`);
     await this.#makeParent(path);
     await this.#makeWay(path, "symlink");
     await files.symlink(path, target, owner, signal);
     await this.#touch(path, modifiedAt);
   }
 
-  /** A second name for an earlier entry becomes a file of its own with the same content. */
+  /** Unpacks a hard link as a copy of the earlier entry. */
   async #copy(path: string, header: Header): Promise<void> {
     const { files, signal } = this.#given;
     const source = this.#pathOf(header.linkname ?? "");
     if (source === path) return;
-    const there = await this.#look(source, false);
+    const there = await this.#stat(source, false);
     if (there?.kind === "symlink") return this.#link(path, there.target, there.modifiedAt);
     if (there?.kind !== "file")
-      throw this.#unfit(header, `is a link to ${quoted(header.linkname ?? "")}, which is not there`);
+      throw this.#invalidEntry(header, `is a link to ${quoted(header.linkname ?? "")}, which does not exist`);
     const { stat, body } = await files.read(source, { offset: 0, length: null }, signal);
     try {
       await this.#file(
@@ -207,13 +213,16 @@ class Unpacked {
     }
   }
 
-  /** Whether nothing is there that stays: a link is replaced, and not what it leads to. */
+  /**
+   * Removes what is in the way of an entry, and returns whether the entry is new. If a link is in the way, the link is
+   * removed and not its target.
+   */
   async #makeWay(path: string, kind: "file" | "symlink"): Promise<boolean> {
     const { files, signal } = this.#given;
-    const there = await this.#look(path, false);
+    const there = await this.#stat(path, false);
     if (there === null) return true;
     if (there.kind === "file" && kind === "file") return false;
-    if (there.kind === "directory") throw refused("file_conflict", `A directory is in the way: ${path}`);
+    if (there.kind === "directory") throw rejection("file_conflict", `A directory is in the way: ${path}`);
     await files.remove(path, { recursive: false }, signal);
     return true;
   }
@@ -226,7 +235,7 @@ class Unpacked {
     this.#directories.add(parent);
   }
 
-  async #look(path: string, follow: boolean): Promise<Stat | null> {
+  async #stat(path: string, follow: boolean): Promise<Stat | null> {
     const { files, signal } = this.#given;
     try {
       return await files.stat(path, { follow }, signal);
@@ -246,20 +255,20 @@ class Unpacked {
     if (modifiedAt !== null) await files.touch(path, modifiedAt, signal);
   }
 
-  /** Absolute names count from the directory as well. */
+  /** Returns the path of an entry. An absolute name is also relative to the target directory. */
   #pathOf(name: string): string {
     const inside = normalisePath(`/${name}`);
     const path = inside === null ? null : normalisePath(posix.join(this.#given.path, inside));
     const code = path === null ? "invalid_path" : this.#given.isReserved(path) ? "forbidden_path" : null;
     if (path !== null && code === null) return path;
-    throw refused(
+    throw rejection(
       code ?? "invalid_path",
-      `The archive has an entry that may not be: ${quoted(name)}. ${this.stays}`,
+      `The archive has an entry with an invalid path: ${quoted(name)}. ${this.keptNote}`,
     );
   }
 
-  #unfit({ name }: Header, why: string): HoldfastError {
-    return refused("invalid_request", `The archive's entry ${quoted(name)} ${why}. ${this.stays}`);
+  #invalidEntry({ name }: Header, why: string): HoldfastError {
+    return rejection("invalid_request", `The archive's entry ${quoted(name)} ${why}. ${this.keptNote}`);
   }
 }
 
@@ -267,14 +276,17 @@ async function* inOrder(parts: readonly Uint8Array[]): AsyncGenerator<Uint8Array
   yield* parts;
 }
 
-/** Old archives know a directory by the slash at its end. */
+/** Returns the kind of an entry. Old archives mark a directory by a trailing slash. */
 const kindOf = ({ type, name }: Header): Header["type"] =>
   type === "contiguous-file" || type === "file" ? (name.endsWith("/") ? "directory" : "file") : type;
 
-/** The pax header has parts of seconds. Null where there is no such time. */
+/**
+ * Returns the modification time, from the pax header if present because it has fractions of seconds. Null if the time
+ * is not valid.
+ */
 function timeOf({ mtime, pax }: Header): number | null {
-  const said =
+  const paxTime =
     typeof pax === "object" && pax !== null && "mtime" in pax ? Number(pax.mtime) * 1_000 : Number.NaN;
-  const time = Number.isFinite(said) ? Math.round(said) : mtime.getTime();
+  const time = Number.isFinite(paxTime) ? Math.round(paxTime) : mtime.getTime();
   return time >= 0 && time <= TIME_MAX ? time : null;
 }

@@ -1,22 +1,28 @@
 import { type FileChange, HoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { translate } from "./gate.ts";
-import { type Clock, KeeperRefusal, LinkLost } from "./ports.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { translate } from "../model/keeper-errors.ts";
+import { type Clock, KeeperRefusal, LinkLost } from "../ports/index.ts";
 
-/** Watches at the same time: so many of sandboxes, and so many of drives. */
+/** Maximum number of open watches: one limit for sandboxes and one for drives. */
 const WATCHES_MAX = 256;
-/** A watch counts as use of its sandbox this often, and more often where that sleeps sooner. */
+/**
+ * How often an open watch renews the activity time of its sandbox. If the sandbox has a short `idleStandbyMs`, the
+ * interval is shorter.
+ */
 const USE_EVERY_MS = 5_000;
 const USES_BEFORE_IDLE = 3;
 
-/** How many watches there are: forgotten ones must not pile up. */
+/** Limits the number of open watches, so that abandoned ones do not accumulate. */
 export class Watches {
   #count = 0;
 
-  /** Takes a place, or refuses; the place is given back by calling the answer, once. */
+  /**
+   * Registers a watch; throws if the maximum is reached. The caller unregisters it by calling the returned function
+   * once.
+   */
   enter(): () => void {
     if (this.#count >= WATCHES_MAX) {
-      const message = `There are ${WATCHES_MAX} watches already.`;
+      const message = `${WATCHES_MAX} watches are already open.`;
       throw new HoldfastError("too_many_watches", { message });
     }
     this.#count += 1;
@@ -26,13 +32,16 @@ export class Watches {
   }
 }
 
-/** Counts as use of the sandbox until the answer is called. What sleeps all the same is not used. */
-export function keptAwake(clock: Clock, cell: Cell): () => void {
-  const { idleStandbyMs = Number.POSITIVE_INFINITY } = cell.record.spec.lifecycle;
+/**
+ * Keeps the sandbox marked as in use until the returned function is called. If the sandbox was suspended in the
+ * meantime, it is not marked.
+ */
+export function keepAwake(clock: Clock, live: LiveSandbox): () => void {
+  const { idleStandbyMs = Number.POSITIVE_INFINITY } = live.record.spec.lifecycle;
   const everyMs = Math.min(USE_EVERY_MS, idleStandbyMs / USES_BEFORE_IDLE);
   let cancel = () => {};
   const use = () => {
-    if (!cell.isAsleep) cell.touch();
+    if (!live.isAsleep) live.touch();
     cancel = clock.after(everyMs, use);
   };
   use();
@@ -42,16 +51,16 @@ export function keptAwake(clock: Clock, cell: Cell): () => void {
 interface Watched {
   changes: AsyncIterable<FileChange>;
   isHidden(path: string): boolean;
-  /** What to say of an error. */
+  /** Converts an error for the caller. */
   why(error: unknown): unknown;
   signal: AbortSignal;
 }
 
 /**
- * Does not end by itself, but with the signal's reason or with why there is nothing more to come. No generator, whose
- * `return` would wait for a change.
+ * Iterates over the changes. The iterator never ends normally: it throws the signal's reason, or the reason why no more
+ * changes come. It is not a generator: a generator's `return` would wait for the next change.
  */
-export function watched({ changes, isHidden, why, signal }: Watched): AsyncIterable<FileChange> {
+export function iterateChanges({ changes, isHidden, why, signal }: Watched): AsyncIterable<FileChange> {
   const source = changes[Symbol.asyncIterator]();
   let isLeft = false;
   const iterator: AsyncIterator<FileChange> = {
@@ -63,7 +72,7 @@ export function watched({ changes, isHidden, why, signal }: Watched): AsyncItera
         if (!step.done && isHidden(step.value.path)) continue;
         if (!step.done || isLeft) return step;
         signal.throwIfAborted();
-        throw why(new LinkLost("nothing more comes", "yes"));
+        throw why(new LinkLost("the watch ended", "yes"));
       }
     },
     async return() {
@@ -75,19 +84,19 @@ export function watched({ changes, isHidden, why, signal }: Watched): AsyncItera
   return { [Symbol.asyncIterator]: () => iterator };
 }
 
-/** Why a path is not, or no longer, watched. */
-export function whyUnwatched(error: unknown, path: string, cell?: Cell): unknown {
-  if (error instanceof KeeperRefusal && isAboutRoom(error))
+/** Converts the error of a watch that could not start or has ended into the error that the caller gets. */
+export function toWatchError(error: unknown, path: string, live?: LiveSandbox): unknown {
+  if (error instanceof KeeperRefusal && isWatchLimit(error))
     return new HoldfastError("too_many_watches", { message: `${error.message}: ${path}`, cause: error });
-  const about = cell === undefined ? { path } : { path, sandboxId: cell.id };
-  if (!(error instanceof LinkLost) || cell === undefined) return translate(error, about);
-  const refusal = cell.refusal();
+  const about = live === undefined ? { path } : { path, sandboxId: live.id };
+  if (!(error instanceof LinkLost) || live === undefined) return translate(error, about);
+  const refusal = live.refusal();
   if (refusal !== null) return refusal;
-  if (!cell.isAsleep) return translate(error, about);
-  const message = "The sandbox was put to sleep, which ends a watch. To watch it again wakes it.";
-  return new HoldfastError("link_lost", { sandboxId: cell.id, dispatched: "yes", message, cause: error });
+  if (!live.isAsleep) return translate(error, about);
+  const message = "The sandbox was suspended, which ends its watches. A new watch wakes it.";
+  return new HoldfastError("link_lost", { sandboxId: live.id, dispatched: "yes", message, cause: error });
 }
 
-/** The kernel says ENOSPC where no directory can be watched any more. */
-const isAboutRoom = ({ reason, errno }: KeeperRefusal): boolean =>
+/** Whether the kernel's limit of watches was reached, which the kernel reports as ENOSPC. */
+const isWatchLimit = ({ reason, errno }: KeeperRefusal): boolean =>
   reason === "limit" || errno === "ENOSPC" || errno === "EMFILE";

@@ -1,7 +1,7 @@
 import type { EventType, Numbers, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { EngineApi } from "./api.ts";
-import { eventually, never, remove, signal, world } from "./testing/world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import { eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 const QUICK: Partial<Numbers> = {
   healEveryMs: 10,
@@ -42,8 +42,8 @@ const healed = (engine: EngineApi, ref: string) => timeline(engine, ref, ["sandb
 const times = <Value>(count: number, value: Value): Value[] => Array.from({ length: count }, () => value);
 const statusOf = async (engine: EngineApi, ref: string) => (await engine.sandboxes.get(ref)).status;
 
-describe("a sandbox that does not serve", () => {
-  it("gets its root back, and nothing in it notices", async () => {
+describe("a sandbox that is not serving", () => {
+  it("gets its root remounted while its processes keep running", async () => {
     const { engine, driver, id, instance } = await boxed();
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     instance().root = false;
@@ -60,14 +60,14 @@ describe("a sandbox that does not serve", () => {
     expect(driver.instances.get(id)?.root).toBe(true);
   });
 
-  it("is thawed where nobody has paused it", async () => {
+  it("is thawed if no pause was requested", async () => {
     const { engine, driver, id } = await boxed();
     driver.frozen.add(id);
     await eventually(async () => expect(await healed(engine, "one")).toHaveLength(1));
     expect(await steps(engine, "one")).toEqual(["thaw"]);
   });
 
-  it("says what is being done about it, and when it is decided how to go on", async () => {
+  it("reports the current healing step and when the next decision is due", async () => {
     const { engine, driver, instance } = await boxed({ healTryMs: 600 });
     driver.faults.remount = () => Promise.reject(new Error("the mount is busy"));
     instance().root = false;
@@ -79,7 +79,7 @@ describe("a sandbox that does not serve", () => {
     expect(Date.parse(recovery?.nextAt ?? "")).toBeGreaterThan(Date.parse(recovery?.since ?? ""));
   });
 
-  it("fails with everything kept where nothing helps and its policy says so", async () => {
+  it("fails with all its data kept if no step helps and its policy is to fail", async () => {
     const { engine, driver, id, instance } = await boxed();
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     driver.faults.remount = () => Promise.reject(new Error("the mount is busy"));
@@ -94,10 +94,10 @@ describe("a sandbox that does not serve", () => {
     expect(await engine.execs.wait("a", { waitMs: 5_000, signal })).toMatchObject({ status: "lost" });
     expect(await steps(engine, "one")).toEqual(["remount", "remount", "restart"]);
     const failures = (await timeline(engine, "one", ["sandbox.healing"])).filter(({ data }) => data.failed);
-    expect(failures.map(({ message }) => message)).toEqual(times(2, "That did not work: the mount is busy."));
+    expect(failures.map(({ message }) => message)).toEqual(times(2, "The step failed: the mount is busy."));
   });
 
-  it("starts again on the same files where its policy says so, and only counts as healed when that holds", async () => {
+  it("restarts from its files if its policy says so, and counts as healed only after it has served for a while", async () => {
     const { engine, driver, instance } = await boxed({}, { onMemoryLoss: "cold-start" });
     instance().files.set("/kept", Buffer.from("here"));
     driver.faults.remount = () => Promise.reject(new Error("the mount is busy"));
@@ -108,7 +108,7 @@ describe("a sandbox that does not serve", () => {
     expect((await healed(engine, "one"))[0]?.data).toMatchObject({ by: "restart" });
   });
 
-  it("is not restarted for ever", async () => {
+  it("is restarted a limited number of times", async () => {
     const { engine, driver, id } = await boxed({ restartsMax: 2 }, { onMemoryLoss: "cold-start" });
     driver.faults.remount = () => Promise.reject(new Error("the mount is busy"));
     const breaking = setInterval(() => {
@@ -120,7 +120,7 @@ describe("a sandbox that does not serve", () => {
     expect(driver.launches).toBeLessThanOrEqual(3);
   });
 
-  it("fails when it had to be healed again and again", async () => {
+  it("fails after it was healed too often", async () => {
     const { engine, driver, id } = await boxed({ healsMax: 2, healHoldMs: 30 });
     for (let time = 1; time <= 2; time += 1) {
       driver.frozen.add(id);
@@ -131,7 +131,7 @@ describe("a sandbox that does not serve", () => {
     expect((await engine.sandboxes.get("one")).cause).toMatchObject({ code: "keeps_breaking" });
   });
 
-  it("is left alone where it can't be seen: not knowing is no evidence", async () => {
+  it("is left alone while it can't be observed", async () => {
     const { engine, driver } = await boxed();
     driver.faults.observe = () => ({ seen: "unknown", at: Date.now(), why: "EIO" });
     await eventually(async () => expect(await statusOf(engine, "one")).toBe("degraded"));
@@ -142,8 +142,8 @@ describe("a sandbox that does not serve", () => {
   });
 });
 
-describe("one that can't be healed", () => {
-  it("delays no other", async () => {
+describe("a sandbox that can't be healed", () => {
+  it("delays no other sandbox", async () => {
     const { engine, driver, create, id, instance } = await boxed({ freezeMs: 2_000 });
     const other = await create("two");
     driver.faults.remount = async () => {
@@ -156,7 +156,7 @@ describe("one that can't be healed", () => {
     expect(await statusOf(engine, "one")).toBe("degraded");
   });
 
-  it("can be deleted meanwhile, and nothing is put back behind the delete", async () => {
+  it("can be deleted while healing runs, and nothing is remounted after the delete", async () => {
     const { engine, driver, instance } = await boxed();
     const step = Promise.withResolvers<void>();
     const entered = Promise.withResolvers<void>();
@@ -175,7 +175,7 @@ describe("one that can't be healed", () => {
     expect(driver.instances.size).toBe(0);
   });
 
-  it("takes no more than a few others with it in a minute: what breaks many at once is the host", async () => {
+  it("is ended within a limit per minute across all sandboxes", async () => {
     const { engine, driver, create } = await boxed({ healRestartsPerMinute: 2 });
     for (const name of ["two", "three", "four", "five"]) await create(name);
     driver.faults.remount = () => Promise.reject(new Error("the mount is busy"));
@@ -185,7 +185,7 @@ describe("one that can't be healed", () => {
     expect((await engine.stats()).sandboxes).toMatchObject({ failed: 2, degraded: 3 });
     const { items } = await engine.sandboxes.list({ status: ["degraded"], limit: 10 });
     for (const { id, recovery } of items) {
-      expect(recovery?.message).toContain("waits for its turn");
+      expect(recovery?.message).toContain("is delayed");
       expect(await timeline(engine, id, ["sandbox.healing"])).toContainEqual(
         expect.objectContaining({ data: expect.objectContaining({ waits: true }) }),
       );

@@ -1,68 +1,76 @@
 import { type Cause, causeOf, type Recovery } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
+import { recordEvent } from "../events/record-event.ts";
+import type { Prover } from "../launch/prover.ts";
+import { within } from "../lib/deadline.ts";
+import type { InstanceLoss } from "../lifecycle/instance-loss.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { NewEvent } from "../ports/index.ts";
+import { requireCapability } from "../ports/index.ts";
 import {
   type Act,
-  climb,
+  describeTries,
   dueInMs,
   type Episode,
   isOnLadder,
   KEEPS_BREAKING,
+  nextStep,
   type Step,
-  triedIn,
-} from "./ladder.ts";
-import type { NewEvent } from "./ports.ts";
-import type { Prover } from "./prover.ts";
-import type { World } from "./world.ts";
+} from "./healing-ladder.ts";
+import type { Observer } from "./observer.ts";
 
-export interface HealerParts {
-  cells(): Iterable<Cell>;
+interface HealerParts {
+  registry: SandboxRegistry;
   prover: Prover;
-  /** The instance is not to be saved: it is ended, and its policy decides what follows. */
-  giveUp(cell: Cell, generation: number, cause: Cause): Promise<void>;
-  /** A fresh look at one of them. */
-  look(cell: Cell): Promise<void>;
-  /** Whether somebody holds sandboxes frozen because the disk runs out. */
-  isDiskLow(): boolean;
+  /** Ends an instance that could not be healed. The sandbox's policy decides what happens then. */
+  loss: InstanceLoss;
+  observer: Observer;
+  /** Says whether the host's disk is low, in which case sandboxes are frozen. */
+  diskGuard: { readonly isLow: boolean };
 }
 
-/** What one sandbox has been through. */
+/** The healing state of one sandbox. */
 interface Chart {
   episode: Episode | null;
-  /** When it was healed, newest last; as many as matter. */
+  /** Times at which the sandbox was healed, oldest first; at most `healsMax` within the window. */
   heals: number[];
   busy: boolean;
-  /** Why the last step did not work, where it didn't. */
+  /** Why the last step failed; null if it did not fail. */
   failure: Cause | null;
-  /** It is to be ended, and others are first. */
+  /** Whether the restart of this sandbox is delayed by the limit on restarts per minute. */
   isHeldBack: boolean;
 }
 
 const MINUTE = 60_000;
-/** A tick that took longer than this many was not lived through: the server, or the host, stood still. */
+/**
+ * Maximum time that one tick adds to the durations, in intervals between ticks. A longer gap shows that the server or
+ * the host was suspended.
+ */
 const TICKS_LIVED = 3;
 
 /**
- * Carries out what the ladder decides. A sandbox whose keeper was stopped, whose root was taken away or whose link hangs
- * would stay degraded until a person comes; here it is linked anew, thawed, mounted again and, if nothing of that helps,
- * ended, to be started again or kept for inspection as its policy says. Each sandbox is worked on by itself, nobody waits
- * for another's, and what is done is bounded by a deadline. Nothing is done about what can't be seen: `unknown` is not
- * evidence. Restarts are counted in the record, and limited over all sandboxes, since what breaks many at once is the host.
+ * Executes the steps of the healing ladder. A sandbox whose keeper was stopped, whose root was unmounted or whose link
+ * hangs would otherwise stay degraded until a person intervenes. The healer opens a new link, thaws the sandbox and
+ * remounts its file systems. If none of that helps, it ends the instance, and the sandbox's policy decides whether the
+ * sandbox is restarted or kept for inspection. Each sandbox is healed independently of the others, and every step has a
+ * deadline. An `unknown` observation is no evidence, so no step follows from it. Restarts are counted in the record and
+ * limited across all sandboxes, since a fault that breaks many at once is the host's.
  */
 export class Healer {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: HealerParts;
-  readonly #charts = new WeakMap<Cell, Chart>();
-  /** Of whom the instance was ended within the last minute, and when. */
-  readonly #restarts = new Map<Cell, number>();
+  readonly #charts = new WeakMap<LiveSandbox, Chart>();
+  /** Sandboxes whose instance the healer ended within the last minute, and the time at which it did so. */
+  readonly #restarts = new Map<LiveSandbox, number>();
 
-  constructor(world: World, parts: HealerParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: HealerParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
   async run(): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
+    const { clock, numbers, stopping } = this.#context;
     let before = clock.now();
     while (!stopping.aborted) {
       await clock.sleep(numbers.healEveryMs, stopping).catch(() => undefined);
@@ -70,178 +78,192 @@ export class Healer {
       const now = clock.now();
       const passedMs = Math.min(Math.max(0, now - before), numbers.healEveryMs * TICKS_LIVED);
       before = now;
-      for (const cell of this.#parts.cells()) this.#tick(cell, { now, passedMs });
+      for (const live of this.#parts.registry.allLive()) this.#tick(live, { now, passedMs });
     }
   }
 
-  /** What is being done about a sandbox; null where there is nothing to do. */
-  recovery(cell: Cell): Recovery | null {
-    const chart = this.#charts.get(cell);
+  /** Returns the state of a healing in progress; null if there is none. */
+  recovery(live: LiveSandbox): Recovery | null {
+    const chart = this.#charts.get(live);
     const episode = chart?.episode ?? null;
     if (chart === undefined || episode === null) return null;
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     const { step, startedAt, tries, cause } = episode;
     const made = step === "wait" || step === "hold" ? 0 : (tries[step] ?? 0);
-    const failed = chart.failure === null ? "" : ` It did not work: ${sentence(chart.failure.message)}`;
-    const says = chart.isHeldBack ? this.#heldBack() : SAYS[step] + failed;
+    const failed =
+      chart.failure === null ? "" : ` The last attempt failed: ${sentence(chart.failure.message)}`;
+    const action = chart.isHeldBack ? this.#restartDelay() : STEP_TEXTS[step] + failed;
     const dueMs = chart.isHeldBack ? this.#turnInMs() : dueInMs(episode, numbers);
     return {
       step,
       since: new Date(startedAt).toISOString(),
       tries: made,
       nextAt: new Date(clock.now() + dueMs).toISOString(),
-      message: `${sentence(cause.message)} ${says} Done so far: ${triedIn(episode)}.`,
+      message: `${sentence(cause.message)} ${action} Steps so far: ${describeTries(episode)}.`,
     };
   }
 
-  #tick(cell: Cell, time: { now: number; passedMs: number }): void {
-    const chart = this.#charts.get(cell);
-    const { status, cause } = cell.judge();
+  #tick(live: LiveSandbox, time: { now: number; passedMs: number }): void {
+    const chart = this.#charts.get(live);
+    const { status, cause } = live.judge();
     if (chart === undefined && status !== "degraded") return;
     const known = chart ?? { episode: null, heals: [], busy: false, failure: null, isHeldBack: false };
-    this.#charts.set(cell, known);
+    this.#charts.set(live, known);
     if (known.busy || this.#isHeldForDisk(cause)) return;
-    const { numbers } = this.#world;
+    const { numbers } = this.#context;
     const isRecent = (at: number) => Math.abs(time.now - at) < numbers.healWindowMs;
     known.heals = known.heals.filter(isRecent).slice(-numbers.healsMax);
     const healsLately = known.heals.length;
-    const { episode, act } = climb(known.episode, { status, cause, healsLately }, time, numbers);
-    if (act?.do === "restart" && !this.#mayRestart(cell, time.now)) {
-      this.#holdBack(cell, known, act.cause);
+    const { episode, act } = nextStep(known.episode, { status, cause, healsLately }, time, numbers);
+    if (act?.do === "restart" && !this.#mayRestart(live, time.now)) {
+      this.#holdBack(live, known, act.cause);
       return;
     }
     known.episode = episode;
     known.isHeldBack = false;
     if (episode === null || episode.step === "hold") known.failure = null;
-    if (act !== null) void this.#carryOut(cell, known, act);
+    if (act !== null) void this.#carryOut(live, known, act);
   }
 
-  /** Told once: it is decided again every moment. */
-  #holdBack(cell: Cell, chart: Chart, cause: Cause): void {
+  /** Records once that the restart is delayed, although every tick makes the same decision. */
+  #holdBack(live: LiveSandbox, chart: Chart, cause: Cause): void {
     if (chart.isHeldBack) return;
     chart.isHeldBack = true;
-    const message = `${this.#heldBack()} It does not serve: ${sentence(cause.message)}`;
-    void this.#say(cell, "sandbox.healing", message, { step: "restart", waits: true, cause });
+    const message = `${this.#restartDelay()} The sandbox is not serving: ${sentence(cause.message)}`;
+    void this.#record(live, "sandbox.healing", message, { step: "restart", waits: true, cause });
   }
 
-  #heldBack(): string {
-    const { healRestartsPerMinute: most } = this.#world.numbers;
-    return `Its instance is to be ended, and waits for its turn: no more than ${most} are in a minute, since what breaks many at once is the host.`;
+  #restartDelay(): string {
+    const { healRestartsPerMinute: most } = this.#context.numbers;
+    return `Ending its instance is delayed: at most ${most} instances are ended per minute, because a fault of many sandboxes at once is the host's.`;
   }
 
-  /** What is frozen while the disk runs out is frozen for that, whichever server did it. */
-  #isHeldForDisk = (cause: Cause | null): boolean => cause?.code === "frozen" && this.#parts.isDiskLow();
+  /**
+   * Whether the sandbox is frozen to protect the disk. While the disk is low, every freeze has that purpose, whether
+   * this server or an earlier one made it.
+   */
+  #isHeldForDisk = (cause: Cause | null): boolean => cause?.code === "frozen" && this.#parts.diskGuard.isLow;
 
-  /** Until another instance may be ended. */
+  /** Returns the time until the limit on restarts per minute allows the healer to end another instance. */
   #turnInMs(): number {
     const oldest = Math.min(...this.#restarts.values());
-    return Math.min(MINUTE, Math.max(0, oldest + MINUTE - this.#world.clock.now()));
+    return Math.min(MINUTE, Math.max(0, oldest + MINUTE - this.#context.clock.now()));
   }
 
-  /** One that breaks again and again takes one place: its own limit is in its record. */
-  #mayRestart(cell: Cell, now: number): boolean {
+  /**
+   * Whether the limit on restarts per minute allows this restart; if so, the restart is counted. A sandbox that keeps
+   * breaking takes only one place of this limit; its own restart limit is in its record.
+   */
+  #mayRestart(live: LiveSandbox, now: number): boolean {
     for (const [other, at] of this.#restarts) if (Math.abs(now - at) >= MINUTE) this.#restarts.delete(other);
-    const most = this.#world.numbers.healRestartsPerMinute;
-    if (!this.#restarts.has(cell) && this.#restarts.size >= most) return false;
-    this.#restarts.set(cell, now);
+    const most = this.#context.numbers.healRestartsPerMinute;
+    if (!this.#restarts.has(live) && this.#restarts.size >= most) return false;
+    this.#restarts.set(live, now);
     return true;
   }
 
-  async #carryOut(cell: Cell, chart: Chart, act: Act): Promise<void> {
+  async #carryOut(live: LiveSandbox, chart: Chart, act: Act): Promise<void> {
     chart.busy = true;
     try {
-      if (act.do === "confirm") await this.#confirm(cell, chart, act.by);
-      else if (act.do === "restart") await this.#giveUp(cell, chart, act.cause);
-      else await this.#step(cell, act);
+      if (act.do === "confirm") await this.#confirm(live, chart, act.by);
+      else if (act.do === "restart") await this.#giveUp(live, chart, act.cause);
+      else await this.#step(live, act);
     } catch (error) {
       chart.failure = causeOf(error);
-      if (this.#world.stopping.aborted || act.do === "confirm") return;
-      const message = `That did not work: ${sentence(chart.failure.message)}`;
-      await this.#say(cell, "sandbox.healing", message, { step: act.do, failed: true, cause: chart.failure });
+      if (this.#context.stopping.aborted || act.do === "confirm") return;
+      const message = `The step failed: ${sentence(chart.failure.message)}`;
+      await this.#record(live, "sandbox.healing", message, {
+        step: act.do,
+        failed: true,
+        cause: chart.failure,
+      });
     } finally {
       chart.busy = false;
-      cell.changed();
+      live.changed();
     }
   }
 
-  async #step(cell: Cell, { do: step, attempt, cause }: Exclude<Act, { do: "confirm" }>): Promise<void> {
-    const { clock, driver, numbers, stopping } = this.#world;
-    const message = `${SAYS[step]} It does not serve: ${sentence(cause.message)}`;
-    await this.#say(cell, "sandbox.healing", message, { step, attempt, cause });
-    if (cell.record.phase.name !== "running") return;
-    const signal = AbortSignal.any([stopping, cell.fence.signal]);
-    if (step === "relink") cell.links?.renew();
+  async #step(
+    live: LiveSandbox,
+    { do: step, attempt, cause }: Exclude<Act, { do: "confirm" }>,
+  ): Promise<void> {
+    const { clock, driver, numbers, stopping } = this.#context;
+    const message = `${STEP_TEXTS[step]} The sandbox is not serving: ${sentence(cause.message)}`;
+    await this.#record(live, "sandbox.healing", message, { step, attempt, cause });
+    if (live.record.phase.name !== "running") return;
+    const signal = AbortSignal.any([stopping, live.deletedSignal]);
+    if (step === "relink") live.links?.renew();
     else {
       const limit = { ms: numbers.freezeMs, what: `the step ${step}`, signal };
       await within(clock, limit, (inner) => {
-        const done = step === "thaw" ? driver.thaw(cell.id, inner) : driver.remount(cell.id, inner);
-        cell.mending = Promise.allSettled([cell.mending, done]).then(() => undefined);
+        const done =
+          step === "thaw"
+            ? requireCapability(driver, "freezer").thaw(live.id, inner)
+            : requireCapability(driver, "outsideView").remount(live.id, inner);
+        live.trackHealing(done);
         return done;
       });
     }
-    await this.#parts.prover.prove(cell);
+    await this.#parts.prover.prove(live);
   }
 
-  async #confirm(cell: Cell, chart: Chart, by: Step): Promise<void> {
-    const { clock, numbers } = this.#world;
-    const proof = await this.#parts.prover.prove(cell);
-    if (!proof.ok || cell.judge().status !== "ready") return;
+  async #confirm(live: LiveSandbox, chart: Chart, by: Step): Promise<void> {
+    const { clock, numbers } = this.#context;
+    const proof = await this.#parts.prover.prove(live);
+    if (!proof.ok || live.judge().status !== "ready") return;
     chart.episode = null;
     chart.heals.push(clock.now());
     const heldMs = numbers.healHoldMs;
-    const message = `It serves again, by ${by}, and has for ${Math.round(heldMs / 1000)} s.`;
-    await this.#say(cell, "sandbox.healed", message, { by, heldMs });
+    const message = `Recovered by ${by}; healthy for ${Math.round(heldMs / 1000)} s.`;
+    await this.#record(live, "sandbox.healed", message, { by, heldMs });
   }
 
-  async #giveUp(cell: Cell, chart: Chart, seen: Cause): Promise<void> {
+  async #giveUp(live: LiveSandbox, chart: Chart, seen: Cause): Promise<void> {
     const { episode } = chart;
     if (episode === null) return;
-    // It is ended on what is seen now, and not on what was seen seconds ago.
-    await this.#parts.look(cell);
-    const now = cell.judge();
+    // The decision needs a current observation, because the last one may be seconds old.
+    await this.#parts.observer.observe([live]);
+    const now = live.judge();
     if (now.status !== "degraded" || !isOnLadder(now.cause)) return;
     const seconds = Math.round(episode.unservedMs / 1000);
     const { restart: _last, ...gentle } = episode.tries;
-    const message = `It has not served for ${seconds} s (${seen.message}), and could not be healed. Tried: ${triedIn({ ...episode, tries: gentle })}.`;
+    const message = `The sandbox has not served for ${seconds} s (${seen.message}) and could not be healed. Tried: ${describeTries({ ...episode, tries: gentle })}.`;
     const cause: Cause = {
       code: seen.code === KEEPS_BREAKING ? seen.code : "not_healed",
       message,
       cause: seen,
     };
-    const { generation } = cell.record;
+    const { generation } = live.record;
     const attempt = episode.tries.restart ?? 1;
-    await this.#say(cell, "sandbox.healing", `${SAYS.restart} ${message}`, {
+    await this.#record(live, "sandbox.healing", `${STEP_TEXTS.restart} ${message}`, {
       step: "restart",
       attempt,
       cause,
     });
-    await this.#parts.giveUp(cell, generation, cause);
+    await this.#parts.loss.giveUp(live, generation, cause);
   }
 
-  async #say(
-    cell: Cell,
+  async #record(
+    live: LiveSandbox,
     type: "sandbox.healing" | "sandbox.healed",
     message: string,
     data: NonNullable<NewEvent["data"]>,
   ): Promise<void> {
-    const { clock, store, log } = this.#world;
-    const { id: sandboxId, generation } = cell.record;
+    const { clock, log } = this.#context;
+    const { id: sandboxId, generation } = live.record;
     log.info({ sandbox: sandboxId, generation, ...data }, message);
-    const event = { at: clock.now(), type, sandboxId, generation, message, data };
-    await store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
-      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "a step of recovery could not be told of");
-    });
+    await recordEvent(this.#context, { at: clock.now(), type, sandboxId, generation, message, data });
   }
 }
 
-/** Causes are quoted from many places, with a full stop or without. */
+/** Ends the text with a full stop, because only some messages of causes have one. */
 const sentence = (text: string): string => (/[.!?]$/.test(text) ? text : `${text}.`);
 
-const SAYS: Record<Recovery["step"], string> = {
-  wait: "It may heal by itself.",
-  relink: "A new link to its keeper is made.",
-  thaw: "Its processes are let run.",
-  remount: "Its root is put back where the host sees it.",
-  restart: "Its instance is ended, and its policy decides what follows.",
-  hold: "It serves again, and has to for a while.",
+const STEP_TEXTS: Record<Recovery["step"], string> = {
+  wait: "The sandbox may heal by itself.",
+  relink: "Making a new link to its keeper.",
+  thaw: "Thawing its processes.",
+  remount: "Remounting its root.",
+  restart: "Ending its instance; its policy decides what follows.",
+  hold: "The sandbox serves again and is on probation.",
 };

@@ -1,7 +1,7 @@
 import { type Cause, NUMBERS, type Status } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { type Act, climb, dueInMs, type Episode } from "./ladder.ts";
+import { type Act, dueInMs, type Episode, nextStep } from "./healing-ladder.ts";
 
 const TICK = 1_000;
 const ok = { status: "ready", cause: null } as const;
@@ -10,7 +10,7 @@ const down = (code: string): { status: Status; cause: Cause } => ({
   cause: { code, message: `it is ${code}` },
 });
 
-/** Lives through what is seen, a tick each, and says what was done and when. */
+/** Feeds the statuses to the ladder, one per tick, and returns its acts with their times. */
 function live(
   seen: readonly { status: Status; cause: Cause | null }[],
   { healsLately = 0, episode = null as Episode | null } = {},
@@ -19,7 +19,7 @@ function live(
   let current = episode;
   seen.forEach((one, index) => {
     const time = { now: index * TICK, passedMs: TICK };
-    const next = climb(current, { ...one, healsLately }, time, NUMBERS);
+    const next = nextStep(current, { ...one, healsLately }, time, NUMBERS);
     current = next.episode;
     if (next.act !== null) acts.push({ at: index, act: next.act });
   });
@@ -29,7 +29,7 @@ function live(
 const times = <Value>(count: number, value: Value): Value[] => Array.from({ length: count }, () => value);
 
 describe("the ladder", () => {
-  it("lets what heals by itself heal", () => {
+  it("takes no step if the sandbox heals by itself", () => {
     expect(live([...times(4, down("link_down")), ok, ok])).toMatchObject({ done: [], episode: null });
   });
 
@@ -41,7 +41,9 @@ describe("the ladder", () => {
     ["keeper_missing", ["restart"]],
     ["instance_replaced", ["restart"]],
     ["disk_failed", ["restart"]],
-  ])("climbs for %s from the gentlest step to the last", (code, steps) => {
+    ["cgroup_gone", ["restart"]],
+    ["journals_gone", ["restart"]],
+  ])("takes the steps for %s from the gentlest to the last", (code, steps) => {
     const { done } = live(times(100, down(code)));
     expect(done.slice(0, steps.length)).toEqual(steps);
   });
@@ -57,6 +59,15 @@ describe("the ladder", () => {
     },
   );
 
+  it.each(["files_gone", "control_gone", "disk_gone", "host_disk_failed"])(
+    "takes no step for %s, because a restart could not start the sandbox again",
+    (code) => {
+      expect(live(times(2_000, down(code)))).toMatchObject({ done: [], episode: null });
+      const { done } = live([...times(8, down("link_down")), ...times(2_000, down(code))]);
+      expect(done).not.toContain("restart");
+    },
+  );
+
   it.each(["mount_broken", "disk_filler", "observation_unknown", "lease_lost", "keeper_died"])(
     "leaves %s to those who deal with it",
     (code) => {
@@ -64,7 +75,7 @@ describe("the ladder", () => {
     },
   );
 
-  it("forgets nothing while nobody can see, and lets no time pass", () => {
+  it("keeps the episode, and counts no time, while the state is unknown", () => {
     const blinking = Array.from({ length: 200 }, (_, i) =>
       down(i % 10 === 9 ? "observation_unknown" : "frozen"),
     );
@@ -74,7 +85,7 @@ describe("the ladder", () => {
     ]);
   });
 
-  it("calls nothing healed before it has served for a while", () => {
+  it("counts a sandbox as healed only after it has served for a while", () => {
     const held = NUMBERS.healHoldMs / TICK;
     const broken = times(NUMBERS.healAfterMs / TICK + 2, down("frozen"));
     const { acts } = live([...broken, ...times(held + 3, ok)]);
@@ -82,13 +93,13 @@ describe("the ladder", () => {
     expect((acts[1]?.at ?? 0) - (acts[0]?.at ?? 0)).toBeGreaterThanOrEqual(held);
   });
 
-  it("goes on climbing where one lucky probe was all", () => {
+  it("continues with the next step after a single lucky probe", () => {
     const moment = [...times(8, down("frozen")), ...times(3, ok)];
     const { done } = live([...moment, ...moment, ...moment, ...moment]);
     expect(done).toEqual(["thaw", "thaw", "restart", "restart"]);
   });
 
-  it("keeps to the episode through the restart that it asked for", () => {
+  it("keeps the episode across the restart that it requested", () => {
     const { episode } = live([
       ...times(8, down("keeper_missing")),
       { status: "queued", cause: null },
@@ -98,12 +109,12 @@ describe("the ladder", () => {
     expect(episode).toMatchObject({ step: "hold", by: "restart" });
   });
 
-  it("stops where somebody pauses, deletes or puts to sleep what it worked on", () => {
+  it("stops when the sandbox is paused, deleted or suspended", () => {
     for (const status of ["paused", "stopping", "suspending", "standby", "failed"] as const)
       expect(live([...times(8, down("frozen")), { status, cause: null }]).episode).toBeNull();
   });
 
-  it("goes to the last step at once where it was healed again and again, and says so", () => {
+  it("goes to the last step at once if the sandbox was healed too often, and says so", () => {
     const { acts } = live(times(8, down("frozen")), { healsLately: NUMBERS.healsMax });
     expect(acts[0]?.act).toMatchObject({
       do: "restart",
@@ -111,18 +122,23 @@ describe("the ladder", () => {
     });
   });
 
-  it("counts lived time: a clock that jumps makes nothing look broken for long", () => {
+  it("counts ticks, so that a clock jump does not make a sandbox look broken for long", () => {
     let episode: Episode | null = null;
     const acts: Act[] = [];
     for (const now of [0, 1_000, 86_400_000, 5_000, 6_000]) {
-      const next = climb(episode, { ...down("link_down"), healsLately: 0 }, { now, passedMs: TICK }, NUMBERS);
+      const next = nextStep(
+        episode,
+        { ...down("link_down"), healsLately: 0 },
+        { now, passedMs: TICK },
+        NUMBERS,
+      );
       episode = next.episode;
       if (next.act) acts.push(next.act);
     }
     expect(acts.map((act) => act.do)).not.toContain("restart");
   });
 
-  it("says when it goes on, and that is when it does", () => {
+  it("predicts correctly when its next decision is due", () => {
     const { episode } = live(times(3, down("frozen")));
     if (episode === null) throw new Error("there is no episode");
     const ticks = Math.ceil(dueInMs(episode, NUMBERS) / TICK);
@@ -131,7 +147,7 @@ describe("the ladder", () => {
   });
 });
 
-describe("whatever is seen", () => {
+describe("for any sequence of statuses, the ladder", () => {
   const codes = [
     "keeper_stopped",
     "frozen",
@@ -152,7 +168,7 @@ describe("whatever is seen", () => {
     },
   );
 
-  it("acts only on what does not serve, and never ends what served a moment ago", () => {
+  it("acts only on a sandbox that is not serving, and never ends one that served a moment ago", () => {
     fc.assert(
       fc.property(fc.array(seen, { maxLength: 300 }), (all) => {
         for (const { at, act } of live(all).acts) {

@@ -1,27 +1,31 @@
 import type { Cause, Numbers, Rung, Status } from "@holdfast/contract";
 
-/** What is done to an instance, or left to its policy. */
+/** A healing step: an action on an instance, or its restart by policy. */
 export type Step = Exclude<Rung, "wait" | "hold">;
 
-/** One time that a sandbox does not serve, from the moment it is noticed until it has served for a while again. */
+/** One period in which a sandbox does not serve, from its detection until the sandbox has served for a while again. */
 export interface Episode {
   readonly startedAt: number;
   readonly cause: Cause;
   readonly step: Rung;
-  /** Times are lived, not read off a clock: one that jumps must not make a sandbox look broken for an hour. */
+  /**
+   * How long the current step has lasted. Durations are sums of ticks and not differences between clock readings: a
+   * clock jump must not make a sandbox look broken for an hour.
+   */
   readonly stepMs: number;
+  /** How long the sandbox has not served, as a sum of ticks. */
   readonly unservedMs: number;
   readonly tries: Readonly<Partial<Record<Step, number>>>;
-  /** The last thing that was done about it; null while it may heal by itself. */
+  /** The last step taken; null while the sandbox may heal by itself. */
   readonly by: Step | null;
 }
 
 export type Act =
   | { do: Step; attempt: number; cause: Cause }
-  /** It has served for long enough: one more proof, and it is healed. */
+  /** The sandbox has served for long enough: after one more proof it is regarded as healed. */
   | { do: "confirm"; by: Step };
 
-export interface Climb {
+export interface Decision {
   episode: Episode | null;
   act: Act | null;
 }
@@ -38,9 +42,10 @@ type Settings = Pick<
 >;
 
 /**
- * What can help, by cause, gentlest first. What is not here is not for this ladder: a drive that is gone is mounted again
- * by those who mount, a writer that was frozen for the disk's sake is let go by who froze it, what could not be looked at
- * is looked at again, and a death is dealt with by who saw it.
+ * The steps that can help, by cause, gentlest first. Causes that are missing here are handled elsewhere: `Mounts`
+ * mounts a missing drive again, `DiskGuard` thaws the writers it froze, `Observer` repeats a failed observation, and
+ * the death of an instance is handled where it is observed. For files that are gone (`areFilesGone`) no step exists: a
+ * restart could not start the sandbox again, and a directory that a person moved may come back.
  */
 const LADDERS: Readonly<Record<string, readonly Step[]>> = {
   keeper_stopped: ["thaw", "relink", "restart"],
@@ -50,6 +55,8 @@ const LADDERS: Readonly<Record<string, readonly Step[]>> = {
   disk_failed: ["restart"],
   keeper_missing: ["restart"],
   instance_replaced: ["restart"],
+  cgroup_gone: ["restart"],
+  journals_gone: ["restart"],
   link_down: ["relink", "thaw", "restart"],
   keeper_silent: ["relink", "thaw", "restart"],
   proof_failed: ["relink", "thaw", "restart"],
@@ -57,34 +64,36 @@ const LADDERS: Readonly<Record<string, readonly Step[]>> = {
 };
 
 /**
- * Causes that a busy host alone can bring about: nothing answers in time and everything is well. For them the instance is
- * ended only when it has not served for as long as nobody would wait.
+ * Causes that an overloaded host alone can produce, because everything responds too late although nothing is broken.
+ * For these causes the instance is ended only after the sandbox has not served for `healGiveUpMs`.
  */
 const MAY_PASS: ReadonlySet<string> = new Set(["link_down", "keeper_silent", "proof_failed", "unproven"]);
 
-/** Whether something can be done about it here. */
+/** Whether the ladder has steps for this cause. */
 export const isOnLadder = (cause: Cause | null): boolean =>
   cause !== null && LADDERS[cause.code] !== undefined;
 
 export const KEEPS_BREAKING = "keeps_breaking";
 
 /**
- * How to go on with a sandbox that does not serve: pure, asked every moment with what is seen then. It climbs only on
- * evidence of not serving; what a sandbox's processes do with their CPU is no such evidence. A step counts as what healed
- * it only when it then served for a while: one lucky probe ends nothing. Every step has a bound, the last one is the
- * machine's, which counts restarts durably; and one that had to be healed again and again goes there at once.
+ * Decides the next healing step of a sandbox that does not serve. The function is pure and is called on every tick with the
+ * current status. It acts only on evidence of not serving; the CPU use of a sandbox's processes is no such evidence. A step
+ * counts as successful only after the sandbox has then served for `healHoldMs`, so one lucky probe ends no episode. Every
+ * step has a bound. The last step, restart, is counted durably by the sandbox machine; a sandbox that was healed
+ * `healsMax` times within the window goes to restart at once.
  */
-export function climb(
+export function nextStep(
   episode: Episode | null,
   seen: { status: Status; cause: Cause | null; healsLately: number },
   time: { now: number; passedMs: number },
   settings: Settings,
-): Climb {
+): Decision {
   const { status, cause } = seen;
-  if (status === "degraded" && cause !== null) return unserving(episode, { ...seen, cause }, time, settings);
+  if (status === "degraded" && cause !== null)
+    return stepWhileUnserving(episode, { ...seen, cause }, time, settings);
   if (episode === null || episode.by === null) return { episode: null, act: null };
   const stepMs = episode.stepMs + time.passedMs;
-  // What was tried on the instance before says nothing of the next.
+  // Of the steps that were tried on the previous instance, only restarts are still counted for a new one.
   if (status === "queued" || status === "creating")
     return { episode: { ...episode, stepMs, unservedMs: 0, tries: onlyRestarts(episode) }, act: null };
   if (status !== "ready") return { episode: null, act: null };
@@ -96,15 +105,16 @@ export function climb(
 const onlyRestarts = ({ tries: { restart } }: Episode): Episode["tries"] =>
   restart === undefined ? {} : { restart };
 
-function unserving(
+function stepWhileUnserving(
   before: Episode | null,
   seen: { cause: Cause; healsLately: number },
   { now, passedMs }: { now: number; passedMs: number },
   settings: Settings,
-): Climb {
+): Decision {
   const { cause } = seen;
   const steps = LADDERS[cause.code];
-  // Others deal with it, or nobody can see: no time passes and nothing is forgotten.
+  // Another part handles this cause, or the state is not known: the episode stays unchanged, and no time is added to
+  // it.
   if (steps === undefined) return { episode: before, act: null };
   if (before === null)
     return {
@@ -117,27 +127,28 @@ function unserving(
     cause,
     step: brokeAgain ? "wait" : before.step,
     stepMs: brokeAgain ? 0 : before.stepMs + passedMs,
-    // It has served in between.
+    // If the sandbox broke again, it had served in between, so the time starts again at 0.
     unservedMs: brokeAgain ? 0 : before.unservedMs + passedMs,
   };
   if (episode.stepMs < patienceOf(episode, settings)) return { episode, act: null };
-  const step = nextStep(episode, steps, seen.healsLately, settings);
+  const step = chooseStep(episode, steps, seen.healsLately, settings);
   if (step === null) return { episode, act: null };
   const attempt = (episode.tries[step] ?? 0) + 1;
-  const told = seen.healsLately >= settings.healsMax ? breaking(cause, seen.healsLately, settings) : cause;
+  const reason =
+    seen.healsLately >= settings.healsMax ? keepsBreaking(cause, seen.healsLately, settings) : cause;
   return {
     episode: { ...episode, step, stepMs: 0, tries: { ...episode.tries, [step]: attempt }, by: step },
-    act: { do: step, attempt, cause: told },
+    act: { do: step, attempt, cause: reason },
   };
 }
 
-/** How long the present step is given; twice as long when it is tried again. */
+/** Returns how long the current step may take. The time doubles with each further attempt. */
 function patienceOf({ step, tries }: Episode, { healAfterMs, healTryMs }: Settings): number {
   if (step === "wait" || step === "hold") return healAfterMs;
   return healTryMs * 2 ** Math.min((tries[step] ?? 1) - 1, 4);
 }
 
-function nextStep(
+function chooseStep(
   { cause, tries, unservedMs }: Episode,
   steps: readonly Step[],
   healsLately: number,
@@ -149,25 +160,25 @@ function nextStep(
   return MAY_PASS.has(cause.code) && unservedMs < settings.healGiveUpMs ? null : "restart";
 }
 
-function breaking(cause: Cause, heals: number, { healWindowMs }: Settings): Cause {
+function keepsBreaking(cause: Cause, heals: number, { healWindowMs }: Settings): Cause {
   const minutes = Math.round(healWindowMs / 60_000);
-  const message = `It was healed ${heals} times within ${minutes} min and does not serve again: ${cause.message}`;
+  const message = `The sandbox was healed ${heals} times within ${minutes} min and stopped serving again: ${cause.message}`;
   return { code: KEEPS_BREAKING, message, cause };
 }
 
-/** When it is decided how to go on, in lived time from now. */
+/** Returns the time until the next decision. Like the durations of an episode, it is a sum of ticks. */
 export function dueInMs(episode: Episode, settings: Settings): number {
   if (episode.step === "hold") return Math.max(0, settings.healHoldMs - episode.stepMs);
   const steps = LADDERS[episode.cause.code] ?? [];
-  const waitsForEnd = nextStep(episode, steps, 0, settings) === null;
+  const waitsForEnd = chooseStep(episode, steps, 0, settings) === null;
   const left = waitsForEnd
     ? settings.healGiveUpMs - episode.unservedMs
     : patienceOf(episode, settings) - episode.stepMs;
   return Math.max(0, left);
 }
 
-/** What has been done so far, for people. */
-export function triedIn({ tries }: Episode): string {
+/** Lists the steps tried so far, in a sentence for people. */
+export function describeTries({ tries }: Episode): string {
   const done = Object.entries(tries).map(([step, count]) => (count === 1 ? step : `${step} ×${count}`));
   return done.length === 0 ? "nothing yet" : done.join(", ");
 }

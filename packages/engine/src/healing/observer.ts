@@ -1,124 +1,148 @@
-import { type Cause, causeOf } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { hasInstance } from "./machine.ts";
-import type { Observation } from "./ports.ts";
-import type { World } from "./world.ts";
+import { causeOf } from "@holdfast/contract";
+import { within } from "../lib/deadline.ts";
+import type { InstanceLoss } from "../lifecycle/instance-loss.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { hasInstance, isKeptFailed } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Observation } from "../ports/index.ts";
+import { sameIdentity } from "../ports/index.ts";
+import type { OomAttribution } from "./oom-attribution.ts";
 
-export interface ObserverParts {
-  cells(): Iterable<Cell>;
-  died(cell: Cell, generation: number, cause: Cause): Promise<void>;
-  lookAtDrives(): Promise<void>;
-  /** Takes figures of them, in the same pass. Never rejects. */
-  measure(cells: readonly Cell[]): Promise<void>;
-  /** Told how long a sleep took, as it was asked for and by the clock. */
-  slept(askedMs: number, byClockMs: number): void;
+interface ObserverParts {
+  events: EngineEvents;
+  registry: SandboxRegistry;
+  loss: InstanceLoss;
+  oom: OomAttribution;
+  drives: { observe(): Promise<void> };
+  meter: {
+    /** Samples the usage of these sandboxes in the same pass as their observation. Never rejects. */
+    take(allLive: readonly LiveSandbox[]): Promise<void>;
+  };
+  clockWatch: {
+    /** Called after each sleep, with the requested time and the time that passed on the clock. */
+    slept(askedMs: number, byClockMs: number): void;
+  };
 }
 
 /**
- * Looks at every running instance, idle ones too, in one pass every few seconds, without touching what runs inside.
- * This is what notices a keeper that was killed, a root or drive that was unmounted, a frozen or stopped instance: the status is
- * computed from what was seen here. A lost link asks for an early look; the pass is the truth, the hint only saves time.
+ * Observes all running instances, idle ones too, in one pass every few seconds, without touching the processes inside.
+ * The pass detects a killed keeper, an unmounted root or drive, and a frozen or stopped instance; the status of a
+ * sandbox is computed from its observations. A lost link triggers an early observation, which only saves time.
  */
 export class Observer {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: ObserverParts;
   lastPassAt: number | null = null;
 
-  constructor(world: World, parts: ObserverParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: ObserverParts) {
+    this.#context = context;
     this.#parts = parts;
+    // A lost link is a hint that the sandbox has a problem, so it is observed at once instead of in the next pass.
+    parts.events.linkDown.subscribe((live) => void this.observe([live]).catch(() => undefined));
   }
 
   async run(): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
       const sleptAt = clock.now();
       await clock.sleep(numbers.observeEveryMs, stopping).catch(() => undefined);
       if (stopping.aborted) return;
-      this.#parts.slept(numbers.observeEveryMs, clock.now() - sleptAt);
-      const running = [...this.#parts.cells()].filter((cell) => hasInstance(cell.record));
-      const { lookAtDrives, measure } = this.#parts;
-      await Promise.all([this.look(running), lookAtDrives(), measure(running)]).catch((error: unknown) => {
+      this.#parts.clockWatch.slept(numbers.observeEveryMs, clock.now() - sleptAt);
+      const running = [...this.#parts.registry.allLive()].filter((live) => hasInstance(live.record));
+      const { drives, meter } = this.#parts;
+      const passes = [
+        this.observe(running),
+        drives.observe(),
+        meter.take(running),
+        this.lookForFiles([...this.#parts.registry.allLive()]),
+      ];
+      await Promise.all(passes).catch((error: unknown) => {
         log.error({ cause: causeOf(error) }, "an observation pass failed");
       });
       this.lastPassAt = clock.now();
     }
   }
 
-  /** One pass over these cells. What can't be observed is unknown, and said to be. */
-  async look(cells: readonly Cell[]): Promise<void> {
-    if (cells.length === 0) return;
-    const before = new Map(cells.map((cell) => [cell, cell.record]));
-    const seen = await this.#observe(cells);
-    const missing = cells.filter((cell) => seen.get(cell.id)?.seen === "absent");
-    // Absence is acted upon, so it is looked at twice.
-    const again = missing.length === 0 ? seen : await this.#observe(missing);
+  /** Observes these sandboxes once. A sandbox that can't be observed gets an `unknown` observation. */
+  async observe(allLive: readonly LiveSandbox[]): Promise<void> {
+    if (allLive.length === 0) return;
+    const before = new Map(allLive.map((live) => [live, live.record]));
+    const seen = await this.#ask(allLive);
+    const missing = allLive.filter((live) => seen.get(live.id)?.seen === "absent");
+    // An instance that seems absent is observed a second time, because its absence has consequences.
+    const again = missing.length === 0 ? seen : await this.#ask(missing);
     const taken: Promise<void>[] = [];
-    for (const [cell, { generation, phase }] of before) {
-      // What was seen in another phase says nothing of this one: it may have been frozen for it.
-      if (cell.record.generation !== generation || cell.record.phase !== phase) continue;
-      if (!hasInstance(cell.record)) continue;
-      const observation = (missing.includes(cell) ? again : seen).get(cell.id);
+    for (const [live, { generation, phase }] of before) {
+      // An observation does not apply if the generation or the phase has changed in the meantime: the sandbox may have
+      // been frozen for the other phase.
+      if (live.record.generation !== generation || live.record.phase !== phase) continue;
+      if (!hasInstance(live.record)) continue;
+      const observation = (missing.includes(live) ? again : seen).get(live.id);
       if (observation === undefined) continue;
-      taken.push(this.#take(cell, generation, observation));
+      taken.push(this.#take(live, generation, observation));
     }
-    // What one of them takes long to come to terms with is no other's concern.
+    // All observations are applied before the failure of one of them is reported.
     const failed = (await Promise.allSettled(taken)).find(({ status }) => status === "rejected");
     if (failed?.status === "rejected") throw failed.reason;
   }
 
-  async #observe(cells: readonly Cell[]): Promise<Map<string, Observation>> {
-    const { clock, driver, numbers } = this.#world;
-    const ids = cells.map((cell) => cell.id);
-    const limit = { ms: numbers.observeEveryMs * 2, what: "observing", signal: this.#world.stopping };
+  /**
+   * Checks whether the files of failed sandboxes still exist, so that the API does not report files that a person has
+   * removed as kept. If the check fails, the last result stays.
+   */
+  async lookForFiles(allLive: readonly LiveSandbox[]): Promise<void> {
+    const { clock, driver, numbers, stopping, log } = this.#context;
+    const { offlineFiles } = driver.capabilities;
+    const failed = allLive.filter(({ record }) => isKeptFailed(record));
+    if (offlineFiles === null || failed.length === 0) return;
+    const generations = new Map(failed.map((live) => [live, live.record.generation]));
+    const limit = { ms: numbers.observeEveryMs * 2, what: "looking for files", signal: stopping };
+    const ids = failed.map(({ id }) => id);
+    const found = await within(clock, limit, (signal) => offlineFiles.missing(ids, signal)).catch(
+      (error: unknown) => {
+        log.warn({ cause: causeOf(error) }, "failed to look for the files of failed sandboxes");
+        return new Map<string, string | null>();
+      },
+    );
+    for (const [live, generation] of generations) {
+      const missing = found.get(live.id);
+      const known = live.health.filesLook;
+      if (missing === undefined || (known?.generation === generation && known.missing === missing)) continue;
+      live.learn({ filesLook: { generation, missing } });
+    }
+  }
+
+  async #ask(allLive: readonly LiveSandbox[]): Promise<Map<string, Observation>> {
+    const { clock, driver, numbers } = this.#context;
+    const ids = allLive.map((live) => live.id);
+    const limit = { ms: numbers.observeEveryMs * 2, what: "observing", signal: this.#context.stopping };
     return within(clock, limit, (signal) => driver.observe(ids, signal)).catch((error: unknown) => {
       const unknown: Observation = { seen: "unknown", at: clock.now(), why: causeOf(error).message };
       return new Map(ids.map((id) => [id, unknown]));
     });
   }
 
-  async #take(cell: Cell, generation: number, observation: Observation): Promise<void> {
-    cell.learn({ observation: replaced(cell, observation) });
-    if (observation.seen === "present" && observation.oomKills > cell.oomKills)
-      await this.noteOom(cell, observation.oomKills);
+  async #take(live: LiveSandbox, generation: number, observation: Observation): Promise<void> {
+    live.learn({ observation: markReplaced(live, observation) });
+    if (observation.seen === "present" && observation.oomKills > live.oom.kills)
+      await this.#parts.oom.note(live, observation.oomKills);
     if (observation.seen === "absent") {
       const message = "The keeper (PID 1) is gone, and with it every process of the sandbox.";
-      await this.#parts.died(cell, generation, { code: "keeper_died", message });
+      await this.#parts.loss.died(live, generation, { code: "keeper_died", message });
     }
-  }
-
-  /** The kernel killed something for memory: an event with the figures, once per rise of the counter. */
-  async noteOom(cell: Cell, oomKills: number): Promise<void> {
-    const { clock, store, log } = this.#world;
-    const before = cell.oomKills;
-    const kills = oomKills - before;
-    if (kills <= 0) return;
-    cell.oomKills = oomKills;
-    cell.oomSeenAt = clock.now();
-    const { id: sandboxId, generation } = cell.record;
-    const limit = cell.record.spec.resources.memoryMb;
-    const message = `The kernel killed ${kills} process${kills === 1 ? "" : "es"} of the sandbox: its memory limit of ${limit} MB was reached.`;
-    log.warn({ sandbox: sandboxId, generation, kills }, message);
-    const event = {
-      at: clock.now(),
-      type: "sandbox.oom",
-      sandboxId,
-      generation,
-      message,
-      data: { kills, memoryMb: limit },
-    } as const;
-    await store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
-      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "an out-of-memory kill is told of later");
-      cell.oomKills = Math.min(cell.oomKills, before);
-    });
   }
 }
 
-/** A PID 1 other than the one that was launched is not this instance. */
-function replaced(cell: Cell, observation: Observation): Observation {
-  const { instance } = cell.record;
-  if (observation.seen !== "present" || instance === null || observation.startTime === instance.startTime)
+/** Adds a problem if PID 1 is not the one that was launched. */
+function markReplaced(live: LiveSandbox, observation: Observation): Observation {
+  const { instance } = live.record;
+  if (
+    observation.seen !== "present" ||
+    instance === null ||
+    sameIdentity(observation.identity, instance.identity)
+  )
     return observation;
   const problem = {
     code: "instance_replaced",

@@ -1,14 +1,22 @@
-import { type Cause, causeOf, HoldfastError, type Numbers } from "@holdfast/contract";
-import { type BreakerInput, type BreakerState, isSuspended, LAUNCHES_OPEN, nextBreaker } from "./breaker.ts";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { errorOf, rootMessage } from "./gate.ts";
-import { mb } from "./megabytes.ts";
-import type { Capacity } from "./ports.ts";
-import type { SandboxRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { type Cause, causeOf, HoldfastError, type Numbers, type Resources } from "@holdfast/contract";
+import { recordEvent } from "../events/record-event.ts";
+import { within } from "../lib/deadline.ts";
+import { mb } from "../lib/format.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { errorOf, rootMessage } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Capacity } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
+import {
+  BREAKER_CLOSED,
+  type BreakerInput,
+  type BreakerState,
+  isSuspended,
+  nextBreaker,
+} from "./launch-breaker.ts";
 
-/** Why there is no room for another sandbox, from the figures alone; null where there is. */
+/** Returns why the host has no room for another sandbox; null if the host has room. */
 export function shortageOf(
   capacity: Capacity,
   numbers: Pick<Numbers, "diskReserveBytes" | "memoryReserveBytes">,
@@ -26,7 +34,19 @@ export function shortageOf(
   return null;
 }
 
-/** One that failed and of which nothing runs any more takes no place. */
+/** Returns the requested limits that exceed what the host has; null if none does. */
+export function oversizeOf(
+  { cpus, memoryTotalBytes }: Pick<Capacity, "cpus" | "memoryTotalBytes">,
+  asked: Partial<Resources>,
+): string | null {
+  const parts: string[] = [];
+  if ((asked.memoryMb ?? 0) * 1_048_576 > memoryTotalBytes)
+    parts.push(`memoryMb is ${asked.memoryMb}, but this host has ${mb(memoryTotalBytes)} MB of memory`);
+  if ((asked.cpus ?? 0) > cpus) parts.push(`cpus is ${asked.cpus}, but this host has ${cpus}`);
+  return parts.length === 0 ? null : `${parts.join("; ")}.`;
+}
+
+/** Whether a sandbox counts against the caps. Every sandbox does, except a failed one without an instance. */
 export const takesPlace = ({ phase, lease }: SandboxRecord): boolean =>
   phase.name !== "failed" || lease.state !== "none";
 
@@ -37,24 +57,24 @@ export function isAbove(capacity: Capacity, share: number): boolean {
 }
 
 /**
- * Decides who may be launched, before anything is made. Caps first, because they cost nothing; then whether launches
- * work at all; then the figures of the host. Where room is short, what is known to be stale is removed and the host
- * measured again, once. What can't be measured is refused: a guess is how disks fill. Nothing is destroyed here that a
- * sweep would not have destroyed anyway.
+ * Decides which sandboxes may be launched, before anything is created. It first checks the caps, because that costs
+ * nothing, then the circuit breaker of launches, and then the free disk and memory of the host. If the host is short of
+ * room, stale sandboxes are removed (only those that a sweep would remove anyway), and the host is measured once more.
+ * A host that can't be measured admits no sandbox: a guess might fill its disk.
  */
 export class Admission {
-  readonly #world: World;
-  readonly #cells: () => Iterable<Cell>;
-  readonly #clean: () => Promise<unknown>;
-  #breaker: BreakerState = LAUNCHES_OPEN;
+  readonly #context: EngineContext;
+  readonly #registry: SandboxRegistry;
+  readonly #events: EngineEvents;
+  #breaker: BreakerState = BREAKER_CLOSED;
   #cleaning: Promise<unknown> | null = null;
-  /** As last measured. */
+  /** The last measurement. */
   capacity: Capacity | null = null;
 
-  constructor(world: World, cells: () => Iterable<Cell>, clean: () => Promise<unknown>) {
-    this.#world = world;
-    this.#cells = cells;
-    this.#clean = clean;
+  constructor(context: EngineContext, registry: SandboxRegistry, events: EngineEvents) {
+    this.#context = context;
+    this.#registry = registry;
+    this.#events = events;
   }
 
   get launches(): BreakerState {
@@ -64,28 +84,31 @@ export class Admission {
   async admit(owner: string | null): Promise<void> {
     this.checkCaps(owner);
     this.checkLaunches();
-    let shortage = shortageOf(await this.#measureOrRefuse(), this.#world.numbers);
+    let shortage = shortageOf(await this.#measureOrRefuse(), this.#context.numbers);
     if (shortage !== null) {
       await this.#cleanOnce();
-      shortage = shortageOf(await this.#measureOrRefuse(), this.#world.numbers);
+      shortage = shortageOf(await this.#measureOrRefuse(), this.#context.numbers);
     }
     if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
   }
 
-  /** For what takes disk and no memory. */
+  /** Checks the free disk only. For operations that need no memory. */
   async admitDisk(): Promise<void> {
-    const { diskReserveBytes } = this.#world.numbers;
+    const { diskReserveBytes } = this.#context.numbers;
     const shortage = shortageOf(await this.#measureOrRefuse(), { diskReserveBytes, memoryReserveBytes: 0 });
     if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
   }
 
-  /** Asked again at the moment at which a sandbox takes its place: others may have, while the host was measured. */
+  /**
+   * Throws if a cap is reached. The caps are checked again when the sandbox takes its place, because others may have
+   * taken places while the host was measured.
+   */
   checkCaps(owner: string | null): void {
-    const { maxSandboxes, maxSandboxesPerKey } = this.#world.numbers;
+    const { maxSandboxes, maxSandboxesPerKey } = this.#context.numbers;
     let all = 0;
     let own = 0;
-    for (const { record, reviving } of this.#cells()) {
-      if (!takesPlace(record) && !reviving) continue;
+    for (const { record, isRestarting } of this.#registry.allLive()) {
+      if (!takesPlace(record) && !isRestarting) continue;
       all += 1;
       if (owner !== null && record.owner === owner) own += 1;
     }
@@ -98,57 +121,68 @@ export class Admission {
     if (message !== null) throw new HoldfastError("too_many_sandboxes", { message });
   }
 
-  /** Refuses while launches don't work. */
+  /** Throws if a requested limit exceeds what the host has, because the sandbox could never use that much. */
+  async checkSize(asked: Partial<Resources> = {}): Promise<void> {
+    if (asked.memoryMb === undefined && asked.cpus === undefined) return;
+    const message = oversizeOf(this.capacity ?? (await this.#measureOrRefuse()), asked);
+    if (message !== null) throw new HoldfastError("invalid_request", { message });
+  }
+
+  /** Throws while the breaker is open. */
   checkLaunches(): void {
     const state = this.#breaker;
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     const now = clock.now();
-    if (state.name === "open") return;
-    if (state.name === "suspended" && !isSuspended(state.until, now, numbers)) return;
-    const retryAfterMs = state.name === "suspended" ? state.until - now : undefined;
+    if (state.name === "closed") return;
+    if (state.name === "open" && !isSuspended(state.until, now, numbers)) return;
+    const retryAfterMs = state.name === "open" ? state.until - now : undefined;
     throw new HoldfastError("launches_suspended", {
       cause: errorOf(state.cause),
       ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
     });
   }
 
-  /** Asked when a launch has its turn: one that waited in line is launched only if launches work. */
+  /**
+   * Asks the breaker again when a queued launch gets its turn, because launches may have been suspended in the
+   * meantime.
+   */
   mayLaunch(): boolean {
-    return this.#feed({ type: "ask", now: this.#world.clock.now() });
+    return this.#step({ type: "ask", now: this.#context.clock.now() });
   }
 
   launched(): void {
-    this.#feed({ type: "succeeded" });
+    this.#step({ type: "succeeded" });
   }
 
-  /** Without a cause it was given up for reasons of its own, and a probe that was is made by the next one. */
+  /**
+   * Reports a failed launch to the breaker. A null cause means that the failure says nothing about the host: the next
+   * launch then becomes the probe.
+   */
   launchEnded(cause: Cause | null): void {
-    const now = this.#world.clock.now();
-    if (cause !== null) this.#feed({ type: "failed", now, cause });
-    else if (this.#breaker.name === "probing") this.#feed({ type: "overtaken", now });
+    const now = this.#context.clock.now();
+    if (cause !== null) this.#step({ type: "failed", now, cause });
+    else if (this.#breaker.name === "half-open") this.#step({ type: "overtaken", now });
   }
 
-  #feed(input: BreakerInput): boolean {
+  #step(input: BreakerInput): boolean {
     const before = this.#breaker;
-    const next = nextBreaker(before, input, this.#world.numbers);
+    const next = nextBreaker(before, input, this.#context.numbers);
     if (next === null) return false;
     this.#breaker = next;
-    if (next.name === "suspended" && before.name === "open")
-      this.#say(
+    if (next.name === "open" && before.name === "closed")
+      this.#record(
         "launches.suspended",
         `${next.failures} launches failed in a row: ${rootMessage(next.cause)}`,
       );
-    if (next.name === "open" && before.name !== "open")
-      this.#say("launches.resumed", "A launch succeeded: launches are let through again.");
+    if (next.name === "closed" && before.name !== "closed")
+      this.#record("launches.resumed", "A launch succeeded: launches are allowed again.");
     return true;
   }
 
-  #say(type: "launches.suspended" | "launches.resumed", message: string): void {
-    const { clock, store, log } = this.#world;
+  #record(type: "launches.suspended" | "launches.resumed", message: string): void {
+    const { clock, log } = this.#context;
     log.warn({}, message);
-    store.commit({ changes: [], events: [{ at: clock.now(), type, message }] }).catch((error: unknown) => {
-      log.error({ cause: causeOf(error) }, "an event could not be stored");
-    });
+    void recordEvent(this.#context, { at: clock.now(), type, message });
   }
 
   async #measureOrRefuse(): Promise<Capacity> {
@@ -161,24 +195,24 @@ export class Admission {
   }
 
   async measure(): Promise<Capacity> {
-    const { clock, driver, numbers, stopping } = this.#world;
+    const { clock, driver, numbers, stopping } = this.#context;
     const limit = { ms: numbers.measureMs, what: "measuring the host", signal: stopping };
     this.capacity = await within(clock, limit, (signal) => driver.capacity(signal));
     return this.capacity;
   }
 
-  /** Whether sweeps may take what was created disposable. Not knowing is no reason to take anything. */
+  /** Whether sweeps may remove disposable sandboxes; false if the host can't be measured. */
   async isShort(): Promise<boolean> {
     const capacity = await this.measure().catch(() => null);
-    return capacity !== null && isAbove(capacity, this.#world.numbers.sweepPressureShare);
+    return capacity !== null && isAbove(capacity, this.#context.numbers.sweepPressureShare);
   }
 
   async #cleanOnce(): Promise<void> {
-    this.#cleaning ??= this.#clean().finally(() => {
+    this.#cleaning ??= this.#events.roomNeeded.run().finally(() => {
       this.#cleaning = null;
     });
     await this.#cleaning.catch((error: unknown) => {
-      this.#world.log.warn({ cause: causeOf(error) }, "cleaning for room failed");
+      this.#context.log.warn({ cause: causeOf(error) }, "cleaning up to free room failed");
     });
   }
 }

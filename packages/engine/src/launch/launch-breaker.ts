@@ -1,31 +1,42 @@
-import type { Cause, Numbers } from "@holdfast/contract";
+import type { Cause, Numbers, Stats } from "@holdfast/contract";
 
-/** Whether launches are let through. */
+/** The circuit breaker of launches: closed allows launches, open refuses them, half-open allows one as a probe. */
 export type BreakerState =
-  | { name: "open"; failures: number }
-  | { name: "suspended"; failures: number; until: number; cause: Cause }
-  /** One launch is on its way to find out. */
-  | { name: "probing"; failures: number; cause: Cause };
+  | { name: "closed"; failures: number }
+  | { name: "open"; failures: number; until: number; cause: Cause }
+  | { name: "half-open"; failures: number; cause: Cause };
 
 export type BreakerInput =
   | { type: "ask"; now: number }
   | { type: "succeeded" }
-  /** The probe was given up before it could tell. */
+  /** The probe was aborted before it had a result. */
   | { type: "overtaken"; now: number }
   | { type: "failed"; now: number; cause: Cause };
 
 type Settings = Pick<Numbers, "launchFailuresMax" | "launchesSuspendedMs">;
 
-export const LAUNCHES_OPEN: BreakerState = { name: "open", failures: 0 };
+export const BREAKER_CLOSED: BreakerState = { name: "closed", failures: 0 };
 
-/** A suspension never has longer to go than it lasts: where it seems to, the time of day was set back. */
+/** The names of the breaker's states in the API, where `open` means that launches are allowed. */
+const API_STATES: Record<BreakerState["name"], Stats["launches"]["state"]> = {
+  closed: "open",
+  open: "suspended",
+  "half-open": "probing",
+};
+
+export const launchesState = ({ name }: BreakerState): Stats["launches"]["state"] => API_STATES[name];
+
+/**
+ * Whether the breaker still refuses launches at `now`. If the remaining wait is longer than the suspension, the clock
+ * was set back, and launches are allowed.
+ */
 export const isSuspended = (until: number, now: number, { launchesSuspendedMs }: Settings): boolean =>
   now < until && until - now <= launchesSuspendedMs;
 
 /**
- * A host on which nothing starts is not helped by a thousand more tries. After several failures in a row launches are
- * refused for a while; then one is let through, and its outcome decides for all. Pure: who asks and is answered null may
- * not launch.
+ * Computes the next state. Returns null if the input asks for a launch and the launch is refused. After several
+ * failures in a row launches are refused for a while, because more attempts do not help a host on which no launch
+ * succeeds. Then one launch is allowed as a probe, and its outcome decides whether the others are allowed too. Pure.
  */
 export function nextBreaker(
   state: BreakerState,
@@ -34,19 +45,20 @@ export function nextBreaker(
 ): BreakerState | null {
   switch (input.type) {
     case "ask":
-      if (state.name === "open") return state;
-      if (state.name === "probing" || isSuspended(state.until, input.now, settings)) return null;
-      return { name: "probing", failures: state.failures, cause: state.cause };
+      if (state.name === "closed") return state;
+      if (state.name === "half-open" || isSuspended(state.until, input.now, settings)) return null;
+      return { name: "half-open", failures: state.failures, cause: state.cause };
     case "succeeded":
-      return LAUNCHES_OPEN;
+      return BREAKER_CLOSED;
     case "overtaken":
-      if (state.name !== "probing") return state;
-      return { name: "suspended", failures: state.failures, until: input.now, cause: state.cause };
+      if (state.name !== "half-open") return state;
+      return { name: "open", failures: state.failures, until: input.now, cause: state.cause };
     case "failed": {
       const failures = state.failures + 1;
       const { cause, now } = input;
-      if (state.name === "open" && failures < settings.launchFailuresMax) return { name: "open", failures };
-      return { name: "suspended", failures, until: now + settings.launchesSuspendedMs, cause };
+      if (state.name === "closed" && failures < settings.launchFailuresMax)
+        return { name: "closed", failures };
+      return { name: "open", failures, until: now + settings.launchesSuspendedMs, cause };
     }
   }
 }

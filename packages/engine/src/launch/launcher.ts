@@ -1,124 +1,116 @@
-import { causeOf, HoldfastError, type Numbers } from "@holdfast/contract";
+import { type Cause, causeOf, HoldfastError, type Numbers } from "@holdfast/contract";
+import { DeadlinePassed, raced, within } from "../lib/deadline.ts";
+import { FairQueue } from "../lib/fair-queue.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { wantedMounts } from "../model/mount-machine.ts";
+import { forkSource, hasServed } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { SandboxRecord } from "../ports/records.ts";
 import type { Admission } from "./admission.ts";
-import type { Cell } from "./cell.ts";
-import { DeadlinePassed, raced, within } from "./clock.ts";
-import { FairLine } from "./fair-line.ts";
-import { forkSource, hasServed } from "./machine.ts";
-import { wantedMounts } from "./mount-step.ts";
-import type { Prover } from "./prover.ts";
-import type { SandboxRecord } from "./records.ts";
-import { failedProof, lacksMountsOnly } from "./status.ts";
-import type { World } from "./world.ts";
+import { bringIntoService, type ServiceParts } from "./bring-into-service.ts";
+import { type EntryTime, withinEntryTime } from "./prove-entry.ts";
+import type { Reaper } from "./reaper.ts";
+
+interface LauncherParts extends ServiceParts {
+  admission: Admission;
+  reaper: Reaper;
+}
+
+/** The outcome of a launch. `stopped`: the server stopped before the end, and the next server continues. */
+export type LaunchOutcome =
+  | { outcome: "proven" }
+  | { outcome: "failed"; cause: Cause }
+  | { outcome: "stopped" };
 
 /**
- * Takes a queued sandbox to proven ready: a place in the line, the lease stored, the instance launched, the link up,
- * the proof passed. Whatever fails on the way ends in `launch_failed`, which gives the name back and leaves the lease
- * owing a stop; the reaper pays it. A few launches run at once, the rest wait in order, in a line of bounded length.
+ * Takes a sandbox from the queue to its first proof: it waits in the queue, stores the lease, launches the instance,
+ * opens the link and proves the sandbox. A failure at any step is recorded as `launch_failed`. That releases the
+ * sandbox's name and makes the lease require a stop, which the reaper carries out. A few launches run at once; the rest
+ * wait in order, in a queue of limited length.
  */
 export class Launcher {
-  readonly #world: World;
-  readonly #prover: Prover;
-  readonly #openLink: (cell: Cell) => void;
-  readonly #onFailed: (cell: Cell) => void;
-  readonly #onServing: (cell: Cell) => Promise<void>;
-  readonly #onProven: (cell: Cell) => void;
-  readonly #establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
-  readonly #admission: Admission;
-  readonly #line = new FairLine<Place>();
+  readonly #context: EngineContext;
+  readonly #parts: LauncherParts;
+  readonly #queue = new FairQueue<Waiter>();
   #running = 0;
 
-  constructor(
-    world: World,
-    parts: {
-      prover: Prover;
-      admission: Admission;
-      openLink: (cell: Cell) => void;
-      onFailed: (cell: Cell) => void;
-      /** It is proven, and nobody has been told so yet. */
-      onServing: (cell: Cell) => Promise<void>;
-      /** It serves, by its record too. */
-      onProven: (cell: Cell) => void;
-      /** Has the drives mounted that it is to have. */
-      establish: (cell: Cell, signal: AbortSignal) => Promise<void>;
-    },
-  ) {
-    this.#world = world;
-    this.#prover = parts.prover;
-    this.#admission = parts.admission;
-    this.#openLink = parts.openLink;
-    this.#onFailed = parts.onFailed;
-    this.#onServing = parts.onServing;
-    this.#onProven = parts.onProven;
-    this.#establish = parts.establish;
+  constructor(context: EngineContext, parts: LauncherParts) {
+    this.#context = context;
+    this.#parts = parts;
   }
 
   get waiting(): number {
-    return this.#line.length;
+    return this.#queue.length;
   }
 
-  /** Refuses where a launch would fail before it began. */
+  /** Throws if a launch would be rejected immediately: the queue is full, or launches are suspended. */
   admit(): void {
-    if (this.#line.length >= this.#world.numbers.launchesWaiting)
-      throw new HoldfastError("capacity", { message: "The waiting line for launches is full." });
-    this.#admission.checkLaunches();
+    if (this.#queue.length >= this.#context.numbers.launchesWaiting)
+      throw new HoldfastError("capacity", { message: "The launch queue is full." });
+    this.#parts.admission.checkLaunches();
   }
 
-  /** From now to proven ready, the waiting line included. Never rejects: the outcome is in the cell. */
-  async launch(cell: Cell): Promise<void> {
-    const signal = AbortSignal.any([cell.fence.signal, this.#world.stopping]);
-    await this.#settle(cell, () => this.#inLine(cell, signal, () => this.#tried(cell, signal)));
+  /** Runs the launch to its end, including the wait in the queue. Never rejects. */
+  launch(live: LiveSandbox): Promise<LaunchOutcome> {
+    const signal = AbortSignal.any([live.deletedSignal, this.#context.stopping]);
+    return this.#settle(live, () => this.#queued(live, signal, () => this.#attempt(live, signal)));
   }
 
-  /** What becomes of a launch decides whether others are tried. One that was overtaken says nothing about the host. */
-  async #tried(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, numbers } = this.#world;
-    const limit = { ms: launchDeadlineMs(cell.record, numbers), what: "the launch", signal };
-    await this.#allowed(cell, signal);
+  /** Runs the launch and reports the outcome to the circuit breaker. An aborted launch says nothing about the host. */
+  async #attempt(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#context;
+    const { admission } = this.#parts;
+    const limit = { ms: launchDeadlineMs(live.record, numbers), what: "the launch", signal };
+    await this.#waitForPermission(live, signal);
     try {
-      await within(clock, limit, (inner) => this.#steps(cell, inner));
+      await within(clock, limit, (inner) => this.#steps(live, inner));
     } catch (error) {
-      // Nor does one that was made of what another sandbox had in its memory and wrote.
-      const isItsOwn =
-        cell.fence.signal.aborted || this.#world.stopping.aborted || forkSource(cell.record) !== null;
-      this.#admission.launchEnded(isItsOwn ? null : causeOf(asHoldfastError(error)));
+      // A fork may also fail because of its checkpoint's memory and files, so its failure says nothing about the host.
+      const isInconclusive =
+        live.deletedSignal.aborted || this.#context.stopping.aborted || forkSource(live.record) !== null;
+      admission.launchEnded(isInconclusive ? null : causeOf(asHoldfastError(error)));
       throw error;
     }
-    this.#admission.launched();
+    admission.launched();
   }
 
-  /** A new one is refused while launches keep failing. One that has served waits: others' failures are no end of its own. */
-  async #allowed(cell: Cell, signal: AbortSignal): Promise<void> {
-    while (!this.#admission.mayLaunch()) {
-      if (!hasServed(cell.record)) throw new HoldfastError("launches_suspended");
-      await this.#world.clock.sleep(ASK_AGAIN_MS, signal);
+  /** Rejects a new sandbox while launches are suspended. A sandbox that has served before waits instead of failing. */
+  async #waitForPermission(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    while (!this.#parts.admission.mayLaunch()) {
+      if (!hasServed(live.record)) {
+        // Throws with the cause of the last failure, unless launches were resumed a moment ago.
+        this.#parts.admission.checkLaunches();
+        throw new HoldfastError("launches_suspended");
+      }
+      await this.#context.clock.sleep(ASK_AGAIN_MS, signal);
     }
   }
 
-  /** The last steps again, for an instance that an earlier server had launched but not proven. */
-  async prove(cell: Cell): Promise<void> {
-    const { clock, numbers } = this.#world;
-    const limit = { ms: numbers.createDeadlineMs, what: "the proof", signal: cell.fence.signal };
-    await this.#settle(cell, () => within(clock, limit, (signal) => this.#prove(cell, signal)));
+  /** Brings an instance into service that an earlier server launched and did not prove. */
+  async prove(live: LiveSandbox): Promise<void> {
+    await this.#settle(live, () => this.#prove(live, live.deletedSignal));
   }
 
-  async #settle(cell: Cell, work: () => Promise<void>): Promise<void> {
-    const { log, stopping } = this.#world;
+  async #settle(live: LiveSandbox, work: () => Promise<void>): Promise<LaunchOutcome> {
+    const { log, stopping } = this.#context;
     try {
       await work();
+      return { outcome: "proven" };
     } catch (error) {
-      if (stopping.aborted) return;
+      if (stopping.aborted) return { outcome: "stopped" };
       const cause = causeOf(asHoldfastError(error));
-      log.warn({ sandbox: cell.id, cause }, "the launch failed");
-      await cell.decideSurely({ type: "launch_failed", cause });
-      this.#onFailed(cell);
+      log.warn({ sandbox: live.id, cause }, "the launch failed");
+      await live.decideSurely({ type: "launch_failed", cause });
+      this.#parts.reaper.reap(live);
+      return { outcome: "failed", cause };
     }
   }
 
-  async #steps(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
-    const deadline = clock.now() + launchDeadlineMs(cell.record, numbers);
-    const begun = await cell.decide({ type: "launch", deadline });
-    if (begun === null) throw new Error("the sandbox is no longer to be launched");
+  async #steps(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
+    const deadline = clock.now() + launchDeadlineMs(live.record, numbers);
+    const begun = await live.decide({ type: "launch", deadline });
+    if (begun === null) throw new Error("the sandbox was deleted or launched meanwhile");
     const { id: sandboxId, name, generation, spec } = begun.record;
     const origin = forkSource(begun.record);
     const order = {
@@ -130,42 +122,39 @@ export class Launcher {
       restart: hasServed(begun.record),
       fork: origin === null ? undefined : { ...origin, id: origin.checkpointId },
       mounts: wantedMounts(begun.record),
-      onStep: (step: string) => cell.progress(step),
+      onStep: (step: string) => live.progress(step),
     };
-    cell.progress("launching");
+    live.progress("launching");
     signal.throwIfAborted();
     const launch = driver.launch(order, signal);
-    cell.launching = launch.catch(() => undefined);
+    live.trackDriverWork(launch);
     const instance = await raced(launch, signal);
-    const launched = await cell.decide({ type: "launched", generation, instance });
+    const { pid } = driver.describe(instance.identity);
+    const launched = await live.decideUntil({ type: "launched", generation, instance, pid }, signal);
     if (launched === null) throw new Error("the launch was overtaken");
-    await this.#prove(cell, signal);
+    await this.#prove(live, signal);
   }
 
-  async #prove(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { generation } = cell.record;
-    await this.#establish(cell, signal);
-    cell.progress("proving");
-    this.#openLink(cell);
-    const proof = await raced(this.#prover.prove(cell), signal);
-    const mayLackMounts = hasServed(cell.record) && lacksMountsOnly(proof);
-    if (!proof.ok && !mayLackMounts)
-      throw new HoldfastError("proof_failed", { message: failedProof(proof).message });
-    const keeperBootId = cell.links?.current?.keeper.bootId;
-    if (keeperBootId === undefined) throw new Error("the link was lost after the proof");
-    await raced(this.#onServing(cell), signal);
-    const provenAt = Date.parse(proof.at);
-    const lacking = proof.ok ? undefined : failedProof(proof);
-    const proven = await cell.decide({ type: "proven", generation, provenAt, keeperBootId, lacking });
-    if (proven === null) throw new Error("the launch was overtaken");
-    cell.progress("ready");
-    this.#onProven(cell);
+  /** A launch that copies a checkpoint has a longer deadline, but its proof does not. */
+  async #prove(live: LiveSandbox, launch: AbortSignal): Promise<void> {
+    const { numbers } = this.#context;
+    const limit = { ms: numbers.createDeadlineMs, what: "the proof", signal: launch };
+    await withinEntryTime(this.#context, limit, (time) => this.#enterService(live, time));
   }
 
-  /** Runs the work in one of the few places. Whoever gives up waiting leaves the line without having had one. */
-  async #inLine(cell: Cell, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
-    if (this.#running < this.#world.numbers.launchesAtOnce) this.#running += 1;
-    else await this.#waitInLine(cell, signal);
+  async #enterService(live: LiveSandbox, time: EntryTime): Promise<void> {
+    const { events } = this.#parts;
+    const mayLackMounts = hasServed(live.record);
+    const beforeRecord = () => events.proven.run(live);
+    const entry = { what: "launch", mayLackMounts, beforeRecord } as const;
+    await bringIntoService(this.#context, this.#parts, live, entry, time);
+    events.inService.emit(live);
+  }
+
+  /** Runs the work once a launch slot is free. A launch that is aborted while it waits leaves the queue. */
+  async #queued(live: LiveSandbox, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
+    if (this.#running < this.#context.numbers.launchesAtOnce) this.#running += 1;
+    else await this.#waitForSlot(live, signal);
     try {
       signal.throwIfAborted();
       await work();
@@ -174,40 +163,59 @@ export class Launcher {
     }
   }
 
-  async #waitInLine(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, numbers } = this.#world;
+  async #waitForSlot(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#context;
     const { promise, resolve: take } = Promise.withResolvers<void>();
-    const place = { take };
-    cell.progress("waiting");
-    this.#line.join(cell.record.owner, place);
+    const waiter = { take };
+    live.progress("waiting");
+    this.#queue.join(live.record.owner, waiter);
     const limit = { ms: numbers.launchQueueMs, what: "waiting for a turn to be launched", signal };
     let taken = false;
     try {
       await within(clock, limit, () => promise.then(() => (taken = true)));
     } catch (error) {
-      // A place that was given at the very moment of giving up goes on to the next.
-      if (!this.#line.leave(place) && !taken) this.#passOn();
+      // The launch was aborted after it had received a slot: give the slot to the next launch.
+      if (!this.#queue.leave(waiter) && !taken) this.#passOn();
       throw error;
     }
   }
 
-  /** The place goes to the next in line; only an empty line gives it up. */
+  /** Gives the slot to the next launch in the queue, or frees it if the queue is empty. */
   #passOn(): void {
-    const next = this.#line.next();
+    const next = this.#queue.next();
     if (next) next.take();
     else this.#running -= 1;
   }
 }
 
-/** A fork has to be copied first, which may take as long as the checkpoint took. */
-export const launchDeadlineMs = (
-  record: SandboxRecord,
-  { createDeadlineMs, standbyDeadlineMs }: Numbers,
-): number => createDeadlineMs + (forkSource(record) === null ? 0 : standbyDeadlineMs);
+/**
+ * Returns the deadline of a launch. A fork has a longer one, because copying its checkpoint may take as long as writing
+ * it did.
+ */
+const launchDeadlineMs = (record: SandboxRecord, { createDeadlineMs, standbyDeadlineMs }: Numbers): number =>
+  createDeadlineMs + (forkSource(record) === null ? 0 : standbyDeadlineMs);
+
+/**
+ * Waits for the outcome of a launch. The wait is longer than the launch's own deadlines, so that the caller gets the
+ * outcome of the launch and not a timeout of the wait.
+ */
+export async function withinLaunch<Result>(
+  { clock, numbers }: EngineContext,
+  live: LiveSandbox,
+  signal: AbortSignal,
+  work: (signal: AbortSignal) => Promise<Result>,
+): Promise<Result> {
+  const ms = numbers.launchQueueMs + launchDeadlineMs(live.record, numbers) + OUTCOME_MS;
+  return within(clock, { ms, what: "waiting for the sandbox", signal }, work).catch((error: unknown) => {
+    signal.throwIfAborted();
+    throw new HoldfastError("deadline", { sandboxId: live.id, message: causeOf(error).message });
+  });
+}
 
 const ASK_AGAIN_MS = 1_000;
+const OUTCOME_MS = 5_000;
 
-interface Place {
+interface Waiter {
   take(): void;
 }
 

@@ -1,8 +1,9 @@
 import { type Check, causeOf, type Proof, randomText } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { hasServed } from "./machine.ts";
-import { wantedMounts } from "./mount-step.ts";
+import { within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { wantedMounts } from "../model/mount-machine.ts";
+import { hasServed } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
 import {
   type ExecOrder,
   KeeperRefusal,
@@ -10,44 +11,43 @@ import {
   type MountPoint,
   MountRefused,
   type Observation,
-} from "./ports.ts";
-import type { World } from "./world.ts";
+} from "../ports/index.ts";
 
 /**
- * A proof goes the way a caller's requests go: a command is started and its output read back, a file is written, read
- * and removed, and the root and every mount are compared from inside and outside. Answering a ping is not enough: an instance whose root
- * was taken away pings and fails every exec.
+ * Proves that an instance serves, along the path of a caller's requests: it starts a command and reads its output,
+ * writes, reads and removes a file, and compares the root and every mount from inside and outside. A ping is not
+ * enough: an instance whose root was unmounted answers pings and fails every exec.
  */
 export class Prover {
-  readonly #world: World;
-  readonly #underWay = new Map<Cell, { links: Cell["links"]; proof: Promise<Proof> }>();
+  readonly #context: EngineContext;
+  readonly #inProgress = new Map<LiveSandbox, { links: LiveSandbox["links"]; proof: Promise<Proof> }>();
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(context: EngineContext) {
+    this.#context = context;
   }
 
   /**
-   * A fresh proof; callers at the same time share one, unless it was begun before a sleep, or a life, that is over. Never
-   * rejects: what went wrong is in the proof.
+   * Runs a new proof, or returns the proof in progress. A proof in progress that began before a standby or a new
+   * launch, and thus over an earlier link, is not returned. Never rejects: failures are part of the proof.
    */
-  prove(cell: Cell): Promise<Proof> {
-    const { links } = cell;
-    const running = this.#underWay.get(cell);
+  prove(live: LiveSandbox): Promise<Proof> {
+    const { links } = live;
+    const running = this.#inProgress.get(live);
     if (running?.links === links) return running.proof;
-    const proof = this.#proveNow(cell).finally(() => {
-      if (this.#underWay.get(cell)?.proof === proof) this.#underWay.delete(cell);
+    const proof = this.#proveNow(live).finally(() => {
+      if (this.#inProgress.get(live)?.proof === proof) this.#inProgress.delete(live);
     });
-    this.#underWay.set(cell, { links, proof });
+    this.#inProgress.set(live, { links, proof });
     return proof;
   }
 
-  async #proveNow(cell: Cell): Promise<Proof> {
-    const { clock, numbers, log } = this.#world;
-    const { links } = cell;
-    const { generation, id: sandbox } = cell.record;
+  async #proveNow(live: LiveSandbox): Promise<Proof> {
+    const { clock, numbers, log } = this.#context;
+    const { links } = live;
+    const { generation, id: sandbox } = live.record;
     const startedAt = clock.now();
     const checks = await within(clock, { ms: numbers.proofDeadlineMs, what: "the proof" }, (signal) =>
-      this.#check(cell, signal),
+      this.#check(live, signal),
     ).catch((error: unknown): Check[] => [
       { name: "link", ok: false, ms: clock.now() - startedAt, message: causeOf(error).message },
     ]);
@@ -58,55 +58,63 @@ export class Prover {
       ok: checks.every((check) => check.ok),
       checks,
     };
-    // Of what has slept or ended meanwhile it says nothing any more.
-    if (cell.links === links) cell.learn(proof.ok ? { proof, provenAt: at } : { proof });
+    // The proof is ignored if the sandbox was suspended or its instance ended in the meantime.
+    if (live.links === links) live.learn(proof.ok ? { proof, provenAt: at } : { proof });
     if (!proof.ok) log.warn({ sandbox, generation, checks }, "the proof failed");
     return proof;
   }
 
-  async #check(cell: Cell, signal: AbortSignal): Promise<Check[]> {
-    const { driver, clock, numbers } = this.#world;
-    const link = await cell.links?.get(numbers.linkWaitMs, signal);
+  async #check(live: LiveSandbox, signal: AbortSignal): Promise<Check[]> {
+    const { driver, clock, numbers } = this.#context;
+    const link = await live.links?.get(numbers.linkWaitMs, signal);
     if (!link) throw new Error("there is no link");
-    const observed = driver.observe([cell.id], signal).then((seen) => {
-      const observation = seen.get(cell.id) ?? { seen: "unknown", at: clock.now(), why: "not looked at" };
-      cell.learn({ observation });
+    const observed = driver.observe([live.id], signal).then((seen) => {
+      const observation = seen.get(live.id) ?? { seen: "unknown", at: clock.now(), why: "not looked at" };
+      live.learn({ observation });
       return observation;
     });
-    const mounts = wantedMounts(cell.record).filter(({ path }) => !cell.mounting.has(path));
+    const mounts = wantedMounts(live.record).filter(({ path }) => !live.isMounting(path));
     return Promise.all([
       this.#timed("link", () => link.ping(signal)),
-      this.#timed("exec", () => unlessFull(cell, () => runsCommand(link, signal))),
-      this.#timed("files", () => unlessFull(cell, () => keepsFiles(link, signal))),
-      this.#timed("root", async () => this.#sameRoot(cell, await observed, link, signal)),
+      this.#timed("exec", () => unlessFull(live, () => runsCommand(link, signal))),
+      this.#timed("files", () => unlessFull(live, () => keepsFiles(link, signal))),
+      this.#timed("root", async () => this.#sameRoot(live, await observed, link, signal)),
       ...(mounts.length === 0
         ? []
-        : [this.#timed("mounts", async () => sameMounts(cell, mounts, await observed, link, signal))]),
+        : [this.#timed("mounts", async () => sameMounts(live, mounts, await observed, link, signal))]),
     ]);
   }
 
-  /** What was seen wrong before the keeper answered may be past by then: it is looked at once more. */
-  async #sameRoot(cell: Cell, before: Observation, link: Link, signal: AbortSignal): Promise<undefined> {
+  /**
+   * Compares the root from inside and outside. If the last observation found a problem, observes again, because the
+   * problem may be gone by now.
+   */
+  async #sameRoot(
+    live: LiveSandbox,
+    before: Observation,
+    link: Link,
+    signal: AbortSignal,
+  ): Promise<undefined> {
     const inside = await link.probe(signal);
     if (before.seen === "present" && before.problems.length === 0) return sameRoot(before, inside);
-    const observation = (await this.#world.driver.observe([cell.id], signal)).get(cell.id) ?? before;
-    cell.learn({ observation });
+    const observation = (await this.#context.driver.observe([live.id], signal)).get(live.id) ?? before;
+    live.learn({ observation });
     return sameRoot(observation, inside);
   }
 
-  /** A look at one mount, from both sides. Rejects with what is wrong with it. */
-  async proveMount(cell: Cell, mount: MountPoint): Promise<void> {
-    const { driver, clock, numbers } = this.#world;
-    const limit = { ms: numbers.proofDeadlineMs, what: "proving the mount", signal: cell.fence.signal };
+  /** Compares one mount from inside and outside. Rejects with the problem, if there is one. */
+  async proveMount(live: LiveSandbox, mount: MountPoint): Promise<void> {
+    const { driver, clock, numbers } = this.#context;
+    const limit = { ms: numbers.proofDeadlineMs, what: "proving the mount", signal: live.deletedSignal };
     await within(clock, limit, async (signal) => {
-      const link = await cell.links?.get(numbers.linkWaitMs, signal);
+      const link = await live.links?.get(numbers.linkWaitMs, signal);
       if (!link) throw new Error("there is no link");
-      const observation = (await driver.observe([cell.id], signal)).get(cell.id);
+      const observation = (await driver.observe([live.id], signal)).get(live.id);
       if (observation === undefined) throw new Error("the sandbox was not looked at");
-      cell.learn({ observation });
+      live.learn({ observation });
       await sameMount(mount, observation, link, signal);
     });
-    cell.learn({ provenMounts: [...new Set([...cell.health.provenMounts, mount.path])] });
+    live.learn({ provenMounts: [...new Set([...live.health.provenMounts, mount.path])] });
   }
 
   async #timed(name: Check["name"], check: () => Promise<unknown>): Promise<Check> {
@@ -123,7 +131,7 @@ export class Prover {
 
 export const PROOF_EXEC_PREFIX = "proof-";
 
-/** What a check says that passed but for that. */
+/** The message of a check that passed although the disk was full. */
 export const DISK_FULL = "the disk is full: nothing can be written";
 
 class DiskFull extends Error {
@@ -131,11 +139,12 @@ class DiskFull extends Error {
 }
 
 /**
- * A full disk is the tenant's to empty, and needs a sandbox that serves to do it: callers are told that it is full by the
- * call that needs room. A sandbox that has never served, nor begun with what another wrote, is not called ready on a disk that has none to offer.
+ * Runs a check, and accepts its failure if the only reason is a full disk. A caller can free space only in a sandbox
+ * that serves, and calls that need space report the full disk themselves. The first launch of a sandbox that is not a
+ * fork must pass the check.
  */
-async function unlessFull({ record }: Cell, check: () => Promise<void>): Promise<string | undefined> {
-  const mayBeFull = record.phase.name === "running" || hasServed(record) || record.forkedFrom !== null;
+async function unlessFull({ record }: LiveSandbox, check: () => Promise<void>): Promise<string | undefined> {
+  const mayBeFull = record.phase.name !== "launching" || hasServed(record) || record.forkedFrom !== null;
   try {
     await check();
     return undefined;
@@ -166,16 +175,18 @@ async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
   await link.startExec(order, signal);
   try {
     const { records } = await readToEnd(link, order.id, signal);
-    const said = Buffer.concat(records.map((record) => record.data)).toString("utf8");
-    if (said.trim() === token) return;
-    if (await lacksRoom(link, order.id, signal)) throw new DiskFull("there is no room for what it said");
-    throw new Error(`the command said ${JSON.stringify(said.slice(0, 200))}`);
+    const output = Buffer.concat(records.map((record) => record.data)).toString("utf8");
+    if (output.trim() === token) return;
+    if (await lacksRoom(link, order.id, signal))
+      throw new DiskFull("there is no room for the command's output");
+    throw new Error(`the command printed ${JSON.stringify(output.slice(0, 200))}`);
   } finally {
+    // If this fails, the keeper still lists the proof's exec and is asked on the next link to forget it.
     link.forgetExec(order.id, { keepJournal: false }, signal).catch(() => undefined);
   }
 }
 
-/** Whether the command ran well, and only its output had nowhere to go. */
+/** Whether the command succeeded and only its output could not be stored. */
 async function lacksRoom(link: Link, id: ExecOrder["id"], signal: AbortSignal): Promise<boolean> {
   const known = (await link.listExecs(signal)).find((exec) => exec.id === id);
   return known?.failure === "journal_full" && known.exitCode === 0;
@@ -212,25 +223,28 @@ async function* once(data: Uint8Array): AsyncIterable<Uint8Array> {
 }
 
 async function sameMounts(
-  cell: Cell,
+  live: LiveSandbox,
   mounts: readonly MountPoint[],
   observation: Observation,
   link: Link,
   signal: AbortSignal,
 ): Promise<undefined> {
-  const { links } = cell;
+  const { links } = live;
   const looks = await Promise.allSettled(mounts.map((mount) => sameMount(mount, observation, link, signal)));
   const looked = new Set(mounts.map(({ path }) => path));
   const proven = mounts.filter((_, index) => looks[index]?.status === "fulfilled").map(({ path }) => path);
-  // Of what was mounted meanwhile it says nothing, and what was given up meanwhile is not missed.
-  const others = cell.health.provenMounts.filter((path) => !looked.has(path));
-  if (cell.links === links) cell.learn({ provenMounts: [...others, ...proven] });
-  const wanted = new Set(wantedMounts(cell.record).map(({ path }) => path));
+  // Keeps the results of mounts that this proof did not check. Ignores a failed mount that was removed in the meantime.
+  const others = live.health.provenMounts.filter((path) => !looked.has(path));
+  if (live.links === links) live.learn({ provenMounts: [...others, ...proven] });
+  const wanted = new Set(wantedMounts(live.record).map(({ path }) => path));
   for (const [index, look] of looks.entries())
     if (look.status === "rejected" && wanted.has(mounts[index]?.path ?? "")) throw look.reason;
 }
 
-/** The directory that is seen inside is the very one that the drive has outside. Nothing is written into it. */
+/**
+ * Checks that the directory at the mount path inside the sandbox is the drive's directory outside. It writes nothing to
+ * the drive.
+ */
 async function sameMount(
   { path }: MountPoint,
   observation: Observation,
@@ -246,7 +260,7 @@ async function sameMount(
       : new Error(seen.problem.message);
   const inside = await link.files.stat(path, { follow: false }, signal);
   if (seen.outside === null || inside.dev !== seen.outside.dev || inside.ino !== seen.outside.ino)
-    throw new Error(`what is seen at ${path} is not the drive`);
+    throw new Error(`the directory at ${path} is not the drive`);
 }
 
 function sameRoot(observation: Observation, inside: { root: { dev: string; ino: string } }): undefined {

@@ -1,109 +1,123 @@
 import { causeOf } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { stopDueAt } from "./lease.ts";
-import { destroysFiles } from "./machine.ts";
-import type { World } from "./world.ts";
+import { within } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { stopDueAt } from "../model/lease.ts";
+import { destroysFiles } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
 
 /**
- * Pays what a lease owes: ends the instance, observes its absence and, where nothing is to be kept, removes the rest.
- * The attempt is stored before the first signal is sent and the lease is given up only on observed absence, so a crash
- * at any point leaves a duty that the next server finds. `unknown` counts as a failed attempt, never as absence.
+ * Carries out the stop that a lease requires: stops the instance, observes its absence and removes its files, unless
+ * the files are kept. The attempt is stored before the first signal is sent, and the lease is released only when
+ * absence was observed. A crash at any point therefore leaves a stop that the next server finds. An `unknown`
+ * observation fails the attempt; it is never treated as absence.
  */
 export class Reaper {
-  readonly #world: World;
-  readonly #tended = new Set<Cell>();
-  readonly #onReleased: (cell: Cell) => Promise<void>;
+  readonly #context: EngineContext;
+  readonly #events: EngineEvents;
+  readonly #reaping = new Set<LiveSandbox>();
 
-  constructor(world: World, onReleased: (cell: Cell) => Promise<void>) {
-    this.#world = world;
-    this.#onReleased = onReleased;
+  constructor(context: EngineContext, events: EngineEvents) {
+    this.#context = context;
+    this.#events = events;
   }
 
-  /** Works on the cell's lease until it owes nothing. Calling it again while it does changes nothing. */
-  tend(cell: Cell, options: { graceMs: number } = { graceMs: 0 }): void {
-    if (this.#tended.has(cell)) return;
-    this.#tended.add(cell);
-    void this.#tend(cell, options.graceMs).finally(() => this.#tended.delete(cell));
+  /**
+   * Stops the instance, with as many attempts as needed, until the lease requires no stop. Does nothing if a stop is
+   * already in progress.
+   */
+  reap(live: LiveSandbox, options: { graceMs: number } = { graceMs: 0 }): void {
+    if (this.#reaping.has(live)) return;
+    this.#reaping.add(live);
+    void this.#reap(live, options.graceMs);
   }
 
-  async #tend(cell: Cell, graceMs: number): Promise<void> {
-    const { clock, numbers, stopping, log } = this.#world;
+  async #reap(live: LiveSandbox, graceMs: number): Promise<void> {
+    const { clock, numbers, stopping, log } = this.#context;
     while (!stopping.aborted) {
       try {
-        await this.#fence(cell);
-        const due = stopDueAt(cell.record.lease, clock.now(), numbers);
-        if (due === null) return;
-        await this.#waitFor(cell, due);
-        await this.#attempt(cell, graceMs);
+        await this.#closeOldAttempt(live);
+        const due = stopDueAt(live.record.lease, clock.now(), numbers);
+        if (due === null) {
+          // There is no await between the last check of the lease and this line. A stop that is requested afterwards
+          // therefore starts a new loop.
+          this.#reaping.delete(live);
+          return;
+        }
+        await this.#waitFor(live, due);
+        await this.#attempt(live, graceMs);
       } catch (error) {
         if (stopping.aborted) return;
-        // The store refused. The duty is still recorded, at the latest step that it took; go on from there.
-        log.error({ sandbox: cell.id, cause: causeOf(error) }, "a stop attempt could not be recorded");
+        // The store failed. The stored lease still requires the stop, and the loop continues from there.
+        log.error({ sandbox: live.id, cause: causeOf(error) }, "a stop attempt could not be recorded");
         await clock.sleep(1_000, stopping).catch(() => undefined);
       }
     }
   }
 
-  /** An attempt that is recorded as under way though nobody works on it: its server, or the record of its end, was lost. */
-  async #fence(cell: Cell): Promise<void> {
-    const { lease } = cell.record;
+  /**
+   * Records the failure of a stored attempt that is no longer in progress, because its server ended or its outcome
+   * could not be stored.
+   */
+  async #closeOldAttempt(live: LiveSandbox): Promise<void> {
+    const { lease } = live.record;
     if (lease.state !== "stopping") return;
-    await cell.decide({
+    await live.decide({
       type: "stop_failed",
       attemptId: lease.attemptId,
-      error: "the attempt was broken off",
+      error: "the attempt was aborted",
     });
   }
 
-  /** Until the next attempt is due, or the duty changes (a delete that overtakes a back-off). */
-  async #waitFor(cell: Cell, due: number): Promise<void> {
-    const { clock, stopping } = this.#world;
+  /** Waits until the next attempt is due or the lease changes. A delete changes the lease and thus ends a back-off. */
+  async #waitFor(live: LiveSandbox, due: number): Promise<void> {
+    const { clock, stopping } = this.#context;
     const ms = due - clock.now();
     if (ms <= 0) return;
-    const lease = cell.record.lease;
+    const lease = live.record.lease;
     const changed = new AbortController();
     const signal = AbortSignal.any([stopping, changed.signal]);
     await Promise.race([
       clock.sleep(ms, signal),
-      cell.until(() => cell.record.lease !== lease, signal),
+      live.until(() => live.record.lease !== lease, signal),
     ]).finally(() => changed.abort());
   }
 
-  async #attempt(cell: Cell, graceMs: number): Promise<void> {
-    const { clock, ids, numbers, log, stopping } = this.#world;
+  async #attempt(live: LiveSandbox, graceMs: number): Promise<void> {
+    const { clock, ids, numbers, log, stopping } = this.#context;
     const attemptId = ids.attempt();
     const deadline = clock.now() + numbers.stopAttemptMs;
-    if ((await cell.decide({ type: "stop_attempt", attemptId, deadline })) === null) return;
+    if ((await live.decide({ type: "stop_attempt", attemptId, deadline })) === null) return;
     const limit = { ms: numbers.stopAttemptMs, what: "stopping the instance", signal: stopping };
     try {
-      await within(clock, limit, (signal) => this.#stopAndClean(cell, graceMs, signal));
+      await within(clock, limit, (signal) => this.#stopAndClean(live, graceMs, signal));
     } catch (error) {
       if (stopping.aborted) return;
       const { message } = causeOf(error);
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "a stop attempt failed");
-      await cell.decide({ type: "stop_failed", attemptId, error: message });
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "a stop attempt failed");
+      await live.decide({ type: "stop_failed", attemptId, error: message });
       return;
     }
-    await cell.decide({ type: "absence_observed", attemptId });
+    await live.decide({ type: "absence_observed", attemptId });
   }
 
-  async #stopAndClean(cell: Cell, graceMs: number, signal: AbortSignal): Promise<void> {
-    const { driver, journals, log } = this.#world;
-    cell.links?.close();
-    await Promise.all([cell.launching, cell.mending]);
-    const seen = await driver.stop(cell.id, { graceMs }, signal);
+  async #stopAndClean(live: LiveSandbox, graceMs: number, signal: AbortSignal): Promise<void> {
+    const { driver, journals, log } = this.#context;
+    live.closeLink();
+    await Promise.all([live.driverWork, live.healing]);
+    const seen = await driver.stop(live.id, { graceMs }, signal);
     if (seen.seen === "unknown") throw new Error(`absence could not be observed: ${seen.why}`);
-    if (seen.seen === "present") throw new Error(`process ${seen.pid} is still there`);
-    // Before the files go: what the journals tell of execs that were under way can't be learned afterwards.
-    await this.#onReleased(cell);
-    if (!destroysFiles(cell.record)) return;
-    // Execs can be asked for after their sandbox is gone. That they can't is no reason to keep the sandbox. What is to be
-    // launched once more makes them anew.
-    if (cell.record.phase.name === "queued") return driver.destroy(cell.id, signal);
-    await journals.keep(cell.id, signal).catch((error: unknown) => {
-      log.error({ sandbox: cell.id, cause: causeOf(error) }, "journals could not be kept");
+    if (seen.seen === "present")
+      throw new Error(`process ${driver.describe(seen.identity).pid} is still there`);
+    // Must run before the files are removed, because the outcomes of open execs are read from their journals.
+    await this.#events.instanceAbsent.run(live);
+    if (!destroysFiles(live.record)) return;
+    // Journals are kept so that execs can be read after their sandbox is deleted. A sandbox that is launched again
+    // writes new journals. If keeping them fails, the sandbox is destroyed nevertheless.
+    if (live.record.phase.name === "queued") return driver.destroy(live.id, signal);
+    await journals.keep(live.id, signal).catch((error: unknown) => {
+      log.error({ sandbox: live.id, cause: causeOf(error) }, "journals could not be kept");
     });
-    await driver.destroy(cell.id, signal);
+    await driver.destroy(live.id, signal);
   }
 }

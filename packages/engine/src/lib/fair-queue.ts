@@ -1,9 +1,6 @@
-/**
- * A waiting line in which every owner is as far from its turn as any other, however many each has in it: the owners take
- * turns, and each owner's own come in the order they joined.
- */
-export class FairLine<Item> {
-  /** In the order of their next turn. */
+/** A queue that serves owners in turn, however many items each has queued. Items of the same owner keep their order. */
+export class FairQueue<Item> {
+  /** The items of each owner. The owner that is served next comes first. */
   readonly #byOwner = new Map<string | null, Item[]>();
   #length = 0;
 
@@ -18,11 +15,11 @@ export class FairLine<Item> {
     this.#length += 1;
   }
 
-  /** Whose turn it is; undefined where nobody waits. */
+  /** Removes and returns the next item; undefined if the queue is empty. */
   next(): Item | undefined {
     for (const [owner, own] of this.#byOwner) {
       const item = own.shift();
-      // To the end of the round.
+      // Deleting and adding the owner moves it to the end of the order.
       this.#byOwner.delete(owner);
       if (own.length > 0) this.#byOwner.set(owner, own);
       if (item === undefined) continue;
@@ -32,7 +29,7 @@ export class FairLine<Item> {
     return undefined;
   }
 
-  /** False where it is not in the line any more. */
+  /** Removes an item. Returns false if it is not in the queue. */
   leave(item: Item): boolean {
     for (const own of this.#byOwner.values()) {
       const at = own.indexOf(item);

@@ -1,5 +1,8 @@
-/** What `work` makes of each item, in their order, with a few of them under way ahead of whoever wants them. */
-export async function* ahead<Item, Result>(
+/**
+ * Yields the result of `work` for each item, in order. Starts work on up to `count` items before their results are
+ * requested.
+ */
+export async function* mapAhead<Item, Result>(
   items: AsyncIterable<Item> | Iterable<Item>,
   count: number,
   work: (item: Item) => Promise<Result>,
@@ -7,7 +10,7 @@ export async function* ahead<Item, Result>(
   const underWay: Promise<Result>[] = [];
   for await (const item of items) {
     const begun = work(item);
-    // That it failed is told when its turn comes, if it ever does.
+    // A failure is thrown when the result is requested; without this handler Node would report it as unhandled.
     begun.catch(() => {});
     underWay.push(begun);
     const next = underWay.length > count ? underWay.shift() : undefined;

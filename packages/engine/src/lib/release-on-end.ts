@@ -1,18 +1,23 @@
-/** Keeps something for as long as a body is read, and lets it go when the body ends, is given up, or nobody wants it. */
-export function heldBody<Part>(
+/**
+ * Wraps the body and calls `release` exactly once: when the body ends or fails, when the reader stops early, or when
+ * the signal aborts. If the reader stops early, the inner iterator is ended before the release, because it may still
+ * use the resource. An abort calls `release` at once, even while the inner iterator waits; the release then ends that
+ * wait.
+ */
+export function releaseOnEnd<Part>(
   body: AsyncIterable<Part>,
   release: () => void,
   signal: AbortSignal,
 ): AsyncIterable<Part> {
   let isHeld = true;
-  const letGo = () => {
+  const releaseOnce = () => {
     if (!isHeld) return;
     isHeld = false;
-    signal.removeEventListener("abort", letGo);
+    signal.removeEventListener("abort", releaseOnce);
     release();
   };
-  if (signal.aborted) letGo();
-  else signal.addEventListener("abort", letGo, { once: true });
+  if (signal.aborted) releaseOnce();
+  else signal.addEventListener("abort", releaseOnce, { once: true });
   return {
     [Symbol.asyncIterator]() {
       const parts = body[Symbol.asyncIterator]();
@@ -20,16 +25,19 @@ export function heldBody<Part>(
         async next() {
           try {
             const part = await parts.next();
-            if (part.done) letGo();
+            if (part.done) releaseOnce();
             return part;
           } catch (error) {
-            letGo();
+            releaseOnce();
             throw error;
           }
         },
         async return() {
-          letGo();
-          await parts.return?.();
+          try {
+            await parts.return?.();
+          } finally {
+            releaseOnce();
+          }
           return { done: true, value: undefined };
         },
       };

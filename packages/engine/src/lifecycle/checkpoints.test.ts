@@ -1,16 +1,16 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { aborted, asleep, eventsOf, start } from "./testing/asleep.ts";
-import { fork, nameIn, save, saved, textOf, waited } from "./testing/forked.ts";
-import { SAVED_BYTES } from "./testing/hostile-driver.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import { fork, nameIn, save, saved, textOf, waited } from "../testing/forked-sandbox.ts";
+import { SAVED_BYTES } from "../testing/hostile-driver.ts";
+import { aborted, asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 const fails = async () => {
   throw new Error("no luck");
 };
 
 describe("a checkpoint", () => {
-  it("is kept beside a sandbox that goes on as it was", async () => {
+  it("is stored while its sandbox keeps running unchanged", async () => {
     const { engine, driver, id, exec, checkpoint, checkpointId } = await saved();
     expect(checkpoint).toMatchObject({
       name: "one",
@@ -35,7 +35,7 @@ describe("a checkpoint", () => {
     expect((await engine.stats()).totals).toMatchObject({ execsStarted: 1, execsEnded: 1 });
   });
 
-  it("has what was there, and nothing of what the sandbox does later", async () => {
+  it("contains the state at its creation and nothing the sandbox does later", async () => {
     const { engine, driver, id, exec, checkpointId } = await saved();
     driver.instances.get(id)?.end(exec.id as ExecId, 7, "after");
     await waited(engine, exec.id);
@@ -44,7 +44,7 @@ describe("a checkpoint", () => {
     expect(kept?.records.map(({ data }) => Buffer.from(data).toString())).toEqual(["before "]);
   });
 
-  it("holds the calls that come meanwhile, and they are served when it is made", async () => {
+  it("holds calls while it is created, and they are served afterwards", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -64,7 +64,7 @@ describe("a checkpoint", () => {
     expect(driver.restores).toBe(0);
   });
 
-  it("waits for the calls that are under way, and is not made over them", async () => {
+  it("waits until the calls in progress have ended", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -81,7 +81,7 @@ describe("a checkpoint", () => {
     expect((await order).execs).toEqual([(await run).id]);
   });
 
-  it("gets a name of its own where none is given, and none that is taken", async () => {
+  it("gets a generated name if none is given, and is refused if its name is taken", async () => {
     const { engine, driver } = await saved();
     expect(await codeOf(save(engine, "box", "one"))).toBe("checkpoint_exists");
     expect(driver.saves).toBe(1);
@@ -90,7 +90,7 @@ describe("a checkpoint", () => {
     expect((await engine.checkpoints.list("box")).items.map((each) => each.name)).toEqual(["one", name]);
   });
 
-  it("is refused beyond as many as a sandbox may have, until one is removed", async () => {
+  it("is refused beyond the limit per sandbox, until one is removed", async () => {
     const { engine, driver } = await saved({ checkpointsPerSandbox: 2 });
     await save(engine, "box", "two");
     expect(await codeOf(save(engine, "box", "three"))).toBe("too_many_checkpoints");
@@ -100,7 +100,7 @@ describe("a checkpoint", () => {
     expect((await engine.checkpoints.list("box")).items.map(({ name }) => name)).toEqual(["two", "three"]);
   });
 
-  it("is removed by its name or its id, once, with its files, also while the sandbox sleeps", async () => {
+  it("is removed once, by name or id, with its files, also while the sandbox is in standby", async () => {
     const { engine, driver, checkpoint } = await saved();
     const second = await save(engine, "box", "two");
     await engine.sandboxes.standby("box", signal);
@@ -115,7 +115,7 @@ describe("a checkpoint", () => {
     expect(await eventsOf(engine, "box")).toContain("checkpoint.removed");
   });
 
-  it("is not touched by a standby, nor by the wake after it", async () => {
+  it("is unaffected by a standby and the following wake", async () => {
     const { engine, driver, exec, checkpointId } = await saved();
     await engine.sandboxes.standby("box", signal);
     await engine.sandboxes.wake("box", signal);
@@ -124,14 +124,14 @@ describe("a checkpoint", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("goes with its sandbox", async () => {
+  it("is deleted with its sandbox", async () => {
     const { engine, driver, store, id } = await saved();
     expect((await remove(engine, "box")).status).toBe("terminated");
     expect(driver.saved.size).toBe(0);
     expect(await store.checkpointIds(id)).toEqual([]);
   });
 
-  it("of files only leaves commands alone, which are not in it", async () => {
+  it("of files only contains no commands, and leaves them running", async () => {
     const { engine, driver, create } = await world();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
@@ -142,7 +142,7 @@ describe("a checkpoint", () => {
     expect(await waited(engine, exec.id)).toMatchObject({ exitCode: 3 });
   });
 
-  it("has a command that has ended without anybody being told, and not one that is known to have", async () => {
+  it("contains a command whose end was not announced, and none whose end is recorded", async () => {
     const { engine, driver, create } = await world({ maintainEveryMs: 60_000 });
     const { sandbox } = await create("box");
     const done = await start(engine, "box", ["exit", "0"]);
@@ -158,7 +158,7 @@ describe("a checkpoint", () => {
     expect(await waited(engine, nameIn(child, silent.id))).toMatchObject({ exitCode: 5 });
   });
 
-  it("has no exec that still waits for its turn; that has it when the checkpoint is made", async () => {
+  it("contains no queued exec; the exec is started after the checkpoint", async () => {
     const { engine, driver, create } = await world({ execsPerSandbox: 1 });
     const { sandbox } = await create("box");
     const first = await start(engine, "box", ["sleep"]);
@@ -177,7 +177,7 @@ describe("a checkpoint that fails", () => {
     ["is cut off at its end", { saveAnswer: fails }],
     ["never ends", { save: never }],
     ["can't freeze it", { freeze: fails }],
-  ])("because it %s leaves the sandbox serving, and nothing else", async (_, faults) => {
+  ])("because it %s leaves the sandbox serving and no files", async (_, faults) => {
     const { engine, driver, create } = await world({ standbyDeadlineMs: 300, freezeMs: 300 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -197,7 +197,7 @@ describe("a checkpoint that fails", () => {
     expect(await save(engine, "box", "one")).toMatchObject({ execs: [exec.id] });
   });
 
-  it("for want of room is not begun, and one that outgrows the room is given up", async () => {
+  it("for lack of disk space is not begun, and one that outgrows the space is aborted", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     driver.diskFreeBytes = 1_000_000;
@@ -210,7 +210,7 @@ describe("a checkpoint that fails", () => {
     expect((await save(engine, "box")).sizeBytes).toBe(SAVED_BYTES);
   });
 
-  it("on a host that can't be measured is answered in time, and freezes nothing", async () => {
+  it("on a host that can't be measured fails in time, without a freeze", async () => {
     const { engine, driver, create } = await world({ keeperCallMs: 200 });
     await create("box");
     driver.faults.capacity = never;
@@ -218,7 +218,7 @@ describe("a checkpoint that fails", () => {
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
   });
 
-  it("because its name was taken meanwhile by another leaves that one alone", async () => {
+  it("because its name was taken meanwhile leaves the other checkpoint untouched", async () => {
     const { engine, driver, store, create } = await world();
     await create("box");
     const checkpoints = store.checkpoints.bind(store);
@@ -231,7 +231,7 @@ describe("a checkpoint that fails", () => {
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
   });
 
-  it("because it could not be stored is not kept", async () => {
+  it("because it could not be stored has its files removed", async () => {
     const { engine, driver, store, create } = await world();
     await create("box");
     const commit = store.commit.bind(store);
@@ -245,7 +245,7 @@ describe("a checkpoint that fails", () => {
     expect(await engine.sandboxes.get("box")).toMatchObject({ status: "ready" });
   });
 
-  it("and whose files can't be removed is removed when they can", async () => {
+  it("has its files removed later if they can't be removed at once", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     driver.faults = { saveAnswer: fails, unsave: fails };
@@ -255,7 +255,7 @@ describe("a checkpoint that fails", () => {
     await eventually(() => expect(driver.saved.size).toBe(0));
   });
 
-  it("and goes on all the same leaves nothing when it ends", async () => {
+  it("while the driver still copies leaves no files once the copy ends", async () => {
     const { engine, driver, create } = await world({ standbyDeadlineMs: 200, freezeMs: 100 });
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -272,8 +272,8 @@ describe("a checkpoint that fails", () => {
   });
 });
 
-describe("what happens during a checkpoint", () => {
-  /** A sandbox of which a checkpoint is being made until the gate is opened. */
+describe("during a checkpoint", () => {
+  /** Creates a sandbox whose checkpoint is in progress until the gate is opened. */
   async function saving(numbers = {}) {
     const all = await world(numbers);
     const { sandbox } = await all.create("box");
@@ -286,7 +286,7 @@ describe("what happens during a checkpoint", () => {
     return { ...all, id: sandbox.id as SandboxId, exec, gate, order };
   }
 
-  it("a delete overtakes it and leaves nothing", async () => {
+  it("a delete aborts the checkpoint and leaves nothing", async () => {
     const { engine, driver, store, id, exec, order } = await saving();
     expect((await remove(engine, id)).status).toBe("terminated");
     expect(["wrong_state", "sandbox_gone"]).toContain(await codeOf(order));
@@ -295,7 +295,7 @@ describe("what happens during a checkpoint", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("cancelled");
   });
 
-  it("its caller leaves, and it is made all the same", async () => {
+  it("the caller disconnects, and the checkpoint is completed", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -311,7 +311,7 @@ describe("what happens during a checkpoint", () => {
     );
   });
 
-  it("another one waits for its turn, and both are made", async () => {
+  it("a second checkpoint is queued, and both are created", async () => {
     const { engine, driver, gate, order } = await saving();
     const second = save(engine, "box", "two");
     const same = codeOf(save(engine, "box", "one"));
@@ -322,7 +322,7 @@ describe("what happens during a checkpoint", () => {
     expect(driver.saved.size).toBe(2);
   });
 
-  it("a standby waits for it, and then really sleeps, also behind several", async () => {
+  it("a standby waits for it and takes effect before later checkpoints", async () => {
     const { engine, driver, id, gate, order } = await saving();
     const second = save(engine, "box", "two");
     const third = codeOf(save(engine, "box", "three"));
@@ -330,7 +330,7 @@ describe("what happens during a checkpoint", () => {
     gate.resolve();
     await order;
     expect((await standby).status).toBe("standby");
-    // Whoever comes after it wakes it again.
+    // The later checkpoints wake the sandbox again.
     await Promise.all([second, third]);
     expect((await engine.checkpoints.list("box")).items.map(({ name }) => name)).toEqual([
       "one",
@@ -340,7 +340,7 @@ describe("what happens during a checkpoint", () => {
     expect(driver.instances.get(id)?.alive).toBe(true);
   });
 
-  it("a removal of another waits for it, and takes only what it is about", async () => {
+  it("a removal of another checkpoint waits for it, and removes only that other one", async () => {
     const { engine, driver, checkpointId } = await saved();
     const gate = Promise.withResolvers<void>();
     driver.faults.save = () => gate.promise;
@@ -354,7 +354,7 @@ describe("what happens during a checkpoint", () => {
     expect(id).not.toBe(checkpointId);
   });
 
-  it("the sandbox dies, and nothing is kept of the checkpoint", async () => {
+  it("the sandbox dies, and no file of the checkpoint is kept", async () => {
     const { engine, driver, id, exec, order } = await saving({ standbyDeadlineMs: 1_000, freezeMs: 300 });
     driver.instances.get(id)?.die();
     expect(["sandbox_failed", "checkpoint_failed"]).toContain(await codeOf(order));
@@ -363,7 +363,7 @@ describe("what happens during a checkpoint", () => {
     await eventually(() => expect([driver.saved.size, driver.halfSaved.size]).toEqual([0, 0]));
   });
 
-  it("the sandbox dies and is started anew: it is not linked to what it was", async () => {
+  it("the sandbox dies and is launched again, and the old instance is not linked again", async () => {
     const { engine, driver } = await world({ standbyDeadlineMs: 2_000, freezeMs: 300 });
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     const { sandbox } = await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
@@ -390,7 +390,7 @@ describe("what happens during a checkpoint", () => {
     expect(asked).toEqual([]);
   });
 
-  it("the server ends: the next finds the sandbox running, and removes what was half made", async () => {
+  it("the server stops, and the next one finds the sandbox running and removes the partial files", async () => {
     const { engine, driver, restart, exec } = await saving();
     await engine.stop();
     driver.faults = {};
@@ -403,7 +403,7 @@ describe("what happens during a checkpoint", () => {
     expect(await save(next, "box", "one")).toMatchObject({ execs: [exec.id] });
   });
 
-  it("the server ends when all is written and nothing is stored: it counts as not made", async () => {
+  it("the server stops after the copy and before the record, and the next one removes the copy", async () => {
     const { engine, driver, create, restart, store } = await world();
     await create("box");
     const commit = store.commit.bind(store);
@@ -419,8 +419,8 @@ describe("what happens during a checkpoint", () => {
   });
 });
 
-describe("a checkpoint of one that sleeps", () => {
-  it("wakes it, and is taken of what woke", async () => {
+describe("a checkpoint of a sandbox that does not run", () => {
+  it("wakes a sandbox in standby, and contains its memory", async () => {
     const { engine, driver, exec } = await asleep();
     const checkpoint = await save(engine, "box");
     expect(checkpoint).toMatchObject({ generation: 2, execs: [exec.id] });
@@ -429,7 +429,7 @@ describe("a checkpoint of one that sleeps", () => {
     expect(await textOf(engine, nameIn(await fork(engine, checkpoint.id), exec.id))).toBe("");
   });
 
-  it("is refused of one that is paused or gone", async () => {
+  it("is refused for a sandbox that is paused or deleted", async () => {
     const { engine, create } = await world();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);

@@ -7,103 +7,118 @@ import {
   type ExecId,
   HoldfastError,
   isCheckpointId,
-  isHoldfastError,
-  type SandboxId,
 } from "@holdfast/contract";
-import type { CheckpointApi } from "./api.ts";
-import type { Cell } from "./cell.ts";
-import { raced, within } from "./clock.ts";
-import { execNames } from "./exec-names.ts";
-import { errorOf, type Gate } from "./gate.ts";
-import { mb } from "./megabytes.ts";
-import type { OpenExec } from "./open-exec.ts";
-import { type KeeperExec, type Link, StoreConflict } from "./ports.ts";
-import { runId, runOf } from "./process.ts";
-import type { CheckpointSummary, SavedCheckpoint, SavedProcess } from "./records.ts";
-import { isQuiet, roomFor, type Standby, untilQuiet } from "./standby.ts";
-import { Turnstile } from "./turnstile.ts";
-import type { World } from "./world.ts";
+import { raced, within } from "../lib/deadline.ts";
+import { mb } from "../lib/format.ts";
+import { Semaphore } from "../lib/semaphore.ts";
+import { KeyedSerialQueue } from "../lib/serial-queue.ts";
+import { forkExecIds } from "../live/fork-exec-ids.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { OpenExec } from "../live/open-exec.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { runId, runOf } from "../model/process-machine.ts";
+import type { CheckpointApi } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import {
+  type KeeperExec,
+  type Link,
+  requireCapability,
+  StoreConflict,
+  standbySupport,
+} from "../ports/index.ts";
+import type { CheckpointSummary, SavedCheckpoint, SavedProcess } from "../ports/records.ts";
+import type { SandboxGate } from "./gate.ts";
+import { isQuiet, roomFor, type Standby, untilQuiet } from "./suspend.ts";
+import { toError, wrongState } from "./to-error.ts";
 
-export interface CheckpointParts {
-  gate: Gate;
+interface CheckpointParts {
+  gate: SandboxGate;
   standby: Standby;
-  find(ref: string): Promise<Cell>;
-  cell(id: SandboxId): Cell | undefined;
+  registry: SandboxRegistry;
 }
 
-/** A checkpoint that a sandbox is about to begin with, and the room that is set aside for the copy until it is let go. */
+/** A checkpoint from which a new sandbox starts. Room for its copy is reserved until `release` is called. */
 export interface Source {
   saved: SavedCheckpoint;
   release(): void;
 }
 
-/** Orders of one sandbox that wait for those before them. */
-const WAITING_MAX = 16;
-/** What execs may take that are kept with a checkpoint: their commands, environments and input. */
+/** Limit on the total size of the execs that are stored with a checkpoint: commands, environments and stdin. */
 const EXECS_BYTES_MAX = 16 * 1_048_576;
-/** More runs than a keeper begins of one process between the last question and the freeze: each waits twice as long. */
+/**
+ * Maximum number of runs of one process that a keeper can start after it has listed its execs and before it is frozen.
+ * The number is small because the delay between two runs doubles with each run.
+ */
 const NEXT_RUNS = 16;
 
 /**
- * Checkpoints that callers ask for by name: a copy of files and memory at one moment, of a sandbox that goes on. On the way
- * there it is frozen like one that goes to sleep, and whatever fails leaves it running, linked and proven. What is kept is
- * known by its row, which is stored last: files without a row are nobody's, and are removed.
+ * Creates named checkpoints: copies of the files and memory of a sandbox at one moment, while the sandbox stays in
+ * service. To take a checkpoint, the sandbox is frozen as for standby. If any step fails, the sandbox stays running,
+ * linked and proven. The database row of a checkpoint is stored last, and files without a row are removed.
  */
 export class Checkpoints implements CheckpointApi {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: CheckpointParts;
-  /** What makes and removes the checkpoints of one sandbox, one at a time: neither may take what the other is making. */
-  readonly #lines = new WeakMap<Cell, { tail: Promise<unknown>; length: number }>();
-  /** Of all sandboxes one is copied at a time: each copy may take all the room that there is. */
-  readonly #turn = new Turnstile(1);
-  /** What sandboxes take that are being made of checkpoints. */
+  /**
+   * Runs creations and removals of one sandbox's checkpoints one after the other: a removal must not delete a
+   * checkpoint that is being created.
+   */
+  readonly #changes: KeyedSerialQueue<LiveSandbox>;
+  /** Only one sandbox is copied at a time, because a copy may need all free disk space. */
+  readonly #turn: Semaphore;
+  /** Bytes of disk and memory reserved for sandboxes that are being created from checkpoints. */
   readonly #promised = { disk: 0, memory: 0 };
-  /** How many copies the driver is making, those that were given up among them. */
-  readonly #copies = new WeakMap<Cell, number>();
-  /** Those of which something may lie there that no row speaks of. */
-  readonly #untidy = new Set<Cell>();
+  /** Number of copies that the driver is writing of each sandbox, including copies that were given up. */
+  readonly #copies = new WeakMap<LiveSandbox, number>();
+  /** Sandboxes that may have checkpoint files without a database row. */
+  readonly #untidy = new Set<LiveSandbox>();
 
-  constructor(world: World, parts: CheckpointParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: CheckpointParts) {
+    this.#context = context;
     this.#parts = parts;
+    this.#turn = new Semaphore(1, { limit: context.numbers.checkpointsWaiting });
+    this.#changes = new KeyedSerialQueue({
+      limit: context.numbers.checkpointChangesWaiting,
+      onFull: ({ id: sandboxId }) => new HoldfastError("too_many_held", { sandboxId }),
+    });
   }
 
   async create(ref: string, { name }: CreateCheckpoint, signal: AbortSignal): Promise<Checkpoint> {
-    const { ids } = this.#world;
-    const cell = await this.#parts.find(ref);
+    const { driver, ids } = this.#context;
+    requireCapability(driver, "checkpoints");
+    const live = await this.#parts.registry.find(ref);
     const id = ids.checkpoint();
     const wanted = { id, name: name ?? ids.name() };
-    const saved = await this.#inLine(cell, signal, async () => {
-      await this.#admitName(cell, wanted.name);
-      return this.#turn.pass(signal, () => this.#made(cell, wanted, signal));
+    const saved = await this.#inTurn(live, signal, async () => {
+      await this.#admitName(live, wanted.name);
+      return this.#turn.run(signal, () => this.#create(live, wanted, signal));
     });
     return viewSaved(saved);
   }
 
-  async #made(cell: Cell, wanted: Wanted, signal: AbortSignal): Promise<SavedCheckpoint> {
-    const link = await this.#claim(cell, signal);
+  async #create(live: LiveSandbox, wanted: Wanted, signal: AbortSignal): Promise<SavedCheckpoint> {
+    const link = await this.#claim(live, signal);
     try {
-      return await this.#save(cell, link, wanted);
+      return await this.#save(live, link, wanted);
     } catch (error) {
-      throw told(cell, error, wanted);
+      throw toCheckpointError(live, error, wanted);
     } finally {
-      cell.saving = false;
-      cell.changed();
+      live.endSave();
     }
   }
 
   async list(ref: string): Promise<CheckpointList> {
-    const { store } = this.#world;
-    const cell = await this.#parts.find(ref);
-    return { items: (await store.checkpoints(cell.id)).map(viewSaved), nextCursor: null };
+    const { store } = this.#context;
+    const live = await this.#parts.registry.find(ref);
+    return { items: (await store.checkpoints(live.id)).map(viewSaved), nextCursor: null };
   }
 
   async remove(ref: string, which: string, signal: AbortSignal): Promise<void> {
-    const { clock, store } = this.#world;
-    const cell = await this.#parts.find(ref);
-    await this.#inLine(cell, signal, async () => {
-      const sandboxId = cell.id;
-      const id = await this.#idOf(cell, which);
+    const { clock, store } = this.#context;
+    const live = await this.#parts.registry.find(ref);
+    await this.#inTurn(live, signal, async () => {
+      const sandboxId = live.id;
+      const id = await this.#idOf(live, which);
       const message = `Checkpoint ${which} was removed.`;
       const event = { at: clock.now(), type: "checkpoint.removed", sandboxId, message } as const;
       await store
@@ -112,55 +127,58 @@ export class Checkpoints implements CheckpointApi {
           events: [{ ...event, data: { checkpointId: id } }],
         })
         .catch((cause: unknown) => {
-          const text = "The removal could not be recorded, so it was not begun.";
+          const text = "The removal could not be recorded, so nothing was done.";
           throw new HoldfastError("internal", { sandboxId, message: text, cause });
         });
-      if (await this.#clear(cell)) return;
+      if (await this.#clear(live)) return;
       const text =
-        "The checkpoint is no more, but some of its files could not be removed yet; that is tried again.";
+        "The checkpoint was removed, but some of its files could not be deleted yet; this is tried again.";
       throw new HoldfastError("checkpoint_failed", { sandboxId, message: text });
     });
   }
 
-  /** Also of one whose row can't be read, by its id. */
-  async #idOf(cell: Cell, which: string): Promise<CheckpointId> {
-    const { store } = this.#world;
-    const ids = await store.checkpointIds(cell.id);
-    const named = (await store.checkpoints(cell.id)).find(({ name }) => name === which);
+  /** Finds a checkpoint by name or id. A checkpoint whose row is unreadable is found only by its id. */
+  async #idOf(live: LiveSandbox, which: string): Promise<CheckpointId> {
+    const { store } = this.#context;
+    const ids = await store.checkpointIds(live.id);
+    const named = (await store.checkpoints(live.id)).find(({ name }) => name === which);
     const id = named?.id ?? ids.find((each) => each === which);
-    if (id === undefined) throw new HoldfastError("checkpoint_not_found", { sandboxId: cell.id });
+    if (id === undefined) throw new HoldfastError("checkpoint_not_found", { sandboxId: live.id });
     return id;
   }
 
-  /** Removes what no row speaks of, of a sandbox that an earlier server left. */
-  async tidy(cell: Cell): Promise<void> {
-    this.#untidy.add(cell);
-    // An earlier server's copy may still be written, until its recovery has seen to that.
-    if (cell.record.phase.name === "suspending") return;
-    await this.#inLine(cell, this.#world.stopping, async () => {
-      await this.#clear(cell);
+  /** Removes checkpoint files without a database row, for a sandbox taken over from an earlier server. */
+  async tidy(live: LiveSandbox): Promise<void> {
+    this.#untidy.add(live);
+    // A copy that an earlier server began may still be in progress until the sandbox is recovered.
+    if (live.record.phase.name === "suspending") return;
+    await this.#inTurn(live, this.#context.stopping, async () => {
+      await this.#clear(live);
     }).catch(() => undefined);
   }
 
-  /** The same where it could not be done so far. Those of a sandbox that is deleted go with its files. */
+  /**
+   * Repeats `tidy` for sandboxes for which it has not succeeded yet. A deleted sandbox needs no repetition, because its
+   * delete removes the files anyway.
+   */
   tidyAgain(): void {
-    for (const cell of this.#untidy) {
-      const { name } = cell.record.phase;
-      if (name === "deleting" || name === "gone") this.#untidy.delete(cell);
-      else if (this.#copiesOf(cell) === 0) void this.tidy(cell);
+    for (const live of this.#untidy) {
+      const { name } = live.record.phase;
+      if (name === "deleting" || name === "gone") this.#untidy.delete(live);
+      else if (this.#copiesOf(live) === 0) void this.tidy(live);
     }
   }
 
-  /** The one that a new sandbox is to begin with, where the host has room for a copy of it. */
+  /** Returns the checkpoint from which a new sandbox starts. Throws if the host has no room for a copy. */
   async source(id: string): Promise<Source> {
-    const { clock, driver, numbers, store } = this.#world;
+    const { clock, driver, numbers, store } = this.#context;
     const saved = isCheckpointId(id) ? await store.checkpoint(id) : null;
-    const owner = saved === null ? undefined : this.#parts.cell(saved.sandboxId)?.record.phase.name;
+    const owner = saved === null ? undefined : this.#parts.registry.live(saved.sandboxId)?.record.phase.name;
     if (saved === null || owner === undefined || owner === "deleting" || owner === "gone")
       throw new HoldfastError("checkpoint_not_found");
-    if (saved.kind === "memory" && driver.standby.kind === "files")
+    if (saved.kind === "memory" && standbySupport(driver).kind === "files")
       throw new HoldfastError("checkpoint_unusable", {
-        message: `The checkpoint has memory, which can't be restored on this host: ${driver.standby.why}.`,
+        message: `The checkpoint has memory, which can't be restored on this host: ${standbySupport(driver).why}.`,
       });
     const limit = { ms: numbers.keeperCallMs, what: "measuring the host" };
     const { diskFreeBytes, memoryFreeBytes } = await within(clock, limit, (signal) =>
@@ -188,103 +206,97 @@ export class Checkpoints implements CheckpointApi {
     return { saved, release };
   }
 
-  async #inLine<Result>(cell: Cell, signal: AbortSignal, act: () => Promise<Result>): Promise<Result> {
-    const line = this.#lines.get(cell) ?? { tail: Promise.resolve(), length: 0 };
-    if (line.length >= WAITING_MAX) throw new HoldfastError("too_many_held", { sandboxId: cell.id });
-    line.length += 1;
-    const turn = line.tail
-      .then(() => {
-        signal.throwIfAborted();
-        return act();
-      })
-      .finally(() => {
-        line.length -= 1;
-      });
-    line.tail = turn.catch(() => undefined);
-    this.#lines.set(cell, line);
+  async #inTurn<Result>(live: LiveSandbox, signal: AbortSignal, act: () => Promise<Result>): Promise<Result> {
+    const turn = this.#changes.run(live, () => {
+      signal.throwIfAborted();
+      return act();
+    });
     return raced(turn, signal);
   }
 
-  async #admitName(cell: Cell, name: string): Promise<void> {
-    const { numbers, store } = this.#world;
-    const kept = await store.checkpoints(cell.id);
-    if (kept.some((each) => each.name === name)) throw taken(cell, name);
+  async #admitName(live: LiveSandbox, name: string): Promise<void> {
+    const { numbers, store } = this.#context;
+    const kept = await store.checkpoints(live.id);
+    if (kept.some((each) => each.name === name)) throw taken(live, name);
     if (kept.length >= numbers.checkpointsPerSandbox)
-      throw new HoldfastError("too_many_checkpoints", { sandboxId: cell.id });
+      throw new HoldfastError("too_many_checkpoints", { sandboxId: live.id });
   }
 
-  /** The way in, of one that is not on its way to sleep; from here on it is not sent there either. */
-  async #claim(cell: Cell, signal: AbortSignal): Promise<Link> {
-    for (;;) {
-      const link = await this.#parts.gate.pass(cell, signal);
-      if (cell.suspension === null) {
-        cell.saving = true;
+  /** Returns the link of a sandbox that is not being suspended, and prevents suspensions until `endSave`. */
+  async #claim(live: LiveSandbox, signal: AbortSignal): Promise<Link> {
+    for (let tries = 1; tries <= this.#context.numbers.callTriesMax; tries += 1) {
+      const link = await this.#parts.gate.pass(live, signal);
+      if (live.suspension === null) {
+        live.beginSave();
         return link;
       }
-      await cell.until(() => cell.suspension === null, signal);
+      await live.until(() => live.suspension === null, signal);
     }
+    const message = "The sandbox was suspended again each time before its checkpoint could begin.";
+    throw new HoldfastError("sandbox_busy", { sandboxId: live.id, message });
   }
 
-  /** Once it is begun it goes on without its caller, who would not know what it left behind. */
-  async #save(cell: Cell, link: Link, wanted: Wanted): Promise<SavedCheckpoint> {
-    const { stopping } = this.#world;
-    const signal = AbortSignal.any([stopping, cell.fence.signal]);
-    const maxBytes = await roomFor(this.#world, cell, this.#promised.disk, signal);
-    await this.#begin(cell, wanted);
+  /**
+   * Takes the checkpoint. Continues even if the caller disconnects, because only this code cleans up after a failure.
+   */
+  async #save(live: LiveSandbox, link: Link, wanted: Wanted): Promise<SavedCheckpoint> {
+    const { stopping } = this.#context;
+    const signal = AbortSignal.any([stopping, live.deletedSignal]);
+    const maxBytes = await roomFor(this.#context, live, this.#promised.disk, signal);
+    await this.#begin(live, wanted);
     try {
-      const saved = await this.#copy(cell, link, { ...wanted, maxBytes }, signal);
-      await this.#parts.standby.serveAgain(cell);
+      const saved = await this.#copy(live, link, { ...wanted, maxBytes }, signal);
+      await this.#parts.standby.serveAgain(live);
       const { id: checkpointId, name, sizeBytes } = saved;
       const input = { type: "saved", checkpointId, name, sizeBytes } as const;
-      const done = await cell.decide(input, [{ kind: "checkpoint.insert", record: saved }]);
-      if (done === null) throw wrongState(cell);
+      const done = await live.decide(input, [{ kind: "checkpoint.insert", record: saved }]);
+      if (done === null) throw notSavable(live);
       return saved;
     } catch (error) {
-      // The delete takes all of it. The next server finds it as it is; until then it runs.
-      if (cell.fence.signal.aborted) throw error;
+      // Nothing is undone here. A delete removes the files itself, and when the server stops, the next server continues
+      // from the record.
+      if (live.deletedSignal.aborted) throw error;
       if (stopping.aborted) {
-        await this.#parts.standby.letGo(cell);
+        await this.#parts.standby.thaw(live);
         throw error;
       }
-      await this.#parts.standby.goOn(cell, causeOf(error));
-      await this.#clear(cell);
+      await this.#parts.standby.abandonSuspension(live, causeOf(error));
+      await this.#clear(live);
       throw error;
     }
   }
 
-  async #begin(cell: Cell, { id: checkpointId, name }: Wanted): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
-    const { kind } = driver.standby;
+  async #begin(live: LiveSandbox, { id: checkpointId, name }: Wanted): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
+    const { kind } = standbySupport(driver);
     const deadline = clock.now() + numbers.standbyDeadlineMs;
-    const why = `Checkpoint ${name} was ordered.`;
+    const why = `Checkpoint ${name} was requested.`;
     const order = { type: "suspend", checkpointId, kind, deadline, why, saving: true } as const;
-    if ((await cell.decide(order)) === null) throw wrongState(cell);
+    if ((await live.decide(order)) === null) throw notSavable(live);
   }
 
   async #copy(
-    cell: Cell,
+    live: LiveSandbox,
     link: Link,
     { id, name, maxBytes }: Wanted & { maxBytes: number },
     signal: AbortSignal,
   ): Promise<SavedCheckpoint> {
-    const { clock, driver, numbers } = this.#world;
-    const { kind } = driver.standby;
-    const { generation, spec, name: sandboxName, instance } = cell.record;
-    const limit = { ms: numbers.standbyDeadlineMs, what: "making the checkpoint", signal };
+    const { clock, driver, numbers } = this.#context;
+    const { kind } = standbySupport(driver);
+    const { generation, spec, name: sandboxName, instance } = live.record;
+    const limit = { ms: numbers.standbyDeadlineMs, what: "creating the checkpoint", signal };
     return within(clock, limit, async (inner) => {
-      const { execs, processes, journals } = await this.#quietExecs(cell, link, inner);
-      const order = { sandboxId: cell.id, generation, id, kind, journals, maxBytes };
-      await raced(cell.mending, inner);
+      const { execs, processes, journals } = await this.#quietExecs(live, link, inner);
+      const order = { sandboxId: live.id, generation, id, kind, journals, maxBytes };
+      await raced(live.healing, inner);
       const freezing = { ms: numbers.freezeMs, what: "freezing", signal: inner };
-      await within(clock, freezing, (last) => driver.freeze(cell.id, last));
-      const copying = driver.save(order, inner);
-      this.#copies.set(cell, this.#copiesOf(cell) + 1);
-      cell.launching = copying
-        .catch(() => undefined)
-        .finally(() => this.#copies.set(cell, this.#copiesOf(cell) - 1));
+      await within(clock, freezing, (last) => requireCapability(driver, "freezer").freeze(live.id, last));
+      const copying = requireCapability(driver, "checkpoints").save(order, inner);
+      this.#copies.set(live, this.#copiesOf(live) + 1);
+      live.trackDriverWork(copying.finally(() => this.#copies.set(live, this.#copiesOf(live) - 1)));
       const { sizeBytes, memoryBytes } = await raced(copying, inner);
       const keeperBootId = instance?.keeperBootId ?? null;
-      const made = { id, sandboxId: cell.id, name, kind, generation, keeperBootId, createdAt: clock.now() };
+      const made = { id, sandboxId: live.id, name, kind, generation, keeperBootId, createdAt: clock.now() };
       const kept = kind === "memory" ? { execs, processes } : { execs: [], processes: [] };
       const execIds = kept.execs.map((exec) => exec.id);
       return { ...made, sizeBytes, memoryBytes, spec, sandboxName, ...kept, execIds };
@@ -292,30 +304,30 @@ export class Checkpoints implements CheckpointApi {
   }
 
   /**
-   * What is under way at a moment when nothing is on its way to the keeper, and all that the keeper then knows of. From
-   * that moment on, in which nobody else has a turn, nothing reaches the keeper and nothing of it is heard.
+   * Waits for a moment when no call to the keeper is in progress. Returns the execs and processes that run at that
+   * moment, and all journals that the keeper knows. The link is detached in the same tick, so that afterwards nothing
+   * is sent to the keeper and no event of the keeper arrives.
    */
-  async #quietExecs(cell: Cell, link: Link, signal: AbortSignal) {
+  async #quietExecs(live: LiveSandbox, link: Link, signal: AbortSignal) {
     for (;;) {
-      await untilQuiet(this.#world, cell, signal);
+      await untilQuiet(this.#context, live, signal);
       const known = await link.listExecs(signal);
-      if (!isQuiet(cell)) continue;
-      cell.links?.close();
-      cell.links = null;
-      const inside = execNames(cell.record)?.inside ?? ((id) => id);
-      const underWay = [...cell.openExecs].filter(isUnderWay);
-      if (sizeOf(underWay) > EXECS_BYTES_MAX)
+      if (!isQuiet(live)) continue;
+      live.detachLink();
+      const inside = forkExecIds(live.record)?.inside ?? ((id) => id);
+      const running = [...live.openExecs].filter(isRunning);
+      if (sizeOf(running) > EXECS_BYTES_MAX)
         throw new Error(
-          `what its execs were started with takes more than ${mb(EXECS_BYTES_MAX)} MB, which is too much to keep`,
+          `the commands, environments and input of its execs take more than ${mb(EXECS_BYTES_MAX)} MB`,
         );
-      const execs = underWay.map(({ record: { id, spec, digest, startedAt } }) => ({
+      const execs = running.map(({ record: { id, spec, digest, startedAt } }) => ({
         id,
         keeperId: inside(id),
         spec,
         digest,
         startedAt,
       }));
-      const processes = savedProcesses(cell, new Set<string>(execs.map(({ id }) => id)), inside);
+      const processes = savedProcesses(live, new Set<string>(execs.map(({ id }) => id)), inside);
       const journals = new Set([
         ...known.map(({ id }) => inside(id)),
         ...execs.map(({ keeperId }) => keeperId),
@@ -325,29 +337,34 @@ export class Checkpoints implements CheckpointApi {
     }
   }
 
-  #copiesOf(cell: Cell): number {
-    return this.#copies.get(cell) ?? 0;
+  #copiesOf(live: LiveSandbox): number {
+    return this.#copies.get(live) ?? 0;
   }
 
-  /** Whether that could be done. That files stay for a while which no row speaks of is no harm: it is tried again, and when a late copy is over. */
-  async #clear(cell: Cell): Promise<boolean> {
-    const { store, log } = this.#world;
-    const isLate = this.#copiesOf(cell) > 0;
-    this.#untidy.add(cell);
+  /**
+   * Removes checkpoint files without a database row, and returns whether that succeeded. Files that remain do no harm:
+   * they are removed by a later attempt, and so are files of a copy that ends late.
+   */
+  async #clear(live: LiveSandbox): Promise<boolean> {
+    const { store, log } = this.#context;
+    const isLate = this.#copiesOf(live) > 0;
+    this.#untidy.add(live);
     try {
-      await this.#unsave(cell, await store.checkpointIds(cell.id));
-      if (!isLate) this.#untidy.delete(cell);
+      await this.#unsave(live, await store.checkpointIds(live.id));
+      if (!isLate) this.#untidy.delete(live);
       return true;
     } catch (error) {
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "checkpoints could not be removed");
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "checkpoints could not be removed");
       return false;
     }
   }
 
-  async #unsave(cell: Cell, keep: readonly CheckpointId[]): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
+  async #unsave(live: LiveSandbox, keep: readonly CheckpointId[]): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
     const limit = { ms: numbers.stopAttemptMs, what: "removing checkpoints" };
-    await within(clock, limit, (signal) => driver.unsave(cell.id, keep, signal));
+    await within(clock, limit, async (signal) =>
+      driver.capabilities.checkpoints?.unsave(live.id, keep, signal),
+    );
   }
 }
 
@@ -356,12 +373,14 @@ interface Wanted {
   name: string;
 }
 
-/** Roughly, and not less than it is. */
+/** Returns an upper estimate of the memory that the specs of these execs take. */
 const sizeOf = (execs: readonly OpenExec[]): number =>
   execs.reduce((sum, { record: { spec } }) => sum + JSON.stringify(spec).length, 0);
 
-/** Those that go on in its memory: one that is started again does so also between two runs. */
-/** What the keeper may begin by itself before it is frozen: where there is no such journal by then, none is copied. */
+/**
+ * Returns the ids of runs that the keeper may start by itself before it is frozen. The copy ignores ids without a
+ * journal.
+ */
 function nextRuns({ id, keeperId, run, spec }: SavedProcess, known: readonly KeeperExec[]): ExecId[] {
   if (spec.restart === null) return [];
   const runs = known.map((exec) => runOf(exec.id)).filter((each) => each?.process === id);
@@ -370,7 +389,7 @@ function nextRuns({ id, keeperId, run, spec }: SavedProcess, known: readonly Kee
 }
 
 function savedProcesses(
-  { processes }: Cell,
+  { processes }: LiveSandbox,
   execs: ReadonlySet<string>,
   inside: (id: ExecId) => ExecId,
 ): SavedProcess[] {
@@ -383,29 +402,21 @@ function savedProcesses(
   });
 }
 
-const isUnderWay = ({ acknowledged, finishing }: OpenExec): boolean => acknowledged && !finishing;
+const isRunning = ({ acknowledged, finishing }: OpenExec): boolean => acknowledged && !finishing;
 
-const taken = (cell: Cell, name: string): HoldfastError =>
+const taken = (live: LiveSandbox, name: string): HoldfastError =>
   new HoldfastError("checkpoint_exists", {
-    sandboxId: cell.id,
+    sandboxId: live.id,
     message: `The sandbox has a checkpoint ${name} already.`,
   });
 
-function told(cell: Cell, error: unknown, { name }: Wanted): unknown {
-  if (isHoldfastError(error)) return error;
-  if (error instanceof StoreConflict && error.reason === "checkpoint_exists") return taken(cell, name);
-  const refusal = cell.refusal();
-  if (refusal !== null) return refusal;
-  const cause = causeOf(error);
-  const message = `The checkpoint could not be made: ${cause.message}`;
-  return new HoldfastError("checkpoint_failed", { sandboxId: cell.id, message, cause: errorOf(cause) });
+function toCheckpointError(live: LiveSandbox, error: unknown, { name }: Wanted): unknown {
+  if (error instanceof StoreConflict && error.reason === "checkpoint_exists") return taken(live, name);
+  return toError(live, { code: "checkpoint_failed", what: "The checkpoint could not be created" }, error);
 }
 
-const wrongState = (cell: Cell): HoldfastError => {
-  const { status } = cell.judge();
-  const message = `No checkpoint can be made of a sandbox that is ${status}.`;
-  return cell.refusal() ?? new HoldfastError("wrong_state", { sandboxId: cell.id, message });
-};
+const notSavable = (live: LiveSandbox): HoldfastError =>
+  wrongState(live, `No checkpoint can be created of a sandbox that is ${live.judge().status}.`);
 
 const viewSaved = (saved: CheckpointSummary): Checkpoint => ({
   id: saved.id,

@@ -1,11 +1,11 @@
 import type { ExecId, ProcessId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { execNames } from "./exec-names.ts";
-import { CheckpointUnusable } from "./ports.ts";
-import type { Origin } from "./records.ts";
-import { aborted, eventsOf, start } from "./testing/asleep.ts";
-import { fork, nameIn, save, saved, textOf, waited } from "./testing/forked.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import { forkExecIds } from "../live/fork-exec-ids.ts";
+import { CheckpointUnusable } from "../ports/index.ts";
+import type { Origin } from "../ports/records.ts";
+import { fork, nameIn, save, saved, textOf, waited } from "../testing/forked-sandbox.ts";
+import { aborted, eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 const totalsOf = async (engine: Parameters<typeof fork>[0]) => {
   const { execsStarted, execsEnded } = (await engine.stats()).totals;
@@ -13,7 +13,7 @@ const totalsOf = async (engine: Parameters<typeof fork>[0]) => {
 };
 
 describe("a fork", () => {
-  it("goes on with what was under way, under names of its own, and leaves the source alone", async () => {
+  it("continues the running execs under new ids and leaves the source unchanged", async () => {
     const { engine, driver, id, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, { name: "child" });
     const name = nameIn(child, exec.id);
@@ -26,7 +26,7 @@ describe("a fork", () => {
     expect(name).not.toBe(exec.id);
     expect(await engine.execs.get(name)).toMatchObject({ sandboxId: child.id, status: "running" });
     const inside = driver.instances.get(child.id as SandboxId);
-    // Its keeper has it under the old name, and was not asked to start it.
+    // The fork's keeper has the exec under the old id, and was not asked to start it.
     inside?.end(exec.id as ExecId, 7, "in the fork");
     expect(await waited(engine, name)).toMatchObject({ exitCode: 7, stdout: "before in the fork" });
     expect(await engine.execs.get(exec.id)).toMatchObject({ sandboxId: id, status: "running" });
@@ -39,7 +39,7 @@ describe("a fork", () => {
     );
   });
 
-  it("is made of one checkpoint as often as is asked for, at the same time too", async () => {
+  it("can be created several times from one checkpoint, also concurrently", async () => {
     const { engine, driver, exec, checkpoint } = await saved();
     const children = await Promise.all([1, 2, 3].map(() => fork(engine, checkpoint.id)));
     const names = children.map((child) => nameIn(child, exec.id));
@@ -52,7 +52,7 @@ describe("a fork", () => {
     expect(await totalsOf(engine)).toEqual({ execsStarted: 4, execsEnded: 3 });
   });
 
-  it("serves what its commands have, in every way that a command can be used", async () => {
+  it("serves stdin, signals and cancels of its inherited execs", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const { id } = await start(engine, "box", ["cat"], { stdin: "abc", openStdin: true });
@@ -70,7 +70,7 @@ describe("a fork", () => {
     expect((await engine.execs.get(id)).status).toBe("running");
   });
 
-  it("neither lists nor keeps what had ended before", async () => {
+  it("neither lists nor keeps execs that ended before the checkpoint", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const done = await start(engine, "box", ["exit", "0"]);
@@ -83,7 +83,7 @@ describe("a fork", () => {
     expect((await waited(engine, done.id)).exitCode).toBe(0);
   });
 
-  it("keeps what has ended in it, also where that was told while it was paused", async () => {
+  it("keeps what has ended in it, also where that was woken while it was paused", async () => {
     const { engine, driver, store, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, { name: "child" });
     const name = nameIn(child, exec.id);
@@ -101,7 +101,7 @@ describe("a fork", () => {
     expect(await textOf(engine, name)).toBe("before out");
   });
 
-  it("has the files of that moment, and its own name among them", async () => {
+  it("has the files of the checkpoint, with its own host name", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const source = driver.instances.get(sandbox.id as SandboxId);
@@ -117,7 +117,7 @@ describe("a fork", () => {
     expect(Buffer.from(source?.files.get("/etc/hostname") ?? []).toString()).toBe("box\n");
   });
 
-  it("loses a command that it should have and has not, and never starts it", async () => {
+  it("ends an inherited exec that its keeper lacks as lost, and never starts it", async () => {
     const { engine, driver, id, exec, checkpoint } = await saved();
     driver.faults.launchAnswer = async () => {
       for (const [other, { execs }] of driver.instances) if (other !== id) execs.clear();
@@ -131,18 +131,18 @@ describe("a fork", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("tells commands that asked for it that they were woken, once", async () => {
+  it("notifies commands with onWake once", async () => {
     const { engine, create } = await world();
     await create("box");
     const exec = await start(engine, "box", ["sleep"], { onWake: { argv: ["exit", "4"] } });
     const child = await fork(engine, (await save(engine, "box")).id);
-    const told = async (ref: string) =>
+    const woken = async (ref: string) =>
       (await engine.events({ ref, types: ["exec.woken"], limit: 9 })).items.map(({ execId }) => execId);
-    await eventually(async () => expect(await told(child.id)).toEqual([nameIn(child, exec.id)]));
-    expect(await told("box")).toEqual([]);
+    await eventually(async () => expect(await woken(child.id)).toEqual([nameIn(child, exec.id)]));
+    expect(await woken("box")).toEqual([]);
   });
 
-  it("is what the source was, with what its creator says otherwise", async () => {
+  it("has the source's settings, overridden by those in the create request", async () => {
     const { engine } = await world();
     const { sandbox } = await engine.sandboxes.create(
       { name: "box", env: { A: "1", B: "2" }, labels: { team: "one" }, resources: { memoryMb: 99 } },
@@ -155,7 +155,7 @@ describe("a fork", () => {
     expect(other).toMatchObject({ labels: { team: "two" }, lifecycle: { ttlMs: 60_000 } });
   });
 
-  it("may not have another image or other resources, nor a name that is none", async () => {
+  it("can't change image or resources, and needs a valid, free name", async () => {
     const { engine, checkpoint } = await saved();
     const made = async (input: object) => codeOf(fork(engine, checkpoint.id, input));
     expect(await made({ image: "host" })).toBe("invalid_request");
@@ -166,7 +166,7 @@ describe("a fork", () => {
     expect((await engine.stats()).totals.created).toBe(1);
   });
 
-  it("is refused where there is no such checkpoint, no room, or no way to restore memory", async () => {
+  it("is refused if the checkpoint is unknown, there is no room, or memory can't be restored", async () => {
     const { engine, driver, checkpoint } = await saved({ keeperCallMs: 200 });
     expect(await codeOf(fork(engine, "ckp_0000000000000000"))).toBe("checkpoint_not_found");
     expect(await codeOf(fork(engine, "nonsense"))).toBe("checkpoint_not_found");
@@ -183,7 +183,7 @@ describe("a fork", () => {
     expect(await totalsOf(engine)).toEqual({ execsStarted: 1, execsEnded: 0 });
   });
 
-  it("of files only begins on them, with nothing under way", async () => {
+  it("of a checkpoint with files only starts with the files and without execs", async () => {
     const { engine, driver, create } = await world();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
@@ -198,7 +198,7 @@ describe("a fork", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("asked for by a name that is there is what is there, also when the checkpoint is gone", async () => {
+  it("requested under an existing name returns that sandbox, even if the checkpoint is deleted", async () => {
     const { engine, checkpoint } = await saved();
     const make = () => fork(engine, checkpoint.id, { name: "child", ifExists: "return" });
     const first = await make();
@@ -206,7 +206,7 @@ describe("a fork", () => {
     expect((await make()).id).toBe(first.id);
   });
 
-  it("made again under the same key is the same, also when the checkpoint is gone", async () => {
+  it("requested again with the same idempotency key is the same, even if the checkpoint is deleted", async () => {
     const { engine, checkpoint } = await saved();
     const make = () =>
       engine.sandboxes.create(
@@ -220,7 +220,7 @@ describe("a fork", () => {
 });
 
 describe("a fork of a fork", () => {
-  it("has the commands of both under names of its own", async () => {
+  it("has the execs of both under new ids", async () => {
     const { engine, driver, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, { name: "child" });
     const own = await start(engine, "child", ["sleep"]);
@@ -230,7 +230,7 @@ describe("a fork of a fork", () => {
     const grandchild = await fork(engine, second.id, { name: "grandchild" });
     expect(grandchild).toMatchObject({ generation: 3, forkedFrom: { sandboxId: child.id } });
     const inside = driver.instances.get(grandchild.id as SandboxId);
-    // The keeper still has it under the very first name.
+    // The keeper still has the exec under the id of the first sandbox.
     inside?.end(exec.id as ExecId, 5, "grandchild");
     inside?.end(own.id as ExecId, 6, "");
     expect(await waited(engine, nameIn(grandchild, inherited))).toMatchObject({
@@ -243,7 +243,7 @@ describe("a fork of a fork", () => {
     expect(await totalsOf(engine)).toEqual({ execsStarted: 5, execsEnded: 2 });
   });
 
-  it("outlives the fork, and that the source", async () => {
+  it("outlives the fork, and the fork outlives the source", async () => {
     const { engine, driver, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, { name: "child" });
     await remove(engine, "box");
@@ -257,8 +257,8 @@ describe("a fork of a fork", () => {
   });
 });
 
-describe("the names of a fork", () => {
-  it("are the same after it slept, and for the next server", async () => {
+describe("the exec ids of a fork", () => {
+  it("stay the same after a standby and a restart of the server", async () => {
     const { engine, driver, restart, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, { name: "child" });
     const name = nameIn(child, exec.id);
@@ -274,7 +274,7 @@ describe("the names of a fork", () => {
     expect((await next.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("that its keeper has for others can be given to new commands", async () => {
+  it("that its keeper uses for inherited execs can be given to new ones", async () => {
     const { engine, driver, create } = await world({ execRetentionMs: 50, retentionEveryMs: 20 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"], { id: "mine" });
@@ -291,7 +291,7 @@ describe("the names of a fork", () => {
     expect((await engine.execs.cancel("mine", signal)).status).toBe("cancelled");
   });
 
-  it("are given back by what gives them", () => {
+  it("are translated in both directions", () => {
     const id = (text: string) => text as ExecId;
     const execs = [
       { id: id("n1"), from: id("f1"), keeperId: id("k1") },
@@ -299,7 +299,7 @@ describe("the names of a fork", () => {
     ];
     const process = (letter: string) => `prc_${letter.repeat(16)}` as ProcessId;
     const processes = [{ id: process("n"), from: process("f"), keeperId: process("k") }];
-    const names = execNames({ forkedFrom: { execs, processes } as unknown as Origin });
+    const names = forkExecIds({ forkedFrom: { execs, processes } as unknown as Origin });
     expect(names?.inside(id(`${process("n")}-12`))).toBe(`${process("k")}-12`);
     expect(names?.outside(id(`${process("k")}-3`))).toBe(`${process("n")}-3`);
     expect(names?.inside(id(`${process("f")}-3`))).toBe(`${process("f")}-3`);
@@ -309,24 +309,24 @@ describe("the names of a fork", () => {
       expect(names?.outside(names.inside(each))).toBe(each);
       expect(names?.inside(names.outside(each))).toBe(each);
     }
-    expect(execNames({ forkedFrom: null })).toBeNull();
+    expect(forkExecIds({ forkedFrom: null })).toBeNull();
   });
 
-  it("are not mixed up by a keeper that tells of what is not its own", async () => {
+  it("are not mixed up by a keeper that reports an exec of another sandbox", async () => {
     const { engine, driver, exec, checkpoint } = await saved();
     const other = await start(engine, "box", ["sleep"]);
     const child = await fork(engine, checkpoint.id);
     const [link] = driver.instances.get(child.id as SandboxId)?.links ?? [];
     const known = driver.instances.get(child.id as SandboxId)?.execs.get(exec.id as ExecId)?.known;
     if (known === undefined) throw new Error("its keeper does not know it");
-    link?.tellEnd({ ...known, id: other.id as ExecId, state: "exited", exitCode: 9, endedAt: 1 });
+    link?.announceEnd({ ...known, id: other.id as ExecId, state: "exited", exitCode: 9, endedAt: 1 });
     await new Promise((resolve) => setTimeout(resolve, 50));
     expect((await engine.execs.get(other.id)).status).toBe("running");
   });
 });
 
 describe("a fork that can't be launched", () => {
-  it("gives its name back, its commands are lost, and the source is fine", async () => {
+  it("releases its name, ends its execs as lost, and leaves the source unchanged", async () => {
     const { engine, driver, store, exec, checkpoint } = await saved();
     driver.faults.launch = async () => {
       throw new Error("no luck");
@@ -345,7 +345,7 @@ describe("a fork that can't be launched", () => {
     expect(await totalsOf(engine)).toEqual({ execsStarted: 3, execsEnded: 1 });
   });
 
-  it("after it ran gives its commands the ends that they came to", async () => {
+  it("although its instance ran reports the real outcomes of its execs", async () => {
     const { engine, driver, store, exec, checkpoint } = await saved();
     driver.faults.connect = async () => {
       throw new Error("the keeper does not answer");
@@ -360,7 +360,7 @@ describe("a fork that can't be launched", () => {
     expect(await textOf(engine, name)).toBe("before out");
   });
 
-  it("because its checkpoint is removed while it waits for its turn says so", async () => {
+  it("because its checkpoint was removed while it was queued reports that", async () => {
     const { engine, driver, create, exec, checkpoint } = await saved({ launchesAtOnce: 1 });
     const gate = Promise.withResolvers<void>();
     driver.faults.launch = ({ fork: source }) => (source ? Promise.resolve() : gate.promise);
@@ -377,11 +377,11 @@ describe("a fork that can't be launched", () => {
       cause: { code: "checkpoint_missing" },
     });
     expect((await engine.execs.get(exec.id)).status).toBe("running");
-    // That checkpoints go is no sign that the host can't launch.
+    // A removed checkpoint does not mean that the host can't launch.
     expect((await engine.stats()).launches.failuresInARow).toBe(0);
   });
 
-  it("because the source is deleted while it is copied says so, and nothing is left", async () => {
+  it("because the source was deleted during the copy fails and leaves nothing", async () => {
     const { engine, driver, checkpoint } = await saved();
     const gate = Promise.withResolvers<void>();
     driver.faults.launch = () => gate.promise;
@@ -394,7 +394,7 @@ describe("a fork that can't be launched", () => {
     expect(await totalsOf(engine)).toEqual({ execsStarted: 2, execsEnded: 2 });
   });
 
-  it("by a checkpoint that can't be used does not keep others from being launched", async () => {
+  it("because of an unusable checkpoint does not block other launches", async () => {
     const { engine, driver, create, checkpoint } = await saved({ launchFailuresMax: 1 });
     driver.faults.launch = async ({ fork: source }) => {
       if (source) throw new CheckpointUnusable("checkpoint_damaged", "a file is shorter than it should be");
@@ -403,7 +403,7 @@ describe("a fork that can't be launched", () => {
     expect((await create("other")).sandbox.status).toBe("ready");
   });
 
-  it("and is deleted instead leaves nothing", async () => {
+  it("because it is deleted leaves nothing", async () => {
     const { engine, driver, checkpoint } = await saved();
     driver.faults.launch = (_, inner) => aborted(inner);
     const made = codeOf(fork(engine, checkpoint.id, { name: "child" }));
@@ -415,8 +415,8 @@ describe("a fork that can't be launched", () => {
   });
 });
 
-describe("a server that ends while a fork is launched", () => {
-  /** What a server leaves that ended while the driver copied, or had just done so. */
+describe("a server that stops while a fork is launched", () => {
+  /** Stops a server while the driver copies the checkpoint, or right after that, and returns the state it leaves. */
   async function cut(fault: "launch" | "launchAnswer" | "connect", numbers = {}) {
     const all = await saved(numbers);
     const { engine, driver, store, checkpoint } = all;
@@ -437,10 +437,10 @@ describe("a server that ends while a fork is launched", () => {
   }
 
   it.each(["launch", "launchAnswer"] as const)(
-    "is followed by one that launches it again, from the checkpoint: %s",
+    "is followed by one that launches the fork again from the checkpoint: %s",
     async (fault) => {
       const { driver, restart, exec, childId, name, first } = await cut(fault);
-      // What it did until then is gone with its files.
+      // Output of the first launch is removed with its files.
       first?.print(exec.id as ExecId, "the first time ");
       const next = await restart();
       await eventually(async () => expect((await next.sandboxes.get("child")).status).toBe("ready"));
@@ -458,7 +458,7 @@ describe("a server that ends while a fork is launched", () => {
     },
   );
 
-  it("launches it no third time", async () => {
+  it("is followed by one that launches it a second time, but not a third", async () => {
     const { driver, restart, name } = await cut("launch");
     driver.faults.launch = never;
     const second = await restart();
@@ -471,7 +471,7 @@ describe("a server that ends while a fork is launched", () => {
     await eventually(() => expect(driver.directories.size).toBe(1));
   });
 
-  it("says why where the checkpoint is gone by then", async () => {
+  it("is followed by one that reports the cause if the checkpoint is deleted by then", async () => {
     const { driver, restart, name } = await cut("launch");
     driver.saved.clear();
     const next = await restart();
@@ -480,7 +480,7 @@ describe("a server that ends while a fork is launched", () => {
     expect(driver.directories.size).toBe(1);
   });
 
-  it("proves it where it runs, and starts nothing", async () => {
+  it("is followed by one that proves a running fork instead of launching it", async () => {
     const { driver, restart, exec, childId, name, first } = await cut("connect");
     const next = await restart();
     await eventually(async () => expect((await next.sandboxes.get("child")).status).toBe("ready"));
@@ -490,7 +490,7 @@ describe("a server that ends while a fork is launched", () => {
     expect(await waited(next, name)).toMatchObject({ exitCode: 7 });
   });
 
-  it("does not run commands again of one that was known to run and has died", async () => {
+  it("is followed by one that does not rerun the commands of a fork that ran and died", async () => {
     const { driver, restart, exec, name, first } = await cut("connect");
     first?.end(exec.id as ExecId, 7, "out");
     first?.die();
@@ -501,7 +501,7 @@ describe("a server that ends while a fork is launched", () => {
     expect(await codeOf(next.sandboxes.get("child"))).toBe("sandbox_not_found");
   });
 
-  it("before it was begun launches it", async () => {
+  it("before the launch began is followed by one that launches it", async () => {
     const { engine, driver, restart, create, exec, checkpoint } = await saved({ launchesAtOnce: 1 });
     driver.faults.launch = never;
     void create("first").catch(() => undefined);
@@ -520,7 +520,7 @@ describe("a server that ends while a fork is launched", () => {
 });
 
 describe("a fork that ends", () => {
-  it("leaves what its commands said readable under their names for as long as any", async () => {
+  it("keeps the output of its execs readable until their retention ends", async () => {
     const { engine, driver, exec, checkpoint } = await saved({
       execRetentionMs: 1_500,
       retentionEveryMs: 20,
@@ -534,11 +534,11 @@ describe("a fork that ends", () => {
     expect(driver.keptJournals.has(child.id as SandboxId)).toBe(true);
     await eventually(async () => expect(await codeOf(engine.execs.get(name))).toBe("exec_not_found"));
     await eventually(() => expect(driver.keptJournals.size).toBe(0));
-    // The source's own, of the same name inside, is untouched.
+    // The exec of the source, which has the same id in the keeper, is untouched.
     expect(await textOf(engine, exec.id)).toBe("before ");
   });
 
-  it("and whose policy it is starts anew on its own files, without what was under way", async () => {
+  it("is cold-started on its own files if its policy says so, and its execs are lost", async () => {
     const { engine, driver, exec, checkpoint } = await saved();
     const child = await fork(engine, checkpoint.id, {
       name: "child",

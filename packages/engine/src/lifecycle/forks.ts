@@ -1,6 +1,11 @@
-import { type CreateSandbox, HoldfastError, normalisePath } from "@holdfast/contract";
-import type { Ids, Link } from "./ports.ts";
-import { runId, runOf } from "./process.ts";
+import { type CreateSandbox, causeOf, HoldfastError, normalisePath } from "@holdfast/contract";
+import { within } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { runId, runOf } from "../model/process-machine.ts";
+import { forkSource } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Ids, Link } from "../ports/index.ts";
 import type {
   ExecRecord,
   ForkedProcess,
@@ -9,17 +14,17 @@ import type {
   SandboxRecord,
   SandboxSpec,
   SavedCheckpoint,
-} from "./records.ts";
+} from "../ports/records.ts";
 
-/** What the creator of a fork may not choose: the memory was laid out for it, and the files lie over it. */
+/** Settings that a create request can't choose for a fork, because the fork's memory and files depend on them. */
 const FIXED = ["image", "resources"] as const;
 
-/** The sandbox as it was, with what its creator says otherwise. */
+/** Returns the spec of a fork: the spec of the source sandbox, with the settings that the create request changes. */
 export function forkedSpec({ spec }: SavedCheckpoint, input: CreateSandbox): SandboxSpec {
   const fixed = FIXED.find((name) => input[name] !== undefined);
   if (fixed !== undefined)
     throw new HoldfastError("invalid_request", {
-      message: `A sandbox that begins with a checkpoint has the ${fixed} of that; leave ${fixed} out.`,
+      message: `A sandbox that is created from a checkpoint has the checkpoint's ${fixed}; leave ${fixed} out.`,
     });
   const cwd = input.cwd === undefined ? spec.cwd : normalisePath(input.cwd);
   if (input.cwd !== undefined && cwd === null)
@@ -35,8 +40,9 @@ export function forkedSpec({ spec }: SavedCheckpoint, input: CreateSandbox): San
 }
 
 /**
- * Where a fork comes from. Its execs and processes get names of their own here, before there is anything that could be called
- * by them; a run is called by its process, and keeps its number.
+ * Returns the origin of a fork, with new ids for the execs and processes in the fork's memory. The ids are assigned
+ * here, before anything can refer to them. The id of a run is derived from the new id of its process, and its run
+ * number stays the same.
  */
 export function originOf(saved: SavedCheckpoint, ids: Pick<Ids, "exec" | "process">): Origin {
   const processes = saved.processes.map(({ id, keeperId }) => ({ id: ids.process(), from: id, keeperId }));
@@ -56,14 +62,16 @@ export function originOf(saved: SavedCheckpoint, ids: Pick<Ids, "exec" | "proces
   };
 }
 
-/** What a run of the source is called in a fork; null where it is no run of a process that comes along. */
+/**
+ * Returns the fork's id for a run of the source sandbox; null if the exec is not a run of a process that the fork has.
+ */
 function runIn(processes: readonly ForkedProcess[], id: string) {
   const run = runOf(id);
   const process = processes.find(({ from }) => from === run?.process);
   return run === null || process === undefined ? null : runId(process.id, run.run);
 }
 
-/** The processes that a fork begins with. */
+/** Returns the records of the processes that a fork has from the start. */
 export function forkedProcesses(
   { id: sandboxId, forkedFrom }: SandboxRecord,
   saved: SavedCheckpoint,
@@ -76,7 +84,7 @@ export function forkedProcesses(
   });
 }
 
-/** The execs that a fork begins with. They are under way in memory that is still on disk. */
+/** Returns the records of the execs that a fork has from the start. The memory of these execs is still on disk. */
 export function forkedExecs(
   { id: sandboxId, forkedFrom }: SandboxRecord,
   saved: SavedCheckpoint,
@@ -107,10 +115,35 @@ export function forkedExecs(
   });
 }
 
+/**
+ * Gives a fork its own host name after its first proof, because its files still contain the host name of the source
+ * sandbox.
+ */
+export class ForkHostnames {
+  readonly #context: EngineContext;
+
+  constructor(context: EngineContext, events: EngineEvents) {
+    this.#context = context;
+    events.proven.subscribe((live) => this.#rename(live));
+  }
+
+  async #rename(live: LiveSandbox): Promise<void> {
+    const origin = forkSource(live.record);
+    const link = live.links?.current;
+    if (origin === null || !link) return;
+    const { clock, numbers, log } = this.#context;
+    const names = { from: origin.sandboxName, to: live.record.name };
+    const limit = { ms: numbers.keeperCallMs, what: "naming the host", signal: live.deletedSignal };
+    await within(clock, limit, (signal) => renameHost(link, names, signal)).catch((error: unknown) => {
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "the files of a fork keep the old host's name");
+    });
+  }
+}
+
 const HOST_FILE_BYTES = 65_536;
 
-/** The files that name the sandbox name the fork, where they still say what they said at first. */
-export async function renameHost(
+/** Replaces the host name in those files whose content has not changed since the launch. */
+async function renameHost(
   { files }: Pick<Link, "files">,
   { from, to }: { from: string; to: string },
   signal: AbortSignal,

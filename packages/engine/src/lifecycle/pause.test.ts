@@ -1,10 +1,10 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { eventsOf, start } from "./testing/asleep.ts";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import { eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
 describe("pause and resume", () => {
-  it("freezes it, refuses calls, and lets it go on, proven", async () => {
+  it("freezes the sandbox, refuses calls, then thaws and proves it", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const id = sandbox.id as SandboxId;
@@ -19,7 +19,7 @@ describe("pause and resume", () => {
     expect((await engine.sandboxes.resume("box", signal)).status).toBe("ready");
   });
 
-  it("is paused after a restart of the server as well, and can be deleted", async () => {
+  it("survives a restart of the server, and a paused sandbox can be deleted", async () => {
     const { engine, driver, create, restart } = await world();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
@@ -31,7 +31,7 @@ describe("pause and resume", () => {
     expect((await remove(next, "box")).status).toBe("terminated");
   });
 
-  it("does not run behind a record that says it doesn't, when neither the freeze nor the thaw behind it worked", async () => {
+  it("freezes a sandbox recorded as paused later, if both the freeze and its undo failed", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     driver.faults.freeze = driver.faults.thaw = async () => {
@@ -46,7 +46,7 @@ describe("pause and resume", () => {
     expect((await engine.sandboxes.resume("box", signal)).status).toBe("ready");
   });
 
-  it("gives a command the rest of its stdin when it goes on", async () => {
+  it("delivers the rest of a command's stdin after the resume", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const stdin = "some words for stdin";
@@ -57,11 +57,67 @@ describe("pause and resume", () => {
     await eventually(() => expect(instance?.stdin(exec.id as ExecId)).toBe(stdin));
   });
 
-  it("is noticed when it dies while it is paused", async () => {
+  it("reports a sandbox that dies while paused as failed", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
     driver.instances.get(sandbox.id as SandboxId)?.die();
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("failed"));
+  });
+
+  it("finishes a pause whose caller leaves during the freeze", async () => {
+    const { engine, driver, create } = await world();
+    const { sandbox } = await create("box");
+    const freeze = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<void>();
+    driver.faults.freeze = () => {
+      begun.resolve();
+      return freeze.promise;
+    };
+    const caller = new AbortController();
+    const pause = engine.sandboxes.pause("box", caller.signal);
+    await begun.promise;
+    caller.abort(new Error("the caller left"));
+    await expect(pause).rejects.toThrow("the caller left");
+    freeze.resolve();
+    await eventually(() => expect(driver.frozen.has(sandbox.id as SandboxId)).toBe(true));
+    expect((await engine.sandboxes.get("box")).status).toBe("paused");
+    expect(await eventsOf(engine, "box")).not.toContain("sandbox.resumed");
+  });
+
+  it("finishes a resume whose caller leaves during the thaw", async () => {
+    const { engine, driver, create } = await world();
+    await create("box");
+    await engine.sandboxes.pause("box", signal);
+    const thaw = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<void>();
+    driver.faults.thaw = () => {
+      begun.resolve();
+      return thaw.promise;
+    };
+    const caller = new AbortController();
+    const resume = engine.sandboxes.resume("box", caller.signal);
+    await begun.promise;
+    caller.abort(new Error("the caller left"));
+    await expect(resume).rejects.toThrow("the caller left");
+    thaw.resolve();
+    await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("ready"));
+  });
+
+  it("does nothing for a caller that leaves before its turn", async () => {
+    const { engine, driver, create } = await world();
+    await create("box");
+    await engine.sandboxes.pause("box", signal);
+    const thaw = Promise.withResolvers<void>();
+    driver.faults.thaw = () => thaw.promise;
+    const resume = engine.sandboxes.resume("box", signal);
+    const caller = new AbortController();
+    const queued = engine.sandboxes.pause("box", caller.signal);
+    caller.abort(new Error("the caller left"));
+    await expect(queued).rejects.toThrow("the caller left");
+    thaw.resolve();
+    expect((await resume).status).toBe("ready");
+    expect((await eventsOf(engine, "box")).filter((type) => type === "sandbox.paused")).toHaveLength(1);
+    expect((await engine.sandboxes.get("box")).status).toBe("ready");
   });
 });

@@ -1,127 +1,152 @@
-import { causeOf, HoldfastError, isHoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { raced, within } from "./clock.ts";
-import { errorOf, type Gate } from "./gate.ts";
-import type { Prover } from "./prover.ts";
-import type { World } from "./world.ts";
+import { causeOf, type HoldfastError } from "@holdfast/contract";
+import type { LinkOpener } from "../launch/link-opener.ts";
+import type { Prover } from "../launch/prover.ts";
+import { raced, within } from "../lib/deadline.ts";
+import { KeyedSerialQueue } from "../lib/serial-queue.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { requireCapability } from "../ports/index.ts";
+import type { SandboxGate } from "./gate.ts";
+import { toError, wrongState } from "./to-error.ts";
 
-export interface PauseParts {
-  gate: Gate;
+interface PauseParts {
+  gate: SandboxGate;
   prover: Prover;
-  openLink(cell: Cell): void;
+  links: LinkOpener;
 }
 
 /**
- * Frozen in memory at the user's wish, and on again. The record says paused before the freeze and until after the thaw, so
- * that a server which ends in between leaves a sandbox that the next one freezes again: at no time does it run behind a
- * record that says it doesn't.
+ * Freezes sandboxes in memory on request, and thaws them. The record says `paused` from before the freeze until after
+ * the thaw. If the server ends during the freeze or the thaw, the next server freezes the sandbox again: a sandbox that
+ * is recorded as paused never keeps running.
  */
 export class Pauses {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: PauseParts;
-  readonly #turns = new WeakMap<Cell, Promise<unknown>>();
+  readonly #turns: KeyedSerialQueue<LiveSandbox>;
 
-  constructor(world: World, parts: PauseParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: PauseParts) {
+    this.#context = context;
+    this.#turns = new KeyedSerialQueue({ limit: context.numbers.changesWaiting });
     this.#parts = parts;
   }
 
-  async pause(cell: Cell, signal: AbortSignal): Promise<void> {
-    if (!isPaused(cell)) await this.#parts.gate.pass(cell, signal);
-    await this.#inTurn(cell, () => this.#hold(cell, signal));
+  /**
+   * Pauses the sandbox. If the caller disconnects while the pause is queued, nothing changes; a pause that has begun is
+   * completed.
+   */
+  async pause(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    requireCapability(this.#context.driver, "freezer");
+    if (!isPaused(live)) await this.#parts.gate.pass(live, signal);
+    await raced(
+      this.#turns.run(live, () => this.#freezeOrUndo(live), signal),
+      signal,
+    );
   }
 
-  async #hold(cell: Cell, signal: AbortSignal): Promise<void> {
-    const wasPaused = isPaused(cell);
+  async #freezeOrUndo(live: LiveSandbox): Promise<void> {
+    const signal = this.#lifetime(live);
+    const wasPaused = isPaused(live);
     try {
-      if (!wasPaused && (await cell.decide({ type: "pause" })) === null) throw wrongState(cell);
-      cell.links?.close();
-      cell.links = null;
-      // What is being done to heal it may include a thaw.
-      await raced(cell.mending, signal);
-      await this.freeze(cell, signal);
+      if (!wasPaused && (await live.decide({ type: "pause" })) === null) throw notPausable(live);
+      live.detachLink();
+      // A healing in progress may thaw the sandbox, so wait for its end.
+      await raced(live.healing, signal);
+      await this.freeze(live, signal);
     } catch (error) {
-      // One that was paused before is not let go because it was to be paused again.
-      if (!wasPaused) await this.#letGo(cell, this.#world.stopping).catch(() => undefined);
-      throw told(cell, "paused", error);
+      // A sandbox that was already paused stays paused.
+      if (!wasPaused) await this.#thaw(live, this.#context.stopping).catch(() => undefined);
+      throw toPauseError(live, "paused", error);
     }
   }
 
-  async freeze(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
+  /**
+   * A change that has begun is aborted only when the sandbox is deleted or the server stops, and not when its caller
+   * disconnects.
+   */
+  #lifetime(live: LiveSandbox): AbortSignal {
+    return AbortSignal.any([live.deletedSignal, this.#context.stopping]);
+  }
+
+  async freeze(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
     const limit = { ms: numbers.freezeMs, what: "freezing", signal };
-    await within(clock, limit, (inner) => driver.freeze(cell.id, inner));
+    await within(clock, limit, (inner) => requireCapability(driver, "freezer").freeze(live.id, inner));
   }
 
-  /** Resolves when it is proven. One that isn't paused only has to serve. */
-  async resume(cell: Cell, signal: AbortSignal): Promise<void> {
-    await this.#inTurn(cell, () => this.#letGo(cell, signal));
-    await this.#parts.gate.pass(cell, signal);
-  }
-
-  async #letGo(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, driver, numbers, log } = this.#world;
-    if (!isPaused(cell)) return;
-    const limit = { ms: numbers.freezeMs, what: "thawing", signal };
-    await within(clock, limit, (inner) => driver.thaw(cell.id, inner)).catch((error: unknown) => {
-      signal.throwIfAborted();
-      throw told(cell, "resumed", error);
-    });
-    // Proven first, so that it does not look broken for a moment; if it is, it says so from then on.
-    this.#parts.openLink(cell);
-    const proof = await this.#parts.prover.prove(cell);
-    if (!proof.ok) log.warn({ sandbox: cell.id, checks: proof.checks }, "a resumed sandbox is not proven");
-    await cell.decideSurely({ type: "resume" });
-  }
-
-  /** The freezer of one sandbox has one hand on it at a time: a freeze that comes late must not undo a thaw. */
-  #inTurn<Result>(cell: Cell, work: () => Promise<Result>): Promise<Result> {
-    const turn = (this.#turns.get(cell) ?? Promise.resolve()).then(work);
-    this.#turns.set(
-      cell,
-      turn.catch(() => undefined),
+  /**
+   * Thaws the sandbox if it is paused, and resolves when it serves. If the caller disconnects while the resume is
+   * queued, nothing changes; a resume that has begun is completed.
+   */
+  async resume(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    await raced(
+      this.#turns.run(live, () => this.#thaw(live, this.#lifetime(live)), signal),
+      signal,
     );
-    return turn;
+    await this.#parts.gate.pass(live, signal);
   }
 
-  /** What is recorded as paused and seen to run is frozen again: a freeze may have failed, and the thaw behind it too. */
-  tend(cells: Iterable<Cell>): void {
-    for (const cell of cells) {
-      const { observation } = cell.health;
+  async #thaw(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, driver, numbers, log } = this.#context;
+    if (!isPaused(live)) return;
+    const limit = { ms: numbers.freezeMs, what: "thawing", signal };
+    await within(clock, limit, (inner) => requireCapability(driver, "freezer").thaw(live.id, inner)).catch(
+      (error: unknown) => {
+        signal.throwIfAborted();
+        throw toPauseError(live, "resumed", error);
+      },
+    );
+    // The sandbox is proven before the resume is recorded, so that it does not appear degraded in between.
+    this.#parts.links.open(live);
+    const proof = await this.#parts.prover.prove(live);
+    if (!proof.ok) log.warn({ sandbox: live.id, checks: proof.checks }, "a resumed sandbox is not proven");
+    await live.decideSurely({ type: "resume" });
+  }
+
+  /** Runs the freezes and thaws of one sandbox one after the other: a late freeze must not undo a thaw. */
+  #inTurn<Result>(live: LiveSandbox, work: () => Promise<Result>): Promise<Result> {
+    return this.#turns.run(live, work);
+  }
+
+  /**
+   * Freezes sandboxes again that are recorded as paused but observed running, which happens if a freeze and its undo
+   * both failed.
+   */
+  refreeze(allLive: Iterable<LiveSandbox>): void {
+    for (const live of allLive) {
+      const { observation } = live.health;
       const isRunning = observation?.seen === "present" && observation.state === "running";
-      if (!isPaused(cell) || !isRunning) continue;
-      const freeze = async () => (isPaused(cell) ? this.freeze(cell, this.#world.stopping) : undefined);
-      this.#inTurn(cell, freeze).catch((error: unknown) => {
+      if (!isPaused(live) || !isRunning) continue;
+      const freeze = async () => (isPaused(live) ? this.freeze(live, this.#context.stopping) : undefined);
+      this.#inTurn(live, freeze).catch((error: unknown) => {
         const cause = causeOf(error);
-        this.#world.log.warn({ sandbox: cell.id, cause }, "a paused sandbox runs, and can't be frozen");
+        this.#context.log.warn({ sandbox: live.id, cause }, "a paused sandbox runs and could not be frozen");
       });
     }
   }
 
-  /** After a restart of the server: frozen again, whatever had come of it. */
-  async keep(cell: Cell): Promise<void> {
-    await this.#inTurn(cell, () => this.freeze(cell, this.#world.stopping)).catch((error: unknown) => {
-      this.#world.log.error({ sandbox: cell.id, cause: causeOf(error) }, "a paused sandbox can't be frozen");
+  /** Freezes a paused sandbox again after a restart of the server. */
+  async recover(live: LiveSandbox): Promise<void> {
+    await this.#inTurn(live, () => this.freeze(live, this.#context.stopping)).catch((error: unknown) => {
+      this.#context.log.error(
+        { sandbox: live.id, cause: causeOf(error) },
+        "a paused sandbox can't be frozen",
+      );
       throw error;
     });
   }
 }
 
-function told(cell: Cell, what: "paused" | "resumed", error: unknown): unknown {
-  if (isHoldfastError(error)) return error;
-  const cause = causeOf(error);
-  const message = `The sandbox could not be ${what}: ${cause.message}`;
-  const failed = new HoldfastError("sandbox_degraded", {
-    sandboxId: cell.id,
-    message,
-    cause: errorOf(cause),
-  });
-  return (isPaused(cell) ? null : cell.refusal()) ?? failed;
+function toPauseError(live: LiveSandbox, what: "paused" | "resumed", error: unknown): unknown {
+  const refusal = isPaused(live) ? null : live.refusal();
+  return toError(
+    live,
+    { code: "sandbox_degraded", what: `The sandbox could not be ${what}`, refusal },
+    error,
+  );
 }
 
-const isPaused = ({ record }: Cell): boolean => record.phase.name === "paused";
+const isPaused = ({ record }: LiveSandbox): boolean => record.phase.name === "paused";
 
-const wrongState = (cell: Cell): HoldfastError => {
-  const message = `A sandbox that is ${cell.judge().status} can't be paused.`;
-  return cell.refusal() ?? new HoldfastError("wrong_state", { sandboxId: cell.id, message });
-};
+const notPausable = (live: LiveSandbox): HoldfastError =>
+  wrongState(live, `A sandbox that is ${live.judge().status} can't be paused.`);

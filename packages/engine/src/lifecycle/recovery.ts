@@ -1,205 +1,222 @@
 import { type Cause, causeOf } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import { errorOf } from "./gate.ts";
-import type { Launcher } from "./launcher.ts";
-import type { Pauses } from "./pauses.ts";
-import type { Prover } from "./prover.ts";
-import type { Reaper } from "./reaper.ts";
-import type { Standby } from "./standby.ts";
-import type { Wakes } from "./wakes.ts";
-import type { World } from "./world.ts";
+import type { Launcher } from "../launch/launcher.ts";
+import type { LinkOpener } from "../launch/link-opener.ts";
+import type { Prover } from "../launch/prover.ts";
+import type { Reaper } from "../launch/reaper.ts";
+import { within } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { errorOf } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { InstanceLoss } from "./instance-loss.ts";
+import type { Pauses } from "./pause.ts";
+import type { Standby } from "./suspend.ts";
+import type { Wakes } from "./wake.ts";
 
-export interface RecoveryParts {
+interface RecoveryParts {
+  events: EngineEvents;
   launcher: Launcher;
+  loss: InstanceLoss;
   reaper: Reaper;
   prover: Prover;
-  openLink(cell: Cell): void;
-  /** Has the drives mounted that it is to have. */
-  establish(cell: Cell, signal: AbortSignal): Promise<void>;
-  died(cell: Cell, generation: number, cause: Cause): Promise<void>;
+  links: LinkOpener;
   pauses: Pauses;
   standby: Standby;
   wakes: Wakes;
-  /** Launches what lost its memory again, once the old instance is gone. */
-  restart(cell: Cell): Promise<void>;
 }
 
 const AT_ONCE = 16;
 const PROOF_WAIT_MS = 1_000;
 
 /**
- * Takes up sandboxes where the last server left them, and observes before it acts: what runs is linked and proven
- * again, what ended meanwhile is said to have ended, what was half launched is finished or cleaned, what waited waits on.
- * One that can't be looked at now is kept in mind and tried again; not knowing is never taken for absence.
+ * Recovers the sandboxes of the last server. It observes before it acts: running instances are linked and proven again,
+ * absent ones are recorded as ended, half-done launches are finished or cleaned up, and queued sandboxes stay queued.
+ * If a sandbox can't be observed, its recovery is retried later; an unknown observation is never treated as absence.
  */
 export class Recovery {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: RecoveryParts;
-  readonly #unrecovered = new Set<Cell>();
+  readonly #unrecovered = new Set<LiveSandbox>();
+  #retrying = 0;
 
-  constructor(world: World, parts: RecoveryParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: RecoveryParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  async recover(cells: readonly Cell[]): Promise<void> {
-    const queue = cells.values();
+  async recover(allLive: readonly LiveSandbox[]): Promise<void> {
+    const queue = allLive.values();
     const worker = async () => {
-      for (const cell of queue) await this.#recover(cell);
+      for (const live of queue) await this.#recover(live);
     };
-    await Promise.all(Array.from({ length: Math.min(AT_ONCE, cells.length) }, worker));
+    await Promise.all(Array.from({ length: Math.min(AT_ONCE, allLive.length) }, worker));
   }
 
-  /** Those that could not be looked at the last time. */
-  async retry(): Promise<void> {
-    const cells = [...this.#unrecovered];
-    this.#unrecovered.clear();
-    await this.recover(cells);
-  }
-
-  async #recover(cell: Cell): Promise<void> {
-    const { log } = this.#world;
-    try {
-      switch (cell.record.phase.name) {
-        case "queued":
-          void this.#parts.restart(cell);
-          return;
-        case "launching":
-          return await this.#recoverLaunching(cell);
-        case "running":
-          return await this.#recoverRunning(cell);
-        case "paused":
-          return await this.#recoverPaused(cell);
-        case "suspending":
-          return await this.#recoverSuspending(cell);
-        case "waking":
-          return await this.#recoverWaking(cell);
-        case "standby":
-          this.#parts.reaper.tend(cell);
-          return await this.#parts.standby.discard(cell);
-        case "deleting":
-          // The delete was accepted, whatever became of the lease's stored form.
-          await cell.decide({ type: "delete", cause: null });
-          this.#parts.reaper.tend(cell);
-          return;
-        default:
-          this.#parts.reaper.tend(cell);
-      }
-    } catch (error) {
-      log.error(
-        { sandbox: cell.id, cause: causeOf(error) },
-        "recovery of a sandbox failed; it is tried again",
-      );
-      this.#unrecovered.add(cell);
+  /**
+   * Retries the recovery of sandboxes that could not be observed. Returns before the recoveries end, so that an
+   * unreachable sandbox delays neither the caller nor other sandboxes.
+   */
+  retry(): void {
+    for (const live of this.#unrecovered) {
+      if (this.#retrying >= AT_ONCE) return;
+      this.#unrecovered.delete(live);
+      this.#retrying += 1;
+      void this.#recover(live).finally(() => {
+        this.#retrying -= 1;
+      });
     }
   }
 
-  async #recoverLaunching(cell: Cell): Promise<void> {
-    const { record } = cell;
-    const instance = record.instance && (await this.#recovered(cell));
-    if (instance) return this.#parts.launcher.prove(cell);
+  async #recover(live: LiveSandbox): Promise<void> {
+    const { log } = this.#context;
+    try {
+      switch (live.record.phase.name) {
+        case "queued":
+          void this.#parts.loss.relaunch(live);
+          return;
+        case "launching":
+          return await this.#recoverLaunching(live);
+        case "running":
+          return await this.#recoverRunning(live);
+        case "paused":
+          return await this.#recoverPaused(live);
+        case "suspending":
+          return await this.#recoverSuspending(live);
+        case "waking":
+          return await this.#recoverWaking(live);
+        case "standby":
+          this.#parts.reaper.reap(live);
+          return await this.#parts.standby.discard(live);
+        case "deleting":
+          // The delete is already recorded. It is decided again to repair a lease that was stored without a stop.
+          await live.decide({ type: "delete", cause: null });
+          this.#parts.reaper.reap(live);
+          return;
+        default:
+          this.#parts.reaper.reap(live);
+      }
+    } catch (error) {
+      log.error(
+        { sandbox: live.id, cause: causeOf(error) },
+        "recovery of a sandbox failed; it is tried again",
+      );
+      this.#unrecovered.add(live);
+    }
+  }
+
+  async #recoverLaunching(live: LiveSandbox): Promise<void> {
+    const { record } = live;
+    const instance = record.instance && (await this.#recovered(live));
+    if (instance) return this.#parts.launcher.prove(live);
     const cause: Cause = {
       code: "server_restarted",
       message: "The server restarted while the sandbox was being launched.",
     };
-    const decision = await cell.decide({ type: "launch_interrupted", cause });
-    if (decision?.record.phase.name === "queued") void this.#parts.restart(cell);
-    else this.#parts.reaper.tend(cell);
+    const decision = await live.decide({ type: "launch_interrupted", cause });
+    if (decision?.record.phase.name === "queued") void this.#parts.loss.relaunch(live);
+    else this.#parts.reaper.reap(live);
   }
 
-  async #recoverRunning(cell: Cell): Promise<void> {
-    const { generation } = cell.record;
-    if ((await this.#recovered(cell)) === null) {
-      return this.#parts.died(cell, generation, this.#whyGone(cell));
+  async #recoverRunning(live: LiveSandbox): Promise<void> {
+    const { generation } = live.record;
+    if ((await this.#recovered(live)) === null) {
+      return this.#parts.loss.died(live, generation, this.#whyGone(live));
     }
-    await this.#establish(cell);
-    this.#parts.openLink(cell);
-    // Its server may have ended before it could discard what this instance came from.
-    void this.#parts.standby.discard(cell);
-    await this.#countOomKills(cell);
-    const proven = this.#prove(cell);
-    // One that does not answer is no reason to keep the callers of all others waiting.
-    const { clock, stopping } = this.#world;
+    await this.#mountDrives(live);
+    this.#parts.links.open(live);
+    // The last server may have stopped before it discarded the checkpoint from which this instance was restored.
+    void this.#parts.standby.discard(live);
+    await this.#countOomKills(live);
+    const proven = this.#prove(live);
+    // The wait for the proof is short, because one sandbox that does not respond must not delay the recovery of all
+    // others.
+    const { clock, stopping } = this.#context;
     const over = new AbortController();
     const signal = AbortSignal.any([stopping, over.signal]);
     await Promise.race([proven, clock.sleep(PROOF_WAIT_MS, signal).catch(() => undefined)]);
     over.abort();
   }
 
-  /** Its server may have ended between what it stored of a mount and what it did about it. */
-  async #establish(cell: Cell): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
-    if (cell.record.mounts.length === 0) return;
+  /**
+   * Mounts the drives in the record, because the last server may have stopped between storing a mount and mounting it.
+   */
+  async #mountDrives(live: LiveSandbox): Promise<void> {
+    const { clock, numbers, stopping } = this.#context;
+    if (live.record.mounts.length === 0) return;
     const limit = { ms: numbers.driveCallMs, what: "mounting", signal: stopping };
-    await within(clock, limit, (signal) => this.#parts.establish(cell, signal));
+    await within(clock, limit, (signal) => this.#parts.events.instanceReady.run(live, signal));
   }
 
-  async #prove(cell: Cell): Promise<void> {
-    const { generation } = cell.record;
-    const proof = await this.#parts.prover.prove(cell);
-    this.#world.log.info(
-      { sandbox: cell.id, generation, proven: proof.ok },
-      "a running sandbox was taken up again",
+  async #prove(live: LiveSandbox): Promise<void> {
+    const { generation } = live.record;
+    const proof = await this.#parts.prover.prove(live);
+    this.#context.log.info(
+      { sandbox: live.id, generation, proven: proof.ok },
+      "a running sandbox was recovered",
     );
   }
 
-  async #recoverPaused(cell: Cell): Promise<void> {
-    const { generation } = cell.record;
-    if ((await this.#recovered(cell)) === null)
-      return this.#parts.died(cell, generation, this.#whyGone(cell));
-    await this.#parts.pauses.keep(cell);
+  async #recoverPaused(live: LiveSandbox): Promise<void> {
+    const { generation } = live.record;
+    if ((await this.#recovered(live)) === null)
+      return this.#parts.loss.died(live, generation, this.#whyGone(live));
+    await this.#parts.pauses.recover(live);
   }
 
-  /** The server ended before it was stored that the memory is on disk: so it isn't, and the instance goes on. */
-  async #recoverSuspending(cell: Cell): Promise<void> {
-    const { generation } = cell.record;
-    // Ordered of this server, before the sandbox could be looked at: whatever comes of that leaves it linked, or asleep.
-    if (cell.suspension !== null || cell.saving) return;
-    if ((await this.#recovered(cell)) === null)
-      return this.#parts.died(cell, generation, this.#whyGone(cell));
-    await this.#parts.standby.goOn(cell, RESTARTED_ASLEEP);
+  /**
+   * Returns the instance to service, because the last server stopped before it recorded that the memory was on disk.
+   */
+  async #recoverSuspending(live: LiveSandbox): Promise<void> {
+    const { generation } = live.record;
+    // This server itself began the suspension, before the sandbox could be observed, and will complete it.
+    if (live.suspension !== null || live.isSaving) return;
+    if ((await this.#recovered(live)) === null)
+      return this.#parts.loss.died(live, generation, this.#whyGone(live));
+    await this.#parts.standby.abandonSuspension(live, RESTARTED_ASLEEP);
   }
 
-  /** What was spent is followed; what was not goes back to sleep, once whatever was restored of it is gone. */
-  async #recoverWaking(cell: Cell): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
-    const { generation, phase } = cell.record;
+  /**
+   * Continues a wake whose checkpoint is already spent. Otherwise stops the restored instance and returns the sandbox
+   * to standby.
+   */
+  async #recoverWaking(live: LiveSandbox): Promise<void> {
+    const { generation, phase } = live.record;
     if (phase.name !== "waking") return;
     if (!phase.consumed) {
-      await cell.decide({ type: "wake_failed", generation, cause: RESTARTED_WAKING, blame: "nothing" });
-      this.#parts.reaper.tend(cell);
+      await live.decide({ type: "wake_failed", generation, cause: RESTARTED_WAKING, blame: "nothing" });
+      this.#parts.reaper.reap(live);
       return;
     }
     const { wakes } = this.#parts;
-    if ((await this.#recovered(cell)) === null)
-      return wakes.failed(cell, generation, errorOf(this.#whyGone(cell)));
-    const limit = { ms: numbers.wakeDeadlineMs, what: "the wake", signal: stopping };
-    await within(clock, limit, (signal) => wakes.serve(cell, signal)).catch((error: unknown) =>
-      wakes.failed(cell, generation, error),
-    );
+    if ((await this.#recovered(live)) === null)
+      return wakes.failed(live, generation, errorOf(this.#whyGone(live)));
+    await wakes.resume(live);
   }
 
-  /** What was killed for memory before this server has been told by the one that saw it. */
-  async #countOomKills(cell: Cell): Promise<void> {
-    const { clock, driver, numbers } = this.#world;
+  /**
+   * Sets the count of recorded out-of-memory kills to the observed number, because the last server recorded these
+   * kills.
+   */
+  async #countOomKills(live: LiveSandbox): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
     const limit = { ms: numbers.observeEveryMs, what: "observing" };
-    const seen = await within(clock, limit, (signal) => driver.observe([cell.id], signal)).catch(() => null);
-    const observation = seen?.get(cell.id);
-    if (observation?.seen === "present") cell.oomKills = observation.oomKills;
+    // If the observation fails, kills are counted from zero, and an old kill may be reported again.
+    const seen = await within(clock, limit, (signal) => driver.observe([live.id], signal)).catch(() => null);
+    const observation = seen?.get(live.id);
+    if (observation?.seen === "present") live.oom.reset(observation.oomKills);
   }
 
-  #whyGone({ record: { instance } }: Cell): Cause {
-    const rebooted = instance !== null && instance.hostBootId !== this.#world.driver.hostBootId;
+  #whyGone({ record: { instance } }: LiveSandbox): Cause {
+    const rebooted = instance !== null && !this.#context.driver.isOfThisBoot(instance.identity);
     return rebooted
       ? { code: "host_rebooted", message: "The host was restarted, and with it every process ended." }
       : { code: "keeper_died", message: "The sandbox's processes ended while no server was running." };
   }
 
-  /** The instance as the driver finds it, null where it is gone. Not knowing is an error, never absence. */
-  async #recovered(cell: Cell) {
-    const { clock, driver, numbers } = this.#world;
-    const { instance } = cell.record;
+  /** Returns the instance that the driver finds, or null if it is absent. Rejects if that can't be determined. */
+  async #recovered(live: LiveSandbox) {
+    const { clock, driver, numbers } = this.#context;
+    const { instance } = live.record;
     if (instance === null) return null;
     return within(clock, { ms: numbers.stopAttemptMs, what: "finding the instance again" }, (signal) =>
       driver.recover(instance, signal),

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
 async function boxed(numbers: Parameters<typeof world>[0] = {}) {
   const made = await world(numbers);
@@ -25,8 +25,8 @@ const text = async (body: AsyncIterable<Uint8Array>): Promise<string> => {
   return Buffer.concat(parts).toString();
 };
 
-describe("a restart by order", () => {
-  it("ends the instance that runs and starts another on the same files; its commands are lost", async () => {
+describe("a requested restart", () => {
+  it("replaces the running instance by a new one on the same files, and its commands are lost", async () => {
     const { engine, driver, instance } = await boxed();
     instance().files.set("/kept", Buffer.from("here"));
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
@@ -39,7 +39,7 @@ describe("a restart by order", () => {
     expect(driver.launches).toBe(2);
   });
 
-  it("is the way back for one that failed, under its own name and with its files", async () => {
+  it("returns a failed sandbox to service with its name and files", async () => {
     const { engine, id, instance, fail } = await boxed();
     instance().files.set("/kept", Buffer.from("here"));
     await fail();
@@ -49,13 +49,13 @@ describe("a restart by order", () => {
     expect((await engine.stats()).totals).toMatchObject({ created: 1, failed: 1, terminated: 0 });
   });
 
-  it("does not count as breaking by itself", async () => {
+  it("does not count against the limit of automatic restarts", async () => {
     const { engine } = await boxed({ restartsMax: 1 });
     for (let time = 0; time < 3; time += 1) await engine.sandboxes.restart("one", signal);
     expect((await engine.sandboxes.get("one")).generation).toBe(4);
   });
 
-  it("takes a place like a new one, and is refused where there is none", async () => {
+  it("counts against the sandbox limit like a create", async () => {
     const { engine, create, fail } = await boxed({ maxSandboxes: 1 });
     await fail();
     await create("two");
@@ -64,11 +64,14 @@ describe("a restart by order", () => {
     expect((await engine.sandboxes.restart("one", signal)).status).toBe("ready");
   });
 
-  it("of two at once for one place lets one through", async () => {
+  it("succeeds for only one of two sandboxes that compete for the last place", async () => {
     const { engine, driver, create } = await world({ maxSandboxes: 2 });
     for (const name of ["one", "two"]) await create(name);
     for (const instance of driver.instances.values()) instance.die();
     await eventually(async () => expect((await engine.stats()).sandboxes.failed).toBe(2));
+    // A failed sandbox counts until nothing of its instance is left.
+    for (const name of ["one", "two"])
+      await eventually(async () => expect((await engine.sandboxes.get(name)).lease.state).toBe("none"));
     await create("three");
     const codes = await Promise.all(
       ["one", "two"].map((name) => codeOf(engine.sandboxes.restart(name, signal))),
@@ -76,7 +79,39 @@ describe("a restart by order", () => {
     expect(codes.toSorted()).toEqual(["fulfilled", "too_many_sandboxes"]);
   });
 
-  it("is refused for one that never was ready, one that is gone, and one that sleeps", async () => {
+  it("is refused while the files are gone, and so is standby; the instance keeps running", async () => {
+    const { engine, driver, id, instance, status } = await boxed();
+    driver.filesRemoved.add(id);
+    await eventually(async () => expect(await status()).toBe("degraded"));
+    const error = await engine.sandboxes.restart("one", signal).catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({
+      code: "wrong_state",
+      message: "The sandbox can't be restarted: the files were removed",
+    });
+    expect(await codeOf(engine.sandboxes.standby("one", signal))).toBe("wrong_state");
+    expect(instance().alive).toBe(true);
+    driver.filesRemoved.delete(id);
+    await eventually(async () => expect(await status()).toBe("ready"));
+    expect((await engine.sandboxes.get(id)).generation).toBe(1);
+  });
+
+  it("of a failed sandbox is promised only while its files are there", async () => {
+    const { engine, driver, id, fail } = await boxed();
+    await fail();
+    const message = async () => (await engine.sandboxes.get(id)).cause?.message;
+    const usual = await message();
+    driver.filesRemoved.add(id);
+    await eventually(async () => expect(await message()).toMatch(/files can't be read, and a restart can't/));
+    const refusal = await engine.execs.start("one", { argv: ["true"] }, { signal }).catch((thrown) => thrown);
+    expect(refusal).toMatchObject({
+      code: "sandbox_failed",
+      message: `The sandbox failed: ${await message()}`,
+    });
+    driver.filesRemoved.delete(id);
+    await eventually(async () => expect(await message()).toBe(usual));
+  });
+
+  it("is refused for a sandbox that was never ready, is deleted, or is in standby", async () => {
     const { engine, driver, id } = await boxed();
     await engine.sandboxes.standby("one", signal);
     expect(await codeOf(engine.sandboxes.restart("one", signal))).toBe("wrong_state");
@@ -88,7 +123,7 @@ describe("a restart by order", () => {
     expect(await codeOf(engine.sandboxes.restart(items[0]?.id ?? "", signal))).toBe("wrong_state");
   });
 
-  it("that a delete overtakes leaves nothing", async () => {
+  it("that is overtaken by a delete leaves nothing", async () => {
     const { engine, driver } = await boxed();
     const launching = Promise.withResolvers<void>();
     driver.faults.launch = (_order, aborted) =>
@@ -105,7 +140,7 @@ describe("a restart by order", () => {
 });
 
 describe("files of a sandbox that failed", () => {
-  it("can be read from its disk; what needs it alive is refused as failed", async () => {
+  it("can be read from disk, while an exec is refused as failed", async () => {
     const { engine, instance, fail } = await boxed();
     instance().files.set("/kept", Buffer.from("here"));
     await fail();

@@ -1,86 +1,105 @@
 import { type Cause, HoldfastError } from "@holdfast/contract";
-import type { Admission } from "./admission.ts";
-import type { Cell } from "./cell.ts";
-import { within } from "./clock.ts";
-import type { Launcher } from "./launcher.ts";
-import type { World } from "./world.ts";
+import type { Admission } from "../launch/admission.ts";
+import type { Launcher } from "../launch/launcher.ts";
+import { within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { areFilesGone } from "../model/cause-groups.ts";
+import { errorOf } from "../model/keeper-errors.ts";
+import { expiryOf } from "../model/sandbox-facts.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { InstanceLoss } from "./instance-loss.ts";
 
-export interface RestartParts {
+interface RestartParts {
   admission: Admission;
   launcher: Launcher;
-  /** Ends what is left of the instance, and launches it again. */
-  begin(cell: Cell, cause: Cause): void;
+  loss: InstanceLoss;
 }
 
-const ORDERED: Cause = { code: "restart_ordered", message: "Somebody ordered a restart." };
+const REQUESTED: Cause = { code: "restart_ordered", message: "A client requested a restart." };
 
 /**
- * Started anew on its files, at somebody's wish: what a person does about a sandbox that hangs, and the way back for one
- * that failed. What is in its memory is lost, which is why nobody but its policy does this unasked. One that failed has
- * given its place up, so it is admitted like a new one.
+ * Restarts sandboxes that hang or have failed, on request and on their existing files. A restart loses the memory, so
+ * only a request or the restart policy starts one. A failed sandbox has given up its place on the host, so it is
+ * admitted like a new one.
  */
 export class Restarts {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: RestartParts;
 
-  constructor(world: World, parts: RestartParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: RestartParts) {
+    this.#context = context;
     this.#parts = parts;
   }
 
-  /** Resolves when it is decided and on its way. One that is being launched already is on its way. */
-  async order(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { phase } = cell.record;
+  /** Records the restart and starts it. Does nothing if the sandbox is being launched. */
+  async requestRestart(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { phase } = live.record;
     if (phase.name === "queued" || phase.name === "launching") return;
-    if (phase.name === "failed") await this.#revive(cell, signal);
-    else if ((await this.#decide(cell)) === null) throw refusalOf(cell);
-    this.#parts.begin(cell, ORDERED);
+    if (phase.name === "failed") await this.#restartFailed(live, signal);
+    else {
+      refuseIfFilesAreGone(live);
+      if ((await this.#decide(live)) === null) throw refusalOf(live);
+    }
+    void this.#parts.loss.handle(live, REQUESTED, { mayRun: true });
   }
 
-  async #decide(cell: Cell) {
-    return cell.decide({ type: "restart", cause: ORDERED }).catch((error: unknown) => {
-      const message = "The restart could not be recorded, so it was not begun.";
-      throw new HoldfastError("internal", { sandboxId: cell.id, message, cause: error });
+  async #decide(live: LiveSandbox) {
+    return live.decide({ type: "restart", cause: REQUESTED }).catch((error: unknown) => {
+      const message = "The restart could not be recorded, so nothing was done.";
+      throw new HoldfastError("internal", { sandboxId: live.id, message, cause: error });
     });
   }
 
-  async #revive(cell: Cell, signal: AbortSignal): Promise<void> {
-    const { clock, numbers } = this.#world;
+  async #restartFailed(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#context;
     const { admission, launcher } = this.#parts;
-    const limit = { ms: numbers.stopAttemptMs, what: "ending what is left of it", signal };
-    const isOver = () => cell.record.lease.state === "none" || cell.record.phase.name !== "failed";
-    await within(clock, limit, (inner) => cell.until(isOver, inner)).catch(() => signal.throwIfAborted());
-    const { owner } = cell.record;
+    if ((expiryOf(live.record) ?? Number.POSITIVE_INFINITY) <= clock.now()) {
+      const message = "The sandbox has reached the end of its TTL. Extend lifecycle.ttlMs first.";
+      throw new HoldfastError("wrong_state", { sandboxId: live.id, message });
+    }
+    const limit = { ms: numbers.stopAttemptMs, what: "ending the last instance", signal };
+    const isOver = () => live.record.lease.state === "none" || live.record.phase.name !== "failed";
+    await within(clock, limit, (inner) => live.until(isOver, inner)).catch(() => signal.throwIfAborted());
+    const { owner } = live.record;
     await admission.admit(owner);
     signal.throwIfAborted();
     launcher.admit();
     admission.checkCaps(owner);
-    cell.reviving = true;
-    try {
-      if ((await this.#decide(cell)) === null) throw refusalOf(cell);
-    } finally {
-      cell.reviving = false;
-    }
+    await live.whileRestarting(async () => {
+      if ((await this.#decide(live)) === null) throw refusalOf(live);
+    });
   }
 }
 
-function refusalOf(cell: Cell): HoldfastError {
-  const { id: sandboxId, record } = cell;
+/**
+ * Throws if files that the sandbox needs are missing on the host. Without them the next instance could not start, and
+ * ending the present one would lose the data that its processes still hold.
+ */
+function refuseIfFilesAreGone(live: LiveSandbox): void {
+  const { cause } = live.judge();
+  if (!areFilesGone(cause)) return;
+  const message = `The sandbox can't be restarted: ${cause.message}`;
+  throw new HoldfastError("wrong_state", { sandboxId: live.id, message, cause: errorOf(cause) });
+}
+
+function refusalOf(live: LiveSandbox): HoldfastError {
+  const { id: sandboxId, record } = live;
   const { phase, nameHeld, lease } = record;
   if (phase.name === "deleting" || phase.name === "gone")
-    return cell.refusal() ?? new HoldfastError("sandbox_gone", { sandboxId });
-  const isUnmade = phase.name === "failed" && !nameHeld;
-  if (phase.name === "failed" && !isUnmade && lease.state !== "none") {
-    const message = "What is left of its last instance is still being ended; then it can be restarted.";
+    return live.refusal() ?? new HoldfastError("sandbox_gone", { sandboxId });
+  const wasNeverReady = phase.name === "failed" && !nameHeld;
+  if (phase.name === "failed" && !wasNeverReady && lease.state !== "none") {
+    const message =
+      "The last instance of the sandbox is still being removed. Restart the sandbox once it is absent.";
     return new HoldfastError("sandbox_degraded", { sandboxId, message });
   }
-  const message = isUnmade
-    ? "It was never ready, so there are no files to start it on. Create a new one."
-    : `A sandbox that is ${cell.judge().status} can't be restarted${FIRST[phase.name] ?? "."}`;
+  const message = wasNeverReady
+    ? "The sandbox was never ready, so there are no files to restart it on. Create a new one."
+    : `A sandbox that is ${live.judge().status} can't be restarted${FIRST[phase.name] ?? "."}`;
   return new HoldfastError("wrong_state", { sandboxId, message });
 }
 
-const FIRST: Partial<Record<Cell["record"]["phase"]["name"], string>> = {
+const FIRST: Partial<Record<LiveSandbox["record"]["phase"]["name"], string>> = {
   paused: ": resume it first.",
   standby: ": wake it first.",
   suspending: ": wake it first.",

@@ -1,10 +1,10 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { asleep, eventsOf, start } from "./testing/asleep.ts";
-import { codeOf, eventually, never, signal, world } from "./testing/world.ts";
+import { asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, signal, world } from "../testing/test-engine.ts";
 
-describe("what is known of a sleeper", () => {
-  it("after a restart of the server: it sleeps on, and so do its execs, until somebody calls", async () => {
+describe("a sleeping sandbox", () => {
+  it("stays in standby with its execs after a restart of the server, until a call wakes it", async () => {
     const { engine, driver, create, restart } = await world({ linkWaitMs: 60_000 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -22,7 +22,7 @@ describe("what is known of a sleeper", () => {
     expect(driver.restores).toBe(1);
   });
 
-  it("after a restart of the server: an exec that its memory has no more is lost, and not started again", async () => {
+  it("loses an exec that is missing in its memory after a restart, and does not start it again", async () => {
     const { engine, driver, exec, restart } = await asleep();
     await engine.stop();
     for (const { execs } of driver.checkpoints.values()) execs.delete(exec.id as ExecId);
@@ -31,7 +31,7 @@ describe("what is known of a sleeper", () => {
     expect(await next.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ status: "lost" });
   });
 
-  it("its output can be read while it is paused, too", async () => {
+  it("allows reading output while paused", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -43,7 +43,7 @@ describe("what is known of a sleeper", () => {
     expect(types).toEqual(["start", "stdout"]);
   });
 
-  it("a look at a disk that does not answer ends in time", async () => {
+  it("answers a file request in time although its disk does not respond", async () => {
     const { engine, driver } = await asleep({ keeperCallMs: 200 });
     const files = driver.files.bind(driver);
     driver.files = async (id) => {
@@ -54,7 +54,7 @@ describe("what is known of a sleeper", () => {
     expect(driver.restores).toBe(0);
   });
 
-  it("a paused one stays so when it is paused once more without success", async () => {
+  it("stays paused if a second pause fails", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
@@ -66,7 +66,7 @@ describe("what is known of a sleeper", () => {
     expect(driver.frozen.has(sandbox.id as SandboxId)).toBe(true);
   });
 
-  it("a standby that can't even be measured is not tried again at once", async () => {
+  it("is not suspended again at once if its memory could not be measured", async () => {
     const { engine, driver } = await world();
     const lifecycle = { idleStandbyMs: 1_000 };
     let tries = 0;
@@ -82,8 +82,8 @@ describe("what is known of a sleeper", () => {
     expect(tries).toBe(1);
   });
 
-  it("what it was restored from goes when it had to be started anew", async () => {
-    const { engine, driver } = await world({ proofDeadlineMs: 300 });
+  it("has its checkpoint discarded after a cold start", async () => {
+    const { engine, driver } = await world({ proofDeadlineMs: 300, wakeDeadlineMs: 1_500 });
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     await engine.sandboxes.standby("box", signal);
@@ -95,7 +95,7 @@ describe("what is known of a sleeper", () => {
     await eventually(() => expect(driver.checkpoints.size).toBe(0));
   });
 
-  it("kills for memory are counted anew after a wake", async () => {
+  it("starts counting OOM kills from zero after a wake", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     let oomKills = 3;
@@ -104,18 +104,18 @@ describe("what is known of a sleeper", () => {
       const seen = await observe(ids);
       return new Map([...seen].map(([id, one]) => [id, one.seen === "present" ? { ...one, oomKills } : one]));
     };
-    const told = async () => (await eventsOf(engine, "box")).filter((type) => type === "sandbox.oom");
-    await eventually(async () => expect(await told()).toHaveLength(1));
+    const oomEvents = async () => (await eventsOf(engine, "box")).filter((type) => type === "sandbox.oom");
+    await eventually(async () => expect(await oomEvents()).toHaveLength(1));
     await engine.sandboxes.standby("box", signal);
     oomKills = 0;
     await engine.sandboxes.wake("box", signal);
     oomKills = 1;
-    await eventually(async () => expect(await told()).toHaveLength(2));
+    await eventually(async () => expect(await oomEvents()).toHaveLength(2));
   });
 });
 
-describe("execs of a sandbox that sleeps, after a restart of the server", () => {
-  it("sleep on where its memory has them, and wake it where they have not reached it", async () => {
+describe("execs of a sandbox in standby, after a restart of the server", () => {
+  it("stay suspended if its memory has them, and wake it if they have not reached it", async () => {
     const { engine, driver, create, restart } = await world({ execsPerSandbox: 1 });
     const { sandbox } = await create("box");
     const start = (argv: string[]) =>

@@ -1,11 +1,11 @@
 import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { aborted, asleep, start } from "./testing/asleep.ts";
-import type { HostileDriver } from "./testing/hostile-driver.ts";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import type { HostileDriver } from "../testing/hostile-driver.ts";
+import { aborted, asleep, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
-describe("what happens at the same time", () => {
-  it("a wake that is proven just when its time is over goes on, and serves", async () => {
+describe("concurrent operations", () => {
+  it("a wake that is proven right at its deadline continues and serves", async () => {
     const { engine, store } = await asleep({ wakeDeadlineMs: 300 });
     const gate = Promise.withResolvers<void>();
     const commit = store.commit.bind(store);
@@ -13,7 +13,7 @@ describe("what happens at the same time", () => {
       if (change.events?.some(({ type }) => type === "sandbox.woke")) await gate.promise;
       return commit(change);
     };
-    // The wake began before the second call, so its time is over when that is refused.
+    // The wake began before the second call, so the wake's deadline has passed when that call is refused.
     for (let call = 0; call < 2; call += 1)
       expect(await codeOf(start(engine, "box", ["true"]))).toBe("wake_timeout");
     gate.resolve();
@@ -21,7 +21,7 @@ describe("what happens at the same time", () => {
     expect((await start(engine, "box", ["exit", "0"])).id).toBeDefined();
   });
 
-  it("an idle sandbox that is used while it waits for its turn to sleep stays awake", async () => {
+  it("an idle sandbox that is used while its suspension is queued stays awake", async () => {
     const { engine, driver, create } = await world({ standbysAtOnce: 1 });
     await create("first");
     await create("last");
@@ -41,7 +41,7 @@ describe("what happens at the same time", () => {
     expect((await engine.sandboxes.standby("idle", signal)).status).toBe("standby");
   });
 
-  it("a start that is looked up while its sandbox falls asleep wakes it", async () => {
+  it("a start that is observing up while its sandbox falls asleep wakes it", async () => {
     const { engine, store, create } = await world({ execStartDeadlineMs: 500 });
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -57,27 +57,27 @@ describe("what happens at the same time", () => {
     expect(await engine.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 3 });
   });
 
-  it("a call that waits for a proof while its sandbox falls asleep is served by the wake", async () => {
+  it("a call that waits for a proof while its sandbox is suspended is served after the wake", async () => {
     const { engine, driver, create } = await world({ proofFreshMs: 0, observeEveryMs: 60_000 });
     await create("box");
     const gate = Promise.withResolvers<void>();
-    const looked = heldLook(driver, gate.promise);
+    const observing = heldObservation(driver, gate.promise);
     const run = start(engine, "box", ["exit", "3"]);
-    await looked;
+    await observing;
     expect((await engine.sandboxes.standby("box", signal)).status).toBe("standby");
     gate.resolve();
     const { id } = await run;
     expect(await engine.execs.wait(id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 3 });
   });
 
-  it("a proof from before the sleep does not count for the wake", async () => {
+  it("a proof from before the standby does not count for the wake", async () => {
     const numbers = { proofDeadlineMs: 60_000, observeEveryMs: 60_000, wakeDeadlineMs: 5_000 };
     const { engine, driver, create } = await world(numbers);
     await create("box");
     const gate = Promise.withResolvers<void>();
-    const looked = heldLook(driver, gate.promise);
+    const observing = heldObservation(driver, gate.promise);
     const old = engine.sandboxes.verify("box", signal);
-    await looked;
+    await observing;
     await engine.sandboxes.standby("box", signal);
     expect((await engine.sandboxes.wake("box", signal)).status).toBe("ready");
     gate.resolve();
@@ -85,7 +85,7 @@ describe("what happens at the same time", () => {
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
   });
 
-  it("a call on an exec is waited for before its sandbox sleeps", async () => {
+  it("a suspension waits for a call on an exec", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -107,7 +107,7 @@ describe("what happens at the same time", () => {
     expect((await order).status).toBe("standby");
   });
 
-  it("a call that waits for its turn to wake a sandbox hears that this is deleted", async () => {
+  it("a call queued for a wake is refused when the sandbox is deleted", async () => {
     const { engine, driver, create } = await world({ wakesAtOnce: 1 });
     for (const name of ["first", "box"]) {
       await create(name);
@@ -125,7 +125,7 @@ describe("what happens at the same time", () => {
     await first;
   });
 
-  it("one that the disk guard would freeze is left alone when it sleeps, and not frozen in its next life", async () => {
+  it("the disk guard does not freeze a sandbox in standby, nor keep it frozen after a wake", async () => {
     const { engine, driver, create } = await world({ diskGuardEveryMs: 20 });
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
@@ -153,8 +153,8 @@ describe("what happens at the same time", () => {
   });
 });
 
-/** The next look at the world takes as long as the gate; resolves when it has begun. */
-function heldLook(driver: HostileDriver, gate: Promise<void>): Promise<void> {
+/** Blocks the driver's next observation until the gate opens; resolves when the observation has begun. */
+function heldObservation(driver: HostileDriver, gate: Promise<void>): Promise<void> {
   const begun = Promise.withResolvers<void>();
   const observe = driver.observe.bind(driver);
   driver.observe = async (ids) => {

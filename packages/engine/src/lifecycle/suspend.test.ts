@@ -1,10 +1,10 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { aborted, asleep, eventsOf, start } from "./testing/asleep.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/world.ts";
+import { aborted, asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
 
 describe("standby", () => {
-  it("leaves nothing in memory, and says what it keeps", async () => {
+  it("leaves nothing in memory and reports its checkpoint", async () => {
     const { engine, driver, id, exec, info } = await asleep();
     expect(info).toMatchObject({ status: "standby", standbyKind: "memory", lease: { state: "none" } });
     expect(info.checkpoint).toMatchObject({ sizeBytes: 1 });
@@ -14,7 +14,7 @@ describe("standby", () => {
     expect(driver.checkpoints.size).toBe(1);
   });
 
-  it("wakes for a call, once for all callers, with what ran in it", async () => {
+  it("wakes once for all callers, with its execs still running", async () => {
     const { engine, driver, id, exec } = await asleep();
     const runs = await Promise.all(Array.from({ length: 16 }, () => start(engine, "box", ["exit", "3"])));
     expect(driver.restores).toBe(1);
@@ -32,7 +32,7 @@ describe("standby", () => {
     expect(driver.instances.get(id)?.starts).toBe(17);
   });
 
-  it("goes through many cycles with one memory", async () => {
+  it("keeps its memory through many cycles", async () => {
     const { engine, driver, exec, id } = await asleep();
     for (let cycle = 0; cycle < 10; cycle += 1) {
       expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready" });
@@ -43,7 +43,7 @@ describe("standby", () => {
     expect(await engine.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 0 });
   });
 
-  it("is read without waking: files on its disk, journals, events", async () => {
+  it("allows reading files, journals and events without a wake", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     async function* body() {
@@ -67,7 +67,7 @@ describe("standby", () => {
     expect(driver.restores).toBe(1);
   });
 
-  it("is woken by a read where its disk can't be opened, unless it is to sleep on", async () => {
+  it("wakes for a read if its disk can't be opened, unless the caller forbids a wake", async () => {
     const { engine, driver } = await asleep();
     driver.faults.files = async () => {
       throw new Error("no luck");
@@ -80,7 +80,7 @@ describe("standby", () => {
     expect(driver.restores).toBe(1);
   });
 
-  it("says to readers of a quiet exec that it sleeps", async () => {
+  it("reports to readers of a quiet exec that the sandbox is suspended", async () => {
     const { engine, exec } = await asleep({ streamKeepaliveMs: 20 });
     for await (const record of engine.execs.output(exec.id, { follow: true, signal })) {
       if (record.type !== "keepalive") continue;
@@ -89,20 +89,20 @@ describe("standby", () => {
     }
   });
 
-  it("gives readers what is written after the wake, without their having to wait for it", async () => {
+  it("delivers output written after the wake to readers at once", async () => {
     const { engine, driver, exec, id } = await asleep({ streamKeepaliveMs: 60_000 });
-    const said: string[] = [];
+    const output: string[] = [];
     const reading = (async () => {
       for await (const record of engine.execs.output(exec.id, { follow: true, signal }))
-        if (record.type === "stdout") said.push(Buffer.from(record.data).toString());
+        if (record.type === "stdout") output.push(Buffer.from(record.data).toString());
     })();
     await engine.sandboxes.wake("box", signal);
     driver.instances.get(id)?.end(exec.id as ExecId, 0, "after");
     await reading;
-    expect(said.join("")).toBe("after");
+    expect(output.join("")).toBe("after");
   });
 
-  it("comes by itself when nobody uses it, and not while an exec holds it awake", async () => {
+  it("begins by itself in an idle sandbox, but not while an exec keeps it awake", async () => {
     const { engine, driver } = await world();
     const lifecycle = { idleStandbyMs: 1_000 };
     const create = (name: string) =>
@@ -119,7 +119,7 @@ describe("standby", () => {
     await eventually(async () => expect((await engine.sandboxes.get("busy")).status).toBe("standby"));
   });
 
-  it("that fails leaves it running, proven, with an event that says why", async () => {
+  it("that fails leaves the sandbox running and proven, with an event that names the cause", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -134,7 +134,7 @@ describe("standby", () => {
     expect((await start(engine, "box", ["exit", "0"])).id).toBeDefined();
   });
 
-  it("that takes too long is given up, and calls that were held are served then", async () => {
+  it("that takes too long is aborted, and held calls are served", async () => {
     const { engine, driver, create } = await world({ standbyDeadlineMs: 300, freezeMs: 300 });
     await create("box");
     driver.faults.checkpoint = never;
@@ -147,7 +147,7 @@ describe("standby", () => {
     expect(driver.restores).toBe(0);
   });
 
-  it("on a host that can't be measured, or of an instance that can't be ended, is answered in time", async () => {
+  it("is answered in time if the host can't be measured or the instance can't be stopped", async () => {
     const { engine, driver, create } = await world({ keeperCallMs: 200 });
     await create("box");
     driver.faults.capacity = never;
@@ -159,7 +159,7 @@ describe("standby", () => {
     });
   });
 
-  it("keeps its checkpoint though older ones are still being removed", async () => {
+  it("keeps its checkpoint although older ones are still being removed", async () => {
     const { engine, driver, exec } = await asleep();
     const gate = Promise.withResolvers<void>();
     driver.faults.discard = () => gate.promise;
@@ -172,7 +172,7 @@ describe("standby", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("that is overtaken by a delete says so", async () => {
+  it("that is overtaken by a delete reports that", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     driver.faults.checkpoint = (_, inner) => aborted(inner);
@@ -182,7 +182,7 @@ describe("standby", () => {
     expect(["wrong_state", "sandbox_gone"]).toContain(await order);
   });
 
-  it("is turned back by a call before the freeze, and served through by one after it", async () => {
+  it("holds a call that comes after the freeze, and the wake serves it", async () => {
     const { engine, driver, create } = await world();
     await create("box");
     const gate = Promise.withResolvers<void>();
@@ -197,7 +197,7 @@ describe("standby", () => {
     expect(driver.restores).toBe(1);
   });
 
-  it("keeps files only where memory can't be kept, and starts it anew on them", async () => {
+  it("keeps only files if memory can't be saved, and the wake is a cold start on them", async () => {
     const { engine, driver, create } = await world();
     driver.standby = { kind: "files", why: "no luck" };
     await create("box");
@@ -213,7 +213,7 @@ describe("standby", () => {
     expect(driver.launches).toBe(2);
   });
 
-  it("keeps the files where starting it anew on them fails", async () => {
+  it("keeps the files if the cold start on them fails", async () => {
     const { engine, driver, create } = await world();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
@@ -226,7 +226,7 @@ describe("standby", () => {
     expect(driver.directories.has(sandbox.id as SandboxId)).toBe(true);
   });
 
-  it("that kept files only goes on while launches don't work", async () => {
+  it("that kept only files continues while launches are suspended", async () => {
     const { engine, driver, create } = await world({ launchFailuresMax: 1, launchesSuspendedMs: 600_000 });
     driver.standby = { kind: "files", why: "no luck" };
     await create("box");
@@ -239,7 +239,7 @@ describe("standby", () => {
     expect((await engine.sandboxes.get("box")).status).toBe("standby");
   });
 
-  it("can be deleted, and so can what is on its way in or out", async () => {
+  it("can be deleted, also while suspending or waking", async () => {
     for (const fault of [null, "checkpoint", "restore"] as const) {
       const { engine, driver, create } = await world();
       const { sandbox } = await create("box");
@@ -257,8 +257,8 @@ describe("standby", () => {
   });
 });
 
-describe("a server that ends", () => {
-  it("while memory is written finds the sandbox running again, and no checkpoint", async () => {
+describe("a server that stops", () => {
+  it("while memory is written leaves the sandbox running, without a checkpoint", async () => {
     const { engine, driver, create, restart } = await world();
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -273,7 +273,7 @@ describe("a server that ends", () => {
     expect(driver.checkpoints.size).toBe(0);
   });
 
-  it("when the memory is on disk ends the instance and finds it in standby", async () => {
+  it("after the memory is on disk leaves the stop of the instance to the next server", async () => {
     const { engine, driver, create, restart } = await world();
     const { sandbox } = await create("box");
     driver.faults.stop = never;
@@ -287,7 +287,7 @@ describe("a server that ends", () => {
     expect(await next.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
   });
 
-  it("before a checkpoint is spent lets it sleep on; what was restored of it is gone", async () => {
+  it("before the checkpoint is spent leaves the sandbox in standby, and the restored instance is removed", async () => {
     const { engine, driver, restart, id } = await asleep();
     driver.faults.restoreAnswer = never;
     void start(engine, "box", ["true"]).catch(() => undefined);
@@ -302,7 +302,7 @@ describe("a server that ends", () => {
     expect(driver.restores).toBe(2);
   });
 
-  it("when a checkpoint is spent follows the one instance that came out of it", async () => {
+  it("after the checkpoint is spent leaves the restored instance to the next server", async () => {
     const { engine, driver, restart, id, exec } = await asleep();
     driver.faults.connect = never;
     void start(engine, "box", ["true"]).catch(() => undefined);
@@ -318,7 +318,7 @@ describe("a server that ends", () => {
     expect((await next.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("before it could discard what is spent leaves that to the next", async () => {
+  it("before it discarded a spent checkpoint leaves that to the next server", async () => {
     const { engine, driver, restart } = await asleep();
     driver.discard = never;
     await engine.sandboxes.wake("box", signal);

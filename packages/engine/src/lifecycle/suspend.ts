@@ -1,293 +1,368 @@
-import { type Cause, causeOf, HoldfastError, isHoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { raced, within } from "./clock.ts";
-import { errorOf } from "./gate.ts";
-import { mb } from "./megabytes.ts";
-import type { Checkpoint } from "./ports.ts";
-import type { ProcessEntry } from "./process-entry.ts";
-import type { Prover } from "./prover.ts";
-import type { Reaper } from "./reaper.ts";
-import { NO_HEALTH } from "./status.ts";
-import { Turnstile } from "./turnstile.ts";
-import type { World } from "./world.ts";
+import { type Cause, causeOf, type ExecId, HoldfastError, isHoldfastError } from "@holdfast/contract";
+import type { LinkOpener } from "../launch/link-opener.ts";
+import type { Prover } from "../launch/prover.ts";
+import type { Reaper } from "../launch/reaper.ts";
+import { DeadlinePassed, raced, within } from "../lib/deadline.ts";
+import { mb } from "../lib/format.ts";
+import { Semaphore } from "../lib/semaphore.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { ProcessEntry } from "../live/process-entry.ts";
+import { areFilesGone } from "../model/cause-groups.ts";
+import { NO_HEALTH } from "../model/status.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Checkpoint } from "../ports/index.ts";
+import { requireCapability, standbySupport } from "../ports/index.ts";
+import { toError, wrongState } from "./to-error.ts";
 
-export interface StandbyParts {
+interface StandbyParts {
+  events: EngineEvents;
   prover: Prover;
   reaper: Reaper;
-  openLink(cell: Cell): void;
+  links: LinkOpener;
 }
 
-/** How long calls that are under way may hold an ordered standby, or a checkpoint, up. */
-const QUIET_MS = 5_000;
-
 /**
- * The way into standby: quiet, frozen, written, verified, and only then ended. Up to the freeze a call turns it back;
- * after it calls are held. Whatever fails on the way leaves the sandbox running, linked and proven, and says why.
+ * Suspends sandboxes: waits until no call is in progress, freezes the sandbox, writes and verifies its memory, and only
+ * then stops the instance. A caller that waits for the end of an exec is a call in progress too, because the exec would
+ * not end during standby. A standby on request waits a limited time for calls in progress and is then refused. A call
+ * that arrives before the freeze cancels the suspension; a call that arrives later is held. A failure at any step
+ * leaves the sandbox running, linked and proven, and is reported.
  */
 export class Standby {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #parts: StandbyParts;
-  readonly #turns: Turnstile;
-  /** Why those sleep that don't by their own idleness; asked up to the last moment. */
-  readonly #reasons = new WeakMap<Cell, () => boolean>();
+  readonly #turns: Semaphore;
+  /**
+   * The condition under which a sandbox is being suspended, for sandboxes that are suspended for another reason than
+   * idleness. It is checked again until just before the freeze.
+   */
+  readonly #reasons = new WeakMap<LiveSandbox, () => boolean>();
 
-  constructor(world: World, parts: StandbyParts) {
-    this.#world = world;
+  constructor(context: EngineContext, parts: StandbyParts) {
+    this.#context = context;
     this.#parts = parts;
-    this.#turns = new Turnstile(world.numbers.standbysAtOnce);
+    this.#turns = new Semaphore(context.numbers.standbysAtOnce, { limit: context.numbers.standbysWaiting });
+    // A sandbox that is awake and proven never uses its checkpoint again, so the checkpoint is discarded.
+    parts.events.woke.subscribe((live) => void this.discard(live));
   }
 
-  /** Callers at the same time share one. Resolves when nothing of it is in memory. */
-  async suspend(cell: Cell, why: string): Promise<void> {
-    const signal = AbortSignal.any([this.#world.stopping, cell.fence.signal]);
-    const isFree = () => !cell.saving;
-    while (cell.saving)
-      await cell.until(isFree, signal).catch((error: unknown) => {
-        throw told(cell, error);
-      });
-    // Somebody wants it to sleep, used or not.
-    this.#reasons.set(cell, () => true);
-    return this.#shared(cell, why);
+  /** Suspends the sandbox. Concurrent callers share one suspension. Resolves when no process of the sandbox is left. */
+  async suspend(live: LiveSandbox, why: string): Promise<void> {
+    const signal = AbortSignal.any([this.#context.stopping, live.deletedSignal]);
+    while (live.isSaving)
+      await live
+        .until(() => !live.isSaving, signal)
+        .catch((error: unknown) => {
+          throw toStandbyError(live, error);
+        });
+    if (live.suspension === null) await this.#untilUnawaited(live, signal);
+    // A standby on request suspends the sandbox even if commands run in it.
+    this.#reasons.set(live, () => true);
+    return this.#shared(live, why);
   }
 
-  /** For the host's sake, where `holds` still says so at the last moment. One that is on its way there goes on as it is. */
-  async rest(cell: Cell, why: string, holds: () => boolean): Promise<void> {
-    if (cell.suspension === null) {
-      if (cell.saving || !holds()) throw told(cell, new TurnedBack());
-      this.#reasons.set(cell, holds);
-    }
-    return this.#shared(cell, why);
-  }
-
-  #shared(cell: Cell, why: string): Promise<void> {
-    cell.suspension ??= this.#suspend(cell, why).finally(() => {
-      cell.suspension = null;
-      cell.turnBack = null;
-      this.#reasons.delete(cell);
-      cell.changed();
+  /** Waits a limited time until no caller waits for an exec. Rejects with `sandbox_busy` if that time passes first. */
+  async #untilUnawaited(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, numbers } = this.#context;
+    const isOver = () => live.awaitedExecs.size === 0 || live.record.phase.name !== "running";
+    if (isOver()) return;
+    const limit = { ms: numbers.quietWaitMs, what: "waiting for the callers of execs", signal };
+    await within(clock, limit, (inner) => live.until(isOver, inner)).catch((error: unknown) => {
+      throw error instanceof DeadlinePassed ? busy(live, numbers.quietWaitMs) : toStandbyError(live, error);
     });
-    return cell.suspension;
   }
 
-  async #suspend(cell: Cell, why: string): Promise<void> {
-    const { clock, numbers, stopping } = this.#world;
-    const turnBack = new AbortController();
-    const signal = AbortSignal.any([stopping, cell.fence.signal, turnBack.signal]);
-    cell.turnBack = turnBack;
-    try {
-      await this.#turns.pass(signal, () => this.#steps(cell, why, signal));
-    } catch (error) {
-      // Use of the sandbox is no failure of its standby.
-      const isOvertaken = error instanceof TurnedBack || stopping.aborted || cell.fence.signal.aborted;
-      if (!isOvertaken) this.#noteFailure(cell);
-      throw told(cell, error);
+  /**
+   * Suspends the sandbox to free memory of the host. The suspension is cancelled if `holds` returns false. If a
+   * suspension is already in progress, joins it and does not check `holds`.
+   */
+  async suspendIf(live: LiveSandbox, why: string, holds: () => boolean): Promise<void> {
+    if (live.suspension === null) {
+      if (live.isSaving || !holds()) throw toStandbyError(live, new SuspensionCancelled());
+      this.#reasons.set(live, holds);
     }
-    // Past the wait the duty goes on by itself; the answer then says `suspending`.
-    const isOver = () => cell.record.lease.state === "none" || !isAsleep(cell);
-    const limit = { ms: numbers.stopAttemptMs, what: "ending the instance", signal: stopping };
-    await within(clock, limit, (inner) => cell.until(isOver, inner)).catch(() => undefined);
+    return this.#shared(live, why);
   }
 
-  async #steps(cell: Cell, why: string, signal: AbortSignal): Promise<void> {
-    const { clock, driver, ids, numbers } = this.#world;
-    const { kind } = driver.standby;
-    this.#checkUnused(cell);
-    await this.#admit(cell, signal);
+  #shared(live: LiveSandbox, why: string): Promise<void> {
+    return live.suspendOnce((cancelled) =>
+      this.#suspend(live, why, cancelled).finally(() => this.#reasons.delete(live)),
+    );
+  }
+
+  async #suspend(live: LiveSandbox, why: string, cancelled: AbortSignal): Promise<void> {
+    const { clock, numbers, stopping } = this.#context;
+    const signal = AbortSignal.any([stopping, live.deletedSignal, cancelled]);
+    try {
+      await this.#turns.run(signal, () => this.#steps(live, why, signal));
+    } catch (error) {
+      // It is not a failure if the suspension was cancelled because the sandbox was used.
+      const isOvertaken =
+        error instanceof SuspensionCancelled ||
+        isBusy(error) ||
+        stopping.aborted ||
+        live.deletedSignal.aborted;
+      if (!isOvertaken) live.standbyBackoff.noteFailure(clock.now(), numbers);
+      throw toStandbyError(live, error);
+    }
+    // Waits a limited time for the end of the instance. After that the reaper continues, and the caller gets
+    // `suspending`.
+    const isOver = () => live.record.lease.state === "none" || !isAsleep(live);
+    const limit = { ms: numbers.stopAttemptMs, what: "ending the instance", signal: stopping };
+    await within(clock, limit, (inner) => live.until(isOver, inner)).catch(() => undefined);
+  }
+
+  async #steps(live: LiveSandbox, why: string, signal: AbortSignal): Promise<void> {
+    const { clock, driver, ids, numbers } = this.#context;
+    const { kind } = standbySupport(driver);
+    this.#checkUnused(live);
+    refuseIfFilesAreGone(live);
+    if (kind === "memory") await roomFor(this.#context, live, 0, signal);
     const checkpointId = ids.checkpoint();
     const deadline = clock.now() + numbers.standbyDeadlineMs;
-    const begun = await cell.decide({ type: "suspend", checkpointId, kind, deadline, why });
-    if (begun === null) throw wrongState(cell);
+    const begun = await live.decide({ type: "suspend", checkpointId, kind, deadline, why });
+    if (begun === null) throw notSuspendable(live);
     let checkpoint: Checkpoint | null = null;
     try {
-      // What was begun until a moment ago was let in; nothing is from here on.
-      this.#checkUnused(cell);
-      await untilQuiet(this.#world, cell, signal);
+      // Calls that began before the decision were admitted, so check again that the sandbox is unused. Later calls are
+      // held.
+      this.#checkUnused(live);
+      await untilQuiet(this.#context, live, signal);
+      if (live.awaitedExecs.size > 0) throw busy(live, 0);
       const limit = { ms: numbers.standbyDeadlineMs, what: "writing the memory", signal };
       if (kind === "memory")
-        checkpoint = await within(clock, limit, (inner) => this.#write(cell, checkpointId, inner));
+        checkpoint = await within(clock, limit, (inner) => this.#write(live, checkpointId, inner));
     } catch (error) {
-      if (this.#world.stopping.aborted || cell.fence.signal.aborted) throw error;
-      await this.goOn(cell, causeOf(error));
+      if (this.#context.stopping.aborted || live.deletedSignal.aborted) throw error;
+      await this.abandonSuspension(live, causeOf(error));
       throw error;
     }
-    const done = await cell.decideSurely({ type: "suspended", checkpointId, checkpoint });
-    if (done === null) throw wrongState(cell);
-    cell.links?.close();
-    cell.links = null;
-    cell.standbyFailures = 0;
-    // None of it holds of the instance that comes next.
-    cell.learn(NO_HEALTH);
-    this.#parts.reaper.tend(cell);
-    await this.discard(cell);
+    const done = await live.decideSurely({ type: "suspended", checkpointId, checkpoint });
+    if (done === null) throw notSuspendable(live);
+    live.detachLink();
+    live.standbyBackoff.noteSuccess();
+    // The evidence about this instance does not apply to the next one.
+    live.learn(NO_HEALTH);
+    this.#parts.reaper.reap(live);
+    await this.discard(live);
   }
 
-  async #write(cell: Cell, id: Checkpoint["id"], signal: AbortSignal): Promise<Checkpoint> {
-    const { clock, driver, numbers } = this.#world;
-    const { id: sandboxId, record } = cell;
-    await raced(Promise.all([cell.discarding, cell.mending]), signal);
-    // From here on calls are held, not obeyed: they are served by the wake, or at once if this fails.
-    cell.turnBack = null;
-    cell.links?.close();
-    cell.links = null;
+  async #write(live: LiveSandbox, id: Checkpoint["id"], signal: AbortSignal): Promise<Checkpoint> {
+    const { clock, driver, numbers } = this.#context;
+    const { id: sandboxId, record } = live;
+    await raced(Promise.all([live.discarding, live.healing]), signal);
+    // From here on calls are held. They are served after the wake or, if the suspension fails, by this instance
+    // immediately.
+    live.commitSuspension();
+    live.detachLink();
     const freezing = { ms: numbers.freezeMs, what: "freezing", signal };
-    await within(clock, freezing, (inner) => driver.freeze(sandboxId, inner));
-    const writing = driver.checkpoint({ sandboxId, generation: record.generation, id }, signal);
-    cell.launching = writing.catch(() => undefined);
+    await within(clock, freezing, (inner) => requireCapability(driver, "freezer").freeze(sandboxId, inner));
+    const writing = requireCapability(driver, "standby").checkpoint(
+      { sandboxId, generation: record.generation, id },
+      signal,
+    );
+    live.trackDriverWork(writing);
     const checkpoint = await raced(writing, signal);
-    // Whatever ran after its memory was written would be undone by the wake, on files that remember it.
+    // If a process ran after the memory was written, the wake would reset the process but not its changes to files.
     const seen = (await driver.observe([sandboxId], signal)).get(sandboxId);
     if (seen?.seen !== "present" || seen.state !== "frozen")
       throw new Error("the sandbox did not stay frozen while its memory was written");
     return checkpoint;
   }
 
-  async #admit(cell: Cell, signal: AbortSignal): Promise<void> {
-    if (this.#world.driver.standby.kind === "memory") await roomFor(this.#world, cell, 0, signal);
+  /**
+   * Cancels a suspension whose reason no longer applies, because a call may have arrived while the suspension was
+   * queued.
+   */
+  #checkUnused(live: LiveSandbox): void {
+    const holds = this.#reasons.get(live) ?? (() => isUnused(live, this.#context.clock.now()));
+    if (!holds()) throw new SuspensionCancelled();
   }
 
-  /** Idleness is no reason any more once somebody came while it waited for its turn. */
-  #checkUnused(cell: Cell): void {
-    const holds = this.#reasons.get(cell) ?? (() => isUnused(cell, this.#world.clock.now()));
-    if (!holds()) throw new TurnedBack();
-  }
-
-  /** Back to serving, after whatever came in between: thawed, linked, proven, and then said. Never rejects. */
-  async goOn(cell: Cell, cause: Cause): Promise<void> {
-    const { phase } = cell.record;
+  /**
+   * Returns a sandbox from `suspending` to service after a failure: thaws, links and proves it, and then records that
+   * it runs. Never rejects.
+   */
+  async abandonSuspension(live: LiveSandbox, cause: Cause): Promise<void> {
+    const { phase } = live.record;
     if (phase.name !== "suspending") return;
-    await this.serveAgain(cell);
-    await cell.decideSurely({ type: "suspend_failed", checkpointId: phase.checkpointId, cause });
-    this.#world.log.warn(
-      { sandbox: cell.id, cause },
-      phase.saving ? "a checkpoint failed; the sandbox goes on" : "a standby failed; the sandbox goes on",
+    await this.serveAgain(live);
+    await live.decideSurely({ type: "suspend_failed", checkpointId: phase.checkpointId, cause });
+    this.#context.log.warn(
+      { sandbox: live.id, cause },
+      phase.saving
+        ? "a checkpoint failed; the sandbox keeps running"
+        : "a standby failed; the sandbox keeps running",
     );
-    await this.discard(cell);
+    await this.discard(live);
   }
 
-  /** Thawed, linked and proven, whatever of that it still lacks, unless its end overtakes it. Never rejects. */
-  async serveAgain(cell: Cell): Promise<void> {
-    await this.letGo(cell);
-    if (cell.record.phase.name !== "suspending") return;
-    this.#parts.openLink(cell);
-    await this.#parts.prover.prove(cell);
+  /** Thaws, links and proves the sandbox, unless it ends in the meantime. Never rejects. */
+  async serveAgain(live: LiveSandbox): Promise<void> {
+    await this.thaw(live);
+    if (live.record.phase.name !== "suspending") return;
+    this.#parts.links.open(live);
+    await this.#parts.prover.prove(live);
   }
 
-  /** Thawed, once whatever is still being written of it is given up. Never rejects. */
-  async letGo(cell: Cell): Promise<void> {
-    const { clock, driver, numbers, log } = this.#world;
-    await within(clock, { ms: numbers.freezeMs, what: "the driver" }, () => cell.launching).catch(
+  /** Thaws the sandbox after waiting a limited time for the driver to stop writing its memory. Never rejects. */
+  async thaw(live: LiveSandbox): Promise<void> {
+    const { clock, driver, numbers, log } = this.#context;
+    await within(clock, { ms: numbers.freezeMs, what: "the driver" }, () => live.driverWork).catch(
       () => undefined,
     );
-    await within(clock, { ms: numbers.freezeMs, what: "thawing" }, (signal) =>
-      driver.thaw(cell.id, signal),
-    ).catch((error: unknown) => log.error({ sandbox: cell.id, cause: causeOf(error) }, "thawing failed"));
+    await within(clock, { ms: numbers.freezeMs, what: "thawing" }, async (signal) =>
+      driver.capabilities.freezer?.thaw(live.id, signal),
+    ).catch((error: unknown) => log.error({ sandbox: live.id, cause: causeOf(error) }, "thawing failed"));
   }
 
-  #noteFailure(cell: Cell): void {
-    const { clock, numbers } = this.#world;
-    const wait = numbers.standbyRetryMs * 2 ** Math.min(cell.standbyFailures, 10);
-    cell.standbyFailures += 1;
-    cell.standbyNotBefore = clock.now() + Math.min(wait, numbers.standbyRetryMaxMs);
-  }
-
-  /** Removes all checkpoints but the one that the record speaks of. That they stay is no harm. */
-  async discard(cell: Cell): Promise<void> {
-    const { clock, driver, numbers, log } = this.#world;
-    const { phase } = cell.record;
-    // What failed keeps everything, for whoever wants to look into it.
+  /**
+   * Removes all standby checkpoints except the one in the record. Failures are logged; a later call removes the rest.
+   */
+  async discard(live: LiveSandbox): Promise<void> {
+    const { clock, driver, numbers, log } = this.#context;
+    const { phase } = live.record;
+    // Nothing is removed from a failed sandbox, so that it can be inspected.
     if (phase.name === "failed" || phase.name === "suspending") return;
     const keep = "checkpoint" in phase ? (phase.checkpoint?.id ?? null) : null;
     const limit = { ms: numbers.stopAttemptMs, what: "discarding checkpoints" };
     await within(clock, limit, (signal) => {
-      const discarding = driver.discard(cell.id, keep, signal);
-      cell.discarding = Promise.allSettled([cell.discarding, discarding]);
+      const discarding = (async () => driver.capabilities.standby?.discard(live.id, keep, signal))();
+      live.trackDiscard(discarding);
       return discarding;
     }).catch((error: unknown) => {
-      log.warn({ sandbox: cell.id, cause: causeOf(error) }, "checkpoints could not be discarded");
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "checkpoints could not be discarded");
     });
   }
 
-  /** Puts to sleep what nobody has used for as long as its lifecycle says. */
-  idle(cells: Iterable<Cell>): void {
-    const now = this.#world.clock.now();
-    for (const cell of cells) {
-      if (!isIdle(cell, now)) continue;
-      const ms = cell.record.spec.lifecycle.idleStandbyMs;
-      this.#shared(cell, `Nobody has used it for ${ms} ms.`).catch((error: unknown) => {
-        this.#world.log.info({ sandbox: cell.id, cause: causeOf(error) }, "an idle sandbox stays awake");
+  /** Suspends the sandboxes that have been unused for as long as their lifecycle settings say. */
+  suspendIdle(allLive: Iterable<LiveSandbox>): void {
+    const now = this.#context.clock.now();
+    for (const live of allLive) {
+      if (!isIdle(live, now)) continue;
+      const ms = live.record.spec.lifecycle.idleStandbyMs;
+      this.#shared(live, `The sandbox was unused for ${ms} ms.`).catch((error: unknown) => {
+        this.#context.log.info({ sandbox: live.id, cause: causeOf(error) }, "an idle sandbox stays awake");
       });
     }
   }
 }
 
-/** Whether its lifecycle says that it sleeps by now. */
-const isIdle = (cell: Cell, now: number): boolean =>
-  cell.suspension === null &&
-  !cell.saving &&
-  now >= cell.standbyNotBefore &&
-  isUnused(cell, now) &&
-  cell.judge().status === "ready";
-
-/** Whether nobody has used it for as long as its lifecycle says. What holds it awake counts as use. */
-function isUnused(cell: Cell, now: number): boolean {
-  const { idleStandbyMs } = cell.record.spec.lifecycle;
-  if (idleStandbyMs === undefined) return false;
-  if (cell.calls > 0 || now - cell.record.lastActivityAt < idleStandbyMs) return false;
-  // Also between two runs.
-  const isKeptAwake = ({ record }: ProcessEntry) => record.end === null && record.spec.command.keepAwake;
-  if ([...cell.processes.values()].some(isKeptAwake)) return false;
-  return ![...cell.openExecs].some(({ record }) => record.spec.keepAwake);
+/** A wake needs these files, so a standby without them would end the sandbox for good. */
+function refuseIfFilesAreGone(live: LiveSandbox): void {
+  const { cause } = live.judge();
+  if (!areFilesGone(cause)) return;
+  throw wrongState(live, `The sandbox can't be suspended: ${cause.message}`);
 }
 
-const isAsleep = ({ record }: Cell): boolean => record.phase.name === "standby";
+/** Whether the sandbox is due for standby by its lifecycle settings and can be suspended. */
+const isIdle = (live: LiveSandbox, now: number): boolean =>
+  live.suspension === null &&
+  !live.isSaving &&
+  live.standbyBackoff.allows(now) &&
+  isUnused(live, now) &&
+  live.judge().status === "ready";
 
-/** The bytes that may be written to the disk, beside what is promised to others; refuses where its memory alone takes more. */
+/**
+ * Whether the sandbox has been unused for as long as its lifecycle settings say. A sandbox that has an exec or a
+ * process with `keepAwake` is in use.
+ */
+function isUnused(live: LiveSandbox, now: number): boolean {
+  const { idleStandbyMs } = live.record.spec.lifecycle;
+  if (idleStandbyMs === undefined) return false;
+  if (live.calls > 0 || live.awaitedExecs.size > 0 || now - live.record.lastActivityAt < idleStandbyMs)
+    return false;
+  // A process with `keepAwake` keeps the sandbox awake even between two of its runs.
+  const isKeptAwake = ({ record }: ProcessEntry) => record.end === null && record.spec.command.keepAwake;
+  if ([...live.processes.values()].some(isKeptAwake)) return false;
+  return ![...live.openExecs].some(({ record }) => record.spec.keepAwake);
+}
+
+const isAsleep = ({ record }: LiveSandbox): boolean => record.phase.name === "standby";
+
+/**
+ * Returns how many bytes may be written to disk: the free space minus the reserve and minus `promised`, the bytes that
+ * are reserved for others. Throws if the sandbox's memory needs more.
+ */
 export async function roomFor(
-  { clock, driver, numbers }: World,
-  cell: Cell,
+  { clock, driver, numbers }: EngineContext,
+  live: LiveSandbox,
   promised: number,
   signal: AbortSignal,
 ): Promise<number> {
   const limit = { ms: numbers.keeperCallMs, what: "measuring memory and disk", signal };
   const [bytes, { diskFreeBytes }] = await within(clock, limit, (inner) =>
-    Promise.all([driver.memoryBytes(cell.id, inner), driver.capacity(inner)]),
+    Promise.all([driver.capabilities.standby?.memoryBytes(live.id, inner) ?? 0, driver.capacity(inner)]),
   );
   const room = diskFreeBytes - numbers.diskReserveBytes - promised;
   if (room >= bytes) return room;
-  const message = `Its memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
-  throw new HoldfastError("disk_full", { sandboxId: cell.id, message });
+  const message = `The sandbox's memory has ${mb(bytes)} MB, and the disk has ${mb(diskFreeBytes)} MB free with ${mb(numbers.diskReserveBytes)} MB in reserve.`;
+  throw new HoldfastError("disk_full", { sandboxId: live.id, message });
 }
 
-/** Resolves when nothing is on its way to the keeper, or from it. */
-export async function untilQuiet({ clock }: World, cell: Cell, signal: AbortSignal): Promise<void> {
-  const limit = { ms: QUIET_MS, what: "waiting for the calls that are under way", signal };
-  await within(clock, limit, (inner) => cell.until(() => isQuiet(cell), inner));
+/** Resolves when no call to the keeper is in progress. */
+export async function untilQuiet(
+  { clock, numbers }: EngineContext,
+  live: LiveSandbox,
+  signal: AbortSignal,
+): Promise<void> {
+  const limit = { ms: numbers.quietWaitMs, what: "waiting for the calls in progress", signal };
+  await within(clock, limit, (inner) => live.until(() => isQuiet(live), inner)).catch((error: unknown) => {
+    signal.throwIfAborted();
+    throw error instanceof DeadlinePassed ? busy(live, numbers.quietWaitMs) : error;
+  });
 }
 
-/** Starts that the keeper has not confirmed are on their way to it. */
-export const isQuiet = (cell: Cell): boolean =>
-  cell.calls === 0 && [...cell.openExecs].every(({ queued, acknowledged }) => queued || acknowledged);
-
-function told(cell: Cell, error: unknown): unknown {
-  if (isHoldfastError(error)) return error;
-  const refusal = cell.refusal();
-  if (refusal !== null) return refusal;
-  if (error instanceof TurnedBack) return new HoldfastError("standby_cancelled", { sandboxId: cell.id });
-  const cause = causeOf(error);
-  const message = `The sandbox could not be put to sleep: ${cause.message}`;
-  return new HoldfastError("standby_failed", { sandboxId: cell.id, message, cause: errorOf(cause) });
+/**
+ * Creates the error with which a standby or a checkpoint is refused because of calls in progress. It names an exec for
+ * which a caller waits.
+ */
+function busy(live: LiveSandbox, waitedMs: number): HoldfastError {
+  const { id: sandboxId, calls, awaitedExecs } = live;
+  const [execId] = awaitedExecs;
+  const what =
+    execId === undefined
+      ? `${calls} calls on the sandbox are in progress`
+      : `A caller waits for the end of exec ${execId}`;
+  const since = waitedMs === 0 ? "" : `, and did so for ${waitedMs} ms`;
+  const about = execId === undefined ? {} : { execId };
+  return new HoldfastError("sandbox_busy", { sandboxId, ...about, message: `${what}${since}.` });
 }
 
-/** Why a suspension ends that a call came into the way of. */
-export class TurnedBack extends Error {
+const isBusy = (error: unknown): boolean => isHoldfastError(error) && error.code === "sandbox_busy";
+
+/**
+ * Runs `wait`, during which a caller waits for an exec. The waiting caller is treated as a call in progress: it cancels
+ * a suspension that has not frozen the sandbox yet, and prevents a later one from starting.
+ */
+export function whileAwaited<Result>(
+  live: LiveSandbox,
+  id: ExecId,
+  wait: () => Promise<Result>,
+): Promise<Result> {
+  const leave = live.awaitExec(id);
+  live.cancelSuspension(new SuspensionCancelled());
+  return wait().finally(leave);
+}
+
+/** Whether no call to the keeper is in progress. A start that the keeper has not confirmed is a call in progress. */
+export const isQuiet = (live: LiveSandbox): boolean =>
+  live.calls === 0 && [...live.openExecs].every(({ queued, acknowledged }) => queued || acknowledged);
+
+function toStandbyError(live: LiveSandbox, error: unknown): unknown {
+  if (error instanceof SuspensionCancelled && live.refusal() === null)
+    return new HoldfastError("standby_cancelled", { sandboxId: live.id });
+  return toError(live, { code: "standby_failed", what: "The sandbox could not be suspended" }, error);
+}
+
+/** Thrown when a call cancels a suspension. */
+export class SuspensionCancelled extends Error {
   constructor() {
     super("a call came before the sandbox was frozen");
-    this.name = "TurnedBack";
+    this.name = "SuspensionCancelled";
   }
 }
 
-const wrongState = (cell: Cell): HoldfastError => {
-  const { status } = cell.judge();
-  const message = `A sandbox that is ${status} can't be put to sleep.`;
-  return cell.refusal() ?? new HoldfastError("wrong_state", { sandboxId: cell.id, message });
-};
+const notSuspendable = (live: LiveSandbox): HoldfastError =>
+  wrongState(live, `A sandbox that is ${live.judge().status} can't be suspended.`);

@@ -1,10 +1,108 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { asleep, eventsOf, start } from "./testing/asleep.ts";
-import { codeOf, eventually, never, signal, world } from "./testing/world.ts";
+import { KeeperRefusal } from "../ports/index.ts";
+import { asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, never, signal, world } from "../testing/test-engine.ts";
+
+/** A wake gives up soon, with time for two or three proofs. */
+const IMPATIENT = { wakeDeadlineMs: 2_500, proofDeadlineMs: 1_000 };
+
+describe("a wake whose restored instance runs", () => {
+  it("proves it again if a link breaks during the proof, and keeps its memory", async () => {
+    const { engine, driver, id, exec } = await asleep();
+    let breaks = 3;
+    driver.faults.prove = async () => {
+      breaks -= 1;
+      if (breaks < 0) return;
+      for (const link of [...(driver.instances.get(id)?.links ?? [])]) link.drop("cut");
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect(breaks).toBeLessThan(0);
+    expect(driver.restores).toBe(1);
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+    expect(await eventsOf(engine, "box")).not.toContain("sandbox.memory_lost");
+  });
+
+  it("proves it again over another link if a link carries no answer", async () => {
+    const { engine, driver, exec } = await asleep();
+    let silences = 1;
+    driver.faults.prove = async () => {
+      silences -= 1;
+      if (silences >= 0) await never();
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect(driver.restores).toBe(1);
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("waits for a keeper that does not accept a link at first", async () => {
+    const { engine, driver, exec } = await asleep({ linkWaitMs: 50 });
+    const since = Date.now();
+    driver.faults.connect = async () => {
+      if (Date.now() - since < 500) throw new Error("connection refused");
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("proves it again if the host refuses a proof's command for a moment", async () => {
+    const { engine, driver, exec } = await asleep();
+    let refusals = 2;
+    driver.faults.prove = async () => {
+      refusals -= 1;
+      if (refusals >= 0) throw new KeeperRefusal("system", "resource temporarily unavailable", "EAGAIN");
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect(driver.restores).toBe(1);
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("brings it into service on a full disk, where it can free space", async () => {
+    const { engine, driver, id, exec } = await asleep();
+    driver.faults.restoreAnswer = async () => {
+      const instance = driver.instances.get(id);
+      if (instance !== undefined) instance.full = "blocks";
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("thaws it again if the thaw fails", async () => {
+    const { engine, driver, exec } = await asleep();
+    let failures = 2;
+    driver.faults.thaw = async () => {
+      failures -= 1;
+      if (failures >= 0) throw new Error("the freezer did not answer");
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect(driver.restores).toBe(1);
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("stores its proof again if the store refuses it once", async () => {
+    const { engine, store, driver, exec } = await asleep();
+    const commit = store.commit.bind(store);
+    let failures = 1;
+    store.commit = async (given) => {
+      if (given.events?.some(({ type }) => type === "sandbox.woke") && failures-- > 0) throw new Error("EIO");
+      return commit(given);
+    };
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect(failures).toBeLessThan(1);
+    expect(driver.restores).toBe(1);
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
+  });
+
+  it("fails soon if the instance has ended", async () => {
+    const { engine, driver, id } = await asleep();
+    driver.faults.prove = async () => driver.instances.get(id)?.die();
+    expect(await codeOf(engine.sandboxes.wake("box", signal))).toBe("sandbox_failed");
+    expect((await engine.sandboxes.get("box")).cause?.message).toMatch(/have ended/);
+  });
+});
 
 describe("a wake that fails", () => {
-  it("before anything ran is tried once more", async () => {
+  it("before anything ran is tried a second time", async () => {
     const { engine, driver, exec } = await asleep();
     let failures = 1;
     driver.faults.restoreAnswer = async () => {
@@ -16,7 +114,7 @@ describe("a wake that fails", () => {
     expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 
-  it("twice ends with everything kept", async () => {
+  it("twice fails the sandbox and keeps its files and checkpoint", async () => {
     const { engine, driver, id, exec } = await asleep();
     driver.faults.restore = async () => {
       throw new Error("no luck");
@@ -29,7 +127,7 @@ describe("a wake that fails", () => {
     expect(await eventsOf(engine, "box")).toContain("sandbox.memory_lost");
   });
 
-  it("for a checkpoint that can't be used is not tried twice, and starts anew where its policy says so", async () => {
+  it("because of an unusable checkpoint is not retried, and cold-starts the sandbox if its policy says so", async () => {
     const { engine, driver } = await world();
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
@@ -46,8 +144,8 @@ describe("a wake that fails", () => {
     expect(await eventsOf(engine, "box")).toContain("sandbox.memory_lost");
   });
 
-  it("after it was thawed is never restored from the same checkpoint again", async () => {
-    const { engine, driver, id } = await asleep();
+  it("after the thaw never restores the same checkpoint again", async () => {
+    const { engine, driver, id } = await asleep(IMPATIENT);
     driver.faults.connect = async () => {
       throw new Error("the keeper does not answer");
     };
@@ -57,8 +155,8 @@ describe("a wake that fails", () => {
     expect(await engine.sandboxes.get("box")).toMatchObject({ status: "failed" });
   });
 
-  it("after it was thawed gives execs the end that they come to until it is stopped", async () => {
-    const { engine, driver, id, exec } = await asleep();
+  it("after the thaw reports the real outcomes of execs that end before the stop", async () => {
+    const { engine, driver, id, exec } = await asleep(IMPATIENT);
     const gate = Promise.withResolvers<void>();
     driver.faults.stop = () => gate.promise;
     driver.faults.connect = async () => {
@@ -70,13 +168,24 @@ describe("a wake that fails", () => {
     expect(await engine.execs.wait(exec.id, { waitMs: 5_000, signal })).toMatchObject({ exitCode: 7 });
   });
 
-  it("holds callers no longer than the deadline, with an error that says to try again", async () => {
+  it("holds callers no longer than the deadline, and refuses them with wake_timeout", async () => {
     const { engine, driver } = await asleep({ wakeDeadlineMs: 200 });
     driver.faults.restore = never;
     expect(await codeOf(start(engine, "box", ["true"]))).toBe("wake_timeout");
   });
 
-  it("a caller that leaves while it is held is not served later", async () => {
+  it("refuses callers of a wake that fails before its deadline with wake_failed and the cause", async () => {
+    const { engine, driver, id } = await asleep({ wakeDeadlineMs: 60_000 });
+    driver.faults.observe = () => ({ seen: "unknown", at: 0, why: "the host is silent" });
+    const error = await start(engine, "box", ["true"]).catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code: "wake_failed", sandboxId: id, dispatched: "no" });
+    expect(String(error)).toContain("the host is silent");
+    expect(driver.restores).toBe(0);
+    driver.faults = {};
+    await start(engine, "box", ["exit", "0"]);
+  });
+
+  it("does not serve a caller that disconnected while it was held", async () => {
     const { engine, driver, id } = await asleep();
     const gate = Promise.withResolvers<void>();
     driver.faults.restore = () => gate.promise;
@@ -93,7 +202,7 @@ describe("a wake that fails", () => {
     ).not.toContain("1");
   });
 
-  it("refuses callers beyond the bound", async () => {
+  it("refuses callers beyond the limit of held calls", async () => {
     const { engine, driver } = await asleep({ heldPerSandbox: 2 });
     const gate = Promise.withResolvers<void>();
     driver.faults.restore = () => gate.promise;
@@ -105,8 +214,8 @@ describe("a wake that fails", () => {
   });
 });
 
-describe("a command that asks to be told of wakes", () => {
-  it("is told once after each, and the outcome is an event", async () => {
+describe("a command with onWake", () => {
+  it("is notified once after each wake, and the outcome is an event", async () => {
     const { engine, driver, create } = await world();
     const { sandbox } = await create("box");
     await start(engine, "box", ["sleep"], { onWake: { argv: ["exit", "4"] } });
@@ -116,17 +225,17 @@ describe("a command that asks to be told of wakes", () => {
     );
     await engine.sandboxes.standby("box", signal);
     await engine.sandboxes.wake("box", signal);
-    const told = async () =>
+    const woken = async () =>
       (await engine.events({ ref: "box", types: ["exec.woken"], limit: 100 })).items.map(
         ({ message }) => message,
       );
-    await eventually(async () => expect(await told()).toHaveLength(2));
-    expect((await told()).join("\n")).toMatch(/ended: exited with 4\./);
-    expect((await told()).join("\n")).toMatch(/It was sent SIGUSR1\./);
+    await eventually(async () => expect(await woken()).toHaveLength(2));
+    expect((await woken()).join("\n")).toMatch(/ended: exited with 4\./);
+    expect((await woken()).join("\n")).toMatch(/The exec was sent SIGUSR1\./);
     expect(driver.instances.get(sandbox.id as SandboxId)?.starts).toBeGreaterThan(1);
   });
 
-  it("whose command for that outlives the server is said to have ended by nobody", async () => {
+  it("gets no event if its onWake command outlives the server", async () => {
     const { engine, create, restart } = await world();
     await create("box");
     await start(engine, "box", ["sleep"], { onWake: { argv: ["sleep"] } });

@@ -1,22 +1,22 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
-import type { Journals, KeeperExec, Link } from "./ports.ts";
-import { runId, runOf } from "./process.ts";
-import type { SandboxRecord } from "./records.ts";
+import { runId, runOf } from "../model/process-machine.ts";
+import type { JournalsAfterDeath, KeeperExec, Link } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
 
-/** What the execs of one sandbox are called by its keeper, and the other way round. */
-export interface ExecNames {
+/** Translates between the exec ids that a fork's keeper uses and those of the API. */
+export interface ForkExecIds {
   inside(id: ExecId): ExecId;
   outside(id: ExecId): ExecId;
 }
 
 /**
- * A fork has execs that its keeper remembers by the ids of another sandbox. Outside they have ids of their own; this is the
- * only place where both are known. Null where there is nothing to translate, as in every sandbox that is no fork.
- *
- * The two names change places: callers choose ids, and one that the keeper has for another exec may be free outside. Runs of a
- * process are translated by its name, because its keeper goes on counting.
+ * Returns the translation of a fork's exec ids; null if there is nothing to translate, as in every sandbox that is not
+ * a fork. The keeper of a fork knows the restored execs by the ids of the source sandbox, while the API gives them new
+ * ids. Each pair of ids is swapped, because callers choose ids and may give a new exec an id that the keeper already
+ * uses for a restored one. Runs of a process are translated by the process's id, because the keeper keeps counting its
+ * runs.
  */
-export function execNames({ forkedFrom }: Pick<SandboxRecord, "forkedFrom">): ExecNames | null {
+export function forkExecIds({ forkedFrom }: Pick<SandboxRecord, "forkedFrom">): ForkExecIds | null {
   if (forkedFrom === null || forkedFrom.execs.length + forkedFrom.processes.length === 0) return null;
   const others = bothWays(forkedFrom.execs);
   const otherProcesses = bothWays(forkedFrom.processes);
@@ -31,23 +31,25 @@ export function execNames({ forkedFrom }: Pick<SandboxRecord, "forkedFrom">): Ex
 const bothWays = <Id extends string>(names: readonly { id: Id; keeperId: Id }[]): Map<Id, Id> =>
   new Map(names.flatMap(({ id, keeperId }) => [[id, keeperId] as const, [keeperId, id] as const]));
 
-/** A link on which execs go by the names that they have outside. */
-export function renamedLink(link: Link, names: ExecNames): Link {
+/** Wraps a fork's link so that its callers use the ids of the API instead of those of the keeper. */
+export function renamedLink(link: Link, names: ForkExecIds): Link {
   const renamed = (exec: KeeperExec): KeeperExec => ({ ...exec, id: names.outside(exec.id) });
   const { inside } = names;
   return {
     keeper: link.keeper,
     closed: link.closed,
-    get lastHeardAt() {
-      return link.lastHeardAt;
+    get lastReceivedAt() {
+      return link.lastReceivedAt;
     },
     files: link.files,
     ping: (signal) => link.ping(signal),
+    setDeadline: (remainingMs, signal) => link.setDeadline(remainingMs, signal),
     startExec: async (order, signal) => {
       const { existed, exec } = await link.startExec({ ...order, id: inside(order.id) }, signal);
       return { existed, exec: renamed(exec) };
     },
     readExec: (id, from, signal) => link.readExec(inside(id), from, signal),
+    holdExec: (id, hold, signal) => link.holdExec(inside(id), hold, signal),
     writeStdin: (id, chunk, signal) => link.writeStdin(inside(id), chunk, signal),
     signalExec: (id, number, signal) => link.signalExec(inside(id), number, signal),
     cancelExec: (id, signal) => link.cancelExec(inside(id), signal),
@@ -55,12 +57,12 @@ export function renamedLink(link: Link, names: ExecNames): Link {
     forgetExec: (id, options, signal) => link.forgetExec(inside(id), options, signal),
     resizeExec: (id, size, signal) => link.resizeExec(inside(id), size, signal),
     onExecEnd: (listener) => link.onExecEnd((exec) => listener(renamed(exec))),
-    keepExec: async (order, policy, signal) => {
-      const { existed, exec } = await link.keepExec({ ...order, id: inside(order.id) }, policy, signal);
+    superviseExec: async (order, policy, signal) => {
+      const { existed, exec } = await link.superviseExec({ ...order, id: inside(order.id) }, policy, signal);
       return { existed, exec: renamed(exec) };
     },
-    listKept: async (signal) =>
-      (await link.listKept(signal)).map((kept) => ({ ...kept, execId: names.outside(kept.execId) })),
+    listSupervised: async (signal) =>
+      (await link.listSupervised(signal)).map((kept) => ({ ...kept, execId: names.outside(kept.execId) })),
     onExecStart: (listener) => link.onExecStart((exec) => listener(renamed(exec))),
     probe: (signal) => link.probe(signal),
     processes: async (signal) =>
@@ -72,12 +74,13 @@ export function renamedLink(link: Link, names: ExecNames): Link {
   };
 }
 
-/** Journals that are asked for by the names that execs have outside. */
+/** Wraps a fork's journals so that their callers use the ids of the API instead of those of the keeper. */
 export function renamedJournals(
-  journals: Journals,
-  namesOf: (id: SandboxId) => Promise<ExecNames | null>,
-): Journals {
-  const inside = async (sandboxId: SandboxId, id: ExecId) => (await namesOf(sandboxId))?.inside(id) ?? id;
+  journals: JournalsAfterDeath,
+  registry: { forkExecIds(id: SandboxId): Promise<ForkExecIds | null> },
+): JournalsAfterDeath {
+  const inside = async (sandboxId: SandboxId, id: ExecId) =>
+    (await registry.forkExecIds(sandboxId))?.inside(id) ?? id;
   return {
     read: async (sandboxId, id, from, signal) =>
       journals.read(sandboxId, await inside(sandboxId, id), from, signal),
@@ -86,7 +89,7 @@ export function renamedJournals(
       return found?.exec ? { ...found, exec: { ...found.exec, id } } : found;
     },
     remove: async (sandboxId, ids, signal) => {
-      const names = await namesOf(sandboxId);
+      const names = await registry.forkExecIds(sandboxId);
       return journals.remove(sandboxId, names === null ? ids : ids.map(names.inside), signal);
     },
     keep: (sandboxId, signal) => journals.keep(sandboxId, signal),

@@ -1,81 +1,71 @@
-import { causeOf, HoldfastError, type ProcessId, type SandboxId } from "@holdfast/contract";
-import type { Progress } from "./api.ts";
-import type { LinkHolder } from "./link-holder.ts";
-import { type Decision, decide, type Input } from "./machine.ts";
+import { causeOf, type ExecId, HoldfastError, type ProcessId, type SandboxId } from "@holdfast/contract";
+import { recordEvent } from "../events/record-event.ts";
+import { SerialQueue } from "../lib/serial-queue.ts";
+import { errorOf } from "../model/keeper-errors.ts";
+import { wantedMounts } from "../model/mount-machine.ts";
+import { isExpired } from "../model/sandbox-facts.ts";
+import { decide, type Input } from "../model/sandbox-machine.ts";
+import { type Health, type Judgement, judge, NO_HEALTH } from "../model/status.ts";
+import type { Decision } from "../model/transition.ts";
+import type { Progress } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Change } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
+import { OomCounter } from "./oom-counter.ts";
 import type { OpenExec } from "./open-exec.ts";
-import type { Change } from "./ports.ts";
+import type { PersistentLink } from "./persistent-link.ts";
 import type { ProcessEntry } from "./process-entry.ts";
-import type { SandboxRecord } from "./records.ts";
-import { type Health, type Judgement, judge, NO_HEALTH } from "./status.ts";
-import type { World } from "./world.ts";
+import { StandbyBackoff } from "./standby-backoff.ts";
 
 const RETRY_MS = 1_000;
 const LOSSES_KEPT = 16;
 
 /**
- * One live sandbox in memory: its record as stored, what is known of its health, and the queue through which every
- * decision about it goes. Decisions are serialised, effects are not: an effect that comes back late finds that its
- * generation or attempt is no longer the current one, and its answer is dropped by the machine.
+ * One live sandbox in memory: its record as stored, the evidence of its health, and the queue that runs all decisions
+ * about it. Decisions run one after the other, but effects run concurrently. If an effect finishes late, its generation
+ * or attempt is no longer current, and the state machine ignores its result.
  */
-export class Cell {
-  readonly #world: World;
+export class LiveSandbox {
+  readonly #context: EngineContext;
   #record: SandboxRecord;
-  #tail: Promise<unknown> = Promise.resolve();
+  readonly #decisions: SerialQueue;
   #waiters = new Set<() => void>();
-  #noted: Judgement["status"] | null = null;
+  #notedStatus: Judgement["status"] | null = null;
   #storedActivity: number;
-  /** Since when this server has it. */
+  #health: Health = NO_HEALTH;
+  #links: PersistentLink | null = null;
+  readonly #openExecs = new Set<OpenExec>();
+  readonly #queuedExecs = new Set<OpenExec>();
+  readonly #processes = new Map<ProcessId, ProcessEntry>();
+  readonly #linkLosses: number[] = [];
+  readonly #mounting = new Set<string>();
+  readonly #openMountPaths = new Set<string>();
+  readonly #progressListeners = new Set<(progress: Progress) => void>();
+  readonly #deleted = new AbortController();
+  #fileCalls = 0;
+  #calls = 0;
+  /** The execs whose end a caller awaits: one entry for each caller. */
+  readonly #awaitedExecs: ExecId[] = [];
+  #waitingForWake = 0;
+  #suspension: Promise<void> | null = null;
+  #suspensionCancel: AbortController | null = null;
+  #isSaving = false;
+  #isRestarting = false;
+  #waking: Promise<void> | null = null;
+  #driverWork: Promise<unknown> = Promise.resolve();
+  #healing: Promise<unknown> = Promise.resolve();
+  #discarding: Promise<unknown> = Promise.resolve();
+  /** The time at which this server created or recovered the sandbox. */
   readonly reachableSince: number;
-  health: Health = NO_HEALTH;
-  links: LinkHolder | null = null;
-  oomKills = 0;
-  /** When the kernel was last seen to have killed something here for memory. */
-  oomSeenAt = Number.NEGATIVE_INFINITY;
-  readonly openExecs = new Set<OpenExec>();
-  /** Those of them that wait for their turn, in the order they came. */
-  readonly queuedExecs = new Set<OpenExec>();
-  /** Its named processes, oldest first. */
-  readonly processes = new Map<ProcessId, ProcessEntry>();
-  /** When its link was lost, newest last: as many as tell whether it flaps. */
-  readonly linkLosses: number[] = [];
-  /** Calls on its files since this server started. */
-  fileCalls = 0;
-  /** Calls that use its link right now, streams of output aside. */
-  calls = 0;
-  /** Calls that wait for it to wake. */
-  held = 0;
-  /** Paths at which a drive is being mounted: until that is done no proof looks for it. */
-  readonly mounting = new Set<string>();
-  /** The way into standby, while it is under way, and what turns it back as long as that can be. */
-  suspension: Promise<void> | null = null;
-  turnBack: AbortController | null = null;
-  /** A checkpoint is being made of it, and it goes on afterwards. */
-  saving = false;
-  /** The way out of standby that all callers share. */
-  waking: Promise<void> | null = null;
-  /** Standbys that failed in a row, and when idleness may ask for the next. */
-  standbyFailures = 0;
-  standbyNotBefore = 0;
-  /** It failed, and is about to have its place again. */
-  reviving = false;
-  /** Told of each step of a launch. */
-  readonly onProgress = new Set<(progress: Progress) => void>();
-  /** Ends the launch under way when a delete overtakes it. */
-  readonly fence = new AbortController();
-  /** What the driver makes or writes of it right now; whoever cleans up behind it waits for it to be over, or it might build what was just removed. */
-  launching: Promise<unknown> = Promise.resolve();
+  readonly oom = new OomCounter();
+  readonly standbyBackoff = new StandbyBackoff();
 
-  /** What is done to it that it may serve again: whoever freezes it, or cleans up behind it, waits for that to be over. */
-  mending: Promise<unknown> = Promise.resolve();
-
-  /** Old checkpoints that are being removed: a new one is written only when that is over, or it might go with them. */
-  discarding: Promise<unknown> = Promise.resolve();
-
-  constructor(world: World, record: SandboxRecord) {
-    this.#world = world;
+  constructor(context: EngineContext, record: SandboxRecord) {
+    this.#context = context;
     this.#record = { ...record };
+    this.#decisions = new SerialQueue({ limit: context.numbers.changesWaiting });
     this.#storedActivity = record.lastActivityAt;
-    this.reachableSince = world.clock.now();
+    this.reachableSince = context.clock.now();
   }
 
   get record(): SandboxRecord {
@@ -85,39 +75,49 @@ export class Cell {
     return this.#record.id;
   }
 
+  // ── Decisions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
   /**
-   * Decides and stores, with what else belongs into the same commit. Null: the input no longer applies, and nothing was
-   * stored; so it does where `holds`, asked at the last moment, says no. The record changes only when the commit is durable.
+   * Decides an input, and stores the result and the given changes in one commit. `holds` is called just before the
+   * decision. Returns null and stores nothing if `holds` returns false or the input no longer applies. The record
+   * changes only when the commit is durable.
    */
   decide(
     input: Input,
     also: readonly Change[] = [],
     holds: () => boolean = () => true,
   ): Promise<Decision | null> {
-    const turn = this.#tail.then(() => (holds() ? this.#decideNow(input, also) : null));
-    this.#tail = turn.catch(() => undefined);
-    return turn;
+    return this.#decisions.run(() => (holds() ? this.#decideNow(input, also) : null));
   }
 
-  /** Decides what must not be forgotten: where the store refuses, it is asked again until it takes it. */
+  /** Decides an input that must not be lost: retries while the store refuses it. Returns null when the server stops. */
   async decideSurely(input: Input): Promise<Decision | null> {
-    const { clock, log, stopping } = this.#world;
+    const { stopping } = this.#context;
+    return this.decideUntil(input, stopping).catch((error: unknown) => {
+      if (stopping.aborted) return null;
+      throw error;
+    });
+  }
+
+  /** Decides an input and retries while the store refuses it. Rejects when the signal aborts. */
+  async decideUntil(input: Input, signal: AbortSignal): Promise<Decision | null> {
+    const { clock, log } = this.#context;
     for (;;) {
       try {
         return await this.decide(input);
       } catch (error) {
-        if (stopping.aborted) return null;
+        signal.throwIfAborted();
         log.error(
           { sandbox: this.id, input: input.type, cause: causeOf(error) },
-          "a decision is stored again",
+          "a decision could not be stored; it is tried again",
         );
-        await clock.sleep(RETRY_MS, stopping).catch(() => undefined);
+        await clock.sleep(RETRY_MS, signal);
       }
     }
   }
 
   async #decideNow(input: Input, also: readonly Change[]): Promise<Decision | null> {
-    const { clock, numbers, store, log } = this.#world;
+    const { clock, numbers, store, log } = this.#context;
     const before = this.#record;
     const decision = decide(before, input, clock.now(), numbers);
     if (decision === null) return null;
@@ -127,14 +127,15 @@ export class Cell {
     const outlives = ABOUT_PROCESSES.has(input.type) ? "server" : "host";
     await store.commit({ changes: [change, ...also], events, counters, outlives });
     this.#record = record;
-    // The kernel counts from nothing for each.
+    // The kernel's counters of out-of-memory kills start from zero with each instance.
     if (record.generation !== before.generation) {
-      this.oomKills = 0;
-      this.linkLosses.splice(0);
+      this.oom.reset(0);
+      this.#linkLosses.splice(0);
     }
-    // A proof counts for the phase in which, or for which, it was made. Clocks jump; this does not depend on them.
+    // A new phase needs a new proof, unless the input follows the proof for that phase. This rule does not depend on
+    // clocks, which can jump.
     if (record.phase !== before.phase && !PROVEN_BEFORE.has(input.type))
-      this.health = { ...this.health, proof: null, provenAt: null, provenMounts: [] };
+      this.#health = { ...this.#health, proof: null, provenAt: null, provenMounts: [] };
     const { id: sandbox, generation } = record;
     log.info(
       { sandbox, generation, input: input.type, phase: record.phase.name, lease: record.lease.state },
@@ -144,57 +145,332 @@ export class Cell {
     return { ...decision, record };
   }
 
-  /** Its processes exist and don't run: what waits for them waits. */
+  // ── Calls and activity ─────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Whether the sandbox's processes exist but don't run. */
   get isAsleep(): boolean {
     return ASLEEP.has(this.#record.phase.name);
   }
 
-  /** Whether it has a named process that is not over. */
-  get hasLiveProcess(): boolean {
-    for (const { record } of this.processes.values()) if (record.end === null) return true;
-    return false;
+  /** Number of calls that use the link at present, not counting output streams. */
+  get calls(): number {
+    return this.#calls;
   }
 
-  /** A call on its link begins, and ends with what is returned: while any is under way it is not put to sleep. */
+  /**
+   * Registers a call on the link; the returned function ends it. A sandbox is not suspended while a call is in
+   * progress.
+   */
   enter(): () => void {
-    this.calls += 1;
+    this.#calls += 1;
     return () => {
-      this.calls -= 1;
+      this.#calls -= 1;
       this.touch();
-      if (this.calls === 0) this.changed();
+      if (this.#calls === 0) this.changed();
     };
   }
 
+  /** Execs whose end a caller awaits. Such a caller is a call in progress, except that it does not use the link. */
+  get awaitedExecs(): ReadonlySet<ExecId> {
+    return new Set(this.#awaitedExecs);
+  }
+
+  /** Registers that a caller waits for the end of an exec; the returned function ends the wait. */
+  awaitExec(id: ExecId): () => void {
+    this.#awaitedExecs.push(id);
+    return () => {
+      this.#awaitedExecs.splice(this.#awaitedExecs.indexOf(id), 1);
+      if (!this.isAsleep) this.touch();
+      if (this.#awaitedExecs.length === 0) this.changed();
+    };
+  }
+
+  /** Number of calls that wait for the sandbox to wake. */
+  get waitingForWake(): number {
+    return this.#waitingForWake;
+  }
+
+  /** Registers that a call waits for the wake; the returned function ends the wait. */
+  waitForWake(): () => void {
+    this.#waitingForWake += 1;
+    return () => {
+      this.#waitingForWake -= 1;
+    };
+  }
+
+  /** Number of file calls since this server started. */
+  get fileCalls(): number {
+    return this.#fileCalls;
+  }
+
+  countFileCall(): void {
+    this.#fileCalls += 1;
+  }
+
+  // ── Execs and processes ────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Execs without an outcome. */
+  get openExecs(): ReadonlySet<OpenExec> {
+    return this.#openExecs;
+  }
+
+  addExec(exec: OpenExec): void {
+    this.#openExecs.add(exec);
+  }
+
+  removeExec(exec: OpenExec): void {
+    this.#openExecs.delete(exec);
+  }
+
+  /** The queued execs, in order of arrival. */
+  get queuedExecs(): ReadonlySet<OpenExec> {
+    return this.#queuedExecs;
+  }
+
+  queueExec(exec: OpenExec): void {
+    this.#queuedExecs.add(exec);
+  }
+
+  unqueueExec(exec: OpenExec): void {
+    this.#queuedExecs.delete(exec);
+  }
+
+  /** The named processes, oldest first. */
+  get processes(): ReadonlyMap<ProcessId, ProcessEntry> {
+    return this.#processes;
+  }
+
+  addProcess(entry: ProcessEntry): void {
+    this.#processes.set(entry.record.id, entry);
+  }
+
+  removeProcess(id: ProcessId): void {
+    this.#processes.delete(id);
+  }
+
+  /** Whether the sandbox has a named process that has not ended. */
+  get hasLiveProcess(): boolean {
+    for (const { record } of this.#processes.values()) if (record.end === null) return true;
+    return false;
+  }
+
+  // ── Suspension, wake, delete ───────────────────────────────────────────────────────────────────────────────────
+
+  /** The suspension in progress. */
+  get suspension(): Promise<void> | null {
+    return this.#suspension;
+  }
+
+  /** Starts a suspension, or joins the one in progress. Its signal is aborted by `cancelSuspension`. */
+  suspendOnce(begin: (cancelled: AbortSignal) => Promise<void>): Promise<void> {
+    if (this.#suspension !== null) return this.#suspension;
+    const cancel = new AbortController();
+    this.#suspensionCancel = cancel;
+    this.#suspension = begin(cancel.signal).finally(() => {
+      this.#suspension = null;
+      this.#suspensionCancel = null;
+      this.changed();
+    });
+    return this.#suspension;
+  }
+
+  /** Cancels the suspension in progress, unless it has been committed. */
+  cancelSuspension(reason: Error): void {
+    this.#suspensionCancel?.abort(reason);
+  }
+
+  /** From here on calls wait for the wake instead of cancelling the suspension. */
+  commitSuspension(): void {
+    this.#suspensionCancel = null;
+  }
+
+  /** Whether a checkpoint of the sandbox is being created. Afterwards the sandbox serves again. */
+  get isSaving(): boolean {
+    return this.#isSaving;
+  }
+
+  beginSave(): void {
+    this.#isSaving = true;
+  }
+
+  endSave(): void {
+    this.#isSaving = false;
+    this.changed();
+  }
+
+  /** Starts a wake, or joins the one in progress. */
+  wakeOnce(begin: () => Promise<void>): Promise<void> {
+    this.#waking ??= begin().finally(() => {
+      this.#waking = null;
+      this.changed();
+    });
+    return this.#waking;
+  }
+
+  /** Whether a failed sandbox is being restarted and is about to take its place on the host again. */
+  get isRestarting(): boolean {
+    return this.#isRestarting;
+  }
+
+  async whileRestarting<Result>(work: () => Promise<Result>): Promise<Result> {
+    this.#isRestarting = true;
+    try {
+      return await work();
+    } finally {
+      this.#isRestarting = false;
+    }
+  }
+
+  /** Aborted when the delete of the sandbox is recorded. This ends a launch, wake or suspension in progress. */
+  get deletedSignal(): AbortSignal {
+    return this.#deleted.signal;
+  }
+
+  markDeleted(): void {
+    this.#deleted.abort(new Error("the sandbox is being deleted"));
+  }
+
+  // ── Work that others wait for ──────────────────────────────────────────────────────────────────────────────────
+
+  /**
+   * The driver's launch, restore or copy in progress. A cleanup waits for its end; otherwise the driver might recreate
+   * what the cleanup removed.
+   */
+  get driverWork(): Promise<unknown> {
+    return this.#driverWork;
+  }
+
+  trackDriverWork(work: Promise<unknown>): void {
+    this.#driverWork = work.catch(() => undefined);
+  }
+
+  /** The healing in progress. A freeze and a cleanup wait for its end. Never rejects. */
+  get healing(): Promise<unknown> {
+    return this.#healing;
+  }
+
+  trackHealing(work: Promise<unknown>): void {
+    this.#healing = Promise.allSettled([this.#healing, work]);
+  }
+
+  /**
+   * The removal of old checkpoints in progress. A new checkpoint is written only afterwards; otherwise it might be
+   * removed too.
+   */
+  get discarding(): Promise<unknown> {
+    return this.#discarding;
+  }
+
+  trackDiscard(work: Promise<unknown>): void {
+    this.#discarding = Promise.allSettled([this.#discarding, work]);
+  }
+
+  isMounting(path: string): boolean {
+    return this.#mounting.has(path);
+  }
+
+  /** Marks a path as being mounted: until `endMount`, no proof expects a drive there. */
+  beginMount(path: string): void {
+    this.#mounting.add(path);
+  }
+
+  endMount(path: string): void {
+    this.#mounting.delete(path);
+  }
+
+  /**
+   * Marks a path at which the sandbox should have a drive as open. This means that two things are unknown: whether the
+   * drive is mounted at the path, and whether writes to the directory beneath the mount fail.
+   */
+  noteOpenMountPath(path: string): void {
+    this.#openMountPaths.add(path);
+  }
+
+  noteClosedMountPath(path: string): void {
+    this.#openMountPaths.delete(path);
+  }
+
+  /**
+   * Whether the path is marked as open and the drive's mount at the path is unproven. A path is not open if a proof has
+   * seen the mount from inside and outside the sandbox, even if the attempt to make the mount was reported as failed.
+   */
+  isOpenMountPath(path: string): boolean {
+    return this.#openMountPaths.has(path) && !this.#health.provenMounts.includes(path);
+  }
+
+  /**
+   * Whether any path at which this sandbox should have a drive is open. Data that a process writes to an open path may
+   * end up on the sandbox's own disk instead of the drive.
+   */
+  get hasOpenMountPath(): boolean {
+    return wantedMounts(this.#record).some(({ path }) => this.isOpenMountPath(path));
+  }
+
+  // ── Link and health ────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The link to the keeper of the current instance. */
+  get links(): PersistentLink | null {
+    return this.#links;
+  }
+
+  attachLink(link: PersistentLink): void {
+    this.#links = link;
+  }
+
+  /** Closes the link; calls that wait for the link are rejected. */
+  closeLink(): void {
+    this.#links?.close();
+  }
+
+  /** Closes the link and drops it, so that another one can be opened. */
+  detachLink(): void {
+    this.#links?.close();
+    this.#links = null;
+  }
+
+  /**
+   * The times of the latest losses of the link, oldest first. Only as many are kept as the detection of flapping needs.
+   */
+  get linkLosses(): readonly number[] {
+    return this.#linkLosses;
+  }
+
+  get health(): Health {
+    return this.#health;
+  }
+
   judge(): Judgement {
-    return judge(this.#record, this.#currentHealth(), this.#world.clock.now(), this.#world.numbers);
+    return judge(this.#record, this.evidence, this.#context.clock.now(), this.#context.numbers);
   }
 
-  /** The last frame is evidence of life as well, so the time it came in is read from the link itself. */
-  #currentHealth(): Health {
-    const link = this.links?.current;
-    return link ? { ...this.health, heardAt: link.lastHeardAt, linkDown: null } : this.health;
-  }
-
+  /**
+   * Returns the health with the arrival time of the last frame on the link, because each frame shows that the keeper
+   * lives.
+   */
   get evidence(): Health {
-    return this.#currentHealth();
+    const link = this.#links?.current;
+    return link ? { ...this.#health, heardAt: link.lastReceivedAt, linkDown: null } : this.#health;
   }
 
   learn(news: Partial<Health>): void {
-    this.health = { ...this.health, ...news };
+    this.#health = { ...this.#health, ...news };
     this.changed();
   }
 
   noteLinkLoss(): void {
-    this.linkLosses.push(this.#world.clock.now());
-    this.linkLosses.splice(0, this.linkLosses.length - LOSSES_KEPT);
+    this.#linkLosses.push(this.#context.clock.now());
+    this.#linkLosses.splice(0, this.#linkLosses.length - LOSSES_KEPT);
   }
 
-  /** Notes activity in memory. It is stored with the next decision, or in batches by `unstoredActivity`. */
+  /**
+   * Records in memory that the sandbox was used. The time is stored with the next decision or in a batch
+   * (`unstoredActivity`).
+   */
   touch(): void {
-    this.#record.lastActivityAt = this.#world.clock.now();
+    this.#record.lastActivityAt = this.#context.clock.now();
   }
 
-  /** The time of the last activity where the store does not have it yet, and never twice. */
+  /** Returns the time of the last activity if it is not stored yet. Returns the same time only once. */
   unstoredActivity(): number | null {
     const { lastActivityAt } = this.#record;
     if (lastActivityAt <= this.#storedActivity) return null;
@@ -203,21 +479,28 @@ export class Cell {
   }
 
   progress(step: string): void {
-    const at = this.#world.clock.now();
-    for (const tell of this.onProgress) tell({ step, at });
+    const at = this.#context.clock.now();
+    for (const listener of this.#progressListeners) listener({ step, at });
   }
 
-  /** In memory; the store counts by itself with the exec that it stores. */
+  /** Calls the listener with each step of a launch, until the returned function is called. */
+  onProgress(listener: (progress: Progress) => void): () => void {
+    this.#progressListeners.add(listener);
+    return () => this.#progressListeners.delete(listener);
+  }
+
+  /** Counts an exec in memory only; the store updates its own count when it stores the exec. */
   countExec(): void {
     this.#record.execsStarted += 1;
   }
 
+  /** Makes all waits in `until` check their condition again, and records a change of status. */
   changed(): void {
     this.#noteStatus();
     for (const wake of [...this.#waiters]) wake();
   }
 
-  /** Resolves as soon as `holds` does; rejects with the signal's reason. */
+  /** Resolves as soon as `holds` returns true; rejects with the signal's reason. */
   async until(holds: () => boolean, signal: AbortSignal): Promise<void> {
     while (!holds()) {
       signal.throwIfAborted();
@@ -233,12 +516,12 @@ export class Cell {
     }
   }
 
-  /** A running sandbox that stops or starts serving again says so in the timeline, with the cause. */
+  /** Records in the timeline, with the cause, that a running sandbox stopped serving or serves again. */
   #noteStatus(): void {
     const { status, cause } = this.judge();
-    const before = this.#noted;
+    const before = this.#notedStatus;
     if (status === before) return;
-    this.#noted = status;
+    this.#notedStatus = status;
     const type =
       status === "degraded"
         ? "sandbox.degraded"
@@ -246,7 +529,7 @@ export class Cell {
           ? "sandbox.recovered"
           : null;
     if (type === null) return;
-    const { store, clock, log } = this.#world;
+    const { clock, log } = this.#context;
     const { id: sandboxId, generation } = this.#record;
     const message = cause?.message ?? "The sandbox serves again.";
     log.warn({ sandbox: sandboxId, generation, status, cause }, message);
@@ -258,14 +541,22 @@ export class Cell {
       message,
       data: cause ? { cause } : {},
     } as const;
-    store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
-      log.error({ sandbox: sandboxId, cause: causeOf(error) }, "a status event could not be stored");
-    });
+    void recordEvent(this.#context, event);
   }
 
-  /** Why no call can be served in this phase, or null where one might be, now or soon. */
+  /** Whether the sandbox's TTL has passed but the sandbox is not deleted yet. */
+  get isExpired(): boolean {
+    return isExpired(this.#record, this.#context.clock.now());
+  }
+
+  /** Returns why no call can be served in this phase; null if calls can be served now or soon. */
   refusal(): HoldfastError | null {
     const { phase, id: sandboxId } = this.#record;
+    if (this.isExpired)
+      return new HoldfastError("sandbox_gone", {
+        sandboxId,
+        message: "The sandbox has reached the end of its TTL.",
+      });
     switch (phase.name) {
       case "deleting":
         return new HoldfastError("wrong_state", { sandboxId, message: "The sandbox is being deleted." });
@@ -274,7 +565,8 @@ export class Cell {
       case "failed":
         return new HoldfastError("sandbox_failed", {
           sandboxId,
-          message: `The sandbox failed: ${phase.cause.message}`,
+          message: `The sandbox failed: ${this.judge().cause?.message ?? phase.cause.message}`,
+          cause: errorOf(phase.cause),
         });
       case "paused":
         return new HoldfastError("wrong_state", {
@@ -290,10 +582,11 @@ export class Cell {
 const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", "standby", "waking"]);
 
 /**
- * What these say is of processes alone, and a host that ends takes those with it: without them the record says what was so
- * before, which is what is so again. A server that is killed leaves processes behind, so that they must outlive.
+ * Inputs that concern only processes. Their commits must survive a crash of the server, which leaves processes running.
+ * They need not survive a crash of the host: it ends the processes too, and the record is then correct without these
+ * inputs.
  */
 const ABOUT_PROCESSES = new Set<Input["type"]>(["launched", "wake", "stop_attempt"]);
 
-/** Decisions that are preceded by the proof which counts after them. */
-const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "saved", "resume"]);
+/** Inputs that follow a proof of the instance. That proof stays valid in the new phase. */
+const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "saved", "copied", "resume"]);

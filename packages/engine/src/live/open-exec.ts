@@ -1,48 +1,56 @@
-import type { Cell } from "./cell.ts";
-import type { Stage } from "./exec.ts";
-import type { Link } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
+import type { Stage } from "../model/exec-outcome.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Link } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import type { LiveSandbox } from "./live-sandbox.ts";
 import { StdinFeed } from "./stdin-feed.ts";
-import type { World } from "./world.ts";
 
 /** An exec without an outcome. */
 export interface OpenExec {
   record: ExecRecord;
-  readonly cell: Cell;
+  readonly live: LiveSandbox;
   readonly stdin: StdinFeed;
-  /** Its record is in the store; before that nobody may hear of it, the keeper least of all. */
+  /** Whether the record is stored. Until then neither the keeper nor any caller may see the exec. */
   stored: boolean;
-  /** Waits for its turn. */
+  /** Whether the exec waits in the queue. */
   queued: boolean;
-  /** The keeper has said that it has it. */
+  /** Whether the keeper has acknowledged the exec. */
   acknowledged: boolean;
-  /** Its journal was found, so its keeper has had it; of one that an earlier server started in a sandbox that sleeps. */
+  /**
+   * Whether the exec's journal was found, which proves that the keeper received it. Set for execs that an earlier
+   * server started in a sandbox that is now in standby.
+   */
   arrived: boolean;
-  /** A start of which no answer came may have reached the keeper, sent by this server or by an earlier one. */
+  /** Whether this server or an earlier one sent a start request that has no answer but may have reached the keeper. */
   sent: boolean;
-  /** A start is being sent; only that loop decides whether to send again. */
+  /** Whether a start request is being sent. Only the loop that sends it decides whether to send it again. */
   dispatching: boolean;
   finishing: boolean;
-  /** The server's own clock asked for its end, because the keeper's had not. */
+  /** Whether the caller learns of the exec when it begins, and is expected to read its output from the start. */
+  expectsReader: boolean;
+  /** Whether the server has requested the end of the exec, because the keeper did not enforce its timeout. */
   overdue: boolean;
-  /** For how long it was seen to run over one link. */
+  /** How long the exec was observed running over one link. */
   seen: { link: Link; ms: number } | null;
-  /** Aborted once its record is stored, or could not be. */
+  /** Aborted once the record is stored or the commit failed. */
   readonly storing: AbortController;
-  /** Aborted when the keeper has it, or when it has ended without. */
+  /** Aborted when the keeper has received the exec, or when the exec has ended before that. */
   readonly begun: AbortController;
-  /** Aborted when it has an outcome, or turned out not to exist. */
+  /** Aborted when the exec has an outcome, or when it turns out not to exist because it could not be stored. */
   readonly over: AbortController;
 }
 
-/** Why a stage's signal is aborted. Made once: every exec passes three stages, and making a reason is what costs. */
+/**
+ * The abort reason of the three signals above. It is created once, because creating an error is expensive and every
+ * exec uses three signals.
+ */
 export const REACHED = new Error("The exec has come that far.");
 
-export function openExec(world: World, cell: Cell, record: ExecRecord): OpenExec {
+export function openExec(context: EngineContext, live: LiveSandbox, record: ExecRecord): OpenExec {
   return {
     record,
-    cell,
-    stdin: new StdinFeed(world, cell, record.id),
+    live,
+    stdin: new StdinFeed(context, live, record.id),
     stored: false,
     queued: false,
     acknowledged: false,
@@ -50,6 +58,7 @@ export function openExec(world: World, cell: Cell, record: ExecRecord): OpenExec
     sent: false,
     dispatching: false,
     finishing: false,
+    expectsReader: false,
     overdue: false,
     seen: null,
     storing: new AbortController(),
@@ -58,7 +67,7 @@ export function openExec(world: World, cell: Cell, record: ExecRecord): OpenExec
   };
 }
 
-/** Whether its start has yet to reach a keeper: then its sandbox must not sleep on. */
+/** Whether the exec's start request has yet to reach a keeper, for which the sandbox must be awake. */
 export const isAwaited = ({ queued, acknowledged, arrived, finishing }: OpenExec): boolean =>
   !queued && !acknowledged && !arrived && !finishing;
 

@@ -1,41 +1,42 @@
 import { causeOf } from "@holdfast/contract";
-import { raced, within } from "./clock.ts";
-import { type ExecNames, renamedLink } from "./exec-names.ts";
-import { type Instance, type Link, LinkLost } from "./ports.ts";
-import type { World } from "./world.ts";
+import { raced, within } from "../lib/deadline.ts";
+import { LinkUnwanted } from "../model/keeper-errors.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Instance, Link } from "../ports/index.ts";
+import { type ForkExecIds, renamedLink } from "./fork-exec-ids.ts";
 
-export interface LinkHooks {
-  /** Runs on every new link before anybody else gets it: re-subscribe, reconcile. A throw gives the link up. */
+interface LinkHooks {
+  /**
+   * Runs on every new link before callers get it: subscribes again and reconciles. If it throws, the link is closed.
+   */
   onUp(link: Link): Promise<void>;
   onDown(why: string): void;
 }
 
-/** Why nobody gets a link any more: the instance that it led to is being ended, or put to sleep. */
-export class LinkUnwanted extends LinkLost {
-  constructor() {
-    super("the link is no longer wanted", "no");
-    this.name = "LinkUnwanted";
-  }
-}
-
 /**
- * Keeps one link to an instance's keeper for as long as the instance is wanted. A link is disposable: when it is lost,
- * this connects again, with back-off and jitter, for ever; whether the instance is still there is not decided here but
- * by observation. Callers wait for the next link instead of failing on the lost one.
+ * Keeps one link to an instance's keeper open for as long as the instance is wanted. A lost link is replaced by a new
+ * one, with back-off and jitter and no limit on attempts; only an observation decides whether the instance still
+ * exists. Callers wait for the next link instead of failing on the lost one.
  */
-export class LinkHolder {
-  readonly #world: World;
+export class PersistentLink {
+  readonly #context: EngineContext;
   readonly #instance: Instance;
   readonly #hooks: LinkHooks;
-  readonly #names: ExecNames | null;
+  readonly #names: ForkExecIds | null;
   readonly #over = new AbortController();
   #current: Link | null = null;
   #waiters = new Set<(link: Link) => void>();
   #down = "not connected yet";
+  #losses = 0;
   #bootId: string | undefined;
 
-  constructor(world: World, instance: Instance, hooks: LinkHooks, names: ExecNames | null = null) {
-    this.#world = world;
+  constructor(
+    context: EngineContext,
+    instance: Instance,
+    hooks: LinkHooks,
+    names: ForkExecIds | null = null,
+  ) {
+    this.#context = context;
     this.#instance = instance;
     this.#bootId = instance.keeperBootId;
     this.#hooks = hooks;
@@ -46,17 +47,25 @@ export class LinkHolder {
     return this.#current;
   }
 
-  /** Whether no link will come any more. */
+  /** How many times a link was lost or a connection attempt failed. */
+  get losses(): number {
+    return this.#losses;
+  }
+
+  /** Whether the link is closed for good. */
   get isClosed(): boolean {
     return this.#over.signal.aborted;
   }
 
-  /** Starts the loop; it ends with `close` or with the engine. */
+  /** Starts to connect. Ends with `close` or when the engine stops. */
   open(): void {
     void this.#keep();
   }
 
-  /** Gives the present link up, so that the next one is made at once. Where there is none, one is being made anyway. */
+  /**
+   * Closes the current link, so that a new one is opened at once. Does nothing if there is no link, because one is
+   * being opened anyway.
+   */
   renew(): void {
     this.#current?.close();
   }
@@ -67,10 +76,10 @@ export class LinkHolder {
     this.#current = null;
   }
 
-  /** The link, or the next one; rejects when there is none within `ms`. */
+  /** Returns the current link or waits for the next one. Rejects if there is none within `ms`. */
   async get(ms: number, signal: AbortSignal): Promise<Link> {
     if (this.#current !== null) return this.#current;
-    const { clock } = this.#world;
+    const { clock } = this.#context;
     const limit = {
       ms,
       what: `waiting for a link (${this.#down})`,
@@ -86,8 +95,8 @@ export class LinkHolder {
   }
 
   async #keep(): Promise<void> {
-    const { clock, ids, numbers, log } = this.#world;
-    const over = AbortSignal.any([this.#over.signal, this.#world.stopping]);
+    const { clock, ids, numbers, log } = this.#context;
+    const over = AbortSignal.any([this.#over.signal, this.#context.stopping]);
     const bound = { sandbox: this.#instance.sandboxId, generation: this.#instance.generation };
     let failures = 0;
     while (!over.aborted) {
@@ -112,7 +121,7 @@ export class LinkHolder {
   }
 
   async #connect(over: AbortSignal): Promise<Link> {
-    const { clock, driver, numbers } = this.#world;
+    const { clock, driver, numbers } = this.#context;
     const limit = { ms: numbers.linkDeadMs, what: "connecting to the keeper", signal: over };
     return within(clock, limit, async (signal) => {
       const bare = await driver.connect(this.#instance, signal);
@@ -131,8 +140,9 @@ export class LinkHolder {
   }
 
   /**
-   * The first hello comes before any command could run; after it, a command that runs as root can put a socket of its own
-   * in the keeper's place, but not learn the boot id that the keeper keeps in its memory.
+   * Rejects a link if another process answers in the keeper's place. The first hello is answered before any command can
+   * run, so its boot id is the keeper's. Later a command that runs as root can put its own socket in the keeper's
+   * place, but it can't know the boot id, which exists only in the keeper's memory.
    */
   #recognise(link: Link): void {
     const { bootId } = link.keeper;
@@ -141,6 +151,7 @@ export class LinkHolder {
   }
 
   #lost(why: string): void {
+    this.#losses += 1;
     this.#current = null;
     this.#down = why;
     this.#hooks.onDown(why);

@@ -1,29 +1,30 @@
-import type { Cell } from "./cell.ts";
-import type { KeptRun, Link } from "./ports.ts";
-import type { ExecRecord, ProcessRecord } from "./records.ts";
+import { SerialQueue } from "../lib/serial-queue.ts";
+import type { Link, SupervisedRun } from "../ports/index.ts";
+import type { ExecRecord, ProcessRecord } from "../ports/records.ts";
+import type { LiveSandbox } from "./live-sandbox.ts";
 
-/** A named process in memory: its record as stored, and what was last heard of it. */
+/** A named process in memory: its record as stored, and the keeper's last report. */
 export interface ProcessEntry {
-  readonly cell: Cell;
+  readonly live: LiveSandbox;
   record: ProcessRecord;
-  /** The last run where it has ended, as far as that is on record. */
+  /** The exec record of the last run if its end is recorded; otherwise null. */
   last: ExecRecord | null;
-  /** What its keeper said when it was asked after this run, over which link; null where that was not asked yet. */
-  heard: { row: KeptRun | null; link: Link; run: number } | null;
-  /** The looks for the readiness of one run in one generation, while there are any. */
+  /** The keeper's last report about this run, and the link over which it came; null before the first report. */
+  heard: { row: SupervisedRun | null; link: Link; run: number } | null;
+  /** The readiness check of one run in one generation, while it runs. */
   watch: { run: number; generation: number; over: AbortController } | null;
-  /** The generation of its sandbox in which journals were looked for of runs that nobody heard of. */
+  /** The generation in which the journals were last searched for unrecorded runs. */
   searchedIn: number | null;
-  /** What is decided about it is decided one after the other. */
-  tail: Promise<unknown>;
+  /** Runs the decisions about the process one after the other. */
+  readonly turns: SerialQueue;
 }
 
-export const processEntry = (cell: Cell, record: ProcessRecord): ProcessEntry => ({
-  cell,
+export const processEntry = (live: LiveSandbox, record: ProcessRecord): ProcessEntry => ({
+  live,
   record,
   last: null,
   heard: null,
   watch: null,
   searchedIn: null,
-  tail: Promise.resolve(),
+  turns: new SerialQueue(),
 });

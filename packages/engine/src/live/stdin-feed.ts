@@ -1,68 +1,66 @@
 import { type ExecId, HoldfastError } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { DeadlinePassed } from "./clock.ts";
-import { KeeperRefusal, LinkLost } from "./ports.ts";
-import type { World } from "./world.ts";
+import { DeadlinePassed } from "../lib/deadline.ts";
+import { SerialQueue } from "../lib/serial-queue.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { KeeperRefusal, LinkLost } from "../ports/index.ts";
+import type { LiveSandbox } from "./live-sandbox.ts";
 
 const CHUNK_BYTES = 262_144;
-const WAITING_MAX = 256;
 const PAUSE_MS = 200;
 const NOTHING = new Uint8Array();
 
 /**
- * The way into a command's stdin for what has no offset of its own: the text that came with the exec, and what is typed
- * behind it. One piece at a time, each sent at a fixed offset until the keeper has all of it: the keeper skips what it
- * already has, so neither a lost link nor two callers at once can double, drop or mix bytes.
+ * Writes data to a command's stdin for which the caller gives no offset: the text in the start request, and appended
+ * data after it. One piece is written at a time, and repeated at the same offset until the keeper has all of it. The
+ * keeper skips bytes that it already has, so neither a lost link nor two concurrent callers can duplicate, drop or mix
+ * bytes.
  */
 export class StdinFeed {
-  readonly #world: World;
-  readonly #cell: Cell;
+  readonly #context: EngineContext;
+  readonly #live: LiveSandbox;
   readonly #id: ExecId;
-  #tail: Promise<unknown> = Promise.resolve();
-  #waiting = 0;
-  /** Settles when the stored text was given, or can't be. */
+  readonly #writes: SerialQueue;
+  /** Settles when the stored text was written or can't be written. */
   begun: Promise<unknown> = Promise.resolve();
 
-  constructor(world: World, cell: Cell, id: ExecId) {
-    this.#world = world;
-    this.#cell = cell;
+  constructor(context: EngineContext, live: LiveSandbox, id: ExecId) {
+    this.#context = context;
+    this.#live = live;
     this.#id = id;
+    const limit = context.numbers.stdinWritesWaiting;
+    const message = `${limit} writes wait for this exec's stdin already.`;
+    const about = { sandboxId: live.id, execId: id, message };
+    this.#writes = new SerialQueue({ limit, onFull: () => new HoldfastError("capacity", about) });
   }
 
-  /** The stored text, from the very beginning; a restarted server gives it again. */
+  /**
+   * Writes the stored text from its beginning. After a restart the next server writes the text again, and the keeper
+   * skips the part that it has.
+   */
   begin(text: string, end: boolean, signal: AbortSignal): Promise<number> {
-    const turn = this.#inTurn(() => this.#give(Buffer.from(text, "utf8"), end, 0, signal));
+    const turn = this.#writes.run(() => this.#give(Buffer.from(text, "utf8"), end, 0, signal));
     this.begun = turn.catch(() => undefined);
     return turn;
   }
 
-  /** Behind everything before it. Resolves with how far stdin has got, once all of it was accepted. */
+  /**
+   * Appends data after all data written before. When all of it is accepted, resolves with the offset that stdin has
+   * reached.
+   */
   append(data: Uint8Array, end: boolean, signal: AbortSignal): Promise<number> {
-    if (this.#waiting >= WAITING_MAX) {
-      const message = `${WAITING_MAX} writes wait for this exec's stdin already.`;
-      throw new HoldfastError("capacity", { sandboxId: this.#cell.id, execId: this.#id, message });
-    }
-    return this.#inTurn(() => this.#give(data, end, null, signal));
-  }
-
-  #inTurn(work: () => Promise<number>): Promise<number> {
-    this.#waiting += 1;
-    const turn = this.#tail.then(work).finally(() => {
-      this.#waiting -= 1;
-    });
-    this.#tail = turn.catch(() => undefined);
-    return turn;
+    return this.#writes.run(() => this.#give(data, end, null, signal));
   }
 
   async #give(data: Uint8Array, end: boolean, at: number | null, signal: AbortSignal): Promise<number> {
-    const { clock, numbers } = this.#world;
+    const { clock, numbers } = this.#context;
     let base = at;
     for (let done = 0; ; ) {
       signal.throwIfAborted();
       try {
-        // Frozen, and without a link: it is given where it stopped when that is over.
-        if (this.#cell.links === null) await this.#cell.until(() => !this.#cell.isAsleep, signal);
-        const link = await this.#cell.links?.get(numbers.createDeadlineMs, signal);
+        // A suspended sandbox has no link. After the wake the piece is sent again, from the first byte that the keeper
+        // has not accepted.
+        if (this.#live.links === null) await this.#live.until(() => !this.#live.isAsleep, signal);
+        const link = await this.#live.links?.get(numbers.createDeadlineMs, signal);
         if (!link) throw new LinkLost("the sandbox has no keeper", "no");
         const ask = { offset: 0, data: NOTHING, end: false };
         base ??= (await link.writeStdin(this.#id, ask, signal)).accepted;
@@ -75,7 +73,7 @@ export class StdinFeed {
       } catch (error) {
         const isFull = error instanceof KeeperRefusal && error.reason === "limit";
         const comesBack = isFull || error instanceof LinkLost || error instanceof DeadlinePassed;
-        const isOver = this.#cell.refusal() !== null && !this.#cell.isAsleep;
+        const isOver = this.#live.refusal() !== null && !this.#live.isAsleep;
         if (!comesBack || signal.aborted || isOver) throw error;
         await clock.sleep(PAUSE_MS, signal);
       }

@@ -1,8 +1,8 @@
 import { newExecId, newSandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { cursorOf, ended, offsetIn, outcomeOf, signalNumber, unseenEnd } from "./exec.ts";
-import type { KeeperExec } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
+import type { KeeperExec } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import { cursorOf, ended, offsetIn, outcomeOf, signalNumber, unseenEnd } from "./exec-outcome.ts";
 
 const id = newExecId();
 const record: ExecRecord = {
@@ -54,16 +54,16 @@ describe("an exec's outcome", () => {
     });
   });
 
-  it("says why a command could not be run", () => {
+  it("has the cause if the command could not be started", () => {
     expect(outcomeOf({ ...known, exitCode: 127, failure: "not_found" }).cause?.code).toBe("not_found");
   });
 
-  it("is reached once", () => {
+  it("is set only once", () => {
     const done = ended(record, outcomeOf(known));
     expect(() => ended(done, outcomeOf(known))).toThrow(/ends once/);
   });
 
-  it("claims no more about dispatch than is known", () => {
+  it("reports `dispatched` as unknown unless there is evidence", () => {
     const cause = { code: "x", message: "y" };
     expect(unseenEnd("lost", record, cause, 5).dispatched).toBe("unknown");
     expect(unseenEnd("lost", { ...record, startedAt: 2 }, cause, 5).dispatched).toBe("yes");
@@ -76,7 +76,7 @@ describe("an exec's outcome", () => {
     });
   });
 
-  it("is the journal's where that has one, and only if it is this exec's", () => {
+  it("comes from the exit record in the journal, but only from this exec's", () => {
     const cause = { code: "x", message: "y" };
     const end = (exec: KeeperExec) => unseenEnd("lost", record, cause, 5, { exec, end: 10 });
     expect(end(known)).toMatchObject({ status: "exited", exitCode: 3, dispatched: "yes" });
@@ -84,7 +84,7 @@ describe("an exec's outcome", () => {
     expect(end({ ...known, id: newExecId() })).toMatchObject({ status: "lost", cause });
   });
 
-  it("has cursors that only it accepts", () => {
+  it("belongs to an exec whose cursors no other exec accepts", () => {
     expect(offsetIn(cursorOf(record, 42), record)).toBe(42);
     const foreign = cursorOf({ ...record, id: newExecId() }, 42);
     const stale = cursorOf({ ...record, createdAt: 2 }, 42);
@@ -92,7 +92,7 @@ describe("an exec's outcome", () => {
       expect(offsetIn(bad, record)).toBeNull();
   });
 
-  it("knows signals with and without their prefix", () => {
+  it("has signals that are found with and without the prefix SIG", () => {
     expect(signalNumber("TERM")).toBe(signalNumber("SIGTERM"));
     expect(signalNumber("NOPE")).toBeNull();
   });

@@ -9,10 +9,10 @@ import {
   type SandboxId,
   type TerminalExecStatus,
 } from "@holdfast/contract";
-import type { JournalEnd, KeeperExec } from "./ports.ts";
-import type { ExecRecord } from "./records.ts";
+import type { JournalEnd, KeeperExec } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
 
-/** The part of a record that an end decides. */
+/** The fields of an exec's record that are set when the exec ends. */
 export interface Outcome {
   status: TerminalExecStatus;
   exitCode: number | null;
@@ -24,7 +24,7 @@ export interface Outcome {
   outputEnd: number;
 }
 
-/** An exec that is about to be started in the sandbox as it is now. */
+/** Returns the record of an exec that is about to be started in the sandbox's current generation. */
 export const newExec = (
   { id: sandboxId, record: { generation } }: { id: SandboxId; record: { generation: number } },
   order: Pick<ExecRecord, "id" | "spec" | "digest" | "createdAt">,
@@ -59,7 +59,7 @@ const FAILURES: Record<string, string> = {
   journal_full: "The journal's disk is full: output was dropped.",
 };
 
-/** What the keeper reports of an ended exec, as an outcome. */
+/** Converts the keeper's report of an ended exec to an outcome. */
 export function outcomeOf(exec: KeeperExec): Outcome {
   invariant(exec.state !== "running", "an outcome is of an ended exec");
   const cause =
@@ -84,12 +84,12 @@ const CAUSES: Record<"exited" | "timed_out" | "cancelled", Cause | null> = {
   cancelled: { code: "cancelled", message: "The command was cancelled; its whole tree was killed." },
 };
 
-/** What is left to learn about an exec that no keeper can report on any more. */
+/** What the journal shows about an exec on which no keeper can report any more. */
 export type Trace = JournalEnd | "no journal" | "not looked for";
 
 /**
- * The end of an exec out of the keeper's reach. Its journal knows better than the reason it is asked for: where that has
- * an exit record, the command had ended by itself and nobody had heard of it yet.
+ * Returns the outcome of an exec whose keeper can't be asked. If the journal has an exit record, it takes precedence
+ * over `status`: the command ended by itself, and the keeper had not reported that yet.
  */
 export function unseenEnd(
   status: "lost" | "refused" | "cancelled",
@@ -120,14 +120,20 @@ export function unseenEnd(
 const isEndOf = ({ id, digest }: ExecRecord, exec: KeeperExec): boolean =>
   exec.id === id && exec.digest === digest && exec.state !== "running";
 
-/** The journal is made before the fork: its absence proves that nothing ran, its presence alone proves nothing. */
+/**
+ * Returns whether the command ran. The keeper creates the journal before it forks, so a missing journal proves that
+ * nothing ran. A journal without output proves neither.
+ */
 function dispatchedBy({ startedAt }: ExecRecord, trace: Trace): Dispatched {
   if (startedAt !== null) return "yes";
   if (trace === "no journal") return "no";
   return typeof trace === "object" && trace.end > 0 ? "yes" : "unknown";
 }
 
-/** Whether all that the command wrote is known: not where it ended out of sight, with its sandbox. */
+/**
+ * Whether the recorded output is complete. Output may be missing if the command ended unobserved, together with its
+ * sandbox.
+ */
 export function isComplete({
   status,
   cause,
@@ -143,7 +149,7 @@ export const SANDBOX_DELETED: Cause = {
 };
 const DELETED_BEFORE = "The sandbox was deleted before the command was begun; it was never run.";
 
-/** The one terminal transition. */
+/** Returns the record of an ended exec. This is the only transition to a terminal status. */
 export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
   invariant(!isTerminal(record.status), "an exec ends once");
   return { ...record, ...outcome };
@@ -153,11 +159,14 @@ const iso = (time: number | null): string | null => (time === null ? null : new 
 
 type Identity = Pick<ExecRecord, "id" | "createdAt">;
 
-/** A position in the output of this very exec: a later one may get the same id once this one is forgotten. */
+/**
+ * Returns a cursor in the output of this exec. It contains the creation time, because a later exec may reuse the id
+ * once this one is forgotten.
+ */
 export const cursorOf = ({ id, createdAt }: Identity, offset: number): string =>
   `${id}.${createdAt.toString(36)}.${offset}`;
 
-/** The offset in a cursor of this exec; null where the cursor is malformed or another exec's. */
+/** Returns the offset in a cursor of this exec; null if the cursor is malformed or belongs to another exec. */
 export function offsetIn(cursor: string, { id, createdAt }: Identity): number | null {
   const [of, since, offset, ...rest] = cursor.split(".");
   if (of !== id || since !== createdAt.toString(36) || offset === undefined || rest.length > 0) return null;
@@ -167,7 +176,7 @@ export function offsetIn(cursor: string, { id, createdAt }: Identity): number | 
 /** How far an exec without an outcome has come. */
 export type Stage = "queued" | "starting" | "running";
 
-/** `stage` is null for one that has ended. */
+/** Converts a record for callers. `stage` is null if the exec has ended. */
 export function viewExec(
   record: ExecRecord,
   { stage, isSuspended }: { stage: Stage | null; isSuspended: boolean },

@@ -1,14 +1,14 @@
 import { type AttemptId, NUMBERS } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import type { Lease } from "../ports/records.ts";
 import { type LeaseInput, nextLease, stopDueAt } from "./lease.ts";
-import type { Lease } from "./records.ts";
 
 const attempt = (name: string) => name as AttemptId;
 const step = (lease: Lease, input: LeaseInput, now = 0): Lease =>
   nextLease(lease, input, now, NUMBERS) ?? lease;
 
-const held: Lease = { state: "held", generation: 1, startupDeadline: 60_000, hostBootId: null };
+const held: Lease = { state: "held", generation: 1, startupDeadline: 60_000 };
 const needed = step(held, { type: "need_stop", reason: "died", generation: 1 }, 100);
 const stopping = step(needed, { type: "attempt", attemptId: attempt("a"), deadline: 1_000 });
 
@@ -33,7 +33,7 @@ describe("the lease", () => {
     expect(nextLease({ state: "none" }, hold, 0, NUMBERS)?.state).toBe("held");
   });
 
-  it("ignores the answer of an attempt that is not the current one", () => {
+  it("ignores the result of an earlier attempt", () => {
     expect(nextLease(stopping, { type: "absence_observed", attemptId: attempt("b") }, 0, NUMBERS)).toBeNull();
     expect(
       nextLease(stopping, { type: "attempt_failed", attemptId: attempt("b"), error: "" }, 0, NUMBERS),
@@ -43,7 +43,7 @@ describe("the lease", () => {
     });
   });
 
-  it("backs off by the table and is exhausted, but still due, after the last entry", () => {
+  it("backs off as in the table, and is exhausted but still retried after its last entry", () => {
     let lease = needed;
     const waits: number[] = [];
     for (let i = 0; i <= NUMBERS.stopBackoffMs.length; i += 1) {
@@ -56,7 +56,7 @@ describe("the lease", () => {
     expect(step(lease, { type: "attempt", attemptId: attempt("z"), deadline: 0 }).state).toBe("stopping");
   });
 
-  it("is due no later than its back-off from now, though the clock was set back since it was stored", () => {
+  it("is due at most one back-off from now, even if the clock was set back", () => {
     const earlier = 1_000 - 600_000;
     expect(stopDueAt(needed, earlier, NUMBERS)).toBeLessThanOrEqual(earlier);
     const tried = step(needed, { type: "attempt", attemptId: attempt("a"), deadline: 0 });
@@ -64,7 +64,7 @@ describe("the lease", () => {
     expect(stopDueAt(failed, earlier, NUMBERS)).toBe(earlier + (NUMBERS.stopBackoffMs[0] ?? 0));
   });
 
-  it("lets a delete take over at once and keeps its back-off when the delete is repeated", () => {
+  it("lets a delete take over at once, and keeps its back-off if the delete is repeated", () => {
     const deleted = step(stopping, { type: "need_stop", reason: "delete", generation: 1 }, 500);
     expect(deleted).toMatchObject({
       state: "stop_needed",
@@ -79,7 +79,7 @@ describe("the lease", () => {
     ).toBeNull();
   });
 
-  it("gives up a duty only by an observed absence, whatever happens in whatever order", () => {
+  it("is released only after an observed absence, for any sequence of inputs", () => {
     fc.assert(
       fc.property(fc.array(anyInput, { maxLength: 40 }), (inputs) => {
         let lease: Lease = held;

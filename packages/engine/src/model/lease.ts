@@ -5,7 +5,7 @@ import {
   type StopReason,
   unreachable,
 } from "@holdfast/contract";
-import type { Lease } from "./records.ts";
+import type { Lease } from "../ports/records.ts";
 
 export type LeaseInput =
   | { type: "hold"; generation: number; startupDeadline: number }
@@ -17,8 +17,9 @@ export type LeaseInput =
 type BackOff = Pick<Numbers, "stopBackoffMs" | "exhaustedRecheckMs">;
 
 /**
- * The next lease, or null where the input is stale or does not apply: an answer of an earlier attempt, a hold while the
- * old instance has not been seen to be absent. The caller stores the result before it does what the result allows.
+ * Returns the next lease, or null if the input does not apply. An input does not apply, for example, if it answers an
+ * earlier stop attempt, or requests a hold before the old instance was observed to be absent. The caller stores the
+ * result before acting on it.
  */
 export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff: BackOff): Lease | null {
   switch (input.type) {
@@ -28,7 +29,6 @@ export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff:
         state: "held",
         generation: input.generation,
         startupDeadline: input.startupDeadline,
-        hostBootId: null,
       };
     case "need_stop":
       return needStop(lease, input.reason, input.generation, now);
@@ -54,8 +54,8 @@ export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff:
 }
 
 /**
- * A delete outranks every other reason and takes over at once, fencing the attempt under way. The same duty named
- * twice changes nothing, so that repeated deletes never shorten a back-off.
+ * A delete overrides every other reason at once and makes the result of the attempt in progress stale. Repeating a
+ * reason changes nothing, so repeated deletes never shorten a back-off.
  */
 function needStop(lease: Lease, reason: StopReason, generation: number, now: number): Lease | null {
   const owed = "reason" in lease ? lease.reason : null;
@@ -77,8 +77,8 @@ function afterFailure(
 }
 
 /**
- * When the duty to stop is due, or null where there is none. What was stored before the clock was set back is due no later
- * than if it had been stored now.
+ * Returns when the next stop attempt is due; null if none is needed. If the clock was set back since the last attempt,
+ * the back-off is counted from now, so that the next attempt is delayed by at most one back-off.
  */
 export function stopDueAt(
   lease: Lease,

@@ -1,25 +1,25 @@
 import { type Cause, type DriveId, isReservedPath, normalisePath, unreachable } from "@holdfast/contract";
-import type { Decision } from "./machine.ts";
-import type { MountPoint, NewEvent } from "./ports.ts";
-import type { MountRecord, SandboxRecord } from "./records.ts";
+import type { MountPoint, NewEvent } from "../ports/index.ts";
+import type { MountRecord, SandboxRecord } from "../ports/records.ts";
+import type { Decision } from "./transition.ts";
 
-/** What can happen to the mounts of a sandbox, beside whatever happens to its phase. */
+/** Everything that can happen to the mounts of a sandbox, independent of its phase. */
 export type MountInput =
-  /** It is to have this drive; stored before anything is mounted. */
+  /** A caller requests a mount. This is stored before anything is mounted. */
   | { type: "mount"; mount: MountPoint & { drive: string } }
-  /** Seen from inside and outside. */
+  /** The mount was observed from inside and outside the sandbox. */
   | { type: "mounted"; path: string }
-  /** Nothing of it is there, and it is not wanted any more. */
+  /** The mount failed and is no longer wanted; no part of it exists. */
   | { type: "mount_failed"; path: string; cause: Cause }
-  /** It is given up; stored before anything is taken off. */
+  /** A caller requests an unmount. This is stored before anything is unmounted. */
   | { type: "unmount"; path: string }
-  /** Seen to be gone. */
+  /** The mount was observed to be absent. */
   | { type: "unmounted"; path: string };
 
-/** Mounts are asked for and given up by what lives; what has ended takes its own along. */
+/** Phases in which mounts cannot be added or removed, because the end of a sandbox also removes its mounts. */
 const ENDED = new Set<SandboxRecord["phase"]["name"]>(["deleting", "gone", "failed"]);
 
-/** Null means, as everywhere in the machine, that the input does not apply any more. */
+/** Returns the decision for the input or, like all transitions, null if the input no longer applies. */
 export function mountStep(record: SandboxRecord, input: MountInput, now: number): Decision | null {
   if (ENDED.has(record.phase.name)) return null;
   const known = record.mounts.find(({ path }) => path === pathOf(input));
@@ -41,7 +41,7 @@ export function mountStep(record: SandboxRecord, input: MountInput, now: number)
       return changed(record, [...without(record, known), { ...known, state: "removing" }], now, null);
     case "unmounted":
       if (known?.state !== "removing") return null;
-      return changed(record, without(record, known), now, said(known, "mount.removed", "was taken off"));
+      return changed(record, without(record, known), now, said(known, "mount.removed", "was unmounted from"));
     default:
       return unreachable(input);
   }
@@ -74,7 +74,7 @@ function changed(
   return { record: { ...record, mounts }, events, counters: {} };
 }
 
-/** Whether it is this very mount that is there, and is to stay. */
+/** Whether the mount is wanted and identical to the requested one. */
 export const isSameMount = (mount: MountRecord, asked: MountPoint): boolean =>
   mount.state === "wanted" &&
   mount.path === asked.path &&
@@ -82,36 +82,42 @@ export const isSameMount = (mount: MountRecord, asked: MountPoint): boolean =>
   mount.subpath === asked.subpath &&
   mount.readOnly === asked.readOnly;
 
-/** What is in the way of a mount: another at the path, or one above or below it. Null where nothing is. */
+/**
+ * Returns a mount that conflicts with the requested one, because it is at the same path, above it or below it. Null if
+ * there is none.
+ */
 export const conflictOf = (mounts: readonly MountRecord[], asked: MountPoint): MountRecord | null =>
   mounts.find(
     (mount) =>
       !isSameMount(mount, asked) && (isWithin(mount.path, asked.path) || isWithin(asked.path, mount.path)),
   ) ?? null;
 
-/** Whether a path is a directory or lies below it. */
+/** Whether a path is the directory itself or lies below it. */
 export const isWithin = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(`${directory}/`);
 
-/** What is not the sandbox's disk, or without which nothing in it runs. */
+/**
+ * Paths at which nothing may be mounted: those that are not on the sandbox's disk, and those without which no program
+ * runs.
+ */
 const NEVER_MOUNTED = ["/proc", "/sys", "/dev"];
 const NEVER_COVERED = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/tmp"];
 
-/** Why nothing may be mounted at a path, whatever lies there; null where something may. */
+/** Returns why no drive can be mounted at a path, regardless of what exists there; null if one can. */
 export function refusedTarget(path: string): string | null {
   if (path === "/") return "The root itself can't be covered by a drive.";
-  if (isReservedPath(path)) return "Everything under /.holdfast is the keeper's.";
+  if (isReservedPath(path)) return "Paths under /.holdfast belong to the keeper.";
   const within = NEVER_MOUNTED.find((directory) => isWithin(path, directory));
   if (within !== undefined) return `${within} is not on the sandbox's disk.`;
   const covered = NEVER_COVERED.find((directory) => path === directory);
   return covered === undefined ? null : `Without what is in ${covered} nothing in the sandbox would work.`;
 }
 
-/** A directory within a drive; null where the text is not one. */
+/** Normalises the path of a directory in a drive; null if the path is invalid. */
 export const normaliseSubpath = (text: string | undefined): string | null =>
   normalisePath(text === undefined || text === "" ? "/" : text.startsWith("/") ? text : `/${text}`);
 
-/** Those that are to be there. */
+/** Returns the mounts that are wanted. */
 export const wantedMounts = ({ mounts }: Pick<SandboxRecord, "mounts">): readonly MountRecord[] =>
   mounts.filter(({ state }) => state === "wanted");
 

@@ -9,44 +9,55 @@ import {
   type ReadyWhen,
   unreachable,
 } from "@holdfast/contract";
-import type { Stage } from "./exec.ts";
-import type { KeptRun } from "./ports.ts";
-import type { ExecRecord, ProcessRecord, Seen } from "./records.ts";
+import type { SupervisedRun } from "../ports/index.ts";
+import type { ExecRecord, ProcessRecord, Seen } from "../ports/records.ts";
+import type { Stage } from "./exec-outcome.ts";
 
-/** Runs are counted from one. */
+/** Returns the exec id of a run. The first run has number 1. */
 export const runId = (id: ProcessId, run: number): ExecId => `${id}-${run}` as ExecId;
 
-/** What a run's id says; null where it is no run's. */
+/** Splits the exec id of a run into process id and run number; null if the exec is not a run. */
 export function runOf(id: string): { process: ProcessId; run: number } | null {
   const [process, run, ...rest] = id.split("-");
   if (process === undefined || run === undefined || rest.length > 0) return null;
   return isProcessId(process) && /^[1-9]\d{0,14}$/.test(run) ? { process, run: Number(run) } : null;
 }
 
-/** How far the last run on record has come. One that is not on record any more has come to an end. */
+/**
+ * The state of the last recorded run. `exec` is null if its record no longer exists, which means that the run has
+ * ended.
+ */
 export type LastRun = { is: "open"; stage: Stage } | { is: "over"; exec: ExecRecord | null };
 
 export interface ProcessFacts {
   record: ProcessRecord;
   last: LastRun;
-  /** The row as its keeper has it, asked when it had the last run; null: it has none; unknown: it could not be asked. */
-  kept: KeptRun | null | "unknown";
-  /** Whether the memory is still there that the last run began in, and with it the keeper that would begin the next. */
+  /**
+   * The keeper's report on the supervised command, requested after the keeper had received the last run. Null: the
+   * keeper does not know the command. `unknown`: the keeper could not be asked.
+   */
+  kept: SupervisedRun | null | "unknown";
+  /**
+   * Whether the memory in which the last run began still exists. If so, the keeper that would start the next run still
+   * exists too.
+   */
   isRemembered: boolean;
 }
 
 export type Verdict =
   | { do: "nothing" }
-  /** Ends the last run, and what would follow it. */
+  /** Cancels the last run: the run ends if it has not ended yet, and the keeper starts no run after it. */
   | { do: "cancel" }
-  /** Begins the next run. */
+  /** Starts the next run. */
   | { do: "begin" }
   | { do: "end"; state: ProcessEnd; cause: Cause | null };
 
 /**
- * What is to be done about a process that is not over. While the memory is there in which it was begun, its keeper decides what
- * follows a run, and is only asked; it has decided by itself long before anybody hears of it. Without that memory nothing
- * follows unless it is begun from here. So there are never two that begin a run.
+ * Decides what the server does next for a process that has not ended. As long as the memory in which the last run began
+ * exists, the keeper in that memory restarts the process as its restart policy says, and the server only asks the
+ * keeper for the result. The server starts a run only if the keeper will not: if that memory is lost, if the keeper
+ * does not supervise the process, or if a client has requested a restart and the keeper has no run that is running or
+ * waiting. Therefore the keeper and the server never both start the same run.
  */
 export function verdict(facts: ProcessFacts): Verdict {
   const { record, last, kept, isRemembered } = facts;
@@ -56,7 +67,7 @@ export function verdict(facts: ProcessFacts): Verdict {
   const mayFollow = spec.restart !== null && isRemembered;
   if (mayFollow && kept === "unknown") return { do: "nothing" };
   const row = mayFollow && kept !== "unknown" ? kept : null;
-  // Runs are put on record first, and then it is asked what became of the last.
+  // The keeper has started runs that are not recorded yet. They must be recorded before the last run can be judged.
   if (row !== null && !isLast(row, record)) return { do: "nothing" };
   if (isOrdered) {
     if (row?.state === "waiting") return { do: "cancel" };
@@ -66,10 +77,10 @@ export function verdict(facts: ProcessFacts): Verdict {
   return row === null ? unkept(record, last.exec) : followed(record, last.exec, row);
 }
 
-/** Whether a row has come no further than the record. */
-const isLast = (row: KeptRun, { run }: ProcessRecord): boolean => (runOf(row.execId)?.run ?? 0) <= run;
+/** Whether the keeper's last run is already recorded. */
+const isLast = (row: SupervisedRun, { run }: ProcessRecord): boolean => (runOf(row.execId)?.run ?? 0) <= run;
 
-/** Where no keeper has anything more to say about it. */
+/** Returns the verdict for a process that is not, or no longer, supervised by a keeper. */
 function unkept({ spec }: ProcessRecord, exec: ExecRecord | null): Verdict {
   const cause = exec === null ? FORGOTTEN : endCause(exec);
   switch (exec?.status) {
@@ -87,8 +98,8 @@ function unkept({ spec }: ProcessRecord, exec: ExecRecord | null): Verdict {
   }
 }
 
-/** By the word of its keeper. */
-function followed(record: ProcessRecord, exec: ExecRecord | null, row: KeptRun): Verdict {
+/** Returns the verdict that follows from the keeper's report. */
+function followed(record: ProcessRecord, exec: ExecRecord | null, row: SupervisedRun): Verdict {
   switch (row.state) {
     case "running":
     case "waiting":
@@ -107,12 +118,12 @@ function followed(record: ProcessRecord, exec: ExecRecord | null, row: KeptRun):
   }
 }
 
-const STOPPED: Cause = { code: "stopped", message: "Somebody ordered its end." };
-const FORGOTTEN: Cause = { code: "lost", message: "Nothing is known of its last run any more." };
+const STOPPED: Cause = { code: "stopped", message: "A client stopped the process." };
+const FORGOTTEN: Cause = { code: "lost", message: "The record of its last run no longer exists." };
 
 export type Ending = Pick<ExecRecord, "status" | "exitCode" | "signal" | "cause">;
 
-/** In the middle of a sentence. */
+/** Describes how a run ended, as part of a sentence. */
 export function howItEnded({ status, exitCode, signal, cause }: Ending): string {
   switch (status) {
     case "exited":
@@ -131,12 +142,12 @@ const endCause = (exec: ExecRecord): Cause =>
 
 // ── Readiness ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Something that has to be seen of a run before it is ready. */
+/** A condition that must be observed before a run is ready. */
 export type Goal = ReadyWhen;
 
 /**
- * What has yet to be seen of the last run, in the generation that its sandbox is of now. A port is looked at again after every
- * wake, because connections don't outlive one; what was said once was said.
+ * Returns the conditions of the last run that are not met yet in the sandbox's current generation. A port is checked
+ * again after every wake, because connections do not survive a wake. Text needs to be written only once.
  */
 export function goalsOf(
   { spec, run, generation: begunIn, seen }: Pick<ProcessRecord, "spec" | "run" | "generation" | "seen">,
@@ -152,17 +163,23 @@ export function goalsOf(
   ];
 }
 
-/** Whether the text was written that a run is ready by. Its journal may have dropped that since. */
+/**
+ * Whether the run has written the text that makes it ready. This is remembered, because its journal may have dropped
+ * the text since.
+ */
 export const wasSaid = (seen: Seen | null, run: number): boolean =>
   seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
 
-/** The last run was not ready in time, in this generation. */
+/** Returns the observation of the last run if it missed its readiness deadline in this generation; otherwise null. */
 const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>
   seen?.run === run && seen.state === "unready" && seen.generation === generation ? seen : null;
 
 // ── Status ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** The one place where the status of a process is made. `generation` is of its sandbox, now; what failed does nothing by itself. */
+/**
+ * Computes the status of a process; no other code does. `generation` is the current generation of its sandbox. In a
+ * failed sandbox a process waits for the restart.
+ */
 export function judgeProcess(
   facts: ProcessFacts,
   generation: number,
@@ -199,7 +216,7 @@ const VERIFYING: Cause = {
   message: "Its sandbox was woken, and it has yet to be seen whether it serves again.",
 };
 
-/** Since when it is ready, and what that is known by. */
+/** Returns since when the run has been ready, and which observation showed it. */
 export function readyOf(
   { seen, run }: { seen: Seen | null; run: number },
   status: ProcessStatus,

@@ -1,19 +1,18 @@
 import { type AttemptId, type Cause, type CheckpointId, NUMBERS, newSandboxId } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { decide, destroysFiles, forkSource, hasServed, type Input } from "./machine.ts";
-import type { Instance } from "./ports.ts";
-import type { Origin, SandboxRecord } from "./records.ts";
-import { queuedSandbox } from "./testing/samples.ts";
+import type { Instance, InstanceIdentity } from "../ports/index.ts";
+import type { Origin, SandboxRecord } from "../ports/records.ts";
+import { queuedSandbox } from "../testing/samples.ts";
+import { destroysFiles, forkSource, hasServed } from "./sandbox-facts.ts";
+import { decide, type Input } from "./sandbox-machine.ts";
 
 const id = newSandboxId();
 const cause: Cause = { code: "test", message: "because" };
 const instance = (generation: number): Instance => ({
   sandboxId: id,
   generation,
-  pid: 4,
-  startTime: "1",
-  hostBootId: "boot",
+  identity: { pid: 4 } as unknown as InstanceIdentity,
   keeperVersion: "1",
 });
 
@@ -24,28 +23,28 @@ const after = (...inputs: Input[]): SandboxRecord =>
   inputs.reduce((record, input, now) => decide(record, input, now, NUMBERS)?.record ?? record, queued);
 
 const launch: Input = { type: "launch", deadline: 60_000 };
-const launched: Input = { type: "launched", generation: 1, instance: instance(1) };
+const launched: Input = { type: "launched", generation: 1, instance: instance(1), pid: 4 };
 const proven: Input = { type: "proven", generation: 1, provenAt: 3, keeperBootId: "k" };
 const attempt = (name: string) => name as AttemptId;
 const begin: Input = { type: "stop_attempt", attemptId: attempt("a"), deadline: 9 };
 const absent: Input = { type: "absence_observed", attemptId: attempt("a") };
 
-describe("the sandbox's machine", () => {
+describe("the sandbox machine", () => {
   it("holds a lease from before the launch", () => {
     const record = after(launch);
     expect(record.phase.name).toBe("launching");
     expect(record.lease).toMatchObject({ state: "held", generation: 1 });
   });
 
-  it("runs only what was launched and proven in this generation", () => {
+  it("enters `running` only for an instance launched and proven in this generation", () => {
     expect(after(launch, proven).phase.name).toBe("launching");
-    expect(after(launch, { type: "launched", generation: 2, instance: instance(2) }, proven).phase.name).toBe(
-      "launching",
-    );
+    expect(
+      after(launch, { type: "launched", generation: 2, instance: instance(2), pid: 4 }, proven).phase.name,
+    ).toBe("launching");
     expect(after(launch, launched, proven).phase.name).toBe("running");
   });
 
-  it("is not given up and started again for ever, at the slowest pace at which it is given up", () => {
+  it("limits restarts even if healing takes as long as it can each time", () => {
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     let record: SandboxRecord = { ...queued, spec: { ...queued.spec, lifecycle } };
     const apply = (input: Input, now: number) => {
@@ -55,7 +54,7 @@ describe("the sandbox's machine", () => {
     for (let now = 0; record.phase.name !== "failed" && starts < 50; now += NUMBERS.healGiveUpMs) {
       apply(launch, now);
       const { generation } = record;
-      apply({ type: "launched", generation, instance: instance(generation) }, now);
+      apply({ type: "launched", generation, instance: instance(generation), pid: 4 }, now);
       apply({ type: "proven", generation, provenAt: now, keeperBootId: "k" }, now);
       starts += 1;
       apply({ type: "given_up", generation, cause }, now + NUMBERS.healGiveUpMs);
@@ -66,11 +65,11 @@ describe("the sandbox's machine", () => {
     expect(record.phase.name).toBe("failed");
   });
 
-  it("tells a person of what does not serve before it ends it", () => {
+  it("alerts before a sandbox that is not serving is ended", () => {
     expect(NUMBERS.healGiveUpMs).toBeGreaterThan(NUMBERS.alertStuckMs + 2 * NUMBERS.alertEveryMs);
   });
 
-  it("gives the name back and owes a stop when a launch fails", () => {
+  it("releases the name and needs a stop when a launch fails", () => {
     const record = after(launch, { type: "launch_failed", cause });
     expect(record).toMatchObject({
       nameHeld: false,
@@ -85,7 +84,7 @@ describe("the sandbox's machine", () => {
   const saved: Input = { type: "saved", checkpointId, name: "one", sizeBytes: 1 };
   const suspended: Input = { type: "suspended", checkpointId, checkpoint: null };
 
-  it("goes on after a checkpoint, and sleeps after a standby; neither ends as the other", () => {
+  it("returns to running after a checkpoint and to standby after a suspension, never the other way round", () => {
     const running = [launch, launched, proven];
     expect(after(...running, { ...suspend, saving: true }, saved).phase.name).toBe("running");
     expect(after(...running, { ...suspend, saving: true }, suspended).phase.name).toBe("suspending");
@@ -121,10 +120,10 @@ describe("the sandbox's machine", () => {
         (record, input, now) => decide(record, input, now, NUMBERS)?.record ?? record,
         queuedSandbox({ id, generation: 4, memorySince: 4, forkedFrom: origin }),
       );
-    const forked: Input = { type: "launched", generation: 5, instance: instance(5) };
+    const forked: Input = { type: "launched", generation: 5, instance: instance(5), pid: 4 };
     const interrupted: Input = { type: "launch_interrupted", cause };
 
-    it("counts on from what it was forked from, with its memory and its keeper", () => {
+    it("has a higher generation than the checkpoint, with its memory and keeper", () => {
       const record = from(forkedFrom, launch, forked);
       expect(record).toMatchObject({ generation: 5, memorySince: 4, instance: { keeperBootId: "k" } });
       const files = from({ ...forkedFrom, kind: "files" }, launch, forked);
@@ -132,18 +131,18 @@ describe("the sandbox's machine", () => {
       expect(files.instance?.keeperBootId).toBeUndefined();
     });
 
-    it("is launched again once, and not where its commands may have ended", () => {
+    it("is launched again only once, and not if its commands may have ended", () => {
       const again = from(forkedFrom, launch, interrupted);
       expect(again).toMatchObject({ phase: { name: "queued" }, lease: { reason: "launch_failed" } });
       expect(forkSource(again)).toBe(forkedFrom);
       const twice = from(forkedFrom, launch, interrupted, begin, absent, launch, interrupted);
       expect(twice).toMatchObject({ generation: 6, phase: { name: "failed" }, nameHeld: false });
       expect(from(forkedFrom, launch, forked, interrupted).phase.name).toBe("failed");
-      // Where only files were copied nothing can have.
+      // No command can have ended in a fork of files only.
       expect(from({ ...forkedFrom, kind: "files" }, launch, forked, interrupted).phase.name).toBe("queued");
     });
 
-    it("is launched on its own files once it has served", () => {
+    it("is launched from its own files once it has served", () => {
       const lifecycle = { onMemoryLoss: "cold-start" } as const;
       const { spec } = queued;
       const served = from(forkedFrom, launch, forked, {
@@ -159,7 +158,7 @@ describe("the sandbox's machine", () => {
     });
   });
 
-  it("launches again what its server's end interrupted, without what was half made, and only once", () => {
+  it("repeats a first launch that the end of the server interrupted, from scratch and only once", () => {
     const interrupted: Input = { type: "launch_interrupted", cause };
     const record = after(launch, interrupted);
     expect(record).toMatchObject({
@@ -177,7 +176,7 @@ describe("the sandbox's machine", () => {
     expect(decide(after(launch, launched, proven), interrupted, 9, NUMBERS)).toBeNull();
   });
 
-  it("launches what has served again by its policy, on its files, however its server ended", () => {
+  it("repeats the launch of a sandbox that has served, on its files, as its policy says", () => {
     const cold: SandboxRecord = {
       ...queued,
       spec: { ...queued.spec, lifecycle: { onMemoryLoss: "cold-start" } },
@@ -198,13 +197,13 @@ describe("the sandbox's machine", () => {
     expect(again && destroysFiles(again.record)).toBe(false);
   });
 
-  it("keeps name and files of a sandbox that died, and owes a stop", () => {
+  it("keeps name and files of a sandbox that died, and needs a stop", () => {
     const record = after(launch, launched, proven, { type: "died", generation: 1, cause });
     expect(record).toMatchObject({ nameHeld: true, phase: { name: "failed" }, lease: { reason: "died" } });
     expect(destroysFiles(record)).toBe(false);
   });
 
-  it("is gone only after an absence that the current attempt observed", () => {
+  it("enters `gone` only after the current attempt observed absence", () => {
     const deleting = after(launch, launched, proven, { type: "delete", cause: null }, begin);
     expect(deleting.phase.name).toBe("deleting");
     const stale = decide(deleting, { type: "absence_observed", attemptId: attempt("old") }, 9, NUMBERS);
@@ -218,7 +217,7 @@ describe("the sandbox's machine", () => {
     expect(gone?.counters).toEqual({ terminated: 1 });
   });
 
-  it("ignores what comes late for a sandbox that is being deleted", () => {
+  it("ignores late inputs for a sandbox that is being deleted", () => {
     const deleting = after(launch, { type: "delete", cause: null });
     for (const late of [
       launched,
@@ -230,7 +229,7 @@ describe("the sandbox's machine", () => {
     }
   });
 
-  it("lets an explicit delete replace a lease that can't be read, and keeps its raw form in the timeline", () => {
+  it("lets a delete replace an unreadable lease, and keeps the lease's raw form in the timeline", () => {
     const record: SandboxRecord = { ...queued, lease: { state: "quarantined", raw: "{broken" } };
     const decision = decide(record, { type: "delete", cause: null }, 1, NUMBERS);
     expect(decision?.record.lease).toMatchObject({ state: "stop_needed", reason: "delete" });
@@ -245,11 +244,11 @@ describe("the sandbox's machine", () => {
     fc.constantFrom<Input>({ type: "stop_failed", attemptId: attempt("a"), error: "no" }),
     fc.constantFrom<Input>(
       { type: "proven", generation: 2, provenAt: 1, keeperBootId: "k" },
-      { type: "launched", generation: 0, instance: instance(0) },
+      { type: "launched", generation: 0, instance: instance(0), pid: 4 },
     ),
   );
 
-  it("never runs without a lease, never is gone with one, and counts each end once, in any order of events", () => {
+  it("never has a running sandbox without a lease or a gone one with a lease, and counts each end once, for any inputs", () => {
     fc.assert(
       fc.property(fc.array(anyInput, { maxLength: 60 }), (inputs) => {
         let record = queued;

@@ -1,6 +1,6 @@
-import { expect, it } from "vitest";
-import { codeOf, remove, signal, world } from "./testing/world.ts";
-import { changedSpec } from "./updated-spec.ts";
+import { describe, expect, it } from "vitest";
+import { codeOf, remove, signal, world } from "../testing/test-engine.ts";
+import { changedSpec, withFixedEnd } from "./spec-patch.ts";
 
 const spec = {
   image: "host",
@@ -11,7 +11,7 @@ const spec = {
   labels: { team: "a" },
 };
 
-it("what is not named stays, and null removes", () => {
+it("a patch leaves absent keys unchanged, and null removes a key", () => {
   const change = changedSpec(spec, {
     env: { A: null, C: "3" },
     labels: { team: "b" },
@@ -21,16 +21,53 @@ it("what is not named stays, and null removes", () => {
   expect(change?.what).toBe("labels (team), env (A, C), lifecycle (ttlMs)");
 });
 
-it("a change to what is so already is none", () => {
+it("a patch without an effect is null", () => {
   expect(changedSpec(spec, { labels: { team: "a", other: null }, lifecycle: { ttlMs: 60_000 } })).toBeNull();
 });
 
-it("no more labels and variables than a sandbox can be created with", () => {
+describe("the end of a sandbox's life", () => {
+  const hour = 3_600_000;
+  const at = { createdAt: 1_000_000, now: 1_000_000 + 2 * hour };
+
+  it("counts from the creation, or from the update", () => {
+    expect(withFixedEnd({ labels: { a: "b" } }, at)).toEqual({ labels: { a: "b" } });
+    expect(withFixedEnd({ lifecycle: { ttlMs: 3 * hour, maxExecs: 9 } }, at)).toEqual({
+      lifecycle: { ttlMs: 3 * hour, maxExecs: 9 },
+    });
+    expect(withFixedEnd({ lifecycle: { ttlMs: null } }, at)).toEqual({ lifecycle: { ttlMs: null } });
+    expect(withFixedEnd({ lifecycle: { expiresInMs: hour } }, at)).toEqual({
+      lifecycle: { ttlMs: 3 * hour },
+    });
+  });
+
+  it("cannot be a moment that has passed, more than a year after the creation, or two moments", () => {
+    expect(() => withFixedEnd({ lifecycle: { ttlMs: 2 * hour } }, at)).toThrow("is 7200 s old");
+    expect(() => withFixedEnd({ lifecycle: { ttlMs: hour } }, at)).toThrow("would delete it at once");
+    expect(() => withFixedEnd({ lifecycle: { expiresInMs: 31_536_000_000 } }, at)).toThrow("366 days");
+    expect(() => withFixedEnd({ lifecycle: { ttlMs: 9 * hour, expiresInMs: hour } }, at)).toThrow("not both");
+  });
+
+  it("is moved by an update, and one that has passed deletes nothing", async () => {
+    const { engine, create } = await world();
+    await create("one");
+    await new Promise((resolve) => setTimeout(resolve, 1_100));
+    expect(await codeOf(engine.sandboxes.update("one", { lifecycle: { ttlMs: 1_000 } }))).toBe(
+      "invalid_request",
+    );
+    expect(await engine.sandboxes.get("one")).toMatchObject({ status: "ready", expiresAt: null });
+    const before = Date.now();
+    const { expiresAt } = await engine.sandboxes.update("one", { lifecycle: { expiresInMs: 60_000 } });
+    expect(Date.parse(expiresAt ?? "")).toBeGreaterThanOrEqual(before + 60_000);
+    expect(Date.parse(expiresAt ?? "")).toBeLessThanOrEqual(Date.now() + 60_000);
+  });
+});
+
+it("a patch can't exceed the number of labels and variables that a create allows", () => {
   const labels = Object.fromEntries(Array.from({ length: 64 }, (_, index) => [`l${index}`, "x"]));
   expect(() => changedSpec(spec, { labels })).toThrow("65 labels");
 });
 
-it("a sandbox is changed, says so, and is so after the next start", async () => {
+it("an update changes the sandbox, records an event, and survives a restart", async () => {
   const { engine, create, restart } = await world();
   const { sandbox } = await create("one");
   const changed = await engine.sandboxes.update("one", {
@@ -46,7 +83,7 @@ it("a sandbox is changed, says so, and is so after the next start", async () => 
   expect(await next.sandboxes.get("one")).toMatchObject({ labels: { team: "b" } });
 });
 
-it("one that has lain unused is not deleted the moment that this gets a limit", async () => {
+it("a new idle limit counts from the update, so it does not delete an idle sandbox at once", async () => {
   const { engine, create } = await world();
   const { sandbox } = await create("one");
   await new Promise((resolve) => setTimeout(resolve, 1_100));
@@ -56,7 +93,7 @@ it("one that has lain unused is not deleted the moment that this gets a limit", 
   expect(items).toEqual([]);
 });
 
-it("changes at the same time don't undo each other", async () => {
+it("concurrent updates do not undo each other", async () => {
   const { engine, create } = await world();
   await create("one");
   const keys = Array.from({ length: 12 }, (_, index) => `k${index}`);
@@ -64,7 +101,7 @@ it("changes at the same time don't undo each other", async () => {
   expect(Object.keys((await engine.sandboxes.get("one")).labels).sort()).toEqual(keys.sort());
 });
 
-it("execs that start from then on have the new environment", async () => {
+it("execs that start after an update have the new environment", async () => {
   const { engine, create, driver } = await world();
   await create("one");
   await engine.sandboxes.update("one", { env: { SECRET: "new" } });
@@ -75,7 +112,7 @@ it("execs that start from then on have the new environment", async () => {
   expect(envs).toEqual([expect.objectContaining({ SECRET: "new" })]);
 });
 
-it("what is gone is not changed", async () => {
+it("an update of a deleted sandbox is refused", async () => {
   const { engine, create } = await world();
   const { sandbox } = await create("one");
   await remove(engine, "one");

@@ -1,12 +1,45 @@
 import { HoldfastError, LABELS_MAX, type UpdateSandbox, VARIABLES_MAX } from "@holdfast/contract";
-import type { SandboxSpec } from "./records.ts";
+import type { SandboxSpec } from "../ports/records.ts";
+
+/** The changes of an update, with the TTL counted from the sandbox's creation. */
+type FixedChanges = Omit<UpdateSandbox, "lifecycle"> & {
+  lifecycle?: Omit<NonNullable<UpdateSandbox["lifecycle"]>, "expiresInMs">;
+};
 
 /**
- * What a sandbox is by a change of it, and in words what changed; null where that is nothing.
+ * Converts a new TTL so that it counts from the sandbox's creation. Refuses an end that has already passed, because it
+ * would delete the sandbox at once; a caller who wants that can delete the sandbox.
  */
+export function withFixedEnd(
+  { lifecycle, ...others }: UpdateSandbox,
+  { createdAt, now }: { createdAt: number; now: number },
+): FixedChanges {
+  if (lifecycle === undefined) return others;
+  const { expiresInMs, ...changes } = lifecycle;
+  const age = now - createdAt;
+  if (expiresInMs !== undefined) {
+    if (changes.ttlMs !== undefined) throw invalid("Give either ttlMs or expiresInMs, not both.");
+    changes.ttlMs = age + expiresInMs;
+    if (changes.ttlMs > TTL_MAX_MS)
+      throw invalid(
+        `The sandbox would be ${inDays(changes.ttlMs)} days old then; ${inDays(TTL_MAX_MS)} are allowed.`,
+      );
+  }
+  if (typeof changes.ttlMs === "number" && changes.ttlMs <= age) {
+    const message = `The sandbox is ${Math.floor(age / 1_000)} s old, so a ttlMs of ${changes.ttlMs} would delete it at once. Use expiresInMs to count from now, or delete the sandbox.`;
+    throw invalid(message);
+  }
+  return { ...others, lifecycle: changes };
+}
+
+const TTL_MAX_MS = 31_536_000_000;
+const inDays = (ms: number): number => Math.ceil(ms / 86_400_000);
+const invalid = (message: string) => new HoldfastError("invalid_request", { message });
+
+/** Applies an update to a spec. Returns the new spec and a description of what changed; null if nothing did. */
 export function changedSpec(
   spec: SandboxSpec,
-  { labels, env, lifecycle }: UpdateSandbox,
+  { labels, env, lifecycle }: FixedChanges,
 ): { spec: SandboxSpec; what: string } | null {
   const next: SandboxSpec = {
     ...spec,
@@ -20,12 +53,12 @@ export function changedSpec(
   const all = { ...keys, lifecycle: changedKeys(spec.lifecycle, next.lifecycle) };
   const what = Object.entries(all).filter(([, changed]) => changed.length > 0);
   if (what.length === 0) return null;
-  return { spec: next, what: what.map(([field, changed]) => `${field} (${told(changed)})`).join(", ") };
+  return { spec: next, what: what.map(([field, changed]) => `${field} (${listNames(changed)})`).join(", ") };
 }
 
 type Values = Readonly<Record<string, unknown>>;
 
-/** Keys that are not named stay, those that are null go. */
+/** Merges an update into existing values. Keys that are absent from the update stay; keys that are null are removed. */
 export function merged<Known extends Values>(before: Known, changes: Values = {}): Known {
   const left = Object.entries({ ...before, ...changes }).filter(
     ([, value]) => value !== null && value !== undefined,
@@ -36,9 +69,11 @@ export function merged<Known extends Values>(before: Known, changes: Values = {}
 export const changedKeys = (before: Values, after: Values): string[] =>
   Object.keys({ ...before, ...after }).filter((key) => before[key] !== after[key]);
 
-const TOLD = 8;
-export const told = (keys: readonly string[]): string =>
-  keys.length <= TOLD ? keys.join(", ") : `${keys.slice(0, TOLD).join(", ")} and ${keys.length - TOLD} more`;
+const NAMES_SHOWN = 8;
+export const listNames = (keys: readonly string[]): string =>
+  keys.length <= NAMES_SHOWN
+    ? keys.join(", ")
+    : `${keys.slice(0, NAMES_SHOWN).join(", ")} and ${keys.length - NAMES_SHOWN} more`;
 
 export function requireFew(whose: string, what: string, values: Values, most: number): void {
   const count = Object.keys(values).length;

@@ -1,9 +1,9 @@
 import { NUMBERS, type Proof } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { Observation } from "./ports.ts";
-import type { SandboxRecord } from "./records.ts";
-import { type Health, judge } from "./status.ts";
-import { queuedSandbox } from "./testing/samples.ts";
+import type { InstanceIdentity, Observation } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
+import { queuedSandbox } from "../testing/samples.ts";
+import { filesLeft, type Health, judge } from "./status.ts";
 
 const NOW = 1_000_000;
 const proof = (over: Partial<Proof> = {}): Proof => ({
@@ -16,8 +16,7 @@ const proof = (over: Partial<Proof> = {}): Proof => ({
 const present: Observation = {
   seen: "present",
   at: NOW,
-  pid: 9,
-  startTime: "1",
+  identity: { pid: 9 } as unknown as InstanceIdentity,
   state: "running",
   root: { dev: "1", ino: "2" },
   oomKills: 0,
@@ -28,7 +27,7 @@ const present: Observation = {
 const running = queuedSandbox({
   phase: { name: "running" },
   generation: 1,
-  lease: { state: "held", generation: 1, startupDeadline: 0, hostBootId: null },
+  lease: { state: "held", generation: 1, startupDeadline: 0 },
   transitionedAt: NOW - 1_000,
 });
 const well: Health = {
@@ -38,6 +37,7 @@ const well: Health = {
   linkDown: null,
   observation: present,
   frozenFor: null,
+  filesLook: null,
   provenMounts: [],
 };
 
@@ -84,7 +84,7 @@ describe("status", () => {
     expect(judged.cause?.code).toBe(code);
   });
 
-  it("follows the phase where no instance is meant to serve", () => {
+  it("follows from the phase if no instance should be serving", () => {
     const cause = { code: "x", message: "y" };
     const phases = [
       [{ name: "queued" }, "queued"],
@@ -95,5 +95,33 @@ describe("status", () => {
     ] as const;
     for (const [phase, status] of phases)
       expect(judge({ ...running, phase }, well, NOW, NUMBERS).status).toBe(status);
+  });
+
+  const failed: SandboxRecord = {
+    ...running,
+    phase: { name: "failed", cause: { code: "keeper_died", message: "It died" }, keptUntil: 1 },
+  };
+  const looked = (generation: number, missing: string | null): Health => ({
+    ...well,
+    filesLook: { generation, missing },
+  });
+
+  it("says of a failed sandbox that its files are missing only after a look at this failure", () => {
+    const messageAfter = (health: Health, record = failed) =>
+      judge(record, health, NOW, NUMBERS).cause?.message;
+    expect(messageAfter(looked(1, "the disk is missing"))).toBe(
+      "It died. Its files can't be read, and a restart can't start it again: the disk is missing.",
+    );
+    expect(messageAfter(looked(1, null))).toBe("It died");
+    expect(messageAfter(looked(0, "the disk is missing"))).toBe("It died");
+    expect(messageAfter(looked(1, "the disk is missing"), { ...failed, nameHeld: false })).toBe("It died");
+  });
+
+  it("claims that files are kept only after a look", () => {
+    expect(filesLeft(failed, well)).toEqual({ are: "unknown" });
+    expect(filesLeft(failed, looked(0, null))).toEqual({ are: "unknown" });
+    expect(filesLeft(failed, looked(1, null))).toEqual({ are: "kept" });
+    expect(filesLeft(failed, looked(1, "x"))).toEqual({ are: "incomplete", missing: "x" });
+    expect(filesLeft({ ...failed, nameHeld: false }, looked(1, null))).toEqual({ are: "removed" });
   });
 });

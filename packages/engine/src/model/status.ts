@@ -1,21 +1,27 @@
 import { type Cause, type Numbers, type Proof, type Status, unreachable } from "@holdfast/contract";
-import { wantedMounts } from "./mount-step.ts";
-import type { Observation } from "./ports.ts";
-import type { SandboxRecord } from "./records.ts";
+import type { Observation } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
+import { wantedMounts } from "./mount-machine.ts";
+import { isExpired } from "./sandbox-facts.ts";
 
-/** What is known about a running instance right now. In memory only: it is evidence, and evidence ages. */
+/** The current evidence about a running instance. It is kept in memory only, because evidence goes out of date. */
 export interface Health {
-  /** The last proof, passed or failed. */
+  /** The last proof, whether it passed or failed; null before the first one. */
   proof: Proof | null;
   provenAt: number | null;
-  /** When the keeper was last heard, on any link; null while there has been none. */
+  /** When the last frame from the keeper arrived on any link; null before the first one. */
   heardAt: number | null;
-  /** Why there is no link, where there is none. */
+  /** Why there is no link; null if there is one. */
   linkDown: string | null;
   observation: Observation | null;
-  /** Why this engine has frozen it. */
+  /** Why this engine has frozen the instance; null if it has not. */
   frozenFor: Cause | null;
-  /** Paths of mounts that the last look from both sides found to be what they should be. */
+  /**
+   * The result of the last check of a failed sandbox's files; null before the first check. `missing` describes what is
+   * missing on the host, and is null if nothing is missing. `generation` is the generation that failed.
+   */
+  filesLook: { generation: number; missing: string | null } | null;
+  /** Paths of the mounts that the last check confirmed from inside and outside. */
   provenMounts: readonly string[];
 }
 
@@ -26,6 +32,7 @@ export const NO_HEALTH: Health = {
   linkDown: null,
   observation: null,
   frozenFor: null,
+  filesLook: null,
   provenMounts: [],
 };
 
@@ -34,7 +41,7 @@ export interface Judgement {
   cause: Cause | null;
 }
 
-/** The one place where a status is made: from the record, the evidence and the time. */
+/** Computes a sandbox's status from the record, the evidence and the time; no other code does. */
 export function judge(
   record: SandboxRecord,
   health: Health,
@@ -42,6 +49,7 @@ export function judge(
   numbers: Pick<Numbers, "linkDeadMs">,
 ): Judgement {
   const { phase } = record;
+  if (isExpired(record, now)) return { status: "stopping", cause: EXPIRED };
   switch (phase.name) {
     case "queued":
       return { status: "queued", cause: null };
@@ -56,7 +64,7 @@ export function judge(
     case "suspending":
       return { status: "suspending", cause: null };
     case "standby":
-      // Nothing of it is in memory any more only once its absence was observed.
+      // The instance may still use memory until it was observed to be absent.
       return { status: record.lease.state === "none" ? "standby" : "suspending", cause: null };
     case "waking":
       return { status: "waking", cause: null };
@@ -65,13 +73,45 @@ export function judge(
     case "gone":
       return { status: "terminated", cause: phase.cause };
     case "failed":
-      return { status: "failed", cause: phase.cause };
+      return { status: "failed", cause: withMissingFiles(phase.cause, filesLeft(record, health)) };
     default:
       return unreachable(phase);
   }
 }
 
-/** The first thing, most telling first, that keeps a running instance from being called ready. */
+const EXPIRED: Cause = { code: "expired", message: "The sandbox has reached the end of its TTL." };
+
+/**
+ * Whether the files of a failed sandbox still exist on the host, as far as is known. A sandbox that was never ready has
+ * none, because its failed creation removed its files and released its name.
+ */
+export function filesLeft(
+  { nameHeld, generation }: Pick<SandboxRecord, "nameHeld" | "generation">,
+  { filesLook }: Pick<Health, "filesLook">,
+): FilesLeft {
+  if (!nameHeld) return { are: "removed" };
+  if (filesLook?.generation !== generation) return { are: "unknown" };
+  const { missing } = filesLook;
+  return missing === null ? { are: "kept" } : { are: "incomplete", missing };
+}
+
+export type FilesLeft =
+  | { are: "kept" | "removed" | "unknown" }
+  /** `missing` describes the missing files. */
+  | { are: "incomplete"; missing: string };
+
+/**
+ * Adds to the cause that files of the sandbox are missing, so that they can't be read and the sandbox can't be
+ * restarted.
+ */
+function withMissingFiles(cause: Cause, left: FilesLeft): Cause {
+  if (left.are !== "incomplete") return cause;
+  const end = /[.!?]$/.test(cause.message) ? "" : ".";
+  const missing = `Its files can't be read, and a restart can't start it again: ${left.missing}.`;
+  return { ...cause, message: `${cause.message}${end} ${missing}` };
+}
+
+/** Returns the most telling reason why a running instance is not ready; null if there is none. */
 function whyNotServing(
   record: SandboxRecord,
   health: Health,
@@ -104,7 +144,7 @@ function whyNotServing(
   return proof.ok ? null : failedProof(proof);
 }
 
-/** A mount that is to be there and is not what it should be. What was given up is not missed. */
+/** Returns the problem of a wanted mount that does not work. Mounts that are to be removed are not checked. */
 function brokenMount({ mounts }: SandboxRecord, observation: Health["observation"]): Cause | undefined {
   const wanted = new Set(wantedMounts({ mounts }).map(({ path }) => path));
   const seen = observation?.seen === "present" ? observation.mounts : [];
@@ -114,10 +154,10 @@ function brokenMount({ mounts }: SandboxRecord, observation: Health["observation
 
 const MOUNT_BROKEN = "mount_broken";
 
-/** Whether all that is wrong is a mount: the rest of the sandbox works. */
+/** Whether a mount is the only problem, so that the rest of the sandbox works. */
 export const isMountTrouble = ({ cause }: Judgement): boolean => cause?.code === MOUNT_BROKEN;
 
-/** Whether an instance serves but for its mounts, by a proof that failed. */
+/** Whether a failed proof shows that the instance serves, except for its mounts. */
 export const lacksMountsOnly = ({ checks }: Proof): boolean =>
   checks.every(({ name, ok }) => ok || name === "mounts");
 

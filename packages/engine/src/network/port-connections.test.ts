@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { describe, expect, it } from "vitest";
-import { KeeperRefusal, LinkLost } from "./ports.ts";
-import { codeOf, eventually, signal, world } from "./testing/world.ts";
+import { KeeperRefusal, LinkLost } from "../ports/index.ts";
+import { codeOf, eventually, signal, world } from "../testing/test-engine.ts";
 
 async function listening(numbers = {}) {
   const made = await world(numbers);
@@ -11,7 +11,7 @@ async function listening(numbers = {}) {
 }
 
 describe("a port", () => {
-  it("is reached, and what is sent there comes back", async () => {
+  it("is reached, and returns what is sent", async () => {
     const { engine } = await listening();
     const { bytes } = await engine.ports.connect("one", 3000, signal);
     bytes.write("hello");
@@ -21,27 +21,27 @@ describe("a port", () => {
     await eventually(() => expect(engine.ports.open).toBe(0));
   });
 
-  it("at which nothing listens says so, and nothing was dispatched", async () => {
+  it("without a listener is reported as closed, and nothing was dispatched", async () => {
     const { engine } = await listening();
     await expect(engine.ports.connect("one", 4000, signal)).rejects.toMatchObject({
       code: "port_closed",
       dispatched: "no",
-      message: "Nothing listens at port 4000 of the sandbox.",
+      message: "Nothing listens on port 4000 of the sandbox.",
     });
     expect(engine.ports.open).toBe(0);
   });
 
   it.each<[what: string, error: Error, code: string]>([
-    ["takes nobody", new KeeperRefusal("system", "timed out", "ETIMEDOUT"), "port_silent"],
+    ["accepts no connection", new KeeperRefusal("system", "timed out", "ETIMEDOUT"), "port_silent"],
     ["has too many streams", new KeeperRefusal("limit", "too many"), "too_many_streams"],
     ["has an old keeper", new KeeperRefusal("unknown_type", "?"), "not_supported"],
-  ])("that %s is refused with its own error", async (_what, error, code) => {
+  ])("that %s is rejected with its own error", async (_what, error, code) => {
     const { engine, driver } = await listening();
     driver.faults = { dial: () => Promise.reject(error) };
     expect(await codeOf(engine.ports.connect("one", 3000, signal))).toBe(code);
   });
 
-  it("is dialled again where the way to it breaks before anything was said", async () => {
+  it("is dialled again if the connection breaks before any byte was sent", async () => {
     const { engine, driver } = await listening();
     let failures = 2;
     driver.faults = {
@@ -55,22 +55,22 @@ describe("a port", () => {
     expect(await codeOf(engine.ports.connect("one", 3000, signal))).toBe("link_lost");
   });
 
-  it("is told nothing by who is not the keeper", async () => {
+  it("is not served by a process other than the keeper", async () => {
     const { engine, driver } = await listening();
     driver.faults = { impostor: () => "somebody" };
     await expect(engine.ports.connect("one", 3000, signal)).rejects.toMatchObject({
       code: "link_lost",
-      message: "Another process answers in the keeper's place.",
+      message: "A process other than the keeper answered.",
     });
   });
 
-  it("that never answers the dial is given up", async () => {
+  it("that never answers the dial times out", async () => {
     const { engine, driver } = await listening({ portConnectMs: 50 });
     driver.faults = { dial: () => new Promise(() => undefined) };
     expect(await codeOf(engine.ports.connect("one", 3000, signal))).toBe("deadline");
   });
 
-  it("of a sandbox that sleeps wakes it, once for all", async () => {
+  it("of a sandbox in standby wakes it, once for all callers", async () => {
     const { engine } = await listening();
     await engine.sandboxes.standby("one", signal);
     const all = await Promise.all([1, 2, 3].map(() => engine.ports.connect("one", 3000, signal)));
@@ -78,7 +78,7 @@ describe("a port", () => {
     for (const { bytes } of all) bytes.destroy();
   });
 
-  it("of a paused sandbox is refused with how to resume it", async () => {
+  it("of a paused sandbox is rejected with a hint to resume it", async () => {
     const { engine } = await listening();
     await engine.sandboxes.pause("one", signal);
     expect(await codeOf(engine.ports.connect("one", 3000, signal))).toBe("wrong_state");
@@ -90,7 +90,7 @@ describe("a connection to a port", () => {
   const asleep = async (engine: Awaited<ReturnType<typeof world>>["engine"]) =>
     (await engine.sandboxes.get("one")).status;
 
-  it("holds its sandbox awake until it is answered, and traffic does from then on", async () => {
+  it("keeps its sandbox awake until it is answered, and then by traffic only", async () => {
     const { engine } = await listening(idle);
     await engine.sandboxes.update("one", { lifecycle: { idleStandbyMs: 1_000 } });
     const connection = await engine.ports.connect("one", 3000, signal);
@@ -106,7 +106,7 @@ describe("a connection to a port", () => {
     connection.bytes.destroy();
   });
 
-  it("is let go with its signal", async () => {
+  it("is closed by its signal", async () => {
     const { engine } = await listening();
     const leaving = new AbortController();
     const { bytes } = await engine.ports.connect("one", 3000, leaving.signal);

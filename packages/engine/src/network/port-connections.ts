@@ -1,74 +1,84 @@
 import { causeOf, HoldfastError } from "@holdfast/contract";
-import type { PortApi, PortConnection } from "./api.ts";
-import type { Cell } from "./cell.ts";
-import { raced, soonest } from "./clock.ts";
-import { type Gate, translate } from "./gate.ts";
-import { KeeperRefusal, type Link, LinkLost, type PortStream } from "./ports.ts";
-import type { World } from "./world.ts";
+import { raced, soonest } from "../lib/deadline.ts";
+import type { SandboxGate } from "../lifecycle/gate.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { translate } from "../model/keeper-errors.ts";
+import type { PortApi, PortConnection } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { KeeperRefusal, type Link, LinkLost, type PortStream, requireCapability } from "../ports/index.ts";
 
-/** Ways to a port that a sandbox fell asleep on, or a link broke on, before anything was said. */
+/**
+ * Maximum number of tries for one connection. It is tried again if the sandbox was suspended or the link was lost
+ * before any byte was sent.
+ */
 const TRIES = 5;
 const PAUSE_MS = 50;
 
 /**
- * The way to what listens inside. It is that of every call: who sleeps is woken, who does not serve says why. A connection holds
- * its sandbox awake until its caller says that it was answered; from then on only traffic counts, because a page leaves a
- * connection open for as long as its tab is, and nobody would ever sleep. What is cut by the sleep is connected anew.
+ * Connects to ports inside sandboxes. As with every call, a sandbox in standby is woken; if the sandbox does not serve,
+ * the call rejects with the cause. A connection keeps its sandbox awake until `settled` reports that the request was
+ * answered. From then on only traffic is regarded as use: a browser keeps a connection open as long as the tab is open,
+ * so the sandbox would never become idle. A suspension cuts the connection, and the client connects again.
  */
 export class SandboxPorts implements PortApi {
-  readonly #world: World;
-  readonly #gate: Gate;
-  readonly #find: (ref: string) => Promise<Cell>;
+  readonly #context: EngineContext;
+  readonly #gate: SandboxGate;
+  readonly #registry: SandboxRegistry;
   #open = 0;
 
-  constructor(world: World, gate: Gate, find: (ref: string) => Promise<Cell>) {
-    this.#world = world;
+  constructor(context: EngineContext, gate: SandboxGate, registry: SandboxRegistry) {
+    this.#context = context;
     this.#gate = gate;
-    this.#find = find;
+    this.#registry = registry;
   }
 
-  /** Connections that are open now. */
+  /** Number of open connections. */
   get open(): number {
     return this.#open;
   }
 
   async connect(ref: string, port: number, signal: AbortSignal): Promise<PortConnection> {
-    const cell = await this.#find(ref);
-    const { clock, numbers } = this.#world;
+    const live = await this.#registry.find(ref);
+    const { clock, numbers } = this.#context;
     const deadline = clock.now() + numbers.portConnectMs + numbers.wakeDeadlineMs;
     for (let tries = 1; ; tries += 1) {
-      const link = await this.#gate.pass(cell, signal);
-      const leave = cell.enter();
+      const link = await this.#gate.pass(live, signal);
+      const leave = live.enter();
       try {
-        return this.#follow(cell, await this.#dial(cell, link, port, signal), leave);
+        return this.#follow(live, await this.#dial(live, link, port, signal), leave);
       } catch (error) {
         leave();
         signal.throwIfAborted();
         const mayTryAgain = error instanceof LinkLost && tries < TRIES && clock.now() < deadline;
-        if (!mayTryAgain) throw told(error, cell, port);
-        this.#world.log.debug({ sandbox: cell.id, port, cause: causeOf(error) }, "a port is dialled again");
+        if (!mayTryAgain) throw toPortError(error, live, port);
+        this.#context.log.debug(
+          { sandbox: live.id, port, cause: causeOf(error) },
+          "connection to a port failed, retrying",
+        );
         await soonest(clock, PAUSE_MS * tries, signal);
       }
     }
   }
 
-  /** Nothing was said to whoever is there when this fails. */
-  async #dial(cell: Cell, link: Link, port: number, signal: AbortSignal): Promise<PortStream> {
-    const { clock, driver, numbers } = this.#world;
-    const { instance } = cell.record;
+  /** Opens a stream to the port. If this fails, no byte was sent to the listener. */
+  async #dial(live: LiveSandbox, link: Link, port: number, signal: AbortSignal): Promise<PortStream> {
+    const { clock, driver, numbers } = this.#context;
+    const { instance } = live.record;
     if (instance === null) throw new LinkLost("the sandbox has no instance", "no");
+    const ports = requireCapability(driver, "ports");
     const late = clock.deadline(numbers.portConnectMs, "connecting to the port");
-    // The stream lives on under this signal: the deadline is for the connecting alone.
+    // The stream may outlive the deadline, which applies only to connecting.
     const lasting = AbortSignal.any([signal, late.signal]);
-    const dialling = driver.dial(instance, port, lasting);
+    const dialling = ports.dial(instance, port, lasting);
     try {
       const stream = await raced(dialling, lasting);
       if (stream.bootId === link.keeper.bootId) return stream;
       stream.bytes.destroy();
       throw new HoldfastError("link_lost", {
-        sandboxId: cell.id,
+        sandboxId: live.id,
         dispatched: "no",
-        message: "Another process answers in the keeper's place.",
+        message: "A process other than the keeper answered.",
       });
     } catch (error) {
       dialling.then(({ bytes }) => bytes.destroy()).catch(() => undefined);
@@ -78,8 +88,8 @@ export class SandboxPorts implements PortApi {
     }
   }
 
-  #follow(cell: Cell, { bytes }: PortStream, leave: () => void): PortConnection {
-    const { clock, numbers } = this.#world;
+  #follow(live: LiveSandbox, { bytes }: PortStream, leave: () => void): PortConnection {
+    const { clock, numbers } = this.#context;
     this.#open += 1;
     let isHeld = true;
     let touchedAt = clock.now();
@@ -95,31 +105,31 @@ export class SandboxPorts implements PortApi {
       const now = clock.now();
       if (Math.abs(now - touchedAt) < numbers.portTouchEveryMs) return;
       touchedAt = now;
-      cell.touch();
+      live.touch();
     };
-    return { sandboxId: cell.id, bytes, settled, used };
+    return { sandboxId: live.id, bytes, settled, used };
   }
 }
 
-/** What was in the way, in the words of the registry. */
-function told(error: unknown, { id: sandboxId }: Cell, port: number): unknown {
+/** Converts a connection failure to an error of the registry. */
+function toPortError(error: unknown, { id: sandboxId }: LiveSandbox, port: number): unknown {
   if (!(error instanceof KeeperRefusal)) return translate(error, { sandboxId });
   const about = { sandboxId, dispatched: "no", cause: error } as const;
   if (error.reason === "limit") return new HoldfastError("too_many_streams", about);
   if (error.reason === "unknown_type")
     return new HoldfastError("not_supported", {
       ...about,
-      message: "The sandbox's keeper is of a version of Holdfast that has no ports; restart the sandbox.",
+      message: "The sandbox's keeper is of an older version without support for ports; restart the sandbox.",
     });
   if (error.errno === "ECONNREFUSED")
     return new HoldfastError("port_closed", {
       ...about,
-      message: `Nothing listens at port ${port} of the sandbox.`,
+      message: `Nothing listens on port ${port} of the sandbox.`,
     });
   if (error.errno === "ETIMEDOUT")
     return new HoldfastError("port_silent", {
       ...about,
-      message: `What listens at port ${port} of the sandbox takes no connections.`,
+      message: `Port ${port} of the sandbox is open but not accepting connections.`,
     });
   return translate(error, { sandboxId });
 }

@@ -1,5 +1,6 @@
+import { PREVIEW_ID_PATTERN, type PreviewId, type SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, world } from "./testing/world.ts";
+import { codeOf, eventually, remove, world } from "../testing/test-engine.ts";
 
 const denied = (act: () => unknown) => {
   try {
@@ -17,7 +18,7 @@ async function opened(numbers = {}) {
 }
 
 describe("a preview", () => {
-  it("has no token before one is asked for, where that is wanted, and tells one again", async () => {
+  it("has no token on request, and returns an existing token again", async () => {
     const { engine, create } = await world();
     await create("one");
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" }, { token: false });
@@ -27,23 +28,23 @@ describe("a preview", () => {
     expect(await codeOf(engine.previews.token("one", "web", "0123456789abcdef"))).toBe("preview_not_found");
   });
 
-  it("opens one port of one sandbox to who has its token", async () => {
+  it("opens one port of one sandbox to the bearer of its token", async () => {
     const { engine, sandbox } = await opened();
     const { preview, token } = await engine.previews.create("one", { port: 3000, name: "web" });
     expect(preview).toMatchObject({ name: "web", port: 3000, public: false, expiresAt: null });
     expect(engine.previews.admit(token ?? "")).toMatchObject({ sandboxId: sandbox.id, port: 3000 });
-    expect(engine.previews.admitPublic(sandbox.id as never, 3000)).toBeNull();
+    expect(engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000)).toBeNull();
   });
 
-  it("that is public needs none", async () => {
+  it("that is public needs no token", async () => {
     const { engine, sandbox } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000, public: true });
     expect(token).toBeNull();
-    expect(engine.previews.admitPublic(sandbox.id as never, 3000)).toMatchObject({ port: 3000 });
-    expect(engine.previews.admitPublic(sandbox.id as never, 3001)).toBeNull();
+    expect(engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000)).toMatchObject({ port: 3000 });
+    expect(engine.previews.admitPublicPort(sandbox.id as SandboxId, 3001)).toBeNull();
   });
 
-  it("is not opened by a token that was tampered with, made up, or is none", async () => {
+  it("rejects forged, unknown and malformed tokens", async () => {
     const { engine } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000 });
     const right = token ?? "";
@@ -63,7 +64,7 @@ describe("a preview", () => {
     expect(denied(() => engine.previews.admit(right))).toBe("admitted");
   });
 
-  it("is closed by its time, and what came in by it is cut", async () => {
+  it("expires, and its connections are cut", async () => {
     const { engine } = await opened({ maintainEveryMs: 20 });
     const { token } = await engine.previews.create("one", { port: 3000, tokenTtlMs: 1_000 });
     const { signal } = engine.previews.admit(token ?? "");
@@ -73,14 +74,14 @@ describe("a preview", () => {
     expect(known).toMatchObject({ expired: true });
   });
 
-  it("has tokens that don't outlive it", async () => {
+  it("has tokens that expire no later than itself", async () => {
     const { engine } = await opened();
     const { preview } = await engine.previews.create("one", { port: 3000, name: "web", ttlMs: 60_000 });
     const { info } = await engine.previews.createToken("one", "web", { ttlMs: 3_600_000 });
     expect(info.expiresAt).toBe(preview.expiresAt);
   });
 
-  it("loses a token that is taken back, and only that", async () => {
+  it("loses a revoked token, and only that", async () => {
     const { engine } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" });
     const second = await engine.previews.createToken("one", "web", {});
@@ -95,7 +96,7 @@ describe("a preview", () => {
     );
   });
 
-  it("that is removed, or is of another port by now, is opened by none of its tokens", async () => {
+  it("rejects its tokens after it was removed or moved to another port", async () => {
     const { engine } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" });
     await engine.previews.update("one", "web", { port: 3001 });
@@ -107,16 +108,88 @@ describe("a preview", () => {
     expect(await codeOf(engine.previews.get("one", "web"))).toBe("preview_not_found");
   });
 
-  it("that is of another port by now has cut what it had let in to the one before", async () => {
+  it("cuts the connections to its old port when it moves to another", async () => {
     const { engine, sandbox } = await opened();
     await engine.previews.create("one", { port: 3000, name: "web", public: true });
-    const grant = engine.previews.admitPublic(sandbox.id as never, 3000);
+    const grant = engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000);
     await engine.previews.update("one", "web", { port: 3001 });
     expect(grant?.signal.aborted).toBe(true);
-    expect(engine.previews.admitPublic(sandbox.id as never, 3001)?.signal.aborted).toBe(false);
+    expect(engine.previews.admitPublicPort(sandbox.id as SandboxId, 3001)?.signal.aborted).toBe(false);
   });
 
-  it("that is over makes room, and gives up its name", async () => {
+  it("that is public and deleted cuts its own connections, not those of another preview of its port", async () => {
+    const { engine, sandbox } = await opened();
+    const ids = await Promise.all(
+      ["a", "b"].map(async (name) => {
+        const { preview } = await engine.previews.create("one", { port: 3000, name, public: true });
+        return preview.id as PreviewId;
+      }),
+    );
+    const [a, b] = ids.map((id) => engine.previews.admitPublic(id));
+    const host = engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000);
+    await engine.previews.remove("one", "a");
+    expect([a, b, host].map((grant) => grant?.signal.aborted)).toEqual([true, false, false]);
+    expect(ids.map((id) => engine.previews.admitPublic(id)?.previewId ?? null)).toEqual([null, ids[1]]);
+    await engine.previews.update("one", "b", { public: false });
+    expect([b, host].map((grant) => grant?.signal.aborted)).toEqual([true, true]);
+    expect(engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000)).toBeNull();
+  });
+
+  it("keeps a public port's connections until the last of its previews has expired", async () => {
+    const { engine, sandbox } = await opened({ maintainEveryMs: 20 });
+    await engine.previews.create("one", { port: 3000, name: "a", public: true, ttlMs: 600_000 });
+    await engine.previews.create("one", { port: 3000, name: "b", public: true, ttlMs: 1_000 });
+    const host = engine.previews.admitPublicPort(sandbox.id as SandboxId, 3000);
+    const { expiresAt } = await engine.previews.get("one", "a");
+    expect(host?.expiresAt).toBe(Date.parse(expiresAt ?? ""));
+    const b = engine.previews.admitPublic((await engine.previews.get("one", "b")).id as PreviewId);
+    await eventually(() => expect(b?.signal.aborted).toBe(true));
+    expect(host?.signal.aborted).toBe(false);
+    await engine.previews.remove("one", "a");
+    expect(host?.signal.aborted).toBe(true);
+  });
+
+  it("that is created again under its name keeps its id, and its earlier tokens stay revoked", async () => {
+    const { engine, create } = await opened();
+    await create("two");
+    const first = await engine.previews.create("one", { port: 3000, name: "web" });
+    await engine.previews.remove("one", "web");
+    const again = await engine.previews.create("one", { port: 3000, name: "web", public: true });
+    expect(again.preview.id).toBe(first.preview.id);
+    expect(again.preview.id).toMatch(new RegExp(PREVIEW_ID_PATTERN));
+    expect(denied(() => engine.previews.admit(first.token ?? ""))).toBe("preview_denied");
+    const others = [
+      await engine.previews.create("one", { port: 3000, name: "wed" }),
+      await engine.previews.create("two", { port: 3000, name: "web" }),
+      await engine.previews.create("one", { port: 3000 }),
+    ];
+    const ids = [first, ...others].map(({ preview }) => preview.id);
+    expect(new Set(ids).size).toBe(ids.length);
+    expect(await codeOf(engine.previews.create("one", { port: 1, name: "web" }))).toBe("preview_exists");
+    expect(await engine.previews.get("one", "web")).toMatchObject({ port: 3000, public: true });
+  });
+
+  it("has the headers that were set last, also after a restart, and none once it has expired", async () => {
+    const { engine, restart } = await opened();
+    const headers = (value: string) => ({ request: { "x-a": value }, response: { "x-b": value } });
+    const made = await engine.previews.create(
+      "one",
+      { port: 3000, name: "web" },
+      { headers: headers("first") },
+    );
+    const id = made.preview.id as PreviewId;
+    expect(engine.previews.admit(made.token ?? "").headers).toEqual(headers("first"));
+    await engine.previews.update("one", "web", { public: true });
+    expect(engine.previews.headersOf(id)).toEqual(headers("first"));
+    await engine.previews.update("one", "web", { headers: headers("second") });
+    await engine.stop();
+    const next = await restart();
+    expect(next.previews.admitPublic(id)?.headers).toEqual(headers("second"));
+    await next.previews.remove("one", "web");
+    expect(next.previews.headersOf(id)).toEqual({ request: {}, response: {} });
+  });
+
+  it("that expired frees its place and its name", async () => {
     const { engine, store } = await opened({ previewsPerSandbox: 1 });
     const first = await engine.previews.create("one", { port: 3000, name: "web", ttlMs: 1_000 });
     expect(await codeOf(engine.previews.create("one", { port: 3001 }))).toBe("too_many_previews");
@@ -128,7 +201,7 @@ describe("a preview", () => {
     expect(await store.previews()).toHaveLength(1);
   });
 
-  it("is there for the next server, and gone with its sandbox", async () => {
+  it("survives a restart, and is deleted with its sandbox", async () => {
     const { engine, restart, store } = await opened();
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" });
     await engine.stop();
@@ -141,7 +214,7 @@ describe("a preview", () => {
     expect(await store.previews()).toEqual([]);
   });
 
-  it("has a name of its own in its sandbox, and there are only so many", async () => {
+  it("has a unique name in its sandbox, and the number per sandbox is limited", async () => {
     const { engine, create } = await opened({ previewsPerSandbox: 2, tokensPerPreview: 2 });
     await create("two");
     await engine.previews.create("one", { port: 3000, name: "web" });
@@ -153,7 +226,7 @@ describe("a preview", () => {
     expect(await codeOf(engine.previews.createToken("one", "web", {}))).toBe("too_many_previews");
   });
 
-  it("is told of in the timeline", async () => {
+  it("is recorded in the timeline", async () => {
     const { engine } = await opened();
     await engine.previews.create("one", { port: 3000, name: "web" });
     await engine.previews.remove("one", "web");

@@ -8,77 +8,92 @@ import {
   type SandboxId,
   type TokenId,
 } from "@holdfast/contract";
-import type { PreviewApi } from "./api.ts";
-import type { Cell } from "./cell.ts";
-import { type NewEvent, StoreConflict } from "./ports.ts";
+import { KeyedSerialQueue } from "../lib/serial-queue.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import type { PreviewApi } from "../ports/api.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type NewEvent, StoreConflict } from "../ports/index.ts";
+import type { PreviewHeaders, PreviewRecord, TokenRecord } from "../ports/records.ts";
+import { previewIdOf } from "./preview-id.ts";
 import { isSigned, signToken, tokenIdIn } from "./preview-token.ts";
-import type { PreviewRecord, TokenRecord } from "./records.ts";
-import type { World } from "./world.ts";
+import { PublicPorts } from "./public-ports.ts";
 
-export interface PreviewParts {
-  find(ref: string): Promise<Cell>;
-  cell(id: SandboxId): Cell | undefined;
-}
-
-/** What is open under one preview: whatever came in by a token goes when that does. */
-interface Doors {
+/**
+ * A preview with its open connections, grouped by token: when a token ends, its connections are cut. Connections whose
+ * requests named a public preview are grouped under `public`, so that deleting another preview of the same port leaves
+ * them open.
+ */
+interface OpenPreview {
   record: PreviewRecord;
   readonly open: Map<TokenId | "public", AbortController>;
 }
 
 /**
- * Who may reach a port without a key. A preview opens one port of one sandbox: its tokens are checked against its record at every
- * request, so that taking one back holds from the next request on, and what came in by it is cut at once. All records are in
- * memory, because every request of a page asks for one; the store has them first.
+ * Decides who may reach a port without an API key. A preview opens one port of one sandbox. Its tokens are checked
+ * against its record at every request, so revoking a token takes effect with the next request and cuts its open
+ * connections at once. All records are kept in memory, because every request of a page needs one; a change is stored
+ * before it takes effect in memory.
  */
 export class Previews implements PreviewApi {
-  readonly #world: World;
-  readonly #parts: PreviewParts;
-  readonly #doors = new Map<PreviewId, Doors>();
+  readonly #context: EngineContext;
+  readonly #registry: SandboxRegistry;
+  readonly #previews = new Map<PreviewId, OpenPreview>();
   readonly #tokens = new Map<TokenId, PreviewId>();
-  /** Changes of one sandbox's previews one after the other: each is made of what the last one left. */
-  readonly #turns = new Map<SandboxId, Promise<unknown>>();
+  /** Connections to public ports whose requests named no preview. */
+  readonly #ports = new PublicPorts();
+  /** Runs changes of one sandbox's previews one after the other, because each change builds on the one before. */
+  readonly #changes: KeyedSerialQueue<SandboxId>;
 
-  constructor(world: World, parts: PreviewParts) {
-    this.#world = world;
-    this.#parts = parts;
+  constructor(context: EngineContext, registry: SandboxRegistry) {
+    this.#context = context;
+    this.#changes = new KeyedSerialQueue({ limit: context.numbers.changesWaiting });
+    this.#registry = registry;
   }
 
   async load(): Promise<void> {
-    for (const record of await this.#world.store.previews()) this.#remember(record);
+    for (const record of await this.#context.store.previews()) this.#remember(record);
   }
 
-  async create(ref: string, input: CreatePreview, { token = true } = {}) {
-    const cell = await this.#parts.find(ref);
-    return this.#inTurn(cell, async () => {
-      const { clock, ids, numbers } = this.#world;
-      const refusal = cell.refusal();
-      if (refusal !== null && cell.record.phase.name !== "paused") throw refusal;
-      // Those that are over make room, and give up their names.
-      const [over, live] = this.#parted(cell.id);
-      if (live.length >= numbers.previewsPerSandbox)
-        throw new HoldfastError("too_many_previews", { sandboxId: cell.id });
+  async create(
+    ref: string,
+    input: CreatePreview,
+    { token = true, headers }: { token?: boolean; headers?: PreviewHeaders | undefined } = {},
+  ) {
+    const live = await this.#registry.find(ref);
+    return this.#change(live, async () => {
+      const { clock, ids, numbers } = this.#context;
+      const refusal = live.refusal();
+      if (refusal !== null && live.record.phase.name !== "paused") throw refusal;
+      // Expired previews are removed, and their names become free.
+      const [expired, current] = this.#splitExpired(live.id);
+      if (current.length >= numbers.previewsPerSandbox)
+        throw new HoldfastError("too_many_previews", { sandboxId: live.id });
       const now = clock.now();
+      const name = input.name ?? ids.name();
+      // A known id would make the store overwrite the existing preview, so the name is checked first.
+      if (current.some((each) => each.name === name)) throw nameTaken(live.id, name);
       const record: PreviewRecord = {
-        id: ids.preview(),
-        sandboxId: cell.id,
-        name: input.name ?? ids.name(),
+        id: previewIdOf(this.#context.store.secret, live.id, name),
+        sandboxId: live.id,
+        name,
         port: input.port,
         public: input.public ?? false,
         createdAt: now,
         expiresAt: input.ttlMs === undefined ? null : now + input.ttlMs,
+        ...(headers === undefined ? {} : { headers }),
         tokens: [],
       };
       const made = record.public || !token ? null : this.#newToken(record, input.tokenTtlMs);
       const whole = made === null ? record : { ...record, tokens: [made] };
-      await this.#store(whole, `Port ${record.port} is open as preview ${record.name}.`, over);
+      await this.#store(whole, `Port ${record.port} is open as preview ${record.name}.`, expired);
       return { preview: viewOf(whole), token: made === null ? null : this.#sign(whole, made) };
     });
   }
 
   async list(ref: string): Promise<PreviewInfo[]> {
-    const cell = await this.#parts.find(ref);
-    return this.#of(cell.id).map(({ record }) => viewOf(record));
+    const live = await this.#registry.find(ref);
+    return this.#of(live.id).map(({ record }) => viewOf(record));
   }
 
   async get(ref: string, name: string): Promise<PreviewInfo> {
@@ -90,42 +105,47 @@ export class Previews implements PreviewApi {
     name: string,
     changes: Parameters<PreviewApi["update"]>[2],
   ): Promise<PreviewInfo> {
-    const cell = await this.#parts.find(ref);
-    return this.#inTurn(cell, async () => {
-      const { record } = await this.#find(cell.id, name);
-      const now = this.#world.clock.now();
+    const live = await this.#registry.find(ref);
+    return this.#change(live, async () => {
+      const { record } = await this.#find(live.id, name);
+      const now = this.#context.clock.now();
       const { port = record.port, ttlMs } = changes;
       const expiresAt = ttlMs === undefined ? record.expiresAt : ttlMs === null ? null : now + ttlMs;
-      // What its tokens were signed for is another port then.
+      // Tokens are signed for one port, so a new port invalidates them.
       const tokens = port === record.port ? record.tokens : [];
-      const next = { ...record, port, public: changes.public ?? record.public, expiresAt, tokens };
+      const headers = changes.headers ?? record.headers;
+      const next: PreviewRecord = {
+        ...{ ...record, port, public: changes.public ?? record.public, expiresAt, tokens },
+        ...(headers === undefined ? {} : { headers }),
+      };
       await this.#store(next, null);
       return viewOf(next);
     });
   }
 
   async remove(ref: string, name: string): Promise<void> {
-    const cell = await this.#parts.find(ref);
-    await this.#inTurn(cell, async () => {
-      const { record } = await this.#find(cell.id, name);
+    const live = await this.#registry.find(ref);
+    await this.#change(live, async () => {
+      const { record } = await this.#find(live.id, name);
       const message = `Preview ${record.name} of port ${record.port} was removed.`;
       const events = [this.#event(record, "preview.removed", message)];
-      await this.#world.store.commit({ changes: [{ kind: "preview.remove", id: record.id }], events });
+      await this.#context.store.commit({ changes: [{ kind: "preview.remove", id: record.id }], events });
       this.#forget(record.id);
+      this.#cutClosedPorts();
     });
   }
 
   async createToken(ref: string, name: string, { ttlMs }: { ttlMs?: number | undefined }) {
-    const cell = await this.#parts.find(ref);
-    return this.#inTurn(cell, async () => {
-      const { record } = await this.#find(cell.id, name);
-      const now = this.#world.clock.now();
-      // Those that are over make room.
-      const live = record.tokens.filter(({ expiresAt }) => expiresAt > now);
-      if (live.length >= this.#world.numbers.tokensPerPreview)
-        throw new HoldfastError("too_many_previews", { sandboxId: cell.id });
+    const live = await this.#registry.find(ref);
+    return this.#change(live, async () => {
+      const { record } = await this.#find(live.id, name);
+      const now = this.#context.clock.now();
+      // Expired tokens are removed.
+      const current = record.tokens.filter(({ expiresAt }) => expiresAt > now);
+      if (current.length >= this.#context.numbers.tokensPerPreview)
+        throw new HoldfastError("too_many_previews", { sandboxId: live.id });
       const made = this.#newToken(record, ttlMs);
-      const next = { ...record, tokens: [...live, made] };
+      const next = { ...record, tokens: [...current, made] };
       await this.#store(next, null);
       return { info: this.#tokenView(made), token: this.#sign(next, made) };
     });
@@ -144,64 +164,91 @@ export class Previews implements PreviewApi {
   }
 
   async removeToken(ref: string, name: string, id: string): Promise<void> {
-    const cell = await this.#parts.find(ref);
-    await this.#inTurn(cell, async () => {
-      const { record } = await this.#find(cell.id, name);
+    const live = await this.#registry.find(ref);
+    await this.#change(live, async () => {
+      const { record } = await this.#find(live.id, name);
       const tokens = record.tokens.filter((token) => token.id !== id);
       if (tokens.length === record.tokens.length)
-        throw new HoldfastError("preview_not_found", { sandboxId: cell.id });
+        throw new HoldfastError("preview_not_found", { sandboxId: live.id });
       await this.#store({ ...record, tokens }, null);
     });
   }
 
-  /** Nothing tells a token that never was from one that is over, or another's. */
+  /** Returns the access of a token's bearer. Unknown, expired and foreign tokens get the same error. */
   admit(token: string) {
     const id = tokenIdIn(token);
-    const doors = id === null ? undefined : this.#doors.get(this.#tokens.get(id) ?? ("" as PreviewId));
-    const known = doors?.record.tokens.find((each) => each.id === id);
-    const { secret } = this.#world.store;
-    // Also where there is nothing to compare it with, so that it takes as long as any other.
-    const isRight = isSigned(secret, token, doors?.record ?? NOBODYS, known ?? NO_TOKEN);
-    if (!isRight || doors === undefined || known === undefined) throw new HoldfastError("preview_denied");
-    const { record } = doors;
-    if (this.#isOver(record) || known.expiresAt <= this.#world.clock.now())
+    const preview = id === null ? undefined : this.#previews.get(this.#tokens.get(id) ?? ("" as PreviewId));
+    const known = preview?.record.tokens.find((each) => each.id === id);
+    const { secret } = this.#context.store;
+    // An unknown token is compared with a dummy, so that the response time does not reveal that it is unknown.
+    const isRight = isSigned(secret, token, preview?.record ?? NO_PREVIEW, known ?? NO_TOKEN);
+    if (!isRight || preview === undefined || known === undefined) throw new HoldfastError("preview_denied");
+    const { record } = preview;
+    if (this.#isExpired(record) || known.expiresAt <= this.#context.clock.now())
       throw new HoldfastError("preview_denied");
-    return { ...grantOf(record), expiresAt: known.expiresAt, signal: signalOf(doors, known.id) };
+    return { ...grantOf(record), expiresAt: known.expiresAt, signal: signalOf(preview, known.id) };
   }
 
-  admitPublic(sandboxId: SandboxId, port: number) {
-    const doors = this.#of(sandboxId).find(
-      ({ record }) => record.public && record.port === port && !this.#isOver(record),
+  admitPublic(id: PreviewId) {
+    const preview = this.#previews.get(id);
+    return preview === undefined || !this.#isOpen(preview) ? null : publicGrant(preview);
+  }
+
+  admitPublicPort(sandboxId: SandboxId, port: number) {
+    const open = this.#of(sandboxId).filter(
+      (preview) => preview.record.port === port && this.#isOpen(preview),
     );
-    if (doors === undefined) return null;
-    return { ...grantOf(doors.record), expiresAt: doors.record.expiresAt, signal: signalOf(doors, "public") };
+    const newest = open.at(-1);
+    if (newest === undefined) return null;
+    const ends = open.map(({ record }) => record.expiresAt ?? Number.POSITIVE_INFINITY);
+    const last = Math.max(...ends);
+    const expiresAt = last === Number.POSITIVE_INFINITY ? null : last;
+    return { ...grantOf(newest.record), expiresAt, signal: this.#ports.signal(sandboxId, port) };
+  }
+
+  /** Whether the preview is public, so that everyone may use it. */
+  #isOpen({ record }: OpenPreview): boolean {
+    return record.public && !this.#isExpired(record);
+  }
+
+  headersOf(id: PreviewId): PreviewHeaders {
+    const record = this.#previews.get(id)?.record;
+    return (record === undefined || this.#isExpired(record) ? undefined : record.headers) ?? NO_HEADERS;
   }
 
   byId(id: string): PreviewInfo | null {
-    const doors = this.#doors.get(id as PreviewId);
-    return doors === undefined || this.#isOver(doors.record) ? null : viewOf(doors.record);
+    const preview = this.#previews.get(id as PreviewId);
+    return preview === undefined || this.#isExpired(preview.record) ? null : viewOf(preview.record);
   }
 
-  /** Cuts what came in by what is over now, and forgets those of sandboxes that are gone. */
+  /** Cuts the connections of expired tokens and previews, and forgets the previews of deleted sandboxes. */
   tend(): void {
-    const now = this.#world.clock.now();
-    for (const [id, { record, open }] of this.#doors) {
-      if (this.#parts.cell(record.sandboxId) === undefined) this.#forget(id);
+    const now = this.#context.clock.now();
+    for (const [id, { record, open }] of this.#previews) {
+      if (this.#registry.live(record.sandboxId) === undefined) this.#forget(id);
       for (const [token, controller] of open) {
         const known = record.tokens.find((each) => each.id === token);
-        const isOver = this.#isOver(record) || (token !== "public" && (known?.expiresAt ?? 0) <= now);
-        if (isOver) this.#shut(open, token, controller);
+        const isExpired = this.#isExpired(record) || (token !== "public" && (known?.expiresAt ?? 0) <= now);
+        if (isExpired) this.#cut(open, token, controller);
       }
     }
+    this.#cutClosedPorts();
   }
 
-  #isOver({ sandboxId, expiresAt }: PreviewRecord): boolean {
-    const isPast = expiresAt !== null && expiresAt <= this.#world.clock.now();
-    return isPast || this.#parts.cell(sandboxId) === undefined;
+  /** Cuts the connections to ports that are no longer public. */
+  #cutClosedPorts(): void {
+    this.#ports.cutUnless((sandboxId, port) =>
+      this.#of(sandboxId).some((preview) => preview.record.port === port && this.#isOpen(preview)),
+    );
   }
 
-  #newToken({ expiresAt }: PreviewRecord, ttlMs = this.#world.numbers.previewTokenMs): TokenRecord {
-    const { clock, ids } = this.#world;
+  #isExpired({ sandboxId, expiresAt }: PreviewRecord): boolean {
+    const isPast = expiresAt !== null && expiresAt <= this.#context.clock.now();
+    return isPast || this.#registry.live(sandboxId) === undefined;
+  }
+
+  #newToken({ expiresAt }: PreviewRecord, ttlMs = this.#context.numbers.previewTokenMs): TokenRecord {
+    const { clock, ids } = this.#context;
     const createdAt = clock.now();
     return {
       id: ids.token(),
@@ -211,16 +258,16 @@ export class Previews implements PreviewApi {
   }
 
   #sign(record: PreviewRecord, token: TokenRecord): string {
-    return signToken(this.#world.store.secret, record, token);
+    return signToken(this.#context.store.secret, record, token);
   }
 
   #tokenView({ id, createdAt, expiresAt }: TokenRecord): PreviewTokenInfo {
-    const expired = expiresAt <= this.#world.clock.now();
+    const expired = expiresAt <= this.#context.clock.now();
     return { id, createdAt: iso(createdAt), expiresAt: iso(expiresAt), expired };
   }
 
-  async #find(ref: string, name: string): Promise<Doors> {
-    const { id: sandboxId } = await this.#parts.find(ref);
+  async #find(ref: string, name: string): Promise<OpenPreview> {
+    const { id: sandboxId } = await this.#registry.find(ref);
     const found = this.#of(sandboxId).find(({ record }) => record.name === name || record.id === name);
     if (found !== undefined) return found;
     const shown = isName(name) ? name : name.slice(0, 80);
@@ -228,87 +275,81 @@ export class Previews implements PreviewApi {
     throw new HoldfastError("preview_not_found", { sandboxId, message });
   }
 
-  #parted(sandboxId: SandboxId): [over: PreviewRecord[], live: PreviewRecord[]] {
+  #splitExpired(sandboxId: SandboxId): [expired: PreviewRecord[], live: PreviewRecord[]] {
     const records = this.#of(sandboxId).map(({ record }) => record);
     return [
-      records.filter((record) => this.#isOver(record)),
-      records.filter((record) => !this.#isOver(record)),
+      records.filter((record) => this.#isExpired(record)),
+      records.filter((record) => !this.#isExpired(record)),
     ];
   }
 
-  #of(sandboxId: SandboxId): Doors[] {
-    return [...this.#doors.values()].filter(({ record }) => record.sandboxId === sandboxId);
+  #of(sandboxId: SandboxId): OpenPreview[] {
+    return [...this.#previews.values()].filter(({ record }) => record.sandboxId === sandboxId);
   }
 
-  /** Keeps a record, in the place of those that are `over`. */
+  /** Stores a record and removes the `expired` ones. */
   async #store(
     record: PreviewRecord,
     created: string | null,
-    over: readonly PreviewRecord[] = [],
+    expired: readonly PreviewRecord[] = [],
   ): Promise<void> {
-    const removed = over.map(({ id }) => ({ kind: "preview.remove", id }) as const);
+    const removed = expired.map(({ id }) => ({ kind: "preview.remove", id }) as const);
     const events = created === null ? [] : [this.#event(record, "preview.created", created)];
     try {
-      await this.#world.store.commit({ changes: [...removed, { kind: "preview.put", record }], events });
+      await this.#context.store.commit({ changes: [...removed, { kind: "preview.put", record }], events });
     } catch (error) {
       if (!(error instanceof StoreConflict) || error.reason !== "preview_exists") throw error;
-      const message = `The sandbox has a preview ${record.name}.`;
-      throw new HoldfastError("preview_exists", { sandboxId: record.sandboxId, message });
+      throw nameTaken(record.sandboxId, record.name);
     }
-    for (const { id } of over) this.#forget(id);
+    for (const { id } of expired) this.#forget(id);
     this.#remember(record);
+    this.#cutClosedPorts();
   }
 
   #event(record: PreviewRecord, type: NewEvent["type"], message: string): NewEvent {
     const { sandboxId, name, port } = record;
     const data = { preview: name, port, public: record.public };
-    return { at: this.#world.clock.now(), type, sandboxId, message, data };
+    return { at: this.#context.clock.now(), type, sandboxId, message, data };
   }
 
-  /** What is not among its tokens any more opens nothing, and what it had let in, or to another port, is cut. */
+  /**
+   * Updates the preview in memory. Revokes tokens that are no longer in the record, and cuts their connections. If the
+   * port has changed, cuts the connections to the old port.
+   */
   #remember(record: PreviewRecord): void {
-    const before = this.#doors.get(record.id);
-    const open: Doors["open"] = before?.open ?? new Map();
+    const before = this.#previews.get(record.id);
+    const open: OpenPreview["open"] = before?.open ?? new Map();
     const isMoved = before !== undefined && before.record.port !== record.port;
     for (const [token, preview] of this.#tokens) if (preview === record.id) this.#tokens.delete(token);
     for (const { id } of record.tokens) this.#tokens.set(id, record.id);
     for (const [token, controller] of open) {
       const isKept = token === "public" ? record.public : record.tokens.some(({ id }) => id === token);
-      if (isMoved || !isKept) this.#shut(open, token, controller);
+      if (isMoved || !isKept) this.#cut(open, token, controller);
     }
-    this.#doors.set(record.id, { record, open });
+    this.#previews.set(record.id, { record, open });
   }
 
   #forget(id: PreviewId): void {
-    const doors = this.#doors.get(id);
-    if (doors === undefined) return;
-    this.#doors.delete(id);
-    for (const { id: token } of doors.record.tokens) this.#tokens.delete(token);
-    for (const [token, controller] of doors.open) this.#shut(doors.open, token, controller);
+    const preview = this.#previews.get(id);
+    if (preview === undefined) return;
+    this.#previews.delete(id);
+    for (const { id: token } of preview.record.tokens) this.#tokens.delete(token);
+    for (const [token, controller] of preview.open) this.#cut(preview.open, token, controller);
   }
 
-  #shut(open: Doors["open"], token: TokenId | "public", controller: AbortController): void {
+  #cut(open: OpenPreview["open"], token: TokenId | "public", controller: AbortController): void {
     open.delete(token);
     controller.abort(new HoldfastError("preview_denied"));
   }
 
-  #inTurn<Result>(cell: Cell, act: () => Promise<Result>): Promise<Result> {
-    const turn = (this.#turns.get(cell.id) ?? Promise.resolve()).then(act);
-    const settled = turn.then(
-      () => undefined,
-      () => undefined,
-    );
-    this.#turns.set(cell.id, settled);
-    void settled.then(() => {
-      if (this.#turns.get(cell.id) === settled) this.#turns.delete(cell.id);
-    });
-    return turn;
+  #change<Result>(live: LiveSandbox, act: () => Promise<Result>): Promise<Result> {
+    return this.#changes.run(live.id, act);
   }
 }
 
-/** What a token that nobody knows is compared with. */
+/** Dummies with which an unknown token is compared. */
 const NO_TOKEN: TokenRecord = { id: "" as TokenId, createdAt: 0, expiresAt: 0 };
-const NOBODYS: PreviewRecord = {
+const NO_PREVIEW: PreviewRecord = {
   id: "" as PreviewId,
   sandboxId: "" as SandboxId,
   name: "",
@@ -319,9 +360,23 @@ const NOBODYS: PreviewRecord = {
   tokens: [],
 };
 
-const grantOf = ({ id, sandboxId, port }: PreviewRecord) => ({ previewId: id, sandboxId, port });
+const NO_HEADERS: PreviewHeaders = { request: {}, response: {} };
 
-function signalOf({ open }: Doors, token: TokenId | "public"): AbortSignal {
+const nameTaken = (sandboxId: SandboxId, name: string): HoldfastError =>
+  new HoldfastError("preview_exists", { sandboxId, message: `The sandbox already has a preview ${name}.` });
+
+const grantOf = ({ id, sandboxId, port, headers = NO_HEADERS }: PreviewRecord) => ({
+  previewId: id,
+  ...{ sandboxId, port, headers },
+});
+
+const publicGrant = (preview: OpenPreview) => ({
+  ...grantOf(preview.record),
+  expiresAt: preview.record.expiresAt,
+  signal: signalOf(preview, "public"),
+});
+
+function signalOf({ open }: OpenPreview, token: TokenId | "public"): AbortSignal {
   const controller = open.get(token) ?? new AbortController();
   open.set(token, controller);
   return controller.signal;

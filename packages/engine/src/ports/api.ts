@@ -1,4 +1,4 @@
-/** What the engine offers. The server, and nothing else, is written against this. */
+/** The engine's public API. Its only user is the server. */
 import type { Duplex } from "node:stream";
 import type {
   AlertKind,
@@ -53,32 +53,62 @@ import type {
   UpdateSandbox,
   UsageList,
 } from "@holdfast/contract";
-import type { Readings } from "./alert-rules.ts";
-import type { EventOrder, Images, ProcessInfo } from "./ports.ts";
+import type { EventOrder, ImageStore, ProcessInfo } from "./index.ts";
+import type { DriveRecord, PreviewHeaders, SandboxRecord } from "./records.ts";
+
+/** A measured value at one moment, with a message for people. */
+export interface Reading {
+  kind: AlertKind;
+  /** The measured sandbox, cleanup layer or resource; null if the kind measures only one thing. */
+  subject: string | null;
+  sandboxId: SandboxId | null;
+  /** Null if the value could not be read; the alert then stays as it is. */
+  value: number | null;
+  message: string;
+}
+
+/**
+ * Readings by kind. A null or missing kind could not be read. A subject missing from a kind that was read is healthy.
+ */
+export type Readings = Readonly<Partial<Record<AlertKind, readonly Reading[] | null>>>;
 
 export interface CreateOptions {
-  /** False: answer as soon as the record is stored. */
+  /** If true, the create resolves when the sandbox is proven; if false, as soon as its record is stored. */
   wait: boolean;
   idempotencyKey?: string | undefined;
-  /** The id of the key that asks; caps per key count by it. */
+  /** The id of the caller's API key. Limits per key are counted by this id. */
   owner?: string | null;
-  /** Called at each step of a launch that is waited for. */
+  /**
+   * If true, limits above what the host has are accepted, because the client chooses the same limits for every host.
+   */
+  beyondHost?: boolean;
+  /** Called at each step of the launch, if `wait` is true. */
   onProgress?: ((progress: Progress) => void) | undefined;
   signal: AbortSignal;
 }
 
-/** A step on the way to a proven sandbox. */
+/** One step of a launch, reported while a create waits. */
 export interface Progress {
-  /** `accepted`, `waiting`, `launching`, `files`, `root`, `runtime`, `keeper`, `proving`, `ready`. */
+  /**
+   * The step's name: one of `accepted`, `waiting`, `launching`, `files`, `root`, `runtime`, `keeper`, `proving`,
+   * `ready`.
+   */
   step: string;
   at: number;
 }
 
 export interface SandboxApi {
-  /** Resolves with a proven sandbox (or, without `wait`, a stored one). `existed` tells 200 from 201. */
+  /**
+   * Resolves with a proven sandbox or, without `wait`, a stored one. `existed` is true if an earlier create made it.
+   */
   create(input: CreateSandbox, options: CreateOptions): Promise<{ sandbox: Sandbox; existed: boolean }>;
   get(ref: string): Promise<Sandbox>;
-  /** Labels, environment and lifecycle of one that lives, from now on. Wakes nobody. */
+  /**
+   * Returns the environment of the sandbox's execs. The view of a sandbox leaves it out, because it may contain
+   * secrets.
+   */
+  environment(ref: string): Promise<Readonly<Record<string, string>>>;
+  /** Changes labels, environment and lifecycle of a live sandbox. Does not wake the sandbox. */
   update(ref: string, changes: UpdateSandbox): Promise<Sandbox>;
   list(filter: {
     status?: readonly Status[] | undefined;
@@ -86,179 +116,226 @@ export interface SandboxApi {
     cursor?: string | undefined;
     limit: number;
   }): Promise<SandboxList>;
-  /** From any state. `terminated` once absence was observed, `stopping` when that takes longer than `waitMs`. Idempotent. */
+  /**
+   * Deletes a sandbox in any state. Resolves once its absence is observed (`terminated`), or after `waitMs` while the
+   * delete continues (`stopping`). Idempotent.
+   */
   remove(
     ref: string,
     options: { graceMs: number; waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<Sandbox>;
-  /** Freezes it in memory. Resolves when that is so; one that is paused already is fine. */
+  /** Freezes the sandbox's processes in memory; resolves when they are frozen. Does nothing if already paused. */
   pause(ref: string, signal: AbortSignal): Promise<Sandbox>;
-  /** Lets a paused one go on. Resolves when it is proven. */
+  /** Thaws a paused sandbox. Resolves when the sandbox is proven. */
   resume(ref: string, signal: AbortSignal): Promise<Sandbox>;
-  /** Puts its memory on disk, or gives it up where that is not to be had. Resolves when nothing of it is in memory, or as `suspending` where that takes longer. */
+  /**
+   * Suspends the sandbox: saves its memory to disk or, if the host can't do that, drops the memory and keeps only the
+   * files. Resolves with `standby` when no process of the sandbox is left, or with `suspending` if ending the processes
+   * takes too long.
+   */
   standby(ref: string, signal: AbortSignal): Promise<Sandbox>;
-  /** Resolves when it is proven; what any call does by itself. */
+  /**
+   * Wakes a suspended sandbox and resolves when it is proven. Any call that needs the instance wakes the sandbox by
+   * itself.
+   */
   wake(ref: string, signal: AbortSignal): Promise<Sandbox>;
-  /** Ends its instance, where it has one, and starts it again on the same files; also one that failed. Resolves when it is proven. */
+  /**
+   * Replaces the instance by a new one on the same files. Also restarts a failed sandbox. Resolves when the sandbox is
+   * proven.
+   */
   restart(ref: string, signal: AbortSignal): Promise<Sandbox>;
-  /** A fresh proof now. */
+  /** Runs a new proof. */
   verify(ref: string, signal: AbortSignal): Promise<Proof>;
   processes(ref: string, signal: AbortSignal): Promise<ProcessInfo[]>;
-  /** Figures of now and of the last minutes. Wakes nobody. */
+  /** Reports the current resource usage and its history of the last minutes. Does not wake the sandbox. */
   resources(ref: string, signal: AbortSignal): Promise<ResourceReport>;
-  /** Those of all that live, as they were last taken: nothing is looked at for it. In the order of their creation. */
+  /** Lists the last known usage of all live sandboxes in order of creation, without a new measurement. */
   usage(): UsageList;
-  /** What is the matter with it, from a look of at most `windowMs`. Wakes nobody and needs no link. */
+  /** Diagnoses the sandbox by observing it for at most `windowMs`. Does not wake it and needs no link. */
   diagnosis(ref: string, options: { windowMs?: number | undefined }, signal: AbortSignal): Promise<Diagnosis>;
 }
 
 export interface AlertApi {
-  /** Those that fire and, with `cleared`, those that did lately. */
+  /** Lists firing alerts and, with `cleared`, recently cleared ones. */
   list(filter: { cleared: boolean }): Promise<AlertList>;
   deliveries(filter: {
     state?: Delivery["state"] | undefined;
     cursor?: string | undefined;
     limit: number;
   }): Promise<DeliveryList>;
-  /** Tries a dead one again, from the first wait on, with what else of its alert is dead. Any other is answered as it is. */
+  /**
+   * Retries a dead delivery, and any other dead delivery of the same alert. The backoff starts again with its first
+   * value. A delivery that is not dead is returned unchanged.
+   */
   redeliver(id: string): Promise<Delivery>;
-  /** For those who watch from outside. */
+  /** Returns the figures that the metrics endpoint exports. */
   figures(): Promise<AlertFigures>;
 }
 
 export interface AlertFigures {
-  /** When alerts were last evaluated; null where they were not yet. */
+  /** When alerts were last evaluated; null before the first evaluation. */
   evaluatedAt: number | null;
   firing: readonly { kind: AlertKind; severity: Severity; count: number }[];
-  /** As last taken; a kind that could not be read is null. */
+  /** The readings of the last evaluation. A kind that could not be read is null. */
   readings: Readings;
   deliveries: Readonly<Record<DeliveryState, number>>;
 }
 
 export interface CheckpointApi {
-  /** Copies its files, and its memory where that can be had, at one moment. Resolves when the sandbox is proven again. */
+  /**
+   * Saves the files as of one moment, and the memory too if the host can. Resolves when the sandbox is proven again.
+   */
   create(ref: string, input: CreateCheckpoint, signal: AbortSignal): Promise<Checkpoint>;
-  /** Oldest first. Wakes nobody. */
+  /** Lists the checkpoints, oldest first. Does not wake the sandbox. */
   list(ref: string): Promise<CheckpointList>;
-  /** By id or name. */
+  /** Deletes the checkpoint with the id or name `which`. */
   remove(ref: string, which: string, signal: AbortSignal): Promise<void>;
 }
 
 export interface DriveApi {
-  /** Resolves when it can be mounted. `existed` tells 200 from 201. */
+  /** Resolves when the drive can be mounted. `existed` is true if an earlier create made the drive. */
   create(
     input: CreateDrive,
     options: { owner?: string | null; signal: AbortSignal },
   ): Promise<{ drive: Drive; existed: boolean }>;
-  /** With what it takes on disk, measured now where that does not take too long. */
+  /** Returns the drive with a new measurement of its disk usage or, if measuring takes too long, with the last one. */
   get(ref: string, signal: AbortSignal): Promise<Drive>;
   list(filter: {
     labels?: Labels | undefined;
     cursor?: string | undefined;
     limit: number;
   }): Promise<DriveList>;
-  /** Its labels from now on. */
+  /** Changes the drive's labels. */
   update(ref: string, changes: UpdateDrive, signal: AbortSignal): Promise<Drive>;
-  /** Null once nothing of it is left; as `deleting` where that takes longer, which then goes on by itself. */
+  /**
+   * Resolves with null once nothing of the drive is left, or with the drive in status `deleting` if the removal
+   * continues.
+   */
   remove(ref: string, options: { force: boolean; signal: AbortSignal }): Promise<Drive | null>;
 }
 
 export interface MountApi {
-  /** Wakes nobody. */
+  /** Lists the mounts. Does not wake the sandbox. */
   list(ref: string): Promise<MountList>;
-  /** Resolves when it is proven. The same mount again is fine, and is proven again. */
+  /** Resolves when the mount is proven. An identical existing mount is established and proven again. */
   mount(ref: string, input: MountDrive, signal: AbortSignal): Promise<{ mount: Mount; existed: boolean }>;
-  /** Resolves when it is seen to be gone. */
+  /** Resolves when the mount is observed absent. */
   unmount(ref: string, path: string, signal: AbortSignal): Promise<void>;
 }
 
 export interface OutputOptions {
   cursor?: string | undefined;
   follow: boolean;
-  /** Only this stream; cursors stay the same. */
+  /** Limits the output to this stream. The filter does not change the cursors. */
   stream?: OutputStream | undefined;
-  /** Asked between records: whether nothing of what was given so far is needed any more. Its memory is then used again. */
+  /**
+   * Whether, with `follow`, the command waits for this reader instead of dropping output that the reader has not taken.
+   * Default: true, except for a command on a terminal and for a run of a named process.
+   */
+  hold?: boolean | undefined;
+  /** Returns whether the reader is done with the data of all records so far, so that its memory can be reused. */
   isTaken?: () => boolean;
   signal: AbortSignal;
 }
 
-/** A record of a stream as the engine gives it: bytes are bytes, and become text where they leave the server. */
+/** One record of an output stream. Its data is raw bytes; the server encodes them for the client. */
 export type OutputRecord =
   | { type: "start" | "end"; cursor: string; exec: Exec }
   | { type: OutputStream; cursor: string; at: number; data: Uint8Array }
   | { type: "keepalive"; cursor: string; suspended?: boolean };
 
 export interface ExecApi {
-  /** Resolves once the exec was started, or ended at once; `followed` when the id already existed. */
+  /** Resolves once the exec has started or ended. `followed` is true if an earlier request created the exec. */
   start(
     ref: string,
     input: StartExec,
     options: {
       idempotencyKey?: string | undefined;
-      /** The caller is told nothing of the exec before its end, or for a second at least. */
+      /**
+       * Whether the response is sent only when the exec has ended or a second has passed. If so, the record may be
+       * flushed late.
+       */
       awaited?: boolean;
+      /**
+       * Whether the caller is expected to follow the output from the start. If so, the command waits for the caller for
+       * a while.
+       */
+      expectsReader?: boolean;
       signal: AbortSignal;
     },
   ): Promise<{ exec: Exec; followed: boolean }>;
   get(id: string): Promise<Exec>;
-  /** The exec when it ended, or as it is after `waitMs`; with stdout and stderr. */
+  /** Returns the exec with its stdout and stderr once it has ended, and at the latest after `waitMs`. */
   wait(id: string, options: { waitMs: number; signal: AbortSignal }): Promise<Exec>;
   list(ref: string, page: { cursor?: string | undefined; limit: number }): Promise<ExecList>;
   /**
-   * `start`, output from the cursor on, keepalives, and with `follow` an `end`; without it, an `end` only if it has ended.
-   * One that follows is over without an `end` after `streamMaxMs`: the reader comes back with its last cursor.
+   * Streams a `start` record, the output from the cursor on, keepalives, and an `end` record once the exec has ended.
+   * Without `follow` the stream stops at the present end of the output. With `follow` the stream stops without an `end`
+   * record after `streamMaxMs`; the reader then reconnects with its last cursor.
    */
   output(id: string, options: OutputOptions): AsyncIterable<OutputRecord>;
-  /** To be told by who serves readers: one was cut off that took nothing, or answered nothing, for too long. */
+  /** Counts a reader that the server disconnected because, for too long, it accepted no data or did not respond. */
   readerWedged(id: string): void;
-  /** Exactly once by offset. Without one the data is put behind all that came before, once: never repeat such a call. */
+  /**
+   * Writes data to stdin. With an offset, the data is written exactly once however often the call is repeated. Without
+   * an offset, every call appends its data.
+   */
   writeStdin(
     id: string,
     chunk: { offset: number | null; data: Uint8Array; end: boolean },
     signal: AbortSignal,
   ): Promise<{ accepted: number }>;
-  /** Of an exec that has a terminal. */
+  /** Resizes the exec's terminal; an exec without a terminal is refused. */
   resize(id: string, size: TerminalSize, signal: AbortSignal): Promise<Exec>;
   signal(id: string, signal: string, abort: AbortSignal): Promise<Exec>;
-  /** Kills the tree and waits for the end. */
+  /** Kills all processes of the exec and waits for its end. */
   cancel(id: string, signal: AbortSignal): Promise<Exec>;
 }
 
 export interface ProcessApi {
   /**
-   * Resolves when it is ready, is not in time, or is over; at the latest after `waitMs`, as it then is. One of the same name that
-   * is not over is followed where it was started in the same way, and is a conflict otherwise.
+   * Starts a process. Resolves when it is ready, has missed its readiness deadline, or is over, and at the latest after
+   * `waitMs`. If the name belongs to a process that is not over, an identical request returns that process and any
+   * other is a conflict.
    */
   start(
     ref: string,
     input: StartProcess,
     options: { waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<{ process: Process; followed: boolean }>;
-  /** Oldest first. Wakes nobody. */
+  /** Lists the processes, oldest first. Does not wake the sandbox. */
   list(ref: string): Promise<ProcessList>;
-  /** By name or id. */
+  /** Returns the process with the name or id `which`. */
   get(ref: string, which: string): Promise<Process>;
-  /** When it is ready, is not in time, or is over; at the latest after `waitMs`, as it then is. */
+  /** Waits for an existing process. Resolves under the same conditions as `start`. */
   wait(ref: string, which: string, options: { waitMs: number; signal: AbortSignal }): Promise<Process>;
-  /** Ends its run and what would follow. Resolves when its tree is gone. Wakes a sandbox that sleeps. Idempotent. */
+  /**
+   * Ends the process: its current run and all restarts. Resolves when the process has stopped. Wakes the sandbox.
+   * Idempotent.
+   */
   stop(ref: string, which: string, signal: AbortSignal): Promise<Process>;
-  /** Ends its run, if there is one, and begins the next at once, also of one that is over. Resolves as `start` does. */
+  /**
+   * Cancels the current run, if any, and starts the next run at once, even if the process is over. Resolves under the
+   * same conditions as `start`.
+   */
   restart(
     ref: string,
     which: string,
     options: { waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<Process>;
-  /** Its runs, newest first, as long as execs are kept. */
+  /** Lists the runs of a process, newest first. Runs are execs, and are kept as long as other execs. */
   runs(ref: string, which: string, page: { cursor?: string | undefined; limit: number }): Promise<ExecList>;
 }
 
 export interface ReadOptions {
-  /** Whether a sleeping sandbox may be woken for it. */
+  /**
+   * Whether a read may wake a suspended sandbox. Reads are served from the sandbox's disk if possible. If a path exists
+   * only in a running instance, the read wakes the sandbox; with `wake: false`, the read is refused.
+   */
   wake: boolean;
 }
 
 export interface FileApi {
-  /** These three don't wake a sleeping sandbox for what is on its disk; `wake: false` refuses the rest. */
   stat(ref: string, path: string, options: ReadOptions, signal: AbortSignal): Promise<FileStat>;
   list(
     ref: string,
@@ -293,23 +370,29 @@ export interface FileApi {
     options: { overwrite: boolean },
     signal: AbortSignal,
   ): Promise<FileStat>;
-  /** Below a directory, by name and content. Never follows a link, and ends at its limits. */
+  /** Searches below a directory by name and content. Does not follow symbolic links. Stops early at its limits. */
   search(
     ref: string,
     path: string,
     options: ReadOptions & SearchOptions,
     signal: AbortSignal,
   ): Promise<FileSearch>;
-  /** A directory, or a file, as a tar archive. What is neither file, directory nor symbolic link is left out. */
+  /** Streams a directory or file as a tar archive. The archive contains only files, directories and symbolic links. */
   pack(
     ref: string,
     path: string,
     options: ReadOptions,
     signal: AbortSignal,
   ): Promise<AsyncIterable<Uint8Array>>;
-  /** Takes a tar archive apart into a directory, which is made where it is missing. What an entry may not be is refused. */
+  /**
+   * Extracts a tar archive into a directory, which is created if it does not exist. Refuses archives with forbidden
+   * entries.
+   */
   unpack(ref: string, path: string, body: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Unpacked>;
-  /** Resolves when no change is missed any more; until the signal, or a lost link, ends it. A sandbox that is watched stays awake. */
+  /**
+   * Watches a file or directory. Resolves once all further changes will be reported. The watch lasts until the signal
+   * aborts or the link is lost, and keeps the sandbox awake.
+   */
   watch(
     ref: string,
     path: string,
@@ -319,16 +402,16 @@ export interface FileApi {
 }
 
 export interface SearchOptions {
-  /** A glob: of names, or with a slash in it of paths below the directory. */
+  /** A glob. It matches file names or, if it contains a slash, paths relative to the directory. */
   name?: string | undefined;
   /** Text that a line must contain. */
   content?: string | undefined;
-  /** Whether that is a regular expression. */
+  /** Whether `content` is a regular expression. */
   regex?: boolean | undefined;
   ignoreCase?: boolean | undefined;
-  /** How many lines before and after one that was found are told with it. */
+  /** Number of lines returned before and after each matching line. */
   contextLines?: number | undefined;
-  /** Names of directories that are not looked into. */
+  /** Names of directories to skip. */
   exclude?: readonly string[] | undefined;
   limit: number;
 }
@@ -339,62 +422,78 @@ export interface EventQuery {
   /** A drive, by name or id. */
   drive?: string | undefined;
   types?: readonly EventType[] | undefined;
-  /** Not before, and before, this time in milliseconds. */
+  /** Selects events with `since` <= time < `until`, in milliseconds since the epoch. */
   since?: number | undefined;
   until?: number | undefined;
-  /** The `seq` of the last one that was seen. */
+  /** The `seq` of the last event that the caller has seen. */
   cursor?: string | undefined;
 }
 
 export interface EventPage {
   events: readonly Event[];
-  /** Behind all that was looked at: what comes after it was not told yet. */
+  /**
+   * The position after the last event examined for this page, whether it matched or not. The next page continues from
+   * here.
+   */
   cursor: string;
 }
 
-/** A connection to a port, and what its user says of it. */
+/** A connection to a port, with the callbacks by which its user reports activity. */
 export interface PortConnection {
   readonly sandboxId: SandboxId;
-  /** Fails with `StreamCut` where it ends before its end. Who lets go of it destroys it. */
+  /** Fails with `StreamCut` if the connection is cut. The user destroys the stream when done. */
   readonly bytes: Duplex;
-  /** What was asked for was answered: from now on only traffic keeps the sandbox awake. */
+  /** Reports that the request was answered. From then on the sandbox stays awake only while there is traffic. */
   settled(): void;
-  /** Something was sent, or came. */
+  /** Reports traffic in either direction. */
   used(): void;
 }
 
 export interface PortApi {
-  /** Connections that are open now. */
+  /** Number of open connections. */
   readonly open: number;
-  /** Resolves when what listens there has taken the connection; a sandbox that sleeps is woken. The signal ends it as well. */
+  /**
+   * Resolves when the program on the port has accepted the connection. Wakes the sandbox. The signal also ends an open
+   * connection.
+   */
   connect(ref: string, port: number, signal: AbortSignal): Promise<PortConnection>;
 }
 
-/** What a preview lets in. */
+/** The access that a preview grants to the bearer of a token or, if the preview is public, to everyone. */
 export interface Grant {
   previewId: PreviewId;
   sandboxId: SandboxId;
   port: number;
   expiresAt: number | null;
-  /** Aborted when it is over, or was taken back: what came in by it goes. */
+  /** The response headers that the preview sets. */
+  headers: PreviewHeaders;
+  /** Aborted when the access expires or is revoked. Connections made with the grant are then cut. */
   signal: AbortSignal;
 }
 
 export interface PreviewApi {
-  /** The token is null for a public one, and where none is wanted yet. */
+  /**
+   * Creates a preview. `token` is null for a public preview, and if the option `token: false` was given. A preview that
+   * is created again under its name has the same id and therefore the same URLs; its earlier tokens stay revoked.
+   */
   create(
     ref: string,
     input: CreatePreview,
-    options?: { token?: boolean },
+    options?: { token?: boolean; headers?: PreviewHeaders | undefined },
   ): Promise<{ preview: PreviewInfo; token: string | null }>;
-  /** Oldest first. Wakes nobody, as none of these do. */
+  /** Lists the previews, oldest first. Like all methods of this interface, it does not wake the sandbox. */
   list(ref: string): Promise<PreviewInfo[]>;
   get(ref: string, name: string): Promise<PreviewInfo>;
-  /** A preview of another port has no tokens any more. */
+  /** Changes a preview. A change of the port revokes all tokens of the preview. */
   update(
     ref: string,
     name: string,
-    changes: { port?: number | undefined; public?: boolean | undefined; ttlMs?: number | null | undefined },
+    changes: {
+      port?: number | undefined;
+      public?: boolean | undefined;
+      ttlMs?: number | null | undefined;
+      headers?: PreviewHeaders | undefined;
+    },
   ): Promise<PreviewInfo>;
   remove(ref: string, name: string): Promise<void>;
   createToken(
@@ -403,14 +502,26 @@ export interface PreviewApi {
     options: { ttlMs?: number | undefined },
   ): Promise<{ info: PreviewTokenInfo; token: string }>;
   tokens(ref: string, name: string): Promise<PreviewTokenInfo[]>;
-  /** A token again, for who may make another one at any time. */
+  /**
+   * Returns the text of an existing token again. This reveals nothing new, because the caller could create another
+   * token at any time.
+   */
   token(ref: string, name: string, id: string): Promise<string>;
   removeToken(ref: string, name: string, id: string): Promise<void>;
-  /** What a token opens; `preview_denied` where that is nothing, whatever the reason. */
+  /** Returns the access that a token grants. Refuses every kind of invalid token with the same `preview_denied`. */
   admit(token: string): Grant;
-  /** Where a port is open without a token; null where it is not. */
-  admitPublic(sandboxId: SandboxId, port: number): Grant | null;
-  /** One that is not over; null where there is none. */
+  /**
+   * Returns the access that a public preview grants to everyone; null if the preview is private, expired or unknown.
+   */
+  admitPublic(id: PreviewId): Grant | null;
+  /**
+   * Returns the access to a public port, for a request that names no preview; null if the port has no public preview.
+   * The port is public as long as any of its public previews exists. The grant is that of the newest one.
+   */
+  admitPublicPort(sandboxId: SandboxId, port: number): Grant | null;
+  /** Returns the headers that a preview sets; none for an unknown or expired preview. */
+  headersOf(id: PreviewId): PreviewHeaders;
+  /** Returns the preview; null if it does not exist or has expired. */
   byId(id: string): PreviewInfo | null;
 }
 
@@ -422,31 +533,50 @@ export interface EngineApi {
   readonly files: FileApi;
   readonly mounts: MountApi;
   readonly drives: DriveApi;
-  /** Files of drives, without any sandbox: a `ref` is a drive's. */
+  /** Files of drives, served without a sandbox. Each `ref` is the name or id of a drive. */
   readonly driveFiles: FileApi;
   readonly ports: PortApi;
   readonly previews: PreviewApi;
-  readonly images: Images;
+  readonly images: ImageStore;
   readonly alerts: AlertApi;
-  /** Oldest first, unless it is told otherwise. */
+  /** Lists events, oldest first by default. */
   events(filter: EventQuery & { order?: EventOrder | undefined; limit: number }): Promise<EventList>;
   /**
-   * What `events` lists from the cursor or `since` on, or without either from now on, page by page; and then what happens,
-   * until the signal, or `until`, ends it. The first page is empty and comes at once: its cursor is where it begins. Others are
-   * empty every so often, where nothing happens. What retention took before it was read is `events_dropped`, never a gap.
+   * Streams matching events page by page, and then new events as they happen, until the signal aborts or `until` has
+   * passed. The stream starts at the cursor or at `since`; without either, it starts now. The first page comes at once:
+   * it is empty, and its cursor is the start of the stream. Later empty pages are keepalives. Fails with
+   * `events_dropped` if retention has deleted events that were not read yet, so that a reader never misses events
+   * unnoticed.
    */
   followEvents(filter: EventQuery, signal: AbortSignal): AsyncIterable<EventPage>;
   stats(): Promise<Stats>;
-  /** Compares records and reality, both ways, now. Callers at the same time share one. */
+  /**
+   * Runs an audit, which compares records with the resources on the host in both directions. Concurrent callers share
+   * one audit.
+   */
   audit(): Promise<AuditReport>;
-  /** The last one; null where none was made yet. */
+  /** Returns the last audit; null before the first one. */
   lastAudit(): AuditReport | null;
-  /** All layers of cleaning that are due by their rules, now; `emergency` as well what may go when the host runs short. */
+  /** Runs all cleanup layers. With `emergency`, it also deletes disposable sandboxes and suspends idle ones. */
   cleanup(options: { dryRun: boolean; emergency: boolean }): Promise<SweepReport>;
-  /** Empty when the engine can take work; otherwise why not. */
+  /**
+   * Runs `copy` while the processes of these running sandboxes are frozen, so that nothing changes their files. Calls
+   * to the sandboxes are held meanwhile. If one of them is not running or can't be frozen, rejects without running
+   * `copy`.
+   */
+  holdStill<Result>(
+    ids: readonly SandboxId[],
+    copy: (signal: AbortSignal) => Promise<Result>,
+    signal: AbortSignal,
+  ): Promise<Result>;
+  /** Stores a sandbox whose files exist already, in standby, and serves it from then on. */
+  adoptSandbox(record: SandboxRecord): Promise<void>;
+  /** Stores a drive whose files exist already, and serves it from then on. */
+  adoptDrive(record: DriveRecord): Promise<void>;
+  /** Returns the reasons why the engine does not accept work; empty if it does. */
   unreadiness(): string[];
-  /** Recovers what an earlier server left, then takes work. */
+  /** Recovers the sandboxes of the previous server, then accepts work. */
   start(): Promise<void>;
-  /** Takes no more work, lets go of links; instances run on. */
+  /** Stops accepting work and closes the links. Instances keep running. */
   stop(): Promise<void>;
 }

@@ -1,9 +1,15 @@
 import type { Numbers } from "@holdfast/contract";
-import type { Ports } from "./ports.ts";
+import type { DriveDirectories, ImageStore, JournalsAfterDeath, Ports } from "./index.ts";
 
-/** What every part of a running engine shares. */
-export interface World extends Ports {
+/** The objects that all parts of a running engine share. */
+export interface EngineContext extends Ports {
   numbers: Numbers;
-  /** Aborted when the engine stops: loops end, instances run on. */
+  /**
+   * The capabilities of the driver. For a capability that the driver lacks, the object refuses all calls or is empty.
+   */
+  drives: DriveDirectories;
+  images: ImageStore;
+  journals: JournalsAfterDeath;
+  /** Aborted when the engine stops: the engine's loops end, but instances keep running. */
   stopping: AbortSignal;
 }

@@ -1,6 +1,6 @@
 /**
- * What the engine needs of the world. It knows nothing else: time, ids, the database, whatever runs instances and the
- * link into them all come through here, so that the same engine runs on a machine and in the simulator.
+ * The ports of the engine. Time, ids, the database, the driver and the links are reached only through them, so that the
+ * same engine runs on a machine and in the simulator.
  */
 import type {
   Alert,
@@ -11,26 +11,26 @@ import type {
   DriveId,
   ExecId,
   InstallationId,
-  PreviewId,
   ProcessId,
   SandboxId,
   TokenId,
 } from "@holdfast/contract";
-import type { Driver, Drives, Images, Journals } from "./driver-port.ts";
-import type { Store } from "./store-port.ts";
+import type { Driver } from "./driver.ts";
+import type { Store } from "./store.ts";
 
-export * from "./driver-port.ts";
-export * from "./link-port.ts";
-export * from "./store-port.ts";
+export * from "./capabilities.ts";
+export * from "./driver.ts";
+export * from "./link.ts";
+export * from "./store.ts";
 
 export interface Clock {
   /** Milliseconds since the epoch. */
   now(): number;
-  /** Calls `then` in `ms`, unless what it returned is called before. */
+  /** Calls `then` after `ms`. The returned function cancels the call. */
   after(ms: number, then: () => void): () => void;
-  /** Resolves after `ms`; rejects with the signal's reason when it is aborted first. */
+  /** Resolves after `ms`; rejects with the signal's reason if it aborts first. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
-  /** Aborts `ms` from now; `clear` lets the timer go. */
+  /** Returns a signal that aborts after `ms`; `clear` cancels the timer. */
   deadline(ms: number, why: string): { signal: AbortSignal; clear(): void };
 }
 
@@ -42,12 +42,11 @@ export interface Ids {
   drive(): DriveId;
   alert(): AlertId;
   delivery(): DeliveryId;
-  preview(): PreviewId;
   token(): TokenId;
   process(): ProcessId;
-  /** A made-up name for a sandbox or drive whose creator gave none. */
+  /** Generates a name for a sandbox or drive that was created without one. */
   name(): string;
-  /** Uniform in [0, 1), for jitter. */
+  /** Returns a random number, uniform in [0, 1), for jitter. */
   random(): number;
 }
 
@@ -60,11 +59,11 @@ export interface Log {
   child(fields: Fields): Log;
 }
 
-/** Where messages about alerts go. */
+/** Delivers messages about alerts. */
 export interface Notifier {
   /**
-   * Resolves when it was taken, and rejects with why not, in words without secrets. The same id may come again: a server that
-   * dies after it was taken does not know that.
+   * Resolves when the receiver has accepted the message; otherwise rejects with a reason that contains no secrets. The
+   * same id may be delivered twice, because a server that dies right after a delivery does not record its success.
    */
   deliver(message: AlertMessage, signal: AbortSignal): Promise<void>;
 }
@@ -82,9 +81,8 @@ export interface Ports {
   log: Log;
   store: Store;
   driver: Driver;
-  drives: Drives;
-  images: Images;
-  journals: Journals;
-  /** Null where nobody is to be told. */
+  /** Null if no receiver is configured. */
   notifier: Notifier | null;
+  /** Labels that every sandbox should have. A diagnosis reports the labels that a sandbox lacks. Default: none. */
+  expectedLabels?: readonly string[];
 }

@@ -1,8 +1,10 @@
-/** The way into an instance: its keeper, as the engine needs it. */
+/** The link port: the connection to the keeper of an instance, as the engine needs it. */
 import type { Dispatched, Environment, ExecId, FileChange, FileKind, TerminalSize } from "@holdfast/contract";
-import type { Identity } from "./driver-port.ts";
+import type { Identity } from "./driver.ts";
 
-/** The keeper said no. `errno` is a name such as ENOENT where the kernel said so. */
+/**
+ * The keeper refused a request. If the kernel refused it, `errno` is the kernel's name of the error, such as ENOENT.
+ */
 export class KeeperRefusal extends Error {
   readonly reason:
     | "malformed"
@@ -23,7 +25,7 @@ export class KeeperRefusal extends Error {
     | "reserved_path"
     | "not_on_disk";
   readonly errno: string | null;
-  /** The lowest readable cursor, with `below_floor`. */
+  /** The lowest readable cursor; set if the reason is `below_floor`. */
   readonly floor: number | null;
   constructor(
     reason: KeeperRefusal["reason"],
@@ -40,11 +42,12 @@ export class KeeperRefusal extends Error {
 }
 
 /**
- * A stream to a port ended before both of its directions had: whoever was at the port reset it or is gone, or the sandbox
- * was stopped, put to sleep or taken over by a later generation. What was read of it is not all.
+ * A stream to a port was cut before both of its directions had ended. Either the process at the port reset the
+ * connection or is gone, or the sandbox was stopped, suspended or taken over by a later generation. The data read from
+ * the stream is incomplete.
  */
 export class StreamCut extends Error {
-  /** What a socket says in the same case. */
+  /** The error code of a connection that was reset. */
   readonly code = "ECONNRESET";
   constructor(why: string) {
     super(why);
@@ -52,7 +55,7 @@ export class StreamCut extends Error {
   }
 }
 
-/** The link ended before the answer came. The request may have been carried out. */
+/** The link was lost before the answer arrived. The keeper may have carried out the request. */
 export class LinkLost extends Error {
   readonly dispatched: Dispatched;
   constructor(why: string, dispatched: Dispatched) {
@@ -67,16 +70,16 @@ export interface ExecOrder {
   argv: readonly string[];
   env: Environment;
   cwd: string;
-  /** Empty for the default user; a name from the image's passwd, or `uid[:gid]`. */
+  /** A name from the image's passwd file, or `uid[:gid]`; empty for the default user. */
   user: string;
-  /** 0: none. */
+  /** 0 means no timeout. */
   timeoutMs: number;
-  /** Whether stdin will be written to; otherwise it is /dev/null. */
+  /** Whether stdin will be written to. If not, stdin is /dev/null. */
   stdin: boolean;
-  /** Null: pipes. */
+  /** The terminal's size; null if the command gets pipes. */
   tty: TerminalSize | null;
   journalCapBytes: number;
-  /** SHA-256 of everything above, hex: tells a repeated start from a conflicting one. */
+  /** SHA-256 of all fields above, in hex. It distinguishes a repeated start from a conflicting one. */
   digest: string;
 }
 
@@ -85,63 +88,68 @@ export interface KeeperExec {
   id: ExecId;
   state: "running" | "exited" | "timed_out" | "cancelled";
   pid: number;
-  /** -1 where it ended by a signal. */
+  /** The exit code; -1 if a signal ended the command. */
   exitCode: number;
-  /** 0 where it exited. */
+  /** The signal that ended the command; 0 if the command exited. */
   signal: number;
-  /** Why the command could not be run at all: `cwd`, `user`, `not_found`, `not_executable`; empty otherwise. */
+  /** Why the command could not be started: `cwd`, `user`, `not_found`, `not_executable`; empty if it was started. */
   failure: string;
   startedAt: number;
   endedAt: number;
-  /** Cursors: first readable byte; end of the journal so far or, once ended, of the output up to the end. */
+  /** Cursor of the first readable byte. */
   journalFloor: number;
+  /** Cursor of the journal's present end or, once the exec has ended, of the end of its output. */
   journalEnd: number;
   digest: string;
 }
 
 /**
- * How a keeper starts a command again by itself. After a run that ended, and was not cancelled: with `failure` an exit with 0
- * is the end of it; otherwise the next run begins after `backoffMs`, doubled with every restart in a row up to a minute, in
- * lived time. A run that lasted a minute begins the row anew. After `max` restarts in a row it is given up.
+ * How a keeper restarts a command on its own. A cancelled run is never restarted. With `failure`, a run that exited
+ * with 0 is not restarted either. The next run begins after `backoffMs` of lived time; this delay doubles with every
+ * consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive restarts. After `max`
+ * consecutive restarts the keeper gives up.
  */
-export interface KeepPolicy {
+export interface SupervisePolicy {
   on: "failure" | "always";
   max: number;
   backoffMs: number;
 }
 
 /**
- * A row of runs as the keeper knows it. Each run is an exec of its own, with an outcome and a journal; its id is that of the
- * first with the number at its end, behind the last hyphen, counted up.
+ * A supervised command as the keeper knows it: a sequence of runs. Each run is an exec of its own, with an outcome and
+ * a journal. Run ids end with a hyphen and a number, which grows by one with each run.
  */
-export interface KeptRun {
-  /** Of the last run. */
+export interface SupervisedRun {
+  /** Id of the last run. */
   execId: ExecId;
-  /** `waiting` for the next run; `done` by its policy; `stopped` by a cancel; `given_up` after too many restarts. */
+  /**
+   * `waiting`: the next run is due later. `done`: the policy requires no further run. `stopped`: a cancel ended the
+   * command. `given_up`: there were too many restarts.
+   */
   state: "running" | "waiting" | "done" | "stopped" | "given_up";
-  /** In a row. */
+  /** Number of consecutive restarts so far. */
   restarts: number;
-  /** When the next run is due, where it waits. */
+  /** When the next run is due; null unless the state is `waiting`. */
   nextAt: number | null;
 }
 
 export interface JournalRecord {
   stream: "stdout" | "stderr";
   at: number;
-  /** The cursor behind this record. */
+  /** The cursor after this record. */
   cursor: number;
   data: Uint8Array;
 }
 
 export interface JournalSlice {
   records: JournalRecord[];
-  /** Where to read on. */
+  /** The cursor for the next read. */
   next: number;
   floor: number;
   end: number;
-  /** False once the exec has ended and `next` is the end of what it wrote. */
+  /** Whether a further read may return more: false once the exec has ended and `next` is the end of its output. */
   more: boolean;
-  /** For who is done with all of the records' data, and only for them: its memory is used again. */
+  /** Frees the memory of the records for reuse. Call this only when all of their data has been consumed. */
   release?(): void;
 }
 
@@ -172,19 +180,22 @@ export interface Stat {
   modifiedAt: number;
   dev: string;
   ino: string;
-  /** Of a symbolic link, else empty. */
+  /** Target of a symbolic link; empty for other kinds. */
   target: string;
 }
 
 export interface WriteOptions {
   mode?: number;
-  /** Make missing parent directories. */
+  /** Whether to create missing parent directories. */
   parents?: boolean;
   uid?: number;
   gid?: number;
 }
 
-/** Files of one root. Served by the keeper from inside or by the porter from a jail: the same protocol. */
+/**
+ * Access to the files of one root. The keeper serves them from inside the sandbox, or the porter from a jail, over the
+ * same protocol.
+ */
 export interface FileAccess {
   stat(path: string, options: { follow: boolean }, signal: AbortSignal): Promise<Stat>;
   list(
@@ -192,13 +203,19 @@ export interface FileAccess {
     options: { limit: number },
     signal: AbortSignal,
   ): Promise<{ entries: { name: string; stat: Stat }[]; truncated: boolean }>;
-  /** The stat is of the very file that is read. The body must be iterated to its end or returned. */
+  /**
+   * Reads a file. The returned stat describes exactly the file that is read. The caller must either iterate the body to
+   * its end or call its `return`.
+   */
   read(
     path: string,
     range: { offset: number; length: number | null },
     signal: AbortSignal,
   ): Promise<{ stat: Stat; body: AsyncIterable<Uint8Array> }>;
-  /** Atomic: readers see the old content or the new. Nothing is left where the body fails. */
+  /**
+   * Writes a file atomically: readers see either the old content or the new one. If the body fails, nothing is left
+   * behind.
+   */
   write(
     path: string,
     body: AsyncIterable<Uint8Array>,
@@ -209,13 +226,14 @@ export interface FileAccess {
   remove(path: string, options: { recursive: boolean }, signal: AbortSignal): Promise<void>;
   rename(from: string, to: string, options: { overwrite: boolean }, signal: AbortSignal): Promise<void>;
   chmod(path: string, mode: number, signal: AbortSignal): Promise<void>;
-  /** Refuses where something is there. */
+  /** Creates a symbolic link. Refuses if the path exists. */
   symlink(path: string, target: string, options: WriteOptions, signal: AbortSignal): Promise<void>;
-  /** Sets when it was last modified; of a symbolic link its own. */
+  /** Sets the modification time. For a symbolic link, sets the time of the link itself. */
   touch(path: string, modifiedAt: number, signal: AbortSignal): Promise<void>;
   /**
-   * Resolves when no change is missed any more, of the directory or file and, where that is asked for, of all below it.
-   * Ends with the signal, or with the link. Must be iterated or returned.
+   * Watches a directory or file and, with `recursive`, everything below it. Resolves once the watch is in place: every
+   * later change will be reported. The watch ends with the signal or the link. The caller must either iterate the
+   * result to its end or call its `return`.
    */
   watch(
     path: string,
@@ -224,50 +242,71 @@ export interface FileAccess {
   ): Promise<AsyncIterable<FileChange>>;
 }
 
-/** A byte stream to one keeper. Losing it loses nothing: everything it was used for can be asked again on the next one. */
+/** A connection to one keeper. No data is lost with a link: every request can be repeated on the next link. */
 export interface Link {
   readonly keeper: { version: string; bootId: string; startedAt: number };
-  /** Resolves once, with why, when the link is over. Never rejects. */
+  /** Resolves with the reason when the link has ended. Never rejects. */
   readonly closed: Promise<string>;
-  /** When the last frame came in. */
-  readonly lastHeardAt: number;
+  /** When the last frame was received. */
+  readonly lastReceivedAt: number;
   readonly files: FileAccess;
   ping(signal: AbortSignal): Promise<void>;
+  /**
+   * Makes the keeper end its sandbox after `remainingMs`, unless a link is up at that time; null removes the deadline.
+   * Pauses and standby do not count. A keeper of an older version ignores this request.
+   */
+  setDeadline(remainingMs: number | null, signal: AbortSignal): Promise<void>;
   startExec(order: ExecOrder, signal: AbortSignal): Promise<{ existed: boolean; exec: KeeperExec }>;
-  /** Waits up to `waitMs` for something to read. */
+  /** Reads output from a cursor. If there is no output yet, waits up to `waitMs` for it. */
   readExec(
     id: ExecId,
     from: { cursor: number; maxBytes: number; waitMs: number },
     signal: AbortSignal,
   ): Promise<JournalSlice>;
-  /** Exactly once by offset; `accepted` is how far stdin has got. */
+  /**
+   * Holds the output from `cursor` on for `leaseMs` of lived time, and replaces the exec's earlier hold. When the
+   * journal reaches its cap, the keeper makes the command wait instead of dropping held output. A lease of 0 ends the
+   * hold. Resolves to false if the keeper is too old to hold output.
+   */
+  holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }, signal: AbortSignal): Promise<boolean>;
+  /**
+   * Writes to stdin. `offset` is the position of `data` in the whole input, so that each byte is delivered exactly
+   * once. `accepted` is the offset up to which the keeper has accepted input.
+   */
   writeStdin(
     id: ExecId,
     chunk: { offset: number; data: Uint8Array; end: boolean },
     signal: AbortSignal,
   ): Promise<{ accepted: number }>;
   signalExec(id: ExecId, signal: number, abort: AbortSignal): Promise<void>;
-  /** Kills the whole tree; the exec then ends as cancelled. */
+  /** Kills the command's whole process tree. The exec then ends as cancelled. */
   cancelExec(id: ExecId, signal: AbortSignal): Promise<void>;
   listExecs(signal: AbortSignal): Promise<KeeperExec[]>;
-  /** Drops an ended exec; its journal too, unless that is to be kept for reading from outside. */
+  /**
+   * Makes the keeper forget an ended exec. The exec's journal is removed too, unless `keepJournal` is set: it then
+   * stays on disk and can be read from outside.
+   */
   forgetExec(id: ExecId, options: { keepJournal: boolean }, signal: AbortSignal): Promise<void>;
-  /** Of an exec that has a terminal. */
+  /** Resizes the terminal of an exec that has one. */
   resizeExec(id: ExecId, size: TerminalSize, signal: AbortSignal): Promise<void>;
-  /** Called for every exec that ends while the link is up. */
+  /** Registers a listener, which is called for every exec that ends while the link is up. */
   onExecEnd(listener: (exec: KeeperExec) => void): void;
   /**
-   * As `startExec`, and has the command started again when it ends. The id must end with a hyphen and a number. A cancel of the
-   * last run ends the row as well, also while it waits. A keeper that can't refuses with `unknown_type`.
+   * Like `startExec`, but the keeper restarts the command when it ends. The id must end with a hyphen and a number. A
+   * cancel of the last run also ends the supervision, even between two runs. A keeper that does not support this
+   * refuses with `unknown_type`.
    */
-  keepExec(
+  superviseExec(
     order: ExecOrder,
-    policy: KeepPolicy,
+    policy: SupervisePolicy,
     signal: AbortSignal,
   ): Promise<{ existed: boolean; exec: KeeperExec }>;
-  /** The rows that it has, those that are over included until their last run is forgotten. */
-  listKept(signal: AbortSignal): Promise<KeptRun[]>;
-  /** Called for every run that the keeper begins by itself while the link is up. */
+  /**
+   * Lists the keeper's supervised commands. A command that will not run again stays in the list until its last run is
+   * forgotten.
+   */
+  listSupervised(signal: AbortSignal): Promise<SupervisedRun[]>;
+  /** Registers a listener, which is called for every run that the keeper starts on its own while the link is up. */
   onExecStart(listener: (exec: KeeperExec) => void): void;
   probe(signal: AbortSignal): Promise<Probe>;
   processes(signal: AbortSignal): Promise<ProcessInfo[]>;

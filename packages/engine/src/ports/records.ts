@@ -1,4 +1,4 @@
-/** What the store keeps. Times are milliseconds since the epoch. */
+/** The records in the store. Times are milliseconds since the epoch. */
 import type {
   AlertId,
   AlertKind,
@@ -29,7 +29,7 @@ import type {
   TerminalSize,
   TokenId,
 } from "@holdfast/contract";
-import type { Checkpoint, Instance, KeepPolicy, MountPoint } from "./ports.ts";
+import type { Checkpoint, Instance, MountPoint, SupervisePolicy } from "./index.ts";
 
 export interface SandboxSpec {
   image: string;
@@ -40,36 +40,53 @@ export interface SandboxSpec {
   labels: Labels;
 }
 
-/** A checkpoint, with what the record must remember of the instance whose memory it is. */
+/** A standby checkpoint, with the boot id of the keeper whose memory it contains. */
 export interface KeptMemory extends Checkpoint {
   keeperBootId: string | null;
+  /**
+   * Set if the checkpoint came from a backup. If its memory can't be restored here, the sandbox starts again on its
+   * files, even if its policy forbids that: the caller requested the restore to get the files.
+   */
+  restored?: true;
 }
 
-/** The phase with the data that only this phase has. */
+/** The phase of a sandbox, with the data that only this phase needs. */
 export type PhaseState =
-  /** To be launched; again, where its memory was lost and its policy says so. */
+  /**
+   * The sandbox waits to be launched. `restart` is set if an earlier instance lost its memory and the policy allows a
+   * cold start; it says why the memory was lost.
+   */
   | { name: "queued"; restart?: Cause }
   | { name: "launching"; deadline: number }
   | { name: "running" }
-  /** Frozen in memory, at the user's wish. */
+  /** The sandbox is frozen in memory, on request. */
   | { name: "paused" }
-  /** Its memory is being written to disk, under this id. Until that is done it is a running instance, frozen or not. */
+  /**
+   * The memory is being written to disk under this checkpoint id. Until the write is complete the instance exists,
+   * either running or frozen.
+   */
   | {
       name: "suspending";
       checkpointId: CheckpointId;
       kind: StandbyKind;
       deadline: number;
-      /** A copy is kept and it goes on: it is not on its way to sleep. */
+      /** Set if a named checkpoint is being saved: the sandbox serves again afterwards and does not enter standby. */
       saving?: true;
     }
-  /** What is left of the instance, if anything, owes a stop. The checkpoint is null where only files were kept. */
+  /**
+   * The sandbox is in standby. If parts of the instance are left, the lease requires a stop. `checkpoint` is null if
+   * only files were kept.
+   */
   | { name: "standby"; checkpoint: KeptMemory | null; failedWakes: number }
-  /** `consumed` once processes may have run that came out of the checkpoint: from then on it is never used again. */
+  /**
+   * The sandbox is waking. `consumed`: whether processes restored from the checkpoint may have run. If so, the
+   * checkpoint is never used again.
+   */
   | {
       name: "waking";
       checkpoint: KeptMemory;
       consumed: boolean;
-      /** Of this checkpoint, that were given up before anything ran. */
+      /** Number of wakes from this checkpoint that failed before any process ran. */
       failedWakes: number;
       deadline: number;
     }
@@ -78,12 +95,12 @@ export type PhaseState =
   | { name: "failed"; cause: Cause; keptUntil: number };
 
 /**
- * The durable right to, and duty over, the processes of one instance. It is stored before the physical act that it
- * allows and given up only after absence was observed.
+ * The durable permission to run the processes of one instance, and the duty to stop them. A lease is stored before the
+ * instance is started, and released only after the instance was observed to be absent.
  */
 export type Lease =
   | { state: "none" }
-  | { state: "held"; generation: number; startupDeadline: number; hostBootId: string | null }
+  | { state: "held"; generation: number; startupDeadline: number }
   | {
       state: "stop_needed";
       reason: StopReason;
@@ -108,38 +125,45 @@ export type Lease =
       nextAttemptAt: number;
       lastError: string | null;
     }
-  /** Its stored form could not be read. It is kept as it was, blocks launch and delete, and is shown. */
+  /** The stored lease is unreadable. It stays as it is, blocks launch and delete, and is shown to callers. */
   | { state: "quarantined"; raw: string };
 
-/** What a fork began with. */
+/** The checkpoint from which a fork was made. */
 export interface Origin {
   sandboxId: SandboxId;
-  /** What it was called then. */
+  /** The name that the source sandbox had at the time of the fork. */
   sandboxName: string;
   checkpointId: CheckpointId;
   kind: StandbyKind;
-  /** Of the instance that the checkpoint is of. A fork counts on from it: its keeper takes no smaller one. */
+  /**
+   * The generation of the checkpointed instance. The fork's generations start above this number, because the keeper in
+   * the restored memory accepts no smaller generation.
+   */
   generation: number;
   keeperBootId: string | null;
   execs: readonly ForkedExec[];
   processes: readonly ForkedProcess[];
 }
 
-/** One process under three names, as an exec; its runs are called by it and a number, also those that are still to come. */
+/**
+ * A process of a fork. Like an exec of a fork, it has three ids: its own, the one in the source sandbox, and the one
+ * that the keeper uses. The id of each of its runs, including future ones, is the id of the process followed by a
+ * number.
+ */
 export interface ForkedProcess {
   id: ProcessId;
   from: ProcessId;
   keeperId: ProcessId;
 }
 
-/** One exec under three names: its own, the one it has where it was forked from, and what its keeper calls it. */
-export interface ForkedExec {
+/** An exec of a fork. It has three ids: its own, the one in the source sandbox, and the one that the keeper uses. */
+interface ForkedExec {
   id: ExecId;
   from: ExecId;
   keeperId: ExecId;
 }
 
-/** What is told of a checkpoint that stays until it is removed. */
+/** The part of a saved checkpoint's record that listings show. */
 export interface CheckpointSummary {
   id: CheckpointId;
   sandboxId: SandboxId;
@@ -147,21 +171,25 @@ export interface CheckpointSummary {
   kind: StandbyKind;
   generation: number;
   createdAt: number;
-  /** All of it, and the memory's part of that. */
+  /** Size of the whole checkpoint, including its memory. */
   sizeBytes: number;
+  /** Size of the checkpoint's memory. */
   memoryBytes: number;
-  /** Those that its memory has. */
+  /** The execs in the checkpoint's memory. */
   execIds: readonly ExecId[];
 }
 
-/** All of it: any number of sandboxes may begin with one. It can be large, and is read one at a time. */
+/**
+ * The complete record of a saved checkpoint, from which any number of sandboxes can be forked. Because a record can be
+ * large, only one is read at a time.
+ */
 export interface SavedCheckpoint extends CheckpointSummary {
   keeperBootId: string | null;
-  /** Of the sandbox, as it was. */
+  /** The spec that the sandbox had when the checkpoint was taken. */
   spec: SandboxSpec;
   sandboxName: string;
   execs: readonly SavedExec[];
-  /** Those that were not over. */
+  /** The processes that had not ended when the checkpoint was taken. */
   processes: readonly SavedProcess[];
 }
 
@@ -170,7 +198,7 @@ export interface SavedProcess
   keeperId: ProcessId;
 }
 
-export interface SavedExec {
+interface SavedExec {
   id: ExecId;
   keeperId: ExecId;
   spec: ExecSpec;
@@ -181,46 +209,49 @@ export interface SavedExec {
 export interface SandboxRecord {
   id: SandboxId;
   name: string;
-  /** Whether the name still belongs to it; given back by failure of the launch and by deletion. */
+  /** Whether the sandbox still holds its name. A failed first launch and a delete release the name. */
   nameHeld: boolean;
   phase: PhaseState;
   generation: number;
-  /** The generation whose launch began the memory that it has now: a wake brings that back under a later one. */
+  /** The generation whose launch created the current memory. A wake restores that memory under a later generation. */
   memorySince: number;
   lease: Lease;
   instance: Instance | null;
   spec: SandboxSpec;
   createdAt: number;
   lastActivityAt: number;
-  /** Of the last change of phase; a proof counts only if it is newer. */
+  /** When the phase last changed. Only a proof from after this time is valid. */
   transitionedAt: number;
   endedAt: number | null;
-  /** The key that it was created with; null where there was none. */
+  /** Id of the API key that created the sandbox; null if no key was used. */
   owner: string | null;
-  /** Counted with every exec that is stored. */
+  /** Number of execs stored so far. */
   execsStarted: number;
-  /** Null where it began from an image. */
+  /** The origin of a fork; null if the sandbox was created from an image. */
   forkedFrom: Origin | null;
-  /** Drives that it is to have, mounted or not; stored before any of them is. */
+  /** The requested mounts, including those that are not made yet. Each mount is stored before it is made. */
   mounts: readonly MountRecord[];
-  /** Cold starts since `since`; null where there were none. */
-  restarts: { since: number; count: number } | null;
+  /**
+   * The number of cold starts since `since`; null if there were none. `restoredAt` is set if the sandbox came from a
+   * backup or an import. In that case a failure never removes its files.
+   */
+  restarts: { since: number; count: number; restoredAt?: number } | null;
   /** Grows by one with every update. */
   revision: number;
 }
 
-/** A mount that was asked for. It is forgotten only when it was seen to be gone. */
+/** A requested mount. It is removed from the record only after it was observed to be absent. */
 export interface MountRecord extends MountPoint {
   /** The drive's name. */
   drive: string;
-  /** `removing`: it was given up again, and is being taken off. */
+  /** `removing`: the unmount was requested and is in progress. */
   state: "wanted" | "removing";
 }
 
 export interface DriveRecord {
   id: DriveId;
   name: string;
-  /** Stored before anything is made, and before anything is removed. */
+  /** The phase. It is stored before the drive is created, and before the drive is removed. */
   phase: "making" | "ready" | "deleting";
   sizeMb: number | null;
   labels: Labels;
@@ -235,9 +266,12 @@ export interface ExecSpec {
   cwd: string;
   user: string;
   timeoutMs: number | null;
-  /** Null: /dev/null. The text is kept so that a restart can give it to the command from where it had got. */
+  /**
+   * The text that the command gets on stdin; null means /dev/null. It is stored so that a restarted server can send the
+   * rest of the text to the command.
+   */
   stdin: { text: string; end: boolean } | null;
-  /** The terminal that it was started with; null: pipes. */
+  /** The terminal's size at the start; null if the command has pipes. */
   tty: TerminalSize | null;
   keepAwake: boolean;
   onWake: OnWake | null;
@@ -254,24 +288,35 @@ export interface ExecRecord {
   signal: string | null;
   cause: Cause | null;
   dispatched: Dispatched;
-  /** Cursor of the journal's end when the exec ended. */
+  /** The cursor of the journal's end at the time when the exec ended. */
   outputEnd: number;
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;
 }
 
-/** A port of a sandbox that can be reached without a key. */
+/** Headers, by name, that a preview sets on the requests and responses that pass through it. */
+export interface PreviewHeaders {
+  request: Readonly<Record<string, string>>;
+  response: Readonly<Record<string, string>>;
+}
+
+/** A port of a sandbox that can be reached without an API key. */
 export interface PreviewRecord {
   id: PreviewId;
   sandboxId: SandboxId;
   name: string;
   port: number;
-  /** Whether no token is needed. */
+  /** Whether the port can be reached without a token. */
   public: boolean;
   createdAt: number;
   expiresAt: number | null;
-  /** What opens it. Their secret part is not kept: it is a signature over all that they are good for. */
+  /** The headers that the preview sets; absent if there are none. */
+  headers?: PreviewHeaders | undefined;
+  /**
+   * The valid tokens. The secret part of a token is not stored: it is a signature over the preview, the token's id and
+   * the expiry.
+   */
   tokens: readonly TokenRecord[];
 }
 
@@ -281,46 +326,58 @@ export interface TokenRecord {
   expiresAt: number;
 }
 export interface ProcessSpec {
-  /** What every run of it is. */
+  /** The command that every run executes. */
   command: ExecSpec;
-  /** Null: it is not started again. */
-  restart: KeepPolicy | null;
+  /** The restart policy; null if the process is never restarted. */
+  restart: SupervisePolicy | null;
   readyWhen: ReadyWhen | null;
   connectBy: ConnectBy | null;
 }
 
-/** A named process. What its keeper does with it is asked of that; here is what must be known without it. */
+/**
+ * A named process. The keeper knows the state of its runs; the record holds what the server must know when no keeper
+ * runs.
+ */
 export interface ProcessRecord {
   id: ProcessId;
   sandboxId: SandboxId;
   name: string;
   spec: ProcessSpec;
-  /** Of the spec; every run has it. */
+  /** The digest of the spec; it is the same for every run. */
   digest: string;
-  /** The number of the last run that is on record. */
+  /** Number of the last recorded run. */
   run: number;
-  /** In which that began. */
+  /** The sandbox's generation in which the last recorded run began. */
   generation: number;
-  /** In a row, as its keeper told last. */
+  /** Number of consecutive restarts, as last reported by the keeper. */
   restarts: number;
-  /** What somebody wants of it and is not done yet. A restart is done by a run behind the given one. */
+  /**
+   * A request of a caller that is not fulfilled yet. A restart is fulfilled once a run with a number greater than
+   * `after` has begun.
+   */
   order: { do: "stop" } | { do: "restart"; after: number } | null;
-  /** What was seen of a run; null where nothing was yet. */
+  /** The last observed readiness of a run; null before the first observation. */
   seen: Seen | null;
-  /** How it is over, where it is: nothing of it runs, and nothing starts it again. */
+  /** How the process ended; null if it has not ended. Once it is set, no run exists and none will follow. */
   end: { state: ProcessEnd; cause: Cause | null; at: number } | null;
   createdAt: number;
   revision: number;
 }
 
-/** That a run was ready, or was not in time, in one generation of its sandbox. */
+/** The observation, in one generation of the sandbox, that a run was ready or was not ready in time. */
 export type Seen = { run: number; generation: number; at: number } & (
   | { state: "ready"; how: "port" | "output" }
-  /** `said`: the text that it is ready by was written before, which stays so. */
+  /**
+   * `said`: whether the run has already written the text that makes it ready. If so, the run need not write the text
+   * again.
+   */
   | { state: "unready"; cause: Cause; said?: boolean }
 );
 
-/** One firing of an alert. What it was measured against is kept with it: the numbers may be others by the next start. */
+/**
+ * One firing of an alert. It includes the thresholds that applied then, because they may change with a restart of the
+ * server.
+ */
 export interface AlertRecord {
   id: AlertId;
   key: string;
@@ -334,20 +391,20 @@ export interface AlertRecord {
   clearBelow: number;
   target: number | null;
   firedAt: number;
-  /** Null as long as it fires. */
+  /** When the alert cleared; null while it fires. */
   clearedAt: number | null;
 }
 
-/** A message about an alert to whoever is to be told; stored with what it tells of, in one commit. */
+/** A message about an alert for the webhook. It is stored in the same commit as the change that it reports. */
 export interface DeliveryRecord {
   id: DeliveryId;
   state: DeliveryState;
-  /** As it was when there was something to tell. */
+  /** The alert as it was at the time of the change. */
   alert: AlertRecord;
-  /** Tries since it was last begun. */
+  /** Number of attempts since the delivery was created or last retried by a caller. */
   attempts: number;
   createdAt: number;
-  /** Of one that is pending. */
+  /** When the next attempt is due; null unless the delivery is pending. */
   nextAttemptAt: number | null;
   deliveredAt: number | null;
   lastError: string | null;

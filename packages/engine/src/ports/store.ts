@@ -1,4 +1,4 @@
-/** The database, as the engine needs it: what is kept, and how it is changed. */
+/** The store port: the database as the engine needs it, with its records and the changes to them. */
 import type {
   Alert,
   AlertId,
@@ -50,58 +50,71 @@ export interface StoredEvent {
 }
 
 export interface Idempotency {
-  /** `sandbox` or `exec:<sandbox id>`: the same key may be used for different kinds of things. */
+  /** `sandbox` or `exec:<sandbox id>`. The same key may be used once in each scope. */
   scope: string;
   key: string;
-  /** Of the request's content; the same key with another one is a conflict. */
+  /** Hash of the request's content. The same key with a different fingerprint is a conflict. */
   fingerprint: string;
 }
 
 export type Change =
   | { kind: "sandbox.insert"; record: SandboxRecord; idempotency?: Idempotency | undefined }
-  /** Written only over `expectedRevision`; the stored revision becomes `record.revision`. */
+  /** Updates the record, if the stored revision is `expectedRevision`. The new revision is `record.revision`. */
   | { kind: "sandbox.update"; record: SandboxRecord; expectedRevision: number }
-  /** Both only ever grow: a smaller figure changes nothing. */
+  /** Updates the time of the last activity and the exec count. Both only grow: a smaller value changes nothing. */
   | { kind: "sandbox.touch"; id: SandboxId; at: number; execsStarted: number }
-  /** Makes a record that can't be read a gone one, with its name given back; only after absence was observed. */
+  /**
+   * Marks an unreadable record as gone and frees its name. Allowed only after the sandbox was observed to be absent.
+   */
   | { kind: "sandbox.scrap"; id: SandboxId; at: number }
   | {
       kind: "exec.insert";
       record: ExecRecord;
       idempotency?: Idempotency | undefined;
-      /** Where the sandbox's execs are limited: how many there are now, with this one. */
+      /** The number of execs started so far, including this one. Set only if the sandbox has an exec limit. */
       execsStarted?: number | undefined;
     }
-  /** Written only over a record that is not terminal yet. */
+  /** Stores the end of an exec, unless the stored record already has an end. */
   | { kind: "exec.end"; record: ExecRecord }
-  /** Ended execs whose time is over, with what was remembered under their idempotency keys. Unknown ids are fine. */
+  /** Removes ended execs past their retention, and their idempotency keys. Unknown ids are ignored. */
   | { kind: "exec.forget"; ids: readonly ExecId[] }
-  /** Takes the place of the one that has its name in the sandbox. Those of a sandbox go with its becoming gone. */
+  /**
+   * Inserts the process. If the sandbox already has a process of this name, replaces that process. When a sandbox
+   * becomes gone, its processes are removed.
+   */
   | { kind: "process.insert"; record: ProcessRecord }
-  /** Written only over `expectedRevision`, like a sandbox. */
+  /** Updates the process, if the stored revision is `expectedRevision`. */
   | { kind: "process.update"; record: ProcessRecord; expectedRevision: number }
-  /** One that isn't there is fine. */
+  /** Removes the process. Does nothing if it does not exist. */
   | { kind: "process.remove"; id: ProcessId }
   | { kind: "checkpoint.insert"; record: SavedCheckpoint }
-  /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
+  /**
+   * Removes the checkpoint. Does nothing if it does not exist. When a sandbox becomes gone, its checkpoints are removed
+   * too.
+   */
   | { kind: "checkpoint.remove"; id: CheckpointId }
   | { kind: "drive.insert"; record: DriveRecord }
-  /** Written only over `expectedRevision`, like a sandbox. */
+  /** Updates the drive, if the stored revision is `expectedRevision`. */
   | { kind: "drive.update"; record: DriveRecord; expectedRevision: number }
-  /** Only after its absence was observed. One that isn't there is fine. */
+  /**
+   * Removes the drive's record. Allowed only after the drive was observed to be absent. Does nothing if the record does
+   * not exist.
+   */
   | { kind: "drive.remove"; id: DriveId }
-  /** Made, or changed: by its id. */
+  /** Inserts or replaces the preview with this id. */
   | { kind: "preview.put"; record: PreviewRecord }
-  /** One that isn't there is fine. Those of a sandbox go with its becoming gone as well. */
+  /**
+   * Removes the preview. Does nothing if it does not exist. When a sandbox becomes gone, its previews are removed too.
+   */
   | { kind: "preview.remove"; id: PreviewId }
   | { kind: "alert.fire"; record: AlertRecord }
-  /** Written only over one that fires. */
+  /** Stores the alert as cleared, if the stored alert still fires. */
   | { kind: "alert.clear"; record: AlertRecord }
   | { kind: "delivery.insert"; record: DeliveryRecord }
   | { kind: "delivery.update"; record: DeliveryRecord }
   /**
-   * Events, keys of sandboxes, records of gone sandboxes, alerts that have cleared and deliveries that are not pending, where
-   * they are older; at most so many of each.
+   * Removes events, idempotency keys, records of gone sandboxes, cleared alerts and finished deliveries that are older
+   * than the given times; at most `limit` of each kind.
    */
   | {
       kind: "prune";
@@ -118,13 +131,14 @@ export interface Commit {
   events?: readonly NewEvent[];
   counters?: Partial<Record<Counter, number>>;
   /**
-   * What it must outlive when the commit resolves: the host (the default), or only this server, which a kill can't undo
-   * but a power cut within the next moments can. The next commit that outlives the host takes it along.
+   * What a resolved commit must survive: a crash of the host (`host`, the default), or only a crash of this server
+   * (`server`). A commit with `server` can be lost if the power fails shortly afterwards. The next commit with `host`
+   * makes it durable too.
    */
   outlives?: "host" | "server";
 }
 
-/** The precondition of a change did not hold; nothing of its commit was written. */
+/** The precondition of a change was not met. Nothing of the commit was written. */
 export class StoreConflict extends Error {
   readonly reason:
     | "name_taken"
@@ -143,10 +157,10 @@ export class StoreConflict extends Error {
 }
 
 export interface SandboxFilter {
-  /** Live ones only, or those that are gone too. */
+  /** Whether to include sandboxes that are gone. */
   includeGone?: boolean;
   labels?: Labels | undefined;
-  /** Ids after this one, in the order of creation. */
+  /** Only sandboxes created after the one with this id. */
   after?: SandboxId | undefined;
   limit: number;
 }
@@ -156,10 +170,10 @@ export interface EventFilter {
   execId?: ExecId | undefined;
   driveId?: DriveId | undefined;
   types?: readonly EventType[] | undefined;
-  /** Not before, and before, this time. */
+  /** The time range: `since` is inclusive, `until` exclusive. */
   since?: number | undefined;
   until?: number | undefined;
-  /** Events behind this seq, in the given order. */
+  /** Only events that come after this seq in the given order. */
   after?: number | undefined;
   /** Default: oldest first. */
   order?: EventOrder | undefined;
@@ -175,9 +189,9 @@ export interface DeliveryFilter {
   limit: number;
 }
 
-/** Execs of one sandbox that ended within one step of time. */
+/** How many execs of one sandbox ended within one interval. */
 export interface EndedExecs {
-  /** When the step began. */
+  /** Start of the step. */
   at: number;
   sandboxId: SandboxId;
   ended: number;
@@ -185,69 +199,80 @@ export interface EndedExecs {
 }
 
 export interface Store {
-  /** All of it or nothing, written when it resolves. */
+  /** Commits the changes atomically: either all of them are written or none. When this resolves, they are written. */
   commit(commit: Commit): Promise<void>;
 
   sandbox(id: SandboxId): Promise<SandboxRecord | null>;
-  /** The one that holds the name now. */
+  /** Returns the sandbox that currently holds the name. */
   sandboxByName(name: string): Promise<SandboxRecord | null>;
   sandboxes(filter: SandboxFilter): Promise<SandboxRecord[]>;
-  /** Every record that is not gone: what a starting engine has to look at. */
+  /** Returns the records of all sandboxes that are not gone. A starting engine examines all of them. */
   liveSandboxes(): Promise<SandboxRecord[]>;
 
   exec(id: ExecId): Promise<ExecRecord | null>;
-  /** Newest first, before the given one; all, or the runs of one process. */
+  /**
+   * Lists execs older than `before`, newest first: those of the whole sandbox or, with `of`, only the runs of that
+   * process.
+   */
   execs(
     sandboxId: SandboxId,
     page: { of?: ProcessId | undefined; before?: ExecId | undefined; limit: number },
   ): Promise<ExecRecord[]>;
-  /** Every exec without an outcome. */
+  /** Returns all execs that have no outcome yet. */
   openExecs(): Promise<ExecRecord[]>;
-  /** Those that ended before the given time, oldest end first, without those of some sandboxes. */
+  /**
+   * Returns execs that ended before the given time, in order of their end, except those of the sandboxes in `exceptOf`.
+   */
   endedExecs(filter: {
     endedBefore: number;
     exceptOf: readonly SandboxId[];
     limit: number;
   }): Promise<{ id: ExecId; sandboxId: SandboxId; outputEnd: number }[]>;
-  /** What is kept of the ended execs of one sandbox, oldest end first. */
+  /** Returns the ended execs of one sandbox that are still on record, in order of their end. */
   keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
 
-  /** Every process of every sandbox that is not gone, oldest first. */
+  /** Returns all processes of sandboxes that are not gone, oldest first. */
   processes(): Promise<ProcessRecord[]>;
 
   checkpoint(id: CheckpointId): Promise<SavedCheckpoint | null>;
   /** Oldest first. */
   checkpoints(sandboxId: SandboxId): Promise<CheckpointSummary[]>;
-  /** Also of those that can't be read: what they own is left alone. */
+  /**
+   * Returns the ids of the sandbox's checkpoints. Unreadable records are included, so that the files of their
+   * checkpoints are not removed.
+   */
   checkpointIds(sandboxId: SandboxId): Promise<CheckpointId[]>;
 
-  /** Of those that ended since the given time, in steps of so many milliseconds, in the order of time. */
+  /** Counts execs that ended since the given time, in intervals of `stepMs`, oldest first. */
   execEnds(since: number, stepMs: number): Promise<EndedExecs[]>;
 
-  /** Those that fire, or the last that have cleared; newest first. */
+  /** Returns the firing alerts, or the last ones that have cleared; newest first. */
   alerts(filter: { state: Alert["state"]; limit: number }): Promise<AlertRecord[]>;
   delivery(id: DeliveryId): Promise<DeliveryRecord | null>;
-  /** Newest first, before the given one. */
+  /** Lists deliveries older than `before`, newest first. */
   deliveries(filter: DeliveryFilter): Promise<DeliveryRecord[]>;
   deliveryCounts(): Promise<Record<DeliveryState, number>>;
 
-  /** Every preview of sandboxes that live, oldest first. */
+  /** Returns all previews of live sandboxes, oldest first. */
   previews(): Promise<PreviewRecord[]>;
-  /** Made with the database and known to nobody else: what this installation signs with. */
+  /** The secret key with which this installation signs tokens. It is created together with the database. */
   readonly secret: string;
 
-  /** Every drive, oldest first. */
+  /** Returns all drives, oldest first. */
   drives(): Promise<DriveRecord[]>;
-  /** Ids of records of drives that can't be read. What they own is left alone. */
+  /** Returns the ids of unreadable drive records. The files of these drives must not be removed. */
   unreadableDrives(): Promise<DriveId[]>;
 
-  /** What was made under an idempotency key. */
+  /** Returns the result of an earlier request with this idempotency key. */
   idempotent(scope: string, key: string): Promise<{ target: string; fingerprint: string } | null>;
 
   events(filter: EventFilter): Promise<StoredEvent[]>;
-  /** The first and the last seq that is kept; 0 and 0 where there is none. The last one is never pruned: a seq is used once. */
+  /**
+   * Returns the first and the last stored seq; 0 and 0 if there are no events. The last event is never pruned, so a seq
+   * is never reused.
+   */
   eventSpan(): Promise<{ first: number; last: number }>;
-  /** How much a `prune` with these limits would remove: of each kind at most `limit`, with more behind it then. */
+  /** Counts the rows that a `prune` with these limits would remove. If a count equals `limit`, there may be more. */
   prunable(order: Omit<Extract<Change, { kind: "prune" }>, "kind">): Promise<{
     events: number;
     keys: number;
@@ -255,7 +280,7 @@ export interface Store {
     alerts: number;
     deliveries: number;
   }>;
-  /** Ids of live records that can't be read. What they own is left alone. */
+  /** Returns the ids of unreadable records of live sandboxes. The resources of these sandboxes must not be removed. */
   unreadable(): Promise<SandboxId[]>;
   counters(): Promise<Record<Counter, number>>;
 }

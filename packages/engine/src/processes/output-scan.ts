@@ -1,11 +1,17 @@
 import type { ExecId, OutputStream } from "@holdfast/contract";
-import { KeeperRefusal, type Link } from "./ports.ts";
+import { KeeperRefusal, type Link } from "../ports/index.ts";
 
-/** Of one look: a command that prints without end is read on in the next. */
+/**
+ * Maximum number of reads per call of `look`, because a command may print without end. The next call continues at the
+ * same position.
+ */
 const READS_AT_ONCE = 16;
 const READ_BYTES = 262_144;
 
-/** Looks for a text in what a run writes, from the beginning on, each byte once. Records may cut the text anywhere. */
+/**
+ * Searches a run's output for a text, from the beginning. Each byte is read only once. The text may span several
+ * records.
+ */
 export class OutputScan {
   readonly #id: ExecId;
   readonly #wanted: Buffer;
@@ -18,7 +24,7 @@ export class OutputScan {
     this.#wanted = Buffer.from(text);
   }
 
-  /** Whether it was written by now. */
+  /** Reads new output, and returns whether the text has appeared. */
   async look(link: Link, signal: AbortSignal): Promise<boolean> {
     for (let reads = 0; reads < READS_AT_ONCE && !this.#isFound; reads += 1) {
       const from = this.#cursor;
@@ -31,7 +37,7 @@ export class OutputScan {
     return this.#isFound;
   }
 
-  /** Null where the head was dropped meanwhile, and is skipped. */
+  /** Reads the next part of the output. If the journal has dropped that part, skips it and returns null. */
   async #read(link: Link, signal: AbortSignal) {
     try {
       return await link.readExec(this.#id, { cursor: this.#cursor, maxBytes: READ_BYTES, waitMs: 0 }, signal);

@@ -1,11 +1,11 @@
 import { isTerminal } from "@holdfast/contract";
-import { outcomeOf } from "./exec.ts";
-import type { KeeperExec, NewEvent } from "./ports.ts";
-import { type Ending, howItEnded } from "./process.ts";
-import { runIdOf } from "./process-runs.ts";
-import type { ProcessRecord } from "./records.ts";
+import { runIdOf } from "../live/run-ids.ts";
+import { outcomeOf } from "../model/exec-outcome.ts";
+import { type Ending, howItEnded } from "../model/process-machine.ts";
+import type { KeeperExec, NewEvent } from "../ports/index.ts";
+import type { ProcessRecord } from "../ports/records.ts";
 
-/** What the timeline says of processes. */
+/** Timeline events of processes. */
 
 export function eventOf(
   record: ProcessRecord,
@@ -26,6 +26,6 @@ export function restarted(record: ProcessRecord, before: Ending | null, at: numb
   return eventOf(record, "process.restarted", at, message, { restarts: record.restarts, last });
 }
 
-/** How a run ended, by its keeper; null where that knows nothing of it, or of its end. */
+/** Converts the keeper's report of a run to how the run ended; null if the run is unknown or still running. */
 export const endingOf = (exec: KeeperExec | undefined): Ending | null =>
   exec === undefined || exec.state === "running" ? null : outcomeOf(exec);

@@ -1,14 +1,13 @@
-import { hash } from "node:crypto";
 import { PROCESS_DEFAULTS, type ReadyWhen, type StartProcess } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { specOf } from "./exec-spec.ts";
-import type { ProcessSpec } from "./records.ts";
+import { specOf } from "../execs/exec-spec.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { ProcessSpec } from "../ports/records.ts";
 
-/** The process that a request asks for, with all defaults filled in; what can't be run is refused here. */
-export function processSpecOf(input: StartProcess, cell: Cell): ProcessSpec {
+/** Returns the spec of the requested process with all defaults filled in. Throws if the process could not be run. */
+export function processSpecOf(input: StartProcess, live: LiveSandbox): ProcessSpec {
   const { name: _name, restart, readyWhen, connectBy, ...rest } = input;
-  // Nobody types to it, on a terminal or not: the next run would not have heard what was typed.
-  const command = { ...specOf({ keepAwake: false, ...rest }, cell), stdin: null };
+  // A process gets no input after its start, even with a terminal: the next run would not receive the same input.
+  const command = { ...specOf({ keepAwake: false, ...rest }, live), stdin: null };
   const { restartsMax, backoffMs } = PROCESS_DEFAULTS;
   return {
     command,
@@ -23,6 +22,3 @@ function readyWhenOf(readyWhen: StartProcess["readyWhen"]): ReadyWhen | null {
   const withinMs = readyWhen.withinMs ?? PROCESS_DEFAULTS.readyWithinMs;
   return "port" in readyWhen ? { port: readyWhen.port, withinMs } : { output: readyWhen.output, withinMs };
 }
-
-/** The same for all who ask for the same. */
-export const processDigest = (spec: ProcessSpec): string => hash("sha256", JSON.stringify(spec));

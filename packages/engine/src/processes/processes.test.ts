@@ -1,10 +1,11 @@
 import type { ExecId, Process, SandboxId, StartProcess } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import type { EngineApi } from "./api.ts";
-import { KeeperRefusal, LinkLost } from "./ports.ts";
-import { eventsOf } from "./testing/asleep.ts";
-import { fork, save } from "./testing/forked.ts";
-import { codeOf, eventually, remove, signal, world } from "./testing/world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import { KeeperRefusal, LinkLost, MountRefused } from "../ports/index.ts";
+import { makeDrive, mount, removeDrive } from "../testing/engine-with-drives.ts";
+import { fork, save } from "../testing/forked-sandbox.ts";
+import { eventsOf } from "../testing/sleeping-sandbox.ts";
+import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
 
 const QUICK = { readyPollMinMs: 5, readyPollMaxMs: 20, unreadyPollMs: 30, readyDialMs: 200 };
 const keep = { on: "failure", max: 3, backoffMs: 10 } as const;
@@ -32,8 +33,40 @@ const becomes = async (engine: EngineApi, want: object) => {
 const later = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 const outcome = (engine: EngineApi, id: string) => engine.execs.wait(id, { waitMs: 10_000, signal });
 
+describe("a named process in a sandbox that lacks a drive after a restart", () => {
+  const lacking = async () => {
+    const all = await boxed();
+    await makeDrive(all.engine, "data");
+    await mount(all.engine, "box");
+    const { process } = await start(all.engine, { restart: keep });
+    return { ...all, process };
+  };
+
+  it("begins only once nothing can be written where the drive belongs", async () => {
+    const { engine, driver, instance, process } = await lacking();
+    driver.faults.mount = async () => {
+      throw new MountRefused("mount_refused", "a symbolic link is in the way");
+    };
+    expect(await codeOf(engine.sandboxes.restart("box", signal))).toBe("sandbox_degraded");
+    // Several rounds of maintenance pass.
+    await later(400);
+    expect([...instance().execs.keys()]).not.toContain(run(process, 2));
+    expect(await shown(engine)).toMatchObject({ status: "waiting", runs: 1 });
+    driver.faults = {};
+    await becomes(engine, { status: "ready", runs: 2, execId: run(process, 2) });
+    expect(instance().mounts.get("/data")?.ino).toMatch(/^drive/);
+  });
+
+  it("begins although the drive was deleted, because its path is sealed", async () => {
+    const { engine, process } = await lacking();
+    await removeDrive(engine, "data", true);
+    expect(await codeOf(engine.sandboxes.restart("box", signal))).toBe("sandbox_degraded");
+    await becomes(engine, { status: "ready", runs: 2, execId: run(process, 2) });
+  });
+});
+
 describe("a named process", () => {
-  it("runs under an exec of its own, is found by name and id, and does not hold its sandbox awake", async () => {
+  it("runs as an exec of its own, is found by name and id, and does not keep its sandbox awake", async () => {
     const { engine } = await boxed();
     const { process, followed } = await start(engine);
     expect(followed).toBe(false);
@@ -52,7 +85,7 @@ describe("a named process", () => {
     expect(await eventsOf(engine, "box")).toContain("process.started");
   });
 
-  it("is followed when it is started again in the same way, and is a conflict otherwise", async () => {
+  it("is followed if it is started again with the same spec, and is a conflict with another spec", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine);
     expect(await start(engine)).toMatchObject({ followed: true, process: { id: process.id } });
@@ -62,14 +95,14 @@ describe("a named process", () => {
     expect(instance().execs.has(run(process, 2))).toBe(false);
   });
 
-  it("is started once by two who start it at once", async () => {
+  it("is started once by two concurrent requests", async () => {
     const { engine } = await boxed();
     const [one, other] = await Promise.all([start(engine), start(engine)]);
     expect(one.process.id).toBe(other.process.id);
     expect([one.followed, other.followed].sort()).toEqual([false, true]);
   });
 
-  it("that is over gives its name to the next, and is then found no more; its runs are", async () => {
+  it("that has ended is replaced by the next one with its name, and only its runs are still found", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine);
     instance().end(run(process, 1), 3, "so much\n");
@@ -81,13 +114,13 @@ describe("a named process", () => {
     expect(await codeOf(shown(engine, "nobody"))).toBe("process_not_found");
   });
 
-  it("takes no id that is Holdfast's own from callers of execs", async () => {
+  it("has run ids that callers of execs can't choose", async () => {
     const { engine } = await boxed();
     const id = "prc_0123456789abcdef-1";
     expect(await codeOf(engine.execs.start("box", { id, argv: ["x"] }, { signal }))).toBe("invalid_request");
   });
 
-  it("makes room for another when there are too many, unless all of them run", async () => {
+  it("is refused beyond the limit if all processes run, and otherwise replaces one that has ended", async () => {
     const { engine, instance } = await boxed({ processesPerSandbox: 2 });
     const { process } = await start(engine, { name: "one" });
     await start(engine, { name: "two" });
@@ -99,7 +132,7 @@ describe("a named process", () => {
     expect(names).toEqual(["two", "three"]);
   });
 
-  it("is not one too many because others waited for the same wake", async () => {
+  it("is counted against the limit once, even if several starts wait for the same wake", async () => {
     const { engine, instance } = await boxed({ processesPerSandbox: 2 });
     const { process } = await start(engine, { name: "old" });
     instance().end(run(process, 1), 0, "");
@@ -119,7 +152,7 @@ describe("a named process", () => {
     expect((await engine.processes.list("box")).items).toHaveLength(2);
   });
 
-  it("is not started where that can't be stored", async () => {
+  it("is not started if it can't be stored", async () => {
     const { engine, store, instance } = await boxed();
     const commit = store.commit.bind(store);
     store.commit = () => Promise.reject(new Error("no room"));
@@ -130,7 +163,7 @@ describe("a named process", () => {
     expect((await start(engine)).process.status).toBe("ready");
   });
 
-  it("that its keeper can't start again says what to do, and runs nowhere", async () => {
+  it("that its keeper can't restart is refused as unsupported, and never runs", async () => {
     const { engine, instance } = await boxed();
     instance().canKeep = false;
     expect(await codeOf(start(engine, { restart: keep }))).toBe("process_unsupported");
@@ -140,7 +173,7 @@ describe("a named process", () => {
 });
 
 describe("a process that ends", () => {
-  it("is started again by its keeper; every run has its own outcome and journal", async () => {
+  it("is restarted by its keeper, and every run has its own outcome and journal", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: keep });
     instance().end(run(process, 1), 1, "first\n");
@@ -158,7 +191,7 @@ describe("a process that ends", () => {
     ]);
   });
 
-  it("too often is given up, and says so", async () => {
+  it("too often is given up, and its cause says so", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { argv: ["exit", "1"], restart: { ...keep, max: 2 } }, 0);
     const over = await becomes(engine, { status: "given_up", runs: 3, restarts: 2 });
@@ -169,12 +202,12 @@ describe("a process that ends", () => {
     expect(await eventsOf(engine, "box")).toContain("process.given_up");
   });
 
-  it("is not taken for unknown to its keeper, because its start was still on its way when that was asked", async () => {
+  it("is not taken for unknown to its keeper while its start is in transit", async () => {
     const { engine, driver, store, instance } = await boxed();
     const { process: one } = await start(engine, { name: "one", restart: { ...keep, max: 0 } });
     const commit = store.commit.bind(store);
     store.commit = async (order) => {
-      // What becomes of the first takes long to be written; meanwhile the other begins, and ends.
+      // The end of the first process is stored slowly; meanwhile the other one starts and ends.
       if (order.events?.some(({ type }) => type === "process.given_up")) await later(150);
       return commit(order);
     };
@@ -187,14 +220,14 @@ describe("a process that ends", () => {
     expect(instance().execs.has(run(process, 2))).toBe(false);
   });
 
-  it("with 0 is done where only failures are followed", async () => {
+  it("with exit code 0 is not restarted if only failures are", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: keep });
     instance().end(run(process, 1), 0, "");
     await becomes(engine, { status: "exited", runs: 1 });
   });
 
-  it("is put on record though its end comes before the answer to its start, and the next run before that", async () => {
+  it("is recorded, and so is its next run, even if both come before the answer to its start", async () => {
     const { engine, driver, instance } = await boxed();
     driver.faults.startAnswer = async () => {
       const [id] = [...instance().execs.keys()].filter((each) => each.startsWith("prc_"));
@@ -207,7 +240,7 @@ describe("a process that ends", () => {
     await becomes(engine, { status: "ready", runs: 2 });
   });
 
-  it("while the link is down is found again with all its runs", async () => {
+  it("while the link is down is found with all its runs when the link is back", async () => {
     const { engine, driver, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, max: 9 } });
     driver.faults.connect = () => Promise.reject(new Error("no link"));
@@ -224,7 +257,7 @@ describe("a process that ends", () => {
     expect(instance().execs.get(run(process, 4))?.known.state).toBe("running");
   });
 
-  it("while no server runs is found again with all its runs, and with what became of it", async () => {
+  it("while no server runs is found by the next server with all its runs and its final state", async () => {
     const { engine, instance, restart } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, max: 1 } });
     await engine.stop();
@@ -237,7 +270,7 @@ describe("a process that ends", () => {
     expect(await outcome(next, run(process, 2))).toMatchObject({ exitCode: 2, stdout: "two" });
   });
 
-  it("is waiting between two runs, also for a server that has just started", async () => {
+  it("is shown as waiting between two runs, even by a server that has just started", async () => {
     const { engine, instance, restart } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
     instance().end(run(process, 1), 7, "");
@@ -250,7 +283,7 @@ describe("a process that ends", () => {
     expect(await shown(next)).toMatchObject({ status: "waiting", runs: 1, exec: { exitCode: 7 } });
   });
 
-  it("is not counted as one of the steps that callers may take", async () => {
+  it("is restarted without counting against maxExecs", async () => {
     const all = await world(QUICK);
     const { engine, driver } = all;
     const lifecycle = { maxExecs: 2 };
@@ -262,7 +295,7 @@ describe("a process that ends", () => {
     expect(await codeOf(engine.execs.start("box", { argv: ["sleep"] }, { signal }))).toBe("exec_limit");
   });
 
-  it("keeps its last run for as long as that may be followed by another", async () => {
+  it("keeps its last run as long as another run may follow", async () => {
     const { engine, instance } = await boxed({ execRetentionMs: 1, retentionEveryMs: 20 });
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
     instance().end(run(process, 1), 7, "");
@@ -280,8 +313,8 @@ describe("a process that ends", () => {
   });
 });
 
-describe("an order", () => {
-  it("to stop ends the run and what would follow, and is done once", async () => {
+describe("a request", () => {
+  it("to stop ends the run, prevents further runs, and can be repeated", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, on: "always" } });
     const stopped = await engine.processes.stop("box", "web", signal);
@@ -291,7 +324,7 @@ describe("an order", () => {
     expect(await eventsOf(engine, "box")).toContain("process.stopped");
   });
 
-  it("to stop one that waits ends the waiting", async () => {
+  it("to stop a process between two runs prevents the next run", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
     instance().end(run(process, 1), 1, "");
@@ -303,7 +336,7 @@ describe("an order", () => {
     expect(instance().kept()).toMatchObject([{ state: "stopped" }]);
   });
 
-  it("to stop is carried out by the next server where this one could not", async () => {
+  it("to stop is carried out by the next server if this one could not", async () => {
     const { engine, instance, restart } = await boxed({ keeperCallMs: 50 });
     const { process } = await start(engine, { restart: keep });
     const { links } = instance();
@@ -315,14 +348,14 @@ describe("an order", () => {
     expect(await outcome(next, run(process, 1))).toMatchObject({ status: "cancelled" });
   });
 
-  it("to end a run's exec is one to stop the process", async () => {
+  it("to cancel a run's exec stops the process", async () => {
     const { engine } = await boxed();
     const { process } = await start(engine, { restart: keep });
     await engine.execs.cancel(run(process, 1), signal);
     await becomes(engine, { status: "stopped" });
   });
 
-  it("to restart ends the run and begins the next, of one that runs, waits or is over", async () => {
+  it("to restart starts the next run of a running, a waiting and an ended process", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 60_000 } });
     const again = () => engine.processes.restart("box", "web", { signal });
@@ -336,7 +369,7 @@ describe("an order", () => {
     expect([...instance().execs.values()].filter(({ known }) => known.state === "running")).toHaveLength(1);
   });
 
-  it("to restart one that nothing would start again does", async () => {
+  it("to restart starts a process without a restart policy", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine);
     instance().end(run(process, 1), 1, "");
@@ -347,7 +380,7 @@ describe("an order", () => {
     });
   });
 
-  it("to delete the sandbox ends all of it", async () => {
+  it("to delete the sandbox ends its processes", async () => {
     const { engine, store } = await boxed();
     const { process } = await start(engine, { restart: keep });
     await remove(engine, "box");
@@ -357,7 +390,7 @@ describe("an order", () => {
 });
 
 describe("readiness", () => {
-  it("by output comes when the text is there, cut by records or not", async () => {
+  it("by output is reached when the text appears, even if records split it", async () => {
     const { engine, instance } = await boxed();
     const readyWhen = { output: "listening" };
     const { process } = await start(engine, { readyWhen }, 0);
@@ -369,14 +402,14 @@ describe("readiness", () => {
     expect(await eventsOf(engine, "box")).toContain("process.ready");
   });
 
-  it("by port comes when something listens, and whoever starts it waits for that", async () => {
+  it("by port is reached when a program listens, and the start returns then", async () => {
     const { engine, driver } = await boxed();
     setTimeout(() => driver.echoes.add(3000), 60);
     const { process } = await start(engine, { readyWhen: { port: 3000 } });
     expect(process).toMatchObject({ status: "ready", ready: { how: "port" } });
   });
 
-  it("that does not come in time is told with the reason, and may come later", async () => {
+  it("that is late is reported with the reason, and may be reached afterwards", async () => {
     const { engine, driver } = await boxed();
     const { process } = await start(engine, { readyWhen: { port: 3000, withinMs: 40 } });
     expect(process).toMatchObject({ status: "unready", cause: { code: "port_closed" } });
@@ -389,7 +422,7 @@ describe("readiness", () => {
     expect(told).toEqual(["process.started", "process.unready", "process.ready"]);
   });
 
-  it("is not what an impostor answers", async () => {
+  it("is not reached if an impostor answers", async () => {
     const { engine, driver } = await boxed();
     driver.echoes.add(3000);
     const dial = driver.dial.bind(driver);
@@ -398,7 +431,7 @@ describe("readiness", () => {
     expect(process).toMatchObject({ status: "unready", cause: { code: "port_unreachable" } });
   });
 
-  it("is asked of every run anew", async () => {
+  it("is checked again for every run", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: keep, readyWhen: { output: "up" } }, 0);
     instance().print(run(process, 1), "up");
@@ -419,8 +452,8 @@ describe("readiness", () => {
   });
 });
 
-describe("through standby", () => {
-  it("it is suspended, wakes nobody, and is the same run after the wake, looked at anew", async () => {
+describe("a named process in standby", () => {
+  it("is suspended, does not wake its sandbox, and continues its run after the wake, with its readiness checked again", async () => {
     const { engine, driver } = await boxed();
     driver.echoes.add(3000);
     const { process } = await start(engine, { restart: keep, readyWhen: { port: 3000 } });
@@ -442,7 +475,7 @@ describe("through standby", () => {
     expect(dials).toBeGreaterThan(0);
   });
 
-  it("what nobody connects to in time after a wake is unready, with the reason, until somebody does", async () => {
+  it("is unready with the reason if its port accepts no connection in time after a wake, until it accepts one", async () => {
     const { engine, driver } = await boxed();
     await start(engine, { connectBy: { port: 3000, withinMs: 40 } });
     expect(await shown(engine)).toMatchObject({ status: "ready" });
@@ -454,7 +487,7 @@ describe("through standby", () => {
     await becomes(engine, { status: "ready", ready: { how: "port" } });
   });
 
-  it("a connection has its own time to come, whatever else is looked for", async () => {
+  it("has a deadline for its connection after a wake, independent of its other readiness check", async () => {
     const { engine, driver } = await boxed();
     driver.echoes.add(3000);
     const readyWhen = { port: 3000, withinMs: 60_000 };
@@ -465,7 +498,7 @@ describe("through standby", () => {
     await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
   });
 
-  it("what was said once stays said, also where nobody connected in time", async () => {
+  it("keeps its readiness by output, even if its port accepted no connection in time after a wake", async () => {
     const { engine, driver, instance } = await boxed();
     const more = { readyWhen: { output: "up" }, connectBy: { port: 3000, withinMs: 40 } };
     const { process } = await start(engine, more, 0);
@@ -474,7 +507,7 @@ describe("through standby", () => {
     await engine.sandboxes.standby("box", signal);
     await engine.sandboxes.wake("box", signal);
     await becomes(engine, { status: "unready", cause: { code: "port_closed" } });
-    // Its journal has dropped that since, and it is looked at anew.
+    // The journal has dropped the text since, and the process is checked again.
     instance().execs.get(run(process, 1))?.records.splice(0);
     await engine.sandboxes.standby("box", signal);
     driver.echoes.add(3000);
@@ -482,7 +515,7 @@ describe("through standby", () => {
     await becomes(engine, { status: "ready" });
   });
 
-  it("a run that ends before anybody could connect says so", async () => {
+  it("reports that its run ended before its port accepted a connection", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { connectBy: { port: 3000, withinMs: 60_000 } });
     await engine.sandboxes.standby("box", signal);
@@ -496,7 +529,7 @@ describe("through standby", () => {
     });
   });
 
-  it("one that waited goes on waiting, and its keeper begins the next run after the wake", async () => {
+  it("is still waiting for its next run after the wake, and its keeper starts that run", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 300 } });
     instance().end(run(process, 1), 1, "");
@@ -507,7 +540,7 @@ describe("through standby", () => {
     await becomes(engine, { status: "ready", runs: 2 });
   });
 
-  it("to stop it wakes its sandbox", async () => {
+  it("wakes its sandbox when it is stopped", async () => {
     const { engine } = await boxed();
     await start(engine, { restart: keep });
     await engine.sandboxes.standby("box", signal);
@@ -515,7 +548,7 @@ describe("through standby", () => {
     expect(await engine.sandboxes.get("box")).toMatchObject({ status: "ready" });
   });
 
-  it("an idle sandbox sleeps with it unless it is to keep it awake", async () => {
+  it("keeps its idle sandbox from standby only with keepAwake", async () => {
     const all = await world(QUICK);
     const { engine } = all;
     const lifecycle = { idleStandbyMs: 50 };
@@ -528,8 +561,8 @@ describe("through standby", () => {
   });
 });
 
-describe("where memory is lost", () => {
-  it("one that is started again is, under the next number, once its sandbox is proven", async () => {
+describe("a named process whose sandbox loses its memory", () => {
+  it("with a restart policy is restarted under the next number, once its sandbox is proven", async () => {
     const { engine, instance } = await boxed();
     const { process } = await start(engine, { restart: keep });
     await engine.sandboxes.restart("box", signal);
@@ -539,7 +572,7 @@ describe("where memory is lost", () => {
     await becomes(engine, { status: "ready", runs: 3 });
   });
 
-  it("one that is not is lost, and says so", async () => {
+  it("without a restart policy is lost, and its cause says so", async () => {
     const { engine } = await boxed();
     await start(engine);
     await engine.sandboxes.restart("box", signal);
@@ -547,14 +580,14 @@ describe("where memory is lost", () => {
     expect(await eventsOf(engine, "box")).toContain("process.lost");
   });
 
-  it("with a sandbox that failed it waits, can be stopped, and goes on when that is restarted", async () => {
+  it("waits in a failed sandbox, can be stopped, and runs again when the sandbox is restarted", async () => {
     const { engine, instance } = await boxed();
     await start(engine, { restart: keep });
     await start(engine, { name: "other", restart: keep });
     instance().die();
     await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("failed"));
     await becomes(engine, { status: "waiting", cause: { code: "sandbox_failed" } });
-    // Nobody waits for what comes only if somebody wants it.
+    // A wait ends at once if the next run follows only on request.
     const waited = engine.processes.wait("box", "web", { waitMs: 60_000, signal });
     expect(await waited).toMatchObject({ status: "waiting" });
     expect(await engine.processes.stop("box", "other", signal)).toMatchObject({ status: "stopped" });
@@ -563,7 +596,7 @@ describe("where memory is lost", () => {
     expect(await shown(engine, "other")).toMatchObject({ status: "stopped", runs: 1 });
   });
 
-  it("where standby keeps files only it is begun anew by the wake", async () => {
+  it("is started again by the wake if standby keeps files only", async () => {
     const { engine, driver } = await boxed();
     driver.standby = { kind: "files", why: "not here" };
     await start(engine, { restart: keep });
@@ -575,7 +608,7 @@ describe("where memory is lost", () => {
     await eventually(async () => expect((await shown(engine, "plain")).status).toBe("lost"));
   });
 
-  it("is begun anew by the next server where this one ended before it could", async () => {
+  it("is started again by the next server if this one ended before it could", async () => {
     const { engine, restart, instance } = await boxed();
     await start(engine, { restart: keep });
     await engine.stop();
@@ -586,7 +619,7 @@ describe("where memory is lost", () => {
   });
 });
 
-describe("runs that nobody heard of before memory was lost", () => {
+describe("runs that no server saw before memory was lost", () => {
   const away = async (more: Partial<StartProcess>, ends: readonly number[]) => {
     const all = await boxed();
     const { process } = await start(all.engine, more);
@@ -599,7 +632,7 @@ describe("runs that nobody heard of before memory was lost", () => {
     return { ...all, process, there };
   };
 
-  it("are on record with their outcomes, and the next one is begun behind them", async () => {
+  it("are recorded with their outcomes, and the next run gets a later number", async () => {
     const { process, there, restart } = await away({ restart: keep }, [1, 2]);
     await eventually(() => expect(there.execs.has(run(process, 3))).toBe(true));
     there.die();
@@ -618,7 +651,7 @@ describe("runs that nobody heard of before memory was lost", () => {
     ]);
   });
 
-  it("may have been the end of it", async () => {
+  it("end the process if the last of them succeeded", async () => {
     const { there, restart } = await away({ restart: keep }, [1, 0]);
     there.die();
     const next = await restart();
@@ -628,8 +661,8 @@ describe("runs that nobody heard of before memory was lost", () => {
   });
 });
 
-describe("in a fork", () => {
-  it("it goes on under a name of its own, and so do the runs that its keeper begins later", async () => {
+describe("a named process of a fork", () => {
+  it("continues under an id of its own, and so do the runs that its keeper starts later", async () => {
     const { engine, driver, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, max: 9 } });
     instance().end(run(process, 1), 1, "");
@@ -657,7 +690,7 @@ describe("in a fork", () => {
     expect(await shown(engine)).toMatchObject({ status: "ready" });
   });
 
-  it("of a fork, and one that waited, go on as well", async () => {
+  it("continues in a fork of the fork, even from between two runs", async () => {
     const { engine, driver, instance } = await boxed();
     const { process } = await start(engine, { restart: { ...keep, backoffMs: 400 } });
     const first = await fork(engine, (await save(engine, "box")).id, { name: "first" });
@@ -672,7 +705,7 @@ describe("in a fork", () => {
     expect(instance().execs.has(run(process, 2))).toBe(false);
   });
 
-  it("a run that begins in the last moment before the checkpoint has its journal there", async () => {
+  it("has the journal of a run that began right before the checkpoint", async () => {
     const { engine, driver, instance } = await boxed();
     const { process } = await start(engine, { restart: keep });
     const freeze = driver.freeze.bind(driver);
@@ -689,7 +722,7 @@ describe("in a fork", () => {
     expect(await outcome(engine, run(own, 2))).toMatchObject({ exitCode: 5, stdout: "of the fork" });
   });
 
-  it("a run that can't be put on record at once is not taken for a stranger's", async () => {
+  it("keeps a run that can't be recorded at once", async () => {
     const { engine, driver, store } = await boxed();
     const { process } = await start(engine, { restart: keep });
     const made = await fork(engine, (await save(engine, "box")).id, { name: "copy" });
@@ -712,7 +745,7 @@ describe("in a fork", () => {
     expect(copy?.execs.get(run(process, 2))?.known.state).toBe("running");
   });
 
-  it("of files alone there is none", async () => {
+  it("does not exist if the checkpoint has only files", async () => {
     const { engine, driver } = await boxed();
     driver.standby = { kind: "files", why: "not here" };
     await start(engine, { restart: keep });

@@ -1,42 +1,43 @@
 import { type Cause, causeOf, type ExecId } from "@holdfast/contract";
-import type { Cell } from "./cell.ts";
-import { DeadlinePassed, soonest, within } from "./clock.ts";
-import type { OpenExec } from "./open-exec.ts";
+import { DeadlinePassed, soonest, within } from "../lib/deadline.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import type { OpenExec } from "../live/open-exec.ts";
+import type { ProcessEntry } from "../live/process-entry.ts";
+import { type Goal, goalsOf, howItEnded } from "../model/process-machine.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { KeeperRefusal, type Link, requireCapability } from "../ports/index.ts";
+import type { Seen } from "../ports/records.ts";
 import { OutputScan } from "./output-scan.ts";
-import { KeeperRefusal, type Link } from "./ports.ts";
-import { type Goal, goalsOf, howItEnded } from "./process.ts";
-import type { ProcessEntry } from "./process-entry.ts";
-import type { Seen } from "./records.ts";
-import type { World } from "./world.ts";
 
-/** Something that has to be seen, how that is looked for, and by when. */
+/** A readiness condition with its check and its deadline. */
 interface Awaited {
   goal: Goal;
-  /** Null once it is seen; else why not. */
+  /** Checks the condition. Returns null if it is met, otherwise the reason why it is not met. */
   look(link: Link, signal: AbortSignal): Promise<Cause | null>;
   late: { signal: AbortSignal; clear(): void };
 }
 
-/** What was seen of a run, without when and in which generation. */
-export type Sight = { state: "ready"; how: "port" | "output" } | { state: "unready"; cause: Cause };
+/** The result of a run's readiness checks, without time and generation. */
+type Sight = { state: "ready"; how: "port" | "output" } | { state: "unready"; cause: Cause };
 
 /**
- * Looks whether a run is ready, as a caller would find out: at first often, then every second, and slowly on after it was
- * not in time, because it may become ready all the same. Nothing is concluded while nobody can look: a sandbox that sleeps is
- * neither asked nor woken, and one without a link is looked at anew, with all its time, when that is back.
+ * Checks whether a run is ready by using it as a caller would: often at first, then every second. A run that missed its
+ * deadline is still checked, but rarely, because it may become ready later. If no check is possible, there is no
+ * result: a sandbox in standby is neither asked nor woken. After a lost link the checks start again, with a new
+ * deadline of full length.
  */
 export class Readiness {
-  readonly #world: World;
+  readonly #context: EngineContext;
   readonly #said: (entry: ProcessEntry, sight: Seen) => Promise<void>;
 
-  constructor(world: World, said: (entry: ProcessEntry, sight: Seen) => Promise<void>) {
-    this.#world = world;
+  constructor(context: EngineContext, said: (entry: ProcessEntry, sight: Seen) => Promise<void>) {
+    this.#context = context;
     this.#said = said;
   }
 
-  /** Begins to look, where there is something to look for and nobody looks yet. */
+  /** Starts the checks if a condition is unmet and no check is running. */
   watch(entry: ProcessEntry, exec: OpenExec): void {
-    const { generation } = entry.cell.record;
+    const { generation } = entry.live.record;
     const { run } = entry.record;
     if (entry.watch?.run === run && entry.watch.generation === generation) return;
     entry.watch?.over.abort(REPLACED);
@@ -44,11 +45,11 @@ export class Readiness {
     if (goals.length === 0 || !exec.acknowledged || exec.finishing) return;
     const watch = { run, generation, over: new AbortController() };
     entry.watch = watch;
-    const signal = AbortSignal.any([watch.over.signal, exec.over.signal, this.#world.stopping]);
+    const signal = AbortSignal.any([watch.over.signal, exec.over.signal, this.#context.stopping]);
     void this.#run(entry, exec, goals, signal)
       .catch((error: unknown) => {
         if (!signal.aborted)
-          this.#world.log.warn(
+          this.#context.log.warn(
             { exec: exec.record.id, cause: causeOf(error) },
             "looking for readiness failed",
           );
@@ -64,9 +65,9 @@ export class Readiness {
     goals: readonly Goal[],
     signal: AbortSignal,
   ): Promise<void> {
-    const { clock, numbers } = this.#world;
-    const { cell, record } = entry;
-    const { generation } = cell.record;
+    const { clock, numbers } = this.#context;
+    const { live, record } = entry;
+    const { generation } = live.record;
     const say = (sight: Sight) => {
       const at = clock.now();
       return this.#said(entry, { ...sight, run: record.run, generation, at });
@@ -76,10 +77,10 @@ export class Readiness {
     let pauseMs = numbers.readyPollMinMs;
     try {
       while (!signal.aborted) {
-        const link = servingLink(cell, generation);
+        const link = servingLink(live, generation);
         if (link === null) return;
         const unmet = await unmetOf(awaited, link, signal);
-        if (signal.aborted || servingLink(cell, generation) !== link) break;
+        if (signal.aborted || servingLink(live, generation) !== link) break;
         if (unmet === null) return await say({ state: "ready", how: how(record.spec.readyWhen) });
         if (unmet.isLate && !isLate) {
           isLate = true;
@@ -99,10 +100,10 @@ export class Readiness {
   }
 
   #awaited(entry: ProcessEntry, id: ExecId, goal: Goal): Awaited {
-    const late = this.#world.clock.deadline(goal.withinMs, "becoming ready");
+    const late = this.#context.clock.deadline(goal.withinMs, "becoming ready");
     if ("port" in goal) {
       const { port } = goal;
-      return { goal, late, look: (link, signal) => this.#tryPort(entry.cell, port, link, signal) };
+      return { goal, late, look: (link, signal) => this.#tryPort(entry.live, port, link, signal) };
     }
     const scan = new OutputScan(id, goal.output);
     const missing = {
@@ -114,14 +115,16 @@ export class Readiness {
     return { goal, late, look };
   }
 
-  /** The way that callers take; whoever listens sees a connection that is closed at once. */
-  async #tryPort(cell: Cell, port: number, link: Link, signal: AbortSignal): Promise<Cause | null> {
-    const { clock, driver, numbers } = this.#world;
-    const { instance } = cell.record;
+  /** Connects to the port as a caller would, and closes the connection at once. */
+  async #tryPort(live: LiveSandbox, port: number, link: Link, signal: AbortSignal): Promise<Cause | null> {
+    const { clock, driver, numbers } = this.#context;
+    const { instance } = live.record;
     if (instance === null) return { code: "port_unreachable", message: "There is no instance." };
     const limit = { ms: numbers.readyDialMs, what: `connecting to port ${port}`, signal };
     try {
-      const { bootId, bytes } = await within(clock, limit, (inner) => driver.dial(instance, port, inner));
+      const { bootId, bytes } = await within(clock, limit, (inner) =>
+        requireCapability(driver, "ports").dial(instance, port, inner),
+      );
       bytes.on("error", () => undefined);
       bytes.destroy();
       if (bootId === link.keeper.bootId) return null;
@@ -137,11 +140,14 @@ const REPLACED = new Error("Another run is looked at.");
 const how = (readyWhen: Goal | null): "port" | "output" =>
   readyWhen !== null && "output" in readyWhen ? "output" : "port";
 
-/** The link of a sandbox that serves in this generation. */
-const servingLink = ({ record, links }: Cell, generation: number): Link | null =>
+/** Returns the link if the sandbox runs in this generation; otherwise null. */
+const servingLink = ({ record, links }: LiveSandbox, generation: number): Link | null =>
   record.phase.name === "running" && record.generation === generation ? (links?.current ?? null) : null;
 
-/** What has yet to be seen, of several the one that is late: each has its own time. */
+/**
+ * Runs the checks. Returns null if all conditions are met. Otherwise returns an unmet condition: preferably one that
+ * missed its own deadline, else the first one.
+ */
 async function unmetOf(
   awaited: readonly Awaited[],
   link: Link,
@@ -160,6 +166,6 @@ function portCause(error: unknown, port: number): Cause {
   const errno = error instanceof KeeperRefusal ? error.errno : null;
   if (errno === "ECONNREFUSED") return { code: "port_closed", message: `Nothing listens at port ${port}.` };
   if (errno === "ETIMEDOUT" || error instanceof DeadlinePassed)
-    return { code: "port_silent", message: `What listens at port ${port} takes nobody.` };
+    return { code: "port_silent", message: `The listener at port ${port} accepts no connection.` };
   return { code: "port_unreachable", message: `Port ${port} can't be reached: ${causeOf(error).message}` };
 }

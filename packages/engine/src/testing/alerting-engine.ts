@@ -1,9 +1,9 @@
 import type { Numbers } from "@holdfast/contract";
-import type { EngineApi } from "../api.ts";
-import type { AlertMessage, Notifier } from "../ports.ts";
-import { eventually, world } from "./world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import type { AlertMessage, Notifier } from "../ports/index.ts";
+import { eventually, world } from "./test-engine.ts";
 
-/** Alerts within a moment. */
+/** Settings with which alerts fire quickly. */
 export const ALERT_SOON = {
   alertEveryMs: 20,
   alertForMs: 40,
@@ -13,9 +13,9 @@ export const ALERT_SOON = {
   healAfterMs: 1e9,
 } satisfies Partial<Numbers>;
 
-/** Somebody who is told of alerts, and can be made to fail. */
+/** A notifier that collects deliveries and can be made to fail. */
 export class Receiver implements Notifier {
-  /** All tries, in their order. */
+  /** All attempts, in order. */
   readonly tries: AlertMessage[] = [];
   readonly taken: AlertMessage[] = [];
   fails: (message: AlertMessage, signal: AbortSignal) => Promise<void> | undefined = () => undefined;
@@ -26,7 +26,7 @@ export class Receiver implements Notifier {
     this.taken.push(message);
   }
 
-  /** What was taken about one alert. */
+  /** Returns the accepted deliveries of one alert. */
   about(key: string): string[] {
     return this.taken.filter(({ alert }) => alert.key === key).map(({ alert }) => alert.state);
   }

@@ -1,8 +1,8 @@
 import { HoldfastError } from "@holdfast/contract";
 import { type Header, pack } from "tar-stream";
-import type { FileAccess } from "../ports.ts";
-import { packTree } from "../tar-pack.ts";
-import { unpackTar } from "../tar-unpack.ts";
+import { packTree } from "../files/tar-pack.ts";
+import { unpackTar } from "../files/tar-unpack.ts";
+import type { FileAccess } from "../ports/index.ts";
 import type { MemoryFiles } from "./memory-files.ts";
 
 export const signal = new AbortController().signal;
@@ -17,12 +17,12 @@ export async function* inPieces(bytes: Uint8Array, size = 1_000): AsyncGenerator
   for (let at = 0; at < bytes.length; at += size) yield bytes.subarray(at, at + size);
 }
 
-export async function packed(files: MemoryFiles, path: string, isPassedBy = (_: string) => false) {
+export async function packed(files: MemoryFiles, path: string, isSkipped = (_: string) => false) {
   const stat = await files.stat(path, { follow: true });
-  return gathered(packTree({ files, path, stat, isPassedBy, signal }));
+  return gathered(packTree({ files, path, stat, isSkipped, signal }));
 }
 
-export interface UnpackOptions {
+interface UnpackOptions {
   owner?: { uid: number; gid: number };
   isReserved?: (path: string) => boolean;
   signal?: AbortSignal;
@@ -45,7 +45,7 @@ export const unpacked = (
 
 export type Entry = Partial<Header> & { name: string; content?: string };
 
-/** An archive as others make them. */
+/** Builds an archive with an independent implementation of tar. */
 export async function archiveOf(entries: readonly Entry[]): Promise<Buffer> {
   const archive = pack();
   for (const { content = "", ...header } of entries) archive.entry(header, content);

@@ -1,6 +1,6 @@
 import type { CreateDrive, DriveId, MountDrive, SandboxId } from "@holdfast/contract";
-import type { EngineApi } from "../api.ts";
-import { signal, world } from "./world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import { signal, world } from "./test-engine.ts";
 
 export const makeDrive = async (engine: EngineApi, name: string, more: Partial<CreateDrive> = {}) =>
   (await engine.drives.create({ name, ...more }, { signal })).drive;
@@ -17,18 +17,18 @@ export const mountsIn = async (engine: EngineApi, ref: string) =>
 export const driveEvents = async (engine: EngineApi, drive: string) =>
   (await engine.events({ drive, limit: 1000 })).items.map(({ type }) => type);
 
-/** A sandbox and a drive, of which nothing is mounted yet. */
+/** Creates a sandbox and a drive. The drive is not mounted yet. */
 export async function apart(numbers = {}) {
   const all = await world(numbers);
   const { id: driveId } = await makeDrive(all.engine, "data");
   const { sandbox } = await all.create("box");
   const id = sandbox.id as SandboxId;
-  /** What lies at a path inside: a drive's directory, an empty one that nobody can write to, or nothing of either. */
+  /** Returns which directory is at a path inside the sandbox: a drive's, an empty read-only one, or neither. */
   const inside = (path = "/data") => all.driver.instances.get(id)?.mounts.get(path);
   return { ...all, id, driveId: driveId as DriveId, inside };
 }
 
-/** The same with the drive in the sandbox. */
+/** Creates a sandbox with a drive mounted in it. */
 export async function mounted(numbers = {}) {
   const all = await apart(numbers);
   await mount(all.engine, "box");

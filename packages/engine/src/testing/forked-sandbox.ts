@@ -1,7 +1,7 @@
 import type { CheckpointId, CreateSandbox, ExecId, SandboxId } from "@holdfast/contract";
-import type { EngineApi } from "../api.ts";
-import { start } from "./asleep.ts";
-import { signal, world } from "./world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import { start } from "./sleeping-sandbox.ts";
+import { signal, world } from "./test-engine.ts";
 
 export const save = (engine: EngineApi, ref: string, name?: string) =>
   engine.checkpoints.create(ref, name === undefined ? {} : { name }, signal);
@@ -11,14 +11,14 @@ export const fork = (engine: EngineApi, fromCheckpoint: string, input: CreateSan
     .create({ fromCheckpoint, ...input }, { wait: true, signal })
     .then(({ sandbox }) => sandbox);
 
-/** What an exec of the source is called in a fork. */
+/** Returns the id in the fork of an exec that has the id `from` in the source sandbox. */
 export function nameIn({ forkedFrom }: Awaited<ReturnType<typeof fork>>, from: string): ExecId {
   const [id] = Object.entries(forkedFrom?.execs ?? {}).find(([, there]) => there === from) ?? [];
   if (id === undefined) throw new Error(`there is no ${from} in the fork`);
   return id as ExecId;
 }
 
-/** A sandbox with a command under way, and a checkpoint of it. */
+/** Creates a sandbox with a running command, and a checkpoint of it. */
 export async function saved(numbers = {}) {
   const all = await world(numbers);
   const { sandbox } = await all.create("box");

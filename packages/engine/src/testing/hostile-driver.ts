@@ -3,43 +3,52 @@ import type { CheckpointId, ExecId, Image, SandboxId, StandbyKind } from "@holdf
 import {
   type Checkpoint,
   type CheckpointOrder,
+  type Checkpoints,
   CheckpointUnusable,
   type Driver,
+  type DriverCapabilities,
   type ExecOrder,
   type FileAccess,
   type ForkSource,
   type Found,
-  type Images,
+  type Freezer,
+  type ImageStore,
   type Instance,
+  type InstanceIdentity,
   type JournalRecord,
-  type Journals,
+  type JournalsAfterDeath,
   type KeeperExec,
   KeeperRefusal,
-  type KeepPolicy,
-  type KeptRun,
   type LaunchOrder,
   type Link,
   LinkLost,
-  type Look,
+  type MemoryStandby,
   type MountOrder,
   type MountPoint,
   MountRefused,
   type MountSeen,
   type Observation,
+  type OfflineFiles,
+  type OutsideView,
+  type PortDialing,
   type PortStream,
   type ProcessSeen,
+  type ProcessSnapshot,
   type RestoreOrder,
   type SaveOrder,
+  type StandbySupport,
+  type SupervisedRun,
+  type SupervisePolicy,
   type Usage,
-} from "../ports.ts";
+} from "../ports/index.ts";
 import { HostileDrives } from "./hostile-drives.ts";
 import { type FakeDisk, fakeFiles, noSpace } from "./hostile-files.ts";
 
-/** What can be made to go wrong. Each is consulted at the moment it would matter. */
+/** Faults to inject. Each function is called right before the step that it affects. */
 export interface Faults {
   launch?: (order: LaunchOrder, signal: AbortSignal) => Promise<void>;
   capacity?: () => Promise<void>;
-  /** After the instance exists, before the caller hears of it. */
+  /** Called after the instance exists, before the launch returns. */
   launchAnswer?: () => Promise<void>;
   stop?: () => Promise<void>;
   destroy?: () => Promise<void>;
@@ -52,37 +61,43 @@ export interface Faults {
   measure?: (signal: AbortSignal) => Promise<void>;
   inspect?: (signal: AbortSignal) => Promise<void>;
   remount?: (signal: AbortSignal) => Promise<void>;
-  /** When the disk of one that sleeps is opened. */
+  /** Called when the disk of a sandbox in standby is opened. */
   files?: () => Promise<void>;
-  /** Before any checkpoint is removed. */
+  /** Called before a checkpoint is removed. */
   discard?: () => Promise<void>;
-  /** While the memory is written, and before the caller hears that it is. */
+  /** Called before memory is written. */
   checkpoint?: (order: CheckpointOrder, signal: AbortSignal) => Promise<void>;
-  /** Before anything is restored, and when it is, before the caller hears of it. */
+  /** Called before memory is restored. */
   restore?: (order: RestoreOrder, signal: AbortSignal) => Promise<void>;
+  /** Called after memory was restored, before the call returns. */
   restoreAnswer?: () => Promise<void>;
-  /** While files and memory are copied, and when they are, before the caller hears of it. */
+  /** Called while files and memory are copied. */
   save?: (order: SaveOrder, signal: AbortSignal) => Promise<void>;
+  /** Called after files and memory were copied, before the call returns. */
   saveAnswer?: () => Promise<void>;
-  /** Before any saved checkpoint is removed. */
+  /** Called before a saved checkpoint is removed. */
   unsave?: () => Promise<void>;
-  /** Before a drive is mounted, and when it is, before the caller hears of it. */
+  /** Called before a drive is mounted. */
   mount?: (order: MountOrder, signal: AbortSignal) => Promise<void>;
+  /** Called after the drive was mounted, before the call returns. */
   mountAnswer?: () => Promise<void>;
-  /** Before anything is taken off. */
+  /** Called before an unmount. */
   unmount?: (path: string, options: { keepClosed: boolean }, signal: AbortSignal) => Promise<void>;
-  /** Who answers the hello, where it is not the keeper. */
+  /** The boot id of a process that answers in place of the keeper. */
   impostor?: () => string;
-  /** Before the keeper takes a start, and after it has, before the answer. */
+  /** Called before the keeper starts the command of a proof. */
+  prove?: () => Promise<void>;
+  /** Called before the keeper accepts a start. */
   start?: () => Promise<void>;
+  /** Called after the keeper has accepted a start, before it answers. */
   startAnswer?: () => Promise<void>;
 }
 
-/** A row of runs. Waits are short here, and no row begins anew. */
+/** A supervised process. Waits are short here, and the restart count is never reset. */
 interface FakeRow {
-  policy: KeepPolicy;
+  policy: SupervisePolicy;
   last: ExecId;
-  state: KeptRun["state"];
+  state: SupervisedRun["state"];
   restarts: number;
   nextAt: number | null;
 }
@@ -94,10 +109,10 @@ interface FakeExec {
   records: JournalRecord[];
 }
 
-/** What lies at a path where a drive is mounted: its directory, or an empty one that nobody can write to. */
+/** A mount point, at which either the directory of a drive or an empty read-only directory is mounted. */
 interface FakeMount extends MountPoint {
   ino: string | null;
-  /** Before it was mounted for the first time the driver does not speak of it. */
+  /** Whether the mount was ever made. Before that, the driver does not report it. */
   wasMounted: boolean;
 }
 
@@ -116,28 +131,37 @@ const NO_USAGE: Usage = {
 
 const CLOSED = "an empty directory";
 
-/** One instance with its keeper, in memory. It outlives links, servers and driver objects, as a real one does. */
+/** An instance with its keeper, in memory. Like a real one, it outlives links, servers and driver objects. */
 class FakeInstance implements FakeDisk {
   readonly generation: number;
   readonly pid: number;
-  /** In the keeper's memory, as is the largest generation that a link came with: they come back with that. */
+  /**
+   * The keeper's boot id. Like the highest generation of the keeper's links, it is part of the keeper's memory and is
+   * restored with it.
+   */
   readonly bootId: string;
   greeted = 0;
   alive = true;
   root = true;
   full: FakeDisk["full"] = null;
   execs = new Map<ExecId, FakeExec>();
-  /** By the id of the first run. */
+  /** Supervised commands by the exec id of their first run. */
   rows = new Map<ExecId, FakeRow>();
-  /** Nothing of it runs: what is due waits until it does. */
+  /** Whether the instance is frozen. While it is, no process runs, and work that becomes due waits for the thaw. */
   isFrozen: () => boolean = () => false;
-  /** Whether the keeper is one that starts commands again. */
+  /** Whether the keeper supports supervised processes. */
   canKeep = true;
-  /** On disk: they outlive the processes. */
+  /** Whether the keeper supports holding output. */
+  canHold = true;
+  /** The requested holds, oldest first. */
+  readonly holds: { id: ExecId; cursor: number; leaseMs: number }[] = [];
+  /** Journals are on disk and outlive the processes. */
   readonly journals: Map<ExecId, FakeExec>;
   files = new Map<string, Uint8Array>();
   readonly mounts = new Map<string, FakeMount>();
   readonly links = new Set<FakeLink>();
+  /** The last deadline that the keeper got; undefined if it got none. */
+  deadlineMs: number | null | undefined;
   starts = 0;
   /** Called whenever output is read. */
   onRead: ((id: ExecId) => void) | null = null;
@@ -149,7 +173,7 @@ class FakeInstance implements FakeDisk {
     this.journals = journals;
   }
 
-  keep(order: ExecOrder, policy: KeepPolicy): { existed: boolean; exec: KeeperExec } {
+  keep(order: ExecOrder, policy: SupervisePolicy): { existed: boolean; exec: KeeperExec } {
     if (!this.canKeep) throw new KeeperRefusal("unknown_type", "this keeper starts nothing again");
     const answer = this.start(order);
     if (!answer.existed)
@@ -157,7 +181,7 @@ class FakeInstance implements FakeDisk {
     return answer;
   }
 
-  kept(): KeptRun[] {
+  kept(): SupervisedRun[] {
     return [...this.rows.values()].map(({ last, state, restarts, nextAt }) => ({
       execId: last,
       state,
@@ -170,7 +194,7 @@ class FakeInstance implements FakeDisk {
     return [...this.rows.values()].find(({ last }) => last === id);
   }
 
-  /** What follows the end of a run. */
+  /** Applies the restart policy after the end of a run. */
   #follow(row: FakeRow, { state, exitCode }: KeeperExec): void {
     if (row.state !== "running") return;
     const { on, max, backoffMs } = row.policy;
@@ -188,7 +212,7 @@ class FakeInstance implements FakeDisk {
     setTimeout(() => this.#beginNext(row), ms).unref();
   }
 
-  /** What was due while nothing ran begins when it goes on. */
+  /** Runs the work that became due during the freeze. */
   goOn(): void {
     for (const row of this.rows.values()) if (row.state === "waiting") this.#beginLater(row, 1);
   }
@@ -289,7 +313,7 @@ class FakeInstance implements FakeDisk {
     const row = this.#rowOf(id);
     if (row !== undefined) this.#follow(row, exec.known);
     if (silently) return;
-    for (const link of this.links) link.tellEnd({ ...exec.known });
+    for (const link of this.links) link.announceEnd({ ...exec.known });
   }
 }
 
@@ -300,17 +324,17 @@ interface FakeCheckpoint {
   execs: Map<ExecId, FakeExec>;
   rows: Map<ExecId, FakeRow>;
   files: Map<string, Uint8Array>;
-  /** Paths at which its memory has mounts. */
+  /** Mounts that the memory expects. */
   mounts: readonly MountPoint[];
 }
 
-/** A copy of everything, journals too: what the sandbox does later does not show in it. */
+/** A saved checkpoint: a copy of everything including journals, unaffected by later changes of the sandbox. */
 interface FakeSaved extends FakeCheckpoint {
   kind: StandbyKind;
   journals: Map<ExecId, FakeExec>;
 }
 
-/** Execs are files and memory: two copies have nothing in common. */
+/** Copies execs deeply, so that two copies share nothing. */
 const copied = (execs: Iterable<[ExecId, FakeExec]>): Map<ExecId, FakeExec> =>
   new Map([...execs].map(([id, exec]) => [id, { ...exec, records: [...exec.records] }]));
 
@@ -352,7 +376,7 @@ class FakeLink implements Link {
   get closed(): Promise<string> {
     return this.#over.promise;
   }
-  get lastHeardAt(): number {
+  get lastReceivedAt(): number {
     return Date.now();
   }
 
@@ -364,7 +388,7 @@ class FakeLink implements Link {
   close(): void {
     this.drop("closed");
   }
-  tellEnd(exec: KeeperExec): void {
+  announceEnd(exec: KeeperExec): void {
     for (const listener of this.#listeners) listener(exec);
   }
   onExecEnd(listener: (exec: KeeperExec) => void): void {
@@ -388,20 +412,20 @@ class FakeLink implements Link {
   }
   async startExec(order: ExecOrder) {
     this.#check();
-    if (!order.id.startsWith("proof-")) await this.#faults.start?.();
+    await (order.id.startsWith("proof-") ? this.#faults.prove?.() : this.#faults.start?.());
     const answer = this.#check().start(order);
     if (!order.id.startsWith("proof-")) await this.#faults.startAnswer?.();
     this.#check();
     return answer;
   }
-  async keepExec(order: ExecOrder, policy: KeepPolicy) {
+  async superviseExec(order: ExecOrder, policy: SupervisePolicy) {
     await this.#faults.start?.();
     const answer = this.#check().keep(order, policy);
     await this.#faults.startAnswer?.();
     this.#check();
     return answer;
   }
-  async listKept() {
+  async listSupervised() {
     return this.#check().kept();
   }
   async readExec(id: ExecId, { cursor }: { cursor: number }) {
@@ -412,7 +436,15 @@ class FakeLink implements Link {
     this.#instance.onRead?.(id);
     return { ...slice, more: slice.more || endOf(exec) > slice.end };
   }
-  /** As the keeper does it: what it has is skipped, and at most a few bytes are taken at once. */
+  async holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }): Promise<boolean> {
+    const { holds, canHold } = this.#check();
+    holds.push({ id, ...hold });
+    // Requests arrive in order: the keeper knows every exec whose start was sent before this request.
+    await new Promise((resolve) => setImmediate(resolve));
+    if (!this.#check().execs.has(id)) throw new KeeperRefusal("no_such_exec", "unknown");
+    return canHold;
+  }
+  /** Like the keeper, skips bytes that it already has, and accepts only a few bytes at once. */
   async writeStdin(id: ExecId, { offset, data }: { offset: number; data: Uint8Array }) {
     await new Promise((resolve) => setImmediate(resolve));
     const exec = this.#check().execs.get(id);
@@ -438,6 +470,9 @@ class FakeLink implements Link {
   async resizeExec(): Promise<void> {
     this.#check();
   }
+  async setDeadline(remainingMs: number | null): Promise<void> {
+    this.#check().deadlineMs = remainingMs;
+  }
   async probe() {
     this.#check();
     return { root: { dev: "1", ino: "2" }, livedMs: 1, processes: 1 };
@@ -450,18 +485,20 @@ class FakeLink implements Link {
   readonly files: FileAccess = fakeFiles(() => this.#check());
 }
 
-/** What every saved checkpoint takes. */
+/** Size of every saved checkpoint. */
 export const SAVED_BYTES = 1_000;
 
-/** A world of instances that obeys until a fault says otherwise. */
-export class HostileDriver implements Driver {
+/** A driver for instances in memory. It works until a fault is injected. */
+export class HostileDriver
+  implements Driver, Freezer, MemoryStandby, Checkpoints, PortDialing, OutsideView, OfflineFiles
+{
   readonly name = "hostile";
   hostBootId = "boot";
   keeperVersion = "fake";
   diskFreeBytes = 1 << 30;
   memoryFreeBytes = 1 << 30;
   readonly instances = new Map<SandboxId, FakeInstance>();
-  /** Directories and the like, which outlive the processes. */
+  /** Directories of sandboxes, which outlive the processes. */
   readonly directories = new Set<SandboxId>();
   readonly journalFiles = new Map<SandboxId, Map<ExecId, FakeExec>>();
   readonly keptJournals = new Set<SandboxId>();
@@ -523,7 +560,7 @@ export class HostileDriver implements Driver {
     instance.greeted = kept.greeted;
     instance.execs = copied(kept.execs);
     instance.rows = copiedRows(kept.rows);
-    // What it does not have itself is its own disk again.
+    // If the restored sandbox does not mount a path, its own disk is visible there again.
     const own = kept.mounts.filter(({ path }) => mounts?.some((each) => each.path === path));
     this.#remount(instance, own, mounts);
     for (const key of journals.keys()) {
@@ -537,11 +574,21 @@ export class HostileDriver implements Driver {
     return {
       sandboxId,
       generation,
-      pid,
-      startTime: String(pid),
-      hostBootId: this.hostBootId,
+      identity: this.#identityOf(pid),
       keeperVersion: "fake",
     };
+  }
+
+  #identityOf(pid: number): InstanceIdentity {
+    return { pid, boot: this.hostBootId } as unknown as InstanceIdentity;
+  }
+
+  isOfThisBoot(identity: InstanceIdentity): boolean {
+    return identity.boot === this.hostBootId;
+  }
+
+  describe({ pid }: InstanceIdentity): { pid: number } {
+    return { pid: Number(pid) };
   }
 
   async recover(instance: Instance): Promise<Instance | null> {
@@ -560,7 +607,7 @@ export class HostileDriver implements Driver {
     return new FakeLink(there, this.faults);
   }
 
-  /** Ports at which whatever is said is said back. Nothing listens at others. */
+  /** Ports with an echo server. Nothing listens on other ports. */
   readonly echoes = new Set<number>();
 
   async dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream> {
@@ -581,6 +628,7 @@ export class HostileDriver implements Driver {
     if (!there?.alive) return { seen: "absent", at: Date.now(), leftovers: [] };
     const isFrozen = this.frozen.has(id);
     const problems = [
+      ...(this.filesRemoved.has(id) ? [{ code: "files_gone", message: "the files were removed" }] : []),
       ...(isFrozen ? [{ code: "frozen", message: "all processes are frozen" }] : []),
       ...(there.root ? [] : [{ code: "root_unmounted", message: "the root is not mounted" }]),
     ];
@@ -589,7 +637,7 @@ export class HostileDriver implements Driver {
     const mounted = [...there.mounts.values()].filter(({ wasMounted }) => wasMounted);
     const mounts = mounted.map((mount) => this.#seeMount(mount));
     const state = isFrozen ? "frozen" : "running";
-    const own = { pid, startTime: String(pid), state, root, oomKills: 0 } as const;
+    const own = { identity: this.#identityOf(pid), state, root, oomKills: 0 } as const;
     return { seen: "present", at: Date.now(), ...own, mounts, problems };
   }
 
@@ -605,7 +653,7 @@ export class HostileDriver implements Driver {
     const there = this.instances.get(order.sandboxId);
     if (!there?.alive) throw new Error("there is no instance to mount into");
     const { sandboxId: _sandboxId, ...point } = order;
-    // An empty directory first, and the drive over it.
+    // As in a real driver, an empty directory is created first, and the drive is mounted over it.
     if (!there.mounts.has(order.path))
       there.mounts.set(order.path, { ...point, ino: null, wasMounted: false });
     await this.faults.mount?.(order, signal);
@@ -632,7 +680,10 @@ export class HostileDriver implements Driver {
   #inoOf = ({ driveId, subpath }: MountPoint): string | null =>
     this.drives.identity(driveId, subpath)?.ino ?? null;
 
-  /** Memory has all mounts that it had: of the drives that are named, where they are there, or else empty directories. */
+  /**
+   * Makes the mounts that the memory expects. At paths in `named` the drive is mounted if it exists; at all other
+   * paths, an empty directory.
+   */
   #remount(instance: FakeInstance, had: readonly MountPoint[], named: readonly MountPoint[] = []): void {
     for (const { path, ...rest } of had) {
       const point = { ...rest, ...named.find((each) => each.path === path), path };
@@ -653,7 +704,12 @@ export class HostileDriver implements Driver {
   readonly frozen = new Set<SandboxId>();
   readonly writes = new Map<SandboxId, number>();
 
-  standby: Driver["standby"] = { kind: "memory", why: null };
+  /** What standby preserves. Tests set this. */
+  standby: StandbySupport = { kind: "memory", why: null };
+  get support(): StandbySupport {
+    return this.standby;
+  }
+
   readonly checkpoints = new Map<CheckpointId, FakeCheckpoint>();
   readonly saved = new Map<CheckpointId, FakeSaved>();
   readonly halfSaved = new Map<CheckpointId, SandboxId>();
@@ -722,7 +778,7 @@ export class HostileDriver implements Driver {
     const journals = copied([...there.journals].filter(([key]) => order.journals.includes(key)));
     const files = new Map(there.files);
     const mounts = pointsOf(there);
-    // Half of it lies there until all of it does.
+    // The copy is partial until it is complete.
     this.halfSaved.set(id, sandboxId);
     await this.faults.save?.(order, signal);
     if (SAVED_BYTES > maxBytes) throw new Error("no space left on device");
@@ -754,19 +810,28 @@ export class HostileDriver implements Driver {
     return { files: { ...files, read: onDisk }, close: async () => undefined };
   }
 
+  /** Sandboxes whose files a person removed from the host. */
+  readonly filesRemoved = new Set<SandboxId>();
+
+  async missing(ids: readonly SandboxId[]) {
+    return new Map(
+      ids.map((id) => [id, this.filesRemoved.has(id) ? "the directory of its files is missing" : null]),
+    );
+  }
+
   async thaw(id: SandboxId): Promise<void> {
     await this.faults.thaw?.();
     this.frozen.delete(id);
     this.instances.get(id)?.goOn();
   }
 
-  /** It is there, and runs unless it is frozen. */
+  /** Sets the instance to running, unless it is frozen. */
   #settle(id: SandboxId, instance: FakeInstance): void {
     instance.isFrozen = () => this.frozen.has(id);
     this.instances.set(id, instance);
     instance.goOn();
   }
-  /** What the next looks see of each. */
+  /** The usage that the next measurements report. */
   readonly usages = new Map<SandboxId, Partial<Usage>>();
   readonly looks = new Map<SandboxId, () => ProcessSeen[]>();
 
@@ -776,7 +841,7 @@ export class HostileDriver implements Driver {
     return new Map(living.map((id) => [id, { ...NO_USAGE, at: Date.now(), ...this.usages.get(id) }]));
   }
 
-  async inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+  async inspect(id: SandboxId, signal: AbortSignal): Promise<ProcessSnapshot> {
     await this.faults.inspect?.(signal);
     return { at: Date.now(), processes: this.looks.get(id)?.() ?? [], truncated: false };
   }
@@ -807,7 +872,7 @@ export class HostileDriver implements Driver {
     if (!this.keptJournals.has(id)) this.journalFiles.delete(id);
   }
 
-  readonly journals: Journals = {
+  readonly journals: JournalsAfterDeath = {
     read: async (sandboxId, id, { cursor }) => {
       const exec = this.journalFiles.get(sandboxId)?.get(id);
       return exec ? { ...sliceOf(exec, cursor), more: false } : null;
@@ -830,10 +895,27 @@ export class HostileDriver implements Driver {
     },
   };
 
+  /** All capabilities; a test sets those that its driver should lack to null. */
+  capabilities: DriverCapabilities = {
+    freezer: this,
+    standby: this,
+    checkpoints: this,
+    drives: {
+      directories: this.drives,
+      mount: (...given) => this.mount(...given),
+      unmount: (...given) => this.unmount(...given),
+    },
+    ports: this,
+    journals: this.journals,
+    outsideView: this,
+    offlineFiles: this,
+    images: oneImage,
+  };
+
   async close(): Promise<void> {}
 }
 
-export const oneImage: Images = {
+const oneImage: ImageStore = {
   list: async () => [host],
   get: async (name) => (name === host.name ? host : null),
   import: async () => host,

@@ -1,32 +1,34 @@
 import type { DriveId } from "@holdfast/contract";
-import type { DriveObservation, Drives, Identity } from "../ports.ts";
+import type { DriveDirectories, DriveObservation, Identity } from "../ports/index.ts";
 import { type FakeDisk, fakeFiles } from "./hostile-files.ts";
 
-/** What can be made to go wrong. Each is consulted at the moment it would matter. */
-export interface DriveFaults {
-  /** Before anything is made, and when it is, before the caller hears of it. */
+/** Faults to inject. Each function is called right before the step that it affects. */
+interface DriveFaults {
+  /** Called before the drive is created. */
   make?: (id: DriveId, signal: AbortSignal) => Promise<void>;
+  /** Called after the drive was created, before the call returns. */
   makeAnswer?: () => Promise<void>;
   open?: (id: DriveId) => Promise<void>;
   observe?: (id: DriveId) => DriveObservation | null;
   usage?: (signal: AbortSignal) => Promise<void>;
-  /** Before anything is removed. */
+  /** Called before anything is removed. */
   destroy?: (id: DriveId, signal: AbortSignal) => Promise<void>;
   list?: () => Promise<void>;
 }
 
-export interface FakeDrive extends FakeDisk {
+interface FakeDrive extends FakeDisk {
   readonly ino: string;
   readonly sizeMb: number | null;
 }
 
-/** The directories of drives, in memory. They outlive servers, and can be taken away behind everybody's back. */
-export class HostileDrives implements Drives {
+/** The directories of drives, in memory. They outlive servers, and tests can remove them. */
+export class HostileDrives implements DriveDirectories {
   readonly directories = new Map<DriveId, FakeDrive>();
   readonly #taken = new Map<DriveId, FakeDrive>();
   faults: DriveFaults = {};
-  /** How often directories came into being, and calls were made to remove one. */
+  /** Number of directories created. */
   made = 0;
+  /** Number of calls to remove a directory. */
   destroys = 0;
 
   async make({ id, sizeMb }: { id: DriveId; sizeMb: number | null }, signal: AbortSignal): Promise<void> {
@@ -35,7 +37,7 @@ export class HostileDrives implements Drives {
     await this.faults.makeAnswer?.();
   }
 
-  /** A directory comes into being, whoever wants it. */
+  /** Creates a directory. */
   put(id: DriveId, sizeMb: number | null = null): FakeDrive {
     this.made += 1;
     const drive = { ino: `drive ${this.made}`, sizeMb, full: null, files: new Map<string, Uint8Array>() };
@@ -79,7 +81,7 @@ export class HostileDrives implements Drives {
     return [...this.directories.keys()];
   }
 
-  /** It is not where it belongs, until it is given back. */
+  /** Hides the drive until `giveBack` is called. */
   take(id: DriveId): void {
     const drive = this.directories.get(id);
     if (drive === undefined) throw new Error("there is nothing to take");
@@ -94,7 +96,7 @@ export class HostileDrives implements Drives {
     this.directories.set(id, drive);
   }
 
-  /** Of one of its directories, as the host sees it; null where the drive is not there. */
+  /** Returns the identity of one of the drive's directories, as the host sees it; null if the drive is missing. */
   identity(id: DriveId, subpath: string): Identity | null {
     const drive = this.directories.get(id);
     return drive === undefined ? null : { dev: "1", ino: `${drive.ino}${subpath}` };

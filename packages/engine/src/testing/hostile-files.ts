@@ -1,17 +1,20 @@
-import { type FileAccess, KeeperRefusal, type Stat } from "../ports.ts";
+import { type FileAccess, KeeperRefusal, type Stat } from "../ports/index.ts";
 
-/** What files lie on: a root, or a drive. */
+/** The file system of a root or of a drive. */
 export interface FakeDisk {
-  /** Out of blocks, where output has nowhere to go, or out of inodes, where not even a journal can be made. */
+  /**
+   * Which resource is exhausted: blocks, so that output can't be written, or inodes, so that not even a journal can be
+   * created.
+   */
   full: "blocks" | "inodes" | null;
   files: Map<string, Uint8Array>;
-  /** What is mounted at a path: the inode of it. */
+  /** Returns the inode mounted at a path. */
   inoAt?(path: string): string | null;
 }
 
 export const noSpace = () => new KeeperRefusal("system", "no space left on device", "ENOSPC");
 
-/** Files by their paths, as far as proofs and the engine's tests need them. */
+/** Returns access to the files of a disk, with the operations that proofs and the engine's tests need. */
 export function fakeFiles(disk: () => FakeDisk): FileAccess {
   const stat = (path: string): Stat => {
     const sizeBytes = disk().files.get(path)?.length ?? 0;

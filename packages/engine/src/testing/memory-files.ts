@@ -1,6 +1,6 @@
 import { posix } from "node:path";
 import type { FileChange, FileKind } from "@holdfast/contract";
-import { type FileAccess, KeeperRefusal, type Stat, type WriteOptions } from "../ports.ts";
+import { type FileAccess, KeeperRefusal, type Stat, type WriteOptions } from "../ports/index.ts";
 
 export interface Node {
   kind: FileKind;
@@ -18,17 +18,17 @@ const NOW = 1_700_000_000_000;
 const errno = (name: string) => new KeeperRefusal("system", name, name);
 const absent = () => errno("ENOENT");
 
-/** A tree of files in memory that behaves like one of a keeper: links, parents, modes, owners and times. */
+/** A file tree in memory that behaves like a keeper's: links, parents, modes, owners and times. */
 export class MemoryFiles implements FileAccess {
   readonly nodes = new Map<string, Node>([["/", node("directory", { mode: 0o755 })]]);
-  /** Every call, by name and path. */
+  /** All calls so far, by name and path. */
   readonly calls: string[] = [];
-  /** Whose new files are. */
+  /** The owner of new files. */
   owner = { uid: 1000, gid: 1000 };
-  /** Consulted before every call. */
+  /** Called before every file call. */
   fault: (call: string, path: string) => void | Promise<void> = () => undefined;
 
-  /** Puts something there, with what is needed above it. */
+  /** Adds an entry, with its missing parents. */
   put(path: string, kind: FileKind, facts: Partial<Node> = {}): this {
     for (const above of parentsOf(path))
       if (!this.nodes.has(above)) this.nodes.set(above, node("directory", { mode: 0o755 }));
@@ -141,7 +141,7 @@ export class MemoryFiles implements FileAccess {
     return found;
   }
 
-  /** The place without links on the way to it and, where it is followed, at its end. */
+  /** Resolves the symbolic links of a path. The last component is resolved only if `follow` is set. */
   #resolved(path: string, follow: boolean, links = 0): string {
     if (links > LINKS_MAX) throw errno("ELOOP");
     if (path === "/") return path;
@@ -151,7 +151,7 @@ export class MemoryFiles implements FileAccess {
     return this.#resolved(posix.resolve(posix.dirname(place), found.target), true, links + 1);
   }
 
-  /** The place, with its parents made where that is wanted. */
+  /** Creates the missing parents of a path if `options.parents` is set, otherwise refuses. Returns the path. */
   #placed(place: string, options: WriteOptions): string {
     for (const above of parentsOf(place)) {
       const there = this.nodes.get(above);
@@ -194,6 +194,6 @@ const statOf = ({ content, ...rest }: Node): Stat => ({
   ino: "1",
 });
 
-/** From the top down, without the path itself. */
+/** Returns the parents of a path, from the root down. */
 const parentsOf = (path: string): string[] =>
   path === "/" ? [] : [...parentsOf(posix.dirname(path)), posix.dirname(path)];

@@ -1,7 +1,7 @@
 import { newExecId, newProcessId, newSandboxId } from "@holdfast/contract";
-import type { ExecRecord, ExecSpec, ProcessRecord, ProcessSpec, SandboxRecord } from "../records.ts";
+import type { ExecRecord, ExecSpec, ProcessRecord, ProcessSpec, SandboxRecord } from "../ports/records.ts";
 
-/** A sandbox as it is when it was just accepted. */
+/** Returns the record of a sandbox that was just accepted. */
 export const queuedSandbox = (changes: Partial<SandboxRecord> = {}): SandboxRecord => ({
   id: newSandboxId(),
   name: "one",

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
-import type { EngineApi } from "../api.ts";
-import { signal, world } from "./world.ts";
+import type { EngineApi } from "../ports/api.ts";
+import { signal, world } from "./test-engine.ts";
 
 export const start = async (engine: EngineApi, ref: string, argv: string[], more: object = {}) =>
   (await engine.execs.start(ref, { argv, ...more }, { signal })).exec;
@@ -8,7 +8,7 @@ export const start = async (engine: EngineApi, ref: string, argv: string[], more
 export const eventsOf = async (engine: EngineApi, ref: string) =>
   (await engine.events({ ref, limit: 1000 })).items.map(({ type }) => type);
 
-/** A sandbox in standby, with a command that was under way. */
+/** Creates a sandbox in standby with a running command. */
 export async function asleep(numbers = {}) {
   const all = await world(numbers);
   const { sandbox } = await all.create("box");
@@ -18,6 +18,6 @@ export async function asleep(numbers = {}) {
   return { ...all, id, exec, info };
 }
 
-/** Lasts until it is given up. */
+/** Returns a promise that stays pending until the signal aborts, and then rejects with the signal's reason. */
 export const aborted = (inner: AbortSignal) =>
   new Promise<void>((_, reject) => inner.addEventListener("abort", () => reject(inner.reason)));

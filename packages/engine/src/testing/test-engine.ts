@@ -1,11 +1,12 @@
 import { type HoldfastError, NUMBERS, type Numbers } from "@holdfast/contract";
 import { type OpenedStore, openStore } from "@holdfast/store";
 import { afterEach, vi } from "vitest";
-import type { EngineApi } from "../api.ts";
-import { systemClock, systemIds } from "../clock.ts";
 import { createEngine } from "../engine.ts";
-import type { Notifier } from "../ports.ts";
-import { HostileDriver, oneImage } from "./hostile-driver.ts";
+import { systemClock } from "../lib/clock.ts";
+import { systemIds } from "../lib/ids.ts";
+import type { EngineApi } from "../ports/api.ts";
+import type { Notifier } from "../ports/index.ts";
+import { HostileDriver } from "./hostile-driver.ts";
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
 const QUICK: Numbers = {
@@ -31,7 +32,7 @@ const QUICK: Numbers = {
   driveUsageMs: 200,
   driveBackoffMs: [20, 100],
 };
-/** Bounds far from noise: the machine may be busy with much else. */
+/** Waits with generous time limits, because the machine may be busy. */
 export const eventually = <Result>(
   check: () => Result | Promise<Result>,
   options: { timeout?: number } = {},
@@ -46,7 +47,7 @@ afterEach(async () => {
   for (const store of stores.splice(0)) await store.close();
 });
 
-/** The real engine and a real store over a driver that can be made to fail. */
+/** Creates the real engine and a real store, over a driver that can be made to fail. */
 export async function world(
   numbers: Partial<Numbers> = {},
   path = ":memory:",
@@ -63,9 +64,6 @@ export async function world(
       log: quiet,
       store,
       driver,
-      drives: driver.drives,
-      images: oneImage,
-      journals: driver.journals,
       notifier: options.notifier ?? null,
     };
     const engine = createEngine(ports, { ...QUICK, ...numbers });

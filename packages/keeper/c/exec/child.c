@@ -1,4 +1,4 @@
-#include "child.h"
+#include "exec/child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,13 +14,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "descriptors.h"
-#include "mark.h"
-#include "terminal.h"
-#include "user.h"
+#include "loop/descriptors.h"
+#include "exec/exec_mark.h"
+#include "exec/terminal.h"
+#include "exec/user.h"
 
 #define CAP_BIT(cap) (UINT64_C(1) << (cap))
-/* What root in a sandbox may do: own, kill and change ids of what is inside. Nothing that reaches the keeper. */
+/* The capabilities that root has in a sandbox. They allow it to change owners, kill processes and change ids
+ * inside the sandbox. None of them gives power over the keeper. */
 #define ROOT_CAPABILITIES                                                                                      \
   (CAP_BIT(CAP_CHOWN) | CAP_BIT(CAP_DAC_OVERRIDE) | CAP_BIT(CAP_FOWNER) | CAP_BIT(CAP_FSETID) |               \
    CAP_BIT(CAP_KILL) | CAP_BIT(CAP_SETGID) | CAP_BIT(CAP_SETUID) | CAP_BIT(CAP_SETPCAP) |                      \
@@ -30,10 +31,10 @@
 #define OOM_SCORE "500"
 #define DEFAULT_TERM "xterm-256color"
 #define ENV_ADDED 5
-/* Where the child has the status pipe: right behind its stdio, with nothing above it. */
+/* The status pipe's descriptor in the child: directly above stdio. No descriptor above it is open. */
 #define STATUS_FD 3
 
-/* Of the keeper. */
+/* /dev/null, opened by the keeper before any command runs. */
 static int null_fd = -1;
 static uint64_t own_capabilities;
 
@@ -76,7 +77,7 @@ static char *copy_slice(struct slice text) {
   return copy;
 }
 
-/* The strings of a list, with room for `more` and a NULL behind them. */
+/* Copies the strings of a list, and leaves room for `more` strings and a terminating NULL. */
 static char **copy_list(struct slice list, size_t more, size_t *count) {
   struct reader in = reader_of(list.data, list.size);
   *count = read_u32(&in);
@@ -125,17 +126,18 @@ static char **build_env(const struct child_order *order, const struct user *user
 }
 
 /*
- * Until it runs the command's code, the child is a copy of the keeper that becomes like any other command: with the
- * same user and capabilities, but the keeper's memory. Not dumpable, it can't be looked into, traced or asked for
- * descriptors by those. Running a program ends this, and so may a change of user, where the machine is set up that way.
+ * Makes the child non-dumpable, so that other commands cannot inspect it, trace it or take its descriptors. Until the
+ * child executes the command, it has the user and capabilities of the command, but still a copy of the keeper's
+ * memory. Executing a program makes the process dumpable again; depending on the machine's settings, a change of the
+ * user does so too.
  */
 static void hide(void) {
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 /*
- * What is not the command's own is closed here and not left to the exec, which can be a long time coming: others would
- * wait for the end of a pipe as long as there is a copy of it.
+ * Sets up stdio and closes all other descriptors now. Exec would close them too, but it may come much later. As long
+ * as the child has a copy of a pipe open, the reader of that pipe does not see its end.
  */
 static void set_stdio(const struct child_order *order) {
   int input = order->stdin_fd >= 0 ? order->stdin_fd : null_fd;
@@ -155,10 +157,10 @@ static void set_surroundings(const struct child_order *order) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
   umask(022);
-  /* A keeper may have been given precedence, so that it answers under any load. */
+  /* Commands run with normal priority. The keeper may have a higher one, so that it answers under any load. */
   if (getpriority(PRIO_PROCESS, 0) < 0) setpriority(PRIO_PROCESS, 0, 0);
   setrlimit(RLIMIT_NOFILE, &order->files);
-  mark_self(order->serial);
+  exec_mark_self(order->serial);
   int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
   ssize_t ignored = write(fd, OOM_SCORE, strlen(OOM_SCORE));
@@ -181,7 +183,8 @@ static bool read_capabilities(void) {
   return true;
 }
 
-/* What the keeper itself may do stays: the bounding set is about what is gained by running a program. */
+/* Limits the capabilities of commands through the bounding set. The keeper itself keeps all of its own: the
+ * bounding set only limits capabilities that are gained by executing a program. */
 bool child_init(void) {
   null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -191,7 +194,7 @@ bool child_init(void) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && read_capabilities() && set_capabilities(own_capabilities);
 }
 
-/* So that a command can open /dev/stdout and the like, which are its pipes by another name. */
+/* Gives the pipes to the command's user, so that the command can open /dev/stdout and the like. */
 static void give_stdio(const struct child_order *order, const struct user *user) {
   if (order->terminal) {
     terminal_give(STDOUT_FILENO, user->uid);
@@ -215,7 +218,10 @@ static bool become(const struct child_order *order, const struct user *user) {
   return set_capabilities(user->uid == 0 ? ROOT_CAPABILITIES & own_capabilities : 0);
 }
 
-/* In a sandbox the end of PID 1 ends all. Elsewhere the kernel is asked for the same, at least for the leader. */
+/*
+ * Makes the command end when the keeper ends. In a sandbox, the end of PID 1 ends every process; elsewhere
+ * the kernel is asked to kill at least the leader.
+ */
 static void stay_with(pid_t keeper) {
   if (keeper == 1) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -231,7 +237,7 @@ static void enter(const struct child_order *order, const struct user *user) {
   if (chdir(cwd) < 0) fail(CHILD_CWD, cwd, reason(errno));
 }
 
-/* A text file without an interpreter line is the shell's, as everywhere. */
+/* Executes the program. If it is a text file without an interpreter line, runs it with the shell, as is usual. */
 static void execute(const char *path, char **argv, size_t count, char **env) {
   execve(path, argv, env);
   if (errno != ENOEXEC) return;
@@ -249,7 +255,7 @@ static bool is_absence(int error) {
   return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ENODEV || error == ESTALE;
 }
 
-/* Tries every directory of PATH; returns the error that says most. */
+/* Tries every directory of PATH. If none has the program, returns the most specific error. */
 static int search(char **argv, size_t count, char **env) {
   const char *path = env_get(env, "PATH");
   if (!path) path = DEFAULT_PATH;

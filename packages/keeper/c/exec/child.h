@@ -1,4 +1,4 @@
-/* The way from fork to the command's own code. */
+/* The steps in a forked child until it executes the command. */
 #ifndef HOLDFAST_CHILD_H
 #define HOLDFAST_CHILD_H
 
@@ -7,40 +7,46 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include "frame.h"
+#include "loop/frame.h"
 
-/* Why a command could not be run; written to the status pipe as one byte. Nothing there means that it runs. */
+/*
+ * Why a command could not be run. The child sends this value over the status pipe as one byte. If the pipe ends
+ * without a byte, the command runs.
+ */
 enum child_failure { CHILD_RUNS, CHILD_NOT_FOUND, CHILD_NOT_EXECUTABLE, CHILD_CWD, CHILD_USER };
 
 struct child_order {
   const char *id;
   uint64_t serial;
   pid_t keeper;
-  /* The fields of the request, each a count and as many strings, checked before. */
+  /* Fields of the request. Each is a validated list: a count and that many strings. */
   struct slice argv;
   struct slice env;
   struct slice cwd;
   struct slice user;
-  /* All three of stdio are the terminal behind stdout_fd. */
+  /*
+   * Whether the command has a terminal. If so, stdout_fd is the terminal, and it serves as stdin, stdout and stderr.
+   */
   bool terminal;
-  /* -1: /dev/null. */
+  /* -1 means /dev/null. */
   int stdin_fd;
   int stdout_fd;
   int stderr_fd;
   int status_fd;
-  /* The limit on descriptors that the keeper itself was started with. */
+  /* The descriptor limit with which the keeper was started. Commands get the same limit. */
   struct rlimit files;
 };
 
-/* What a failure is called in an Exec. */
+/* Returns the name of a failure as it is reported in an Exec. */
 const char *child_failure_name(enum child_failure failure);
 
 /*
- * Settles in the keeper what its children only have to inherit: no new privileges, no capability to be gained that a
- * command may not have, /dev/null as it is before anything ran. False with errno.
+ * Prepares the process state that children inherit: no new privileges, a bounding set without the
+ * capabilities that commands may not have, and a descriptor of /dev/null that is opened before any command
+ * runs. Returns false with errno.
  */
 bool child_init(void);
-/* In the forked child. */
+/* Runs the command in the forked child. */
 _Noreturn void child_run(const struct child_order *order);
 
 #endif

@@ -1,27 +1,27 @@
-#include "ends.h"
+#include "exec/child_pipes.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#define NONE ((struct ends_pair){-1, -1})
-#define NOTHING ((struct ends){NONE, NONE, NONE, NONE})
+#define NONE ((struct child_pipe){-1, -1})
+#define NOTHING ((struct child_pipes){NONE, NONE, NONE, NONE})
 
-static void close_pair(struct ends_pair *pair) {
+static void close_pair(struct child_pipe *pair) {
   if (pair->keeper >= 0) close(pair->keeper);
   if (pair->command >= 0) close(pair->command);
   *pair = NONE;
 }
 
-void ends_close(struct ends *ends) {
-  close_pair(&ends->input);
-  close_pair(&ends->output);
-  close_pair(&ends->error);
-  close_pair(&ends->status);
+void child_pipes_close(struct child_pipes *pipes) {
+  close_pair(&pipes->input);
+  close_pair(&pipes->output);
+  close_pair(&pipes->error);
+  close_pair(&pipes->status);
 }
 
-/* Only the keeper's end must not block: the command's own is as any program expects it. */
-static bool open_pipe(struct ends_pair *pair, bool to_command) {
+/* Opens a pipe. Only the keeper's end is non-blocking; the command's end behaves as any program expects. */
+static bool open_pipe(struct child_pipe *pair, bool to_command) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) < 0) return false;
   pair->keeper = fds[to_command];
@@ -29,23 +29,23 @@ static bool open_pipe(struct ends_pair *pair, bool to_command) {
   return fcntl(pair->keeper, F_SETFL, O_NONBLOCK) == 0;
 }
 
-static bool whole(struct ends *ends, bool opened) {
+static bool whole(struct child_pipes *pipes, bool opened) {
   if (opened) return true;
   int error = errno;
-  ends_close(ends);
+  child_pipes_close(pipes);
   errno = error;
   return false;
 }
 
-bool ends_open_pipes(struct ends *ends, bool with_stdin) {
-  *ends = NOTHING;
-  return whole(ends, open_pipe(&ends->output, false) && open_pipe(&ends->error, false) &&
-                         open_pipe(&ends->status, false) && (!with_stdin || open_pipe(&ends->input, true)));
+bool child_pipes_open(struct child_pipes *pipes, bool with_stdin) {
+  *pipes = NOTHING;
+  return whole(pipes, open_pipe(&pipes->output, false) && open_pipe(&pipes->error, false) &&
+                         open_pipe(&pipes->status, false) && (!with_stdin || open_pipe(&pipes->input, true)));
 }
 
-bool ends_open_terminal(struct ends *ends, struct terminal_size size) {
-  *ends = NOTHING;
-  return whole(ends, terminal_open(size, &ends->output.keeper, &ends->output.command) &&
-                         (ends->input.keeper = fcntl(ends->output.keeper, F_DUPFD_CLOEXEC, 0)) >= 0 &&
-                         open_pipe(&ends->status, false));
+bool child_pipes_open_terminal(struct child_pipes *pipes, struct terminal_size size) {
+  *pipes = NOTHING;
+  return whole(pipes, terminal_open(size, &pipes->output.keeper, &pipes->output.command) &&
+                         (pipes->input.keeper = fcntl(pipes->output.keeper, F_DUPFD_CLOEXEC, 0)) >= 0 &&
+                         open_pipe(&pipes->status, false));
 }

@@ -1,83 +1,84 @@
-#include "sink.h"
+#include "exec/drain.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-struct sink {
+struct drain {
   struct source source;
-  struct sink *next;
+  struct drain *next;
 };
 
 static struct {
-  /* Oldest first; closed ones stay until the turn is over. */
-  struct sink *first;
-  struct sink **last;
+  /* The list of drains, oldest first. A closed drain stays in the list until the end of the loop's turn. */
+  struct drain *first;
+  struct drain **last;
   uint32_t open;
   bool any_closed;
-} sinks = {.last = &sinks.first};
+} drains = {.last = &drains.first};
 
-static void sink_close(struct sink *sink) {
-  source_close(&sink->source);
-  sinks.open--;
-  sinks.any_closed = true;
+static void drain_close(struct drain *drain) {
+  source_close(&drain->source);
+  drains.open--;
+  drains.any_closed = true;
 }
 
-/* A terminal ends with EIO. */
-static void sink_ready(struct server *server, struct source *source, uint32_t events) {
+/* Reads and discards output. A read error is treated as the end of the output, because at the end of a terminal a
+ * read fails with EIO. */
+static void drain_ready(struct server *server, struct source *source, uint32_t events) {
   (void)server;
   (void)events;
-  uint8_t discarded[SINK_BUFFER];
+  uint8_t discarded[DRAIN_BUFFER];
   for (int i = 0; i < DRAIN_TURN_READS; i++) {
     ssize_t size = read(source->fd, discarded, sizeof discarded);
     if (size > 0 || (size < 0 && errno == EINTR)) continue;
-    if (size == 0 || errno != EAGAIN) sink_close((struct sink *)source);
+    if (size == 0 || errno != EAGAIN) drain_close((struct drain *)source);
     return;
   }
 }
 
-void sink_take(struct source *output) {
+void drain_take(struct source *output) {
   if (output->fd < 0) return;
-  if (sinks.open >= SINKS_MAX) sink_close_oldest();
-  struct sink *sink = malloc(sizeof *sink);
-  if (!sink) {
+  if (drains.open >= DRAINS_MAX) drain_close_oldest();
+  struct drain *drain = malloc(sizeof *drain);
+  if (!drain) {
     source_close(output);
     return;
   }
-  *sink = (struct sink){.source = {.fd = -1, .ready = sink_ready}};
-  source_move(output, &sink->source);
-  *sinks.last = sink;
-  sinks.last = &sink->next;
-  sinks.open++;
-  if (sink->source.fd < 0) sink_close(sink);
+  *drain = (struct drain){.source = {.fd = -1, .ready = drain_ready}};
+  source_move(output, &drain->source);
+  *drains.last = drain;
+  drains.last = &drain->next;
+  drains.open++;
+  if (drain->source.fd < 0) drain_close(drain);
 }
 
-bool sink_close_oldest(void) {
-  for (struct sink *sink = sinks.first; sink; sink = sink->next) {
-    if (sink->source.fd < 0) continue;
-    sink_close(sink);
+bool drain_close_oldest(void) {
+  for (struct drain *drain = drains.first; drain; drain = drain->next) {
+    if (drain->source.fd < 0) continue;
+    drain_close(drain);
     return true;
   }
   return false;
 }
 
-void sinks_bury(void) {
-  if (!sinks.any_closed) return;
-  sinks.any_closed = false;
-  struct sink **at = &sinks.first;
+void drains_free_closed(void) {
+  if (!drains.any_closed) return;
+  drains.any_closed = false;
+  struct drain **at = &drains.first;
   while (*at) {
-    struct sink *sink = *at;
-    if (sink->source.fd >= 0) {
-      at = &sink->next;
+    struct drain *drain = *at;
+    if (drain->source.fd >= 0) {
+      at = &drain->next;
       continue;
     }
-    *at = sink->next;
-    free(sink);
+    *at = drain->next;
+    free(drain);
   }
-  sinks.last = at;
+  drains.last = at;
 }
 
-void sinks_end(void) {
-  while (sink_close_oldest()) continue;
-  sinks_bury();
+void drains_end(void) {
+  while (drain_close_oldest()) continue;
+  drains_free_closed();
 }

@@ -1,4 +1,4 @@
-#include "exec.h"
+#include "exec/exec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ends.h"
-#include "mark.h"
-#include "sink.h"
+#include "exec/child_pipes.h"
+#include "exec/exec_mark.h"
+#include "exec/drain.h"
 
 #define BUCKETS 256u
 #define END_TRIES 200
@@ -26,7 +26,7 @@ static struct {
   struct rlimit files;
   struct exec *buckets[BUCKETS];
   struct exec *serials[BUCKETS];
-  /* Running, or being killed. */
+  /* Execs that run or are being killed. */
   struct exec *active;
   struct exec *forgotten;
 } table = {.journals = -1};
@@ -43,8 +43,11 @@ bool execs_init(const char *control) {
   close(directory);
   errno = error;
   if (table.journals < 0 || !child_init()) return false;
-  marks_init();
-  /* Commands get the limit that the keeper was given; the keeper itself needs several descriptors for each. */
+  exec_marks_init();
+  /*
+   * Commands get the descriptor limit with which the keeper was started. The keeper raises its own limit,
+   * because it needs several descriptors per command.
+   */
   if (getrlimit(RLIMIT_NOFILE, &table.files) == 0) {
     struct rlimit raised = {.rlim_cur = table.files.rlim_max, .rlim_max = table.files.rlim_max};
     setrlimit(RLIMIT_NOFILE, &raised);
@@ -121,7 +124,7 @@ enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t m
 
 /* ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static pid_t fork_child(const struct exec *exec, const struct exec_order *order, const struct ends *ends) {
+static pid_t fork_child(const struct exec *exec, const struct exec_order *order, const struct child_pipes *pipes) {
   pid_t keeper = getpid();
   pid_t pid = fork();
   if (pid != 0) return pid;
@@ -134,20 +137,20 @@ static pid_t fork_child(const struct exec *exec, const struct exec_order *order,
       .cwd = order->cwd,
       .user = order->user,
       .terminal = exec->terminal,
-      .stdin_fd = ends->input.command,
-      .stdout_fd = ends->output.command,
-      .stderr_fd = ends->error.command,
-      .status_fd = ends->status.command,
+      .stdin_fd = pipes->input.command,
+      .stdout_fd = pipes->output.command,
+      .stderr_fd = pipes->error.command,
+      .status_fd = pipes->status.command,
       .files = table.files,
   });
 }
 
-/* The keeper's ends stay, the command's go. */
-static bool adopt(struct server *server, struct exec *exec, struct ends *ends) {
-  struct ends kept = *ends;
-  ends->input.keeper = ends->output.keeper = ends->error.keeper = ends->status.keeper = -1;
-  if (exec->terminal) ends->output.command = -1;
-  ends_close(ends);
+/* Takes over the keeper's ends of the pipes and closes the command's ends. */
+static bool adopt(struct server *server, struct exec *exec, struct child_pipes *pipes) {
+  struct child_pipes kept = *pipes;
+  pipes->input.keeper = pipes->output.keeper = pipes->error.keeper = pipes->status.keeper = -1;
+  if (exec->terminal) pipes->output.command = -1;
+  child_pipes_close(pipes);
   if (exec->terminal) exec->terminal_fd = kept.output.command;
   exec->status_fd = kept.status.keeper;
   bool watched = exec_output_open(server, exec, kept.output.keeper, kept.error.keeper);
@@ -199,21 +202,26 @@ static void insert(struct server *server, struct exec *exec, uint64_t timeout_ms
   exec_activate(exec);
 }
 
-/* What links, files and looks into /proc need is not given to commands. The newest descriptor is the lowest free one. */
-static bool try_ends(const struct exec *exec, const struct exec_order *order, struct ends *ends) {
-  bool opened = exec->terminal ? ends_open_terminal(ends, order->terminal) : ends_open_pipes(ends, order->with_stdin);
-  if (!opened || (rlim_t)ends->status.command + DESCRIPTORS_RESERVED < table.files.rlim_max) return opened;
-  ends_close(ends);
+/*
+ * Opens the pipes of a command, unless this would use the descriptors that are reserved for links, files and /proc.
+ * The kernel assigns the lowest free number, so the number of the newest descriptor shows how many descriptors are
+ * left.
+ */
+static bool try_pipes(const struct exec *exec, const struct exec_order *order, struct child_pipes *pipes) {
+  bool opened = exec->terminal ? child_pipes_open_terminal(pipes, order->terminal)
+                               : child_pipes_open(pipes, order->with_stdin);
+  if (!opened || (rlim_t)pipes->status.command + DESCRIPTORS_RESERVED < table.files.rlim_max) return opened;
+  child_pipes_close(pipes);
   errno = EMFILE;
   return false;
 }
 
-/* A command that starts comes before what forgotten ones left behind. */
-static bool open_ends(const struct exec *exec, const struct exec_order *order, struct ends *ends) {
+/* Opens the pipes of a command. If descriptors run out, closes drained outputs of forgotten execs to free some. */
+static bool open_pipes(const struct exec *exec, const struct exec_order *order, struct child_pipes *pipes) {
   bool opened;
   do {
-    opened = try_ends(exec, order, ends);
-  } while (!opened && errno == EMFILE && sink_close_oldest());
+    opened = try_pipes(exec, order, pipes);
+  } while (!opened && errno == EMFILE && drain_close_oldest());
   return opened;
 }
 
@@ -228,25 +236,25 @@ struct outcome exec_start(struct server *server, const struct exec_order *order,
   if (table.known >= EXECS_KNOWN_MAX) return refused(LIMIT, "too many commands are known; forget some");
   struct exec *exec = exec_new(order);
   if (!exec) return system_error(ENOMEM);
-  struct ends ends;
+  struct child_pipes pipes;
   struct outcome outcome = answered();
   if (!journal_create(&exec->journal, table.journals, exec->id, order->journal_cap)) {
     outcome = errno == EEXIST ? refused(EXEC_CONFLICT, "a journal of this id exists") : system_error(errno);
-  } else if (!open_ends(exec, order, &ends)) {
+  } else if (!open_pipes(exec, order, &pipes)) {
     outcome = start_refused(exec, errno);
     journal_remove(table.journals, exec->id);
-  } else if ((exec->pid = fork_child(exec, order, &ends)) < 0) {
+  } else if ((exec->pid = fork_child(exec, order, &pipes)) < 0) {
     outcome = system_error(errno);
-    ends_close(&ends);
+    child_pipes_close(&pipes);
     journal_remove(table.journals, exec->id);
   }
   if (outcome.kind != ANSWER) {
     exec_free(exec);
     return outcome;
   }
-  bool watched = adopt(server, exec, &ends);
+  bool watched = adopt(server, exec, &pipes);
   insert(server, exec, order->timeout_ms);
-  /* Out of kernel memory: what can't be watched can't be kept. */
+  /* If the kernel has no memory to watch the pipes, the command is killed. */
   if (!watched) exec_kill(server, exec, EXEC_CANCELLED);
   *started = exec;
   return outcome;
@@ -272,7 +280,7 @@ static void announce_to(struct link *link, uint16_t type, const struct exec *exe
   link_send(link, writer_end(&out));
 }
 
-/* What there is no room for is owed, and sent once there is. */
+/* Sends an event to every link. If an event does not fit in a link's queue, it is sent once there is room. */
 static void announce(struct server *server, uint16_t type, const struct exec *exec) {
   for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
@@ -291,7 +299,10 @@ static void announce_if_owed(struct exec *exec, void *context) {
   if (exec->end_number >= link->events_owed) announce_to(link, TYPE_EXEC_END, exec);
 }
 
-/* All at once: of the execs that are known there are never so many that this would be a queue of its own. */
+/*
+ * Sends the postponed events to each link that has room again. All events of a link are sent at once: their number is
+ * limited by the number of known execs.
+ */
 static void announce_owed(struct server *server) {
   for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
@@ -307,6 +318,8 @@ void exec_announce_begin(struct server *server, struct exec *exec) {
 }
 
 static void finish(struct server *server, struct exec *exec) {
+  /* Data that is in the pipes now is part of the output that precedes the exit record. */
+  if (exec->waits_for_reader) exec_output_drain(server, exec);
   exec->exit_at = exec->journal.end;
   exec->state = exec->outcome;
   exec->ended_at_ms = realtime_us() / 1000;
@@ -336,15 +349,18 @@ void execs_reaped(struct server *server, pid_t pid, int status) {
     exec->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     exec->drain_until = server->lived_ms + DRAIN_MS;
     read_failure(exec);
-    exec_output_drain(exec);
+    exec_output_drain(server, exec);
   }
 }
 
-/* Takes an exec as far as it has come; false once there is nothing left to wait for. */
+/* Moves an exec towards its end, as far as possible now. Returns false once there is nothing left to wait for. */
 static bool advance(struct server *server, struct exec *exec) {
   if (exec->killing) return true;
-  /* A leader that could not be killed is still to be waited for: until then its pid is not another's. */
-  if (exec_has_ended(exec)) return !exec->reaped;
+  /*
+   * The exec may end although its leader could not be killed. The leader must still be reaped later; until then its
+   * pid cannot be reused.
+   */
+  if (exec_has_ended(exec)) return !exec->reaped || exec->waits_for_reader;
   if (!exec->reaped && exec->outcome == EXEC_EXITED) {
     if (exec->timeout_at) server_due(server, exec->timeout_at);
     return true;
@@ -354,7 +370,7 @@ static bool advance(struct server *server, struct exec *exec) {
     return true;
   }
   finish(server, exec);
-  return !exec->reaped;
+  return !exec->reaped || exec->waits_for_reader;
 }
 
 void execs_tick(struct server *server) {
@@ -365,6 +381,7 @@ void execs_tick(struct server *server) {
   execs_kill(server);
   for (struct exec **at = &table.active; *at;) {
     struct exec *exec = *at;
+    exec_output_advance(server, exec);
     if (advance(server, exec)) {
       at = &exec->next_active;
       continue;
@@ -375,7 +392,7 @@ void execs_tick(struct server *server) {
   announce_owed(server);
 }
 
-void exec_forget(struct exec *exec, bool keep_journal) {
+void exec_forget(struct server *server, struct exec *exec, bool keep_journal) {
   struct exec **at = bucket_of(id_of(exec));
   while (*at != exec) at = &(*at)->next_same_hash;
   *at = exec->next_same_hash;
@@ -388,7 +405,7 @@ void exec_forget(struct exec *exec, bool keep_journal) {
     break;
   }
   if (!keep_journal) journal_remove(table.journals, exec->id);
-  exec_output_leave(exec);
+  exec_output_leave(server, exec);
   exec->next_same_hash = table.forgotten;
   table.forgotten = exec;
 }
@@ -402,9 +419,9 @@ bool exec_forget_journal(struct slice id) {
   return true;
 }
 
-void execs_bury(struct server *server) {
+void execs_free_forgotten(struct server *server) {
   (void)server;
-  sinks_bury();
+  drains_free_closed();
   while (table.forgotten) {
     struct exec *exec = table.forgotten;
     table.forgotten = exec->next_same_hash;
@@ -432,6 +449,6 @@ void execs_end(void) {
     }
   }
   table.active = NULL;
-  sinks_end();
+  drains_end();
   close(table.journals);
 }

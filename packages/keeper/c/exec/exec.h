@@ -1,17 +1,17 @@
 /*
- * Execs and how they end.
- *
- * A command's output goes to its journal and nowhere else, so that no reader can slow it down. It ends exactly once:
- * when its leader was waited for, its output is at its end (or 500 ms have passed), and, after a timeout or a cancel,
- * nothing of its tree is left. What goes on in the background afterwards is journaled on, and can be killed by a cancel.
+ * Execs and how they end. A command's output goes only to its journal, and readers read the journal. A reader can
+ * slow a command down only by requesting a hold, and each hold ends by itself after a time. An exec ends exactly
+ * once: when its leader was reaped and its output reached its end (or 500 ms have passed). After a timeout or cancel,
+ * its whole process tree must be gone too. Background processes that outlive the exec are still journaled, and a
+ * cancel kills them.
  */
 #ifndef HOLDFAST_EXEC_H
 #define HOLDFAST_EXEC_H
 
-#include "child.h"
-#include "journal.h"
-#include "server.h"
-#include "terminal.h"
+#include "exec/child.h"
+#include "exec/journal.h"
+#include "loop/server.h"
+#include "exec/terminal.h"
 
 enum exec_state { EXEC_ALIVE = 1, EXEC_EXITED = 2, EXEC_TIMED_OUT = 3, EXEC_CANCELLED = 4 };
 
@@ -20,7 +20,7 @@ struct exec;
 struct exec_pipe {
   struct source source;
   struct exec *exec;
-  /* How often it was found full, up to the number at which it is made larger. */
+  /* Number of reads that found the pipe full. At a certain number its buffer is enlarged. */
   int full_reads;
 };
 
@@ -33,7 +33,7 @@ struct exec {
   char digest[EXEC_DIGEST_MAX + 1];
   const char *failure;
   enum exec_state state;
-  /* What it will have ended as. */
+  /* The state with which the exec will end. */
   enum exec_state outcome;
   uint64_t serial;
   pid_t pid;
@@ -41,33 +41,49 @@ struct exec {
   int signal;
   uint64_t started_at_ms;
   uint64_t ended_at_ms;
-  /* The how manieth events these were; 0 for a begin that somebody asked for, and while it runs. */
+  /* Sequence number of the begin event; 0 if a client requested the begin. */
   uint64_t begin_number;
+  /* Sequence number of the end event; 0 if the exec has not ended. */
   uint64_t end_number;
-  /* A run of a row. */
-  bool kept;
+  /* Whether the exec is a run of a supervised command. */
+  bool supervised;
   struct journal journal;
-  /* On a terminal stdout and stdin are the keeper's end of it, twice, and there is no stderr. */
+  /* Whether the exec has a terminal. If so, stdout and stdin are two descriptors of the terminal's master, and
+   * there is no stderr. */
   bool terminal;
   struct exec_pipe stdout_pipe;
   struct exec_pipe stderr_pipe;
   struct exec_pipe stdin_pipe;
-  /* The command's end of its terminal. While the leader lives it is held, so that a command which closes it, to open it
-   * again later, has not reached the end of its output; else -1. */
+  /*
+   * The command's end of its terminal, or -1. The keeper holds it open while the leader lives. Otherwise the output
+   * would end whenever the command closes its terminal, even if it opens the terminal again.
+   */
   int terminal_fd;
   int status_fd;
-  /* The leader was waited for. */
+  /*
+   * Lived time at which the hold of the output ends. Until then the command waits when the journal reaches its cap,
+   * and no held output is dropped.
+   */
+  uint64_t held_until;
+  /*
+   * Whether the command has to wait for the reader of the held output. Meanwhile the keeper does not read the
+   * command's output.
+   */
+  bool waits_for_reader;
+  /* Whether the leader was reaped. */
   bool reaped;
   uint64_t drain_until;
-  /* Lived time at which it has had its time; 0 for never. */
+  /* Lived time at which the exec times out; 0 if it has no timeout. */
   uint64_t timeout_at;
-  /* Of an ended one: where its exit record begins, and so where its output up to then ends. */
+  /* After the end: the offset of the exit record, at which the output of the exec ends. */
   uint64_t exit_at;
   bool killing;
-  /* The last look found nothing alive, and no process of it was seen dying since. */
+  /* Whether the last scan found no living process of the exec, and no process of the exec was seen dying since
+   * that scan. */
   bool calm;
-  /* The look under way is for it too, and what that found so far. */
-  bool looked_for;
+  /* Whether the current scan covers this exec. */
+  bool scanned;
+  /* Whether the scan has found a process of this exec. */
   bool found;
   uint64_t kill_at;
   uint64_t kill_pause;
@@ -76,7 +92,7 @@ struct exec {
   size_t input_start;
   size_t input_end;
   uint64_t input_accepted;
-  /* The byte accepted last, -1 where there was none. */
+  /* The last accepted byte, or -1 if none was accepted. */
   int input_last;
   bool input_ends;
 };
@@ -89,7 +105,7 @@ struct exec_order {
   struct slice user;
   uint64_t timeout_ms;
   bool with_stdin;
-  /* All 0: pipes. */
+  /* The terminal's size. If all fields are 0, the command gets pipes instead. */
   struct terminal_size terminal;
   uint64_t journal_cap;
   struct slice digest;
@@ -97,69 +113,83 @@ struct exec_order {
 
 /* ── exec.c: the table, from start to end ── */
 
-/* Opens the control directory's journals, and settles what all commands have in common. False with errno. */
+/* Opens the journals' directory in the control directory, and prepares the state that all commands share.
+ * Returns false with errno. */
 bool execs_init(const char *control);
 struct exec *exec_find(struct slice id);
 struct exec *exec_by_serial(uint64_t serial);
-/* Calls `each` for every exec known, or for those that run or are being killed. */
+/* Calls `each` for every known exec. */
 void execs_each(void (*each)(struct exec *exec, void *context), void *context);
+/* Returns the first exec of the list of those that run, are being killed, or wait for a reader. */
 struct exec *execs_active(void);
 uint32_t execs_known(void);
 
 struct outcome exec_start(struct server *server, const struct exec_order *order, struct exec **exec);
-/* Tells every link of one that nobody asked for. */
+/* Announces to all links an exec that no client requested. */
 void exec_announce_begin(struct server *server, struct exec *exec);
-/* For an exec that has ended and is not being killed: nothing may use it any more. What it left running goes on. */
-void exec_forget(struct exec *exec, bool keep_journal);
-/* Removes the journal of an exec that is not known. False where there is none. */
+/*
+ * Forgets an exec, which must have ended and must not be being killed. The caller must not use the exec afterwards.
+ * Its background processes keep running.
+ */
+void exec_forget(struct server *server, struct exec *exec, bool keep_journal);
+/* Removes the journal of an unknown exec. Returns false if there is none. */
 bool exec_forget_journal(struct slice id);
 bool exec_has_ended(const struct exec *exec);
 enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t max, struct writer *out, uint64_t *next);
 void exec_write(const struct exec *exec, struct writer *out);
-/* Has it looked after in every turn. */
+/* Adds the exec to the active execs, which are advanced in every turn of the loop. */
 void exec_activate(struct exec *exec);
 
 void execs_reaped(struct server *server, pid_t pid, int status);
 void execs_tick(struct server *server);
-void execs_bury(struct server *server);
-/* Ends every command, waiting a bounded time until they are gone. */
+void execs_free_forgotten(struct server *server);
+/* Kills all commands, and waits a limited time until they are gone. */
 void execs_end(void);
 
 /* ── exec_output.c ── */
 
-/* Takes both descriptors over; `error` is -1 where there is none. False where they can't be watched. */
+/* Takes ownership of `output` and `error`, and watches them; `error` is -1 if there is no stderr. Returns false if
+ * they cannot be watched. */
 bool exec_output_open(struct server *server, struct exec *exec, int output, int error);
-/* Journals what there is. */
-void exec_output_drain(struct exec *exec);
-/* All output came, up to its end. */
+/* Journals the output that is available now, even if a hold requires the command to wait. */
+void exec_output_drain(struct server *server, struct exec *exec);
+/*
+ * Holds the output from `cursor` on for `lease_ms`, and replaces an earlier hold; 0 ends the hold. The cursor lies
+ * between the journal's floor and end. While held output fills the journal up to its cap, further output stays in the
+ * command's pipes.
+ */
+void exec_output_hold(struct server *server, struct exec *exec, uint64_t cursor, uint64_t lease_ms);
+/* If the command waits for a reader and need not wait any longer, continues to read its output. */
+void exec_output_advance(struct server *server, struct exec *exec);
+/* Returns whether all output was read up to its end. */
 bool exec_output_done(const struct exec *exec);
-/* What is still written is journaled no more, but read. */
-void exec_output_leave(struct exec *exec);
+/* Stops journaling; further output is read and discarded. */
+void exec_output_leave(struct server *server, struct exec *exec);
 void exec_output_close(struct exec *exec);
-/* Lets the outcome say that the journal is not whole. */
+/* Records in the outcome that the journal is incomplete. */
 void exec_output_note(struct exec *exec);
 
 /* ── exec_input.c ── */
 
-/* Takes the descriptor over. */
+/* Takes ownership of `fd`. */
 bool exec_input_open(struct server *server, struct exec *exec, int fd);
-/* Takes what fits of `data`, which begins where stdin has got to. */
+/* Accepts the part of `data` that fits; `data` starts at the current stdin offset. */
 void exec_input(struct server *server, struct exec *exec, struct slice data);
 void exec_input_end(struct server *server, struct exec *exec);
 size_t exec_input_room(const struct exec *exec);
-/* What comes from here on is taken as if read. */
+/* Closes stdin; later input is accepted and discarded. */
 void exec_input_drop(struct exec *exec);
 
 /* ── exec_kill.c ── */
 
 void exec_kill(struct server *server, struct exec *exec, enum exec_state outcome);
-/* Goes on killing; says through server_due when it wants to go on. */
+/* Performs the next step of killing execs, and schedules the step after it through server_due. */
 void execs_kill(struct server *server);
-/* Whether deaths are to be told before they are waited for. */
+/* Returns whether execs_dying must be called before children are reaped. */
 bool execs_watch_deaths(void);
-/* A child is dead and about to be waited for. */
+/* Must be called for a dead child before it is reaped. */
 void execs_dying(struct server *server, pid_t pid);
-/* KILL to everything below the keeper: how many were alive, -1 where that can't be known. */
+/* Sends SIGKILL to every process below the keeper. Returns how many were alive, or -1 if that is unknown. */
 int kill_all_below(void);
 
 #endif

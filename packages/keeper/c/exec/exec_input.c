@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "exec.h"
+#include "exec/exec.h"
 
 static bool is_open(const struct exec *exec) {
   return exec->stdin_pipe.source.fd >= 0;
@@ -25,7 +25,7 @@ void exec_input_drop(struct exec *exec) {
   buffer_free(exec);
 }
 
-/* Writes what is taken of `data`; closes stdin where nobody reads it any more. */
+/* Writes as much of `data` as stdin accepts. Closes stdin if it no longer has a reader. */
 static size_t write_some(struct exec *exec, const uint8_t *data, size_t size) {
   size_t done = 0;
   while (done < size) {
@@ -38,7 +38,10 @@ static size_t write_some(struct exec *exec, const uint8_t *data, size_t size) {
   return done;
 }
 
-/* A pipe's end is its closing, a terminal's is typed. False where it does not take that yet. */
+/*
+ * Ends stdin: a pipe by closing it, a terminal by typing its end-of-file character. Returns false if the terminal does
+ * not accept it yet.
+ */
 static bool finish(struct exec *exec) {
   uint8_t typed[2];
   size_t size = exec->terminal ? terminal_end_of_file(exec->stdin_pipe.source.fd, exec->input_last, typed) : 0;

@@ -1,9 +1,10 @@
 /*
- * Ending trees of processes. One look at all processes serves every exec that is being killed, so that many of them cost
- * no more than one. It is taken in slices, because the loop has pings to answer meanwhile.
- *
- * It takes two looks that find nothing, with no death in between, before a tree counts as gone: what forks and ends
- * faster than a look takes is overlooked by it, but not without leaving its dead to PID 1.
+ * Kills process trees, each of which consists of all processes of one exec. One scan of all processes serves every
+ * exec that is being killed, so that many kills cost no more than one. A scan runs in slices, because the keeper's
+ * loop must answer pings between the slices. The tree of an exec is gone if two scans in a row have found no process
+ * of the exec, and no process of the exec was seen dying between the two scans. The second condition is needed
+ * because a scan can miss a process that forks and exits faster than the scan proceeds. The deaths of such a
+ * process's children are reported to the keeper, because it is PID 1.
  */
 #include <errno.h>
 #include <signal.h>
@@ -12,30 +13,30 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "exec.h"
-#include "mark.h"
-#include "proc.h"
+#include "exec/exec.h"
+#include "exec/exec_mark.h"
+#include "exec/proc.h"
 
-/* One slice of a look. */
+/* Maximum CPU time of one slice of a scan. */
 #define SLICE_CPU_NS 8000000
 
 static struct {
-  bool under_way;
-  /* Where among all processes it goes on. */
+  bool in_progress;
+  /* The position in /proc at which the next slice continues. */
   int64_t position;
-  /* Of the slice. */
+  /* CPU time at the start of the slice. */
   int64_t began_ns;
-  /* Some processes could not be looked at: nobody's tree is known to be gone. */
+  /* Whether some processes could not be examined. If so, no tree can be declared gone. */
   bool incomplete;
-} look;
+} scan;
 
 void exec_kill(struct server *server, struct exec *exec, enum exec_state outcome) {
   if (exec->killing) return;
-  /* A leader that was waited for before has its own outcome; only what it left behind is killed. */
+  /* If the leader was already reaped, the outcome stays as it is, and only the remaining processes are killed. */
   if (!exec->reaped) exec->outcome = outcome;
   exec->killing = true;
   exec->calm = false;
-  exec->looked_for = false;
+  exec->scanned = false;
   exec->kill_at = server->lived_ms;
   exec->kill_pause = KILL_PAUSE_MIN_MS;
   exec->kill_until = server->lived_ms + KILL_GIVE_UP_MS;
@@ -50,8 +51,9 @@ bool execs_watch_deaths(void) {
 }
 
 /*
- * Any death is a reason to look again soon. Whose it was matters only to a tree that seems gone, and is asked only then:
- * a fork bomb dies faster than it can be read about.
+ * Called for every dead child. Schedules another scan soon for the execs that are being killed. Looks up the exec of
+ * the dead process only if the tree of some exec seems gone, because the processes of a fork bomb die faster than the
+ * keeper can read /proc.
  */
 void execs_dying(struct server *server, pid_t pid) {
   bool asked = false;
@@ -60,7 +62,7 @@ void execs_dying(struct server *server, pid_t pid) {
     if (!exec->killing) continue;
     if (exec->calm && !asked) {
       asked = true;
-      serial = mark_of(pid);
+      serial = exec_mark_of(pid);
     }
     if (exec->calm && serial != exec->serial) continue;
     exec->calm = false;
@@ -71,7 +73,8 @@ void execs_dying(struct server *server, pid_t pid) {
 
 /* ── By mark ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Of this process: under a load that leaves it little, a slice is still large enough to get somewhere. */
+/* Returns the CPU time of this process. Slices are measured in CPU time, so that each slice makes progress even on
+ * a loaded machine. */
 static int64_t cpu_ns(void) {
   struct timespec used;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -84,13 +87,13 @@ static struct exec *hunted_by_serial(uint64_t serial) {
 }
 
 /*
- * KILL as soon as it is seen, because a chain of short-lived forks runs away from anything slower. The pidfd is taken
- * before the look: it then stands for what was looked at, or for nothing any more.
+ * Kills a process as soon as it is found, because a chain of short-lived forks outruns a slower method. The
+ * pidfd is opened before the process is examined, so it refers to the examined process or to none.
  */
 static bool kill_marked(pid_t pid, void *context) {
   (void)context;
   int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-  struct exec *exec = hunted_by_serial(mark_of(pid));
+  struct exec *exec = hunted_by_serial(exec_mark_of(pid));
   struct process process;
   if (exec && process_read(pid, &process) && process_is_alive(&process)) {
     exec->found = true;
@@ -101,7 +104,7 @@ static bool kill_marked(pid_t pid, void *context) {
     }
   }
   if (fd >= 0) close(fd);
-  return cpu_ns() - look.began_ns < SLICE_CPU_NS;
+  return cpu_ns() - scan.began_ns < SLICE_CPU_NS;
 }
 
 /* ── By everything else ────────────────────────────────────────────────────────────────────────────────────────── */
@@ -120,9 +123,12 @@ static struct exec *hunted_by_id(pid_t pid) {
   return exec && exec->killing ? exec : NULL;
 }
 
-/* Another exec's mark counts more than a session or an environment, which anyone can make up. */
+/*
+ * Returns the exec to which the process belongs, if that exec is being killed; otherwise NULL. The mark of
+ * another exec takes precedence over session and environment, which any process can forge.
+ */
 static struct exec *hunted(const struct process *process) {
-  uint64_t serial = mark_of(process->pid);
+  uint64_t serial = exec_mark_of(process->pid);
   if (serial != 0) return hunted_by_serial(serial);
   struct exec *exec = hunted_by_session(process->session);
   return exec ? exec : hunted_by_id(process->pid);
@@ -141,7 +147,7 @@ static void own_descendants(struct process_table *table) {
   }
 }
 
-/* By pidfd, and only if the pid still is the process that was looked at. */
+/* Kills the process by pidfd, but only if the pid still refers to the process that was examined. */
 static void kill_one(const struct process *process) {
   int fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
   struct process again;
@@ -152,10 +158,11 @@ static void kill_one(const struct process *process) {
 }
 
 /*
- * The slow and careful way, for what lost its mark where marks can't be sealed: all that are marked, in an exec's
- * session, have its id in their environment, or descend from one of these. Only descendants of the keeper are touched.
+ * The slow and careful scan. It also finds processes that lost their mark, which is possible on kernels without
+ * system call filters. It kills each process that is marked, is in the session of an exec, has the id of an exec in
+ * its environment, or descends from such a process. Only descendants of the keeper are killed.
  */
-static void look_carefully(void) {
+static void scan_carefully(void) {
   struct process_table table;
   if (!processes_read(&table)) return;
   processes_find_below(&table);
@@ -187,17 +194,17 @@ int kill_all_below(void) {
   return alive;
 }
 
-/* ── Looks ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Scans ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* For those whose time has come; who joins later gets the next one. */
-static void look_begin(const struct server *server) {
-  look.position = 0;
-  look.incomplete = false;
+/* Starts a scan for the execs whose scan is due. Execs that become due later wait for the next scan. */
+static void scan_begin(const struct server *server) {
+  scan.position = 0;
+  scan.incomplete = false;
   processes_overlooked();
   for (struct exec *exec = execs_active(); exec; exec = exec->next_active) {
-    exec->looked_for = exec->killing && server->lived_ms >= exec->kill_at;
-    if (!exec->looked_for) continue;
-    look.under_way = true;
+    exec->scanned = exec->killing && server->lived_ms >= exec->kill_at;
+    if (!exec->scanned) continue;
+    scan.in_progress = true;
     exec->found = false;
     if (exec->reaped) continue;
     kill(-exec->pid, SIGKILL);
@@ -207,7 +214,7 @@ static void look_begin(const struct server *server) {
 
 static bool any_unfound(void) {
   for (const struct exec *exec = execs_active(); exec; exec = exec->next_active) {
-    if (exec->looked_for && !exec->found) return true;
+    if (exec->scanned && !exec->found) return true;
   }
   return false;
 }
@@ -218,13 +225,13 @@ static void kill_over(struct server *server, struct exec *exec) {
 }
 
 static void conclude(struct server *server, struct exec *exec) {
-  exec->looked_for = false;
-  /* Without /proc the leader's end is all that can be seen. */
-  bool clean = !exec->found && exec->reaped && !look.incomplete;
+  exec->scanned = false;
+  /* Without /proc, only the end of the leader shows that the exec's processes are gone. */
+  bool clean = !exec->found && exec->reaped && !scan.incomplete;
   if (clean && exec->calm) {
     kill_over(server, exec);
   } else if (server->lived_ms >= exec->kill_until) {
-    /* The outcome of one that has ended stays as it was told. */
+    /* The outcome of an ended exec does not change after it was announced. */
     if (!exec_has_ended(exec) && exec->failure[0] == 0) exec->failure = "survivors";
     kill_over(server, exec);
   } else {
@@ -235,16 +242,16 @@ static void conclude(struct server *server, struct exec *exec) {
 }
 
 void execs_kill(struct server *server) {
-  if (!look.under_way) look_begin(server);
-  if (look.under_way) {
-    look.began_ns = cpu_ns();
-    processes_each(kill_marked, NULL, &look.position);
-    look.under_way = look.position > 0;
-    if (!look.under_way && any_unfound()) look_carefully();
-    look.incomplete |= processes_overlooked();
+  if (!scan.in_progress) scan_begin(server);
+  if (scan.in_progress) {
+    scan.began_ns = cpu_ns();
+    processes_each(kill_marked, NULL, &scan.position);
+    scan.in_progress = scan.position > 0;
+    if (!scan.in_progress && any_unfound()) scan_carefully();
+    scan.incomplete |= processes_overlooked();
   }
   for (struct exec *exec = execs_active(); exec; exec = exec->next_active) {
-    if (exec->looked_for && !look.under_way) conclude(server, exec);
-    if (exec->killing) server_due(server, look.under_way ? server->lived_ms : exec->kill_at);
+    if (exec->scanned && !scan.in_progress) conclude(server, exec);
+    if (exec->killing) server_due(server, scan.in_progress ? server->lived_ms : exec->kill_at);
   }
 }

@@ -1,4 +1,4 @@
-#include "mark.h"
+#include "exec/exec_mark.h"
 
 #include <errno.h>
 #include <linux/audit.h>
@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "limits.h"
-#include "proc.h"
+#include "loop/limits.h"
+#include "exec/proc.h"
 
 #define MARK_BASE (UINT64_C(1) << 52)
 #define SERIAL_BITS 24
@@ -24,7 +24,7 @@
 #define ARCH_SMALL AUDIT_ARCH_I386
 #define SMALL_SYS_SETRLIMIT 75
 #define SMALL_SYS_PRLIMIT64 340
-/* The third set of calls of this architecture has the numbers of the first, and this bit. */
+/* On this architecture, an x32 system call has the number of the native call plus this bit. */
 #define NUMBER_MASK (~0x40000000u)
 #elif defined(__aarch64__)
 #define ARCH_NATIVE AUDIT_ARCH_AARCH64
@@ -36,11 +36,14 @@
 #error "the numbers of setrlimit and prlimit64 are not known here"
 #endif
 
-static uint64_t mark_base;
-/* Handed to prlimit64 in an argument that the kernel does not look at, but the filter does. */
+static uint64_t exec_mark_base;
+/*
+ * A secret that permits prlimit64 to change the mark. It is passed in an argument that the kernel ignores and the
+ * filter checks.
+ */
 static uint64_t secret;
 
-/* One line of the filter each. */
+/* Indices of the filter's instructions. */
 enum {
   START,
   IF_NATIVE,
@@ -77,8 +80,9 @@ enum {
   [line] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (yes) - (line) - 1, (no) - (line) - 1)
 
 /*
- * Refuses setrlimit(resource, limit) and prlimit64(pid, resource, new, old, -, secret) of the limit that is the mark.
- * Reading it has no new one, and is as free as everything else.
+ * Installs a system call filter that refuses to change the limit that serves as the mark. It refuses
+ * setrlimit(resource, limit), and prlimit64(pid, resource, new, old, -, secret) without the secret. It allows a
+ * prlimit64 that only reads the limit, which is one without a new value, and all other system calls.
  */
 static void seal(void) {
   struct sock_filter lines[LINES] = {
@@ -112,21 +116,21 @@ static void seal(void) {
   explicit_bzero(lines, sizeof lines);
 }
 
-void marks_init(void) {
+void exec_marks_init(void) {
   uint64_t random = 0;
   if (getrandom(&random, sizeof random, 0) < 0) random = (uint64_t)getpid();
-  mark_base = MARK_BASE + ((random & EXEC_SERIAL_MAX) << SERIAL_BITS);
+  exec_mark_base = MARK_BASE + ((random & EXEC_SERIAL_MAX) << SERIAL_BITS);
   if (getrandom(&secret, sizeof secret, 0) == sizeof secret) seal();
 }
 
-void mark_self(uint64_t serial) {
-  uint64_t mark = mark_base + serial;
+void exec_mark_self(uint64_t serial) {
+  uint64_t mark = exec_mark_base + serial;
   struct rlimit limit = {.rlim_cur = mark, .rlim_max = mark};
   syscall(SYS_prlimit64, 0, RLIMIT_RTTIME, &limit, NULL, NULL, secret);
   explicit_bzero(&secret, sizeof secret);
 }
 
-uint64_t mark_of(pid_t pid) {
+uint64_t exec_mark_of(pid_t pid) {
   char text[2048];
   size_t size = process_file(pid, "limits", text, sizeof text - 1);
   text[size] = 0;
@@ -137,5 +141,5 @@ uint64_t mark_of(pid_t pid) {
   line = strchr(line, ' ');
   while (line && *line == ' ') line++;
   uint64_t hard = process_number(line);
-  return hard > mark_base && hard - mark_base <= EXEC_SERIAL_MAX ? hard - mark_base : 0;
+  return hard > exec_mark_base && hard - exec_mark_base <= EXEC_SERIAL_MAX ? hard - exec_mark_base : 0;
 }

@@ -5,8 +5,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "exec.h"
-#include "sink.h"
+#include "exec/exec.h"
+#include "exec/drain.h"
 
 void exec_output_note(struct exec *exec) {
   if (exec->journal.full && exec->failure[0] == 0) exec->failure = "journal_full";
@@ -20,21 +20,54 @@ static bool is_busy(const struct exec_pipe *pipe) {
   return pipe->full_reads >= PIPE_FULL_READS;
 }
 
-/* Only for those that need it, because a user's pipes share a limit. Where it is reached the small ones do. */
+/*
+ * Enlarges the buffer of a pipe that was found full repeatedly. Other pipes keep small buffers, because all
+ * pipes of a user share a limit. If that limit is reached, this pipe keeps its small buffer too.
+ */
 static void widen_if_full(struct exec_pipe *pipe, size_t size) {
   if (size < JOURNAL_RECORD_MAX || is_busy(pipe)) return;
   if (++pipe->full_reads == PIPE_FULL_READS) fcntl(pipe->source.fd, F_SETPIPE_SZ, PIPE_BUSY_SIZE);
 }
 
 /*
- * What can't be journaled is still read: a full disk must not stop the command. A terminal ends with EIO. A busy pipe is
- * read and journaled in runs of records: each read wakes the command that waits for room, and small writes cost a file
- * system more than large ones.
+ * Returns whether the command must wait: held output fills the journal up to its cap, so further output has to stay
+ * in the command's pipes.
  */
-static void drain_into(struct exec_pipe *pipe, uint8_t *records, struct iovec places[], int count) {
+static bool must_wait(const struct server *server, const struct exec *exec) {
+  const struct journal *journal = &exec->journal;
+  return server->lived_ms < exec->held_until && !journal->full && journal->end - journal->kept_from >= journal->cap;
+}
+
+static void end_hold_if_over(const struct server *server, struct exec *exec) {
+  if (server->lived_ms >= exec->held_until) exec->journal.kept_from = JOURNAL_KEEPS_NOTHING;
+}
+
+/*
+ * Stops watching the pipes while the command waits. Their end is not watched either: it can be handled only after the
+ * output was read.
+ */
+static void begin_wait(struct server *server, struct exec *exec) {
+  source_ignore(&exec->stdout_pipe.source);
+  source_ignore(&exec->stderr_pipe.source);
+  exec->waits_for_reader = true;
+  exec_activate(exec);
+  server_due(server, exec->held_until);
+}
+
+/*
+ * Reads a pipe and journals the output, several records at a time. Each read wakes a command that waits for room in
+ * the pipe, and for a file system one large write is cheaper than several small ones. Output that cannot be journaled
+ * is still read, because a full disk must not stop the command. At the end of a terminal a read fails with EIO.
+ */
+static void drain_into(struct server *server, struct exec_pipe *pipe, uint8_t *records, struct iovec places[],
+                       int count, bool may_wait) {
   struct exec *exec = pipe->exec;
   enum journal_kind kind = pipe == &exec->stdout_pipe ? JOURNAL_STDOUT : JOURNAL_STDERR;
   for (int i = 0; i < DRAIN_TURN_READS && pipe->source.fd >= 0; i += count) {
+    if (may_wait && must_wait(server, exec)) {
+      begin_wait(server, exec);
+      return;
+    }
     ssize_t size = readv(pipe->source.fd, places, count);
     if (size > 0) {
       if (!journal_append_run(&exec->journal, kind, records, (size_t)size)) exec_output_note(exec);
@@ -47,9 +80,10 @@ static void drain_into(struct exec_pipe *pipe, uint8_t *records, struct iovec pl
   }
 }
 
-static void drain(struct exec_pipe *pipe) {
+static void drain(struct server *server, struct exec_pipe *pipe, bool may_wait) {
   struct exec *exec = pipe->exec;
   if (pipe->source.fd < 0) return;
+  end_hold_if_over(server, exec);
   int count = is_busy(pipe) ? PIPE_BUSY_RECORDS : 1;
   uint8_t small[JOURNAL_HEADER + 512];
   uint8_t *records = malloc((size_t)count * JOURNAL_STRIDE);
@@ -57,15 +91,14 @@ static void drain(struct exec_pipe *pipe) {
   for (int i = 0; records && i < count; i++) {
     places[i] = (struct iovec){records + (size_t)i * JOURNAL_STRIDE + JOURNAL_HEADER, JOURNAL_RECORD_MAX};
   }
-  drain_into(pipe, records ? records : small, places, records ? count : 1);
+  drain_into(server, pipe, records ? records : small, places, records ? count : 1, may_wait);
   free(records);
   if (exec_has_ended(exec) && exec_output_done(exec)) journal_close(&exec->journal);
 }
 
 static void output_ready(struct server *server, struct source *source, uint32_t events) {
-  (void)server;
   (void)events;
-  drain((struct exec_pipe *)source);
+  drain(server, (struct exec_pipe *)source, true);
 }
 
 static bool watch(struct server *server, struct source *source) {
@@ -78,14 +111,34 @@ bool exec_output_open(struct server *server, struct exec *exec, int output, int 
   return watch(server, &exec->stdout_pipe.source) && watch(server, &exec->stderr_pipe.source);
 }
 
-void exec_output_drain(struct exec *exec) {
-  drain(&exec->stdout_pipe);
-  drain(&exec->stderr_pipe);
+void exec_output_drain(struct server *server, struct exec *exec) {
+  drain(server, &exec->stdout_pipe, false);
+  drain(server, &exec->stderr_pipe, false);
 }
 
-void exec_output_leave(struct exec *exec) {
-  sink_take(&exec->stdout_pipe.source);
-  sink_take(&exec->stderr_pipe.source);
+void exec_output_hold(struct server *server, struct exec *exec, uint64_t cursor, uint64_t lease_ms) {
+  exec->journal.kept_from = cursor;
+  exec->held_until = server->lived_ms + lease_ms;
+  end_hold_if_over(server, exec);
+}
+
+void exec_output_advance(struct server *server, struct exec *exec) {
+  if (!exec->waits_for_reader) return;
+  if (must_wait(server, exec)) {
+    server_due(server, exec->held_until);
+    return;
+  }
+  exec->waits_for_reader = !watch(server, &exec->stdout_pipe.source) || !watch(server, &exec->stderr_pipe.source);
+  /* If the kernel has no memory to watch the pipes, tries again a little later. */
+  if (exec->waits_for_reader) server_due(server, server->lived_ms + WATCH_RETRY_MS);
+}
+
+void exec_output_leave(struct server *server, struct exec *exec) {
+  /* A source must be watched before it can be drained. */
+  watch(server, &exec->stdout_pipe.source);
+  watch(server, &exec->stderr_pipe.source);
+  drain_take(&exec->stdout_pipe.source);
+  drain_take(&exec->stderr_pipe.source);
 }
 
 void exec_output_close(struct exec *exec) {

@@ -1,16 +1,17 @@
-#include "execs.h"
+#include "exec/execs.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "evidence.h"
-#include "exec.h"
-#include "kept.h"
-#include "stream.h"
+#include "keeper/deadline.h"
+#include "keeper/probe.h"
+#include "exec/exec.h"
+#include "exec/supervise.h"
+#include "stream/stream.h"
 
-/* A request that waits for output, or for room in a command's stdin. */
+/* A request whose answer waits for output of a command, or for room in its stdin buffer. */
 struct waiter {
   struct waiter *next;
   struct pending pending;
@@ -49,7 +50,10 @@ static bool wait_for(struct request *request, struct waiter order) {
 
 /* ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A count and as many strings; the slice is of all of it. Variables need a name. */
+/*
+ * Reads a list: a count and that many strings. The returned slice covers the whole list. With `variables`, each string
+ * must be NAME=VALUE.
+ */
 static struct slice read_list(struct reader *in, bool variables, size_t *total) {
   const uint8_t *start = in->at;
   uint32_t count = read_u32(in);
@@ -67,7 +71,7 @@ static struct terminal_size read_size(struct reader *in) {
   return (struct terminal_size){.cols = cols, .rows = read_u16(in)};
 }
 
-/* What all strings of arguments and environment take together is `total`. */
+/* Reads an order. `total` is set to the size of all strings of arguments and environment. */
 static void read_order(struct reader *in, struct exec_order *order, size_t *total) {
   order->id = read_str(in);
   order->argv = read_list(in, false, total);
@@ -81,10 +85,12 @@ static void read_order(struct reader *in, struct exec_order *order, size_t *tota
   order->digest = read_str(in);
 }
 
-/* Once all of the request was read. */
+/* Checks an order. Must be called after the whole request was read. */
 static struct outcome check_order(const struct reader *in, const struct exec_order *order, size_t total) {
   if (!reader_done(in) || !is_exec_id(order->id) || load_u32(order->argv.data) == 0) return malformed();
-  if ((order->terminal.cols == 0) != (order->terminal.rows == 0)) return refused(MALFORMED, "half a terminal's size");
+  if ((order->terminal.cols == 0) != (order->terminal.rows == 0)) {
+    return refused(MALFORMED, "a terminal needs both columns and rows");
+  }
   if (order->digest.size > EXEC_DIGEST_MAX) return refused(MALFORMED, "digest too long");
   if (total > EXEC_STRINGS_MAX) return refused(TOO_LARGE, "arguments and environment are too large");
   return answered();
@@ -94,15 +100,18 @@ static bool same_digest(const struct exec *exec, struct slice digest) {
   return strlen(exec->digest) == digest.size && memcmp(exec->digest, digest.data, digest.size) == 0;
 }
 
-/* Without a policy it is started once. */
-static struct outcome start(struct request *request, const struct exec_order *order, const struct keep_policy *policy) {
+/* Starts a command. With a policy it is a supervised command; otherwise it runs once. */
+static struct outcome start(struct request *request, const struct exec_order *order,
+                            const struct restart_policy *policy) {
   struct server *server = request->server;
   struct exec *exec = exec_find(order->id);
   struct outcome outcome = answered();
   bool existed = exec;
   if (existed && !same_digest(exec, order->digest)) return refused(EXEC_CONFLICT, "another command has this id");
-  if (existed && policy && !exec->kept) return refused(EXEC_CONFLICT, "the command with this id is not kept");
-  if (!existed) outcome = policy ? kept_start(server, order, policy, &exec) : exec_start(server, order, &exec);
+  if (existed && policy && !exec->supervised) {
+    return refused(EXEC_CONFLICT, "the command with this id is not supervised");
+  }
+  if (!existed) outcome = policy ? supervise_start(server, order, policy, &exec) : exec_start(server, order, &exec);
   if (outcome.kind != ANSWER) return outcome;
   write_u8(&request->out, existed);
   exec_write(exec, &request->out);
@@ -117,25 +126,25 @@ static struct outcome handle_start(struct request *request) {
   return outcome.kind == ANSWER ? start(request, &order, NULL) : outcome;
 }
 
-static bool read_policy(struct reader *in, struct keep_policy *policy) {
+static bool read_policy(struct reader *in, struct restart_policy *policy) {
   uint8_t on = read_u8(in);
   policy->always = on == 2;
   policy->max = read_u32(in);
   policy->backoff_ms = read_u32(in);
-  return (on == 1 || on == 2) && policy->max <= KEPT_RESTARTS_MAX && policy->backoff_ms >= KEPT_BACKOFF_MIN_MS &&
-         policy->backoff_ms <= KEPT_BACKOFF_MAX_MS;
+  return (on == 1 || on == 2) && policy->max <= SUPERVISED_RESTARTS_MAX &&
+         policy->backoff_ms >= SUPERVISED_BACKOFF_MIN_MS && policy->backoff_ms <= SUPERVISED_BACKOFF_MAX_MS;
 }
 
-static struct outcome handle_keep(struct request *request) {
+static struct outcome handle_supervise(struct request *request) {
   struct exec_order order;
-  struct keep_policy policy;
+  struct restart_policy policy;
   size_t total = 0;
   read_order(&request->in, &order, &total);
   bool sound = read_policy(&request->in, &policy);
   struct outcome outcome = check_order(&request->in, &order, total);
   if (outcome.kind != ANSWER) return outcome;
-  if (!sound) return refused(MALFORMED, "a policy that is none");
-  if (order.with_stdin) return refused(MALFORMED, "a command that is kept has no stdin");
+  if (!sound) return refused(MALFORMED, "invalid restart policy");
+  if (order.with_stdin) return refused(MALFORMED, "a supervised command has no stdin");
   return start(request, &order, &policy);
 }
 
@@ -148,7 +157,7 @@ static struct outcome read_journal(const struct exec *exec, uint64_t cursor, uin
     outcome.floor = journal->floor;
     return outcome;
   }
-  if (cursor > journal->end) return refused(BAD_CURSOR, "the cursor is behind the journal's end");
+  if (cursor > journal->end) return refused(BAD_CURSOR, "the cursor is beyond the journal's end");
   uint8_t *head = writer_room(out, 25);
   if (!head) return system_error(ENOMEM);
   size_t head_at = writer_size(out);
@@ -190,6 +199,19 @@ static struct outcome handle_read(struct request *request) {
   return read_journal(exec, cursor, max, &request->out);
 }
 
+static struct outcome handle_hold(struct request *request) {
+  struct slice id = read_str(&request->in);
+  uint64_t cursor = read_u64(&request->in);
+  uint32_t lease_ms = read_u32(&request->in);
+  if (!reader_done(&request->in)) return malformed();
+  struct exec *exec = exec_find(id);
+  if (!exec) return no_such_exec();
+  if (cursor > exec->journal.end) return refused(BAD_CURSOR, "the cursor is beyond the journal's end");
+  if (cursor < exec->journal.floor) cursor = exec->journal.floor;
+  exec_output_hold(request->server, exec, cursor, lease_ms < HOLD_MAX_MS ? lease_ms : HOLD_MAX_MS);
+  return answered();
+}
+
 /* ── Stdin ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static struct outcome handle_stdin(struct request *request) {
@@ -200,7 +222,7 @@ static struct outcome handle_stdin(struct request *request) {
   if (!reader_done(&request->in) || offset > UINT64_MAX - data.size) return malformed();
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
-  if (offset > exec->input_accepted) return refused(BAD_CURSOR, "stdin has not got that far");
+  if (offset > exec->input_accepted) return refused(BAD_CURSOR, "the offset is beyond the current stdin position");
   uint64_t skipped = exec->input_accepted - offset;
   uint64_t target = offset + data.size;
   if (skipped < data.size) {
@@ -223,7 +245,7 @@ static struct outcome handle_signal(struct request *request) {
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
   if (number < 1 || number > 64) return system_error(EINVAL);
-  /* The group's number is safe to use only while its leader has not been waited for. */
+  /* The process group id may be used only while the leader has not been reaped. */
   if (exec->reaped) return system_error(ESRCH);
   if (exec->terminal && terminal_signal(exec->stdout_pipe.source.fd, (int)number)) return answered();
   int result = kill(-exec->pid, (int)number);
@@ -236,7 +258,7 @@ static struct outcome handle_cancel(struct request *request) {
   if (!reader_done(&request->in)) return malformed();
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
-  kept_stop(exec);
+  supervise_stop(exec);
   exec_kill(request->server, exec, EXEC_CANCELLED);
   return answered();
 }
@@ -252,9 +274,9 @@ static struct outcome handle_list(struct request *request) {
   return answered();
 }
 
-static struct outcome handle_kept(struct request *request) {
+static struct outcome handle_list_supervised(struct request *request) {
   if (!reader_done(&request->in)) return malformed();
-  kept_write(request->server, &request->out);
+  supervise_write(request->server, &request->out);
   return answered();
 }
 
@@ -265,14 +287,14 @@ static struct outcome handle_forget(struct request *request) {
   struct exec *exec = exec_find(id);
   if (!exec) return !keep_journal && is_exec_id(id) && exec_forget_journal(id) ? answered() : no_such_exec();
   if (!exec_has_ended(exec)) return refused(EXEC_RUNNING, "the command is still running");
-  /* Forgotten, what has survived so far would not be hunted any more. */
-  if (exec->killing) return refused(EXEC_RUNNING, "what is left of the command is still being killed");
-  if (kept_needs(exec)) return refused(EXEC_RUNNING, "the command is about to be started again");
+  /* If the exec were forgotten now, its surviving processes would no longer be killed. */
+  if (exec->killing) return refused(EXEC_RUNNING, "processes of the command are still being killed");
+  if (supervise_needs(exec)) return refused(EXEC_RUNNING, "the command is about to be started again");
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {
     if (waiter->exec == exec) waiter->exec = NULL;
   }
-  kept_forget(exec);
-  exec_forget(exec, keep_journal);
+  supervise_forget(exec);
+  exec_forget(request->server, exec, keep_journal);
   return answered();
 }
 
@@ -309,10 +331,10 @@ static void settle_waiter(struct waiter *waiter) {
 }
 
 static void tick(struct server *server) {
-  /* First, so that what begins is looked after in this turn already. */
-  kept_begin(server);
+  /* Due runs are started first, so that they are advanced in this turn of the loop. */
+  supervise_begin(server);
   execs_tick(server);
-  kept_follow(server);
+  supervise_follow(server);
   streams_tick(server);
   for (struct waiter **at = &waiters; *at;) {
     struct waiter *waiter = *at;
@@ -323,7 +345,7 @@ static void tick(struct server *server) {
       at = &waiter->next;
       continue;
     }
-    /* Taken out first: settling may close the link, which looks through this list. */
+    /* The waiter is unlinked first, because settling it may close the link, which walks this list. */
     *at = waiter->next;
     if (due) settle_waiter(waiter);
     free(waiter);
@@ -338,16 +360,18 @@ static void link_gone(struct server *server, struct link *link) {
 }
 
 static const struct route routes[] = {
-    {10, handle_start}, {11, handle_read}, {12, handle_stdin},  {13, handle_signal},    {14, handle_cancel},
-    {15, handle_list},  {16, handle_forget}, {17, handle_resize}, {18, handle_keep},    {19, handle_kept},
-    {40, handle_probe}, {41, handle_processes}, {0, NULL},
+    {10, handle_start},     {11, handle_read},            {12, handle_stdin},  {13, handle_signal},
+    {14, handle_cancel},    {15, handle_list},            {16, handle_forget}, {17, handle_resize},
+    {18, handle_supervise}, {19, handle_list_supervised}, {40, handle_probe},  {41, handle_processes},
+    {42, handle_hold},      {43, handle_deadline},
+    {0, NULL},
 };
 
 static const struct route greetings[] = {{3, handle_dial}, {0, NULL}};
 
-static void bury(struct server *server) {
-  execs_bury(server);
-  streams_bury();
+static void free_closed(struct server *server) {
+  execs_free_forgotten(server);
+  streams_free_closed();
 }
 
 const struct service exec_service = {
@@ -358,5 +382,5 @@ const struct service exec_service = {
     .reaped = execs_reaped,
     .tick = tick,
     .link_gone = link_gone,
-    .bury = bury,
+    .free_closed = free_closed,
 };

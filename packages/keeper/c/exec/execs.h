@@ -1,8 +1,8 @@
-/* The exec requests, and the service that keeps execs and streams going. */
+/* Handles the exec requests, and advances execs and streams. */
 #ifndef HOLDFAST_EXECS_H
 #define HOLDFAST_EXECS_H
 
-#include "server.h"
+#include "loop/server.h"
 
 extern const struct service exec_service;
 

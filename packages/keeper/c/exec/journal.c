@@ -1,4 +1,4 @@
-#include "journal.h"
+#include "exec/journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server.h"
+#include "loop/server.h"
 
 #define MAGIC 0x314A4648u
 #define BLOCK 4096u
@@ -17,8 +17,9 @@
 #define SPARE_NAME_MAX 24
 
 /*
- * Some journals that were removed are kept, empty, and become new ones by a rename: file systems are slow to make a file
- * where many were removed just before. No exec can have their names.
+ * Number of spare files. Some removed journals are kept as empty spare files and renamed for reuse, because
+ * file systems are slow to create a file in a directory in which many were just removed. No exec id can equal
+ * the name of a spare file.
  */
 static uint32_t spares;
 
@@ -31,7 +32,10 @@ static bool is_empty(int fd) {
   return fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_nlink == 1 && stat.st_size == 0;
 }
 
-/* Not truncated again: file systems take that for a file being replaced, and write it to disk when it is closed. */
+/*
+ * Renames a spare file and opens it. The file was emptied when its journal was removed, and is not truncated again:
+ * file systems treat a truncation as the replacement of a file, and flush such a file to disk on close.
+ */
 static int take_spare(int directory, const char *name) {
   if (spares == 0) return -1;
   char spare[SPARE_NAME_MAX];
@@ -45,7 +49,8 @@ static int take_spare(int directory, const char *name) {
 }
 
 bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap) {
-  *journal = (struct journal){.cap = cap < JOURNAL_CAP_MIN ? JOURNAL_CAP_MIN : cap};
+  *journal = (struct journal){.cap = cap < JOURNAL_CAP_MIN ? JOURNAL_CAP_MIN : cap,
+                               .kept_from = JOURNAL_KEEPS_NOTHING};
   journal->fd = take_spare(directory, name);
   if (journal->fd < 0) {
     journal->fd = openat(directory, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, 0600);
@@ -75,7 +80,7 @@ static uint64_t mark_at(const struct journal *journal, uint32_t index) {
   return journal->marks[(journal->mark_first + index) % JOURNAL_MARKS_MAX];
 }
 
-/* Remembers the start of a record about to be written, if the last one remembered is a step back. */
+/* Stores the start of the next record as a mark, if the last mark is at least one step before it. */
 static void mark(struct journal *journal) {
   uint64_t step = journal->cap / JOURNAL_STEPS;
   uint64_t last = journal->mark_count > 0 ? mark_at(journal, journal->mark_count - 1) : journal->floor;
@@ -85,13 +90,17 @@ static void mark(struct journal *journal) {
 }
 
 /*
- * Frees the head up to the first mark that brings the file below its cap. Where the file system can't punch holes the
- * floor stays, and the journal counts as full at twice its cap.
+ * Frees the oldest part of the file, so that the rest fits the cap if possible. The new floor is a mark, and it never
+ * lies beyond the position that must stay readable. If the file system cannot punch holes, nothing is freed, and the
+ * journal is treated as full at twice its cap.
  */
 static void shorten(struct journal *journal) {
   uint64_t floor = journal->floor;
   uint32_t used = 0;
-  while (used < journal->mark_count && journal->end - floor > journal->cap) floor = mark_at(journal, used++);
+  while (used < journal->mark_count && journal->end - floor > journal->cap &&
+         mark_at(journal, used) <= journal->kept_from) {
+    floor = mark_at(journal, used++);
+  }
   if (floor == journal->floor) return;
   uint64_t from = journal->floor / BLOCK * BLOCK;
   if (fallocate(journal->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)(floor - from)) < 0) {
@@ -125,7 +134,7 @@ static void store_header(uint8_t *record, enum journal_kind kind, size_t size) {
 
 static bool write_at_end(struct journal *journal, const uint8_t *records, size_t size) {
   if (write_whole(journal->fd, records, size, journal->end)) return true;
-  /* A torn record at the end would be read as damage. */
+  /* Cuts off an incomplete record at the end, which readers would treat as damage. */
   if (ftruncate(journal->fd, (off_t)journal->end) < 0) journal->full = true;
   return false;
 }
@@ -147,7 +156,7 @@ bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *re
   return true;
 }
 
-/* Where not all of it fits, as many records as do. */
+/* Writes as many of the records as fit, one by one. */
 static bool append_each(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size) {
   for (; size > JOURNAL_RECORD_MAX; size -= JOURNAL_RECORD_MAX, records += JOURNAL_STRIDE) {
     if (!journal_append(journal, kind, records, JOURNAL_RECORD_MAX)) return false;
@@ -172,7 +181,7 @@ bool journal_append_run(struct journal *journal, enum journal_kind kind, uint8_t
   return true;
 }
 
-/* Length of the record with this header, header included; 0 where it is none. */
+/* Returns the size of a record including its header, or 0 if the header is invalid. */
 static uint64_t record_size(const uint8_t *header) {
   uint32_t kind = load_u32(header + 4);
   uint32_t size = load_u32(header + 8);
@@ -220,7 +229,10 @@ static enum journal_read read_records(int fd, uint64_t cursor, uint64_t size, st
   return JOURNAL_READ;
 }
 
-/* A closed journal is opened for the read. What is found there may have been put there by a command running as root. */
+/*
+ * Opens a closed journal for reading. Only a regular file is accepted, because a command running as root may have
+ * replaced it.
+ */
 static int reopen(int directory, const char *name) {
   int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   struct stat stat;

@@ -1,4 +1,5 @@
-/* An exec's output and exit on disk: a flat file of records, freed at the head when it outgrows its cap. */
+/* An exec's output and exit on disk: a flat file of records. When the file exceeds its cap, its oldest
+ * records are freed. */
 #ifndef HOLDFAST_JOURNAL_H
 #define HOLDFAST_JOURNAL_H
 
@@ -6,45 +7,54 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "frame.h"
-#include "limits.h"
+#include "loop/frame.h"
+#include "loop/limits.h"
 
 #define JOURNAL_HEADER 24u
 #define JOURNAL_STRIDE (JOURNAL_HEADER + JOURNAL_RECORD_MAX)
 
+#define JOURNAL_KEEPS_NOTHING UINT64_MAX
+
 enum journal_kind { JOURNAL_STDOUT = 1, JOURNAL_STDERR = 2, JOURNAL_EXIT = 3 };
 
 struct journal {
-  /* -1 where it is closed; it can still be read. */
+  /* File descriptor; -1 if closed. A closed journal can still be read. */
   int fd;
-  /* A write failed: what comes after is dropped, because a reader must not take what follows a gap for the whole. */
+  /* Whether a write failed. If so, all later output is dropped, because a reader must not mistake output
+   * with a gap for complete output. */
   bool full;
   uint64_t floor;
   uint64_t end;
   uint64_t cap;
-  /* Starts of records, a step or more apart: where the floor may move to. */
+  /*
+   * The position from which on nothing is freed, even beyond the cap; JOURNAL_KEEPS_NOTHING if everything may be
+   * freed.
+   */
+  uint64_t kept_from;
+  /* Positions to which the floor may move: starts of records, at least one step apart. */
   uint64_t marks[JOURNAL_MARKS_MAX];
   uint32_t mark_first;
   uint32_t mark_count;
 };
 
-/* Makes the file, which must not exist. False with errno. */
+/* Creates the file, which must not exist. Returns false with errno. */
 bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap);
-/* Its content is gone when this returns. */
+/* Removes a journal. Its content is deleted when this returns. */
 void journal_remove(int directory, const char *name);
-/* Writes one record; `record` has JOURNAL_HEADER bytes of room in front of the data. */
+/* Writes one record. `record` has JOURNAL_HEADER bytes of room before its data. */
 bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size);
 /*
- * Writes `size` bytes as full records and a last one, all in one where they fit: their data begins every JOURNAL_STRIDE
- * bytes, with room for a header in front of each. False where not all of it could be written.
+ * Writes `size` bytes as records: all but the last have the maximum size. Uses a single write if possible. In memory
+ * the data lies in pieces, one every JOURNAL_STRIDE bytes, with room for a header before each piece. Returns false if
+ * not everything was written.
  */
 bool journal_append_run(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size);
 void journal_close(struct journal *journal);
 
 enum journal_read { JOURNAL_READ, JOURNAL_BAD_CURSOR, JOURNAL_FAILED };
 /*
- * Writes whole records from `cursor` on as one `bytes` field: at most `max` bytes of them, but always at least one.
- * The cursor lies between floor and end. With JOURNAL_FAILED errno is set.
+ * Writes complete records, beginning at `cursor`, as one `bytes` field: at most `max` bytes, but always at
+ * least one record. The cursor lies between floor and end. JOURNAL_FAILED sets errno.
  */
 enum journal_read journal_read(const struct journal *journal, int directory, const char *name, uint64_t cursor,
                                uint32_t max, struct writer *out, uint64_t *next);

@@ -1,4 +1,4 @@
-#include "proc.h"
+#include "exec/proc.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +29,10 @@ uint64_t process_number(const char *text) {
   return value;
 }
 
-/* The name may hold anything, closing parentheses and spaces included: the fields begin behind the last one. */
+/*
+ * Parses a line of /proc/PID/stat. The process name in it may contain closing parentheses and spaces, so the fields
+ * begin after the last parenthesis.
+ */
 bool process_parse(const char *text, size_t size, struct process *process) {
   char copy[1024];
   *process = (struct process){0};
@@ -62,7 +65,9 @@ bool processes_overlooked(void) {
   return answer;
 }
 
-/* What is gone is gone; what could not be opened for another reason may be there. */
+/*
+ * Opens a path in /proc. Records a failure if it does not show whether the process exists; see processes_overlooked.
+ */
 static int open_proc(const char *path, int flags) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) overlooked = true;
@@ -87,7 +92,10 @@ bool process_read(pid_t pid, struct process *process) {
   return process_parse(text, size, process) && process->pid == pid;
 }
 
-/* The state is that of its first thread, which may have ended while others run. */
+/*
+ * Returns whether any thread of the process is alive. The state in /proc/PID/stat is that of the first
+ * thread, which may have ended while others run.
+ */
 bool process_is_alive(const struct process *process) {
   return (process->state != 'Z' && process->state != 'X') || process->threads > 1;
 }

@@ -1,62 +1,73 @@
-#include "kept.h"
+#include "exec/supervise.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum kept_state { KEPT_RUNNING = 1, KEPT_WAITING = 2, KEPT_DONE = 3, KEPT_STOPPED = 4, KEPT_GIVEN_UP = 5 };
+enum supervised_state {
+  SUPERVISED_RUNNING = 1,
+  SUPERVISED_WAITING = 2,
+  SUPERVISED_DONE = 3,
+  SUPERVISED_STOPPED = 4,
+  SUPERVISED_GIVEN_UP = 5,
+};
 
-struct kept {
-  struct kept *next;
-  enum kept_state state;
-  struct keep_policy policy;
+struct supervised {
+  struct supervised *next;
+  enum supervised_state state;
+  struct restart_policy policy;
   uint32_t restarts;
-  /* How often the next run could not begin. */
+  /* Number of consecutive failed attempts to start the next run. */
   uint32_t tries;
-  /* Lived time at which the last run began, and at which the next is due. */
+  /* Lived time at which the last run began. */
   uint64_t began_at;
+  /* Lived time at which the next run is due. */
   uint64_t next_at;
-  /* The last run. It is known for as long as the row is. */
+  /* The last run. Its exec stays known as long as this entry exists. */
   struct exec *exec;
-  /* Without its id. The strings are the row's own while it is not over. */
+  /* The order for every run, without the id. The entry owns the strings of the order until the supervision has
+   * ended. */
   struct exec_order order;
   uint8_t *strings;
   size_t strings_size;
 };
 
 static struct {
-  struct kept *rows;
-  /* Of those that are not over. */
+  struct supervised *entries;
+  /* Number of supervised commands that have not ended. */
   uint32_t count;
   size_t strings_size;
 } table;
 
 /* ── Decisions ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool is_over(const struct kept *row) {
-  return row->state != KEPT_RUNNING && row->state != KEPT_WAITING;
+static bool is_over(const struct supervised *entry) {
+  return entry->state != SUPERVISED_RUNNING && entry->state != SUPERVISED_WAITING;
 }
 
 /*
- * What follows a run that ended, while nobody has stopped the row: KEPT_WAITING, KEPT_DONE or KEPT_GIVEN_UP.
- * A run that lasted begins the count of restarts anew. One that is cancelled all the same, because the kernel had no
- * memory to watch it with, has failed.
+ * Decides what happens after a run that ended without a stop request: SUPERVISED_WAITING, SUPERVISED_DONE or
+ * SUPERVISED_GIVEN_UP. A run that lasted long enough resets the restart count. A run that was cancelled
+ * because the kernel had no memory to watch it is treated as failed.
  */
-static enum kept_state decide(const struct keep_policy *policy, const struct exec *run, uint64_t lived_ms,
+static enum supervised_state decide(const struct restart_policy *policy, const struct exec *run, uint64_t lived_ms,
                               uint32_t *restarts) {
   bool succeeded = run->state == EXEC_EXITED && run->exit_code == 0;
-  if (succeeded && !policy->always) return KEPT_DONE;
-  if (lived_ms >= KEPT_ANEW_MS) *restarts = 0;
-  return *restarts >= policy->max ? KEPT_GIVEN_UP : KEPT_WAITING;
+  if (succeeded && !policy->always) return SUPERVISED_DONE;
+  if (lived_ms >= SUPERVISED_RESET_MS) *restarts = 0;
+  return *restarts >= policy->max ? SUPERVISED_GIVEN_UP : SUPERVISED_WAITING;
 }
 
-static uint64_t backoff(const struct kept *row) {
-  uint64_t wait = row->policy.backoff_ms;
-  for (uint32_t i = row->restarts + row->tries; i > 0 && wait < KEPT_BACKOFF_MAX_MS; i--) wait *= 2;
-  return wait < KEPT_BACKOFF_MAX_MS ? wait : KEPT_BACKOFF_MAX_MS;
+static uint64_t backoff(const struct supervised *entry) {
+  uint64_t wait = entry->policy.backoff_ms;
+  for (uint32_t i = entry->restarts + entry->tries; i > 0 && wait < SUPERVISED_BACKOFF_MAX_MS; i--) wait *= 2;
+  return wait < SUPERVISED_BACKOFF_MAX_MS ? wait : SUPERVISED_BACKOFF_MAX_MS;
 }
 
-/* Where the number at the end of an id begins, behind a hyphen and without needless zeros; 0 where there is none. */
+/*
+ * Returns the position of the number at the end of an id; 0 if there is none. The number follows a hyphen and
+ * has no leading zeros.
+ */
 static size_t number_at(struct slice id) {
   size_t at = id.size;
   while (at > 0 && id.data[at - 1] >= '0' && id.data[at - 1] <= '9') at--;
@@ -68,7 +79,7 @@ static struct slice slice_of(const char *text) {
   return (struct slice){(const uint8_t *)text, strlen(text)};
 }
 
-/* Counts the number at its end up. False where the id would grow too long. */
+/* Increments the number at the end of an id. Returns false if the id would become too long. */
 static bool next_id(const char *id, char next[EXEC_ID_MAX + 1]) {
   size_t size = strlen(id), start = number_at(slice_of(id)), at = size;
   memcpy(next, id, size + 1);
@@ -88,189 +99,194 @@ static bool counts_alike(struct slice one, struct slice other) {
   return size == number_at(other) && memcmp(one.data, other.data, size) == 0;
 }
 
-/* ── Rows ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Entries ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static struct kept *row_of(const struct exec *exec) {
-  struct kept *row = exec->kept ? table.rows : NULL;
-  while (row && row->exec != exec) row = row->next;
-  return row;
+static struct supervised *entry_of(const struct exec *exec) {
+  struct supervised *entry = exec->supervised ? table.entries : NULL;
+  while (entry && entry->exec != exec) entry = entry->next;
+  return entry;
 }
 
-static struct slice take(struct kept *row, struct slice from) {
-  uint8_t *to = row->strings + row->strings_size;
+static struct slice take(struct supervised *entry, struct slice from) {
+  uint8_t *to = entry->strings + entry->strings_size;
   memcpy(to, from.data, from.size);
-  row->strings_size += from.size;
+  entry->strings_size += from.size;
   return (struct slice){to, from.size};
 }
 
-static struct kept *row_new(const struct exec_order *order, const struct keep_policy *policy, size_t size) {
-  struct kept *row = calloc(1, sizeof *row);
+static struct supervised *entry_new(const struct exec_order *order, const struct restart_policy *policy, size_t size) {
+  struct supervised *entry = calloc(1, sizeof *entry);
   uint8_t *strings = malloc(size);
-  if (!row || !strings) {
-    free(row);
+  if (!entry || !strings) {
+    free(entry);
     free(strings);
     return NULL;
   }
-  row->policy = *policy;
-  row->strings = strings;
-  row->order = *order;
-  row->order.id = (struct slice){0};
-  row->order.argv = take(row, order->argv);
-  row->order.env = take(row, order->env);
-  row->order.cwd = take(row, order->cwd);
-  row->order.user = take(row, order->user);
-  row->order.digest = take(row, order->digest);
-  return row;
+  entry->policy = *policy;
+  entry->strings = strings;
+  entry->order = *order;
+  entry->order.id = (struct slice){0};
+  entry->order.argv = take(entry, order->argv);
+  entry->order.env = take(entry, order->env);
+  entry->order.cwd = take(entry, order->cwd);
+  entry->order.user = take(entry, order->user);
+  entry->order.digest = take(entry, order->digest);
+  return entry;
 }
 
-static void row_free(struct kept *row) {
-  free(row->strings);
-  free(row);
+static void entry_free(struct supervised *entry) {
+  free(entry->strings);
+  free(entry);
 }
 
-static void row_over(struct kept *row, enum kept_state state) {
-  row->state = state;
+static void entry_over(struct supervised *entry, enum supervised_state state) {
+  entry->state = state;
   table.count--;
-  table.strings_size -= row->strings_size;
-  free(row->strings);
-  row->strings = NULL;
+  table.strings_size -= entry->strings_size;
+  free(entry->strings);
+  entry->strings = NULL;
 }
 
-static void row_runs(const struct server *server, struct kept *row, struct exec *exec) {
-  exec->kept = true;
-  row->exec = exec;
-  row->state = KEPT_RUNNING;
-  row->began_at = server->lived_ms;
+static void entry_runs(const struct server *server, struct supervised *entry, struct exec *exec) {
+  exec->supervised = true;
+  entry->exec = exec;
+  entry->state = SUPERVISED_RUNNING;
+  entry->began_at = server->lived_ms;
 }
 
-static void row_waits(struct server *server, struct kept *row) {
-  row->state = KEPT_WAITING;
-  row->next_at = server->lived_ms + backoff(row);
-  server_due(server, row->next_at);
+static void entry_waits(struct server *server, struct supervised *entry) {
+  entry->state = SUPERVISED_WAITING;
+  entry->next_at = server->lived_ms + backoff(entry);
+  server_due(server, entry->next_at);
 }
 
 /*
- * An id that a row counts towards would be in its way, and one that it has left behind, whose exec was forgotten since,
- * would run its command a second time.
+ * Returns whether another supervised command has run ids with the same prefix as `id`. Such an id must not be used.
+ * With a higher number it would block a restart of the other command; with a lower number, whose exec was forgotten,
+ * it would run its command a second time.
  */
 static bool is_taken(struct slice id) {
-  for (const struct kept *row = table.rows; row; row = row->next) {
-    if (!is_over(row) && counts_alike(slice_of(row->exec->id), id)) return true;
+  for (const struct supervised *entry = table.entries; entry; entry = entry->next) {
+    if (!is_over(entry) && counts_alike(slice_of(entry->exec->id), id)) return true;
   }
   return false;
 }
 
-struct outcome kept_start(struct server *server, const struct exec_order *order, const struct keep_policy *policy,
-                          struct exec **exec) {
+struct outcome supervise_start(struct server *server, const struct exec_order *order,
+                               const struct restart_policy *policy, struct exec **exec) {
   size_t size = order->argv.size + order->env.size + order->cwd.size + order->user.size + order->digest.size;
   if (number_at(order->id) == 0) return refused(MALFORMED, "the id does not end with a hyphen and a number");
-  if (is_taken(order->id)) return refused(EXEC_CONFLICT, "another command counts by this id");
-  if (table.count >= KEPT_MAX) return refused(LIMIT, "too many commands are kept");
-  if (table.strings_size + size > KEPT_STRINGS_MAX) return refused(LIMIT, "the commands that are kept are too large");
-  struct kept *row = row_new(order, policy, size);
-  if (!row) return system_error(ENOMEM);
+  if (is_taken(order->id)) return refused(EXEC_CONFLICT, "another supervised command uses this id prefix");
+  if (table.count >= SUPERVISED_MAX) return refused(LIMIT, "too many supervised commands");
+  if (table.strings_size + size > SUPERVISED_STRINGS_MAX) {
+    return refused(LIMIT, "the supervised commands are too large together");
+  }
+  struct supervised *entry = entry_new(order, policy, size);
+  if (!entry) return system_error(ENOMEM);
   struct outcome outcome = exec_start(server, order, exec);
   if (outcome.kind != ANSWER) {
-    row_free(row);
+    entry_free(entry);
     return outcome;
   }
-  row_runs(server, row, *exec);
-  row->next = table.rows;
-  table.rows = row;
+  entry_runs(server, entry, *exec);
+  entry->next = table.entries;
+  table.entries = entry;
   table.count++;
   table.strings_size += size;
   return outcome;
 }
 
-bool kept_needs(const struct exec *exec) {
-  const struct kept *row = row_of(exec);
-  return row && !is_over(row);
+bool supervise_needs(const struct exec *exec) {
+  const struct supervised *entry = entry_of(exec);
+  return entry && !is_over(entry);
 }
 
-void kept_stop(const struct exec *exec) {
-  struct kept *row = row_of(exec);
-  if (row && !is_over(row)) row_over(row, KEPT_STOPPED);
+void supervise_stop(const struct exec *exec) {
+  struct supervised *entry = entry_of(exec);
+  if (entry && !is_over(entry)) entry_over(entry, SUPERVISED_STOPPED);
 }
 
-void kept_forget(const struct exec *exec) {
-  struct kept *row = row_of(exec);
-  if (!row) return;
-  struct kept **at = &table.rows;
-  while (*at != row) at = &(*at)->next;
-  *at = row->next;
-  row_free(row);
+void supervise_forget(const struct exec *exec) {
+  struct supervised *entry = entry_of(exec);
+  if (!entry) return;
+  struct supervised **at = &table.entries;
+  while (*at != entry) at = &(*at)->next;
+  *at = entry->next;
+  entry_free(entry);
 }
 
-void kept_write(const struct server *server, struct writer *out) {
+void supervise_write(const struct server *server, struct writer *out) {
   uint32_t count = 0;
   uint64_t now = realtime_us() / 1000;
-  for (const struct kept *row = table.rows; row; row = row->next) count++;
+  for (const struct supervised *entry = table.entries; entry; entry = entry->next) count++;
   write_u32(out, count);
-  for (const struct kept *row = table.rows; row; row = row->next) {
-    uint64_t left = row->next_at > server->lived_ms ? row->next_at - server->lived_ms : 0;
-    write_str(out, row->exec->id);
-    write_u8(out, (uint8_t)row->state);
-    write_u32(out, row->restarts);
-    write_u64(out, row->state == KEPT_WAITING ? now + left : 0);
+  for (const struct supervised *entry = table.entries; entry; entry = entry->next) {
+    uint64_t left = entry->next_at > server->lived_ms ? entry->next_at - server->lived_ms : 0;
+    write_str(out, entry->exec->id);
+    write_u8(out, (uint8_t)entry->state);
+    write_u32(out, entry->restarts);
+    write_u64(out, entry->state == SUPERVISED_WAITING ? now + left : 0);
   }
 }
 
 /* ── Turns ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static struct outcome start_again(struct server *server, const struct kept *row, struct exec **exec) {
+static struct outcome start_again(struct server *server, const struct supervised *entry, struct exec **exec) {
   char id[EXEC_ID_MAX + 1];
-  if (!next_id(row->exec->id, id)) return refused(EXEC_CONFLICT, "the next id would be too long");
+  if (!next_id(entry->exec->id, id)) return refused(EXEC_CONFLICT, "the next id would be too long");
   if (exec_find(slice_of(id))) return refused(EXEC_CONFLICT, "another command has the next id");
-  if (execs_known() >= KEPT_KNOWN_MAX) return refused(LIMIT, "too many commands are known; forget some");
-  struct exec_order order = row->order;
+  if (execs_known() >= SUPERVISED_KNOWN_MAX) return refused(LIMIT, "too many commands are known; forget some");
+  struct exec_order order = entry->order;
   order.id = slice_of(id);
   return exec_start(server, &order, exec);
 }
 
-/* An id that can't be used never can; whatever else is in the way may pass. */
-static void begin(struct server *server, struct kept *row) {
+/* Starts the next run. If the id of that run is already used, the supervision ends, because this cannot change.
+ * After any other failure, it is tried again later. */
+static void begin(struct server *server, struct supervised *entry) {
   struct exec *exec;
-  struct outcome outcome = start_again(server, row, &exec);
+  struct outcome outcome = start_again(server, entry, &exec);
   if (outcome.kind == ANSWER) {
-    row->restarts++;
-    row->tries = 0;
-    row_runs(server, row, exec);
+    entry->restarts++;
+    entry->tries = 0;
+    entry_runs(server, entry, exec);
     exec_announce_begin(server, exec);
   } else if (outcome.code == EXEC_CONFLICT) {
-    row_over(row, KEPT_GIVEN_UP);
+    entry_over(entry, SUPERVISED_GIVEN_UP);
   } else {
-    row->tries++;
-    row_waits(server, row);
+    entry->tries++;
+    entry_waits(server, entry);
   }
 }
 
-void kept_begin(struct server *server) {
-  for (struct kept *row = table.rows; row; row = row->next) {
-    if (row->state != KEPT_WAITING) continue;
-    if (server->lived_ms >= row->next_at) {
-      begin(server, row);
+void supervise_begin(struct server *server) {
+  for (struct supervised *entry = table.entries; entry; entry = entry->next) {
+    if (entry->state != SUPERVISED_WAITING) continue;
+    if (server->lived_ms >= entry->next_at) {
+      begin(server, entry);
     } else {
-      server_due(server, row->next_at);
+      server_due(server, entry->next_at);
     }
   }
 }
 
-void kept_follow(struct server *server) {
-  for (struct kept *row = table.rows; row; row = row->next) {
-    if (row->state != KEPT_RUNNING || !exec_has_ended(row->exec)) continue;
-    enum kept_state state = decide(&row->policy, row->exec, server->lived_ms - row->began_at, &row->restarts);
-    if (state == KEPT_WAITING) {
-      row_waits(server, row);
+void supervise_follow(struct server *server) {
+  for (struct supervised *entry = table.entries; entry; entry = entry->next) {
+    if (entry->state != SUPERVISED_RUNNING || !exec_has_ended(entry->exec)) continue;
+    uint64_t ran_ms = server->lived_ms - entry->began_at;
+    enum supervised_state state = decide(&entry->policy, entry->exec, ran_ms, &entry->restarts);
+    if (state == SUPERVISED_WAITING) {
+      entry_waits(server, entry);
     } else {
-      row_over(row, state);
+      entry_over(entry, state);
     }
   }
 }
 
-void kept_end(void) {
-  while (table.rows) {
-    struct kept *row = table.rows;
-    table.rows = row->next;
-    row_free(row);
+void supervise_end(void) {
+  while (table.entries) {
+    struct supervised *entry = table.entries;
+    table.entries = entry->next;
+    entry_free(entry);
   }
 }

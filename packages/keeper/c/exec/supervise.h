@@ -1,38 +1,38 @@
 /*
- * Rows of runs: commands that are started again when they end, with nobody's help.
- *
- * Every run is an exec like any other. A row knows its last one, which can't be forgotten while another may follow.
- * All that a row waits for is lived time, and all that it has is memory: links, pauses and checkpoints mean nothing to it.
+ * Supervised commands: commands that the keeper restarts when they end. Every run is an ordinary exec. The last run
+ * of a supervised command cannot be forgotten while another run may follow. Delays are measured in lived time and all
+ * state is in memory, so links, pauses and checkpoints do not affect supervision.
  */
-#ifndef HOLDFAST_KEPT_H
-#define HOLDFAST_KEPT_H
+#ifndef HOLDFAST_SUPERVISE_H
+#define HOLDFAST_SUPERVISE_H
 
-#include "exec.h"
+#include "exec/exec.h"
 
-struct keep_policy {
-  /* Also after an exit with 0. */
+struct restart_policy {
+  /* Whether to restart the command even after exit code 0. */
   bool always;
-  /* Restarts in a row. */
+  /* Maximum number of consecutive restarts. */
   uint32_t max;
   uint32_t backoff_ms;
 };
 
-/* Begins the first run. Its id is not known yet. */
-struct outcome kept_start(struct server *server, const struct exec_order *order, const struct keep_policy *policy,
-                          struct exec **exec);
-/* Whether it is the last run of a row that is not over. */
-bool kept_needs(const struct exec *exec);
-/* Where it is the last run of a row, none follows. */
-void kept_stop(const struct exec *exec);
-/* The exec is about to be forgotten: drops the row that it was the last run of. */
-void kept_forget(const struct exec *exec);
-/* A count, and every row that there is. */
-void kept_write(const struct server *server, struct writer *out);
+/* Starts the first run of a supervised command. No known exec may have its id. */
+struct outcome supervise_start(struct server *server, const struct exec_order *order,
+                               const struct restart_policy *policy, struct exec **exec);
+/* Returns whether the exec is the last run of a supervised command that has not ended. */
+bool supervise_needs(const struct exec *exec);
+/* Stops the supervision of the command whose last run is this exec, if there is such a command. No further
+ * run follows. */
+void supervise_stop(const struct exec *exec);
+/* Drops the supervised command whose last run is this exec. Must be called before the exec is forgotten. */
+void supervise_forget(const struct exec *exec);
+/* Writes the number of supervised commands, and then each of them. */
+void supervise_write(const struct server *server, struct writer *out);
 
-/* Begins the runs that are due. */
-void kept_begin(struct server *server);
-/* Settles what follows the runs that have ended. */
-void kept_follow(struct server *server);
-void kept_end(void);
+/* Starts the runs that are due. */
+void supervise_begin(struct server *server);
+/* Decides for each supervised command whose run has ended whether another run follows. */
+void supervise_follow(struct server *server);
+void supervise_end(void);
 
 #endif

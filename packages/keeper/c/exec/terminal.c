@@ -1,4 +1,4 @@
-#include "terminal.h"
+#include "exec/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,8 +45,8 @@ bool terminal_resize(int master, struct terminal_size size) {
 }
 
 /*
- * In a line that was begun the character only hands over what there is of it, and it takes a second one to end the
- * input. A program that reads the keys one by one gets it as a key.
+ * In a partially typed line the first end-of-file character only submits the line, and a second one ends the
+ * input. A program in raw mode receives the character as a normal key.
  */
 size_t terminal_end_of_file(int master, int last, uint8_t typed[2]) {
   struct termios settings;
@@ -67,7 +67,7 @@ void terminal_take(int slave) {
   ioctl(slave, TIOCSCTTY, 0);
 }
 
-/* The group stays the one that the file system gives to terminals. */
+/* Gives the terminal to a user. Its group stays the one that the file system assigns to terminals. */
 void terminal_give(int slave, uint32_t uid) {
   int ignored = fchown(slave, uid, (gid_t)-1);
   ignored |= fchmod(slave, 0620);

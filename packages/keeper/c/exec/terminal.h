@@ -1,4 +1,7 @@
-/* A command's terminal: a pair of ends, the master's with the keeper, the other as the command's stdio. */
+/*
+ * A command's terminal: a pseudo-terminal pair. The keeper holds the master; the slave is the command's
+ * stdio.
+ */
 #ifndef HOLDFAST_TERMINAL_H
 #define HOLDFAST_TERMINAL_H
 
@@ -11,17 +14,24 @@ struct terminal_size {
   uint16_t rows;
 };
 
-/* Both ends, the master's without blocking. False with errno; ENOSPC where there are as many terminals as may be. */
+/* Opens both ends; the master is non-blocking. Returns false with errno, which is ENOSPC if the limit of
+ * terminals is reached. */
 bool terminal_open(struct terminal_size size, int *master, int *slave);
-/* Whoever runs in the foreground learns of it by SIGWINCH. */
+/* Resizes the terminal. The kernel notifies the foreground process group with SIGWINCH. */
 bool terminal_resize(int master, struct terminal_size size);
-/* What a user would type to end the input that ends with `last` (-1 where there was none): its size, at most 2. */
+/*
+ * Writes the characters that end the input into `typed`; `last` is the last byte of the input, or -1 if there was
+ * none. Returns their count, at most 2.
+ */
 size_t terminal_end_of_file(int master, int last, uint8_t typed[2]);
-/* The signals that keys send, to the group in the foreground. False where there is none or `number` is another. */
+/*
+ * Sends a signal to the foreground process group, but only a signal that a key can produce. Returns false for any
+ * other signal, or if there is no foreground process group.
+ */
 bool terminal_signal(int master, int number);
-/* In the child, the leader of a new session: makes it the session's terminal. */
+/* Makes the terminal the controlling terminal of the calling child, which must be a session leader. */
 void terminal_take(int slave);
-/* In the child, while it still may: gives it to the user that it is for. */
+/* Gives the terminal to the user of the command. Called in the child while it is still privileged. */
 void terminal_give(int slave, uint32_t uid);
 
 #endif

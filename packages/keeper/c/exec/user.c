@@ -1,4 +1,4 @@
-#include "user.h"
+#include "exec/user.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "limits.h"
+#include "loop/limits.h"
 
 #define DEFAULT_ID 1000u
 #define NOBODY_ID 0xFFFFFFFFu
@@ -38,7 +38,7 @@ static void copy_text(char *to, size_t room, struct slice from) {
   to[from.size] = 0;
 }
 
-/* Cuts one line of seven fields. */
+/* Splits one line of a passwd file into its seven fields. */
 static bool split_line(const char *line, size_t size, struct fields *fields) {
   for (int i = 0; i < 7; i++) {
     const char *colon = memchr(line, ':', size);
@@ -51,7 +51,7 @@ static bool split_line(const char *line, size_t size, struct fields *fields) {
   return true;
 }
 
-/* The first line with this name, or where `name` is NULL with this uid. */
+/* Finds the first line with this name, or with this uid if `name` is NULL. */
 static bool look_up(const char *passwd, size_t size, const struct slice *name, uint32_t uid, struct user *user) {
   for (size_t at = 0; at < size;) {
     const char *end = memchr(passwd + at, '\n', size - at);
@@ -80,7 +80,10 @@ static void set_unlisted(struct user *user, uint32_t uid) {
   strcpy(user->home, root ? "/root" : "/home/user");
 }
 
-/* A keeper that is not root can't change: its own id is the default then. */
+/*
+ * Returns the id of the default user. If the keeper is not root it cannot change users, so its own id is the
+ * default.
+ */
 static uint32_t default_id(void) {
   uid_t own = geteuid();
   return own == 0 ? DEFAULT_ID : own;
@@ -103,7 +106,10 @@ bool user_resolve(struct slice wanted, const char *passwd, size_t size, struct u
   return parse_id((struct slice){colon + 1, wanted.size - name.size - 1}, &user->gid);
 }
 
-/* An image may have anything in the file's place: what is not a plain file of sane size counts as empty. */
+/*
+ * Reads the image's passwd file. An image may have anything at that path. If it is not a regular file of reasonable
+ * size, it is treated as an empty file.
+ */
 static char *read_passwd(size_t *size) {
   int fd = open("/etc/passwd", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   struct stat stat;

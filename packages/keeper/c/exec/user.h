@@ -1,11 +1,11 @@
-/* Who a command runs as. */
+/* The user that a command runs as. */
 #ifndef HOLDFAST_USER_H
 #define HOLDFAST_USER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "frame.h"
+#include "loop/frame.h"
 
 struct user {
   uint32_t uid;
@@ -15,11 +15,11 @@ struct user {
 };
 
 /*
- * Resolves what a start asks for against the text of a passwd file: empty for the default user, `uid[:gid]`, or a name
- * with an optional `:gid`. False where there is no such user.
+ * Resolves the user of a start request with the text of a passwd file. `wanted` is empty for the default user, or has
+ * the form `uid[:gid]` or `name[:gid]`. Returns false if there is no such user.
  */
 bool user_resolve(struct slice wanted, const char *passwd, size_t size, struct user *user);
-/* The same against the image's passwd. */
+/* Resolves the user against the image's passwd file. */
 bool user_find(struct slice wanted, struct user *user);
 
 #endif

@@ -1,4 +1,4 @@
-#include "names.h"
+#include "files/file_ops.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,9 +9,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "files.h"
-#include "path.h"
-#include "remove.h"
+#include "files/files.h"
+#include "files/path.h"
+#include "files/remove.h"
 
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
@@ -21,7 +21,7 @@ static struct outcome done_or_errno(int result) {
   return result < 0 ? system_error(errno) : answered();
 }
 
-/* One act at the place of a path: 0, or -1 with errno. */
+/* Finds the place of a path and runs an operation on it. The operation returns 0, or -1 with errno. */
 static struct outcome act_at(struct request *request, struct slice path,
                              int (*act)(const struct place *place, const void *argument), const void *argument) {
   struct place place;
@@ -32,7 +32,7 @@ static struct outcome act_at(struct request *request, struct slice path,
   return outcome;
 }
 
-/* One act that has to do with two. */
+/* Finds the places of two paths and runs an operation on them. */
 static struct outcome act_on_both(struct request *request, struct slice first, struct slice second,
                                   int (*act)(const struct place *from, const struct place *to)) {
   struct place from;
@@ -52,7 +52,7 @@ static struct outcome act_on_both(struct request *request, struct slice first, s
 
 struct outcome handle_mkdir(struct request *request) {
   struct slice path = read_str(&request->in);
-  uint32_t mode = said_or(read_u32(&request->in), 0755);
+  uint32_t mode = given_or(read_u32(&request->in), 0755);
   bool parents = read_u8(&request->in);
   struct owner owner = owner_or_default(request, read_owner(request));
   if (!reader_done(&request->in)) return malformed();
@@ -125,7 +125,10 @@ static int rename_over(const struct place *from, const struct place *to) {
 static int rename_new(const struct place *from, const struct place *to) {
   if (renameat2(from->dir, from->name, to->dir, to->name, RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return -1;
-  /* A file system that can't promise it: the best that is left is to look first. */
+  /*
+   * Not every file system can atomically refuse to replace a file. On the others, checking for the file first is the
+   * best alternative.
+   */
   struct stat stat;
   if (fstatat(to->dir, to->name, &stat, AT_SYMLINK_NOFOLLOW) == 0) {
     errno = EEXIST;
@@ -144,12 +147,12 @@ struct outcome handle_rename(struct request *request) {
 /* ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * The very inode that is open, whatever its name has come to mean. Kernels without the call for it can do the same
- * through /proc; a /proc that is none, as a sandbox's files may contain, is not asked.
+ * Changes the mode of an open inode, whatever its name. Kernels without fchmodat2 need /proc for this. It is used
+ * only if it is a real procfs, because the files of a sandbox may contain another directory of that name.
  */
 static int chmod_open(int fd, uint32_t mode) {
   if (syscall(SYS_fchmodat2, fd, "", mode, AT_EMPTY_PATH) == 0) return 0;
-  /* A filter of system calls may say EPERM to what it does not know. */
+  /* A system call filter may return EPERM for calls that it does not know. */
   if (errno != ENOSYS && errno != EPERM) return -1;
   int error = errno;
   struct statfs kind;
@@ -178,7 +181,10 @@ struct outcome handle_chmod(struct request *request) {
   struct statx stat;
   outcome = place_open(rules, &place, O_PATH | O_NOFOLLOW, &fd, &stat);
   if (outcome.kind == ANSWER) {
-    /* A link here was put in place since it was followed. */
+    /*
+     * If the place is a symbolic link now, that link was created after place_follow had followed the links of the
+     * path.
+     */
     outcome = S_ISLNK(stat.stx_mode) ? system_error(ELOOP) : done_or_errno(chmod_open(fd, mode & 07777));
     close(fd);
   }

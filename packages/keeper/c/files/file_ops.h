@@ -1,8 +1,8 @@
-/* The requests about names: making, moving, removing and changing what they stand for. */
-#ifndef HOLDFAST_NAMES_H
-#define HOLDFAST_NAMES_H
+/* The requests that create, move, remove and change directory entries. */
+#ifndef HOLDFAST_FILE_OPS_H
+#define HOLDFAST_FILE_OPS_H
 
-#include "server.h"
+#include "loop/server.h"
 
 struct outcome handle_mkdir(struct request *request);
 struct outcome handle_remove(struct request *request);

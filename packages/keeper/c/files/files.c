@@ -1,4 +1,4 @@
-#include "files.h"
+#include "files/files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,13 +11,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "names.h"
-#include "path.h"
-#include "watch.h"
+#include "files/file_ops.h"
+#include "files/path.h"
+#include "files/watch.h"
 
-#define UNSAID 0xFFFFFFFFu
+#define NOT_GIVEN 0xFFFFFFFFu
 
-/* A file being written beside the place that it will take. */
+/* A file that is being written, next to its final place. */
 struct draft {
   struct place place;
   char temporary[40];
@@ -34,7 +34,7 @@ struct listing {
 
 struct handle {
   enum { UNUSED, READING, WRITING, LISTING } kind;
-  /* Grows with each use of the slot, so that an old number never means a new file. */
+  /* Incremented with each use of this slot, so that the number of an old handle never refers to a newer file. */
   uint32_t serial;
   int fd;
   struct draft *draft;
@@ -67,7 +67,10 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
   if (statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &root) == 0 &&
       statx(AT_FDCWD, policy->control, 0, STATX_MNT_ID, &control) == 0 &&
       (root.stx_mask & control.stx_mask & STATX_MNT_ID)) {
-    /* Elsewhere than in a sandbox it may lie on any mount; one that is its own root is taken whole. */
+    /*
+     * If the control directory is the root of its own mount, that whole mount is reserved. Outside a sandbox the
+     * directory may be part of a larger mount, which is not reserved.
+     */
     rules->own_mount = root.stx_mnt_id != control.stx_mnt_id && (control.stx_attributes & STATX_ATTR_MOUNT_ROOT);
     rules->mount = control.stx_mnt_id;
   }
@@ -79,8 +82,8 @@ void file_rules_renew(struct file_rules *rules) {
   file_rules_init(rules, &policy);
 }
 
-uint32_t said_or(uint32_t value, uint32_t otherwise) {
-  return value == UNSAID ? otherwise : value;
+uint32_t given_or(uint32_t value, uint32_t otherwise) {
+  return value == NOT_GIVEN ? otherwise : value;
 }
 
 struct owner read_owner(struct request *request) {
@@ -88,9 +91,9 @@ struct owner read_owner(struct request *request) {
   return (struct owner){uid, read_u32(&request->in)};
 }
 
-struct owner owner_or_default(const struct request *request, struct owner said) {
+struct owner owner_or_default(const struct request *request, struct owner given) {
   const struct file_rules *rules = &request->server->files;
-  return (struct owner){said_or(said.uid, rules->uid), said_or(said.gid, rules->gid)};
+  return (struct owner){given_or(given.uid, rules->uid), given_or(given.gid, rules->gid)};
 }
 
 /* ── Stat ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -112,7 +115,8 @@ static uint8_t kind_of(uint32_t mode) {
   }
 }
 
-/* The target is that of the entry `name` in `dir`, or with an empty name of `dir` itself. */
+/* Writes a stat. The link target is read from the entry `name` in `dir`, or from `dir` itself if the name
+ * is empty. */
 static void write_stat(struct writer *out, const struct statx *stat, int dir, const char *name) {
   int64_t mtime = stat->stx_mtime.tv_sec * 1000 + stat->stx_mtime.tv_nsec / 1000000;
   write_u8(out, kind_of(stat->stx_mode));
@@ -213,7 +217,7 @@ static struct outcome handle_close(struct request *request) {
 
 /* ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* What is not a regular file is found out before it is opened: opening a pipe or a device can do something. */
+/* Checks that the file is regular before opening it: opening a pipe or device can have side effects. */
 static struct outcome open_regular(const struct file_rules *rules, const struct place *place, int *fd,
                                    struct statx *stat) {
   struct outcome outcome = place_open(rules, place, O_PATH, fd, stat);
@@ -226,7 +230,7 @@ static struct outcome open_regular(const struct file_rules *rules, const struct 
   return refused(NOT_REGULAR, "not a regular file");
 }
 
-/* Opens what is at the path, as a file or as a directory, on a handle that has yet to get its kind. */
+/* Opens the path as a file or directory, and assigns a handle to it. The caller sets the handle's kind. */
 static struct outcome open_handle(struct request *request, bool directory, struct handle **handle, uint32_t *number,
                                   struct statx *stat) {
   const struct file_rules *rules = &request->server->files;
@@ -289,35 +293,35 @@ static void name_temporary(char *name, size_t size) {
   snprintf(name, size, ".holdfast-%016llx", (unsigned long long)random);
 }
 
-/* Takes mode and owner over from what is replaced, where the request leaves them open. */
-static struct outcome draft_inherit(struct request *request, struct draft *draft, struct owner said) {
+/* Copies mode and owner of the file that will be replaced, except where the request sets them. */
+static struct outcome draft_inherit(struct request *request, struct draft *draft, struct owner given) {
   const struct file_rules *rules = &request->server->files;
   struct statx old;
   int fd;
   struct outcome outcome = place_open(rules, &draft->place, O_PATH | O_NOFOLLOW, &fd, &old);
   if (outcome.kind == REFUSE && outcome.error == ENOENT) {
-    draft->mode = said_or(draft->mode, 0644);
-    draft->owner = owner_or_default(request, said);
+    draft->mode = given_or(draft->mode, 0644);
+    draft->owner = owner_or_default(request, given);
     return answered();
   }
   if (outcome.kind != ANSWER) return outcome;
   close(fd);
   if (S_ISDIR(old.stx_mode)) return system_error(EISDIR);
   if (!S_ISREG(old.stx_mode)) return refused(NOT_REGULAR, "not a regular file");
-  draft->mode = said_or(draft->mode, old.stx_mode & 07777);
-  draft->owner = (struct owner){said_or(said.uid, old.stx_uid), said_or(said.gid, old.stx_gid)};
+  draft->mode = given_or(draft->mode, old.stx_mode & 07777);
+  draft->owner = (struct owner){given_or(given.uid, old.stx_uid), given_or(given.gid, old.stx_gid)};
   return answered();
 }
 
-static struct outcome draft_begin(struct request *request, struct slice path, bool parents, struct owner said,
+static struct outcome draft_begin(struct request *request, struct slice path, bool parents, struct owner given,
                                   struct draft *draft, int *fd) {
   const struct file_rules *rules = &request->server->files;
-  struct owner owner = owner_or_default(request, said);
+  struct owner owner = owner_or_default(request, given);
   struct outcome outcome = place_find(rules, path, parents ? &owner : NULL, &draft->place);
   if (outcome.kind != ANSWER) return outcome;
   outcome = place_follow(rules, &draft->place);
   if (outcome.kind != ANSWER) return outcome;
-  outcome = draft_inherit(request, draft, said);
+  outcome = draft_inherit(request, draft, given);
   if (outcome.kind == ANSWER) {
     name_temporary(draft->temporary, sizeof draft->temporary);
     *fd = openat(draft->place.dir, draft->temporary, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -331,7 +335,7 @@ static struct outcome handle_create(struct request *request) {
   struct slice path = read_str(&request->in);
   uint32_t mode = read_u32(&request->in);
   bool parents = read_u8(&request->in);
-  struct owner said = read_owner(request);
+  struct owner given = read_owner(request);
   if (!reader_done(&request->in)) return malformed();
   uint32_t number;
   struct handle *handle = handle_new(request->link, &number);
@@ -340,7 +344,7 @@ static struct outcome handle_create(struct request *request) {
   if (!draft) return system_error(ENOMEM);
   draft->mode = mode;
   draft->size = 0;
-  struct outcome outcome = draft_begin(request, path, parents, said, draft, &handle->fd);
+  struct outcome outcome = draft_begin(request, path, parents, given, draft, &handle->fd);
   if (outcome.kind != ANSWER) {
     free(draft);
     return outcome;
@@ -406,7 +410,7 @@ static struct outcome handle_dir_open(struct request *request) {
   return outcome;
 }
 
-/* The next entry, NULL at the end or with errno set. */
+/* Returns the next entry. Returns NULL at the end, and also on a failure, which sets errno. */
 static struct dirent64 *next_entry(struct handle *handle) {
   struct listing *listing = handle->listing;
   if (listing->at >= listing->size) {

@@ -1,22 +1,26 @@
-/* The file requests. Handles belong to a link and vanish with it. */
+/* The file requests. Handles belong to a link and are closed with it. */
 #ifndef HOLDFAST_FILES_H
 #define HOLDFAST_FILES_H
 
-#include "path.h"
-#include "serve.h"
-#include "server.h"
+#include "files/path.h"
+#include "loop/serve.h"
+#include "loop/server.h"
 
 extern const struct route file_routes[];
 
 void file_rules_init(struct file_rules *rules, const struct file_policy *policy);
-/* Mounts and devices have other numbers after a restore, and the old ones may be those of something else by then. */
+/*
+ * Updates mount and device numbers, which change on a restore. Afterwards the old numbers may denote other
+ * mounts or devices.
+ */
 void file_rules_renew(struct file_rules *rules);
 void files_link_gone(struct link *link);
 
-/* A field that may be left open. */
-uint32_t said_or(uint32_t value, uint32_t otherwise);
-/* The two fields of an owner, as they were sent; and the owner where they are left open. */
+/* Returns `value`, or `otherwise` if the request did not set the field. */
+uint32_t given_or(uint32_t value, uint32_t otherwise);
+/* Reads the owner in a request as it was sent. */
 struct owner read_owner(struct request *request);
-struct owner owner_or_default(const struct request *request, struct owner said);
+/* Returns the owner with defaults in the fields that the request did not set. */
+struct owner owner_or_default(const struct request *request, struct owner given);
 
 #endif

@@ -1,4 +1,4 @@
-#include "path.h"
+#include "files/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,9 +37,10 @@ static bool is_on(int fd, uint64_t mount) {
 }
 
 /*
- * Where only one mount is served, the way to another is refused by the kernel, symbolic links on it included. It refuses
- * absolute links below an open directory as well, wherever they lead, so there it is looked at where one has come to. A name
- * that is missing at the end of such a link counts as one of another mount.
+ * Opens a path below `dir`. If only one mount is served, the kernel refuses to cross into another mount, also through
+ * symbolic links. But below an open directory the kernel refuses every absolute link as well. After a refusal the
+ * path is therefore resolved again without this check, and the mount of the result is checked instead. A link of this
+ * kind whose target is missing is treated as leading to another mount.
  */
 static int open_in(const struct file_rules *rules, int dir, const char *path, int flags) {
   if (!rules->one_mount) return openat(dir, path, flags | O_CLOEXEC);
@@ -61,7 +62,7 @@ static struct outcome not_opened(const struct file_rules *rules, int error) {
   return system_error(error);
 }
 
-/* Without doubled slashes and single dots; the form in which names can be compared. */
+/* Removes repeated slashes and single dots, so that names can be compared. */
 static struct outcome normalize(struct slice path, char text[PATH_MAX]) {
   if (path.size == 0 || path.data[0] != '/') return system_error(EINVAL);
   if (path.size >= PATH_MAX) return system_error(ENAMETOOLONG);
@@ -104,7 +105,7 @@ int make_directory(int dir, const char *name, const struct owner *owner, uint32_
   return result;
 }
 
-/* One step down, which is made where it is missing. */
+/* Opens a subdirectory, creating it if it is missing. */
 static int step_down(const struct file_rules *rules, int dir, const char *name, const struct owner *owner,
                      struct outcome *outcome) {
   int next = openat(dir, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -141,7 +142,7 @@ static int walk_down(const struct file_rules *rules, char *path, const struct ow
   return dir;
 }
 
-/* The directory was found: is it one in which requests may do something? */
+/* Checks that the place is not reserved, so that requests may use it. */
 static struct outcome admit(const struct file_rules *rules, struct place *place) {
   if (!rules->reserve) return answered();
   struct statx stat;

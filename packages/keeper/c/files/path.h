@@ -1,42 +1,47 @@
-/* From a path in a request to a directory descriptor and a name in it. */
+/* Resolves the path in a request to a directory descriptor and a name in that directory. */
 #ifndef HOLDFAST_PATH_H
 #define HOLDFAST_PATH_H
 
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "server.h"
+#include "loop/server.h"
 
-/* What a path names, whether it exists or not: an entry of an open directory. */
+/* The place to which a path leads, whether or not it exists: an open directory and a name in it. */
 struct place {
   int dir;
   char name[NAME_MAX + 1];
 };
 
-/* Who owns the missing parent directories that get made on the way. */
+/* Owner of missing parent directories that are created. */
 struct owner {
   uint32_t uid;
   uint32_t gid;
 };
 
 /*
- * Finds the place of an absolute path. Symbolic links on the way are followed, the last part is not looked at.
- * With `make_parents` missing directories are made for that owner. On a refusal nothing stays open.
+ * Finds the place of an absolute path. Symbolic links in parent directories are followed; the last component is not
+ * examined. If `make_parents` is set, missing parent directories are created with that owner. After a refusal no
+ * descriptor stays open.
  */
 struct outcome place_find(const struct file_rules *rules, struct slice path, const struct owner *make_parents,
                           struct place *place);
-/* The same for a path of a request, all of whose fields were read. */
+/* Finds the place of a path in a request, like place_find. Must be called after all fields of the request
+ * were read. */
 struct outcome place_of(const struct request *request, struct slice path, struct place *place);
-/* Where the place is a symbolic link, moves on to what it names, existing or not. */
+/* If the place is a symbolic link, moves to the place of its target, which may not exist. */
 struct outcome place_follow(const struct file_rules *rules, struct place *place);
 void place_close(struct place *place);
 
-/* Makes one directory that ends up with exactly this owner and mode. 0 or -1 with errno. */
+/* Creates one directory with exactly this owner and mode. Returns 0, or -1 with errno. */
 int make_directory(int dir, const char *name, const struct owner *owner, uint32_t mode);
 
-/* Stats an open descriptor; refuses what belongs to the keeper. */
+/* Stats an open descriptor. Refuses paths that belong to the keeper. */
 struct outcome stat_open(const struct file_rules *rules, int fd, struct statx *stat);
-/* Opens without following the last part where `flags` say so, and stats what was opened. */
+/*
+ * Opens the place and stats the result. If the last component is a symbolic link, it is followed unless `flags`
+ * contains O_NOFOLLOW.
+ */
 struct outcome place_open(const struct file_rules *rules, const struct place *place, int flags, int *fd,
                           struct statx *stat);
 

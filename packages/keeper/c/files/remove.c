@@ -1,9 +1,9 @@
 /*
- * Recursive removal that never leaves the tree: every directory is entered by descriptor, symbolic links are unlinked
- * and not followed. Trees deeper than the descriptors allow are flattened: a directory that lies too deep is moved up to
- * the top, where the next pass finds it.
+ * Removes directory trees and never leaves the tree: every directory is entered by descriptor, and symbolic
+ * links are unlinked, not followed. Trees deeper than the descriptor limit are flattened: a directory that is
+ * too deep is moved to the top, where the next pass finds it.
  */
-#include "remove.h"
+#include "files/remove.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,10 @@
 struct sweep {
   const struct file_rules *rules;
   int top;
-  /* Part of the names given at the top; begins anywhere, so that nobody can have taken them all. */
+  /*
+   * A number that is part of the names of directories that were moved to the top of the tree. It starts at a random
+   * value, so that no process can occupy all of the names.
+   */
   uint64_t moved;
   int error;
 };
@@ -30,14 +33,15 @@ static void note(struct sweep *sweep, int error) {
   if (sweep->error == 0) sweep->error = error;
 }
 
-/* Where the file system can't promise a new name, a directory still takes no place but that of an empty one. */
+/* Moves a directory to the top of the tree. Where RENAME_NOREPLACE is not supported, the worst case is harmless:
+ * the directory can only replace an empty one. */
 static bool rename_up(const struct sweep *sweep, int dir, const char *name, const char *moved) {
   if (renameat2(dir, name, sweep->top, moved, RENAME_NOREPLACE) == 0) return true;
   if (errno != EINVAL && errno != ENOSYS) return false;
   return renameat(dir, name, sweep->top, moved) == 0;
 }
 
-/* To a name at the top that nothing has yet. */
+/* Moves a directory to an unused name at the top. */
 static bool move_up(struct sweep *sweep, int dir, const char *name) {
   char moved[40];
   for (int i = 0; i < REMOVE_NAMES_MAX; i++) {
@@ -74,8 +78,8 @@ static bool remove_entry(struct sweep *sweep, int dir, const char *name, int dep
 }
 
 /*
- * Passes over the directory until one finds nothing, or finds only what can't be removed. Where something goes on adding
- * entries, it ends all the same.
+ * Empties a directory in passes, until a pass finds nothing or only entries that cannot be removed. The
+ * number of passes is limited, because another process may keep adding entries.
  */
 static void empty(struct sweep *sweep, int dir, int depth) {
   _Alignas(struct dirent64) char buffer[4096];

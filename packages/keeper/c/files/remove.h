@@ -1,14 +1,15 @@
 #ifndef HOLDFAST_REMOVE_H
 #define HOLDFAST_REMOVE_H
 
-#include "path.h"
+#include "files/path.h"
 
 struct removal {
   const struct file_rules *rules;
   const char *name;
 };
 
-/* Removes an entry of `dir` with all that is below it: 0 or an errno. Takes as long as it takes. */
+/* Removes an entry of `dir` and everything below it. Returns 0 or an errno. The time that it takes is not
+ * limited. */
 int remove_tree(int dir, const void *removal);
 
 #endif

@@ -1,4 +1,4 @@
-#include "watch.h"
+#include "files/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,10 +11,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* What a change takes beside its path. */
+/* Size of a change without its path. */
 #define CHANGE_HEAD 6u
 
-/* ── What is told ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Queue of changes ──────────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool queue_grow(struct watch *watch, size_t size) {
   size_t wanted = watch->queued + size;
@@ -33,10 +33,10 @@ static size_t change_size(const uint8_t *change) {
 }
 
 /*
- * Queued as it is sent. Where the reader is too slow for what happens, the rest is dropped, and that is told in its place. The
- * same change told twice in a row is one.
+ * Queues the change in wire format. If the reader is too slow, further changes are dropped and an overflow is
+ * reported instead. Consecutive equal changes are merged into one.
  */
-void watch_tell(struct watch *watch, enum change change, const char *relative, bool directory) {
+void watch_report(struct watch *watch, enum change change, const char *relative, bool directory) {
   size_t length = strlen(relative), size = CHANGE_HEAD + length;
   if (watch->lost) return;
   if (!queue_grow(watch, size)) {
@@ -68,7 +68,10 @@ static void mounts_ready(struct server *server, struct source *source, uint32_t 
   ((struct watches *)((char *)source - offsetof(struct watches, mounts)))->remounted = true;
 }
 
-/* The working directory is where the last directory was looked at: it would keep that one's mount busy. */
+/*
+ * Changes the working directory to the root. Watching changes it to the examined directory, and a working directory
+ * keeps its mount busy.
+ */
 static void step_out(void) {
   int left = chdir("/");
   (void)left;
@@ -88,8 +91,8 @@ static struct watches *watches_of(struct link *link) {
 }
 
 /*
- * What is mounted over a watched directory takes its place without a word. A jail has no mounts that could come, and no
- * table of them; what its files have under that name is not believed.
+ * Watches the mount table, because mounting over a watched directory produces no inotify event. A jail has no mount
+ * table, and its mounts cannot change. Its tree may contain a file of that name, which is not trusted.
  */
 static void mounts_open(struct watches *all) {
   struct statfs kind;
@@ -147,7 +150,7 @@ static void watch_free(struct watch *watch) {
   watch->used = false;
 }
 
-/* Without a watch there is no descriptor. */
+/* Closes the inotify descriptor if no watch is left. */
 static void close_unused(struct watches *all) {
   for (size_t i = 0; i < WATCHES_MAX; i++) {
     if (all->list[i].used) return;
@@ -174,7 +177,10 @@ static struct outcome bad_watch(void) {
   return refused(BAD_HANDLE, "no such watch on this link");
 }
 
-/* A directory is watched under its own name, link or not; of a file it is the place where it really is. */
+/*
+ * Finds the place to watch. A directory is watched under the requested name, even if that is a symbolic link.
+ * A file is watched at its real location.
+ */
 static struct outcome find_watched(const struct file_rules *rules, struct watch *watch, struct slice path,
                                    struct place *place) {
   int fd;
@@ -232,7 +238,7 @@ struct outcome handle_watch_read(struct request *request) {
   if (!reader_done(&request->in)) return malformed();
   struct watch *watch = watch_find(request->link, number);
   if (!watch) return bad_watch();
-  if (watch->reader.link) return refused(LIMIT, "somebody waits for this watch already");
+  if (watch->reader.link) return refused(LIMIT, "another request is already waiting for this watch");
   watch->reader = pending_of(request);
   watch->reader_max = max == 0 ? 1 : max;
   watch->reader_until = request->server->lived_ms + wait;
@@ -273,7 +279,7 @@ static void answer_opening(struct watch *watch) {
   pending_settle(&opening, &out, failed ? too_much() : answered());
 }
 
-/* Takes whole changes off the head of the queue. */
+/* Writes as many complete changes from the head of the queue as fit, and removes them from the queue. */
 static uint32_t write_changes(struct watch *watch, struct writer *out) {
   uint32_t count = 0;
   size_t size = 0;
@@ -318,7 +324,10 @@ static void answer_reader(struct watch *watch) {
   pending_settle(&watch->reader, &out, answered());
 }
 
-/* An answer that can't be built closes the link, and with it everything here. */
+/*
+ * Answers the waiting requests of a watch if their answers are due. If an answer cannot be built, the link is closed,
+ * and with it all watches.
+ */
 static void answer(struct watch *watch) {
   struct link *link = watch->all->link;
   struct server *server = link->server;
@@ -339,7 +348,7 @@ static void take_events(struct watches *all) {
   if (size > 0) tree_take(all, events, (size_t)size);
 }
 
-/* Not for each of many that change together. */
+/* Schedules a new read of all directories after mount changes, at most once per interval. */
 static void look_into_mounts(struct watches *all) {
   struct server *server = all->link->server;
   if (!all->remounted) return;

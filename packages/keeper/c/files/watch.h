@@ -1,41 +1,41 @@
 /*
- * Watching files. One inotify descriptor serves all watches of a link and goes with it, so that nothing is left of them
- * in a keeper without links.
- *
- * A watch is the tree of the directories that it covers, found by reading them after they began to be watched: whatever is
- * made in between is seen twice rather than never. At its top stands the directory that holds the watched name, so that
- * the coming and going of that name itself is seen. No directory is kept open: each is opened anew from the watch's path,
- * and is believed to be the same where the kernel has the same watch for it.
+ * Watches files. One inotify descriptor serves all watches of a link and is closed with the link, so a keeper without
+ * links has no watches. A watch consists of a tree of directories. A directory is first watched and then read, so
+ * that an entry created in between is reported twice rather than never. The top of the tree is the directory that
+ * contains the watched name, so that the creation and removal of that name are seen. Directories are not kept open. A
+ * directory is opened again by its path, and is still the same directory if the kernel returns the same watch
+ * descriptor for it.
  */
 #ifndef HOLDFAST_WATCH_H
 #define HOLDFAST_WATCH_H
 
 #include <limits.h>
 
-#include "path.h"
-#include "server.h"
+#include "files/path.h"
+#include "loop/server.h"
 
 struct outcome handle_watch(struct request *request);
 struct outcome handle_watch_read(struct request *request);
 struct outcome handle_watch_end(struct request *request);
 
-/* Takes what the kernel has seen, reads on in new directories, answers who waits. */
+/* Processes kernel events, continues reading new directories, and answers waiting readers. */
 void watches_tick(struct link *link);
-/* Ends all watches of a link. The memory stays until the turn is over. */
+/* Ends all watches of a link. Their memory stays valid until the end of the loop's turn. */
 void watches_link_gone(struct link *link);
 void watches_free(struct link *link);
 
-/* ── Between the two files that make a watch ───────────────────────────────────────────────────────────────────── */
+/* ── Shared by watch.c and watch_tree.c ────────────────────────────────────────────────────────────────────────── */
 
 enum change { CREATED = 1, MODIFIED = 2, REMOVED = 3, OVERFLOWED = 4 };
 
-/* How a directory waits to be read: for directories in it, or for telling all that is in it as well. */
-enum reading { NOT_WANTED, QUIETLY, TELLING };
+/* Why a directory waits to be read: only to find subdirectories, or also to report everything in it as
+ * created. */
+enum reading { NOT_WANTED, QUIETLY, REPORTING };
 
-/* One directory of one watch. Several may be the same directory. */
+/* One directory of one watch. Several of these structures may refer to the same directory. */
 struct watched {
   struct watch *watch;
-  /* NULL for the one at the top. */
+  /* NULL for the top. */
   struct watched *parent;
   struct watched *children;
   struct watched *next, **at;
@@ -43,7 +43,8 @@ struct watched {
   struct watched *next_by_wd, *next_by_name;
   enum reading reading;
   struct watched *next_to_read, **to_read_at;
-  /* The last reading of its parent that found it, and the last event that it took. */
+  /* found: the number of the parent's last scan that found this directory. event: the number of the last event
+   * that was delivered to this directory. */
   uint32_t found, event;
   char name[];
 };
@@ -51,22 +52,23 @@ struct watched {
 struct watch {
   struct watches *all;
   bool used;
-  /* Grows with each use of the slot, so that an old number never means a new watch. */
+  /* Incremented with each use of the slot, so that an old number never denotes a new watch. */
   uint32_t serial;
   bool recursive;
-  /* Whoever asked for it has his answer: from here on nothing is to be missed. */
+  /* Whether the request that opened the watch was answered. From then on no change may be missed. */
   bool begun;
-  /* As it was asked for, and the name of what is watched in the directory at the top; none where it is that one itself. */
+  /* The path as requested. */
   char *path;
-  /* The path is a link to a file, and the name that of the file. */
+  /* Whether the requested path is a symbolic link to a file. If so, `name` is the name of that file. */
   bool follows;
+  /* The watched name in the top directory; empty if the top itself is watched. */
   char name[NAME_MAX + 1];
-  /* NULL once there is nothing more to be seen. */
+  /* The top of the tree; NULL once the watch has ended. */
   struct watched *top;
   size_t to_read;
-  /* It could not watch all that it had to. */
+  /* Whether something could not be watched. */
   bool failed;
-  /* Changes were dropped, which comes after those that are queued. */
+  /* Whether changes were dropped that came after the queued ones. */
   bool lost;
   uint8_t *queue;
   size_t queued, room, last;
@@ -79,13 +81,13 @@ struct watch {
 
 struct watches {
   struct source source;
-  /* The table of mounts, where this process can see it. */
+  /* The mount table, if this process can read it. */
   struct source mounts;
   struct link *link;
   bool readable, remounted;
-  /* Everything is to be read again, once what is being read has been. */
+  /* Whether to read all directories again once the current reading is complete. */
   bool again;
-  /* Lived time before which a change of the mounts is not looked into. */
+  /* Lived time before which no further mount change is examined. */
   uint64_t remount_at;
   size_t directories;
   uint32_t event;
@@ -99,16 +101,17 @@ struct watches {
   struct watch list[WATCHES_MAX];
 };
 
-/* Begins to watch, with the place of its path; its directories are read from then on. */
+/* Starts to watch the place of a path. The directories of the watch are read in later turns. */
 struct outcome tree_begin(struct watch *watch, const struct place *place);
 void tree_end(struct watch *watch);
 void tree_take(struct watches *all, const void *events, size_t size);
-/* Where that is due: something was missed, and perhaps some directories are not what they were. */
+/* If `again` is set and no reading is in progress, queues all trees for reading, because an event was missed and
+ * some directories may have been replaced. */
 void tree_read_again(struct watches *all);
-/* Reads on for a while. False where nothing is left to be read. */
+/* Reads queued directories, a limited number per turn. Returns false if nothing is left to read. */
 bool tree_read_on(struct watches *all);
 
-/* Queues a change, by the path from what is watched; an empty one is that itself. */
-void watch_tell(struct watch *watch, enum change change, const char *relative, bool directory);
+/* Queues a change of a path relative to the watched path; an empty path is the watched path itself. */
+void watch_report(struct watch *watch, enum change change, const char *relative, bool directory);
 
 #endif

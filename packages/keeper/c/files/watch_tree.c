@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "watch.h"
+#include "files/watch.h"
 
 #define EVENTS                                                                                                     \
   (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF |   \
@@ -20,7 +20,7 @@ static const struct file_rules *rules_of(const struct watch *watch) {
   return &watch->all->link->server->files;
 }
 
-/* Whether the top is only there for the name in it. */
+/* Returns whether the directory is a keyhole: the top of a watch that watches only one name in it. */
 static bool is_keyhole(const struct watched *directory) {
   return !directory->parent && directory->watch->name[0];
 }
@@ -47,7 +47,7 @@ static struct watched *find_by_wd(const struct watches *all, int wd) {
   return at;
 }
 
-/* One that has not taken this event yet. */
+/* Finds a directory that has this watch descriptor and has not processed the current event yet. */
 static struct watched *find_by_event(const struct watches *all, int wd) {
   struct watched *at = all->by_wd[bucket_of_wd(wd)];
   while (at && (at->wd != wd || at->event == all->event)) at = at->next_by_wd;
@@ -90,7 +90,7 @@ static void unqueue(struct watched *directory) {
   directory->next_to_read = NULL;
 }
 
-/* Not to be read any more, or read. */
+/* Marks the directory as not waiting to be read. */
 static void read_settled(struct watched *directory) {
   if (directory->reading == NOT_WANTED) return;
   unqueue(directory);
@@ -99,7 +99,7 @@ static void read_settled(struct watched *directory) {
   if (directory->watch->all->scan.directory == directory) scan_stop(directory->watch->all);
 }
 
-/* One that is being read already is read from its beginning again. */
+/* Queues a directory for reading. If it is being read, the reading starts again from the beginning. */
 static void read_later(struct watched *directory, enum reading reading) {
   struct watches *all = directory->watch->all;
   if (reading == QUIETLY && !directory->watch->recursive) return;
@@ -116,9 +116,9 @@ static void read_later(struct watched *directory, enum reading reading) {
 /* ── Adding and dropping ───────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * By the working directory, because a name could be a link by now, and a jail has no /proc to name descriptors by. The events
- * are added to those of a watch that is there already, with no effect: where they replace them, there is a moment without
- * any, and what happens in it is lost.
+ * Adds an inotify watch for an open directory, through the working directory. The directory cannot be named: its name
+ * could be a symbolic link by now, and a jail has no /proc through which a descriptor could be named. IN_MASK_ADD
+ * preserves the mask of an existing inotify watch: replacing it would lose events that occur in between.
  */
 static int add_wd(const struct watches *all, int fd) {
   return fchdir(fd) < 0 ? -1 : inotify_add_watch(all->source.fd, ".", EVENTS);
@@ -162,7 +162,7 @@ static void drop_one(struct watched *directory) {
   free(directory);
 }
 
-/* With all below it, the lowest first. */
+/* Drops a directory and everything below it, the lowest first. */
 static void drop(struct watched *directory) {
   struct watched *at = directory;
   for (;;) {
@@ -179,9 +179,12 @@ void tree_end(struct watch *watch) {
   if (watch->top) drop(watch->top);
 }
 
-/* ── Telling ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Reporting ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Written from its end: the way up is the only one that a directory knows. */
+/*
+ * Writes the path relative to the top. It is written from its end to its beginning, because a directory only knows
+ * its parent.
+ */
 static const char *write_relative(char text[PATH_MAX], const struct watched *directory, const char *name) {
   char *at = text + PATH_MAX - 1;
   *at = 0;
@@ -197,29 +200,30 @@ static const char *write_relative(char text[PATH_MAX], const struct watched *dir
   return at;
 }
 
-/* An entry of a directory; seen through the keyhole it is what is watched itself. */
-static void tell(const struct watched *directory, enum change change, const char *name, bool below) {
+/* Reports a change of a directory entry; in a keyhole the entry is the watched path itself. */
+static void report(const struct watched *directory, enum change change, const char *name, bool below) {
   char text[PATH_MAX];
   const char *relative = write_relative(text, directory, name);
-  if (relative) watch_tell(directory->watch, change, relative, below);
+  if (relative) watch_report(directory->watch, change, relative, below);
 }
 
-/* A quiet reading found what no event had told of. */
+/* Records that reading a directory found a change for which there was no event. */
 static void missed(struct watch *watch) {
   if (watch->begun) watch->lost = true;
 }
 
 /* ── Giving up ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* What it was asked to see can't be seen from here on; nothing less is pretended. */
+/* Ends the watch with a failure, because it cannot see everything that was requested. */
 static void fail(struct watch *watch) {
   watch->failed = true;
   tree_end(watch);
 }
 
-/* Its path leads elsewhere, or nowhere: what was watched is gone for whoever asked for it. */
+/* Ends the watch because its path no longer leads to the watched place, and reports the watched path as
+ * removed. */
 static void end_gone(struct watch *watch) {
-  watch_tell(watch, REMOVED, "", !watch->name[0] || watch->top->children);
+  watch_report(watch, REMOVED, "", !watch->name[0] || watch->top->children);
   tree_end(watch);
 }
 
@@ -235,7 +239,7 @@ static bool is_same(const struct watches *all, int fd, int wd) {
   return found == wd;
 }
 
-/* The directory at the top, open for nothing; -1, and the watch may be over then. */
+/* Opens the top directory as O_PATH. Returns -1 on failure, which may have ended the watch. */
 static int open_top(struct watch *watch) {
   struct place place;
   struct slice path = {(const uint8_t *)watch->path, strlen(watch->path)};
@@ -254,7 +258,10 @@ static int open_top(struct watch *watch) {
   return -1;
 }
 
-/* One step down, through no link but the one that was asked for; -1 with errno. */
+/*
+ * Opens a subdirectory. Follows a symbolic link only if the link is the watched path itself. On failure returns -1
+ * with errno.
+ */
 static int open_entry(const struct watched *parent, int dir, const char *name, int flags) {
   const struct watch *watch = parent->watch;
   int fd;
@@ -268,14 +275,14 @@ static int open_entry(const struct watched *parent, int dir, const char *name, i
   return -1;
 }
 
-/* From the open top down to a directory; takes `fd` over. -1 with errno. */
+/* Walks from the open top down to a directory; takes ownership of `fd`. Returns -1 with errno. */
 static int walk_down(struct watched *directory, int fd, int flags) {
-  struct watched *way[PATH_MAX / 2];
+  struct watched *path[PATH_MAX / 2];
   size_t count = 0;
-  for (struct watched *at = directory; at->parent; at = at->parent) way[count++] = at;
+  for (struct watched *at = directory; at->parent; at = at->parent) path[count++] = at;
   int next = count == 0 ? openat(fd, ".", flags | O_DIRECTORY | O_CLOEXEC) : fd;
   for (size_t i = count; next >= 0 && i-- > 0;) {
-    next = open_entry(way[i]->parent, fd, way[i]->name, i == 0 ? flags : O_PATH);
+    next = open_entry(path[i]->parent, fd, path[i]->name, i == 0 ? flags : O_PATH);
     if (i > 0 && next >= 0) {
       close(fd);
       fd = next;
@@ -287,7 +294,7 @@ static int walk_down(struct watched *directory, int fd, int flags) {
   return next;
 }
 
-/* A directory of the tree, if that is what its names still lead to; -1 where it is not, or the watch is over. */
+/* Opens a directory of the tree if its path still leads to it. Returns -1 if not, or if the watch has ended. */
 static int open_watched(struct watched *directory, int flags) {
   struct watch *watch = directory->watch;
   int top = open_top(watch);
@@ -301,7 +308,8 @@ static int open_watched(struct watched *directory, int flags) {
 
 /* ── One more directory ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* In the root these are no files of the sandbox's. */
+/* Returns whether the name is that of a directory in the root that contains no files of the sandbox, such as a
+ * virtual file system. Such directories are not watched. */
 static bool is_passed_over(int dir, const char *name) {
   static const char *const names[] = {"proc", "sys", "dev", ".holdfast"};
   struct stat here, root;
@@ -312,7 +320,7 @@ static bool is_passed_over(int dir, const char *name) {
   return false;
 }
 
-/* What a caller can't name is not watched. */
+/* Returns whether the path of an entry is too long for a client to use. Such entries are not watched. */
 static bool is_too_long(const struct watched *parent, const char *name) {
   size_t size = strlen(parent->watch->path) + strlen(name) + 2;
   for (; parent->parent; parent = parent->parent) size += strlen(parent->name) + 1;
@@ -320,8 +328,9 @@ static bool is_too_long(const struct watched *parent, const char *name) {
 }
 
 /*
- * Watches what is a directory under this name now. Where another was known by it, that one is dropped. `dir` is the open
- * parent. False where the watch is over; where it can't be watched, but need not be, errno says why.
+ * Watches the directory that has this name now. If another directory was watched under this name, drops it. `dir` is
+ * the open parent. Returns false if the watch has ended. Returns true, with the reason in errno, if the entry cannot
+ * be watched and this is no failure.
  */
 static bool watch_entry(struct watched *parent, int dir, const char *name, enum reading reading) {
   struct watch *watch = parent->watch;
@@ -361,7 +370,7 @@ static void watch_entry_of(struct watched *parent, const char *name, enum readin
   close(dir);
 }
 
-/* The keyhole is not read: only the one name in it counts. */
+/* Queues the watched tree for reading. The top is not read if only one name in it is watched. */
 static void read_all(struct watch *watch) {
   if (is_keyhole(watch->top)) {
     watch_entry_of(watch->top, watch->name, QUIETLY);
@@ -384,7 +393,7 @@ struct outcome tree_begin(struct watch *watch, const struct place *place) {
 
 /* ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A file that is being written, or a directory that is being removed: nothing that was asked for. */
+/* Returns whether the name is one of the keeper's own: a file being written, or a directory being removed. */
 static bool is_own(const char *name) {
   if (strncmp(name, OWN_PREFIX, strlen(OWN_PREFIX)) != 0) return false;
   name += strlen(OWN_PREFIX);
@@ -398,17 +407,17 @@ static bool is_directory(int dir, const struct dirent64 *entry) {
   return fstatat(dir, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(stat.st_mode);
 }
 
-/* False where this directory is not being read any more. */
+/* Handles one directory entry that was read. Returns false if the directory is not being read any more. */
 static bool take_entry(struct watches *all, const struct dirent64 *entry) {
   struct watched *directory = all->scan.directory;
   if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || is_own(entry->d_name)) return true;
   bool below = is_directory(all->scan.fd, entry);
-  if (directory->reading == TELLING) tell(directory, CREATED, entry->d_name, below);
+  if (directory->reading == REPORTING) report(directory, CREATED, entry->d_name, below);
   if (!below || !has_watched_children(directory)) return true;
   return watch_entry(directory, all->scan.fd, entry->d_name, directory->reading);
 }
 
-/* Those that the reading did not find are gone, and what told of it was lost. */
+/* Drops children that the scan did not find: they are gone, and their removal event was lost. */
 static void scan_end(struct watches *all) {
   struct watched *directory = all->scan.directory, *next;
   read_settled(directory);
@@ -423,7 +432,7 @@ static void scan_end(struct watches *all) {
 static void scan_begin(struct watches *all) {
   struct watched *directory = all->to_read;
   int fd = open_watched(directory, O_RDONLY);
-  /* What is not there has been dropped, or will be when its removal is told. */
+  /* If the open failed, the directory has been dropped, or will be dropped when its removal event arrives. */
   if (fd < 0) {
     if (all->to_read == directory) read_settled(directory);
     return;
@@ -459,7 +468,10 @@ bool tree_read_on(struct watches *all) {
 
 /* ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Of a directory itself. For all but the top its parent tells the rest. */
+/*
+ * Handles an event of a directory itself. Changes of a directory other than the top are reported through the
+ * parent's events.
+ */
 static void take_own_event(struct watched *directory, uint32_t mask) {
   struct watch *watch = directory->watch;
   if (!directory->parent && mask & (DIRECTORY_GONE | IN_MOVE_SELF)) {
@@ -468,23 +480,23 @@ static void take_own_event(struct watched *directory, uint32_t mask) {
     if (mask & IN_UNMOUNT) watch->lost = true;
     drop(directory);
   } else if (mask & IN_ATTRIB && !directory->parent && !is_keyhole(directory)) {
-    watch_tell(watch, MODIFIED, "", true);
+    watch_report(watch, MODIFIED, "", true);
   }
 }
 
 /*
- * Two directories that are exchanged are told as a coming and then the going of the same name, so what is moved away from a
- * name is not the last word about it.
+ * Handles an event of a directory entry. After a name was moved away, it is examined again, because an exchange of
+ * two directories produces first a creation and then a removal of the same name.
  */
 static void take_entry_event(struct watched *directory, uint32_t mask, const char *name) {
   bool keyhole = is_keyhole(directory), below = mask & IN_ISDIR;
   bool gone = mask & (IN_DELETE | IN_MOVED_FROM), come = mask & (IN_CREATE | IN_MOVED_TO);
   if (keyhole ? strcmp(name, directory->watch->name) != 0 : is_own(name)) return;
-  tell(directory, gone ? REMOVED : come ? CREATED : MODIFIED, name, below);
+  report(directory, gone ? REMOVED : come ? CREATED : MODIFIED, name, below);
   if (!keyhole && !(below && has_watched_children(directory))) return;
   struct watched *child = gone ? find_child(directory, name) : NULL;
   if (child) drop(child);
-  if (mask & (IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM)) watch_entry_of(directory, name, TELLING);
+  if (mask & (IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM)) watch_entry_of(directory, name, REPORTING);
 }
 
 void tree_read_again(struct watches *all) {

@@ -1,10 +1,10 @@
 /*
- * Throws bytes at the keeper's own loop, in a scratch directory and a network of its own that are its whole world:
+ * Sends bytes to the keeper's own loop, in a scratch directory and network namespace of its own:
  *
- *   fuzz --random SEED COUNT   COUNT rounds of made-up and mutated requests, the same for the same seed
- *   fuzz FILE, or fuzz         the bytes of a file or of stdin, as one link would send them
+ * - fuzz --random SEED COUNT: COUNT rounds of generated and mutated requests, the same for the same seed
+ * - fuzz FILE, or fuzz: the bytes of a file or of stdin, sent over one link
  *
- * Built with sanitizers, which end it with a report; it ends with 0 where nothing was found.
+ * Built with sanitizers, which end it with a report; exits with 0 if nothing was found.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,26 +22,30 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "exec.h"
-#include "execs.h"
-#include "files.h"
-#include "kept.h"
-#include "proc.h"
-#include "remove.h"
-#include "server.h"
-#include "stream.h"
-#include "user.h"
+#include "exec/exec.h"
+#include "exec/execs.h"
+#include "files/files.h"
+#include "exec/supervise.h"
+#include "exec/proc.h"
+#include "files/remove.h"
+#include "loop/server.h"
+#include "stream/stream.h"
+#include "exec/user.h"
 
 #define ROUND_FRAMES 40u
 #define ROUND_ROOM (3u * MIB)
 #define INPUT_MAX (64u * MIB)
 #define QUIET_TURNS 20
 #define DIAL_TURNS 4
-/* Where somebody listens, and how many connections are talked to there. */
+/* The port that has a listener. */
 #define PORT 7
+/* Maximum number of connections that the listener serves at a time. */
 #define PEERS 8
 
-/* Signals are among what is made up, and one may meet a child that has not run its command yet. */
+/*
+ * Sets options of the address sanitizer. Generated requests include signals, and one may hit a child that has not run
+ * its command yet.
+ */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
   return "handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0";
@@ -69,8 +73,8 @@ static bool once_in(uint64_t count) {
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Fields by letter: n port, p path, i exec id, k id that counts, t text, d data, h handle, w watch, s size, r policy,
- * a arguments, e environment, 0 flag that is seldom set, 1 4 8 numbers.
+ * The fields of each request, one letter each: n port, p path, i exec id, k id with a counter, t text, d data, h
+ * handle, w watch, s size, r policy, a arguments, e environment, 0 flag that is seldom set, 1 4 8 numbers.
  */
 static const struct {
   uint16_t type;
@@ -83,7 +87,7 @@ static const struct {
     {22, 4, "h84"},   {23, 6, "p4144"}, {24, 6, "hd"},      {25, 4, "h"},    {26, 4, "h"},    {27, 3, "p"},
     {28, 3, "h4"},    {29, 6, "p4144"}, {30, 3, "p1"},      {31, 3, "pp1"},  {32, 2, "p4"},   {33, 2, "p44"},
     {34, 3, "pp44"},  {35, 2, "pp"}, {36, 2, "p8"},         {37, 4, "p1"},   {38, 4, "w44"},  {39, 2, "w"},
-    {40, 1, ""},      {41, 1, ""},   {99, 1, "8"},
+    {40, 1, ""},      {41, 1, ""},   {42, 6, "i84"}, {43, 1, "8"}, {99, 1, "8"},
 };
 
 static const char *const paths[] = {
@@ -187,7 +191,7 @@ static void put_field(struct writer *out, char field) {
     case 'r':
       write_u8(out, (uint8_t)(once_in(8) ? below(256) : 1 + below(2)));
       write_u32(out, (uint32_t)(once_in(8) ? number : below(4)));
-      write_u32(out, (uint32_t)(once_in(8) ? number : KEPT_BACKOFF_MIN_MS));
+      write_u32(out, (uint32_t)(once_in(8) ? number : SUPERVISED_BACKOFF_MIN_MS));
       break;
     case '0':
       write_u8(out, once_in(8));
@@ -214,7 +218,8 @@ static size_t pick_request(void) {
   return i;
 }
 
-/* A lying size ends the link, so it is rare; other damage is not. */
+/* Damages a frame at random. A wrong size ends the link, so sizes are damaged rarely; other fields are
+ * damaged often. */
 static void damage(struct chunk *frame) {
   if (once_in(3) && frame->size > FRAME_HEADER) {
     for (uint64_t i = 1 + below(4); i > 0; i--) {
@@ -240,7 +245,7 @@ static void put_request(struct writer *out) {
   free(whole);
 }
 
-/* A hello, or the same with a port behind it. */
+/* Writes a hello request or a dial request. */
 static void put_greeting(struct writer *out, bool dials) {
   struct writer frame = writer_begin(1, dials ? 3 : 1, 64);
   write_u32(&frame, PROTOCOL_VERSION);
@@ -253,7 +258,7 @@ static void put_greeting(struct writer *out, bool dials) {
   free(whole);
 }
 
-/* What a stream is given: chunks, of which some lie, and an end, now and then before the last. */
+/* Writes a chunk of a stream. Some chunks have a wrong size, and some end the stream early. */
 static void put_chunk(struct writer *out, bool last) {
   size_t size = last || once_in(200) ? 0 : 1 + below(once_in(4) ? 200 * KIB : 300);
   write_u32(out, once_in(100) ? (uint32_t)dice() : (uint32_t)size);
@@ -263,11 +268,11 @@ static void put_chunk(struct writer *out, bool last) {
   writer_keep(out, size);
 }
 
-/* ── Who listens ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Peers ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static int listener = -1;
 static int peers[PEERS];
-/* Whether they read so seldom that all buffers fill. */
+/* Whether peers read so rarely that all buffers fill. */
 static bool peers_are_lazy;
 
 static bool open_network(void) {
@@ -290,7 +295,10 @@ static void close_peer(int *peer) {
   *peer = -1;
 }
 
-/* One thing that a server might do, or fail to do. */
+/*
+ * Performs one random action of a peer, which is the far end of a connection to the port: it accepts, reads, writes
+ * or closes.
+ */
 static void be_peer(int *peer) {
   static uint8_t bytes[64 * 1024];
   if (*peer < 0) {
@@ -318,7 +326,7 @@ static void swallow(int fd) {
   while (recv(fd, answers, sizeof answers, MSG_DONTWAIT) > 0) continue;
 }
 
-/* The first `alone` bytes are sent by themselves, and the others once what came of them has settled. */
+/* Sends the bytes to the loop in two parts: first `alone` bytes and, once their effects have settled, the rest. */
 static void feed(struct server *server, const uint8_t *data, size_t size, size_t alone) {
   int pair[2], small = 4096;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) < 0) abort();
@@ -348,7 +356,7 @@ static void feed(struct server *server, const uint8_t *data, size_t size, size_t
   for (int i = 0; i < PEERS; i++) close_peer(&peers[i]);
 }
 
-/* The parsers that see text from elsewhere than a link. */
+/* Runs the parsers of texts that do not come from a link. */
 static void parse_noise(void) {
   char noise[1200];
   size_t size = below(sizeof noise);
@@ -400,14 +408,17 @@ static void feed_file(struct server *server, int fd) {
 
 /* ── The scratch world ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Where that may not be done, starts on a terminal are all refused. */
+/* Mounts the file system of terminals. If mounting is not permitted, all starts on a terminal are refused. */
 static void mount_terminals(void) {
   if (mkdir("dev", 0755) < 0 || mkdir("dev/pts", 0755) < 0 || unshare(CLONE_NEWNS) < 0) return;
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return;
   if (mount("devpts", "dev/pts", "devpts", MS_NOEXEC, "newinstance,ptmxmode=0666,max=8") < 0) return;
 }
 
-/* Nothing outside may ever be touched by a made-up path: without a root of its own it does not run. */
+/*
+ * Makes the scratch directory the root. If that fails, the fuzzer refuses to run, because a generated path
+ * could reach files outside.
+ */
 static bool enter_scratch(const char *scratch) {
   if (chdir(scratch) < 0) return false;
   mount_terminals();
@@ -437,10 +448,10 @@ static int run(int argc, char **argv, const char *scratch) {
   }
   server_end(&server);
   streams_end();
-  kept_end();
+  supervise_end();
   execs_end();
   close(listener);
-  /* The leak check at exit looks into /proc. */
+  /* At exit the sanitizer's leak check reads /proc, so the fuzzer leaves the scratch root first. */
   return fchdir(root) == 0 && chroot(".") == 0 ? 0 : 2;
 }
 

@@ -1,6 +1,6 @@
 /*
- * PID 1 of a sandbox. It starts execs and journals them, serves files, answers probes and reaps what dies.
- * Outside of a sandbox, in tests, it is an ordinary process that adopts its orphans.
+ * PID 1 of a sandbox. It starts execs and journals them, serves files, answers probes and reaps dead processes. Outside
+ * a sandbox, in tests, it is an ordinary process that adopts its orphans.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,21 +15,22 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "descriptors.h"
-#include "exec.h"
-#include "execs.h"
-#include "files.h"
-#include "kept.h"
-#include "server.h"
-#include "stream.h"
+#include "keeper/deadline.h"
+#include "loop/descriptors.h"
+#include "exec/exec.h"
+#include "exec/execs.h"
+#include "files/files.h"
+#include "exec/supervise.h"
+#include "loop/server.h"
+#include "stream/stream.h"
 
 #define DEFAULT_CONTROL "/.holdfast/control"
 #define DEFAULT_OWNER 1000u
 #define SOCKET_NAME "keeper.sock"
-/* Every stream that there may be, asked for at once. */
+/* Length of the listen queue: enough for all possible streams to dial at once. */
 #define BACKLOG 512
 
-static void say(int fd, const char *text) {
+static void print(int fd, const char *text) {
   ssize_t ignored = write(fd, text, strlen(text));
   (void)ignored;
 }
@@ -39,11 +40,11 @@ static int give_up(const char *what) {
   char line[256];
   const char *text = strerrordesc_np(error);
   snprintf(line, sizeof line, "keeper: %s: %s\n", what, text ? text : "unknown error");
-  say(STDERR_FILENO, line);
+  print(STDERR_FILENO, line);
   return 1;
 }
 
-/* Room for a newcomer is made by dropping the link that has waited longest without a hello. */
+/* Makes room for a connection by dropping the one that has waited longest without a hello. */
 static bool make_room(struct server *server) {
   struct link *oldest = NULL;
   for (int i = 0; i < CONNECTIONS_MAX; i++) {
@@ -56,8 +57,9 @@ static bool make_room(struct server *server) {
 }
 
 /*
- * The server sits outside the sandbox's pid namespace and has no pid here. A peer that has one is a command inside,
- * which could otherwise shut the server out with a hello of the largest generation.
+ * Returns whether a connection comes from a process of the sandbox. The server runs outside the sandbox's pid
+ * namespace and has no pid in it, so a peer with a pid is a command. Commands must not connect: one could send a
+ * hello with the largest generation, and the keeper would then refuse the server.
  */
 static bool comes_from_inside(const struct server *server, int fd) {
   struct ucred peer;
@@ -78,7 +80,7 @@ static void listener_ready(struct server *server, struct source *source, uint32_
   }
 }
 
-/* The full path where it fits, because that is what a restored socket is found by. */
+/* Binds the socket to its full path if the path fits, because a restored socket is found by this path. */
 static bool bind_in(int fd, const char *control) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   int size = snprintf(address.sun_path, sizeof address.sun_path, "%s/" SOCKET_NAME, control);
@@ -107,7 +109,10 @@ static void forget_socket(const char *control) {
   close(directory);
 }
 
-/* Whatever it was started with: stdio that is open, nothing else, and no signal ignored. */
+/*
+ * Normalizes the inherited state. Afterwards stdio is open, all other descriptors are closed, and no signal is
+ * ignored.
+ */
 static void settle_in(void) {
   int fd;
   do {
@@ -125,7 +130,7 @@ static const char *from_environment(const char *name, const char *otherwise) {
   return value && *value ? value : otherwise;
 }
 
-static int keep(const char *control) {
+static int run(const char *control) {
   struct server server;
   if (mkdir(control, 0700) < 0 && errno != EEXIST) return give_up("control directory");
   if (!execs_init(control)) return give_up("journals");
@@ -137,11 +142,14 @@ static int keep(const char *control) {
   struct file_policy policy = {.uid = DEFAULT_OWNER, .gid = DEFAULT_OWNER, .reserve = true, .control = control};
   file_rules_init(&server.files, &policy);
   if (!listen_in(&server, control)) return give_up("socket");
-  while (!server.stopping) server_turn(&server);
+  while (!server.stopping) {
+    server_turn(&server);
+    deadline_check(&server);
+  }
   forget_socket(control);
-  /* The end of PID 1 is the end of everything in its namespace. */
+  /* The keeper exits here, because the end of PID 1 ends every process of its namespace. */
   if (server.init) _exit(0);
-  kept_end();
+  supervise_end();
   execs_end();
   streams_end();
   server_end(&server);
@@ -150,18 +158,18 @@ static int keep(const char *control) {
 
 int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-    say(STDOUT_FILENO, HOLDFAST_VERSION "\n");
+    print(STDOUT_FILENO, HOLDFAST_VERSION "\n");
     return 0;
   }
   if (argc == 3 && strcmp(argv[1], "prove") == 0) {
-    say(STDOUT_FILENO, argv[2]);
-    say(STDOUT_FILENO, "\n");
+    print(STDOUT_FILENO, argv[2]);
+    print(STDOUT_FILENO, "\n");
     return 0;
   }
   if (argc != 1) {
-    say(STDERR_FILENO, "usage: keeper | keeper prove TOKEN | keeper --version\n");
+    print(STDERR_FILENO, "usage: keeper | keeper prove TOKEN | keeper --version\n");
     return 2;
   }
   settle_in();
-  return keep(from_environment("HOLDFAST_CONTROL", DEFAULT_CONTROL));
+  return run(from_environment("HOLDFAST_CONTROL", DEFAULT_CONTROL));
 }

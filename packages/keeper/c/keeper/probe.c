@@ -1,13 +1,13 @@
-#include "evidence.h"
+#include "keeper/probe.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "exec.h"
-#include "mark.h"
-#include "proc.h"
+#include "exec/exec.h"
+#include "exec/exec_mark.h"
+#include "exec/proc.h"
 
 struct outcome handle_probe(struct request *request) {
   if (!reader_done(&request->in)) return malformed();
@@ -30,7 +30,7 @@ static uint32_t uid_of(pid_t pid) {
   return uid;
 }
 
-/* Arguments are separated by NUL; people read spaces. */
+/* Reads a command line. The arguments are separated by spaces instead of NUL. */
 static size_t command_line(pid_t pid, char text[COMMAND_LINE_MAX]) {
   size_t size = process_file(pid, "cmdline", text, COMMAND_LINE_MAX);
   while (size > 0 && text[size - 1] == 0) size--;
@@ -41,7 +41,7 @@ static size_t command_line(pid_t pid, char text[COMMAND_LINE_MAX]) {
 }
 
 static void write_exec_id(struct writer *out, pid_t pid) {
-  const struct exec *exec = exec_by_serial(mark_of(pid));
+  const struct exec *exec = exec_by_serial(exec_mark_of(pid));
   char id[EXEC_ID_MAX + 1];
   if (exec) {
     write_str(out, exec->id);

@@ -1,8 +1,8 @@
-/* The requests that show what is really there. */
-#ifndef HOLDFAST_EVIDENCE_H
-#define HOLDFAST_EVIDENCE_H
+/* The requests that report the actual state: probe and process list. */
+#ifndef HOLDFAST_PROBE_H
+#define HOLDFAST_PROBE_H
 
-#include "server.h"
+#include "loop/server.h"
 
 struct outcome handle_probe(struct request *request);
 struct outcome handle_processes(struct request *request);

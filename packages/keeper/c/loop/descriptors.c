@@ -1,12 +1,15 @@
-#include "descriptors.h"
+#include "loop/descriptors.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "limits.h"
+#include "loop/limits.h"
 
-/* One by one where the kernel can't do it at once. A new descriptor is the lowest free one: none lies higher. */
+/*
+ * Closes all descriptors from `first` on, one by one if the kernel has no close_range. None has a number above the
+ * limit of descriptors, because the kernel assigns the lowest free number.
+ */
 void descriptors_close_from(unsigned first) {
   struct rlimit files;
   if (syscall(SYS_close_range, first, ~0u, 0u) == 0) return;

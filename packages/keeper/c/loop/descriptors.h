@@ -1,4 +1,4 @@
-/* What a forked child leaves behind of its parent's, and what the keeper keeps for itself. */
+/* Closes descriptors in forked children, and detects when few are left. */
 #ifndef HOLDFAST_DESCRIPTORS_H
 #define HOLDFAST_DESCRIPTORS_H
 
@@ -6,7 +6,10 @@
 
 /* Closes every descriptor from `first` on. */
 void descriptors_close_from(unsigned first);
-/* Whether `fd`, the newest, leaves fewer than are reserved: a new one is the lowest free. */
+/*
+ * Returns whether only the reserved descriptors, or fewer, are free. `fd` is the newest descriptor. The kernel
+ * assigns the lowest free number, so `fd` shows how many descriptors are in use.
+ */
 bool descriptors_scarce(int fd);
 
 #endif

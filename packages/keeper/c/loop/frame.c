@@ -1,9 +1,9 @@
-#include "frame.h"
+#include "loop/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "limits.h"
+#include "loop/limits.h"
 
 void store_u32(uint8_t *at, uint32_t value) {
   for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> (8 * i));

@@ -1,6 +1,7 @@
 /*
- * Frames and the fields in them. The reader never goes past its end: the first field that doesn't fit marks it bad,
- * and everything read from a bad reader is zero or empty, so that a decoder reads all its fields and checks once.
+ * Frames and the fields inside them. A reader never reads past its end: the first field that does not fit
+ * marks the reader bad, and a bad reader returns zero or empty for all fields. A decoder can therefore read
+ * all its fields and check once at the end.
  */
 #ifndef HOLDFAST_FRAME_H
 #define HOLDFAST_FRAME_H
@@ -50,7 +51,10 @@ enum frame_status {
   FRAME_TOO_SMALL,
 };
 
-/* Looks at the head of a stream. `need` is how many bytes the frame takes in all, or as far as that is known yet. */
+/*
+ * Parses the frame at the start of `data`. `need` is set to the size of the whole frame, or to the number of bytes
+ * needed to learn that size.
+ */
 enum frame_status frame_parse(const uint8_t *data, size_t size, struct frame *frame, size_t *need);
 
 struct slice {
@@ -70,12 +74,12 @@ uint16_t read_u16(struct reader *in);
 uint32_t read_u32(struct reader *in);
 uint64_t read_u64(struct reader *in);
 struct slice read_bytes(struct reader *in);
-/* As bytes, but a NUL inside is bad. */
+/* Reads like read_bytes, but a NUL in the text marks the reader bad. */
 struct slice read_str(struct reader *in);
-/* True where all was there and nothing is left over. */
+/* Returns true if every field was present and no byte is left over. */
 bool reader_done(const struct reader *in);
 
-/* One piece of outgoing bytes, a frame as a rule. */
+/* A piece of outgoing data, usually one frame. */
 struct chunk {
   struct chunk *next;
   size_t size;
@@ -84,14 +88,15 @@ struct chunk {
   uint8_t data[];
 };
 
-/* Builds a frame in a chunk that grows. Out of memory marks it failed and drops all that follows. */
+/* Builds a frame in a growing chunk. If memory runs out, the writer is marked failed and ignores all further writes. */
 struct writer {
   struct chunk *chunk;
   bool failed;
 };
 
 struct writer writer_begin(uint32_t id, uint16_t type, size_t room);
-/* Room for `size` more bytes at the end, to be filled by the caller and kept with writer_keep; NULL if there is none. */
+/* Returns room for `size` more bytes at the end, or NULL. The caller fills the room and then commits it
+ * with writer_keep. */
 uint8_t *writer_room(struct writer *out, size_t size);
 void writer_keep(struct writer *out, size_t size);
 size_t writer_size(const struct writer *out);
@@ -100,11 +105,12 @@ void write_u32(struct writer *out, uint32_t value);
 void write_u64(struct writer *out, uint64_t value);
 void write_bytes(struct writer *out, const void *data, size_t size);
 void write_str(struct writer *out, const char *text);
-/* Overwrites a u32 written before, such as a count. */
+/* Overwrites a u32 written earlier, such as a count. */
 void writer_patch_u32(struct writer *out, size_t position, uint32_t value);
-/* Back to an earlier size. */
+/* Truncates the frame to an earlier size. */
 void writer_cut(struct writer *out, size_t size);
-/* The finished frame, owned by the caller; NULL where it failed or outgrew the frame limit. */
+/* Returns the finished frame, which the caller then owns; NULL if the writer failed or the frame exceeds
+ * the limit. */
 struct chunk *writer_end(struct writer *out);
 void writer_drop(struct writer *out);
 

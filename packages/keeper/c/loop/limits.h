@@ -1,4 +1,4 @@
-/* Every number of the keeper, with its name. Times are in milliseconds. */
+/* All limits of the keeper and the porter. Times are in milliseconds. */
 #ifndef HOLDFAST_LIMITS_H
 #define HOLDFAST_LIMITS_H
 
@@ -7,32 +7,37 @@
 
 #define PROTOCOL_VERSION 2u
 
-/* Largest value of a frame's size field, and largest piece of data inside one. */
+/* Maximum value of a frame's size field. */
 #define FRAME_SIZE_MAX (MIB + 4u * KIB)
+/* Maximum size of one piece of data inside a frame. */
 #define FRAME_DATA_MAX MIB
 #define MESSAGE_MAX 200u
 
 #define LINKS_MAX 16
-/* Those whose first frame has not come yet, and all that has a place. */
+/* Maximum number of connections that have not sent their first frame yet. */
 #define NEWCOMERS_MAX 256
+/* Maximum number of all connections together. */
 #define CONNECTIONS_MAX (LINKS_MAX + NEWCOMERS_MAX)
-/* Newcomers that are taken in one turn. */
+/* Maximum number of connections accepted in one turn. */
 #define ACCEPTS_PER_TURN 32
 #define REQUESTS_IN_FLIGHT_MAX 256u
 #define LINK_QUEUE_MAX (4u * MIB)
 #define LINK_SILENCE_MS 15000u
 #define LINK_GREETING_MS 5000u
 #define LINK_STUCK_MS 15000u
-/* Bytes of requests taken from one link before the others get their turn. */
+/* Maximum number of bytes of requests processed from one link before the other links get their turn. */
 #define LINK_TURN_BYTES (4u * MIB)
 #define LINK_INPUT_BUFFER (64u * KIB)
-/* How long newcomers wait after one could not be taken for want of descriptors or memory. */
+/* Pause before accepting again after a connection was refused for lack of descriptors or memory. */
 #define LISTEN_PAUSE_MS 100u
 
 #define STREAMS_MAX 256u
-/* What is taken from one side of a stream at a time, and so the most that is ever kept for the other. */
+/*
+ * Maximum number of bytes that are read from one side of a stream at a time, and that are buffered for the other
+ * side.
+ */
 #define STREAM_PIECE (64u * KIB)
-/* What the kernel may keep for a slow side; its own default grows to megabytes. */
+/* Size of a stream's socket buffer, which by default would grow to megabytes. */
 #define STREAM_SOCKET_BUFFER (256u * KIB)
 #define DIAL_MS 5000u
 
@@ -40,86 +45,104 @@
 #define JOBS_MAX 64u
 #define DIR_BUFFER (32u * KIB)
 #define DIR_ENTRIES_MAX 4096u
-/* An answer that has grown beyond this takes no further entries: what comes on top still fits the frame. */
+/* A directory listing stops growing at this size, so that the rest of the answer still fits in the frame. */
 #define ANSWER_SOFT_MAX (MIB - 64u * KIB)
 #define SYMLINKS_MAX 40
 #define REMOVE_DEPTH_MAX 64
-/* Passes over one directory: each takes a very deep tree down by one depth. */
+/* Maximum number of passes over one directory. Each pass reduces the depth of a very deep tree by one
+ * level. */
 #define REMOVE_PASSES_MAX 100000
 #define REMOVE_NAMES_MAX 100
 
-/* Watches of one link, the directories of all of them together, and what is queued of one for a slow reader. */
+/* Maximum number of watches of one link. */
 #define WATCHES_MAX 32u
+/* Maximum number of directories of all watches of one link together. */
 #define WATCH_DIRECTORIES_MAX 8192u
+/* Maximum number of bytes queued for one watch whose reader is slow. */
 #define WATCH_QUEUE_MAX (256u * KIB)
-/* Events that are taken, and pieces of directories that are read, before the links get their turn. */
+/* Maximum number of bytes of events that the watches of one link process in one turn of the loop. */
 #define WATCH_TURN_BYTES (16u * KIB)
+/* Maximum number of directory reads for the watches of one link in one turn of the loop. */
 #define WATCH_TURN_READS 8
 #define WATCH_READ_BUFFER (4u * KIB)
-/* Between two looks at all directories because of mounts. */
+/* Minimum interval between two rescans of all directories after mount changes. */
 #define WATCH_REMOUNT_MS 1000u
 
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u
 #define EXEC_ID_MAX 64u
-/* Marks of processes have 24 bits for it. */
+/* Maximum serial of an exec: a mark has 24 bits for the serial. */
 #define EXEC_SERIAL_MAX 0xFFFFFFu
 #define EXEC_DIGEST_MAX 96u
 #define EXEC_STRINGS_MAX MIB
-/* Descriptors that no command takes from links, files and looks into /proc. */
+/* Number of descriptors reserved for links, files and /proc. Commands never use them. */
 #define DESCRIPTORS_RESERVED 32u
-/* More than all commands, sinks, links and files together ever have open. */
+/* Maximum number of descriptors that commands, drains, links and files have open together. */
 #define DESCRIPTORS_MAX 65536u
 #define STDIN_BUFFER_MAX MIB
 #define STDIN_WAIT_MS 1000u
 #define DRAIN_MS 500u
-/* Reads of one pipe before the others get their turn. */
+/* Maximum time for which output is held for a reader that sends no further request. */
+#define HOLD_MAX_MS 300000u
+#define WATCH_RETRY_MS 100u
+/* Maximum number of reads from one pipe before the other pipes get their turn. */
 #define DRAIN_TURN_READS 16
-/* A pipe that was found full so often gets a larger buffer: a command and its keeper then take turns less often. */
+/* After this number of reads that found a pipe full, its buffer is enlarged, so that command and keeper switch
+ * less often. */
 #define PIPE_FULL_READS 4
 #define PIPE_BUSY_SIZE (512u * KIB)
 #define PIPE_BUSY_RECORDS 4
-/* Outputs of forgotten execs that are read on; a further one takes the place of the oldest. */
-#define SINKS_MAX 4096u
-#define SINK_BUFFER (16u * KIB)
+/* Maximum number of drained outputs of forgotten execs. If one more is added, the oldest is closed. */
+#define DRAINS_MAX 4096u
+#define DRAIN_BUFFER (16u * KIB)
 #define KILL_PAUSE_MIN_MS 2u
 #define KILL_PAUSE_MAX_MS 200u
 #define KILL_CALM_MS 5u
-/* After this long of killing in vain the outcome says that something survived. */
+/*
+ * If processes survive killing for this long, the keeper stops trying, and the outcome of the exec reports the
+ * survivors.
+ */
 #define KILL_GIVE_UP_MS 30000u
 
-/* Rows of runs that are not over, and what all of them together keep of their orders. */
-#define KEPT_MAX 64u
-#define KEPT_STRINGS_MAX (4u * MIB)
-/* Where so many execs are known none begins that nobody asked for: a server that was away finds places for its own. */
-#define KEPT_KNOWN_MAX (EXECS_KNOWN_MAX / 2)
-#define KEPT_RESTARTS_MAX 1000u
-#define KEPT_BACKOFF_MIN_MS 10u
-#define KEPT_BACKOFF_MAX_MS 60000u
-/* A run of this length begins the count of restarts anew. */
-#define KEPT_ANEW_MS 60000u
+/* Maximum number of supervised commands that have not ended. */
+#define SUPERVISED_MAX 64u
+/* Maximum total memory of the orders of all supervised commands that have not ended. */
+#define SUPERVISED_STRINGS_MAX (4u * MIB)
+/*
+ * At this number of known execs the keeper stops restarting commands, so that there is room for new execs
+ * when the server returns.
+ */
+#define SUPERVISED_KNOWN_MAX (EXECS_KNOWN_MAX / 2)
+#define SUPERVISED_RESTARTS_MAX 1000u
+#define SUPERVISED_BACKOFF_MIN_MS 10u
+#define SUPERVISED_BACKOFF_MAX_MS 60000u
+/* A run that lasts at least this long resets the restart count. */
+#define SUPERVISED_RESET_MS 60000u
 
 #define JOURNAL_RECORD_MAX (64u * KIB)
 #define JOURNAL_CAP_MIN (64u * KIB)
 #define JOURNAL_STEPS 8u
-/* Marks that fit between floor and end at the smallest cap, where one record overshoots it by itself. */
+/* Maximum number of marks between floor and end of a journal. This many are needed at the smallest cap, where a
+ * single record may exceed the cap. */
 #define JOURNAL_MARKS_MAX 20u
 
-/* Of the porter that starts helpers: how many at once, and what may wait for a server that does not read. */
+/* Maximum number of helpers that run at a time. */
 #define HELPERS_MAX 512u
+/* Maximum number of bytes that the spawner queues for a server that does not read them. */
 #define SPAWN_QUEUE_MAX MIB
 #define SPAWN_READ (64u * KIB)
-/* Reads of a pipe whose helper has ended: more than a pipe holds. */
+/* Maximum number of reads from the pipe of an ended helper. Together they can read more than a pipe holds. */
 #define SPAWN_LAST_READS 32
 #define SPAWN_LINK 3
 
 #define PROCESSES_MAX 4096u
 #define COMMAND_LINE_MAX 256u
 
-/* One turn of the loop adds at most this to the lived time, and sleeps less than it. */
+/* Maximum lived time that one turn of the loop adds. */
 #define TURN_MAX_MS 1000u
+/* Maximum time that one turn of the loop sleeps. */
 #define TURN_SLEEP_MS 900u
-/* Memory is given back after so long without a request. */
+/* Unused memory is returned to the system after this time without a request. */
 #define IDLE_TRIM_MS 1000u
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * One link: bytes in, requests out of them, answers back. What a link sends is hostile: every frame is bounded before
- * it is buffered, every queue has an end, and a link that breaks the framing is told so and closed.
+ * One link: received bytes, the requests in them, and the answers. Input is untrusted: the size of a frame is
+ * checked before the frame is buffered, every queue has a limit, and a link with a malformed frame gets a
+ * refusal and is closed.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,9 +10,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "files.h"
-#include "server.h"
-#include "watch.h"
+#include "files/files.h"
+#include "loop/server.h"
+#include "files/watch.h"
 
 #define SEND_PIECES 16
 
@@ -51,7 +52,7 @@ struct link *link_open(struct server *server, int fd) {
   if (!link) return NULL;
   link->source = (struct source){.fd = fd, .ready = link_ready};
   link->server = server;
-  link->opened_at = link->heard_at = link->moved_at = server->lived_ms;
+  link->opened_at = link->received_at = link->sent_at = server->lived_ms;
   link->last = &link->first;
   if (!source_watch(server, &link->source, EPOLLIN)) {
     free(link);
@@ -89,7 +90,7 @@ void link_close(struct link *link) {
   server->dead_links = link;
 }
 
-void links_bury(struct server *server) {
+void links_free_closed(struct server *server) {
   while (server->dead_links) {
     struct link *link = server->dead_links;
     server->dead_links = link->next_dead;
@@ -116,7 +117,7 @@ void link_send(struct link *link, struct chunk *chunk) {
     link_close(link);
     return;
   }
-  if (!link->first) link->moved_at = link->server->lived_ms;
+  if (!link->first) link->sent_at = link->server->lived_ms;
   *link->last = chunk;
   link->last = &chunk->next;
   link->queued += chunk->size;
@@ -248,7 +249,7 @@ static const struct route *find_route(const struct route *routes, uint16_t type)
   return NULL;
 }
 
-/* NULL where there is none, or its time has not come. */
+/* Returns the handler of a request; NULL if its type is unknown or is not allowed before the hello. */
 static const struct route *route_for(const struct link *link, uint16_t type) {
   const struct service *service = link->server->service;
   const struct route *route = find_route(common_routes, type);
@@ -272,7 +273,7 @@ static void dispatch(struct link *link, const struct frame *frame) {
   };
   if (!route) {
     struct outcome none = link->greeted ? refused(UNKNOWN_TYPE, "unknown request")
-                                        : refused(NOT_GREETED, "a hello comes first");
+                                        : refused(NOT_GREETED, "a hello must come first");
     settle(link, frame->id, &request.out, none);
   } else {
     request.out = writer_begin(frame->id, frame->type | TYPE_ANSWER, 128);
@@ -281,7 +282,7 @@ static void dispatch(struct link *link, const struct frame *frame) {
   }
 }
 
-/* Makes room for a frame of `need` bytes behind what is there of it. */
+/* Makes room for a frame of `need` bytes, some of which are already received. */
 static bool input_prepare(struct link *link, size_t need) {
   size_t have = link->input_end - link->input_start;
   size_t wanted = need > LINK_INPUT_BUFFER ? need : LINK_INPUT_BUFFER;
@@ -302,8 +303,8 @@ static bool input_prepare(struct link *link, size_t need) {
 }
 
 /*
- * A large frame is received to exactly its end, so that the next one starts at the buffer's beginning and no payload is
- * ever moved; small ones are received as many as come.
+ * Receives bytes. Of a large frame it receives exactly the bytes up to the frame's end, so that the next frame starts
+ * at the beginning of the buffer and no payload is ever moved. Several small frames are received at once.
  */
 static void input_receive(struct link *link, size_t need) {
   if (!input_prepare(link, need)) {
@@ -320,7 +321,7 @@ static void input_receive(struct link *link, size_t need) {
   ssize_t got = recv(link->source.fd, link->input + link->input_end, size, MSG_DONTWAIT);
   if (got > 0) {
     link->input_end += (size_t)got;
-    link->heard_at = link->server->lived_ms;
+    link->received_at = link->server->lived_ms;
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     link_close(link);
   } else if (errno == EAGAIN) {
@@ -364,7 +365,7 @@ void link_pump(struct link *link) {
 }
 
 static void sent(struct link *link, size_t size) {
-  link->moved_at = link->server->lived_ms;
+  link->sent_at = link->server->lived_ms;
   link->queued -= size;
   while (size > 0) {
     struct chunk *chunk = link->first;
@@ -408,16 +409,19 @@ void link_flush(struct link *link) {
   if (!source_watch(link->server, &link->source, interest)) link_close(link);
 }
 
-/* Closes a link that is silent or takes nothing. One that is not read from can't be blamed for its silence. */
+/*
+ * Closes a link whose peer is silent or does not read. While the keeper itself does not read requests from
+ * the link, the peer is not regarded as silent.
+ */
 void link_check(struct link *link) {
   if (link->dead) return;
   struct server *server = link->server;
-  if (!may_take(link)) link->heard_at = server->lived_ms;
-  uint64_t silent_at = link->heard_at + LINK_SILENCE_MS;
+  if (!may_take(link)) link->received_at = server->lived_ms;
+  uint64_t silent_at = link->received_at + LINK_SILENCE_MS;
   if (!link->greeted && silent_at > link->opened_at + LINK_GREETING_MS) {
     silent_at = link->opened_at + LINK_GREETING_MS;
   }
-  uint64_t stuck_at = link->first ? link->moved_at + LINK_STUCK_MS : UINT64_MAX;
+  uint64_t stuck_at = link->first ? link->sent_at + LINK_STUCK_MS : UINT64_MAX;
   uint64_t end = silent_at < stuck_at ? silent_at : stuck_at;
   if (end <= server->lived_ms) {
     link_close(link);

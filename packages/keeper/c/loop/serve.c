@@ -1,10 +1,10 @@
-#include "serve.h"
+#include "loop/serve.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-#include "files.h"
-#include "server.h"
+#include "files/files.h"
+#include "loop/server.h"
 
 int serve_files(int fd, const struct serve_options *options) {
   struct server server;

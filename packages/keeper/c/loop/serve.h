@@ -1,4 +1,4 @@
-/* The file server on one connected socket: what a jailed porter offers. */
+/* Serves files on one connected socket. This is the service of a jailed porter. */
 #ifndef HOLDFAST_SERVE_H
 #define HOLDFAST_SERVE_H
 
@@ -6,33 +6,34 @@
 #include <stdint.h>
 
 struct file_policy {
-  /* Owner of what is made where the request doesn't name one and nothing is replaced. */
+  /* Uid of a created file if the request names no owner and the file does not replace an existing one. */
   uint32_t uid;
+  /* Gid of a created file in the same case. */
   uint32_t gid;
-  /* Refuse /.holdfast and everything on the control directory's mount. */
+  /* Whether to refuse requests for /.holdfast and for everything on the control directory's mount. */
   bool reserve;
-  /* The control directory, where `reserve` is set; else NULL. */
+  /* The control directory if `reserve` is set; otherwise NULL. */
   const char *control;
-  /* Refuse what lies on another mount than the root: only a running sandbox has what belongs there. */
+  /* Whether to refuse paths on any mount except the root's mount. A sandbox has other mounts only while it runs. */
   bool one_mount;
 };
 
 struct serve_options {
   struct file_policy files;
-  /* What a hello must carry; NULL where any is taken. */
+  /* The installation id that a hello must carry; NULL accepts any. */
   const char *installation;
   const char *sandbox;
 };
 
 /*
- * Answers hello, ping and the file requests of PROTOCOL.md on `fd`, a connected stream socket, until the other side
- * closes it, breaks the framing or falls silent for 15 s (5 s before its hello). Takes `fd` over and closes it.
+ * Answers hello, ping and the file requests of PROTOCOL.md on `fd`, a connected stream socket, until the peer closes
+ * it, sends a malformed frame or is silent for 15 s (5 s before its hello). Takes ownership of `fd` and closes it.
  *
- * The caller is single threaded, is already where it wants to be (pivoted, ids mapped, privileges dropped): paths are
- * taken as they are in this process. /proc is not needed. SIGCHLD gets blocked and SIGPIPE ignored; only children that
- * the server itself forked are waited for. The working directory becomes the root.
+ * The caller is single-threaded and has already pivoted, mapped ids and dropped privileges: paths are resolved as this
+ * process sees them. /proc is not needed. SIGCHLD is blocked and SIGPIPE ignored; only children forked by the server
+ * itself are reaped. The working directory becomes the root.
  *
- * Returns 0 when the link is over, -1 with errno where serving could not begin.
+ * Returns 0 when the link has ended, or -1 with errno if serving could not start.
  */
 int serve_files(int fd, const struct serve_options *options);
 

@@ -1,4 +1,4 @@
-#include "server.h"
+#include "loop/server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "descriptors.h"
-#include "files.h"
-#include "watch.h"
+#include "loop/descriptors.h"
+#include "files/files.h"
+#include "files/watch.h"
 
 #define EVENTS_PER_TURN 64
 #define REAPED_PER_TURN 512
@@ -54,7 +54,10 @@ void source_ignore(struct source *source) {
   source->interest = 0;
 }
 
-/* Closing alone is not enough: while a forked child still has the descriptor, epoll would go on reporting it. */
+/*
+ * Removes the source from epoll and closes it. Closing alone is not enough, because epoll keeps reporting the
+ * descriptor while a forked child still has a copy of it.
+ */
 void source_close(struct source *source) {
   if (source->fd < 0) return;
   source_ignore(source);
@@ -80,7 +83,8 @@ void server_due(struct server *server, uint64_t at_ms) {
 }
 
 /*
- * PID 1 is never stopped from inside: a signal from its own namespace carries the sender's pid, one from outside 0.
+ * Ends the loop on a termination signal. PID 1 cannot be ended from inside its sandbox: a signal from its own
+ * namespace carries the sender's pid and is ignored; a signal from outside carries pid 0.
  */
 static void signals_ready(struct server *server, struct source *source, uint32_t events) {
   (void)events;
@@ -124,7 +128,10 @@ bool server_init(struct server *server, const struct service *service) {
   server->started_at_ms = realtime_us() / 1000;
   server->clock_ms = milliseconds(CLOCK_MONOTONIC);
   server->trimmed = true;
-  /* A write that can't be done is an error where it happens, never a death. Commands would inherit it if ignored. */
+  /*
+   * With these handlers a failed write returns an error, and no signal ends the process. SIG_IGN would have the same
+   * effect, but commands would inherit it.
+   */
   signal(SIGPIPE, pass_over);
   signal(SIGXFSZ, pass_over);
   sigset_t caught;
@@ -153,7 +160,7 @@ static void listen_again(struct server *server) {
   }
 }
 
-/* In the child: forgets everything of the server's but `fd`, which becomes 3. */
+/* Called in a forked child. Closes all descriptors of the server except `fd`, which becomes 3. */
 static void job_detach(int fd) {
   sigset_t none;
   sigemptyset(&none);
@@ -204,7 +211,8 @@ static bool job_reaped(struct server *server, pid_t pid, int status) {
   return false;
 }
 
-/* A service that asks for it sees a child dead, and only then is it waited for. False where there is none. */
+/* Reaps one dead child. If the service watches deaths, calls its `dying` before the child is reaped. Returns false if
+ * there is no dead child. */
 static bool reap_one(struct server *server) {
   const struct service *service = server->service;
   siginfo_t dead = {.si_pid = -1};
@@ -237,7 +245,10 @@ static void reap(struct server *server) {
   }
 }
 
-/* Nobody would learn how such a job ended: it is ended. Until it was waited for, the pid is its own. */
+/*
+ * Kills jobs whose link is gone, because no peer is left to receive their results. A job's pid cannot be
+ * reused until the job is reaped.
+ */
 static void jobs_end_linkless(struct server *server) {
   for (struct job *job = server->jobs; job; job = job->next) {
     if (!job->pending.link || !job->pending.link->dead) continue;
@@ -274,7 +285,7 @@ static void sleep_until_due(struct server *server) {
   }
 }
 
-/* An idle keeper holds no buffers. */
+/* Frees unused buffers of an idle keeper. */
 static void trim(struct server *server) {
   if (server->trimmed || server->lived_ms < server->busy_at + IDLE_TRIM_MS) return;
   server->trimmed = true;
@@ -305,8 +316,8 @@ void server_turn(struct server *server) {
   listen_again(server);
   trim(server);
   jobs_end_linkless(server);
-  if (server->service && server->service->bury) server->service->bury(server);
-  links_bury(server);
+  if (server->service && server->service->free_closed) server->service->free_closed(server);
+  links_free_closed(server);
 }
 
 void server_end(struct server *server) {
@@ -320,7 +331,7 @@ void server_end(struct server *server) {
     waitpid(job->pid, NULL, 0);
     free(job);
   }
-  links_bury(server);
+  links_free_closed(server);
   source_close(&server->signals);
   source_close(&server->listener);
   if (server->epoll >= 0) close(server->epoll);

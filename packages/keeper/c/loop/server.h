@@ -1,9 +1,9 @@
 /*
- * The loop that keeper and porter share: links, requests and their answers, and jobs in forked children.
+ * The event loop shared by keeper and porter: links, requests and answers, and jobs in forked children.
  *
- * One turn: sleep in epoll, take requests from links, reap children, let the service act on what has come due, send.
- * Nothing in a turn waits for the other side of anything. All deadlines are in lived time, which advances by at most a
- * second a turn: what was frozen or on disk meanwhile finds its deadlines as far away as they were.
+ * In each turn the loop sleeps in epoll, processes requests from links, reaps children, lets the service do due work,
+ * and sends. No step of a turn waits for a peer. All deadlines are in lived time, which advances by at most a second
+ * per turn. A keeper that was frozen or checkpointed therefore resumes with the same time left on every deadline.
  */
 #ifndef HOLDFAST_SERVER_H
 #define HOLDFAST_SERVER_H
@@ -13,15 +13,16 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "frame.h"
-#include "limits.h"
+#include "loop/frame.h"
+#include "loop/limits.h"
 
 struct server;
 struct link;
 struct handle;
 struct watches;
 
-/* Something in the epoll set. A closed one has fd -1; its memory stays until the turn is over. */
+/* An entry of the epoll set. A closed source has fd -1; its memory stays valid until the end of the loop's
+ * turn. */
 struct source {
   int fd;
   int epoll;
@@ -30,13 +31,20 @@ struct source {
 };
 
 bool source_watch(struct server *server, struct source *source, uint32_t interest);
-/* Leaves it open, and its errors unseen: one that nothing can be done about yet would keep the loop awake. */
+/*
+ * Stops watching the source for all events, including errors, but does not close it. Otherwise an error that cannot
+ * be handled yet would wake the loop again and again.
+ */
 void source_ignore(struct source *source);
 void source_close(struct source *source);
-/* Has `to`, which is not open, watch what `from` did; that one is closed then. Both are where it can't be watched. */
+/*
+ * Moves the watched descriptor from the source `from` to the source `to`, which must have no descriptor. Afterwards
+ * `from` has none. If the descriptor cannot be watched for `to`, it is closed and neither source has a descriptor.
+ */
 void source_move(struct source *from, struct source *to);
 
-/* How a handler ended: with the answer it wrote, with an answer that comes later, or with a refusal. */
+/* The result of a request handler: an answer was written, an answer follows later, or the request is
+ * refused. */
 struct outcome {
   enum { ANSWER, LATER, REFUSE } kind;
   enum refusal_code code;
@@ -65,7 +73,7 @@ struct route {
   struct outcome (*handle)(struct request *request);
 };
 
-/* A request in flight, to be answered when its time has come. The link is NULL once it is gone. */
+/* A request that is answered later. `link` becomes NULL when the link is closed. */
 struct pending {
   struct link *link;
   uint32_t id;
@@ -76,17 +84,17 @@ struct link {
   struct source source;
   struct server *server;
   bool greeted;
-  /* Bytes may be waiting in the socket. */
+  /* Whether the socket may have bytes to read. */
   bool readable;
-  /* A limit kept requests from being taken. */
+  /* Whether a limit prevented further requests from being processed. */
   bool stalled;
-  /* To be closed once what is queued was sent. */
+  /* Whether to close the link once its queue is sent. */
   bool closing;
   bool dead;
   uint64_t generation;
   uint64_t opened_at;
-  uint64_t heard_at;
-  uint64_t moved_at;
+  uint64_t received_at;
+  uint64_t sent_at;
   uint8_t *input;
   size_t input_room;
   size_t input_start;
@@ -95,7 +103,8 @@ struct link {
   struct chunk **last;
   size_t queued;
   uint32_t in_flight;
-  /* The first event of an exec that there was no room to announce, by its number; 0 where none is owed. */
+  /* Number of the first exec event that did not fit in the queue and must be sent later; 0 if there is
+   * none. */
   uint64_t events_owed;
   struct handle *handles;
   struct watches *watches;
@@ -104,22 +113,22 @@ struct link {
 
 struct job;
 
-/* What a server offers beyond hello, ping and files. Any member may be NULL. */
+/* Extends a server beyond hello, ping and files. Any member may be NULL. */
 struct service {
-  /* What a connection may begin with instead of a hello. */
+  /* Requests with which a connection may begin instead of a hello. */
   const struct route *greetings;
   const struct route *routes;
-  /* Whether deaths matter before they are waited for: `dying` is called where this says so. */
+  /* Returns whether `dying` must be called for children before they are reaped. */
   bool (*watches_deaths)(void);
-  /* A child is dead, but not waited for yet. */
+  /* Called for a dead child that is not reaped yet. */
   void (*dying)(struct server *server, pid_t pid);
-  /* A child that no job knows was reaped. */
+  /* Called after a child that belongs to no job was reaped. */
   void (*reaped)(struct server *server, pid_t pid, int status);
-  /* Acts on what is due, and calls server_due for what is not yet. */
+  /* Does the work that is due, and calls server_due for work that is due later. */
   void (*tick)(struct server *server);
   void (*link_gone)(struct server *server, struct link *link);
-  /* The end of a turn: nothing points to anything closed in it any more. */
-  void (*bury)(struct server *server);
+  /* Called at the end of a turn, when no pointer to an object closed in that turn remains. */
+  void (*free_closed)(struct server *server);
 };
 
 struct file_rules {
@@ -149,46 +158,50 @@ struct server {
   char boot_id[33];
   uint64_t generation;
   uint64_t started_at_ms;
-  /* Reap every child, as PID 1 has to, or only those of jobs. */
+  /* Whether to reap every child, as PID 1 must, or only the children of jobs. */
   bool reap_all;
   bool child_died;
   bool stopping;
-  /* PID 1 of its own namespace: what comes from inside may neither link nor stop it. */
+  /*
+   * Whether the keeper is PID 1 of its own namespace. If so, processes of the sandbox can neither open a link
+   * nor stop the keeper.
+   */
   bool init;
   uint64_t clock_ms;
   uint64_t lived_ms;
   uint64_t due_ms;
   uint64_t busy_at;
   bool trimmed;
-  /* Lived time from which newcomers are taken again; 0 while they are. */
+  /* Lived time at which accepting connections resumes; 0 if they are accepted now. */
   uint64_t listen_at;
-  /* Links, and newcomers that may become one. */
+  /* Links, and connections that have not sent a hello yet. */
   struct link *links[CONNECTIONS_MAX];
-  /* No place from here on is taken. */
+  /* Index of the first slot after the last used one. */
   int links_end;
   struct link *dead_links;
   struct job *jobs;
   size_t job_count;
 };
 
-/* False with errno where the kernel refuses something. */
+/* Initialises the server. Returns false with errno if a system call fails. */
 bool server_init(struct server *server, const struct service *service);
 void server_turn(struct server *server);
 void server_end(struct server *server);
-/* Wakes the loop no later than this point of lived time. */
+/* Makes the loop wake at this lived time at the latest. */
 void server_due(struct server *server, uint64_t at_ms);
-/* Takes no newcomers for a moment: one that can't be taken would keep the loop awake. */
+/* Stops accepting connections for a while, because a pending connection that cannot be accepted would keep
+ * the loop awake. */
 void server_listen_later(struct server *server);
 uint64_t realtime_us(void);
 
 /*
- * Runs `work` in a forked child that keeps no descriptor but `fd`; what it returns, 0 or an errno, is the answer.
- * For what may take long. It is killed when the link of its request is gone.
+ * Runs `work`, which may take long, in a forked child whose only descriptor is `fd`. The value that it
+ * returns, 0 or an errno, is the answer. The child is killed when the request's link is gone.
  */
 struct outcome job_start(struct request *request, int fd, int (*work)(int fd, const void *argument),
                          const void *argument);
 
-/* Who asks, in the first frame of every connection. */
+/* The peer's identity, which the first frame of every connection contains. */
 struct greeting {
   uint64_t generation;
   struct slice installation;
@@ -196,28 +209,33 @@ struct greeting {
 };
 
 struct greeting read_greeting(struct reader *in);
-/* Takes the generation, and drops links with a smaller one; or refuses, and has the connection closed. */
+/*
+ * Checks a greeting. If it is valid, adopts its generation and closes links of smaller generations. Otherwise refuses
+ * it; the connection is closed once the refusal is sent.
+ */
 struct outcome greeting_check(struct request *request, const struct greeting *greeting);
 void write_welcome(const struct server *server, struct writer *out);
-/* NULL where there is no memory for it. */
+/* Builds a refusal; NULL if memory runs out. */
 struct chunk *refusal_frame(uint32_t id, struct outcome outcome);
 
 struct link *link_open(struct server *server, int fd);
-/* Takes what has come in, as far as limits allow. */
+/* Processes as many received requests as the limits allow. */
 void link_pump(struct link *link);
-/* Sends what can be sent, and settles what the link is watched for. */
+/* Sends as much of the queue as possible, and updates the epoll events for which the link is watched. */
 void link_flush(struct link *link);
 void link_check(struct link *link);
 void link_close(struct link *link);
-/* Whether the queue has room for answers. */
+/* Returns whether the queue has room for answers. */
 bool link_has_room(const struct link *link);
-/* Takes the chunk over. NULL, for an answer that could not be built, closes the link. */
+/* Queues a chunk and takes ownership of it. NULL stands for an answer that could not be built, and closes
+ * the link. */
 void link_send(struct link *link, struct chunk *chunk);
-void links_bury(struct server *server);
+void links_free_closed(struct server *server);
 
 struct pending pending_of(const struct request *request);
 struct writer pending_writer(const struct pending *pending, size_t room);
-/* Sends the answer, or the refusal in its place, and counts the request as done. */
+/* Completes a request that is answered later: sends the answer in `out`, or a refusal if `outcome` is one. If the
+ * link is closed, sends nothing. */
 void pending_settle(struct pending *pending, struct writer *out, struct outcome outcome);
 
 #endif

@@ -1,4 +1,4 @@
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ static const struct {
   const char *name;
   int (*run)(int argc, char **argv);
   const char *usage;
-  /* What it starts may go on without whoever asked for it. */
+  /* Whether the command may outlive the process that started it. */
   bool outlives;
 } commands[] = {
     {"signal", porter_signal, "PID STARTTIME SIGNAL", false},
@@ -26,12 +26,13 @@ static const struct {
     {"umount", porter_umount, "TARGET", false},
     {"rmtree", porter_rmtree, "PATH", false},
     {"copy", porter_copy, "FROM TO MAXBYTES NAME...", false},
+    {"copy-detached", porter_copy_detached, "FROM TO MAXBYTES NAME...", false},
     {"spread", porter_spread, "DIRECTORY", false},
     {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT [HIDDEN...]", false},
     {"spawn", porter_spawn, "", false},
     {"sums", porter_sums, "DIRECTORY", false},
     {"sync", porter_sync, "DIRECTORY...", false},
-    {"rename-keeper", porter_rename_keeper, "PID STARTTIME OLD NEW HOSTNAME", false},
+    {"rename-keeper", porter_rename_keeper, "PID STARTTIME OLD NEW HOSTNAME [OLDINSTALLATION NEWINSTALLATION]", false},
     {"mount", porter_mount, "PID STARTTIME SOURCE SUBPATH TARGET ro|rw SOURCEOWNER TARGETOWNER", false},
     {"unmount", porter_unmount, "PID STARTTIME TARGET UID GID MODE", false},
     {"unseal", porter_unseal, "ROOT PATH UID GID MODE", false},
@@ -39,7 +40,7 @@ static const struct {
     {"drive-root", porter_drive_root, "PATH IDBASE OWNER", false},
     {"usage", porter_usage, "PATH", false},
     {"remount", porter_remount, "PID STARTTIME TARGET", false},
-    {"words", porter_words, "PID STARTTIME...", false},
+    {"words", porter_cmdlines, "PID STARTTIME...", false},
     {"private", porter_private,
      "[--enter FILE] [--umount PATH]... [--run FILE] [--tmp DIRECTORY] [--bind FROM TO] -- COMMAND ARGUMENTS...", true},
 };
@@ -69,7 +70,10 @@ int porter_process(pid_t pid) {
   return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* The name in field 2 may hold anything, parentheses and spaces included, so counting starts behind the last ')'. */
+/*
+ * Returns a numeric field of /proc/PID/stat. The name in field 2 may contain parentheses and spaces, so
+ * fields are counted from the last ')'.
+ */
 long long porter_field(int process, int field) {
   char text[2048];
   int fd = openat(process, "stat", O_RDONLY | O_CLOEXEC);
@@ -94,8 +98,8 @@ static long long start_time(pid_t pid) {
 }
 
 /*
- * The pidfd is taken before the start time is compared: from then on it means that very process, whoever gets the pid
- * later.
+ * Sends a signal to a process with this start time. The pidfd is opened before the start time is compared,
+ * because from then on it refers to that process even if the pid is reused.
  */
 int porter_signal(int argc, char **argv) {
   if (argc != 3) return PORTER_USAGE;
@@ -111,9 +115,9 @@ int porter_signal(int argc, char **argv) {
 }
 
 /*
- * Has ext4 place the directories made in this one far apart. Files made and removed in one would otherwise slow down
- * the next: a new inode is looked for past every one of its neighbours that was freed in the last minutes. Elsewhere there is no
- * such flag, and no such search.
+ * Makes ext4 place the directories that are created in this one far apart. Otherwise creating and removing
+ * files in one directory slows down the next, because the search for a free inode passes every inode freed
+ * nearby in the last minutes. Other file systems have neither this flag nor this search.
  */
 int porter_spread(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
@@ -144,7 +148,8 @@ int main(int argc, char **argv) {
   if (argc == 1 && stage) return porter_restoring(stage);
   for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
     if (strcmp(argv[1], commands[i].name) != 0) continue;
-    /* Nobody else knows of it: one that hangs, or was stopped, would stay for ever. */
+    /* The kernel kills the command when its parent process dies. No other process tracks the command, so without this
+     * a command that hangs would stay forever. */
     if (!commands[i].outlives) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int status = commands[i].run(argc - 2, argv + 2);
     return status == PORTER_USAGE ? usage() : status;

@@ -1,8 +1,8 @@
 /*
- * What taking and restoring a checkpoint needs besides CRIU: sums of its images, file systems that are on their disks,
- * and the two acts in the middle of a restore.
+ * The parts of taking and restoring a checkpoint that CRIU does not do: checksums of images, flushing file systems, and
+ * two steps in the middle of a restore.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -29,9 +29,9 @@
 /* ── Sums ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Finds accidents, not forgers: nobody but root can write where it is used. Every step is a bijection of its lane, so a
- * change within one word is always seen. Four lanes, because one would wait for its own multiplication: memory is read
- * about as fast as it can be.
+ * The state of a checksum. The checksum detects accidents, not forgery, because only root can write to the
+ * files. Every step is a bijection of its lane, so a change within one word is always detected. Four lanes
+ * avoid waiting for each multiplication, so that data is summed about as fast as memory can be read.
  */
 struct sum {
   uint64_t lanes[LANES];
@@ -45,7 +45,8 @@ static uint64_t mixed(uint64_t lane, uint64_t word) {
   return lane << 29 | lane >> 35;
 }
 
-/* `size` is a multiple of a round but at the end of the file. */
+/* Adds data to a checksum. Except at the end of the file, `size` is a multiple of the bytes that one round of all
+ * lanes takes. */
 static void sum_add(struct sum *sum, const unsigned char *data, size_t size) {
   size_t at = 0;
   uint64_t word;
@@ -85,7 +86,7 @@ static bool sum_file(int fd, unsigned char *buffer, struct sum *sum) {
   }
 }
 
-/* One line for each file of a directory: its size, its sum and its name. */
+/* Prints one line per file of a directory: its size, checksum and name. */
 int porter_sums(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
   static unsigned char buffer[BUFFER];
@@ -100,7 +101,7 @@ int porter_sums(int argc, char **argv) {
     if (fd < 0 || fstat(fd, &stat) < 0) return porter_failed("a file can't be opened");
     if (!S_ISREG(stat.st_mode)) {
       errno = 0;
-      return porter_failed("there is something that is not a file");
+      return porter_failed("an entry is not a regular file");
     }
     if (!sum_file(fd, buffer, &sum)) return porter_failed("a file can't be read");
     close(fd);
@@ -113,7 +114,7 @@ int porter_sums(int argc, char **argv) {
 
 /* ── Sync ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* All that was written to the file systems of these paths is on their disks. */
+/* Flushes the file systems of these paths to disk. */
 int porter_sync(int argc, char **argv) {
   if (argc < 1) return PORTER_USAGE;
   for (int i = 0; i < argc; i++) {
@@ -127,7 +128,10 @@ int porter_sync(int argc, char **argv) {
 
 /* ── In the middle of a restore ────────────────────────────────────────────────────────────────────────────────── */
 
-/* The new network namespace has a loopback that is down, and no socket can be bound to its address then. */
+/*
+ * Brings up the loopback interface of a restored network namespace. In a new namespace it is down, and until
+ * it is up no socket can be bound to its address.
+ */
 static int raise_loopback(const char *pid) {
   char path[64];
   struct ifreq request = {.ifr_name = "lo"};
@@ -160,7 +164,7 @@ static bool file_has(const char *path, const char *text) {
   return strstr(content, text);
 }
 
-/* Either version of cgroups: which one is told by the file that it is asked through. */
+/* Freezes a cgroup of version 1 or 2. The files in the cgroup's directory show which version it is. */
 static bool freeze(const char *cgroup) {
   char first[4200], second[4200];
   struct timespec pause = {.tv_nsec = FREEZE_PAUSE_NS};
@@ -180,9 +184,9 @@ static bool freeze(const char *cgroup) {
 }
 
 /*
- * CRIU calls this at each stage of a restore, by name alone: what to do comes in the environment. Just before it lets the
- * processes go, they are frozen, so that none runs before the host wants it to. CRIU would let them go all the same where
- * that fails, so they are killed then.
+ * CRIU calls this at each stage of a restore, without arguments; the parameters are in the environment. Just
+ * before CRIU resumes the processes, this freezes them, so that none runs before the host thaws them. CRIU
+ * would resume them even if freezing fails, so they are killed in that case.
  */
 int porter_restoring(const char *stage) {
   const char *pid = getenv("CRTOOLS_INIT_PID");
@@ -191,7 +195,7 @@ int porter_restoring(const char *stage) {
   if (strcmp(stage, "setup-namespaces") == 0) return number > 0 ? raise_loopback(pid) : PORTER_USAGE;
   if (strcmp(stage, "pre-resume") != 0) return PORTER_DONE;
   if (cgroup && freeze(cgroup)) return PORTER_DONE;
-  int status = porter_failed("what was restored can't be frozen");
+  int status = porter_failed("the restored processes can't be frozen");
   if (number > 1) kill((pid_t)number, SIGKILL);
   return status;
 }

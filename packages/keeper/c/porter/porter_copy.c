@@ -1,10 +1,10 @@
 /*
- * Copies what a frozen sandbox has on its disk. Its names, depth and sizes were chosen by whatever ran in it, so nothing
- * here builds a path: every step is relative to an open directory, no symbolic link is followed, no mount is entered, and
- * what is made is counted. Directories far above the one being copied are closed, and opened again on the way back, so
- * that neither the stack nor the number of open files depends on the tree.
+ * Copies the disk of a frozen sandbox. The sandbox's processes chose names, depth and sizes, so no paths are built:
+ * every step is relative to an open directory, no symbolic link is followed, no mount is entered, and everything that
+ * is created counts towards the size limit. Directories far above the current one are closed and reopened on the way
+ * back, so that neither the stack nor the number of open files depends on the tree.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,14 +24,14 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* No program makes such a tree but to break others. */
+/* Maximum depth of a tree. Deeper trees are only created to break other programs. */
 #define LEVELS_MAX 16384
-/* Levels that are open at once, each with two descriptors. */
+/* Maximum number of levels that are open at once, with two descriptors each. */
 #define LEVELS_OPEN 32
-/* What an inode counts at least: a sandbox can fill a disk with empty files too. */
+/* Minimum number of bytes that an inode adds to the size of the copy, because empty files can fill a disk too. */
 #define INODE_BYTES 4096
 #define BUFFER (1024 * 1024)
-/* Copied between two looks at the budget. */
+/* Number of bytes copied between two checks of the size limit. */
 #define STEP (16 * BUFFER)
 
 struct place {
@@ -44,24 +44,29 @@ struct level {
   struct stat stat;
   struct place made;
   long long charged;
-  /* NULL and -1 while it is far above; `next` is where its reading goes on. */
+  /* The source directory. NULL while it is closed because it is far above the current one. */
   DIR *from;
+  /* The copy of the directory; -1 while `from` is closed. */
   int to;
+  /* The position in the source directory at which reading resumes. */
   long next;
 };
 
 struct copy {
-  /* The directory that is copied to. */
+  /* The destination directory. */
   int top;
   struct level *levels;
   size_t depth, room;
-  /* What has more names than one, in a tree by where it was found; there are at most as many as the budget has inodes. */
+  /* Search tree of the copied inodes that have several names, by source inode. The size limit of the copy also limits
+   * their number. */
   void *links;
   long long bytes, max;
+  /* Whether to leave out the attributes that tie an overlay's upper layer to its lower layer. */
+  bool detached;
   int status;
 };
 
-/* What was found, open but not for reading, and where its copy is to be. */
+/* An entry that was found and opened as O_PATH, and the place of its copy. */
 struct item {
   int from;
   struct stat stat;
@@ -70,13 +75,13 @@ struct item {
   long long charged;
 };
 
-/* The copy of something that has more names than one. */
+/* The copy of an inode that has several names. */
 struct link {
   struct place found;
   struct file_handle made;
 };
 
-/* Says it once, where it happens. */
+/* Prints a failure at once and sets the exit status. Returns false, for the caller to return. */
 static bool failed(struct copy *copy, const char *what) {
   copy->status = porter_failed(what);
   return false;
@@ -102,20 +107,21 @@ static bool is_self_or_parent(const char *name) {
 
 /* ── The budget ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* One inode counts `bytes` from now on instead of what it was charged before. */
+/* Sets the number of bytes that an inode adds to the size of the copy. Returns false if the copy then exceeds its
+ * limit. */
 static bool charge(struct copy *copy, long long *charged, long long bytes) {
   if (bytes < INODE_BYTES) bytes = INODE_BYTES;
   copy->bytes += bytes - *charged;
   *charged = bytes;
   if (copy->bytes <= copy->max) return true;
-  refused(copy, "the copy would take more than it may");
+  refused(copy, "the copy would exceed its size limit");
   copy->status = PORTER_TOO_MUCH;
   return false;
 }
 
 static bool charge_made(struct copy *copy, long long *charged, int made) {
   struct stat stat;
-  if (fstat(made, &stat) < 0) return failed(copy, "what was made can't be looked at");
+  if (fstat(made, &stat) < 0) return failed(copy, "the copy can't be examined");
   return charge(copy, charged, (long long)stat.st_blocks * 512);
 }
 
@@ -125,43 +131,60 @@ struct fd_path {
   char text[32];
 };
 
-/* For calls that take no descriptor, or none that is open for nothing. */
+/* Returns a path that refers to a descriptor, for calls that accept no descriptor or no O_PATH descriptor. */
 static struct fd_path path_of(int fd) {
   struct fd_path path;
   snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
   return path;
 }
 
-/* An overlay's index names directories of its upper by handle: in a copy these would be another sandbox's. */
-static bool is_kept(const char *attribute) {
-  return strcmp(attribute, "trusted.overlay.upper") != 0;
+/* Attributes by which an overlay refers to files of its layers by handle, or counts links between the layers. */
+static const char *const by_handle[] = {
+    "trusted.overlay.origin", "trusted.overlay.nlink", "trusted.overlay.impure", "trusted.overlay.uuid",
+};
+
+/*
+ * Returns whether an extended attribute is copied. An overlay's index refers to directories of its upper layer by
+ * handle: in a copy, these handles would refer to the directories of another sandbox. A detached copy will be mounted
+ * over another copy of the lower layer, whose files have other handles: an overlay would hide every directory whose
+ * handle does not match.
+ */
+static bool is_copied(const struct copy *copy, const char *attribute) {
+  if (strcmp(attribute, "trusted.overlay.upper") == 0) return false;
+  for (size_t i = 0; copy->detached && i < sizeof by_handle / sizeof by_handle[0]; i++) {
+    if (strcmp(attribute, by_handle[i]) == 0) return false;
+  }
+  return true;
 }
 
-static bool keep_attributes(int from, int to) {
+static bool keep_attributes(const struct copy *copy, int from, int to) {
   static char names[XATTR_LIST_MAX], value[XATTR_SIZE_MAX];
   struct fd_path source = path_of(from), target = path_of(to);
   ssize_t size = listxattr(source.text, names, sizeof names);
   if (size < 0) return errno == EOPNOTSUPP;
   for (const char *name = names; name < names + size; name += strlen(name) + 1) {
-    if (!is_kept(name)) continue;
+    if (!is_copied(copy, name)) continue;
     ssize_t length = getxattr(source.text, name, value, sizeof value);
     if (length < 0 || setxattr(target.text, name, value, (size_t)length, 0) < 0) return false;
   }
   return true;
 }
 
-/* In this order: a new owner takes away mode bits and capabilities, and everything changes the times. */
-static bool keep_properties(int from, int to, const struct stat *stat) {
+/*
+ * Copies owner, mode, extended attributes and times, in this order: changing the owner clears mode bits and
+ * capabilities, and every change affects the times.
+ */
+static bool keep_properties(const struct copy *copy, int from, int to, const struct stat *stat) {
   struct fd_path target = path_of(to);
   const struct timespec times[2] = {stat->st_atim, stat->st_mtim};
   if (fchownat(to, "", stat->st_uid, stat->st_gid, AT_EMPTY_PATH) < 0) return false;
   if (!S_ISLNK(stat->st_mode) && chmod(target.text, stat->st_mode & 07777) < 0) return false;
-  return keep_attributes(from, to) && utimensat(to, "", times, AT_EMPTY_PATH) == 0;
+  return keep_attributes(copy, from, to) && utimensat(to, "", times, AT_EMPTY_PATH) == 0;
 }
 
 /* ── Content ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Part of a range at least; -1 with errno. */
+/* Copies a part of a range, or all of it. Returns the number of copied bytes; -1 with errno if the copy fails. */
 static ssize_t copy_some(int from, int to, off_t at, size_t size) {
   static char buffer[BUFFER];
   off_t source = at, target = at;
@@ -173,7 +196,7 @@ static ssize_t copy_some(int from, int to, off_t at, size_t size) {
   return -1;
 }
 
-/* What has no data stays a hole. Data is charged before it is written. */
+/* Copies the data of a file. Holes stay holes. Data counts towards the size limit before it is written. */
 static bool copy_data(struct copy *copy, struct item *item, int from, int to) {
   const off_t size = item->stat.st_size;
   long long written = 0;
@@ -194,7 +217,7 @@ static bool copy_data(struct copy *copy, struct item *item, int from, int to) {
   return true;
 }
 
-/* A file system that can has both share their blocks. */
+/* Copies the content of a file. Shares blocks with the source if the file system supports it. */
 static bool copy_content(struct copy *copy, struct item *item, int to) {
   struct fd_path source = path_of(item->from);
   int from = open(source.text, O_RDONLY | O_NONBLOCK | O_NOATIME | O_CLOEXEC);
@@ -209,7 +232,7 @@ static bool copy_content(struct copy *copy, struct item *item, int to) {
   return done;
 }
 
-/* ── Names of the same thing ───────────────────────────────────────────────────────────────────────────────────── */
+/* ── Hard links ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static int compare_links(const void *left, const void *right) {
   const struct place *one = &((const struct link *)left)->found, *other = &((const struct link *)right)->found;
@@ -217,7 +240,10 @@ static int compare_links(const void *left, const void *right) {
   return one->inode < other->inode ? -1 : one->inode > other->inode;
 }
 
-/* By handle, because neither a path to it nor a descriptor for each could be kept. */
+/*
+ * Remembers the copy of an inode with several names by its file handle. Its path may change, and an open descriptor
+ * for every such copy would be too many.
+ */
 static bool remember(struct copy *copy, const struct item *item, int made) {
   int mount;
   struct file_handle unknown = {.handle_bytes = 0};
@@ -251,7 +277,7 @@ static bool link_again(struct copy *copy, struct link *link, const struct item *
 
 /* ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* For looking at it only: nothing happens to a device or a pipe that is opened so. */
+/* Opens an entry as O_PATH, which has no effect on a device or pipe. */
 static int open_inside(int parent, const char *name) {
   struct open_how how = {
       .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
@@ -268,7 +294,7 @@ static int make_symlink(const struct item *item) {
   return symlinkat(target, item->parent, item->name);
 }
 
-/* Nobody else can open it before it has its owner and mode. */
+/* Creates the copy of an entry. No other user can access it until its owner and mode are set. */
 static int make(const struct item *item) {
   const mode_t type = item->stat.st_mode & S_IFMT;
   if (type == S_IFREG) {
@@ -280,12 +306,12 @@ static int make(const struct item *item) {
 
 static bool complete(struct copy *copy, struct item *item, int made) {
   if (S_ISREG(item->stat.st_mode) && !copy_content(copy, item, made)) return false;
-  if (!keep_properties(item->from, made, &item->stat)) return failed(copy, "what an entry is like can't be kept");
+  if (!keep_properties(copy, item->from, made, &item->stat)) return failed(copy, "an entry's metadata can't be copied");
   if (!charge_made(copy, &item->charged, made)) return false;
   return item->stat.st_nlink == 1 || remember(copy, item, made);
 }
 
-/* A device of number zero is an overlay's mark for what was removed. */
+/* Returns whether an entry is a real device. A device with number zero is an overlay's whiteout. */
 static bool is_device(const struct stat *stat) {
   return S_ISBLK(stat->st_mode) || (S_ISCHR(stat->st_mode) && stat->st_rdev != 0);
 }
@@ -325,14 +351,15 @@ static void put_aside(struct level *level) {
   level->to = -1;
 }
 
-/* Opens the level above this one again. Both trees are still: what lies there is what did before, or nothing goes on. */
+/* Reopens the source and destination directories of the level above `level`. Neither tree changes during the copy, so
+ * it is an error if a different directory is found. */
 static bool take_up(struct copy *copy, const struct level *level) {
   struct level *above = &copy->levels[copy->depth - 2];
   above->from = open_stream(dirfd(level->from), "..");
   above->to = open_made(level->to, "..");
   if (!above->from || above->to < 0) return failed(copy, "a directory can't be opened again");
   if (!is_at(dirfd(above->from), place_of(&above->stat)) || !is_at(above->to, above->made)) {
-    return refused(copy, "the tree is changed meanwhile");
+    return refused(copy, "the tree changed during the copy");
   }
   seekdir(above->from, above->next);
   return true;
@@ -368,11 +395,12 @@ static bool enter(struct copy *copy, struct item *item) {
   return true;
 }
 
-/* A directory's own times and rights are set when nothing is added to it any more. */
+/* Finishes a directory. Its own times and permissions are set only now, because adding entries would
+ * change the times. */
 static bool leave(struct copy *copy) {
   struct level *level = &copy->levels[copy->depth - 1];
-  if (!keep_properties(dirfd(level->from), level->to, &level->stat)) {
-    return failed(copy, "what a directory is like can't be kept");
+  if (!keep_properties(copy, dirfd(level->from), level->to, &level->stat)) {
+    return failed(copy, "a directory's metadata can't be copied");
   }
   if (!charge_made(copy, &level->charged, level->to)) return false;
   if (copy->depth > 1 && !copy->levels[copy->depth - 2].from && !take_up(copy, level)) return false;
@@ -389,7 +417,7 @@ static bool copy_entry(struct copy *copy, int from, int to, const char *name) {
     copy->status = PORTER_GONE;
     return false;
   }
-  bool done = fstat(item.from, &item.stat) == 0 || failed(copy, "an entry can't be looked at");
+  bool done = fstat(item.from, &item.stat) == 0 || failed(copy, "an entry can't be examined");
   if (done) done = S_ISDIR(item.stat.st_mode) ? enter(copy, &item) : copy_leaf(copy, &item);
   close(item.from);
   return done;
@@ -421,21 +449,29 @@ static bool is_name(const char *text) {
   return *text && !strchr(text, '/') && !is_self_or_parent(text);
 }
 
-/* What was made before a failure stays: it is the caller's to remove. */
-int porter_copy(int argc, char **argv) {
+/* Copies a tree. After a failure the partial copy stays, for the caller to remove. */
+static int copy_trees(int argc, char **argv, bool detached) {
   long long max = argc < 4 ? -1 : porter_number(argv[2], __LONG_LONG_MAX__ / 10);
   if (max < 0) return PORTER_USAGE;
   for (int i = 3; i < argc; i++) {
     if (!is_name(argv[i])) return PORTER_USAGE;
   }
-  /* It may be a directory that a sandbox could replace. */
+  /* O_NOFOLLOW is needed because a sandbox may be able to replace this directory. */
   int from = open(argv[0], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (from < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the directory to copy from can't be opened");
-  struct copy copy = {.top = open_made(AT_FDCWD, argv[1]), .max = max, .status = PORTER_DONE};
+  struct copy copy = {.top = open_made(AT_FDCWD, argv[1]), .max = max, .detached = detached, .status = PORTER_DONE};
   if (copy.top < 0) return porter_failed("the directory to copy to can't be opened");
   for (int i = 3; i < argc && copy.status == PORTER_DONE; i++) copy_named(&copy, from, argv[i]);
   copy_end(&copy);
   if (copy.status != PORTER_DONE) return copy.status;
   printf("%lld\n", copy.bytes);
   return fflush(stdout) == 0 ? PORTER_DONE : porter_failed("the size can't be written");
+}
+
+int porter_copy(int argc, char **argv) {
+  return copy_trees(argc, argv, false);
+}
+
+int porter_copy_detached(int argc, char **argv) {
+  return copy_trees(argc, argv, true);
 }

@@ -1,9 +1,9 @@
 /*
- * Mounts the file system in an image file. An image in two loop devices at once would be two caches over the same
- * blocks, and soon no file system any more: whoever mounts holds the image's lock, and a device that has the image
- * already is used again.
+ * Mounts the file system in an image file. If an image were attached to two loop devices, it would have two
+ * caches for the same blocks, which destroys the file system. The image is therefore locked during the mount,
+ * and a device to which it is already attached is reused.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A free device may be taken by someone else between asking for it and using it. */
+/* Maximum number of attempts to attach, because another process may take the free device between the query
+ * and its use. */
 #define ATTACH_TRIES 32
 
 struct loop {
@@ -38,7 +39,7 @@ static bool holds(const struct loop *loop, const struct stat *image) {
   return info.lo_inode == image->st_ino && info.lo_device == image->st_dev;
 }
 
-/* The device that has the image, by what the file is and not by what it is called. */
+/* Finds the loop device to which the image is attached, by comparing inodes and not names. */
 static bool find_loop(struct loop *loop, const struct stat *image) {
   DIR *blocks = opendir("/sys/block");
   if (!blocks) return false;
@@ -56,8 +57,8 @@ static bool find_loop(struct loop *loop, const struct stat *image) {
 }
 
 /*
- * The device lets the image go by itself when nothing has it open any more: with its mount, or with this process where
- * it is killed before there is one.
+ * Attaches the image to a free loop device. The device detaches itself when neither a mount nor a process uses it any
+ * more, so it also detaches if this process is killed before the mount.
  */
 static int attach(struct loop *loop, const char *image) {
   int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);

@@ -1,9 +1,10 @@
 /*
- * Drives: directories of the host that appear in running sandboxes. A mount is made here, detached, and then put in its
- * place inside; nothing of the sandbox is run for it. Both ends of it may have been prepared by a sandbox, the drive's
- * content by any that has it, so no link is followed on either side.
+ * Drives: host directories that are mounted into running sandboxes. A mount is created on the host, detached,
+ * and then moved to its place inside the sandbox; no code of the sandbox runs for it. A sandbox may have
+ * manipulated the mount point, and every sandbox that uses the drive may have manipulated its content, so no
+ * link is followed on either side.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -18,57 +19,57 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "porter_instance.h"
-#include "porter_way.h"
+#include "porter/porter_instance.h"
+#include "porter/porter_path.h"
 
 #define ID_MAX 0xfffffffeLL
-/* The user that commands run as, unless asked otherwise. */
+/* The default user of commands. */
 #define USER_ID 1000
-/* Mounts stacked on one target that are taken off before something must be wrong. */
+/* Maximum number of unmounts at one target, because several mounts may be stacked there. */
 #define STACK_MAX 64
 
-/* ── What can't be done ────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Refusals ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static int refused(const char *reason, const char *message) {
   printf("%s %s\n", reason, message);
   return PORTER_REFUSED;
 }
 
-struct words {
+struct messages {
   const char *link;
   const char *file;
   const char *read_only;
   const char *failed;
 };
 
-static const struct words of_source = {
-    .link = "a symbolic link lies on the way to the directory in the drive",
-    .file = "something on the way to the directory in the drive is not a directory",
-    .read_only = "the directory is missing in the drive, and nothing can be made there",
+static const struct messages of_source = {
+    .link = "a symbolic link lies on the path to the directory in the drive",
+    .file = "something on the path to the directory in the drive is not a directory",
+    .read_only = "the directory is missing in the drive, which is read-only",
     .failed = "the directory in the drive can't be opened",
 };
 
-static const struct words of_target = {
-    .link = "a symbolic link lies on the way to the place of the mount",
-    .file = "something on the way to the place of the mount is not a directory",
-    .read_only = "the place of the mount is on a file system that is for reading only",
-    .failed = "the place of the mount can't be opened",
+static const struct messages of_target = {
+    .link = "a symbolic link lies on the path to the mount point",
+    .file = "something on the path to the mount point is not a directory",
+    .read_only = "the mount point is on a read-only file system",
+    .failed = "the mount point can't be opened",
 };
 
-static int not_opened(const struct words *words) {
-  if (errno == ELOOP) return refused("symlink", words->link);
-  if (errno == ENOTDIR) return refused("not_directory", words->file);
-  if (errno == EROFS) return refused("read_only", words->read_only);
-  return porter_failed(words->failed);
+static int not_opened(const struct messages *messages) {
+  if (errno == ELOOP) return refused("symlink", messages->link);
+  if (errno == ENOTDIR) return refused("not_directory", messages->file);
+  if (errno == EROFS) return refused("read_only", messages->read_only);
+  return porter_failed(messages->failed);
 }
 
 static int occupied(void) {
-  return refused("occupied", "something else is mounted at the place of the mount");
+  return refused("occupied", "something else is mounted at the mount point");
 }
 
 static int changed_meanwhile(void) {
   errno = 0;
-  return porter_failed("the way to the place of the mount was changed meanwhile");
+  return porter_failed("the path to the mount point changed during the mount");
 }
 
 /* ── Arguments ─────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -79,7 +80,8 @@ static bool read_id(const char *text, uid_t *id) {
   return number >= 0;
 }
 
-/* Nobody, as a dash, where nothing is to be made. */
+/* The owner of directories that are created on the way to the mount point. A dash on the command line
+ * means that none may be created. */
 struct owner {
   bool given;
   uid_t id;
@@ -102,7 +104,7 @@ static bool read_access(const char *text, bool *read_only) {
   return *read_only || strcmp(text, "rw") == 0;
 }
 
-static void say_seal(const struct seal *before) {
+static void print_seal(const struct seal *before) {
   if (before->known) {
     printf(" %u %u %u\n", before->uid, before->gid, before->mode);
   } else {
@@ -112,10 +114,10 @@ static void say_seal(const struct seal *before) {
 
 /* ── The mount ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A directory of a drive as a mount that has no place yet. */
+/* A directory of a drive as a detached mount. */
 struct tree {
   int fd;
-  struct way_end end;
+  struct path_end end;
 };
 
 static bool set_attributes(int fd, unsigned long long set, unsigned long long propagation) {
@@ -127,27 +129,30 @@ static int clone_tree(int directory, bool read_only, struct tree *tree) {
   tree->fd = open_tree(directory, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
   if (tree->fd < 0) return porter_failed("the directory in the drive can't be mounted");
   unsigned long long set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (read_only ? MOUNT_ATTR_RDONLY : 0);
-  if (!set_attributes(tree->fd, set, MS_PRIVATE)) return porter_failed("the mount can't be given its limits");
-  return way_look(tree->fd, &tree->end) ? PORTER_DONE : porter_failed("the mount can't be looked at");
+  if (!set_attributes(tree->fd, set, MS_PRIVATE)) return porter_failed("the mount can't be restricted");
+  return porter_path_look(tree->fd, &tree->end) ? PORTER_DONE : porter_failed("the mount can't be examined");
 }
 
 static int open_source(const char *source, const char *subpath, bool read_only, struct owner owner, struct tree *tree) {
-  struct way way;
+  struct porter_path path_to;
   int top = open(source, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (top < 0 || !way_open(&way, top, subpath, owner.given ? &owner.id : NULL)) {
+  if (top < 0 || !porter_path_open(&path_to, top, subpath, owner.given ? &owner.id : NULL)) {
     return errno == ENOENT ? refused("source_missing", "the drive's directory is not there") : not_opened(&of_source);
   }
-  int status = clone_tree(way.fd, read_only, tree);
-  way_close(&way);
+  int status = clone_tree(path_to.fd, read_only, tree);
+  porter_path_close(&path_to);
   close(top);
   return status;
 }
 
-static bool is_same(const struct way_end *one, const struct way_end *other) {
+static bool is_same(const struct path_end *one, const struct path_end *other) {
   return one->dev == other->dev && one->ino == other->ino && one->read_only == other->read_only;
 }
 
-/* Where its place is on a mount that others share, what is done below it from here on is not theirs. */
+/*
+ * Moves a detached mount to its place and makes it private. If the target is on a shared mount, later changes below a
+ * mount that is not private would propagate.
+ */
 static int put_in_place(const struct tree *tree, int directory) {
   const unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
   if (move_mount(tree->fd, "", directory, "", flags) < 0) return porter_failed("the mount can't be put in its place");
@@ -155,42 +160,46 @@ static int put_in_place(const struct tree *tree, int directory) {
 }
 
 static bool is_served(const struct tree *tree, int root, const char *target) {
-  struct way way;
-  struct way_end end;
-  if (!way_open(&way, root, target, NULL)) return false;
-  bool served = way_look(way.fd, &end) && end.mount_root && is_same(&end, &tree->end);
-  way_close(&way);
+  struct porter_path path_to;
+  struct path_end end;
+  if (!porter_path_open(&path_to, root, target, NULL)) return false;
+  bool served = porter_path_look(path_to.fd, &end) && end.mount_root && is_same(&end, &tree->end);
+  porter_path_close(&path_to);
   return served;
 }
 
-/* By the mount itself: the directory that it is on may have another name by now. */
+/* Undoes a mount. The mount is unmounted through its own descriptor, because its directory may have been
+ * renamed. */
 static void take_back(const struct tree *tree) {
   if (fchdir(tree->fd) == 0) umount2(".", UMOUNT_NOFOLLOW | MNT_DETACH);
 }
 
-/* Sealed first: there is no moment in which something could be written to the place itself. */
-static int mount_sealed(const struct tree *tree, int root, const char *target, const struct way *way) {
+/*
+ * Seals the mount point and then mounts over it, so that nothing can be written to the mount point itself at
+ * any time.
+ */
+static int mount_sealed(const struct tree *tree, int root, const char *target, const struct porter_path *path_to) {
   struct seal before;
-  if (!seal_directory(way->fd, &before)) return not_opened(&of_target);
-  int status = put_in_place(tree, way->fd);
+  if (!seal_directory(path_to->fd, &before)) return not_opened(&of_target);
+  int status = put_in_place(tree, path_to->fd);
   if (status == PORTER_DONE && !is_served(tree, root, target)) status = changed_meanwhile();
   if (status == PORTER_DONE) {
     printf("mounted %llu %llu", tree->end.dev, tree->end.ino);
-    say_seal(&before);
+    print_seal(&before);
     return status;
   }
   take_back(tree);
-  unseal_directory(way->fd, &before);
+  unseal_directory(path_to->fd, &before);
   return status;
 }
 
 static int mount_at(const struct tree *tree, int root, const char *target, uid_t owner) {
-  struct way way;
-  struct way_end end;
-  if (!way_open(&way, root, target, &owner)) return not_opened(&of_target);
-  if (!way_look(way.fd, &end)) return porter_failed("the place of the mount can't be looked at");
-  if (way.parent < 0 || (end.mount_root && !is_same(&end, &tree->end))) return occupied();
-  if (!end.mount_root) return mount_sealed(tree, root, target, &way);
+  struct porter_path path_to;
+  struct path_end end;
+  if (!porter_path_open(&path_to, root, target, &owner)) return not_opened(&of_target);
+  if (!porter_path_look(path_to.fd, &end)) return porter_failed("the mount point can't be examined");
+  if (path_to.parent < 0 || (end.mount_root && !is_same(&end, &tree->end))) return occupied();
+  if (!end.mount_root) return mount_sealed(tree, root, target, &path_to);
   printf("mounted %llu %llu -\n", end.dev, end.ino);
   return PORTER_DONE;
 }
@@ -199,8 +208,8 @@ int porter_mount(int argc, char **argv) {
   bool read_only;
   struct owner source_owner;
   uid_t target_owner;
-  if (argc != 8 || !way_is_path(argv[3]) || !way_is_path(argv[4]) || !read_access(argv[5], &read_only) ||
-      !read_owner(argv[6], &source_owner) || !read_id(argv[7], &target_owner)) {
+  if (argc != 8 || !porter_path_is_valid(argv[3]) || !porter_path_is_valid(argv[4]) ||
+      !read_access(argv[5], &read_only) || !read_owner(argv[6], &source_owner) || !read_id(argv[7], &target_owner)) {
     return PORTER_USAGE;
   }
   umask(022);
@@ -212,44 +221,50 @@ int porter_mount(int argc, char **argv) {
   return status == PORTER_DONE ? mount_at(&tree, root, argv[4], target_owner) : status;
 }
 
-/* ── Taking it off ─────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Unmounting ────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether a way is not there, or not a way any more: then nothing of ours is at its end. */
+/*
+ * Returns whether opening failed because the path is missing or no longer consists of directories. In both cases no
+ * mount of Holdfast is at the path.
+ */
 static bool leads_nowhere(void) {
   return errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
 }
 
-/* An open directory would keep its mount busy: it is closed first. */
-static int unmount_way(struct way *way) {
-  close(way->fd);
-  way->fd = -1;
-  if (fchdir(way->parent) < 0 || porter_unmount_one(way->name) < 0) return porter_failed("the mount can't be taken off");
+/* Unmounts the mount at a path. Closes the directory in `path_to` first, because an open directory keeps its mount
+ * busy. */
+static int unmount_path(struct porter_path *path_to) {
+  close(path_to->fd);
+  path_to->fd = -1;
+  if (fchdir(path_to->parent) < 0 || porter_unmount_one(path_to->name) < 0) {
+    return porter_failed("the mount can't be unmounted");
+  }
   return PORTER_DONE;
 }
 
 static int unmount_at(int root, const char *target, const struct seal *before) {
   for (int i = 0; i < STACK_MAX; i++) {
-    struct way way;
-    struct way_end end;
-    if (!way_open(&way, root, target, NULL)) {
+    struct porter_path path_to;
+    struct path_end end;
+    if (!porter_path_open(&path_to, root, target, NULL)) {
       return leads_nowhere() ? PORTER_DONE : porter_failed(of_target.failed);
     }
-    if (way.parent < 0) return PORTER_USAGE;
-    if (!way_look(way.fd, &end)) return porter_failed("the place of the mount can't be looked at");
+    if (path_to.parent < 0) return PORTER_USAGE;
+    if (!porter_path_look(path_to.fd, &end)) return porter_failed("the mount point can't be examined");
     if (!end.mount_root) {
-      return unseal_directory(way.fd, before) ? PORTER_DONE : porter_failed("the directory can't be given back");
+      return unseal_directory(path_to.fd, before) ? PORTER_DONE : porter_failed("the directory can't be restored");
     }
-    int status = unmount_way(&way);
-    way_close(&way);
+    int status = unmount_path(&path_to);
+    porter_path_close(&path_to);
     if (status != PORTER_DONE) return status;
   }
   errno = 0;
-  return porter_failed("mounts keep coming back at the target");
+  return porter_failed("new mounts keep appearing at the target");
 }
 
 int porter_unmount(int argc, char **argv) {
   struct seal before;
-  if (argc != 6 || !way_is_path(argv[2]) || !read_seal(argv + 3, &before)) return PORTER_USAGE;
+  if (argc != 6 || !porter_path_is_valid(argv[2]) || !read_seal(argv + 3, &before)) return PORTER_USAGE;
   int namespace, root;
   int status = instance_mounts(argv[0], argv[1], &namespace);
   if (status == PORTER_DONE) status = instance_enter(namespace, &root);
@@ -263,36 +278,39 @@ static int open_root(const char *path) {
 }
 
 int porter_unseal(int argc, char **argv) {
-  struct way way;
+  struct porter_path path_to;
   struct seal before;
-  if (argc != 5 || !way_is_path(argv[1]) || !read_seal(argv + 2, &before)) return PORTER_USAGE;
+  if (argc != 5 || !porter_path_is_valid(argv[1]) || !read_seal(argv + 2, &before)) return PORTER_USAGE;
   int root = open_root(argv[0]);
-  if (root < 0 || !way_open(&way, root, argv[1], NULL)) {
+  if (root < 0 || !porter_path_open(&path_to, root, argv[1], NULL)) {
     return leads_nowhere() ? PORTER_DONE : porter_failed(of_target.failed);
   }
-  return unseal_directory(way.fd, &before) ? PORTER_DONE : porter_failed("the directory can't be given back");
+  return unseal_directory(path_to.fd, &before) ? PORTER_DONE : porter_failed("the directory can't be restored");
 }
 
-/* The target is the host's own, so nothing has to be sealed. */
+/* Mounts a directory of a drive at a path of the host. The host owns this path, so it need not be sealed. */
 int porter_stage(int argc, char **argv) {
   bool read_only;
   struct owner owner;
   struct tree tree;
-  struct way_end end;
-  if (argc != 5 || !way_is_path(argv[1]) || !read_access(argv[3], &read_only) || !read_owner(argv[4], &owner)) {
+  struct path_end end;
+  if (argc != 5 || !porter_path_is_valid(argv[1]) || !read_access(argv[3], &read_only) ||
+      !read_owner(argv[4], &owner)) {
     return PORTER_USAGE;
   }
   umask(022);
   int status = open_source(argv[0], argv[1], read_only, owner, &tree);
   if (status != PORTER_DONE) return status;
   int target = open_root(argv[2]);
-  if (target < 0 || !way_look(target, &end)) return porter_failed(of_target.failed);
+  if (target < 0 || !porter_path_look(target, &end)) return porter_failed(of_target.failed);
   if (end.mount_root && !is_same(&end, &tree.end)) return occupied();
   if (!end.mount_root) {
     status = put_in_place(&tree, target);
     if (status != PORTER_DONE) return status;
     int seen = open_root(argv[2]);
-    if (seen < 0 || !way_look(seen, &end) || !end.mount_root || !is_same(&end, &tree.end)) return changed_meanwhile();
+    if (seen < 0 || !porter_path_look(seen, &end) || !end.mount_root || !is_same(&end, &tree.end)) {
+      return changed_meanwhile();
+    }
   }
   printf("staged %llu %llu\n", end.dev, end.ino);
   return PORTER_DONE;
@@ -310,8 +328,9 @@ static struct posix_acl_xattr_entry may(int tag, int permissions, uid_t id) {
 }
 
 /*
- * Both users of a sandbox may write whatever either of them makes, in this sandbox or another. Whoever makes something
- * for himself alone still can: the rights that it is made with limit these.
+ * Sets an ACL so that both users of a sandbox may write everything that either of them creates, in this
+ * sandbox or in another. A user can still create private files, because the mode at creation limits these
+ * permissions.
  */
 static bool share(int fd, uid_t base) {
   const int all = ACL_READ | ACL_WRITE | ACL_EXECUTE, most = ACL_READ | ACL_EXECUTE;
@@ -331,12 +350,15 @@ static bool share(int fd, uid_t base) {
   return shared || errno == EOPNOTSUPP;
 }
 
-/* The rights last: a change of the mode would limit them. */
+/* Sets owner, mode and ACL of a drive's root. The ACL is set last, because changing the mode would limit
+ * it. */
 int porter_drive_root(int argc, char **argv) {
   uid_t base, owner;
   if (argc != 3 || !read_id(argv[1], &base) || !read_id(argv[2], &owner) || base > ID_MAX - USER_ID) return PORTER_USAGE;
   int fd = open(argv[0], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return porter_failed("the directory can't be opened");
-  if (fchown(fd, owner, owner) < 0 || fchmod(fd, 0755) < 0) return porter_failed("the directory can't be given its owner");
-  return share(fd, base) ? PORTER_DONE : porter_failed("the directory can't be given its rights");
+  if (fchown(fd, owner, owner) < 0 || fchmod(fd, 0755) < 0) {
+    return porter_failed("the directory's owner can't be set");
+  }
+  return share(fd, base) ? PORTER_DONE : porter_failed("the directory's permissions can't be set");
 }

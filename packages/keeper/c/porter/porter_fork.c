@@ -1,8 +1,9 @@
 /*
- * A fork is restored from the memory of another sandbox, and its keeper still answers to that one's name. It is given its
- * own before it runs: from outside, while it is frozen, so that nothing inside ever sees both.
+ * Renames the keeper of a fork or of a restored backup. The keeper's memory was saved in another sandbox or another
+ * installation, so the keeper still has the name from there. It is renamed from outside while it is frozen, so that
+ * no process inside ever sees both names.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,16 +13,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Far more than a keeper is started with. */
+/* Size of the buffer for an environment: far larger than any environment with which a keeper is started. */
 #define ENVIRONMENT_MAX (128 * 1024)
 #define HOSTNAME_MAX 64
 
-static const char variable[] = "HOLDFAST_SANDBOX=";
+static const char sandbox[] = "HOLDFAST_SANDBOX=", installation[] = "HOLDFAST_INSTALLATION=";
+
+/* A variable of the environment, its old value and its new value. */
+struct change {
+  const char *variable, *old, *new;
+};
 
 struct environment {
   char text[ENVIRONMENT_MAX];
   size_t size;
-  /* Where it is in the process's memory. */
+  /* Address of the environment in the process's memory. */
   off_t start;
 };
 
@@ -30,7 +36,7 @@ static int refused(const char *what) {
   return porter_failed(what);
 }
 
-/* All of it, from a file whose reads may be short. */
+/* Reads exactly `size` bytes, with several reads if needed. */
 static bool read_at(int fd, char *buffer, size_t size, off_t at) {
   while (size > 0) {
     ssize_t got = pread(fd, buffer, size, at);
@@ -56,9 +62,12 @@ static int read_environment(int process, int memory, struct environment *environ
   return porter_failed("the process's memory can't be read");
 }
 
-/* Where the value is, if the variable is there once, whole, and has it; -1 otherwise. */
-static ssize_t find_value(const struct environment *environment, const char *value) {
-  const size_t name = sizeof variable - 1;
+/*
+ * Returns the position of the variable's value. The variable must occur exactly once, complete, and with this value;
+ * otherwise returns -1.
+ */
+static ssize_t find_value(const struct environment *environment, const char *variable, const char *value) {
+  const size_t name = strlen(variable);
   ssize_t found = -1;
   for (size_t at = 0, size; at < environment->size; at += size + 1) {
     const char *entry = environment->text + at;
@@ -79,16 +88,17 @@ static int verify(int process, const struct environment *expected) {
   if (fd >= 0) close(fd);
   if (!read) return PORTER_FAILED;
   bool same = memcmp(text, expected->text, expected->size) == 0;
-  return same ? PORTER_DONE : refused("the process's environment is not what was written");
+  return same ? PORTER_DONE : refused("the process's environment differs from what was written");
 }
 
-/* The keeper has a pointer to the value, so the value is changed where it is. */
-static int rename_in(int process, int memory, const char *old, const char *new) {
+/* Changes the variable's value in place, because the keeper has a pointer to it. */
+static int rename_in(int process, int memory, const struct change *change) {
   static struct environment environment;
+  const char *new = change->new;
   int status = read_environment(process, memory, &environment);
   if (status != PORTER_DONE) return status;
-  ssize_t at = find_value(&environment, old);
-  if (at < 0) return refused("the process's environment does not have that name, or not once");
+  ssize_t at = find_value(&environment, change->variable, change->old);
+  if (at < 0) return refused("the process's environment does not have that name exactly once");
   const size_t size = strlen(new);
   memcpy(environment.text + at, new, size);
   ssize_t written = pwrite(memory, new, size, environment.start + at);
@@ -97,7 +107,7 @@ static int rename_in(int process, int memory, const char *old, const char *new) 
   return verify(process, &environment);
 }
 
-/* Says so where the process has the namespace that the host's name is in. */
+/* Opens the UTS namespace of the process. Fails if it is the namespace of the host. */
 static int open_namespace(int process) {
   struct stat own, its;
   int fd = openat(process, "ns/uts", O_RDONLY | O_CLOEXEC);
@@ -113,29 +123,35 @@ static int open_namespace(int process) {
 }
 
 static int rename_process(int process, char **argv) {
-  const char *old = argv[0], *new = argv[1], *hostname = argv[2];
+  const char *hostname = argv[2];
   int namespace = open_namespace(process);
   if (namespace < 0) return PORTER_FAILED;
   int memory = openat(process, "mem", O_RDWR | O_CLOEXEC);
   if (memory < 0) return porter_failed("the process's memory can't be opened");
-  int status = rename_in(process, memory, old, new);
-  if (status != PORTER_DONE) return status;
+  const struct change changes[] = {{sandbox, argv[0], argv[1]}, {installation, argv[3], argv[4]}};
+  for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+    if (!changes[i].old || strcmp(changes[i].old, changes[i].new) == 0) continue;
+    int status = rename_in(process, memory, &changes[i]);
+    if (status != PORTER_DONE) return status;
+  }
   if (setns(namespace, CLONE_NEWUTS) < 0) return porter_failed("the process's namespace can't be entered");
   return sethostname(hostname, strlen(hostname)) == 0 ? PORTER_DONE : porter_failed("the host name can't be set");
 }
 
 /*
- * Everything is reached through the directory whose start time was compared: it means that very process, whoever gets the
- * pid later.
+ * Renames the keeper with this pid and start time. Everything is accessed through the /proc directory whose
+ * start time was compared, because that directory refers to the same process even if the pid is reused.
  */
 int porter_rename_keeper(int argc, char **argv) {
-  if (argc != 5) return PORTER_USAGE;
+  if (argc != 5 && argc != 7) return PORTER_USAGE;
   long long pid = porter_number(argv[0], 0x7fffffff);
   long long started = porter_number(argv[1], __LONG_LONG_MAX__ / 10);
   if (pid <= 0 || started < 0 || !*argv[2] || !*argv[4] || strlen(argv[4]) > HOSTNAME_MAX) return PORTER_USAGE;
   if (strlen(argv[2]) != strlen(argv[3])) return refused("the names are not of the same length");
+  char *names[] = {argv[2], argv[3], argv[4], argc == 7 ? argv[5] : NULL, argc == 7 ? argv[6] : NULL};
+  if (argc == 7 && strlen(argv[5]) != strlen(argv[6])) return refused("the names are not of the same length");
   int process = porter_process((pid_t)pid);
-  if (process < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the process can't be looked at");
+  if (process < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the process can't be examined");
   if (porter_field(process, PORTER_STARTED) != started) return PORTER_GONE;
-  return rename_process(process, argv + 2);
+  return rename_process(process, names);
 }

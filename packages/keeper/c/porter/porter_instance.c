@@ -1,4 +1,4 @@
-#include "porter_instance.h"
+#include "porter/porter_instance.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,19 +6,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "porter.h"
+#include "porter/porter.h"
 
 int instance_mounts(const char *pid, const char *started, int *namespace) {
   struct stat own, its;
   long long number = porter_number(pid, 0x7fffffff), start = porter_number(started, __LONG_LONG_MAX__ / 10);
   if (number <= 0 || start < 0) return PORTER_USAGE;
   int process = porter_process((pid_t)number);
-  if (process < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the process can't be looked at");
+  if (process < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the process can't be examined");
   if (porter_field(process, PORTER_STARTED) != start) return PORTER_GONE;
   *namespace = openat(process, "ns/mnt", O_RDONLY | O_CLOEXEC);
   if (*namespace < 0 && (errno == ENOENT || errno == ESRCH)) return PORTER_GONE;
   if (*namespace < 0 || fstat(*namespace, &its) < 0 || stat("/proc/self/ns/mnt", &own) < 0) {
-    return porter_failed("the process's mounts can't be looked at");
+    return porter_failed("the process's mounts can't be examined");
   }
   close(process);
   if (own.st_dev != its.st_dev || own.st_ino != its.st_ino) return PORTER_DONE;

@@ -1,13 +1,13 @@
 /*
- * Serves the files of one directory from inside it. What lies there was written by a sandbox or came out of an archive:
- * symbolic links that point at the host, `..`, hostile names. None of it has to be understood here, because the server
- * can't see anything else: its root is that directory, its user namespace owns only the sandbox's ids, and its mount
- * namespace belongs to the host, so that it can't mount either.
+ * Serves the files of one directory from inside it. The directory's content was written by a sandbox or comes from an
+ * archive, so it may have symbolic links to the host, `..` and hostile names. The server does not need to detect
+ * them, because it cannot see anything outside the directory: its root is that directory, its user namespace owns
+ * only the sandbox's ids, and its mount namespace belongs to the host, so that it cannot mount either.
  *
- * Two processes: the outer one, still on the host, writes the inner one's id map and waits for its end; the inner one is
- * PID 1 of a pid namespace and serves.
+ * There are two processes: the outer one, still on the host, writes the id map of the inner one and waits for it; the
+ * inner one is PID 1 of a pid namespace and serves.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,17 +28,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "serve.h"
+#include "loop/serve.h"
 
 #define ID_MAX 0xfffffffeLL
 #define CAPABILITY_BITS 64
 
-static const unsigned long kept_capabilities =
+static const unsigned long keep_capabilities =
     1ul << CAP_CHOWN | 1ul << CAP_DAC_OVERRIDE | 1ul << CAP_DAC_READ_SEARCH | 1ul << CAP_FOWNER | 1ul << CAP_FSETID;
 
 /*
- * Makes a directory of the new root a mount of its own, which the server does not cross. Only one that is there, in the
- * root itself: a link in its place was made by the sandbox, and leads nowhere but to other files of its own.
+ * Hides a directory of the new root by making it a separate mount, which the server does not enter. The
+ * directory must be directly in the root. If there is a link in its place, the sandbox has created the link,
+ * and it leads only to the sandbox's own files.
  */
 static bool hide(int root, const char *name) {
   char path[64];
@@ -53,8 +54,8 @@ static bool hide(int root, const char *name) {
 }
 
 /*
- * The root becomes a mount of its own, the only one: the mounts below it on the host are not part of it. One of which
- * something is hidden is for reading.
+ * Makes the directory the root and the only mount. Mounts below it on the host are not part of it. The root
+ * is read-only if something in it is hidden.
  */
 static bool enter_root(const char *root, char *const *hidden) {
   struct stat wanted, here;
@@ -84,23 +85,25 @@ static bool enter_root(const char *root, char *const *hidden) {
 
 static bool reduce_capabilities(void) {
   for (unsigned long bit = 0; bit < CAPABILITY_BITS; bit++) {
-    if (kept_capabilities >> bit & 1) continue;
+    if (keep_capabilities >> bit & 1) continue;
     if (prctl(PR_CAPBSET_DROP, bit, 0, 0, 0) < 0 && errno != EINVAL) return false;
   }
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct data[2] = {0};
-  data[0].effective = data[0].permitted = (uint32_t)kept_capabilities;
+  data[0].effective = data[0].permitted = (uint32_t)keep_capabilities;
   return syscall(SYS_capset, &header, data) == 0;
 }
 
-/* Changing credentials clears the parent-death signal, so it is asked for last. */
+/* Becomes the root user of the id map. The parent-death signal is requested last, because changing
+ * credentials clears it. */
 static bool become_root_of_map(void) {
   if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0) return false;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || !reduce_capabilities()) return false;
   return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0;
 }
 
-/* One byte each way: "unshared" out, "mapped" back. */
+/* The inner process. It sends the byte "unshared" to the outer process and receives the byte "mapped" from
+ * it. */
 static int inner(int link, int outer, const char *root, char *const *hidden) {
   char mapped;
   if (!enter_root(root, hidden)) return porter_failed("the root can't be entered");

@@ -1,4 +1,4 @@
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,11 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The kernel takes one page of mount options. */
+/* Maximum size of mount options: the kernel accepts at most one page. */
 #define OPTIONS_MAX 4096
-/* Mounts stacked on one target that are taken off before something must be wrong. */
+/* Maximum number of unmounts at one target, because several mounts may be stacked there. */
 #define STACK_MAX 64
-/* A process that was just killed may hold a mount for a moment longer. */
+/* Maximum number of attempts to unmount, because a process that was just killed may still use a mount for
+ * a moment. */
 #define BUSY_TRIES 10
 #define BUSY_PAUSE_NS (2 * 1000 * 1000)
 
@@ -38,7 +39,7 @@ static void add_text(struct options *options, const char *text) {
   for (; *text; text++) add_char(options, *text);
 }
 
-/* A path may contain what separates options and layers from each other. */
+/* Appends a path to the options, with separators of options and layers escaped. */
 static void add_path(struct options *options, const char *path) {
   for (; *path; path++) {
     if (*path == ',' || *path == ':' || *path == '\\') add_char(options, '\\');
@@ -46,7 +47,7 @@ static void add_path(struct options *options, const char *path) {
   }
 }
 
-/* The marker becomes the mount's source: it shows in mountinfo, where the mount can be found again by it. */
+/* Mounts an overlay. The marker becomes the mount's source, by which the mount is identified in mountinfo. */
 int porter_overlay(int argc, char **argv) {
   if (argc < 5) return PORTER_USAGE;
   struct options options = {.size = 0};
@@ -83,18 +84,19 @@ int porter_umount(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
   for (int i = 0; i < STACK_MAX; i++) {
     if (porter_unmount_one(argv[0]) == 0) continue;
-    return errno == EINVAL || errno == ENOENT ? PORTER_DONE : porter_failed("the mount can't be taken off");
+    return errno == EINVAL || errno == ENOENT ? PORTER_DONE : porter_failed("the mount can't be unmounted");
   }
   errno = 0;
-  return porter_failed("mounts keep coming back at the target");
+  return porter_failed("new mounts keep appearing at the target");
 }
 
-/* A file of the host, of at most this size, in the new /run. */
+/* Maximum size of a host file copied into the new /run. */
 #define RUN_FILE_MAX (64 * 1024)
 
 /*
- * CRIU keeps what it found out about the kernel in /run, if that is in memory, and takes it from there. The host's may be
- * on disk, and is not ours to write to: the command gets one of its own, with what was found out before.
+ * Mounts a new /run that only the command sees. It contains only a copy of `file`, or nothing if `file` does not
+ * exist. CRIU caches its results about the kernel in /run if /run is a tmpfs; the host's /run may be on disk and must
+ * not be written to.
  */
 static int private_run(const char *file) {
   static char content[RUN_FILE_MAX];
@@ -116,7 +118,7 @@ static int private_run(const char *file) {
   return close(to) == 0 ? PORTER_DONE : porter_failed("/run can't be written to");
 }
 
-/* Makes the directories of a path below /tmp, of which only the last may be there. */
+/* Creates the directories of a path below /tmp; existing ones are accepted. */
 static bool make_path(const char *path) {
   char text[4096];
   if (snprintf(text, sizeof text, "%s", path) >= (int)sizeof text) return false;
@@ -128,27 +130,28 @@ static bool make_path(const char *path) {
 }
 
 /*
- * CRIU makes directories in /tmp that stay there, open to everyone, where it is killed. The command gets a /tmp of its own,
- * in which one directory is what it is outside.
+ * Mounts a new, empty /tmp that only the command sees, because CRIU creates world-accessible directories in /tmp and
+ * leaves them there if it is killed. If `keep` is a directory in the host's /tmp, that one directory is mounted at
+ * the same path in the new /tmp.
  */
 static int private_tmp(const char *keep) {
   char path[64];
   bool inside = strncmp(keep, "/tmp/", strlen("/tmp/")) == 0;
   int fd = inside ? open(keep, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-  if (inside && fd < 0) return porter_failed("what is to be kept of /tmp can't be opened");
+  if (inside && fd < 0) return porter_failed("the directory in /tmp can't be opened");
   if (mount("holdfast", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755") < 0) {
     return porter_failed("nothing can be mounted on /tmp");
   }
   if (!inside) return PORTER_DONE;
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   if (!make_path(keep) || mount(path, keep, NULL, MS_BIND | MS_REC, NULL) < 0) {
-    return porter_failed("what is to be kept of /tmp can't be mounted");
+    return porter_failed("the directory in /tmp can't be mounted");
   }
   close(fd);
   return PORTER_DONE;
 }
 
-/* Before anything else is done: what is forked from here on is found there. */
+/* Moves this process to a cgroup. This is done first, so that every later child is in the cgroup too. */
 static int enter(const char *file) {
   char pid[32];
   int size = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
@@ -157,7 +160,8 @@ static int enter(const char *file) {
   return close(fd) == 0 ? PORTER_DONE : porter_failed("the cgroup can't be entered");
 }
 
-/* Whether an option with so many values is next. They lie behind its name, and `*at` behind them afterwards. */
+/* Returns whether the next option has this name and number of values. If so, advances `*at` past the
+ * values. */
 static bool option(int argc, char **argv, int *at, const char *name, int values) {
   if (*at + values >= argc || strcmp(argv[*at], name) != 0) return false;
   *at += 1 + values;
@@ -172,14 +176,15 @@ struct view {
   char **bound;
 };
 
-/* The command sees the host with some of its mounts changed; the host itself keeps them. */
+/* Changes mounts for the command only. The command sees the host with some mounts changed, but the host
+ * itself is unaffected. */
 static int change_mounts(const struct view *view) {
   if (unshare(CLONE_NEWNS) < 0) return porter_failed("no mount namespace can be made");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return porter_failed("mounts can't be made private");
   for (int i = 0; i < view->unmount_count; i++) {
     const char *path = view->unmounts[2 * i + 1];
     if (umount2(path, UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT) {
-      return porter_failed("a mount can't be taken off");
+      return porter_failed("a mount can't be unmounted");
     }
   }
   if (view->run && private_run(view->run) != PORTER_DONE) return PORTER_FAILED;
@@ -190,11 +195,13 @@ static int change_mounts(const struct view *view) {
   return PORTER_DONE;
 }
 
-/* A mount namespace is made where something in it is to be different. */
+/* Runs a command in a changed environment. A mount namespace is created only if the command's mounts
+ * differ from the host's. */
 int porter_private(int argc, char **argv) {
   int at = 0;
   struct view view = {0};
   const char *cgroup = option(argc, argv, &at, "--enter", 1) ? argv[at - 1] : NULL;
+  bool detached = option(argc, argv, &at, "--detach", 0);
   view.unmounts = argv + at;
   while (option(argc, argv, &at, "--umount", 1)) view.unmount_count++;
   if (option(argc, argv, &at, "--run", 1)) view.run = argv[at - 1];
@@ -202,7 +209,7 @@ int porter_private(int argc, char **argv) {
   if (option(argc, argv, &at, "--bind", 2)) view.bound = argv + at - 2;
   if (at + 1 >= argc || strcmp(argv[at], "--") != 0) return PORTER_USAGE;
   if (cgroup && enter(cgroup) != PORTER_DONE) return PORTER_FAILED;
-  bool differs = view.unmount_count > 0 || view.run || view.kept || view.bound;
+  bool differs = detached || view.unmount_count > 0 || view.run || view.kept || view.bound;
   if (differs && change_mounts(&view) != PORTER_DONE) return PORTER_FAILED;
   execvp(argv[at + 1], argv + at + 1);
   return porter_failed("the command can't be run");

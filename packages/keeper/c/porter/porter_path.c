@@ -1,4 +1,4 @@
-#include "porter_way.h"
+#include "porter/porter_path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,13 +11,14 @@
 
 #define SEALED_MODE 0555
 
-static void close_kept(int fd) {
+static void close_keeping_errno(int fd) {
   int error = errno;
   if (fd >= 0) close(fd);
   errno = error;
 }
 
-/* The next part of a path and its length; 0 at the end. Doubled slashes and single dots are passed over. */
+/* Returns the length of the next component of a path; 0 at the end. Skips repeated slashes and single
+ * dots. */
 static size_t next_part(const char **path) {
   for (;;) {
     *path += strspn(*path, "/");
@@ -27,7 +28,7 @@ static size_t next_part(const char **path) {
   }
 }
 
-bool way_is_path(const char *path) {
+bool porter_path_is_valid(const char *path) {
   if (*path != '/' || strlen(path) >= PATH_MAX) return false;
   for (size_t size; (size = next_part(&path)) > 0; path += size) {
     if (size > NAME_MAX || (size == 2 && memcmp(path, "..", 2) == 0)) return false;
@@ -43,56 +44,60 @@ static int open_step(int dir, const char *name) {
   return (int)syscall(SYS_openat2, dir, name, &how, sizeof how);
 }
 
-/* Nothing that a sandbox has made, and could have put in the place of what was just made, belongs to the host's root. */
+/*
+ * Gives a new directory to its owner. If a sandbox has put another directory in its place, that directory
+ * does not belong to the host's root and is left unchanged.
+ */
 static bool give_away(int fd, uid_t owner) {
   struct stat stat;
   if (fstat(fd, &stat) < 0) return false;
   return stat.st_uid != 0 || fchown(fd, owner, owner) == 0;
 }
 
-/* The mode is what a default ACL says, where there is one, or else the umask. */
+/* Creates a directory and opens it. Its mode comes from a default ACL if there is one, otherwise from the
+ * umask. */
 static int make_step(int dir, const char *name, uid_t owner) {
   bool made = mkdirat(dir, name, 0777) == 0;
   if (!made && errno != EEXIST) return -1;
   int fd = open_step(dir, name);
   if (fd < 0 || !made || give_away(fd, owner)) return fd;
-  close_kept(fd);
+  close_keeping_errno(fd);
   return -1;
 }
 
-static bool step_down(struct way *way, const uid_t *owner) {
-  int fd = open_step(way->fd, way->name);
-  if (fd < 0 && errno == ENOENT && owner) fd = make_step(way->fd, way->name, *owner);
+static bool step_down(struct porter_path *path_to, const uid_t *owner) {
+  int fd = open_step(path_to->fd, path_to->name);
+  if (fd < 0 && errno == ENOENT && owner) fd = make_step(path_to->fd, path_to->name, *owner);
   if (fd < 0) {
     int error = errno;
-    way_close(way);
+    porter_path_close(path_to);
     errno = error;
     return false;
   }
-  if (way->parent >= 0) close(way->parent);
-  way->parent = way->fd;
-  way->fd = fd;
+  if (path_to->parent >= 0) close(path_to->parent);
+  path_to->parent = path_to->fd;
+  path_to->fd = fd;
   return true;
 }
 
-bool way_open(struct way *way, int root, const char *path, const uid_t *owner) {
-  *way = (struct way){.parent = -1, .fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (way->fd < 0) return false;
+bool porter_path_open(struct porter_path *path_to, int root, const char *path, const uid_t *owner) {
+  *path_to = (struct porter_path){.parent = -1, .fd = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (path_to->fd < 0) return false;
   for (size_t size; (size = next_part(&path)) > 0; path += size) {
-    memcpy(way->name, path, size);
-    way->name[size] = 0;
-    if (!step_down(way, owner)) return false;
+    memcpy(path_to->name, path, size);
+    path_to->name[size] = 0;
+    if (!step_down(path_to, owner)) return false;
   }
   return true;
 }
 
-void way_close(struct way *way) {
-  if (way->parent >= 0) close(way->parent);
-  if (way->fd >= 0) close(way->fd);
-  way->parent = way->fd = -1;
+void porter_path_close(struct porter_path *path_to) {
+  if (path_to->parent >= 0) close(path_to->parent);
+  if (path_to->fd >= 0) close(path_to->fd);
+  path_to->parent = path_to->fd = -1;
 }
 
-bool way_look(int fd, struct way_end *end) {
+bool porter_path_look(int fd, struct path_end *end) {
   struct statx stat;
   struct statvfs limits;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &stat) < 0 || fstatvfs(fd, &limits) < 0) return false;
@@ -107,7 +112,10 @@ static bool is_sealed(const struct stat *stat) {
   return stat->st_uid == 0 && stat->st_gid == 0;
 }
 
-/* The owner last: where it is broken off in between, the next seal still finds whose it was. */
+/*
+ * Seals a directory. The owner is changed last: if the process ends in between, the next seal still finds the
+ * previous owner.
+ */
 bool seal_directory(int fd, struct seal *before) {
   struct stat stat;
   if (fstat(fd, &stat) < 0) return false;
@@ -120,12 +128,14 @@ bool seal_directory(int fd, struct seal *before) {
   return false;
 }
 
-/* The owner last here too: until then it counts as sealed. */
+/* Unseals a directory. The owner is changed last here too, because until then the directory is recognised
+ * as sealed. */
 bool unseal_directory(int fd, const struct seal *before) {
   struct stat stat;
   if (!before->known) return true;
   if (fstat(fd, &stat) < 0) return false;
   if (!is_sealed(&stat)) return true;
-  /* What can't be written to was never sealed: it is the host's, and shown inside. */
+  /* EROFS is accepted: a directory on a read-only file system was never sealed, because it is a directory of the host
+   * that is visible inside. */
   return (fchmod(fd, before->mode) == 0 && fchown(fd, before->uid, before->gid) == 0) || errno == EROFS;
 }

@@ -1,43 +1,48 @@
 /*
- * The way to a directory that a sandbox may have had its hands on. Every step is relative to an open directory and follows
- * no link, so that what was planted on the way leads nowhere.
+ * Walks to a directory whose path a sandbox may have manipulated. Every step is relative to an open directory and
+ * follows no link, so that planted links lead nowhere.
  */
-#ifndef HOLDFAST_PORTER_WAY_H
-#define HOLDFAST_PORTER_WAY_H
+#ifndef HOLDFAST_PORTER_PATH_H
+#define HOLDFAST_PORTER_PATH_H
 
 #include <limits.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* A directory, open for reading, and the one that it was found in: -1 and no name where that is the way's beginning. */
-struct way {
+/*
+ * A directory, open for reading, and its parent. The parent is -1 and the name empty if the directory is the start of
+ * the path.
+ */
+struct porter_path {
   int parent;
   int fd;
   char name[NAME_MAX + 1];
 };
 
-/* Absolute, and without a part that leads up: what the functions here take. */
-bool way_is_path(const char *path);
+/* Returns whether the path is absolute and has no `..`, as the functions in this file require. */
+bool porter_path_is_valid(const char *path);
 
 /*
- * Walks from the directory `root`, which stays open, down to `path`. Missing directories are made for `owner` where it is
- * given. False with errno, and nothing open: ELOOP for a link, ENOTDIR for what is no directory.
+ * Walks from the directory `root`, which stays open, down to `path`. If `owner` is not NULL, missing directories are
+ * created for that owner. On failure leaves nothing open and returns false with errno: ELOOP for a link, ENOTDIR for
+ * anything else that is not a directory.
  */
-bool way_open(struct way *way, int root, const char *path, const uid_t *owner);
-void way_close(struct way *way);
+bool porter_path_open(struct porter_path *path_to, int root, const char *path, const uid_t *owner);
+void porter_path_close(struct porter_path *path_to);
 
-/* What is at the end of a way: which directory it is, and whether something is mounted there. */
-struct way_end {
+/* The directory at the end of a path: its identity, and whether it is a mount point. */
+struct path_end {
   unsigned long long dev;
   unsigned long long ino;
   bool mount_root;
   bool read_only;
 };
 
-bool way_look(int fd, struct way_end *end);
+bool porter_path_look(int fd, struct path_end *end);
 
-/* A directory as it was; `known` is false where that can't be told any more. */
+/* The owner and mode that a directory had before it was sealed. `known` is false if they can no longer be
+ * determined. */
 struct seal {
   bool known;
   uid_t uid;
@@ -46,12 +51,14 @@ struct seal {
 };
 
 /*
- * Gives a directory to the host's root, and the right to write to nobody. That id has no name inside: a sandbox's own root
- * can't write there either. So what is written where a mount is missing fails, and does not land on the disk below.
- * One that is sealed already stays so, and is not known. False with errno, and it is as it was.
+ * Seals a directory: gives it to the host's root and removes all write permission. That user id is not mapped
+ * inside, so even a sandbox's own root cannot write there. If a mount is missing, a write therefore fails and
+ * does not land on the disk below. A directory that is already sealed stays sealed, and `known` is false. On
+ * failure returns false with errno, and the directory is unchanged.
  */
 bool seal_directory(int fd, struct seal *before);
-/* Gives it back. What is not sealed is another directory, and is left alone. */
+/* Restores a sealed directory. Leaves a directory that is not sealed unchanged, because it is not the one that was
+ * sealed. */
 bool unseal_directory(int fd, const struct seal *before);
 
 #endif

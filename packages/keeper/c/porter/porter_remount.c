@@ -1,9 +1,9 @@
 /*
- * A root that was taken off the host while its instance lives on. It can't be mounted a second time, because its upper
- * layer is in use. The instance still has it, and a clone of that mount is the same one: its file system, its source and
- * all that is open in it.
+ * Remounts a root that was unmounted on the host while its instance is running. The overlay cannot be mounted
+ * a second time, because its upper layer is in use. But the instance still has the mount, and the mount can
+ * be cloned: a clone has the same file system, source and open files.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,38 +15,39 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "porter_instance.h"
-#include "porter_way.h"
+#include "porter/porter_instance.h"
+#include "porter/porter_path.h"
 
-/* What is mounted below it, inside, is not the host's to see: the clone is of this one mount. */
+/* Clones only the root mount. The mounts below it inside the instance stay invisible to the host. */
 static int clone_root(int root, int *tree) {
   struct statfs system;
-  if (fstatfs(root, &system) < 0) return porter_failed("the root of the process can't be looked at");
+  if (fstatfs(root, &system) < 0) return porter_failed("the root of the process can't be examined");
   errno = 0;
   if (system.f_type != OVERLAYFS_SUPER_MAGIC) return porter_failed("the root of the process is not an overlay");
   *tree = open_tree(root, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
   if (*tree < 0) return porter_failed("the root of the process can't be cloned");
   struct mount_attr attributes = {.attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, .propagation = MS_PRIVATE};
   if (mount_setattr(*tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) == 0) return PORTER_DONE;
-  return porter_failed("the clone can't be given its limits");
+  return porter_failed("the clone can't be restricted");
 }
 
 static int open_target(const char *path) {
   return open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-static bool is_there(const char *path, const struct way_end *wanted) {
-  struct way_end end;
+static bool is_there(const char *path, const struct path_end *wanted) {
+  struct path_end end;
   int target = open_target(path);
-  bool there = target >= 0 && way_look(target, &end) && end.mount_root && end.dev == wanted->dev && end.ino == wanted->ino;
+  bool there = target >= 0 && porter_path_look(target, &end) && end.mount_root && end.dev == wanted->dev &&
+               end.ino == wanted->ino;
   if (target >= 0) close(target);
   return there;
 }
 
-/* On top of whatever is mounted there, in the host's mount namespace. */
+/* Mounts the clone in the host's mount namespace, on top of whatever is at the path. */
 static int put_back(int tree, const char *path) {
-  struct way_end end;
-  if (!way_look(tree, &end)) return porter_failed("the clone can't be looked at");
+  struct path_end end;
+  if (!porter_path_look(tree, &end)) return porter_failed("the clone can't be examined");
   if (!is_there(path, &end)) {
     int target = open_target(path);
     if (target < 0) return porter_failed("the place of the root can't be opened");
@@ -64,7 +65,7 @@ int porter_remount(int argc, char **argv) {
   if (argc != 3) return PORTER_USAGE;
   int namespace, root, tree = -1;
   int own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-  if (own < 0) return porter_failed("the host's mounts can't be looked at");
+  if (own < 0) return porter_failed("the host's mounts can't be examined");
   int status = instance_mounts(argv[0], argv[1], &namespace);
   if (status == PORTER_DONE) status = instance_enter(namespace, &root);
   if (status == PORTER_DONE) status = clone_root(root, &tree);

@@ -1,10 +1,10 @@
 /*
- * Removes what a sandbox left behind. Its names and its depth were chosen by whatever ran in it, so nothing here builds a
- * path: every step is relative to an open directory, no symbolic link is followed and no mount is entered. A directory
- * that lies too deep is moved up to the top of the tree and removed from there, so that neither the stack nor the
- * number of open files depends on the tree.
+ * Removes the files of a sandbox. Names and depth were chosen by the sandbox's processes, so no paths are built: every
+ * step is relative to an open directory, no symbolic link is followed and no mount is entered. A directory that lies
+ * too deep is moved to the top of the tree and removed from there, so that neither stack nor open files depend on the
+ * tree.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,13 +20,19 @@
 #include <unistd.h>
 
 #define DEPTH_MAX 64
-/* Passes over one directory: each takes a very deep tree down by one depth; what is added meanwhile ends somewhere. */
+/*
+ * Maximum number of passes over one directory. Each pass reduces the depth of a very deep tree by one level.
+ * The limit prevents entries that are added during the removal from prolonging it forever.
+ */
 #define PASSES_MAX 100000
 #define NAMES_MAX 100
 
 struct removal {
   int top;
-  /* Part of the names given at the top; begins anywhere, so that nobody can have taken them all. */
+  /*
+   * A number in the names that moved directories get at the top of the tree. It starts at a random value, so
+   * that no process can occupy all of the names.
+   */
   uint64_t moved;
 };
 
@@ -42,7 +48,7 @@ static bool is_self_or_parent(const char *name) {
   return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* A name at the top that nothing has yet. */
+/* Moves a directory to an unused name at the top. */
 static int move_up(struct removal *removal, int parent, const char *name) {
   char fresh[64];
   for (int i = 0; i < NAMES_MAX; i++) {
@@ -74,8 +80,8 @@ static int remove_entry(struct removal *removal, int parent, const struct dirent
 }
 
 /*
- * Entries that are added, or moved up to here, while a directory is read may or may not be seen in that pass: passes are
- * made until one finds nothing. Takes `dir` over.
+ * Empties a directory, and takes ownership of `dir`. Entries that are added or moved up while a directory is
+ * read may be missed in that pass, so passes are repeated until one finds nothing.
  */
 static int empty(struct removal *removal, int dir, int depth) {
   DIR *stream = fdopendir(dir);
@@ -107,11 +113,12 @@ out:;
   return result;
 }
 
-/* EXDEV is what opening over a mount gives, EBUSY what removing a mount point does. */
+/* Reports a failed removal. EXDEV means that a directory is on another mount, and EBUSY that it is a mount
+ * point. */
 static int removal_failed(void) {
   if (errno != EXDEV && errno != EBUSY) return porter_failed("the tree can't be removed");
   errno = 0;
-  return porter_failed("a mount lies inside the tree, or it is written to meanwhile");
+  return porter_failed("a mount lies inside the tree, or the tree is being written to");
 }
 
 static int remove_at(int parent, const char *name) {

@@ -1,20 +1,20 @@
 /*
- * Starts helpers for the server. A fork copies the page tables of the process that it is made from, and a server of a
- * few hundred megabytes stands still for as long as that takes; this one is small.
+ * Starts helpers for the server. A fork copies the page tables of the process that forks. A server of a few hundred
+ * megabytes would stall for that time, but this process is small.
  *
- * Requests come over one socket, descriptor 3, which nobody but the server has, and are answered in frames of the same kind as the
- * keeper's:
+ * Requests arrive over one socket, descriptor 3, which only the server has, and are answered in frames of the
+ * keeper's format:
  *
- *   RUN id: argv, env (lists of strings), stdio (a path, or nothing), bytes to keep of stdout and of stderr, tied
- *   KILL id
- *   HEARD id: pid                 to each of them, at once; 0 where there is no such helper
- *   OUTPUT id: stream, bytes      as it comes, of what is to be kept
- *   ENDED id: how, number         once per RUN, the last that is said of it
+ * - RUN id: argv, env (lists of strings), stdio (a path, or empty), bytes to keep of stdout and of stderr, tied
+ * - KILL id
+ * - RECEIVED id: pid, answers each request at once; 0 if there is no such helper
+ * - OUTPUT id: stream, bytes, as it arrives, of the output to keep
+ * - ENDED id: how, number, once per RUN, its last message
  *
- * It knows nothing but its own children. What they leave running is not waited for and not reaped. It ends with the
- * socket, at once; the helpers go on, but for those that are tied to it. A request that makes no sense ends it too.
+ * The spawner only knows its own children. Processes that they leave running are neither waited for nor reaped. It
+ * exits with the socket, at once; helpers keep running, except those tied to it. An invalid request also ends it.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,31 +31,31 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "descriptors.h"
-#include "frame.h"
-#include "limits.h"
+#include "loop/descriptors.h"
+#include "loop/frame.h"
+#include "loop/limits.h"
 
-enum { RUN = 1, KILL = 2, HEARD = 0x8001, OUTPUT = 0x0101, ENDED = 0x0102 };
+enum { RUN = 1, KILL = 2, RECEIVED = 0x8001, OUTPUT = 0x0101, ENDED = 0x0102 };
 enum { EXITED = 0, SIGNALLED = 1, NOT_STARTED = 2 };
 
 #define STREAMS 2
 #define FIXED_POLLS 2
 
 struct output {
-  /* -1 where it is not kept, or over. */
+  /* Descriptor of the pipe for the output; -1 if the output is not kept or has ended. */
   int fd;
   uint32_t left;
 };
 
 struct helper {
   uint32_t id;
-  /* 0 where the place is free. */
+  /* Process of the helper; 0 if the slot is free. */
   pid_t pid;
   struct output outputs[STREAMS];
 };
 
 struct order {
-  /* One piece of memory: the pointers, then the strings. */
+  /* A single allocation that holds the pointers and then the strings. */
   char **argv;
   char **env;
   char *stdio;
@@ -68,7 +68,8 @@ static struct {
   int signals;
   bool reap;
   struct helper helpers[HELPERS_MAX];
-  /* Why the helper in that place could not be started: shared with it until its program runs. */
+  /* For each slot, the errno of a helper that could not be started. The memory is shared with the helper
+   * until its program runs. */
   int *errors;
   uint8_t input[4 + FRAME_SIZE_MAX];
   size_t input_size;
@@ -79,7 +80,7 @@ static struct {
 
 /* ── Answers ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static void say(struct writer *out) {
+static void send_frame(struct writer *out) {
   struct chunk *chunk = writer_end(out);
   if (!chunk) exit(porter_failed("there is no memory for an answer"));
   *spawner.last = chunk;
@@ -87,25 +88,26 @@ static void say(struct writer *out) {
   spawner.queued += chunk->size;
 }
 
-static void say_heard(uint32_t id, pid_t pid) {
-  struct writer out = writer_begin(id, HEARD, 4);
+static void send_received(uint32_t id, pid_t pid) {
+  struct writer out = writer_begin(id, RECEIVED, 4);
   write_u32(&out, (uint32_t)pid);
-  say(&out);
+  send_frame(&out);
 }
 
-static void say_ended(uint32_t id, uint8_t how, int number) {
+static void send_ended(uint32_t id, uint8_t how, int number) {
   struct writer out = writer_begin(id, ENDED, 5);
   write_u8(&out, how);
   write_u32(&out, (uint32_t)number);
-  say(&out);
+  send_frame(&out);
 }
 
-/* Before a server that does not read, everything stands still: what is not polled adds nothing. */
+/* Returns whether the queue for the server is full. If so, only the link is polled, and only for output, so that no
+ * data is added. */
 static bool is_full(void) {
   return spawner.queued >= SPAWN_QUEUE_MAX;
 }
 
-/* False where the server is gone. */
+/* Sends queued answers. Returns false if the server has closed the link. */
 static bool send_answers(void) {
   while (spawner.first) {
     struct chunk *chunk = spawner.first;
@@ -144,8 +146,8 @@ static void close_output(struct output *output) {
 }
 
 /*
- * In the helper. Whatever was inherited from whoever started the server ends here. One that is tied never begins without
- * its spawner: it would act when nobody expects it any more.
+ * Runs in the helper. Resets everything that was inherited from the process that started the server. A tied
+ * helper never starts if its spawner is gone, because no caller would expect its effects any more.
  */
 static void become(const struct order *order, const int *kept) {
   sigset_t none;
@@ -165,7 +167,7 @@ static void become(const struct order *order, const int *kept) {
   execve(order->argv[0], order->argv, order->env);
 }
 
-/* A pipe where output is to be kept. The server's side of it never waits. */
+/* Opens a pipe if output is kept; the spawner's end is non-blocking. */
 static bool open_output(struct output *output, int *kept, uint32_t bytes) {
   int ends[2];
   *output = (struct output){.fd = -1, .left = bytes};
@@ -177,7 +179,7 @@ static bool open_output(struct output *output, int *kept, uint32_t bytes) {
   return fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0;
 }
 
-/* 0, or why it could not be forked. */
+/* Starts a helper. Returns 0, or the errno of the failure. */
 static int start(struct helper *helper, uint32_t id, const struct order *order, const uint32_t *bytes) {
   int kept[STREAMS] = {-1, -1};
   int *error = &spawner.errors[helper - spawner.helpers];
@@ -202,7 +204,7 @@ static int start(struct helper *helper, uint32_t id, const struct order *order, 
   return failed;
 }
 
-/* Reads once, and keeps as much as is wanted. False where there is nothing to be read now. */
+/* Reads the output once, and keeps the requested part. Returns false if there is nothing to read now. */
 static bool read_output(struct helper *helper, int stream) {
   static uint8_t data[SPAWN_READ];
   struct output *output = &helper->outputs[stream];
@@ -219,26 +221,26 @@ static bool read_output(struct helper *helper, int stream) {
   struct writer out = writer_begin(helper->id, OUTPUT, 5 + wanted);
   write_u8(&out, (uint8_t)stream);
   write_bytes(&out, data, wanted);
-  say(&out);
+  send_frame(&out);
   return true;
 }
 
 /*
- * All that a helper wrote is in its pipes by the time that it has ended. Something that it left running may hold them
- * open, and go on writing: that is not waited for.
+ * Reports the end of a helper after reading the rest of its pipes. A process that the helper left running may
+ * hold the pipes open and keep writing; the spawner does not wait for that output.
  */
-static void bury(struct helper *helper, int status) {
+static void finish_helper(struct helper *helper, int status) {
   for (int i = 0; i < STREAMS; i++) {
     for (int reads = 0; reads < SPAWN_LAST_READS && read_output(helper, i);) reads++;
     close_output(&helper->outputs[i]);
   }
   int error = spawner.errors[helper - spawner.helpers];
   if (error) {
-    say_ended(helper->id, NOT_STARTED, error);
+    send_ended(helper->id, NOT_STARTED, error);
   } else if (WIFEXITED(status)) {
-    say_ended(helper->id, EXITED, WEXITSTATUS(status));
+    send_ended(helper->id, EXITED, WEXITSTATUS(status));
   } else {
-    say_ended(helper->id, SIGNALLED, WTERMSIG(status));
+    send_ended(helper->id, SIGNALLED, WTERMSIG(status));
   }
   helper->pid = 0;
 }
@@ -251,14 +253,14 @@ static void reap(void) {
     pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid <= 0) spawner.reap = false;
     for (size_t i = 0; pid > 0 && i < HELPERS_MAX; i++) {
-      if (spawner.helpers[i].pid == pid) bury(&spawner.helpers[i], status);
+      if (spawner.helpers[i].pid == pid) finish_helper(&spawner.helpers[i], status);
     }
   }
 }
 
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Puts the strings of a list behind each other at `*text` and their addresses at `*pointers`, with a NULL at the end. */
+/* Copies the strings of a list to `*text` and their addresses to `*pointers`, terminated by NULL. */
 static char **take_list(struct reader *in, char ***pointers, char **text) {
   char **list = *pointers;
   uint32_t count = read_u32(in);
@@ -273,7 +275,10 @@ static char **take_list(struct reader *in, char ***pointers, char **text) {
   return list;
 }
 
-/* Each string has four bytes for its size before it: a payload has room for no more of them than a quarter of its own. */
+/*
+ * Starts the helper of a request. Each string is preceded by its size in four bytes, so the number of strings
+ * is at most a quarter of the payload's bytes.
+ */
 static bool run(uint32_t id, struct reader in) {
   size_t size = (size_t)(in.end - in.at);
   size_t pointers_max = size / 4 + 2;
@@ -295,14 +300,17 @@ static bool run(uint32_t id, struct reader in) {
   if (valid) {
     struct helper *helper = free_place();
     int failed = helper ? start(helper, id, &order, bytes) : EAGAIN;
-    say_heard(id, failed ? 0 : helper->pid);
-    if (failed) say_ended(id, NOT_STARTED, failed);
+    send_received(id, failed ? 0 : helper->pid);
+    if (failed) send_ended(id, NOT_STARTED, failed);
   }
   free(memory);
   return valid;
 }
 
-/* It is a child that was not waited for: its pid is its own. Before it has a session, it has started nothing. */
+/*
+ * Kills a helper and its session. The helper is a child that was not reaped, so its pid is valid. If the helper has
+ * not created its session yet, it has not started another process either.
+ */
 static bool kill_helper(uint32_t id, const struct reader *in) {
   if (!reader_done(in)) return false;
   const struct helper *helper = helper_with(id);
@@ -310,7 +318,7 @@ static bool kill_helper(uint32_t id, const struct reader *in) {
     kill(-helper->pid, SIGKILL);
     kill(helper->pid, SIGKILL);
   }
-  say_heard(id, helper ? helper->pid : 0);
+  send_received(id, helper ? helper->pid : 0);
   return true;
 }
 
@@ -320,7 +328,7 @@ static bool obey(const struct frame *frame) {
   return frame->type == KILL && kill_helper(frame->id, &in);
 }
 
-/* Of one turn's bytes: those that are no whole frame yet stay for the next. */
+/* Processes the requests received in one turn of the loop. An incomplete frame stays for the next turn. */
 static int obey_all(void) {
   size_t done = 0;
   for (;;) {
@@ -331,7 +339,7 @@ static int obey_all(void) {
     if (status == FRAME_PARTIAL) break;
     if (status != FRAME_WHOLE || !obey(&frame)) {
       errno = 0;
-      return porter_failed("a request makes no sense");
+      return porter_failed("invalid request");
     }
     done += need;
   }
@@ -342,7 +350,8 @@ static int obey_all(void) {
 
 /* ── The loop ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Descriptors to be polled: the link, the signals, and every output, with who it belongs to. */
+/* Collects the descriptors to poll: the link, the signals, and every output of a helper. `owners` receives the helper
+ * of each output, at the same index. */
 static size_t gather(struct pollfd *polls, struct helper **owners) {
   bool full = is_full();
   size_t count = FIXED_POLLS;
@@ -386,8 +395,8 @@ static int serve(void) {
 }
 
 /*
- * A terminal asks all that runs on it to end, a service manager all that it started: the server decides when it has no
- * more use for helpers.
+ * Detaches from the terminal and ignores termination signals. A terminal or a service manager sends them to
+ * all processes, but helpers must end only when the server decides.
  */
 static bool stand_apart(void) {
   sigset_t child;
@@ -403,7 +412,10 @@ static bool stand_apart(void) {
   return spawner.signals >= 0;
 }
 
-/* With the first three taken, none of a helper's pipes comes to lie among its own. */
+/*
+ * Checks that all descriptors below the link's are open, and closes all descriptors above it. While the descriptors 0
+ * to 2 are in use, no pipe of a helper gets a number that the helper needs for its stdio.
+ */
 static bool take_descriptors(void) {
   for (int fd = 0; fd < SPAWN_LINK; fd++) {
     if (fcntl(fd, F_GETFD) < 0) return false;

@@ -1,9 +1,10 @@
 /*
- * What a tree takes on its disk. Whatever lives in it goes on meanwhile, and has chosen its names and its depth: no link is
- * followed, no mount is entered, and what vanishes between two looks is passed over. Directories far above the one being
- * read are closed, and opened again by handle, so that the number of open files does not depend on the tree.
+ * Measures the disk usage of a tree. Processes keep changing the tree and have chosen its names and depth, so
+ * no link is followed, no mount is entered, and entries that disappear during the measurement are skipped.
+ * Directories far above the current one are closed and reopened by handle, so that the number of open files
+ * does not depend on the tree.
  */
-#include "porter.h"
+#include "porter/porter.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,10 +20,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* No program makes such a tree but to break others. */
+/* Maximum depth of a tree. Deeper trees are only created to break other programs. */
 #define LEVELS_MAX 16384
 #define LEVELS_OPEN 32
-/* Inodes with several names that are remembered: about as many as fit half a gigabyte. */
+/* Maximum number of inodes with several names that are remembered. At the maximum they take about half a gigabyte of
+ * memory. */
 #define LINKS_MAX (4 * 1024 * 1024)
 #define STAT_MASK (STATX_TYPE | STATX_NLINK | STATX_INO | STATX_BLOCKS)
 
@@ -31,7 +33,10 @@ struct handle {
   unsigned char bytes[MAX_HANDLE_SZ];
 };
 
-/* A directory that is being read; while it is far above, only where to find it and where its reading goes on. */
+/*
+ * A directory that is being read. While it is closed because it is far above the current one, only its handle
+ * and the position at which reading resumes are kept.
+ */
 struct level {
   DIR *stream;
   struct handle handle;
@@ -53,7 +58,7 @@ struct tally {
   int status;
 };
 
-/* Says it once, where it happens. */
+/* Prints a failure at once and sets the exit status. Returns false, for the caller to return. */
 static bool failed(struct tally *tally, const char *what) {
   tally->status = porter_failed(what);
   return false;
@@ -77,7 +82,7 @@ static int compare_links(const void *left, const void *right) {
   return one->inode < other->inode ? -1 : one->inode > other->inode;
 }
 
-/* Whether something with several names is met for the first time. */
+/* Determines whether this is the first time that an inode with several names is found. */
 static bool is_new(struct tally *tally, const struct statx *stat, bool *new) {
   const struct link wanted = {stat->stx_ino, stat->stx_dev_major, stat->stx_dev_minor};
   *new = !tfind(&wanted, &tally->links, compare_links);
@@ -125,7 +130,8 @@ static bool put_aside(struct tally *tally, struct level *level) {
   return true;
 }
 
-/* One that is gone by now has nothing more to be read. */
+/* Reopens the directory of a level. If the directory no longer exists, its stream stays NULL, because nothing is left
+ * to read. */
 static bool take_up(struct tally *tally, struct level *level) {
   const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
   int fd = open_by_handle_at(tally->top, &level->handle.head, flags);
@@ -147,7 +153,7 @@ static bool make_room(struct tally *tally) {
   return true;
 }
 
-/* Takes `fd` over. */
+/* Takes ownership of `fd`. */
 static bool enter(struct tally *tally, int fd) {
   bool fits = make_room(tally);
   if (fits && tally->depth >= LEVELS_OPEN) fits = put_aside(tally, &tally->levels[tally->depth - LEVELS_OPEN]);
@@ -163,7 +169,7 @@ static bool enter(struct tally *tally, int fd) {
 
 static bool leave(struct tally *tally) {
   closedir(tally->levels[--tally->depth].stream);
-  /* Those that are gone are left as well. */
+  /* Leaves the levels above as well if their directories no longer exist. */
   while (tally->depth > 0) {
     struct level *above = &tally->levels[tally->depth - 1];
     if (!above->stream && !take_up(tally, above)) return false;
@@ -177,7 +183,7 @@ static bool visit(struct tally *tally, int parent, const char *name) {
   struct statx stat;
   const int flags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
   if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return true;
-  if (statx(parent, name, flags, STAT_MASK, &stat) < 0) return vanished() || failed(tally, "an entry can't be looked at");
+  if (statx(parent, name, flags, STAT_MASK, &stat) < 0) return vanished() || failed(tally, "an entry can't be examined");
   if (stat.stx_attributes & STATX_ATTR_MOUNT_ROOT) return true;
   if (!count(tally, &stat)) return false;
   if (!S_ISDIR(stat.stx_mode)) return true;
@@ -199,7 +205,7 @@ static void tally_tree(struct tally *tally) {
   struct statx stat;
   int fd = fcntl(tally->top, F_DUPFD_CLOEXEC, 3);
   if (fd < 0 || statx(fd, "", AT_EMPTY_PATH, STAT_MASK, &stat) < 0) {
-    failed(tally, "the tree can't be looked at");
+    failed(tally, "the tree can't be examined");
     return;
   }
   if (!count(tally, &stat) || !enter(tally, fd)) return;

@@ -1,4 +1,4 @@
-#include "stream.h"
+#include "stream/stream.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "descriptors.h"
+#include "loop/descriptors.h"
 
 #define CHUNK_HEADER 4u
 
@@ -20,7 +20,7 @@ struct side {
   struct stream *stream;
 };
 
-/* What one side gave and the other has not taken yet. */
+/* Bytes received from one side that the other side has not accepted yet. */
 struct rest {
   uint8_t *data;
   size_t start;
@@ -31,40 +31,42 @@ struct stream {
   struct stream *next;
   struct server *server;
   enum { DIALLING, REFUSING, OPEN, CLOSED } stage;
-  struct side asker;
+  struct side client;
   struct side port;
   uint32_t dial_id;
   uint16_t port_number;
   sa_family_t family;
   uint64_t generation;
-  /* When a dial has taken too long, or a refusal was not read for too long. */
+  /* Deadline for dialling or, later, for sending a refusal. */
   uint64_t ends_at;
 
-  /* From the asker: as it came, in chunks. */
+  /* Data from the client for the port, in chunks as received from the client. */
   struct rest in;
   uint8_t in_header[CHUNK_HEADER];
   size_t in_header_size;
-  /* What is still to come of a chunk. */
+  /* Number of bytes of the current chunk that have not arrived yet. */
   uint32_t in_left;
-  /* The asker has said that no more comes. */
+  /* Whether the client has ended its direction. */
   bool in_ended;
-  /* Nothing goes to the port any more: all of it went, or the port takes none. */
+  /* Whether nothing more will be sent to the port, because everything was sent or the port accepts no
+   * more. */
   bool in_over;
 
-  /* For the asker. */
+  /* Data from the port for the client. */
   struct rest out;
-  /* The port's end was read, and is told behind `out`. */
+  /* Whether the port has ended its direction. The end is sent to the client after `out`. */
   bool out_ended;
-  /* The port was reset, which was learnt from writing: the end that reading shows is none. */
+  /* Whether a write showed that the port reset the connection. An end of file that is read after that is
+   * not a regular end. */
   bool reset;
 };
 
 static struct {
-  /* Closed ones stay until the turn is over. */
+  /* The list of streams. A closed stream stays in the list until the end of the loop's turn. */
   struct stream *first;
   uint32_t open;
   bool any_closed;
-  /* Where bytes are on their way through. There while there are streams. */
+  /* Buffer for transfers; allocated only while there are streams. */
   uint8_t *piece;
 } streams;
 
@@ -96,7 +98,7 @@ static void rest_took(struct rest *rest, size_t size) {
   if (!has_rest(rest)) rest_drop(rest);
 }
 
-/* How many bytes the socket takes now; -1 with errno where it takes no more. */
+/* Sends as many bytes as the socket accepts now. Returns -1 with errno if it accepts none. */
 static ssize_t offer(int fd, const uint8_t *data, size_t size) {
   ssize_t sent;
   do {
@@ -118,7 +120,7 @@ static ssize_t take(int fd, uint8_t *data, size_t size) {
 static void stream_close(struct stream *stream) {
   if (stream->stage == CLOSED) return;
   stream->stage = CLOSED;
-  source_close(&stream->asker.source);
+  source_close(&stream->client.source);
   source_close(&stream->port.source);
   rest_drop(&stream->in);
   rest_drop(&stream->out);
@@ -126,7 +128,8 @@ static void stream_close(struct stream *stream) {
   streams.any_closed = true;
 }
 
-/* Whoever is at the port learns that what came was not all. */
+/* Cuts the stream: resets the connection to the port, so that the process at the port knows that its data is
+ * incomplete. */
 static void stream_cut(struct stream *stream) {
   struct linger at_once = {.l_onoff = 1, .l_linger = 0};
   if (stream->port.source.fd >= 0) {
@@ -135,10 +138,10 @@ static void stream_cut(struct stream *stream) {
   stream_close(stream);
 }
 
-/* ── To the asker ──────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── To the client ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void out_put(struct stream *stream, const uint8_t *data, size_t size) {
-  ssize_t sent = offer(stream->asker.source.fd, data, size);
+  ssize_t sent = offer(stream->client.source.fd, data, size);
   if (sent < 0 || ((size_t)sent < size && !rest_keep(&stream->out, data + sent, size - (size_t)sent))) {
     stream_cut(stream);
   }
@@ -146,7 +149,7 @@ static void out_put(struct stream *stream, const uint8_t *data, size_t size) {
 
 static void out_drain(struct stream *stream) {
   struct rest *rest = &stream->out;
-  ssize_t sent = offer(stream->asker.source.fd, rest->data + rest->start, rest->end - rest->start);
+  ssize_t sent = offer(stream->client.source.fd, rest->data + rest->start, rest->end - rest->start);
   if (sent < 0) {
     stream_cut(stream);
     return;
@@ -154,7 +157,8 @@ static void out_drain(struct stream *stream) {
   rest_took(rest, (size_t)sent);
 }
 
-/* What came before a reset is read, and so passed on, before the reset shows. */
+/* Reads from the port. Data that arrived before a reset is read and sent to the client before the reset is
+ * noticed. */
 static void out_take(struct stream *stream) {
   ssize_t got = take(stream->port.source.fd, streams.piece + CHUNK_HEADER, STREAM_PIECE);
   if (got < 0 && errno == EAGAIN) return;
@@ -178,7 +182,10 @@ static void out_frame(struct stream *stream, struct chunk *frame) {
 
 /* ── To the port ───────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* EPIPE is of a port that had told its end before: that end holds. */
+/*
+ * Handles a failed write to the port. EPIPE means that the port had already ended its direction regularly, so an end
+ * of file from the port stays valid.
+ */
 static void in_failed(struct stream *stream, int error) {
   stream->in_over = true;
   if (error != EPIPE) stream->reset = true;
@@ -192,7 +199,8 @@ static void in_header(struct stream *stream, uint8_t byte) {
   stream->in_ended = stream->in_left == 0;
 }
 
-/* Sends what the chunks hold; returns how far it came. */
+/* Sends the content of the client's chunks to the port. Returns how many bytes of `data` were consumed, including
+ * chunk headers. */
 static size_t in_pass(struct stream *stream, const uint8_t *data, size_t size) {
   size_t at = 0;
   while (at < size && !stream->in_ended) {
@@ -210,7 +218,11 @@ static size_t in_pass(struct stream *stream, const uint8_t *data, size_t size) {
   return at;
 }
 
-/* Of what it was given, `left` bytes were not passed on. True where they are to be kept for later. */
+/*
+ * Called after an attempt to send to the port that left `left` bytes unsent. Cuts the stream if the client sent data
+ * after its end. Ends the direction to the port if the client has ended it. Returns whether the unsent bytes must be
+ * kept for later.
+ */
 static bool in_check(struct stream *stream, size_t left) {
   if (left > 0 && stream->in_ended) {
     stream_cut(stream);
@@ -234,9 +246,9 @@ static bool may_take(const struct stream *stream) {
   return stream->stage == OPEN && !stream->in_over && !has_rest(&stream->in);
 }
 
-/* Whether there may be more to take. */
+/* Reads from the client and sends the data to the port. Returns whether there may be more to read. */
 static bool in_take(struct stream *stream) {
-  ssize_t got = take(stream->asker.source.fd, streams.piece, STREAM_PIECE);
+  ssize_t got = take(stream->client.source.fd, streams.piece, STREAM_PIECE);
   if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     stream_cut(stream);
@@ -255,22 +267,23 @@ static bool is_over(const struct stream *stream) {
   return stream->stage == REFUSING || (stream->stage == OPEN && stream->in_over && stream->out_ended);
 }
 
-/* Whatever a side can't do anything with yet, it is not woken for. The asker's leaving is always seen. */
+/* Watches each side only for events that can be handled now. The client's disconnect is always watched. */
 static void settle(struct stream *stream) {
   if (stream->stage != CLOSED && is_over(stream)) stream_close(stream);
   if (stream->stage == CLOSED) return;
   bool out_wanted = stream->stage == OPEN && !stream->out_ended && !has_rest(&stream->out);
-  uint32_t asker = (may_take(stream) ? EPOLLIN : 0) | (has_rest(&stream->out) ? EPOLLOUT : 0);
+  uint32_t client = (may_take(stream) ? EPOLLIN : 0) | (has_rest(&stream->out) ? EPOLLOUT : 0);
   uint32_t port = (out_wanted ? EPOLLIN : 0) | (has_rest(&stream->in) || stream->stage == DIALLING ? EPOLLOUT : 0);
   if (!port && stream->port.source.fd >= 0) source_ignore(&stream->port.source);
-  if (!source_watch(stream->server, &stream->asker.source, asker) ||
+  if (!source_watch(stream->server, &stream->client.source, client) ||
       (port && !source_watch(stream->server, &stream->port.source, port))) {
     stream_cut(stream);
   }
 }
 
-/* What the asker sent before it left goes to the port, as far as that takes it now. */
-static void asker_left(struct stream *stream) {
+/* Called when the client has disconnected. Sends to the port what the client had sent before, as far as the port
+ * accepts it now. */
+static void client_left(struct stream *stream) {
   if (may_take(stream)) {
     while (in_take(stream)) continue;
   }
@@ -281,11 +294,11 @@ static void asker_left(struct stream *stream) {
   }
 }
 
-static void asker_ready(struct server *server, struct source *source, uint32_t events) {
+static void client_ready(struct server *server, struct source *source, uint32_t events) {
   (void)server;
   struct stream *stream = ((struct side *)source)->stream;
   if (events & (EPOLLHUP | EPOLLERR)) {
-    asker_left(stream);
+    client_left(stream);
     return;
   }
   if ((events & EPOLLOUT) && has_rest(&stream->out)) out_drain(stream);
@@ -316,7 +329,7 @@ static socklen_t address_of(const struct stream *stream, struct sockaddr_storage
   return sizeof *four;
 }
 
-/* Begins to connect; 0, or an errno with nothing open. */
+/* Starts to connect to the port. Returns 0; if that fails, closes the descriptor and returns the errno. */
 static int dial(struct stream *stream, sa_family_t family) {
   struct sockaddr_storage address;
   int size = STREAM_SOCKET_BUFFER, on = 1;
@@ -338,7 +351,8 @@ static struct outcome dial_refused(int error) {
   return error == EMFILE || error == ENFILE ? refused(LIMIT, "too many descriptors are open") : system_error(error);
 }
 
-/* Servers that listen on one kind of address only are found on the other. */
+/* Handles a failed connection attempt. After a refusal on IPv4 it tries IPv6, because a server may listen
+ * on only one of them. */
 static void dial_failed(struct stream *stream, int error) {
   bool again = stream->family == AF_INET && error == ECONNREFUSED;
   source_close(&stream->port.source);
@@ -346,7 +360,7 @@ static void dial_failed(struct stream *stream, int error) {
   refuse(stream, dial_refused(again || stream->family == AF_INET6 ? ECONNREFUSED : error));
 }
 
-/* With nobody listening, a connection from a port to itself can come about. */
+/* Returns whether a socket is connected to itself, which can happen if there is no listener. */
 static bool is_own_echo(int fd) {
   struct sockaddr_storage own = {0}, peer = {0};
   socklen_t own_size = sizeof own, peer_size = sizeof peer;
@@ -384,14 +398,14 @@ static void port_ready(struct server *server, struct source *source, uint32_t ev
   settle(stream);
 }
 
-/* From here on the connection is the stream's. */
+/* Takes the connection from the link. From then on the connection belongs to the stream. */
 static void take_over(struct stream *stream, struct link *link) {
-  source_move(&link->source, &stream->asker.source);
+  source_move(&link->source, &stream->client.source);
   link_close(link);
   stream->next = streams.first;
   streams.first = stream;
   streams.open++;
-  if (stream->asker.source.fd < 0) {
+  if (stream->client.source.fd < 0) {
     stream_close(stream);
   } else {
     settle(stream);
@@ -406,7 +420,7 @@ static struct outcome begin(struct request *request, uint64_t generation, uint16
   if (!stream) return system_error(ENOMEM);
   *stream = (struct stream){
       .server = server,
-      .asker = {.source = {.fd = -1, .ready = asker_ready}, .stream = stream},
+      .client = {.source = {.fd = -1, .ready = client_ready}, .stream = stream},
       .port = {.source = {.fd = -1, .ready = port_ready}, .stream = stream},
       .dial_id = request->id,
       .port_number = port_number,
@@ -429,9 +443,10 @@ struct outcome handle_dial(struct request *request) {
   if (!reader_done(&request->in) || port_number == 0) return malformed();
   struct outcome outcome = greeting_check(request, &greeting);
   if (outcome.kind != ANSWER) return outcome;
-  /* The asker doesn't know yet whom it would be talking to. */
+  /* If the client sends data before the keeper has answered the dial, the dial is refused: until then the client
+   * cannot know which keeper receives the data. */
   bool is_early = link->input_start != link->input_end;
-  outcome = is_early ? refused(MALFORMED, "the answer to a dial comes first")
+  outcome = is_early ? refused(MALFORMED, "data was sent before the dial was answered")
                      : begin(request, greeting.generation, port_number);
   if (outcome.kind == REFUSE) link->closing = true;
   return outcome;
@@ -458,7 +473,7 @@ void streams_tick(struct server *server) {
   }
 }
 
-void streams_bury(void) {
+void streams_free_closed(void) {
   if (streams.any_closed) {
     streams.any_closed = false;
     for (struct stream **at = &streams.first; *at;) {
@@ -479,5 +494,5 @@ void streams_bury(void) {
 
 void streams_end(void) {
   for (struct stream *stream = streams.first; stream; stream = stream->next) stream_cut(stream);
-  streams_bury();
+  streams_free_closed();
 }

@@ -1,26 +1,28 @@
 /*
- * Streams: bytes between who dials and a TCP port of this network's loopback.
+ * Streams: bytes between a client that dials and a TCP port on the loopback of this network.
  *
- * A connection that begins with a DIAL is never a link. Once the port has answered, both sides of it speak in chunks (a
- * u32 size and as many bytes; the size 0 ends that direction), because a unix socket has only one way to end and TCP has
- * two: what ends without that chunk was cut, and a cut is a reset on the other side. A part is never taken for the whole.
+ * A connection that begins with a DIAL never becomes a link. Once the port has answered, both directions are sent in
+ * chunks (a u32 size and that many bytes; size 0 ends the direction), because a unix socket can only be closed as a
+ * whole and TCP directions end separately. A direction that ends without that chunk was cut: the keeper then resets
+ * the connection to the port, and closes the connection to the client without that chunk. Incomplete data is
+ * therefore never mistaken for complete data.
  *
- * The one that sends faster than the other reads is not read from. What one side gave and the other has not taken is at
- * most a piece; an idle stream has no buffer at all.
+ * If a side sends faster than the other side reads, the keeper stops reading from it until the other side has caught
+ * up. At most one read's data is buffered per direction; an idle stream has no buffer at all.
  */
 #ifndef HOLDFAST_STREAM_H
 #define HOLDFAST_STREAM_H
 
-#include "server.h"
+#include "loop/server.h"
 
 struct outcome handle_dial(struct request *request);
-/* Gives up what takes too long, and cuts what an older generation asked for. */
+/* Ends dials and refusals whose deadline has passed, and cuts streams of older generations. */
 void streams_tick(struct server *server);
-/* Frees what was closed in this turn. */
-void streams_bury(void);
-/* How many there are. */
+/* Frees the streams that were closed in this turn of the loop. */
+void streams_free_closed(void);
+/* Returns the number of open streams. */
 uint32_t streams_open(void);
-/* Cuts all. */
+/* Cuts all streams. */
 void streams_end(void);
 
 #endif

@@ -2,16 +2,16 @@ import { createServer, type Server } from "node:net";
 import { join } from "node:path";
 import type { Stat } from "@holdfast/engine";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { Channel } from "./channel.ts";
+import { collect, removeAll, soon, temporary } from "../testing/test-keeper.ts";
+import { Channel } from "../wire/channel.ts";
+import { ANSWER, REQUEST } from "../wire/protocol.ts";
+import { openSocket } from "../wire/socket.ts";
+import { FrameSplitter, Writer } from "../wire/wire.ts";
 import { FileBody } from "./file-body.ts";
-import { ANSWER, REQUEST } from "./protocol.ts";
-import { openSocket } from "./socket.ts";
-import { collect, removeAll, soon, temporary } from "./testing.ts";
-import { FrameSplitter, Writer } from "./wire.ts";
 
 const CONTENT = Buffer.from(Array.from({ length: 3_000_000 }, (_, index) => index % 251));
 
-/** Serves the content in answers that are shorter than asked for, as an I/O error in the middle makes them. */
+/** A server whose answers are shorter than requested, as after an I/O error in the middle of a file. */
 function shortReads(): Server {
   return createServer((socket) => {
     const out = new Writer();
@@ -41,7 +41,7 @@ afterEach(() => {
   removeAll(directory);
 });
 
-test("answers shorter than asked for leave no gap in what is read ahead", async () => {
+test("short answers leave no gap in the data read ahead", async () => {
   let channel: Channel | undefined;
   const socket = await openSocket(join(directory, "socket"), (chunk) => channel?.feed(chunk, true), soon());
   const options = { heartbeatMs: 1_000, deadMs: 5_000, now: Date.now, onEvent: () => {} };

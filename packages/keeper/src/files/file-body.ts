@@ -1,6 +1,6 @@
 import type { Stat } from "@holdfast/engine";
-import type { Channel } from "./channel.ts";
-import { closeHandle, readFile } from "./file-codec.ts";
+import type { Channel } from "../wire/channel.ts";
+import { closeHandle, readFile } from "../wire/file-codec.ts";
 
 const CHUNK_BYTES = 524_288;
 const READS_AHEAD = 4;
@@ -11,20 +11,21 @@ interface Piece {
 }
 
 /**
- * The bytes of an open file. A few reads are always under way ahead of the consumer. It gives what the stat promised
- * and no more, so that a file that grows meanwhile still fits its announced length; one that shrinks ends early, and one
- * that has no size of its own (as in /proc) is read to where it ends.
+ * The bytes of an open file. A few reads are always in flight ahead of the consumer. The body has the size that the
+ * stat reported and no more, so that a file that grows meanwhile still fits its announced length. A file that shrinks
+ * ends early, and a file without a size (as in /proc) is read to its end.
  *
- * The handle is closed at the end, on any error, when the consumer returns and when the signal is aborted, also where
- * the first byte was never asked for: that is why this is no generator, whose `finally` needs a first `next`.
+ * The handle is closed at the end, on any error, when the consumer returns and when the signal is aborted, even if no
+ * byte was ever read. A generator could not do this, because its `finally` runs only after a first `next`.
  */
 export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
   readonly #channel: Channel;
   readonly #handle: number;
   readonly #signal: AbortSignal;
   readonly #window: number;
-  /** Where the next piece to be consumed starts, and the next one to be asked for. */
+  /** Position of the next piece to consume. */
   #position: number;
+  /** Position of the next piece to request. */
   #asked: number;
   readonly #end: number;
   #ahead: Piece[] = [];
@@ -79,7 +80,10 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
     return Promise.resolve(this.#close());
   }
 
-  /** A short piece leaves a gap before what was asked for ahead. */
+  /**
+   * Discards the pieces that were requested ahead and requests them again, because after a short piece there would be a
+   * gap.
+   */
   #startOver(): void {
     this.#ahead = [];
     this.#asked = this.#position;
@@ -89,7 +93,8 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
     while (this.#open && this.#ahead.length < this.#window && this.#asked < this.#end) {
       const length = Math.min(CHUNK_BYTES, this.#end - this.#asked);
       const data = this.#channel.request(readFile(this.#handle, this.#asked, length), this.#signal);
-      // The consumer may never come for it; where it does, it sees the error.
+      // Prevents an unhandled rejection, because the consumer may never read this piece. If it does, it receives the
+      // error.
       data.catch(() => {});
       this.#ahead.push({ length, data });
       this.#asked += length;

@@ -18,13 +18,13 @@ import { join, posix } from "node:path";
 import type { FileChange } from "@holdfast/contract";
 import type { FileAccess, Link } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type Jail, Porter } from "./porter.ts";
-import { bodyOf, pause, soon, stopChild, TestKeeper, temporary, until } from "./testing.ts";
+import { type Jail, Porter } from "../porter/porter.ts";
+import { bodyOf, pause, soon, stopChild, TestKeeper, temporary, until } from "../testing/test-keeper.ts";
 
 const porter = new Porter();
 const END = "the last that happens";
 
-/** What is seen until a file of this name is made where it looks, as short lines: `created d a/b` for a directory. */
+/** Collects changes until a file of this name is created, as short lines: `created d a/b` for a directory. */
 async function seenUntilEnd(changes: AsyncIterable<FileChange>, root: string): Promise<string[]> {
   const seen: string[] = [];
   for await (const { kind, path, directory } of changes) {
@@ -35,7 +35,7 @@ async function seenUntilEnd(changes: AsyncIterable<FileChange>, root: string): P
   throw new Error(`the watch ended after ${seen.join(", ")}`);
 }
 
-/** What is there of each descriptor of a process that goes on meanwhile. */
+/** Targets of the descriptors of a running process. */
 const ofDescriptors = (pid: number, look: (fd: string) => string): string[] =>
   readdirSync(`/proc/${pid}/fd`).map((fd) => {
     try {
@@ -56,7 +56,7 @@ const watchedBy = (pid: number): number =>
     .split("\n")
     .filter((line) => line.startsWith("inotify wd")).length;
 
-/** Whole numbers below what is asked for, the same for the same seed. */
+/** Pseudo-random integers below a limit, the same for the same seed. */
 function numbersFrom(seed: number): (below: number) => number {
   let state = seed;
   return (below) => {
@@ -68,12 +68,12 @@ function numbersFrom(seed: number): (below: number) => number {
 let keeper: TestKeeper;
 let link: Link;
 let count = 0;
-/** For all that is watched: thousands of directories are made. */
+/** Mount point of a tmpfs for trees with thousands of directories. */
 let memory: string;
 beforeAll(async () => {
   memory = temporary();
   expect(spawnSync("mount", ["-t", "tmpfs", "none", memory]).status).toBe(0);
-  // Without the host's mounts that come and go meanwhile.
+  // A private mount namespace, so that mounts of the host that change meanwhile do not affect the watch.
   keeper = await TestKeeper.start(["/usr/bin/unshare", "--mount", "--propagation", "private"]);
 });
 afterAll(async () => {
@@ -86,13 +86,13 @@ beforeEach(async () => {
 });
 afterEach(() => link.close());
 
-/** The same files, as a keeper and as a jail see them. */
+/** Files served by a keeper, or by a jail. */
 interface Served {
   files: FileAccess;
-  /** Where they are for the test, and for whom they are served. */
+  /** `host` returns the path of a file on the host, `path` its path in requests. */
   host(path: string): string;
   path(path: string): string;
-  /** Makes a directory of the served ones' own. */
+  /** Creates a directory that belongs to the served user. */
   make(path: string): void;
   close(): Promise<void>;
 }
@@ -142,7 +142,7 @@ describe.each([
     };
   };
 
-  test("tells what comes, changes and goes, by absolute paths", async () => {
+  test("reports creations, changes and removals with absolute paths", async () => {
     mkdirSync(served.host("old"));
     writeFileSync(served.host("old/file"), "x");
     const changes = await served.files.watch(served.path(""), { recursive: true }, soon());
@@ -160,26 +160,26 @@ describe.each([
     ]);
   });
 
-  test("tells one of its own writes by the final name alone, and none of its temporary ones", async () => {
+  test("reports a write by its final name only, and no temporary names", async () => {
     const seen = await watch();
     await served.files.write(served.path("file"), bodyOf("a", "b"), {}, soon());
     await served.files.write(served.path("file"), bodyOf("again"), {}, soon());
     served.make(`tree/${"d/".repeat(70)}`);
     await served.files.remove(served.path("tree"), { recursive: true }, soon());
-    const told = await seen();
-    expect(told.filter((line) => line.endsWith("file"))).toEqual(["created f file"]);
-    expect(told).toContain("created d tree");
-    expect(told.at(-1)).toBe("removed d tree");
-    expect(told.filter((line) => line.includes("holdfast"))).toEqual([]);
+    const reported = await seen();
+    expect(reported.filter((line) => line.endsWith("file"))).toEqual(["created f file"]);
+    expect(reported).toContain("created d tree");
+    expect(reported.at(-1)).toBe("removed d tree");
+    expect(reported.filter((line) => line.includes("holdfast"))).toEqual([]);
   });
 
-  test("sees names that only look like temporary ones", async () => {
+  test("reports names that only resemble temporary ones", async () => {
     const seen = await watch();
     writeFileSync(served.host(".holdfast-notes"), "");
     expect(await seen()).toContain("created f .holdfast-notes");
   });
 
-  test("tells all of a directory that is made and filled at once", async () => {
+  test("reports all content of a directory that is created and filled at once", async () => {
     const seen = await watch();
     const made: string[] = [];
     for (let index = 0; index < 30; index++) {
@@ -188,15 +188,15 @@ describe.each([
       writeFileSync(served.host(join(path, "file")), "");
       made.push(join(path, "file"));
     }
-    // What is in there is read, and told, after the directory itself: it may come behind what happens meanwhile.
+    // The content is read and reported after the directory itself, and may follow later events.
     await pause(50);
-    const told = new Set(await seen());
-    for (const path of made) expect(told).toContain(`created f ${path}`);
-    expect(told).toContain("created d fresh/29/deep/er");
+    const reported = new Set(await seen());
+    for (const path of made) expect(reported).toContain(`created f ${path}`);
+    expect(reported).toContain("created d fresh/29/deep/er");
     appendFileSync(served.host("fresh/29/deep/er/file"), "more");
   });
 
-  test("sees what happens in directories that came later, and where they were moved", async () => {
+  test("reports changes in directories that were created or moved later", async () => {
     for (const name of ["a/sub/leaf", "b"]) mkdirSync(served.host(name), { recursive: true });
     writeFileSync(served.host("a/sub/file"), "");
     const seen = await watch();
@@ -206,8 +206,8 @@ describe.each([
     mkdirSync(served.host("b/moved/leaf/new"));
     await pause(50);
     writeFileSync(served.host("b/moved/leaf/new/file"), "");
-    const told = await seen();
-    expect(told[0]).toBe("removed d a/sub");
+    const reported = await seen();
+    expect(reported[0]).toBe("removed d a/sub");
     for (const line of [
       "created d b/moved",
       "created f b/moved/file",
@@ -216,12 +216,12 @@ describe.each([
       "created d b/moved/leaf/new",
       "created f b/moved/leaf/new/file",
     ]) {
-      expect(told, line).toContain(line);
+      expect(reported, line).toContain(line);
     }
-    expect(told.filter((line) => line.includes("a/sub/"))).toEqual([]);
+    expect(reported.filter((line) => line.includes("a/sub/"))).toEqual([]);
   });
 
-  test("tells a file moved across directories as gone here and come there", async () => {
+  test("reports a file moved between directories as removed and created", async () => {
     for (const name of ["a", "b"]) served.make(name);
     writeFileSync(served.host("a/file"), "");
     const seen = await watch();
@@ -229,7 +229,7 @@ describe.each([
     expect(await seen()).toEqual(["removed f a/file", "created f b/other"]);
   });
 
-  test("still sees both of two directories that were exchanged", async () => {
+  test("still watches two directories that were exchanged", async () => {
     for (const name of ["one", "two"]) mkdirSync(served.host(name));
     const seen = await watch();
     const exchange = `import ctypes,sys
@@ -239,23 +239,23 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     expect(spawnSync("python3", args).status).toBe(0);
     await pause(50);
     for (const name of ["one", "two"]) writeFileSync(served.host(`${name}/in`), "");
-    const told = await seen();
-    for (const name of ["one", "two"]) expect(told).toContain(`created f ${name}/in`);
+    const reported = await seen();
+    for (const name of ["one", "two"]) expect(reported).toContain(`created f ${name}/in`);
   });
 
-  test("without what is below sees only what is in it", async () => {
+  test("a non-recursive watch reports only direct entries", async () => {
     mkdirSync(served.host("sub"));
     const seen = await watch("", false);
     writeFileSync(served.host("sub/deep"), "");
     writeFileSync(served.host("file"), "");
     mkdirSync(served.host("sub2"));
-    const told = await seen();
-    expect(told).toContain("created f file");
-    expect(told).toContain("created d sub2");
-    expect(told.filter((line) => line.includes("sub/"))).toEqual([]);
+    const reported = await seen();
+    expect(reported).toContain("created f file");
+    expect(reported).toContain("created d sub2");
+    expect(reported.filter((line) => line.includes("sub/"))).toEqual([]);
   });
 
-  test("of a file sees that file, through whatever takes its place, and no other", async () => {
+  test("a watch of a file reports that file only, also after it is replaced", async () => {
     writeFileSync(served.host("file"), "");
     const changes = await served.files.watch(served.path("file"), { recursive: false }, soon());
     const iterator = changes[Symbol.asyncIterator]();
@@ -278,33 +278,33 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     await iterator.return?.();
   });
 
-  test("tells the removal of what is watched, and sees what comes in its place", async () => {
+  test("reports the removal of the watched path, and its replacement", async () => {
     mkdirSync(served.host("dir/sub"), { recursive: true });
     const seen = await watch("dir");
-    // Somebody in there keeps the kernel from telling of the directory's end.
+    // A process in the directory prevents the kernel from reporting the directory's end.
     const guest = spawn("sleep", ["60"], { cwd: served.host("dir") });
     await until("it is there", () => readlinkSync(`/proc/${guest.pid}/cwd`) === served.host("dir"));
     rmSync(served.host("dir"), { recursive: true });
     mkdirSync(served.host("dir/again"), { recursive: true });
     await pause(50);
     writeFileSync(served.host("dir/again/file"), "");
-    const told = await seen();
-    expect(told.slice(0, 3)).toEqual(["removed d sub", "removed d ", "created d "]);
-    expect(told).toContain("created d again");
-    expect(told).toContain("created f again/file");
+    const reported = await seen();
+    expect(reported.slice(0, 3)).toEqual(["removed d sub", "removed d ", "created d "]);
+    expect(reported).toContain("created d again");
+    expect(reported).toContain("created f again/file");
     await stopChild(guest);
   });
 
-  test("ends, with the removal told, when its path leads nowhere any more", async () => {
+  test("ends with a removal when its path leads nowhere any more", async () => {
     mkdirSync(served.host("above/dir"), { recursive: true });
     const changes = await served.files.watch(served.path("above/dir"), { recursive: true }, soon());
     renameSync(served.host("above"), served.host("elsewhere"));
-    const told: FileChange[] = [];
-    for await (const change of changes) told.push(change);
-    expect(told.at(-1)).toEqual({ kind: "removed", path: served.path("above/dir"), directory: true });
+    const reported: FileChange[] = [];
+    for await (const change of changes) reported.push(change);
+    expect(reported.at(-1)).toEqual({ kind: "removed", path: served.path("above/dir"), directory: true });
   });
 
-  test("follows no link but the one it is asked for", async () => {
+  test("follows no link but the requested one", async () => {
     for (const name of ["real/sub", "other"]) mkdirSync(served.host(name), { recursive: true });
     symlinkSync("../../other", served.host("real/sub/link"));
     symlinkSync("real/", served.host("link"));
@@ -315,14 +315,14 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     expect((await seenUntilEnd(changes, served.path("link")))[0]).toBe("created f sub/seen");
   });
 
-  test("of what is not there, or not a path, is refused", async () => {
+  test("a watch of a missing or invalid path is refused", async () => {
     const missing = served.files.watch(served.path("nothing"), { recursive: true }, soon());
     await expect(missing).rejects.toMatchObject({ reason: "system", errno: "ENOENT" });
     const reserved = served.files.watch("/..", { recursive: true }, soon());
     await expect(reserved).rejects.toMatchObject({ reason: "system", errno: "EINVAL" });
   });
 
-  test("ends quietly with its signal, whether somebody waits for it or not", async () => {
+  test("ends with its signal without an error, with or without a pending read", async () => {
     for (const waits of [true, false]) {
       const abort = new AbortController();
       const changes = await served.files.watch(served.path(""), { recursive: true }, abort.signal);
@@ -336,7 +336,7 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     }
   });
 
-  test("that is refused for its number of directories says so at once or when they come", async () => {
+  test("a watch with too many directories fails at once, or when they are created", async () => {
     const changes = await served.files.watch(served.path(""), { recursive: true }, soon());
     const made = spawnSync("sh", ["-c", `mkdir many && cd many && seq 8200 | xargs mkdir`], {
       cwd: served.host(""),
@@ -354,7 +354,7 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     expect(await seen()).toContain("created f fine");
   });
 
-  test("that nobody reads drops changes and says so, and sees new ones after that", async () => {
+  test("an unread watch drops changes, reports an overflow, and continues", async () => {
     const changes = await served.files.watch(served.path(""), { recursive: true }, soon());
     const name = "n".repeat(200);
     for (let index = 0; index < 4_000; index++) {
@@ -363,17 +363,17 @@ sys.exit(libc.syscall(316, -100, sys.argv[1].encode(), -100, sys.argv[2].encode(
     }
     await pause(100);
     const iterator = changes[Symbol.asyncIterator]();
-    let told = 0;
+    let reported = 0;
     for (;;) {
       const { value } = await iterator.next();
       if (value.kind === "overflow") {
         expect(value).toEqual({ kind: "overflow", path: served.path(""), directory: true });
         break;
       }
-      told++;
+      reported++;
     }
-    expect(told).toBeGreaterThan(500);
-    expect(told).toBeLessThan(4_000);
+    expect(reported).toBeGreaterThan(500);
+    expect(reported).toBeLessThan(4_000);
     writeFileSync(served.host("after"), "");
     for (;;) {
       const { value } = await iterator.next();
@@ -390,7 +390,7 @@ describe("a keeper's watches", () => {
     mkdirSync(directory);
   });
 
-  test("the same change many times is told once until it is read", async () => {
+  test("a repeated change is reported once until it is read", async () => {
     writeFileSync(join(directory, "file"), "");
     const changes = await link.files.watch(directory, { recursive: false }, soon());
     for (let index = 0; index < 300; index++) {
@@ -402,7 +402,7 @@ describe("a keeper's watches", () => {
     expect(await seenUntilEnd(changes, directory)).toEqual(["modified f file"]);
   });
 
-  test("what the kernel dropped is told, and directories that came meanwhile are found", async () => {
+  test("events dropped by the kernel are reported, and new directories are found", async () => {
     const changes = await link.files.watch(directory, { recursive: true }, soon());
     process.kill(keeper.pid, "SIGSTOP");
     const depth = Number(readFileSync("/proc/sys/fs/inotify/max_queued_events", "utf8"));
@@ -422,14 +422,14 @@ describe("a keeper's watches", () => {
     for (let path = ""; path !== file; ) {
       const { value } = await iterator.next();
       path = value.path;
-      // Others mount things on this host, which may make it miss and find some before it comes to what the kernel says.
+      // Other mounts on this host may cause extra overflows before the kernel's own one is reported.
       if (value.kind === "overflow") appendFileSync(file, String(++overflows));
     }
     expect(overflows).toBeGreaterThan(0);
     await iterator.return?.();
   });
 
-  test("leave no descriptor when they are over, nor with their link", async () => {
+  test("leave no descriptor after their end or the end of their link", async () => {
     expect(inotifyDescriptors(keeper.pid)).toBe(0);
     mkdirSync(join(directory, "sub"));
     const watches = await Promise.all(
@@ -452,7 +452,7 @@ describe("a keeper's watches", () => {
     expect(readlinkSync(`/proc/${keeper.pid}/cwd`)).toBe("/");
   });
 
-  test("of one link see the same changes, each its own", async () => {
+  test("of one link each report the same changes", async () => {
     mkdirSync(join(directory, "sub"));
     const all = await link.files.watch(directory, { recursive: true }, soon());
     const part = await link.files.watch(join(directory, "sub"), { recursive: false }, soon());
@@ -471,7 +471,7 @@ describe("a keeper's watches", () => {
     expect(await changes[Symbol.asyncIterator]().next()).toEqual({ value: undefined, done: true });
   });
 
-  test("a return ends the wait of whoever reads", async () => {
+  test("a return ends a pending read", async () => {
     const changes = await link.files.watch(directory, { recursive: true }, soon());
     const iterator = changes[Symbol.asyncIterator]();
     const next = iterator.next();
@@ -480,7 +480,7 @@ describe("a keeper's watches", () => {
     expect(await next).toEqual({ value: undefined, done: true });
   });
 
-  test("are at most so many on one link, and none of the keeper's own directory", async () => {
+  test("are limited per link, and refused for the keeper's own directory", async () => {
     const control = link.files.watch(join(keeper.directory, "control"), { recursive: true }, soon());
     await expect(control).rejects.toMatchObject({ reason: "reserved_path" });
     const many = Array.from({ length: 32 }, () => link.files.watch(directory, { recursive: false }, soon()));
@@ -489,7 +489,7 @@ describe("a keeper's watches", () => {
     await expect(surplus).rejects.toMatchObject({ reason: "limit" });
   });
 
-  test("of what is above the keeper's own directory does not see into it", async () => {
+  test("above the keeper's own directory do not report its content", async () => {
     const changes = await link.files.watch(keeper.directory, { recursive: true }, soon());
     writeFileSync(join(keeper.directory, "control", "journals", "planted"), "");
     unlinkSync(join(keeper.directory, "control", "journals", "planted"));
@@ -498,7 +498,7 @@ describe("a keeper's watches", () => {
     unlinkSync(join(keeper.directory, END));
   });
 
-  test.each([1, 2, 3, 4])("after any history know every directory, once (seed %i)", async (seed) => {
+  test.each([1, 2, 3, 4])("watch every directory exactly once after any history (seed %i)", async (seed) => {
     const random = numbersFrom(seed);
     const known = [""];
     const pick = () => known[random(known.length)] ?? "";
@@ -537,13 +537,13 @@ describe("a keeper's watches", () => {
     while (missing.size > 0) {
       const { value } = await iterator.next();
       missing.delete(value.path);
-      // What the history left unread may be too much: then it happens again, now that somebody reads.
+      // If the unread changes overflowed the queue, the last ones are repeated with a reader.
       if (value.kind === "overflow") for (const path of missing) appendFileSync(path, "again");
     }
     await iterator.return?.();
   });
 
-  test("see what is mounted over what they watch, and what is there without it", async () => {
+  test("report mounts over a watched directory, and their removal", async () => {
     const [outer, inner] = [join(directory, "dir"), join(directory, "dir", "inner")];
     mkdirSync(inner, { recursive: true });
     const watches = [
@@ -553,7 +553,7 @@ describe("a keeper's watches", () => {
     const inside = (...argv: string[]) =>
       expect(spawnSync("nsenter", ["-t", `${keeper.pid}`, "-m", ...argv]).status).toBe(0);
     let files = 0;
-    /** A file is made at every overflow, until one is seen. */
+    /** Creates a file at every overflow, until one is seen. */
     const overflowed = async (iterator: AsyncIterator<FileChange>) => {
       for (const made = new Set<string>(); ; ) {
         const { kind, path } = (await iterator.next()).value;
@@ -571,7 +571,7 @@ describe("a keeper's watches", () => {
     for (const iterator of watches) await iterator.return?.();
   });
 
-  test("of a large tree let others have their answers meanwhile", async () => {
+  test("of a large tree do not delay other answers", async () => {
     const made = spawnSync("sh", ["-c", "for a in $(seq 60); do mkdir -p $(seq -f $a/%g 100); done"], {
       cwd: directory,
     });

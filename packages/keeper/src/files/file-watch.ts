@@ -1,17 +1,17 @@
 import { type FileChange, normalisePath } from "@holdfast/contract";
-import type { Channel } from "./channel.ts";
-import { type Change, endWatch, readWatch } from "./file-codec.ts";
+import type { Channel } from "../wire/channel.ts";
+import { type Change, endWatch, readWatch } from "../wire/file-codec.ts";
 
 const CHANGES_AT_ONCE = 1_000;
-/** A read is answered within this, changes or not, so that one whose asker is gone does not wait for ever. */
+/** Maximum time until a read is answered, with or without changes, so that an abandoned read does not wait forever. */
 const WAIT_MS = 30_000;
 
 /**
- * The changes of one watch, asked for when they are wanted: a consumer that is slow, or gone, makes the other side drop
- * some, and say so. A lost link loses the watch and is the consumer's error; the end of the signal is just the end.
+ * The changes of one watch, read on demand. If the consumer is slow or has stopped reading, the keeper drops changes
+ * and reports an overflow. A lost link ends the watch with an error; an aborted signal ends it normally.
  *
- * The watch is ended however this ends, also where the first change was never asked for: that is why this is no
- * generator, whose `return` would wait for a change besides.
+ * The watch is closed however the iteration ends, even if no change was ever read. A generator could not do this, and
+ * its `return` would also wait for a change.
  */
 export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   readonly #channel: Channel;
@@ -22,7 +22,7 @@ export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   #changes: Change[] = [];
   #at = 0;
   #more = true;
-  /** The reads of several callers come one after the other. */
+  /** The previous read. The next read starts after it, so that concurrent reads run one after the other. */
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(channel: Channel, watch: number, path: string, signal: AbortSignal) {

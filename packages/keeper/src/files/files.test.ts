@@ -16,7 +16,7 @@ import {
 import { join } from "node:path";
 import type { FileAccess, Link } from "@holdfast/engine";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { bodyOf, collect, pause, sha256, soon, TestKeeper, until } from "./testing.ts";
+import { bodyOf, collect, pause, sha256, soon, TestKeeper, until } from "../testing/test-keeper.ts";
 
 let keeper: TestKeeper;
 let link: Link;
@@ -41,7 +41,7 @@ const readText = async (path: string, range: { offset: number; length: number | 
   (await collect((await files.read(path, range, soon())).body)).toString();
 
 describe("a write", () => {
-  test("makes the file with its mode, owner and parents", async () => {
+  test("creates the file with its mode, owner and parents", async () => {
     const stat = await files.write(
       at("a/b/c"),
       bodyOf("hello ", "world"),
@@ -92,7 +92,7 @@ describe("a write", () => {
     await until("nothing is left", () => readdirSync(at("")).length === 0);
   });
 
-  test("whose target became a directory meanwhile leaves no unfinished file", async () => {
+  test("whose target becomes a directory leaves no unfinished file", async () => {
     const body = async function* () {
       yield Buffer.from("x");
       mkdirSync(at("taken"));
@@ -121,7 +121,7 @@ describe("a write", () => {
 });
 
 describe("a read", () => {
-  test("gives the range asked for", async () => {
+  test("returns the requested range", async () => {
     writeFileSync(at("file"), "0123456789");
     expect(await readText(at("file"))).toBe("0123456789");
     expect(await readText(at("file"), { offset: 3, length: 4 })).toBe("3456");
@@ -132,7 +132,7 @@ describe("a read", () => {
     expect(await readText(at("empty"))).toBe("");
   });
 
-  test("gives a file that has no size of its own", async () => {
+  test("reads a file without a size", async () => {
     expect(await readText("/proc/self/status")).toContain("Name:\tkeeper");
   });
 
@@ -147,7 +147,7 @@ describe("a read", () => {
     expect(size).toBeLessThan(8_000_000);
   });
 
-  test("of what is no regular file is refused at once", async () => {
+  test("of anything but a regular file is refused at once", async () => {
     spawnSync("mkfifo", [at("fifo")]);
     await expect(readText(at("fifo"))).rejects.toMatchObject({ reason: "not_regular" });
     await expect(readText("/dev/zero")).rejects.toMatchObject({ reason: "not_regular" });
@@ -176,7 +176,7 @@ describe("a read", () => {
       abort.abort();
       await opening.catch(() => {});
     }
-    // What was aborted is closed when its answer comes, which is before this one's.
+    // Handles of aborted requests are closed when their answers arrive, which is before the answer to this ping.
     await link.ping(soon());
     const open = Array.from({ length: 64 }, () => files.read(at("file"), { offset: 0, length: 1 }, soon()));
     for (const { body } of await Promise.all(open)) await collect(body);
@@ -219,7 +219,7 @@ describe("directories", () => {
     expect([new Set(entries.map((entry) => entry.name)).size, truncated]).toEqual([3000, false]);
   });
 
-  test("are made, moved and removed", async () => {
+  test("are created, moved and removed", async () => {
     await files.mkdir(at("a/b/c"), { parents: true }, soon());
     await files.mkdir(at("a/b/c"), { parents: true }, soon());
     await expect(files.mkdir(at("a"), {}, soon())).rejects.toMatchObject({ errno: "EEXIST" });
@@ -266,7 +266,7 @@ test("a mode is changed through a symbolic link, but never that of the keeper's 
 });
 
 describe("a symbolic link", () => {
-  test("is made with its target as it is, its owner and its parents", async () => {
+  test("is created with its exact target, owner and parents", async () => {
     await files.symlink(at("a/b/link"), "../no where/../x", { parents: true, uid: 5, gid: 6 }, soon());
     expect(readlinkSync(at("a/b/link"))).toBe("../no where/../x");
     const { uid, gid } = lstatSync(at("a/b/link"));
@@ -277,7 +277,7 @@ describe("a symbolic link", () => {
     await expect(missing).rejects.toMatchObject({ errno: "ENOENT" });
   });
 
-  test("takes nothing's place, and none in the keeper's own directory", async () => {
+  test("replaces nothing, and is refused in the keeper's own directory", async () => {
     writeFileSync(at("file"), "kept");
     symlinkSync("nowhere", at("dangling"));
     for (const name of ["file", "dangling", ""]) {

@@ -1,7 +1,6 @@
 import { posix } from "node:path";
 import type { FileAccess, Stat, WriteOptions } from "@holdfast/engine";
-import type { Channel } from "./channel.ts";
-import { FileBody } from "./file-body.ts";
+import type { Channel } from "../wire/channel.ts";
 import {
   changeMode,
   changeOwner,
@@ -20,11 +19,15 @@ import {
   removePath,
   renamePath,
   statFile,
-} from "./file-codec.ts";
+} from "../wire/file-codec.ts";
+import { FileBody } from "./file-body.ts";
 import { FileWatch } from "./file-watch.ts";
 import { upload } from "./upload.ts";
 
-/** What importing an image needs beyond what callers may do. None of these follows a symbolic link at the path. */
+/**
+ * File operations that the import of an image needs in addition to those offered to callers. None of them follows a
+ * symbolic link at the path.
+ */
 export interface JailedFiles extends FileAccess {
   chown(path: string, owner: Owner, signal: AbortSignal): Promise<void>;
   hardlink(existing: string, path: string, signal: AbortSignal): Promise<void>;
@@ -33,7 +36,7 @@ export interface JailedFiles extends FileAccess {
 
 const ENTRIES_AT_ONCE = 1_000;
 
-/** Files over a channel: of a keeper or of a jailed porter. Handles are its own business and never outlive a call. */
+/** Access to files over a channel to a keeper or a jailed porter. Handles are internal and never outlive a call. */
 export class Files implements JailedFiles {
   readonly #channel: Channel;
 

@@ -1,10 +1,10 @@
 import type { Stat, WriteOptions } from "@holdfast/engine";
-import type { Channel } from "./channel.ts";
-import { closeHandle, commitFile, createFile, writeFile } from "./file-codec.ts";
-import { DATA_LIMIT } from "./protocol.ts";
-import { WireError } from "./wire.ts";
+import type { Channel } from "../wire/channel.ts";
+import { closeHandle, commitFile, createFile, writeFile } from "../wire/file-codec.ts";
+import { DATA_LIMIT } from "../wire/protocol.ts";
+import { WireError } from "../wire/wire.ts";
 
-/** Small chunks are put together up to this. */
+/** Small chunks are combined up to this size. */
 const CHUNK_BYTES = 524_288;
 const CHUNKS_TOGETHER = 64;
 const WRITES_AHEAD = 4;
@@ -16,9 +16,9 @@ export interface Upload {
 }
 
 /**
- * Writes a whole file: the target changes when all of it has arrived, or not at all. The commit is sent only after every
- * write was answered, because a commit that overtakes a failed write would publish half a file. Whatever fails, body,
- * link or signal, the handle is closed and the unfinished file vanishes with it.
+ * Writes a whole file: either all data arrives and the target is replaced, or the target stays unchanged. The commit is
+ * sent only after every write was answered, because a commit sent before a write failed would publish half a file. If
+ * body, link or signal fails, the handle is closed, which removes the unfinished file.
  */
 export async function upload(channel: Channel, file: Upload, signal: AbortSignal): Promise<Stat> {
   const close = (opened: { handle: number }) => channel.post(closeHandle(opened.handle));
@@ -35,7 +35,7 @@ export async function upload(channel: Channel, file: Upload, signal: AbortSignal
   }
 }
 
-/** Moves a body into an open file with a few writes under way. */
+/** Writes a body to an open file, with a few writes in flight. */
 class Pour {
   readonly #channel: Channel;
   readonly #handle: number;
@@ -45,7 +45,7 @@ class Pour {
   #gatheredBytes = 0;
   #sent = 0;
   #failure: { error: unknown } | null = null;
-  /** Ends the wait for the body's next chunk. */
+  /** Rejects the wait for the next chunk of the body; null if nothing waits. */
   #interrupt: ((error: unknown) => void) | null = null;
 
   constructor(channel: Channel, handle: number, signal: AbortSignal) {
@@ -79,13 +79,13 @@ class Pour {
       await this.#send();
       await Promise.all(this.#writes);
     } catch (error) {
-      // A body that hangs would hang here too, so nobody waits for its end.
+      // The `return` of the body's iterator is not awaited, because a hanging body would hang here too.
       Promise.resolve(chunks.return?.()).catch(() => {});
       throw error;
     }
   }
 
-  /** The body's next chunk, unless the signal or a write under way fails first. */
+  /** Returns the body's next chunk. Rejects earlier if the signal aborts or a write in flight fails. */
   #next(chunks: AsyncIterator<Uint8Array>): Promise<IteratorResult<Uint8Array>> {
     return new Promise((resolve, reject) => {
       if (this.#failure !== null) return reject(this.#failure.error);

@@ -1,15 +1,15 @@
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { KeeperRefusal, LinkLost } from "@holdfast/engine";
+import { dial, type Greeting } from "../wire/link-codec.ts";
+import { ANSWER, FRAME_LIMIT, REFUSAL, REQUEST } from "../wire/protocol.ts";
+import { readRefusal } from "../wire/refusal.ts";
+import { openSocket } from "../wire/socket.ts";
+import { Reader, WireError, Writer } from "../wire/wire.ts";
 import { otherProtocol } from "./link.ts";
-import { dial, type Greeting } from "./link-codec.ts";
 import { KeeperStream } from "./port-stream.ts";
-import { ANSWER, FRAME_LIMIT, REFUSAL, REQUEST } from "./protocol.ts";
-import { readRefusal } from "./refusal.ts";
-import { openSocket } from "./socket.ts";
-import { Reader, WireError, Writer } from "./wire.ts";
 
-/** Longer than a keeper that runs takes to give up. */
+/** Maximum wait for the answer to a dial. A running keeper answers before that, if necessary with a timeout. */
 const ANSWER_MS = 8_000;
 const DIAL_ID = 1;
 const SIZE_BYTES = 4;
@@ -21,16 +21,18 @@ export interface DialOptions extends Greeting {
 }
 
 export interface Dialled {
-  /** What the keeper calls itself. It has been given no byte yet. */
+  /** The boot id of the keeper that answered. That keeper has received no data yet. */
   bootId: string;
   bytes: Duplex;
 }
 
 /**
- * A stream to a TCP port of the sandbox's loopback, on a connection of its own to the keeper. Fails with `KeeperRefusal`
- * where the keeper says no (`system` ECONNREFUSED: nothing listens; `system` ETIMEDOUT: what listens takes nobody;
- * `limit`), with `LinkLost` where no keeper answers in time, with the signal's reason where that comes first. In each case
- * nobody at the port was told anything. The signal ends the stream as well.
+ * Opens a stream to a TCP port on the sandbox's loopback interface. The stream has its own connection to the keeper.
+ * Rejects with `KeeperRefusal` if the keeper refuses the dial. The refusal has the reason `limit` if the keeper has too
+ * many streams or open descriptors. It has the reason `system` and the errno ECONNREFUSED if nothing listens at the
+ * port, and ETIMEDOUT if the listener does not accept the connection in time. Rejects with `LinkLost` if no keeper
+ * answers in time, and with the signal's reason if the signal aborts before the answer. If this rejects, the port has
+ * received no data. If the signal aborts later, it ends the open stream.
  */
 export async function dialKeeper(options: DialOptions, signal: AbortSignal): Promise<Dialled> {
   const socket = await openSocket(options.socketPath, null, signal);
@@ -51,7 +53,10 @@ function request(options: DialOptions): Buffer {
   return Buffer.concat(out.take());
 }
 
-/** The stream is made in the very turn in which the answer came: nothing that happens to the socket is missed. */
+/**
+ * Waits for the answer. The stream is created in the same turn of the event loop in which the answer arrives, so that
+ * no socket event is missed.
+ */
 function answered(socket: Socket, options: DialOptions, signal: AbortSignal): Promise<Dialled> {
   const { deadlineMs = ANSWER_MS } = options;
   return new Promise<Dialled>((resolve, reject) => {
@@ -64,7 +69,7 @@ function answered(socket: Socket, options: DialOptions, signal: AbortSignal): Pr
       try {
         act();
       } catch (error) {
-        reject(brokenOff(error));
+        reject(asLinkLost(error));
       }
     };
     const fail = (error: unknown) => settle(() => reject(error));
@@ -74,7 +79,7 @@ function answered(socket: Socket, options: DialOptions, signal: AbortSignal): Pr
     const take = (chunk: Buffer) => {
       bytes = Buffer.concat([bytes, chunk]);
       const size = bytes.length < SIZE_BYTES ? 0 : bytes.readUInt32LE();
-      if (size > FRAME_LIMIT) return fail(brokenOff(new WireError(`a frame of ${size} bytes`)));
+      if (size > FRAME_LIMIT) return fail(asLinkLost(new WireError(`a frame of ${size} bytes`)));
       const end = SIZE_BYTES + size;
       if (size === 0 || bytes.length < end) return;
       settle(() => {
@@ -91,21 +96,24 @@ function answered(socket: Socket, options: DialOptions, signal: AbortSignal): Pr
 
 function readAnswer(frame: Buffer, options: DialOptions): string {
   const from = Reader.of(frame);
-  if (from.u32() !== DIAL_ID) throw new WireError("an answer to what was not asked");
+  if (from.u32() !== DIAL_ID) throw new WireError("an answer without a request");
   const type = from.u32();
   if (type === REFUSAL) throw refusalOf(readRefusal(from));
-  if (type !== (REQUEST.dial | ANSWER)) throw new WireError("an answer of another type than the request");
+  if (type !== (REQUEST.dial | ANSWER)) throw new WireError("an answer that does not match the request type");
   const { spoken, welcome } = dial(options, options.port).decode(from);
   from.end();
   if (welcome === null) throw new LinkLost(otherProtocol(spoken), "no");
   return welcome.bootId;
 }
 
-/** A keeper that can't dial waits for a hello. */
+/** Explains the refusal of a keeper that does not support dials and therefore expects a hello. */
 const refusalOf = (refusal: KeeperRefusal): KeeperRefusal =>
   refusal.reason === "not_greeted"
-    ? new KeeperRefusal("unknown_type", "the sandbox was made by a version of Holdfast that has no ports")
+    ? new KeeperRefusal(
+        "unknown_type",
+        "the sandbox was created by a version of Holdfast that does not support ports",
+      )
     : refusal;
 
-const brokenOff = (error: unknown): unknown =>
+const asLinkLost = (error: unknown): unknown =>
   error instanceof WireError ? new LinkLost(`the keeper broke the protocol: ${error.message}`, "no") : error;

@@ -2,7 +2,7 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Link } from "@holdfast/engine";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { isAlive, nextEnd, output, run, soon, TestKeeper, until } from "./testing.ts";
+import { isAlive, nextEnd, output, run, soon, TestKeeper, until } from "../testing/test-keeper.ts";
 
 let keeper: TestKeeper;
 let link: Link;
@@ -16,7 +16,7 @@ const shell = (script: string, rest = {}) => keeper.order(["sh", "-c", script], 
 const pidIn = (name: string) => Number(readFileSync(join(keeper.directory, name), "utf8"));
 
 describe("a command", () => {
-  test("gives its output by stream and its exit code", async () => {
+  test("returns its output by stream and its exit code", async () => {
     const order = shell("echo hi; echo oh >&2; exit 3");
     expect(await run(link, order)).toMatchObject({ state: "exited", exitCode: 3, signal: 0, failure: "" });
     expect(await output(link, order.id)).toEqual({ stdout: "hi\n", stderr: "oh\n" });
@@ -31,7 +31,7 @@ describe("a command", () => {
     expect((await output(link, order.id)).stdout).toBe("a b||ü|x=y z|/tmp|");
   });
 
-  test("that ends by a signal says which", async () => {
+  test("that ends by a signal reports which", async () => {
     expect(await run(link, shell("kill -SEGV $$"))).toMatchObject({
       state: "exited",
       exitCode: -1,
@@ -39,7 +39,7 @@ describe("a command", () => {
     });
   });
 
-  test("that can't be run says why", async () => {
+  test("that can't be run reports why", async () => {
     const failures = {
       not_found: keeper.order(["/no/such/program"]),
       not_executable: keeper.order(["/etc/passwd"]),
@@ -95,7 +95,7 @@ describe("a command", () => {
     expect(await end).toMatchObject({ state: "exited", exitCode: 9 });
   });
 
-  test("leaves children behind whose output is journaled on", async () => {
+  test("leaves children behind whose output is still journaled", async () => {
     const order = shell("(sleep 1; echo later) & echo soon");
     const exec = await run(link, order);
     await until("the child said something", async () => {
@@ -133,7 +133,7 @@ describe("stdin", () => {
     expect((await output(link, order.id)).stdout).toBe("one two");
   });
 
-  test("that nobody reads does not hold the end", async () => {
+  test("without a reader does not delay the end", async () => {
     const order = shell("sleep 1; exit 5", { stdin: true });
     const end = nextEnd(link, order.id);
     await link.startExec(order, soon());
@@ -142,7 +142,7 @@ describe("stdin", () => {
     expect(await end).toMatchObject({ state: "exited", exitCode: 5 });
   });
 
-  test("that is not asked for is empty", async () => {
+  test("that is not requested is empty", async () => {
     const order = shell("cat; echo end");
     await run(link, order);
     expect((await output(link, order.id)).stdout).toBe("end\n");
@@ -168,7 +168,7 @@ describe("a start", () => {
     await expect(link.startExec(other, soon())).rejects.toMatchObject({ reason: "exec_conflict" });
   });
 
-  test("of what can't be sent is refused here, and the link goes on", async () => {
+  test("that can't be sent is refused locally, and the link stays open", async () => {
     const nul = keeper.order(["echo", "a\0b"]);
     await expect(link.startExec(nul, soon())).rejects.toMatchObject({ reason: "malformed" });
     const huge = keeper.order(["echo", "x".repeat(2_000_000)]);
@@ -178,7 +178,7 @@ describe("a start", () => {
 });
 
 describe("the journal", () => {
-  test("is read on from any cursor it gave", async () => {
+  test("can be read from any returned cursor", async () => {
     const order = shell("for i in 1 2 3 4 5; do echo line $i; sleep 0.02; done");
     await run(link, order);
     const all = await link.readExec(order.id, { cursor: 0, maxBytes: 100_000, waitMs: 0 }, soon());
@@ -195,7 +195,7 @@ describe("the journal", () => {
     await expect(link.readExec(order.id, inside, soon())).rejects.toMatchObject({ reason: "bad_cursor" });
   });
 
-  test("is capped at its head, and says where it now begins", async () => {
+  test("is capped at its head, and reports its new beginning", async () => {
     const order = shell("head -c 3000000 /dev/zero; echo the end", { journalCapBytes: 1_000_000 });
     await run(link, order);
     const from = (cursor: number) => ({ cursor, maxBytes: 1_000_000, waitMs: 0 });
@@ -220,7 +220,7 @@ describe("the journal", () => {
     expect(stdout).toBe(Array.from({ length: 200_000 }, (_, index) => `${index + 1}\n`).join(""));
   });
 
-  test("is gone once the exec is forgotten, and never under a running one", async () => {
+  test("is removed when the exec is forgotten, and never while it runs", async () => {
     const order = shell("sleep 67");
     const end = nextEnd(link, order.id);
     await link.startExec(order, soon());
@@ -239,7 +239,7 @@ describe("the journal", () => {
 describe("a journal that outlives its exec", () => {
   const journal = (id: string) => join(keeper.directory, "control", "journals", id);
 
-  test("stays as it is, is no longer the keeper's to read, and its id is not free", async () => {
+  test("stays unchanged, can't be read through the keeper any more, and its id can't be used again", async () => {
     const order = shell("echo kept");
     await run(link, order);
     const before = readFileSync(journal(order.id));
@@ -264,10 +264,10 @@ describe("a journal that outlives its exec", () => {
   });
 });
 
-describe("what a forgotten exec left running", () => {
+describe("a background process of a forgotten exec", () => {
   const file = (name: string) => readFileSync(join(keeper.directory, name));
 
-  test.each([true, false])("goes on writing, more than any pipe holds (journal kept: %s)", async (kept) => {
+  test.each([true, false])("keeps writing, more than any pipe holds (journal kept: %s)", async (kept) => {
     const loud = "while head -c 20000 /dev/zero && echo x >> told; do sleep 0.02; done";
     const script = `cd ${keeper.directory}; rm -f told; (sh -c 'echo $PPID' > left; ${loud}) & sleep 0.2; exit 0`;
     const order = shell(script, { timeoutMs: 60_000 });
@@ -284,7 +284,7 @@ describe("what a forgotten exec left running", () => {
   });
 });
 
-test("a forgotten journal that becomes a new one brings nothing of the old along", async () => {
+test("a forgotten journal that is reused contains nothing of the old one", async () => {
   const old = shell("echo secret of the old one");
   await run(link, old);
   await link.forgetExec(old.id, { keepJournal: false }, soon());

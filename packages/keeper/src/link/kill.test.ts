@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ExecOrder, Link } from "@holdfast/engine";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { isAlive, nextEnd, output, run, soon, TestKeeper, until } from "./testing.ts";
+import { isAlive, nextEnd, output, run, soon, TestKeeper, until } from "../testing/test-keeper.ts";
 
 let keeper: TestKeeper;
 let link: Link;
@@ -23,8 +23,8 @@ function pidIn(name: string): number {
   }
 }
 
-describe("a process that does all it can to get away", () => {
-  /** Another parent, session, group and environment, and not for want of trying another mark. */
+describe("a process that tries to escape", () => {
+  /** A script that changes its parent, session, group and environment, and tries to change its mark. */
   const runaway = (name: string) =>
     `env -i setsid bash -c '(ulimit -R 5000000; prlimit --pid $BASHPID --rttime=4000000:4000000; echo $BASHPID > ${name}; exec sleep 81) & exit' ; sleep 82`;
 
@@ -65,7 +65,7 @@ test("a mark can be read, but not set", async () => {
 });
 
 describe("many at once", () => {
-  /** Each a shell with children of its own, one of them in another session. */
+  /** Order of a shell with children, one of them in another session. */
   const family = (rest: Partial<ExecOrder> = {}) =>
     bash("sleep 83 & env -i setsid sleep 84 & echo ready; wait; sleep 85", rest);
 
@@ -79,7 +79,7 @@ describe("many at once", () => {
   const processesOf = async (ids: ReadonlySet<string>) =>
     (await link.processes(soon())).filter(({ execId, state }) => ids.has(execId) && state !== "Z");
 
-  test("that are cancelled end with all of their children, and the others live on", async () => {
+  test("that are cancelled end with all their children, and the others keep running", async () => {
     const doomed = Array.from({ length: 200 }, () => family());
     const spared = Array.from({ length: 5 }, () => family());
     await startAll([...doomed, ...spared]);

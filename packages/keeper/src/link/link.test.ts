@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { ExecId } from "@holdfast/contract";
 import { LinkLost } from "@holdfast/engine";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { connectKeeper } from "./link.ts";
+import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper, until } from "../testing/test-keeper.ts";
 import {
   ANSWER,
   DATA_LIMIT,
@@ -15,9 +15,9 @@ import {
   PROTOCOL,
   REFUSAL,
   REQUEST,
-} from "./protocol.ts";
-import { IDENTITY, nextEnd, output, pause, run, soon, TestKeeper, until } from "./testing.ts";
-import { FrameSplitter, Writer } from "./wire.ts";
+} from "../wire/protocol.ts";
+import { FrameSplitter, Writer } from "../wire/wire.ts";
+import { connectKeeper } from "./link.ts";
 
 let keeper: TestKeeper;
 beforeEach(async () => {
@@ -28,13 +28,13 @@ afterEach(() => keeper.stop());
 const never = new AbortController().signal;
 
 describe("hello", () => {
-  test("tells which keeper this is", async () => {
+  test("identifies the keeper", async () => {
     const [one, two] = [await keeper.connect(), await keeper.connect()];
     expect(one.keeper).toEqual(two.keeper);
     expect(one.keeper.bootId).toMatch(/^[0-9a-f]{32}$/);
     expect(Math.abs(one.keeper.startedAt - Date.now())).toBeLessThan(60_000);
     await one.ping(soon());
-    expect(Date.now() - one.lastHeardAt).toBeLessThan(10_000);
+    expect(Date.now() - one.lastReceivedAt).toBeLessThan(10_000);
   });
 
   test("with a smaller generation is refused, and the larger one's link stays", async () => {
@@ -88,7 +88,7 @@ describe("the socket's path", () => {
     await (await keeper.connect()).ping(soon());
   });
 
-  test("with a file or nothing there is an error that names no host path", async () => {
+  test("with a file or nothing at it is an error that names no host path", async () => {
     for (const name of ["file", "nothing"]) {
       const socketPath = join(keeper.directory, name);
       if (name === "file") writeFileSync(socketPath, "");
@@ -105,7 +105,7 @@ describe("the socket's path", () => {
 });
 
 describe("a link", () => {
-  test("carries many more requests than the keeper takes at once", async () => {
+  test("carries more requests than the keeper accepts at once", async () => {
     const link = await keeper.connect();
     const answers = await Promise.all(Array.from({ length: 1000 }, () => link.probe(soon())));
     expect(new Set(answers.map((answer) => answer.root.ino)).size).toBe(1);
@@ -137,7 +137,7 @@ describe("a link", () => {
     await settled;
   });
 
-  test("drops the answer to an aborted request and goes on", async () => {
+  test("drops the answer to an aborted request and stays open", async () => {
     const link = await keeper.connect();
     const order = keeper.order(["sleep", "60"]);
     await link.startExec(order, soon());
@@ -151,7 +151,7 @@ describe("a link", () => {
     await expect(link.ping(abort.signal)).rejects.toThrow("no longer wanted");
   });
 
-  test("tells a request that may have been carried out from one that was not sent", async () => {
+  test("distinguishes requests that may have been executed from those not sent", async () => {
     const link = await keeper.connect();
     const order = keeper.order(["sleep", "60"]);
     await link.startExec(order, soon());
@@ -171,7 +171,7 @@ describe("a link", () => {
     expect(await link.closed).toMatch(/closed|ECONNRESET/);
   });
 
-  test("lost and made again finds the execs it left", async () => {
+  test("that is reconnected finds its earlier execs", async () => {
     const first = await keeper.connect();
     const order = keeper.order(["sh", "-c", "echo one; sleep 0.3; echo two"]);
     await first.startExec(order, soon());
@@ -182,7 +182,7 @@ describe("a link", () => {
   });
 });
 
-/** Stands between a link and its keeper and does it harm. */
+/** A proxy between a link and its keeper that disturbs the traffic. */
 class Meddler {
   readonly path: string;
   readonly #server: Server;
@@ -206,7 +206,7 @@ class Meddler {
     }).listen(this.path);
   }
 
-  say(bytes: Buffer): void {
+  inject(bytes: Buffer): void {
     this.#sockets[0]?.write(bytes);
   }
 
@@ -216,7 +216,7 @@ class Meddler {
   }
 }
 
-test("a keeper that starts nothing again says so when it is asked to, and has no rows", async () => {
+test("a keeper without supervision refuses to supervise, and lists nothing", async () => {
   const out = new Writer();
   const older = createServer((socket) => {
     const splitter = new FrameSplitter((id, type) => {
@@ -243,16 +243,16 @@ test("a keeper that starts nothing again says so when it is asked to, and has no
   }).listen(join(keeper.directory, "older.sock"));
   await once(older, "listening");
   const link = await keeper.connect({ socketPath: join(keeper.directory, "older.sock") });
-  expect(await link.listKept(soon())).toEqual([]);
+  expect(await link.listSupervised(soon())).toEqual([]);
   const policy = { on: "always", max: 1, backoffMs: 10 } as const;
-  const keep = link.keepExec(keeper.order(["true"]), policy, soon());
+  const keep = link.superviseExec(keeper.order(["true"]), policy, soon());
   await expect(keep).rejects.toMatchObject({ reason: "unknown_type" });
   link.close();
   older.close();
 });
 
-describe("the memory of output that was read", () => {
-  test("is used again once it was released, and not before", async () => {
+describe("the memory of output", () => {
+  test("is reused after it was released, and not before", async () => {
     const link = await keeper.connect();
     const order = keeper.order(["head", "-c", "300000", "/dev/zero"]);
     await run(link, order);
@@ -273,7 +273,7 @@ describe("the memory of output that was read", () => {
 });
 
 describe("a link that is not read for a while", () => {
-  test("is told of what began and ended meanwhile once it has room again", async () => {
+  test("receives the missed begin and end events once it has room again", async () => {
     const link = await keeper.connect();
     const loud = keeper.order(["head", "-c", "2M", "/dev/zero"], { journalCapBytes: 8_388_608 });
     await run(link, loud);
@@ -298,7 +298,7 @@ describe("a link that is not read for a while", () => {
 
     const kept = keeper.order(["true"], { id: "kept-1" as ExecId });
     const [first, second] = [nextEnd(link, kept.id), nextEnd(link, "kept-2" as ExecId)];
-    await link.keepExec(kept, { on: "always", max: 1, backoffMs: 1_000 }, soon());
+    await link.superviseExec(kept, { on: "always", max: 1, backoffMs: 1_000 }, soon());
     await first;
 
     socket.pause();
@@ -310,29 +310,29 @@ describe("a link that is not read for a while", () => {
         out.u32(0);
       });
     await new Promise((sent) => socket.write(Buffer.concat(out.take()), sent));
-    // Once asked, so that it has seen them, and once more, so that it has answered.
+    // After the first ping the keeper has seen the requests, after the second it has answered them.
     for (let pings = 0; pings < 2; pings += 1) await link.ping(soon());
     await second;
     const end = nextEnd(link, quiet.id);
     await link.writeStdin(quiet.id, { offset: 0, data: new Uint8Array(), end: true }, soon());
     await end;
     socket.resume();
-    const told = (event: number, id: string) =>
+    const announced = (event: number, id: string) =>
       frames.flatMap(({ type, payload }, index) => (type === event && payload.includes(id) ? [index] : []));
     await until(
-      "the ends are told",
-      () => told(EXEC_END, quiet.id).length * told(EXEC_END, "kept-2").length > 0,
+      "the ends are announced",
+      () => announced(EXEC_END, quiet.id).length * announced(EXEC_END, "kept-2").length > 0,
     );
     for (const id of [quiet.id, "kept-1"])
-      expect([told(EXEC_BEGIN, id), told(EXEC_END, id)]).toEqual([[], [expect.any(Number)]]);
-    const [begins, ends] = [told(EXEC_BEGIN, "kept-2"), told(EXEC_END, "kept-2")];
+      expect([announced(EXEC_BEGIN, id), announced(EXEC_END, id)]).toEqual([[], [expect.any(Number)]]);
+    const [begins, ends] = [announced(EXEC_BEGIN, "kept-2"), announced(EXEC_END, "kept-2")];
     expect([begins.length, ends.length]).toEqual([1, 1]);
     expect(begins[0]).toBeLessThan(ends[0] ?? 0);
     socket.destroy();
   });
 });
 
-describe("a broken way", () => {
+describe("a broken connection", () => {
   let meddler: Meddler;
   beforeEach(() => {
     meddler = new Meddler(keeper.socketPath, keeper.directory);
@@ -340,7 +340,7 @@ describe("a broken way", () => {
   afterEach(() => meddler.close());
   const times = { heartbeatMs: 100, deadMs: 400 };
 
-  test("that swallows everything is dead after the time set, without a FIN", async () => {
+  test("that swallows everything is dead after the configured time, without a FIN", async () => {
     const link = await keeper.connect({ socketPath: meddler.path, ...times });
     const started = performance.now();
     meddler.swallow = true;
@@ -356,7 +356,7 @@ describe("a broken way", () => {
     await link.ping(soon());
   });
 
-  test("that never says hello is given up", async () => {
+  test("that never answers the hello is given up", async () => {
     meddler.swallow = true;
     await expect(keeper.connect({ socketPath: meddler.path, ...times })).rejects.toMatchObject({
       name: "LinkLost",
@@ -387,7 +387,7 @@ describe("a broken way", () => {
       meddler.close();
       meddler = new Meddler(keeper.socketPath, keeper.directory);
       const link = await keeper.connect({ socketPath: meddler.path });
-      meddler.say(bytes);
+      meddler.inject(bytes);
       expect(await link.closed).toMatch(/broke the protocol/);
     }
   });

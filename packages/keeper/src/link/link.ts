@@ -4,30 +4,31 @@ import {
   type FileAccess,
   type KeeperExec,
   KeeperRefusal,
-  type KeepPolicy,
-  type KeptRun,
   type Link,
   LinkLost,
+  type SupervisedRun,
+  type SupervisePolicy,
 } from "@holdfast/engine";
-import { Channel } from "./channel.ts";
+import { Files } from "../files/files.ts";
+import { Channel } from "../wire/channel.ts";
 import {
   cancelExec,
   forgetExec,
-  keepExec,
+  holdExec,
   listExecs,
-  listKept,
+  listSupervised,
   readExec,
   readOutput,
   resizeExec,
   signalExec,
   startExec,
+  superviseExec,
   writeStdin,
-} from "./exec-codec.ts";
-import { Files } from "./files.ts";
-import { type Greeting, hello, ping, probe, processes, type Welcome } from "./link-codec.ts";
-import { EXEC_BEGIN, EXEC_END, PROTOCOL } from "./protocol.ts";
-import { openSocket } from "./socket.ts";
-import { type Reader, WireError } from "./wire.ts";
+} from "../wire/exec-codec.ts";
+import { deadline, type Greeting, hello, ping, probe, processes, type Welcome } from "../wire/link-codec.ts";
+import { EXEC_BEGIN, EXEC_END, PROTOCOL } from "../wire/protocol.ts";
+import { openSocket } from "../wire/socket.ts";
+import { type Reader, WireError } from "../wire/wire.ts";
 
 export interface ConnectOptions extends Greeting {
   socketPath: string;
@@ -37,8 +38,9 @@ export interface ConnectOptions extends Greeting {
 }
 
 /**
- * A greeted link to the keeper behind a socket. Fails with `KeeperRefusal` where the keeper is another's or serves a
- * larger generation, with `LinkLost` where none answers or it speaks another version of the protocol, with the signal's reason where that comes first.
+ * Connects to a keeper's socket and sends a hello. Fails with `KeeperRefusal` if the keeper belongs to another sandbox
+ * or has already served a larger generation, with `LinkLost` if no keeper answers or the protocol version differs, and
+ * with the signal's reason if the signal aborts first.
  */
 export async function connectKeeper(options: ConnectOptions, signal: AbortSignal): Promise<Link> {
   const listeners: Listeners = { begin: new Set(), end: new Set() };
@@ -67,7 +69,7 @@ export async function greet(channel: Channel, greeting: Greeting, signal: AbortS
 
 export const otherProtocol = (spoken: number) =>
   `the keeper speaks version ${spoken} of the protocol, this server version ${PROTOCOL}: ` +
-  "the sandbox was made by another version of Holdfast and can't be served by this one";
+  "the sandbox was created by another version of Holdfast and can't be served by this one";
 
 type Listeners = Record<"begin" | "end", Set<(exec: KeeperExec) => void>>;
 const EVENTS: ReadonlyMap<number, keyof Listeners> = new Map([
@@ -99,12 +101,24 @@ class KeeperLink implements Link {
     this.#listeners = listeners;
   }
 
-  get lastHeardAt(): number {
-    return this.#channel.lastHeardAt;
+  get lastReceivedAt(): number {
+    return this.#channel.lastReceivedAt;
   }
 
   ping(signal: AbortSignal) {
     return this.#channel.request(ping(++this.#pings), signal);
+  }
+
+  /**
+   * Sets the keeper's deadline; null removes it. Does nothing if the keeper does not know this request, because such a
+   * keeper has no deadline.
+   */
+  async setDeadline(remainingMs: number | null, signal: AbortSignal): Promise<void> {
+    try {
+      await this.#channel.request(deadline(remainingMs ?? 0), signal);
+    } catch (error) {
+      if (!(error instanceof KeeperRefusal && error.reason === "unknown_type")) throw error;
+    }
   }
 
   startExec(order: ExecOrder, signal: AbortSignal) {
@@ -113,6 +127,17 @@ class KeeperLink implements Link {
 
   readExec(id: ExecId, from: { cursor: number; maxBytes: number; waitMs: number }, signal: AbortSignal) {
     return this.#channel.request(readOutput(id, from), signal);
+  }
+
+  /** Holds an exec's output. Returns false if the keeper does not know this request and therefore holds nothing. */
+  async holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }, signal: AbortSignal) {
+    try {
+      await this.#channel.request(holdExec(id, hold), signal);
+      return true;
+    } catch (error) {
+      if (error instanceof KeeperRefusal && error.reason === "unknown_type") return false;
+      throw error;
+    }
   }
 
   writeStdin(id: ExecId, chunk: { offset: number; data: Uint8Array; end: boolean }, signal: AbortSignal) {
@@ -143,14 +168,14 @@ class KeeperLink implements Link {
     this.#listeners.end.add(listener);
   }
 
-  keepExec(order: ExecOrder, policy: KeepPolicy, signal: AbortSignal) {
-    return this.#channel.request(keepExec(order, policy), signal);
+  superviseExec(order: ExecOrder, policy: SupervisePolicy, signal: AbortSignal) {
+    return this.#channel.request(superviseExec(order, policy), signal);
   }
 
-  /** A keeper that does not know the request has no rows. */
-  async listKept(signal: AbortSignal): Promise<KeptRun[]> {
+  /** Lists the supervised runs. Returns an empty list if the keeper does not know this request. */
+  async listSupervised(signal: AbortSignal): Promise<SupervisedRun[]> {
     try {
-      return await this.#channel.request(listKept(), signal);
+      return await this.#channel.request(listSupervised(), signal);
     } catch (error) {
       if (error instanceof KeeperRefusal && error.reason === "unknown_type") return [];
       throw error;

@@ -4,37 +4,41 @@ import { StreamCut } from "@holdfast/engine";
 
 const HEADER_BYTES = 4;
 const END = Buffer.alloc(HEADER_BYTES);
-/** Data below this size is copied behind its header instead of being sent as a part of its own. */
+/** Data below this size is copied behind its header and written together with it. */
 const JOINED_BYTES = 8_192;
-/** A chunk's size is a u32. */
+/** Maximum size of a chunk, because its size field is a u32. */
 const CHUNK_LIMIT = 0xffff_ffff;
-/** How long the keeper may take, once both directions have ended, to hand the last bytes to whoever is at the port. */
+/** How long the keeper may take, after both directions have ended, to deliver the last bytes to the port. */
 const LINGER_MS = 15_000;
 
 /**
- * The bytes of a stream, once its dial was answered. Over the socket both directions are chunks, of which an empty one is
- * the end: a socket that closes without it was cut, and then the stream fails with `StreamCut` instead of ending. Each
- * direction ends by itself. The socket is not read from while nobody reads, so the keeper in turn does not read the port.
+ * The bytes of a stream after its dial was answered. On the socket both directions consist of chunks, and an empty
+ * chunk is the end of a direction. If the socket closes without one, the stream was cut: it fails with `StreamCut`
+ * instead of ending. Each direction ends separately. The socket is not read while the stream is not read, so the keeper
+ * in turn does not read the port.
  *
- * When both directions have ended, the keeper closes the socket, and not this side: it may still have bytes for a port
- * that reads slowly. The signal is the stream's for as long as it lives.
+ * After both directions have ended, the keeper closes the socket and this side does not: the keeper may still have
+ * bytes for a port that reads slowly. The signal applies for the whole life of the stream.
  */
 export class KeeperStream extends Duplex {
   readonly #socket: Socket;
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerBytes = 0;
-  /** What is still to come of a chunk. */
+  /** Number of bytes of the current chunk that have not arrived yet. */
   #left = 0;
-  /** The other side's end came. */
+  /** Whether the peer has sent its end. */
   #ended = false;
-  /** This side's end was sent. */
+  /** Whether this side has sent its end. */
   #finished = false;
 
-  /** Takes over a socket that is paused and has no listeners but for errors. `first` came behind the answer. */
+  /**
+   * Takes ownership of a paused socket that has only error listeners. `first` contains bytes received after the answer.
+   */
   constructor(socket: Socket, first: Buffer, signal: AbortSignal) {
     super({ allowHalfOpen: true });
     this.#socket = socket;
-    // Who uses the stream hears of its errors; they are not to end the server where it is being let go of.
+    // An error without a listener would end the server. This listener remains when the stream's users have removed
+    // theirs.
     this.on("error", () => {});
     const abort = () => {
       this.destroy(signal.reason instanceof Error ? signal.reason : new StreamCut(String(signal.reason)));
@@ -89,7 +93,7 @@ export class KeeperStream extends Duplex {
   #send(data: readonly Buffer[], done: () => void): void {
     const size = data.reduce((sum, each) => sum + each.length, 0);
     const parts = [Buffer.allocUnsafe(HEADER_BYTES), ...data];
-    // An empty chunk would be the end.
+    // Sends nothing for empty data, because an empty chunk would end the direction.
     if (size === 0) {
       done();
     } else if (size > CHUNK_LIMIT) {
@@ -100,7 +104,7 @@ export class KeeperStream extends Duplex {
     }
   }
 
-  /** `done` is not called where it fails: then the stream does. */
+  /** Writes to the socket. If that fails, the stream fails and `done` is not called. */
   #put(parts: readonly Buffer[], done: () => void): void {
     const socket = this.#socket;
     const last = parts.length - 1;
@@ -115,7 +119,7 @@ export class KeeperStream extends Duplex {
   #take(chunk: Buffer): void {
     for (let at = 0; at < chunk.length && !this.destroyed; ) {
       if (this.#ended) {
-        this.#fail("the keeper broke the protocol: bytes behind the end");
+        this.#fail("the keeper broke the protocol: bytes after the end");
         return;
       }
       if (this.#left === 0) {
@@ -142,7 +146,7 @@ export class KeeperStream extends Duplex {
     return copied;
   }
 
-  /** What came up to the other side's end is read first: it is whole, whatever happened to the other direction. */
+  /** Fails the stream. If the peer has sent its end, that direction is complete, so its data is delivered first. */
   #fail(why: string): void {
     const error = new StreamCut(why);
     if (this.#ended && !this.readableEnded) this.once("end", () => this.destroy(error));

@@ -3,9 +3,19 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { ExecId } from "@holdfast/contract";
-import type { ExecOrder, KeeperExec, KeepPolicy, KeptRun, Link } from "@holdfast/engine";
+import type { ExecOrder, KeeperExec, Link, SupervisedRun, SupervisePolicy } from "@holdfast/engine";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { nextEnd, output, pause, removeAll, run, soon, TestKeeper, temporary, until } from "./testing.ts";
+import {
+  nextEnd,
+  output,
+  pause,
+  removeAll,
+  run,
+  soon,
+  TestKeeper,
+  temporary,
+  until,
+} from "../testing/test-keeper.ts";
 
 let keeper: TestKeeper;
 let link: Link;
@@ -18,19 +28,19 @@ afterAll(() => keeper.stop());
 const QUICK = { on: "failure", max: 2, backoffMs: 10 } as const;
 const SLOW = { on: "always", max: 1_000, backoffMs: 60_000 } as const;
 
-/** The first of a row of its own. */
+/** Order of the first run of a new supervised command. */
 function first(argv: readonly string[], rest: Partial<ExecOrder> = {}, of = keeper): ExecOrder {
   const { id } = of.order(argv);
   return of.order(argv, { id: `${id}-1` as ExecId, ...rest });
 }
 const shell = (script: string, rest = {}) => first(["sh", "-c", script], rest);
-const keep = (order: ExecOrder, policy: KeepPolicy = QUICK, via = link) =>
-  via.keepExec(order, policy, soon());
+const keep = (order: ExecOrder, policy: SupervisePolicy = QUICK, via = link) =>
+  via.superviseExec(order, policy, soon());
 const runOf = ({ id }: ExecOrder, number: number) => id.replace(/\d+$/, String(number)) as ExecId;
 const inRow = (order: ExecOrder, id: ExecId) => id.startsWith(order.id.replace(/\d+$/, ""));
 
-async function rowOf(order: ExecOrder, via = link): Promise<KeptRun | undefined> {
-  return (await via.listKept(soon())).find(({ execId }) => inRow(order, execId));
+async function rowOf(order: ExecOrder, via = link): Promise<SupervisedRun | undefined> {
+  return (await via.listSupervised(soon())).find(({ execId }) => inRow(order, execId));
 }
 
 async function runsOf(order: ExecOrder, via = link): Promise<KeeperExec[]> {
@@ -39,8 +49,8 @@ async function runsOf(order: ExecOrder, via = link): Promise<KeeperExec[]> {
   return runs.sort((one, other) => number(one) - number(other));
 }
 
-async function untilRow(order: ExecOrder, state: KeptRun["state"], via = link): Promise<KeptRun> {
-  let row: KeptRun | undefined;
+async function untilRow(order: ExecOrder, state: SupervisedRun["state"], via = link): Promise<SupervisedRun> {
+  let row: SupervisedRun | undefined;
   await until(`the row is ${state}`, async () => {
     row = await rowOf(order, via);
     return row?.state === state;
@@ -49,19 +59,19 @@ async function untilRow(order: ExecOrder, state: KeptRun["state"], via = link): 
   return row;
 }
 
-/** Begins and ends of a row, in the order in which they are told. */
+/** Returns the begin and end events of a supervised command, in order. */
 function eventsOf(order: ExecOrder): string[] {
-  const told: string[] = [];
-  const tell = (what: string) => (exec: KeeperExec) => {
-    if (inRow(order, exec.id)) told.push(`${what} ${/\d+$/.exec(exec.id)?.[0]} ${exec.state}`);
+  const events: string[] = [];
+  const record = (what: string) => (exec: KeeperExec) => {
+    if (inRow(order, exec.id)) events.push(`${what} ${/\d+$/.exec(exec.id)?.[0]} ${exec.state}`);
   };
-  link.onExecStart(tell("begin"));
-  link.onExecEnd(tell("end"));
-  return told;
+  link.onExecStart(record("begin"));
+  link.onExecEnd(record("end"));
+  return events;
 }
 
-describe("a kept command", () => {
-  test("that fails is started again until it succeeds, each run with a journal and an outcome of its own", async () => {
+describe("a supervised command", () => {
+  test("that fails is restarted until it succeeds, each run with its own journal and outcome", async () => {
     const script = `
       echo x >> "$0"; echo "$HOLDFAST_EXEC"; cat
       [ $(wc -l < "$0") -ge 3 ] || exit 7`;
@@ -88,7 +98,7 @@ describe("a kept command", () => {
     ]);
   });
 
-  test("is started again after an exit with 0 where it always is", async () => {
+  test("is restarted after exit code 0 if the policy is `always`", async () => {
     const order = first(["true"]);
     await keep(order, { ...QUICK, on: "always" });
     expect(await untilRow(order, "given_up")).toMatchObject({ execId: runOf(order, 3), restarts: 2 });
@@ -115,7 +125,7 @@ describe("a kept command", () => {
     expect((await runsOf(order)).map(({ failure }) => failure)).toEqual(["not_found", "not_found"]);
   });
 
-  test("that outlives its timeout has failed, and each run has its own", async () => {
+  test("that exceeds its timeout has failed, and each run has its own timeout", async () => {
     const order = first(["sleep", "68"], { timeoutMs: 200 });
     await keep(order, { ...QUICK, max: 1 });
     await untilRow(order, "given_up");
@@ -139,7 +149,7 @@ describe("a kept command", () => {
     for (const [index, wait] of waits.entries()) expect(wait).toBeGreaterThan(80 * 2 ** index);
   });
 
-  test("goes on after a signal that ended it", async () => {
+  test("is restarted after a signal that ended it", async () => {
     const order = first(["sleep", "69"]);
     await keep(order);
     await link.signalExec(order.id, 9, soon());
@@ -150,7 +160,7 @@ describe("a kept command", () => {
 });
 
 describe("a cancel of the last run", () => {
-  test("that runs ends it and the row", async () => {
+  test("while it runs ends the run and the supervision", async () => {
     const order = first(["sleep", "70"]);
     await keep(order, { ...QUICK, on: "always" });
     const end = nextEnd(link, order.id);
@@ -162,7 +172,7 @@ describe("a cancel of the last run", () => {
     expect(await rowOf(order)).toMatchObject({ execId: order.id, state: "stopped", restarts: 0 });
   });
 
-  test("after which another would follow ends the row, and the outcome stays", async () => {
+  test("before the next run ends the supervision, and the outcome stays", async () => {
     const order = first(["false"]);
     await keep(order, { ...QUICK, backoffMs: 500 });
     const { nextAt } = await untilRow(order, "waiting");
@@ -173,7 +183,7 @@ describe("a cancel of the last run", () => {
     expect(await runsOf(order)).toMatchObject([{ state: "exited", exitCode: 1 }]);
   });
 
-  test("is not that of an earlier one, nor of a row that is over", async () => {
+  test("differs from a cancel of an earlier run, or after the end", async () => {
     const order = shell("[ -e earlier ] && exec sleep 71; touch earlier; exit 1", { cwd: keeper.directory });
     await keep(order);
     await until("it runs again", async () => (await rowOf(order))?.execId === runOf(order, 2));
@@ -188,8 +198,8 @@ describe("a cancel of the last run", () => {
   });
 });
 
-describe("a row", () => {
-  test("goes on without any link, and for a newer generation", async () => {
+describe("supervision", () => {
+  test("continues without any link, and for a newer generation", async () => {
     const alone = await TestKeeper.start();
     try {
       const before = await alone.connect();
@@ -207,7 +217,7 @@ describe("a row", () => {
     }
   });
 
-  test("needs its last run, is gone with it, and lets go of earlier ones", async () => {
+  test("keeps its last run, ends with it, and releases earlier ones", async () => {
     const forget = (id: ExecId) => link.forgetExec(id, { keepJournal: false }, soon());
     const order = shell("[ -e seen ] && exec sleep 72; touch seen; exit 1", { cwd: keeper.directory });
     await keep(order, { ...QUICK, backoffMs: 1_000 });
@@ -224,7 +234,7 @@ describe("a row", () => {
     expect(await rowOf(order)).toBeUndefined();
   });
 
-  test("is given up where a run's journal would have a name that is taken", async () => {
+  test("gives up if the next run's journal already exists", async () => {
     const journals = join(keeper.directory, "control", "journals");
     const order = first(["false"]);
     writeFileSync(join(journals, runOf(order, 2)), "another's");
@@ -239,14 +249,14 @@ describe("a row", () => {
     expect(await untilRow(known, "given_up")).toMatchObject({ execId: known.id, restarts: 0 });
   });
 
-  test("is given up where its ids can't be counted further", async () => {
+  test("gives up if the next id would be too long", async () => {
     const stem = "n".repeat(62);
     const order = keeper.order(["false"], { id: `${stem}-8` as ExecId });
     await keep(order, { ...QUICK, max: 5 });
     expect(await untilRow(order, "given_up")).toMatchObject({ execId: `${stem}-9`, restarts: 1 });
   });
 
-  test("waits for what is short, and does not count that", async () => {
+  test("waits for missing resources, without counting a restart", async () => {
     const few =
       'mkdir -p "$HOLDFAST_CONTROL/journals" && mount -t tmpfs -o nr_inodes=3 tmpfs "$HOLDFAST_CONTROL/journals"';
     const short = await TestKeeper.start(["unshare", "-m", "sh", "-ec", `${few}; exec "$0"`]);
@@ -265,7 +275,7 @@ describe("a row", () => {
   });
 });
 
-test("rows leave half of the places for execs to what is asked for", async () => {
+test("supervised commands leave half of the exec slots to requests", async () => {
   const full = await TestKeeper.start();
   try {
     const via = await full.connect();
@@ -287,7 +297,7 @@ test("rows leave half of the places for execs to what is asked for", async () =>
   }
 });
 
-describe("a keep", () => {
+describe("a request to supervise", () => {
   test("that is repeated starts nothing twice", async () => {
     const order = shell("echo x >> kept-once", { cwd: keeper.directory });
     expect((await keep(order, SLOW)).existed).toBe(false);
@@ -298,7 +308,7 @@ describe("a keep", () => {
     await link.cancelExec(order.id, soon());
   });
 
-  test("is a conflict where another command has the id, or one that is not kept, or a row that counts by it", async () => {
+  test("is a conflict if another command, an unsupervised one, or a supervised id prefix has the id", async () => {
     const conflict = { reason: "exec_conflict" };
     const order = first(["sh", "-c", "[ -e gone ] && exec sleep 73; touch gone; exit 1"], {
       cwd: keeper.directory,
@@ -316,7 +326,7 @@ describe("a keep", () => {
     await link.cancelExec(order.id, soon());
   });
 
-  test.for<[string, Partial<ExecOrder>, Partial<KeepPolicy>]>([
+  test.for<[string, Partial<ExecOrder>, Partial<SupervisePolicy>]>([
     ["more restarts than there may be", {}, { max: 1_001 }],
     ["too short a wait", {}, { backoffMs: 9 }],
     ["too long a wait", {}, { backoffMs: 60_001 }],
@@ -330,7 +340,7 @@ describe("a keep", () => {
     expect((await link.listExecs(soon())).map(({ id }) => id)).not.toContain(order.id);
   });
 
-  test("is refused beyond the number of rows, and beyond what they may take, until one is over", async () => {
+  test("is refused beyond the limits of number and size, until one ends", async () => {
     const full = await TestKeeper.start();
     try {
       const via = await full.connect();
@@ -366,18 +376,18 @@ describe("a keep", () => {
       await untilRow(rows[0] ?? large(), "waiting", via);
       await via.cancelExec(rows[0]?.id ?? ("" as ExecId), soon());
       expect(await keep(large(), SLOW, via)).toMatchObject({ existed: false });
-      expect(await via.listKept(soon())).toHaveLength(65);
+      expect(await via.listSupervised(soon())).toHaveLength(65);
     } finally {
       await full.stop();
     }
   });
 });
 
-describe("what is decided", () => {
+describe("the restart decision", () => {
   const directory = temporary();
   const program = join(directory, "decide");
   beforeAll(() => {
-    const home = fileURLToPath(new URL("..", import.meta.url));
+    const home = fileURLToPath(new URL("../..", import.meta.url));
     const flags = ["-D_GNU_SOURCE", "-ffunction-sections", "-Wl,--gc-sections", `-I${join(home, "c")}`];
     execFileSync("gcc", [...flags, "-o", program, join(home, "fixtures", "decide.c")]);
   });
@@ -409,7 +419,7 @@ describe("what is decided", () => {
     expect(decide("backoff", 10, 1, 2)).toBe("80");
   });
 
-  test("ids count up, as far as they have room", () => {
+  test("ids count up as far as they fit", () => {
     const full = "n".repeat(61);
     for (const [id, next] of [
       ...[["a-0", "a-1"] as const, ["a-b-9", "a-b-10"] as const, ["a-1099", "a-1100"] as const],

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ExecOrder, KeeperExec, Link } from "@holdfast/engine";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { isAlive, nextEnd, output, run, sha256, soon, TestKeeper, until } from "./testing.ts";
+import { isAlive, nextEnd, output, run, sha256, soon, TestKeeper, until } from "../testing/test-keeper.ts";
 
 let keeper: TestKeeper;
 let link: Link;
@@ -18,7 +18,7 @@ const PIECE_BYTES = 262_144;
 const onTerminal = (script: string, rest: Partial<ExecOrder> = {}) =>
   keeper.order(["sh", "-c", script], { stdin: true, tty: SIZE, cwd: keeper.directory, ...rest });
 
-/** Somebody at a terminal: types, and reads what is shown. */
+/** Simulates a terminal user, who types and reads the screen. */
 class Session {
   readonly id: ExecOrder["id"];
   readonly end: Promise<KeeperExec>;
@@ -65,7 +65,7 @@ class Session {
 }
 
 describe("a terminal", () => {
-  test("is the command's stdio, in the size asked for, and all of its output is stdout", async () => {
+  test("is the command's stdio, in the requested size, and all of its output is stdout", async () => {
     const order = onTerminal("test -t 0 && test -t 1 && test -t 2 && stty size; echo $TERM; echo error >&2", {
       tty: { cols: 101, rows: 33 },
     });
@@ -74,7 +74,7 @@ describe("a terminal", () => {
     expect(await output(link, order.id)).toEqual({ stdout: shown, stderr: "" });
   });
 
-  test("leaves TERM as the order says", async () => {
+  test("keeps the TERM of the order", async () => {
     const order = onTerminal("echo $TERM", { env: { PATH: "/usr/bin:/bin", TERM: "dumb" } });
     await run(link, order);
     expect((await output(link, order.id)).stdout).toBe("dumb\r\n");
@@ -87,7 +87,7 @@ describe("a terminal", () => {
     expect((await output(link, order.id)).stdout).toBe("1000 620\r\nby name\r\nand by number\r\n");
   });
 
-  test("that is resized tells the command, and says the new size", async () => {
+  test("that is resized notifies the command, and has the new size", async () => {
     const session = await Session.open(
       onTerminal("trap 'stty size; exit 7' WINCH; echo ready; while :; do sleep 0.05; done"),
     );
@@ -97,7 +97,7 @@ describe("a terminal", () => {
     await session.shows("50 132\r\n");
   });
 
-  test("can be resized only where there is one, and while it is there", async () => {
+  test("can be resized only if it exists", async () => {
     const piped = keeper.order(["true"]);
     await run(link, piped);
     await expect(link.resizeExec(piped.id, SIZE, soon())).rejects.toMatchObject({ errno: "ENOTTY" });
@@ -108,7 +108,7 @@ describe("a terminal", () => {
     await expect(unknown).rejects.toMatchObject({ reason: "no_such_exec" });
   });
 
-  test("of no size, or of one that no terminal has, is refused", async () => {
+  test("with an invalid size is refused", async () => {
     for (const tty of [
       { cols: 80, rows: 0 },
       { cols: 70_000, rows: 24 },
@@ -122,7 +122,7 @@ describe("a terminal", () => {
     await link.cancelExec(session.id, soon());
   });
 
-  test("hands bytes through as they are, UTF-8 and worse", async () => {
+  test("passes bytes through unchanged, valid UTF-8 or not", async () => {
     const bytes = Buffer.concat([Buffer.from("zażółć 🙂 "), Buffer.from([0xff, 0xfe, 0x80, 0x01, 0x03])]);
     const session = await Session.open(
       onTerminal(`stty raw -echo; echo ready; head -c ${bytes.length} | od -An -tx1`),
@@ -136,14 +136,14 @@ describe("a terminal", () => {
 });
 
 describe("keys", () => {
-  test("^C interrupts what runs in the foreground", async () => {
+  test("^C interrupts the foreground job", async () => {
     const session = await Session.open(onTerminal("echo ready; exec sleep 71"));
     await session.shows("ready");
     await session.type("\x03");
     expect(await session.end).toMatchObject({ state: "exited", exitCode: -1, signal: 2 });
   });
 
-  test("^D ends what is read, as does the end of stdin", async () => {
+  test("^D ends the input, as does the end of stdin", async () => {
     for (const end of [false, true]) {
       const session = await Session.open(onTerminal("stty -echo; echo ready; cat; echo over"));
       await session.shows("ready");
@@ -153,7 +153,7 @@ describe("keys", () => {
     }
   });
 
-  test("the end of stdin in the middle of a line is an end too", async () => {
+  test("the end of stdin in the middle of a line ends the input too", async () => {
     const session = await Session.open(onTerminal("stty -echo; echo ready; cat; echo over"));
     await session.shows("ready");
     await session.type("half a line", true);
@@ -161,7 +161,7 @@ describe("keys", () => {
     await session.shows("half a lineover\r\n");
   });
 
-  test("the end of stdin is what the terminal has for it", async () => {
+  test("the end of stdin is the terminal's end-of-file character", async () => {
     const session = await Session.open(onTerminal("stty -echo eof ^E; echo ready; cat; echo over"));
     await session.shows("ready");
     await session.type("", true);
@@ -199,7 +199,7 @@ describe("keys", () => {
     await session.shows("got abc\r\n");
   });
 
-  test("typed into a command that never reads hold neither its end nor the link", async () => {
+  test("typed into a command that never reads delay neither its end nor the link", async () => {
     const session = await Session.open(onTerminal("stty raw -echo; echo ready; sleep 1; exit 5"));
     await session.shows("ready");
     const data = Buffer.alloc(1_000_000, "x");
@@ -237,7 +237,7 @@ describe("an interactive shell", () => {
     expect(await session.end).toMatchObject({ state: "exited", exitCode: 6 });
   });
 
-  test("passes the signals of keys on to the job in front, and keeps the others for itself", async () => {
+  test("receives signals itself, except those of keys, which go to the foreground job", async () => {
     const session = await Session.open(shell());
     await session.shows("0 > ");
     await session.type("sleep 73\r");
@@ -248,7 +248,7 @@ describe("an interactive shell", () => {
     expect(await session.end).toMatchObject({ state: "exited", exitCode: -1, signal: 1 });
   });
 
-  test("that is cancelled takes its jobs with it, whatever group and session they are in", async () => {
+  test("that is cancelled ends with its jobs, whatever group and session they are in", async () => {
     const session = await Session.open(shell({ cwd: keeper.directory }));
     await session.shows("0 > ");
     await session.type("nohup sleep 74 & echo $! > job; setsid sh -c 'echo $$ > session; exec sleep 75' &\r");
@@ -268,21 +268,21 @@ describe("an interactive shell", () => {
 });
 
 describe("the end of a command on a terminal", () => {
-  test("brings all of its output, to the last byte", async () => {
+  test("delivers all of its output, to the last byte", async () => {
     const order = onTerminal("seq 1 20000; printf last", { journalCapBytes: 4_194_304 });
     expect(await run(link, order)).toMatchObject({ exitCode: 0 });
     const numbers = Array.from({ length: 20_000 }, (_, index) => `${index + 1}\r\n`).join("");
     expect((await output(link, order.id)).stdout).toBe(`${numbers}last`);
   });
 
-  test("is not what closes the terminal meanwhile, and opens it again", async () => {
+  test("is not caused by closing and reopening the terminal", async () => {
     const script = "exec <&- >&- 2>&-; sleep 0.3; exec > /dev/tty; echo back; exit 4";
     const order = onTerminal(script);
     expect(await run(link, order)).toMatchObject({ exitCode: 4, signal: 0 });
     expect((await output(link, order.id)).stdout).toBe("back\r\n");
   });
 
-  test("does not wait for a child that stays, and what that says later is journaled", async () => {
+  test("does not wait for a background child, whose later output is journaled", async () => {
     const script = "trap '' HUP; (sleep 1; echo later; sleep 76) & echo soon";
     const session = await Session.open(onTerminal(script));
     const exec = await session.end;
@@ -298,7 +298,7 @@ describe("the end of a command on a terminal", () => {
     });
   });
 
-  test("leaves who stays its terminal, even once the exec is forgotten", async () => {
+  test("leaves background children their terminal, even after the exec is forgotten", async () => {
     const script =
       "trap '' HUP; (sh -c 'echo $PPID' > left; while echo x; do echo x >> told; sleep 0.05; done) & sleep 0.3";
     const order = onTerminal(script);

@@ -4,13 +4,13 @@ import { fileURLToPath } from "node:url";
 export interface KeeperBinaries {
   keeper: string;
   porter: string;
-  /** Of both; they are built together. */
+  /** The version of both binaries, which are built together. */
   version: string;
 }
 
-const inBuild = (name: string) => fileURLToPath(new URL(`../build/${name}`, import.meta.url));
+const inBuild = (name: string) => fileURLToPath(new URL(`../../build/${name}`, import.meta.url));
 
-/** Where the C programs of this package are. Fails with what to do about it where they were not built. */
+/** Returns the paths of this package's C programs. If they are not built, the error says how to build them. */
 export function keeperBinaries(): KeeperBinaries {
   const keeper = inBuild("keeper");
   const porter = inBuild("porter");

@@ -18,8 +18,8 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { temporary, until } from "../testing/test-keeper.ts";
 import { Porter } from "./porter.ts";
-import { temporary, until } from "./testing.ts";
 
 const porter = new Porter();
 const PLENTY = 1_000_000_000;
@@ -39,7 +39,7 @@ afterEach(async () => {
   await porter.removeTree(directory);
 });
 
-/** Every copy has an end. */
+/** Deadline of every copy. */
 const soon = () => AbortSignal.timeout(60_000);
 const copy = (names: readonly string[], maxBytes = PLENTY) =>
   porter.copy({ from, to, names, maxBytes }, soon());
@@ -52,14 +52,14 @@ const shell = (script: string, cwd = from): string =>
     env: { PATH: process.env.PATH, LC_ALL: "C" },
   });
 
-/** What a tree is like, but for its access times, which looking changes. */
+/** Describes a tree without its access times, which reading changes. */
 const listing = (path: string): string[] =>
   shell(String.raw`find . -printf '%P %y %#m %U:%G %T@ %l %n %s\0'`, path)
     .split("\0")
     .filter(Boolean)
     .toSorted();
 
-/** What it has allocated, by the rule of the copy. */
+/** Returns the allocated bytes of a tree, by the rule that the copy uses. */
 const allocated = (path: string): number => {
   const inodes = new Map(
     shell(String.raw`find ${path} -printf '%i %b\n'`)
@@ -75,10 +75,10 @@ const properties = (path: string) => {
   return { mode, uid, gid, size, rdev, nlink, mtimeNs, atimeNs };
 };
 
-/** Compiled once for each test that asks; Node has no extended attributes. */
+/** Runs the fixture that accesses extended attributes, which Node can't. It is compiled once per test. */
 function attributes(...args: string[]): string[] {
   const program = join(directory, "attributes");
-  const source = fileURLToPath(new URL("../fixtures/attributes.c", import.meta.url));
+  const source = fileURLToPath(new URL("../../fixtures/attributes.c", import.meta.url));
   if (!existsSync(program)) execFileSync("gcc", ["-D_GNU_SOURCE", "-o", program, source]);
   return execFileSync(program, args, { encoding: "utf8" }).split("\n").filter(Boolean).toSorted();
 }
@@ -126,7 +126,7 @@ describe("a copy", () => {
     expect(listing(join(to, "tree"))).toEqual(listing(join(from, "tree")));
   });
 
-  test("has all extended attributes but the one that ties an overlay's index to its upper", async () => {
+  test("has all extended attributes except the one that ties an overlay's index to its upper layer", async () => {
     mkdirSync(join(from, "dir"));
     writeFileSync(join(from, "file"), "#!/bin/sh\n", { mode: 0o755 });
     symlinkSync("file", join(from, "link"));
@@ -148,7 +148,7 @@ describe("a copy", () => {
     expect(names.map((name) => attributes(join(from, name)))).toEqual(wanted);
   });
 
-  test("has the links of the source, from one name to the next", async () => {
+  test("has the hard links of the source, across names", async () => {
     mkdirSync(join(from, "one", "deep"), { recursive: true });
     mkdirSync(join(from, "two"));
     shell(`
@@ -229,7 +229,7 @@ describe("a tree deeper than any path can be", () => {
       encoding: "utf8",
     });
 
-  /** Every level has entries that come before and after the one that leads down, and its own time. */
+  /** Creates a deep tree: every level has entries before and after the one that leads down, and its own time. */
   const dig = (levels: number, name: string, siblings: readonly string[]) =>
     walking(
       from,
@@ -246,7 +246,7 @@ describe("a tree deeper than any path can be", () => {
       }`,
     );
 
-  /** One line for each level: its time and what it has. */
+  /** Describes a deep tree, one line per level: its time and its entries. */
   const outline = (path: string, name: string): string[] =>
     walking(
       path,
@@ -262,7 +262,7 @@ describe("a tree deeper than any path can be", () => {
       .trim()
       .split("\n");
 
-  /** Where making directories does not take the longer the more were removed before. */
+  /** Creates a directory on a tmpfs, where creating directories does not slow down after many removals. */
   const inMemory = () => {
     spawnSync("mount", ["-t", "tmpfs", "none", directory]);
     for (const path of [from, to]) mkdirSync(path);
@@ -285,7 +285,7 @@ describe("a tree deeper than any path can be", () => {
     expect(lines).toEqual(outline(from, name));
   });
 
-  test("is refused where it has no end", async () => {
+  test("is refused if it is endless", async () => {
     inMemory();
     dig(16_385, "n", []);
     await expect(copy(["tree"])).rejects.toThrow(/too deep/);
@@ -341,13 +341,13 @@ describe("nothing but the tree is reached", () => {
   });
 });
 
-describe("what can't be copied", () => {
-  /** What is needed at least, and what a file system may add to that. */
+describe("a copy that fails", () => {
+  /** Each case: a name, a script, the minimum size in bytes, and the overhead that a file system may add. */
   test.each([
     ["many empty files", "for i in $(seq 200); do : > tree/$i; done", 201 * 4_096, 0],
     ["many directories", "for i in $(seq 200); do mkdir tree/$i; done", 201 * 4_096, 0],
     ["one large file", "head -c 60000000 /dev/zero > tree/file", 60_000_000, 1_000_000],
-  ])("because of %s is too much, and no more than the budget is made", async (_, script, least, more) => {
+  ])("because of %s is too large, and stays within the budget", async (_, script, least, more) => {
     shell(`mkdir tree; ${script}`);
     const before = listing(from);
     for (const budget of [0, 4_095, least >> 1, least - 1]) {
@@ -361,7 +361,7 @@ describe("what can't be copied", () => {
     expect(listing(join(to, "tree"))).toEqual(listing(join(from, "tree")));
   });
 
-  test("because it is missing is gone", async () => {
+  test('because the source is missing returns "gone"', async () => {
     writeFileSync(join(from, "here"), "");
     expect(await copy(["here", "nowhere"])).toBe("gone");
     expect(readdirSync(to)).toEqual(["here"]);
@@ -370,7 +370,7 @@ describe("what can't be copied", () => {
     );
   });
 
-  test("because something has its name stays what it is, and so does that", async () => {
+  test("because the name exists leaves the existing entry unchanged", async () => {
     for (const name of ["file", "folder", "link"]) writeFileSync(join(to, name), "there before");
     writeFileSync(join(from, "file"), "new");
     mkdirSync(join(from, "folder"));
@@ -384,7 +384,7 @@ describe("what can't be copied", () => {
     await expect(copy(["file"])).rejects.toThrow(/File exists/);
   });
 
-  test("because it is no name of an entry is refused before anything is made", async () => {
+  test("because a name is invalid creates nothing", async () => {
     writeFileSync(join(from, "file"), "");
     for (const name of ["", ".", "..", "a/b", "/etc"])
       await expect(copy(["file", name]), name).rejects.toThrow(/usage/);
@@ -400,7 +400,7 @@ describe("what can't be copied", () => {
 describe("an overlay", () => {
   const lower = () => join(directory, "lower");
   const mounted = (name: string) => join(directory, name);
-  /** What is mounted again may be in use for a moment: by a mount namespace that another test made meanwhile. */
+  /** A directory that was just unmounted may be busy for a moment, because of a mount namespace of another test. */
   const mountAt = async (name: string, layers: string) => {
     const target = mounted(name);
     const [upper, work] = [join(layers, "upper"), join(layers, "work")];
@@ -449,11 +449,11 @@ describe("an overlay", () => {
   const contents = (name: string) =>
     shell('find . -type f | sort | while read -r file; do echo "$file: $(cat "$file")"; done', mounted(name));
 
-  test("that is mounted can be copied, and shows the same in its copy beside it", async () => {
+  test("that is mounted can be copied, and its copy mounted beside it shows the same", async () => {
     expect(await copy(["upper", "work"])).toEqual({ bytes: expect.any(Number) });
     await mountAt("two", to);
     expect(contents("two")).toBe(contents("one"));
-    // An overlay counts its index as a link of what it did not copy up itself.
+    // Until the overlay is unmounted, it counts its index entry as a link of files that it did not copy up itself.
     await porter.unmount(mounted("one"));
     await mountAt("one", from);
     expect(listing(mounted("two"))).toEqual(listing(mounted("one")));
@@ -476,7 +476,7 @@ describe("an overlay", () => {
     expect(statSync(join(mounted("two"), "right")).uid).toBe(100_000);
   });
 
-  test("and its copy go their own ways", async () => {
+  test("and its copy change independently", async () => {
     await copy(["upper", "work"]);
     await mountAt("two", to);
     const before = [listing(mounted("one")), contents("one")];
@@ -497,9 +497,36 @@ describe("an overlay", () => {
     await mountAt("two", to);
     expect(contents("two")).toBe(fork);
   });
+
+  test("copied detached lies over another copy of its lower layer, and shows the same files", async () => {
+    const [elsewhere, upper] = [join(directory, "elsewhere"), join(to, "upper")];
+    mkdirSync(elsewhere);
+    await porter.copy({ from: directory, to: elsewhere, names: ["lower"], maxBytes: PLENTY }, soon());
+    await porter.unmount(mounted("one"));
+    await porter.copy({ from, to, names: ["upper"], maxBytes: PLENTY, detached: true }, soon());
+    const overlaid = async (name: string, layers: { lower: string; upper: string; work: string }) => {
+      mkdirSync(mounted(name), { recursive: true });
+      mkdirSync(layers.work, { recursive: true });
+      const { lower: below, ...rest } = layers;
+      await porter.mountOverlay({ marker: "copy", target: mounted(name), lower: [below], ...rest });
+      return contents(name);
+    };
+    const moved = { lower: join(elsewhere, "lower"), upper, work: join(to, "work") };
+    const copied = await overlaid("two", moved);
+    const original = await overlaid("one", {
+      lower: lower(),
+      upper: join(from, "upper"),
+      work: join(from, "work"),
+    });
+    // The other names of a linked file that only one name of was changed show the image's file again.
+    const withoutLinks = (text: string) => text.split("\n").filter((line) => !/second|third/.test(line));
+    expect(withoutLinks(copied)).toEqual(withoutLinks(original));
+    expect(copied).toContain("./kept/below/file: old");
+    expect(copied).toContain("./untouched: old");
+  });
 });
 
-test("a copy that is broken off writes nothing more", async () => {
+test("an aborted copy writes nothing more", async () => {
   execFileSync("sh", ["-c", `head -c 1G /dev/zero > ${join(from, "big")}`]);
   const broken = new AbortController();
   const copying = porter.copy({ from, to, names: ["big"], maxBytes: PLENTY * 100 }, broken.signal);

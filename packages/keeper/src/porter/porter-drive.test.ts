@@ -17,9 +17,9 @@ import { createInterface, type Interface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import type { Identity } from "@holdfast/engine";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { isAlive, soon, stopChild, temporary, until } from "../testing/test-keeper.ts";
 import { Porter } from "./porter.ts";
 import type { MountedInto, MountInto, MountPointBefore } from "./porter-drive.ts";
-import { isAlive, soon, stopChild, temporary, until } from "./testing.ts";
 
 const porter = new Porter();
 const BASE = 100_000;
@@ -31,7 +31,7 @@ const at = (...names: string[]) => join(directory, ...names);
 
 beforeAll(() => {
   tools = temporary();
-  const source = fileURLToPath(new URL("../fixtures/instance.c", import.meta.url));
+  const source = fileURLToPath(new URL("../../fixtures/instance.c", import.meta.url));
   execFileSync("gcc", ["-D_GNU_SOURCE", "-o", join(tools, "instance"), source]);
 });
 afterAll(() => porter.removeTree(tools));
@@ -56,7 +56,7 @@ const likenessOf = (path: string): MountPointBefore => {
   return { uid, gid, mode: mode & 0o7777 };
 };
 
-/** A process in an overlay of its own, with the ids of a map. */
+/** A process in its own overlay, with mapped ids. */
 class TestInstance {
   readonly #process: ChildProcessWithoutNullStreams;
   readonly #lines: AsyncIterator<string>;
@@ -83,7 +83,7 @@ class TestInstance {
     return value;
   }
 
-  /** What came of it: "done", or an error's name. */
+  /** Runs a command as this user in the instance. Returns "done", or the name of the error. */
   async as(uid: number, verb: string, path: string): Promise<string> {
     this.#process.stdin.write(`${uid} ${verb} ${path}\n`);
     return this.#line();
@@ -96,7 +96,7 @@ class TestInstance {
   }
 }
 
-describe("a drive in a living instance", () => {
+describe("a drive in a running instance", () => {
   let instance: TestInstance;
   let source: string;
   const root = () => at("root");
@@ -143,7 +143,7 @@ describe("a drive in a living instance", () => {
       .split("\n")
       .filter((line) => line.split(" ")[4] === target);
 
-  test("is seen there, written to from inside, and says what was there before", async () => {
+  test("is visible, writable from inside, and reports the previous directory", async () => {
     writeFileSync(join(source, "file"), "of the drive");
     expect(await mount()).toEqual({
       mounted: identityOf(source),
@@ -157,14 +157,14 @@ describe("a drive in a living instance", () => {
     expect(existsSync(join(root(), "home", "work", "new"))).toBe(false);
   });
 
-  test("for reading only takes no writes", async () => {
+  test("that is read-only accepts no writes", async () => {
     writeFileSync(join(source, "file"), "x");
     expect(await mount({ readOnly: true })).toMatchObject({ mounted: identityOf(source) });
     expect(await instance.as(0, "read", "/home/work/file")).toBe("done");
     for (const uid of [0, 1000]) expect(await instance.as(uid, "write", "/home/work/new")).toBe("EROFS");
   });
 
-  test("is made of a directory in it, which is made for its owner, as is the way to its place", async () => {
+  test("can be a directory in the drive, which is created for its owner, as is the path to the mount point", async () => {
     const mounted = await mount({ subpath: "/a/b", target: "/srv/deep/er" });
     expect(mounted).toEqual({
       mounted: identityOf(join(source, "a", "b")),
@@ -176,7 +176,7 @@ describe("a drive in a living instance", () => {
     expect(readdirSync(join(source, "a", "b")).toSorted()).toEqual(["0", "1000"]);
   });
 
-  test("the same again is fine; the same with other rights, or another, finds the place occupied", async () => {
+  test("mounted again is a no-op; with other options, or another drive, the mount point is occupied", async () => {
     await mount();
     expect(await mount()).toEqual({ mounted: identityOf(source), before: null });
     expect(tableOf("/home/work")).toHaveLength(1);
@@ -187,7 +187,7 @@ describe("a drive in a living instance", () => {
   });
 
   test.each(["/etc", "../outside", "inside"])(
-    "never goes through a link to %s in the drive",
+    "is never mounted through a link to %s in the drive",
     async (link) => {
       mkdirSync(at("outside"));
       mkdirSync(join(source, "inside"));
@@ -201,7 +201,7 @@ describe("a drive in a living instance", () => {
     },
   );
 
-  test("never goes through a link on the way to its place", async () => {
+  test("is never mounted through a link on the path to its mount point", async () => {
     symlinkSync("/home", join(root(), "link"));
     symlinkSync("home/work", join(root(), "short"));
     for (const target of ["/link/work", "/short", "/link/made"]) {
@@ -211,7 +211,7 @@ describe("a drive in a living instance", () => {
     expect(await instance.as(1000, "write", "/home/work/still")).toBe("done");
   });
 
-  test("is refused where a file is in the way, or there is no drive", async () => {
+  test("is refused if a file is in the path, or there is no drive", async () => {
     writeFileSync(join(source, "file"), "");
     expect(await mount({ subpath: "/file" })).toMatchObject({ refused: "not_directory" });
     expect(await mount({ target: "/home/work/under" })).toMatchObject({ refused: "not_directory" });
@@ -221,7 +221,7 @@ describe("a drive in a living instance", () => {
     expect(likenessOf(join(root(), "home", "work"))).toEqual({ uid: USER, gid: USER, mode: 0o2770 });
   });
 
-  test("is refused on what is for reading only, and leaves it as it was", async () => {
+  test("is refused on a read-only file system, which is unchanged", async () => {
     await mount({ readOnly: true, target: "/ro" });
     mkdirSync(join(source, "there"));
     expect(await mount({ target: "/ro/new" })).toMatchObject({ refused: "read_only" });
@@ -229,7 +229,7 @@ describe("a drive in a living instance", () => {
     expect(readdirSync(source)).toEqual(["there"]);
   });
 
-  test("that is missing at its place leaves nothing to write to, not even for root", async () => {
+  test("that is missing leaves a directory that not even root can write to", async () => {
     await mount();
     expect(await instance.as(0, "umount", "/home/work")).toBe("done");
     expect(tableOf("/home/work")).toEqual([]);
@@ -241,7 +241,7 @@ describe("a drive in a living instance", () => {
     expect(await instance.as(1000, "write", "/home/work/kept")).toBe("done");
   });
 
-  test("goes with all that is stacked on it, busy or not, and its place is its owner's again", async () => {
+  test("is unmounted with everything stacked on it, busy or not, and the directory is restored", async () => {
     await mount();
     await instance.as(0, "hold", "/home/work");
     for (let index = 0; index < 3; index++) await instance.as(0, "stack", "/home/work");
@@ -256,7 +256,7 @@ describe("a drive in a living instance", () => {
     expect(await mount()).toMatchObject({ before: { uid: USER, gid: USER, mode: 0o2770 } });
   });
 
-  test("leaves alone what was put in the place of its directory", async () => {
+  test("is unmounted without changing a directory put in its place", async () => {
     await mount();
     await instance.as(0, "umount", "/home/work");
     rmSync(join(root(), "home", "work"), { recursive: true });
@@ -277,7 +277,7 @@ describe("a drive in a living instance", () => {
     expect(tableOf("/home/work")).toEqual([]);
   });
 
-  test("is written to by both users, whoever of them made what is there", async () => {
+  test("is writable by both users, whichever of them created an entry", async () => {
     await mount();
     expect(await instance.as(0, "mkdir", "/home/work/roots")).toBe("done");
     expect(await instance.as(1000, "mkdir", "/home/work/users")).toBe("done");
@@ -297,13 +297,13 @@ describe("a drive in a living instance", () => {
   });
 });
 
-describe("a place without an instance", () => {
+describe("a mount point without an instance", () => {
   const sealed = { uid: 0, gid: 0, mode: 0o555 };
   const before = { uid: USER, gid: BASE, mode: 0o1777 };
   const unseal = (path: string, to: MountPointBefore = before, root = at("root")) =>
     porter.unseal({ root, path, before: to });
 
-  test("that is sealed is given back, and nothing else is", async () => {
+  test("that is sealed is restored, and nothing else is", async () => {
     mkdirSync(at("root", "a"), { recursive: true });
     chmodSync(at("root", "a"), sealed.mode);
     expect(likenessOf(at("root", "a"))).toEqual(sealed);
@@ -338,7 +338,7 @@ describe("a staged directory", () => {
       .split("\n")
       .filter((line) => line.split(" ")[4] === at("stage"));
 
-  test("is a mount of its own that nobody shares, of a directory that is made where it is missing", async () => {
+  test("is a private mount of a directory that is created if missing", async () => {
     expect(await stage("/sub", true)).toEqual({ staged: identityOf(at("drive", "sub")) });
     expect(staged()[0]).toMatch(/ ro,nosuid,nodev,relatime - /);
     expect(statSync(at("drive", "sub")).uid).toBe(USER);
@@ -348,7 +348,7 @@ describe("a staged directory", () => {
     expect(await stage("/else", true)).toMatchObject({ refused: "occupied" });
   });
 
-  test("is never found through a link, and not where the drive is missing", async () => {
+  test("is never found through a link, nor if the drive is missing", async () => {
     mkdirSync(at("drive", "real"));
     symlinkSync("real", at("drive", "link"));
     symlinkSync("/", at("drive", "host"));
@@ -363,7 +363,7 @@ describe("a staged directory", () => {
 });
 
 describe("the root of a drive", () => {
-  test("is a directory that is there, and no link to one", async () => {
+  test("is an existing directory, not a link to one", async () => {
     mkdirSync(at("real"));
     symlinkSync(at("real"), at("link"));
     const make = (path: string) => porter.makeDriveRoot({ path, idBase: BASE, owner: USER });
@@ -375,7 +375,7 @@ describe("the root of a drive", () => {
     expect(likenessOf(at("real"))).toEqual({ uid: USER, gid: USER, mode: 0o775 });
   });
 
-  test("has no more than owner and mode where the file system knows nothing else", async () => {
+  test("has only owner and mode if the file system has no ACLs", async () => {
     mkdirSync(at("plain"));
     spawnSync("mount", ["-t", "tmpfs", "-o", "noacl", "none", at("plain")]);
     spawnSync("mount", ["-t", "ramfs", "none", at("plain")]);
@@ -388,7 +388,7 @@ describe("the root of a drive", () => {
   });
 });
 
-describe("what a tree takes", () => {
+describe("the usage of a tree", () => {
   const blocks = (...paths: string[]) => paths.reduce((sum, path) => sum + statSync(path).blocks * 512, 0);
 
   test("counts hard links once, holes not at all, and neither links nor mounts", async () => {
@@ -429,7 +429,7 @@ describe("what a tree takes", () => {
     expect(await porter.usage(at("tree"), soon())).toEqual({ bytes: Number(duBytes), files: 100 });
   });
 
-  test("can't be said of what is missing or a link, and ends with its signal", async () => {
+  test("is an error for a missing path or a link, and ends with its signal", async () => {
     await expect(porter.usage(at("none"), soon())).rejects.toThrow(/can't be opened/);
     symlinkSync("/usr", at("link"));
     await expect(porter.usage(at("link"), soon())).rejects.toThrow(/can't be opened/);

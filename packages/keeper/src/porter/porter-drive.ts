@@ -1,33 +1,34 @@
-/** What the porter is told about mounts of drives, and what it says of them. */
+/** The porter's requests and results about mounts of drives. */
 import type { Identity } from "@holdfast/engine";
 import { PorterError } from "./spawner.ts";
 
 export interface MountInto {
-  /** PID 1 of the instance; reached only with this start time. */
+  /** PID 1 of the instance; used only if its start time matches. */
   pid: number;
   startTime: string;
   /** A directory of the host. */
   source: string;
-  /** The directory in it that is mounted, "/" for itself. No link in it is followed. */
+  /** The directory within `source` that is mounted; "/" for `source` itself. Links in this path are not followed. */
   subpath: string;
-  /** Where it appears inside; what is missing of the way is made. No link on the way is followed. */
+  /** Mount point inside the instance. Missing directories are created; links on the path are not followed. */
   target: string;
   readOnly: boolean;
-  /** Of the host, uid and gid: who owns what is made of the subpath, null where nothing is; and of the way to the target. */
+  /** Host uid and gid of directories that are created for the subpath; null: create none. */
   sourceOwner: number | null;
+  /** Host uid and gid of directories that are created on the path to the target. */
   targetOwner: number;
 }
 
 export interface StageOrder {
   source: string;
   subpath: string;
-  /** A directory of the host that is there. */
+  /** An existing directory of the host. */
   target: string;
   readOnly: boolean;
   sourceOwner: number | null;
 }
 
-/** A directory that is mounted over, as it was: owner by the host's ids, and mode. */
+/** The owner (in host ids) and mode that a directory had before something was mounted over it. */
 export interface MountPointBefore {
   uid: number;
   gid: number;
@@ -36,13 +37,13 @@ export interface MountPointBefore {
 
 const REFUSALS = ["symlink", "not_directory", "occupied", "read_only", "source_missing"] as const;
 
-/** What was found forbids it. The message names no path of the host. */
+/** Why a mount was refused: the porter found a state that does not allow it. The message contains no host path. */
 export interface MountRefusal {
   refused: (typeof REFUSALS)[number];
   message: string;
 }
 
-/** `before` is null where the directory under the mount was sealed already. */
+/** `before` is null if the directory under the mount was already sealed. */
 export type MountedInto = { mounted: Identity; before: MountPointBefore | null } | MountRefusal | "gone";
 
 export interface DriveUsage {
@@ -60,7 +61,7 @@ type Fields = Record<string, string | undefined>;
 
 function matched(form: RegExp, output: string): Fields {
   const fields = form.exec(output)?.groups;
-  if (fields === undefined) throw new PorterError("the porter said something else than was expected", null);
+  if (fields === undefined) throw new PorterError("unexpected output from the porter", null);
   return fields;
 }
 

@@ -5,9 +5,9 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, onTestFinished, test } from "vitest";
+import { isAlive, soon, stopChild, temporary, until } from "../testing/test-keeper.ts";
 import { Porter } from "./porter.ts";
-import { readRemounted, readWords } from "./porter-instance.ts";
-import { isAlive, soon, stopChild, temporary, until } from "./testing.ts";
+import { readCommandLines, readRemounted } from "./porter-instance.ts";
 
 const porter = new Porter();
 const BASE = "100000";
@@ -19,7 +19,7 @@ const at = (...names: string[]) => join(directory, ...names);
 
 beforeAll(() => {
   tools = temporary();
-  const source = fileURLToPath(new URL("../fixtures/instance.c", import.meta.url));
+  const source = fileURLToPath(new URL("../../fixtures/instance.c", import.meta.url));
   execFileSync("gcc", ["-D_GNU_SOURCE", "-o", join(tools, "instance"), source]);
 });
 afterAll(async () => {
@@ -41,7 +41,7 @@ const mountsAt = (path: string): string[] =>
     .split("\n")
     .filter((line) => line.split(" ")[4] === path);
 
-/** A process that has the directory as its root, with mounts and ids of its own. */
+/** Starts a process with the directory as its root, and its own mounts and ids. */
 async function instanceIn(root: string) {
   const child: ChildProcessWithoutNullStreams = spawn(join(tools, "instance"), [root, BASE, "65536"]);
   const [line] = await once(createInterface(child.stdout), "line");
@@ -54,7 +54,7 @@ async function instanceIn(root: string) {
   return { pid, startTime: startTimeOf(pid), end };
 }
 
-describe("a root that was taken off the host", () => {
+describe("a root that was unmounted on the host", () => {
   let instance: Awaited<ReturnType<typeof instanceIn>>;
 
   beforeEach(async () => {
@@ -71,7 +71,7 @@ describe("a root that was taken off the host", () => {
 
   const remount = (target = at("root")) => porter.remount({ ...instance, target });
 
-  test("is put back as the one that the instance has, once", async () => {
+  test("is remounted as the instance's own mount, once", async () => {
     const { dev, ino } = statSync(at("root"), { bigint: true });
     execFileSync("umount", ["-l", at("root")]);
     for (let i = 0; i < 2; i++) expect(await remount()).toEqual({ dev: String(dev), ino: String(ino) });
@@ -83,21 +83,21 @@ describe("a root that was taken off the host", () => {
     expect(existsSync(at("upper", "new"))).toBe(true);
   });
 
-  test("is put over whatever is in its place", async () => {
+  test("is mounted over whatever is in its place", async () => {
     execFileSync("umount", ["-l", at("root")]);
     execFileSync("mount", ["-t", "tmpfs", "none", at("root")]);
     await remount();
     expect(readFileSync(at("root", "file"), "utf8")).toBe("here");
   });
 
-  test("stays off where the instance is gone, or another has its pid", async () => {
+  test("is not remounted if the instance is gone, or another process has its pid", async () => {
     execFileSync("umount", ["-l", at("root")]);
     expect(await porter.remount({ pid: instance.pid, startTime: "1", target: at("root") })).toBe("gone");
     expect(await porter.remount({ pid: 2 ** 22 + 1, startTime: "1", target: at("root") })).toBe("gone");
     expect(mountsAt(at("root"))).toEqual([]);
   });
 
-  test("stays off where its place is no directory, or a link", async () => {
+  test("is not remounted if the target is not a directory, or is a link", async () => {
     writeFileSync(at("file"), "");
     execFileSync("ln", ["-s", at("root"), at("link")]);
     await expect(remount(at("file"))).rejects.toThrow("Not a directory");
@@ -106,7 +106,7 @@ describe("a root that was taken off the host", () => {
   });
 });
 
-test("what is no instance, or has no overlay, has no root to put back", async () => {
+test("a process that is not an instance, or has no overlay, has no root to remount", async () => {
   mkdirSync(at("plain"));
   const plain = await instanceIn(at("plain"));
   onTestFinished(plain.end);
@@ -116,8 +116,8 @@ test("what is no instance, or has no overlay, has no root to put back", async ()
   expect(mountsAt(at("plain"))).toEqual([]);
 });
 
-describe("the words of processes", () => {
-  /** A process with an environment and arguments, once it has them. */
+describe("the command lines of processes", () => {
+  /** Starts a process with this environment and arguments, and waits until it has executed. */
   async function named(env: Record<string, string>, ...args: string[]) {
     const child = spawn("/bin/sh", ["-c", "read line", ...args], {
       env,
@@ -129,10 +129,10 @@ describe("the words of processes", () => {
     return { pid, startTime: startTimeOf(pid) };
   }
 
-  test("are the name of their exec and their command line, cut where it is long", async () => {
+  test("come with their exec id, and are truncated if long", async () => {
     const one = await named({ HOME: "/", HOLDFAST_EXEC: "exe_1-a", PATH: "/bin" }, "ü", "two words");
     const two = await named({ NOT_HOLDFAST_EXEC: "x" }, "y".repeat(1_000));
-    const words = await porter.words([one, two], soon());
+    const words = await porter.commandLines([one, two], soon());
     expect(words.get(one.pid)).toEqual({
       execId: "exe_1-a",
       commandLine: "/bin/sh -c read line ü two words",
@@ -141,38 +141,38 @@ describe("the words of processes", () => {
     expect(words.get(two.pid)?.commandLine).toHaveLength(256);
   });
 
-  test("are found behind a large environment, and only where they could be an exec's", async () => {
+  test("are found after a large environment, with valid exec ids only", async () => {
     const large = { A: "a".repeat(100_000), B: "b".repeat(100_000), C: "c".repeat(100_000) };
     const behind = await named({ ...large, HOLDFAST_EXEC: "exe_1" });
     const odd = await Promise.all(
       ["", "two words", "line\nline", "x".repeat(65), "ü"].map((id) => named({ HOLDFAST_EXEC: id })),
     );
-    const words = await porter.words([behind, ...odd], soon());
+    const words = await porter.commandLines([behind, ...odd], soon());
     expect(words.get(behind.pid)?.execId).toBe("exe_1");
     expect(odd.map(({ pid }) => words.get(pid)?.execId)).toEqual(["", "", "", "", ""]);
   });
 
-  test("are nobody's who has the pid of another", async () => {
+  test("are not returned for a reused pid", async () => {
     const { pid, startTime } = await named({});
-    const words = await porter.words([{ pid, startTime: String(Number(startTime) + 1) }], soon());
+    const words = await porter.commandLines([{ pid, startTime: String(Number(startTime) + 1) }], soon());
     expect(words).toEqual(new Map());
-    expect(await porter.words([], soon())).toEqual(new Map());
+    expect(await porter.commandLines([], soon())).toEqual(new Map());
   });
 
-  test("are waited for no longer than is wanted", async () => {
+  test("are not awaited beyond the signal", async () => {
     const { pid, startTime } = await named({});
-    await expect(porter.words([{ pid, startTime }], AbortSignal.abort(new Error("late")))).rejects.toThrow(
-      "late",
-    );
+    await expect(
+      porter.commandLines([{ pid, startTime }], AbortSignal.abort(new Error("late"))),
+    ).rejects.toThrow("late");
   });
 });
 
 test.for(["", "remounted 1", "staged 1 2\n", "remounted 1 2\nremounted 1 2\n"])(
-  "what the porter never says is not taken for where a root is: %j",
-  (output) => expect(() => readRemounted(output)).toThrow("something else"),
+  "unexpected porter output is not parsed as a root: %j",
+  (output) => expect(() => readRemounted(output)).toThrow("unexpected output"),
 );
 
 test.for(["x", "1 exe", "1 exe 0", "1 two words 00", "1  00"])(
-  "what the porter never says is not taken for words: %j",
-  (output) => expect(() => readWords(`${output}\n`)).toThrow("something else"),
+  "unexpected porter output is not parsed as command lines: %j",
+  (output) => expect(() => readCommandLines(`${output}\n`)).toThrow("unexpected output"),
 );

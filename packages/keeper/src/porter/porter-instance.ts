@@ -1,26 +1,26 @@
-/** What the porter says of living instances. */
+/** Results of the porter about running instances. */
 import type { Identity } from "@holdfast/engine";
 import { PorterError } from "./spawner.ts";
 
-/** A process of an instance; reached only with this start time. */
+/** A process of an instance; used only if its start time matches. */
 export interface ProcessName {
   pid: number;
   startTime: string;
 }
 
-/** What a process says of itself: hostile, both. */
-export interface ProcessWords {
-  /** From its environment; empty where there is none that could be an exec's. */
+/** The command line and the exec id of a process, as the process itself states them; both are untrusted. */
+export interface ProcessCommandLine {
+  /** The exec id in the process's environment; empty if there is no valid one. */
   execId: string;
-  /** With spaces between its arguments; cut off where it is long. */
+  /** Arguments joined by spaces, truncated if long. */
   commandLine: string;
 }
 
 const REMOUNTED = /^remounted (?<dev>\d+) (?<ino>\d+)\n$/;
-const WORDS = /^(?<pid>\d+) (?<execId>[A-Za-z0-9_-]+) (?<line>(?:[0-9a-f]{2})*)$/;
+const COMMAND_LINE = /^(?<pid>\d+) (?<execId>[A-Za-z0-9_-]+) (?<line>(?:[0-9a-f]{2})*)$/;
 const NO_EXEC = "-";
 
-const unexpected = () => new PorterError("the porter said something else than was expected", null);
+const unexpected = () => new PorterError("unexpected output from the porter", null);
 
 export function readRemounted(output: string): Identity {
   const { dev, ino } = REMOUNTED.exec(output)?.groups ?? {};
@@ -28,14 +28,14 @@ export function readRemounted(output: string): Identity {
   return { dev, ino };
 }
 
-/** Arguments are separated by NUL; people read spaces. */
+/** Replaces the NUL separators of arguments with spaces. */
 const lineOf = (hex: string): string =>
   Buffer.from(hex, "hex").toString().replace(/\0+$/, "").replaceAll("\0", " ");
 
-export function readWords(output: string): Map<number, ProcessWords> {
-  const words = new Map<number, ProcessWords>();
+export function readCommandLines(output: string): Map<number, ProcessCommandLine> {
+  const words = new Map<number, ProcessCommandLine>();
   for (const text of output.split("\n").filter(Boolean)) {
-    const { pid, execId, line } = WORDS.exec(text)?.groups ?? {};
+    const { pid, execId, line } = COMMAND_LINE.exec(text)?.groups ?? {};
     if (execId === undefined || line === undefined) throw unexpected();
     words.set(Number(pid), { execId: execId === NO_EXEC ? "" : execId, commandLine: lineOf(line) });
   }

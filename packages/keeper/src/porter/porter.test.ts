@@ -16,10 +16,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { keeperBinaries } from "./binaries.ts";
-import { connectKeeper } from "./link.ts";
-import { type Jail, type KeeperRename, Porter, type PrivateView } from "./porter.ts";
-import { Spawner } from "./spawner.ts";
+import { connectKeeper } from "../link/link.ts";
 import {
   bodyOf,
   collect,
@@ -31,7 +28,10 @@ import {
   stopChild,
   temporary,
   until,
-} from "./testing.ts";
+} from "../testing/test-keeper.ts";
+import { keeperBinaries } from "./binaries.ts";
+import { type Jail, type KeeperRename, Porter, type PrivateView } from "./porter.ts";
+import { Spawner } from "./spawner.ts";
 
 const porter = new Porter();
 const NOBODY = { idBase: 100_000, idCount: 65_536 };
@@ -75,7 +75,7 @@ describe("signal", () => {
 });
 
 describe("overlay", () => {
-  test("is mounted with its marker and goes with every mount stacked on it", async () => {
+  test("is mounted with its marker and unmounted with every mount stacked on it", async () => {
     const at = (name: string) => join(directory, name);
     for (const name of ["a,b", "low:er", "upper", "work", "target"]) mkdirSync(at(name));
     writeFileSync(join(at("a,b"), "one"), "from the first");
@@ -105,7 +105,7 @@ describe("overlay", () => {
     await porter.unmount(at("nowhere"));
   });
 
-  test("that can't be mounted says why", async () => {
+  test("that can't be mounted reports why", async () => {
     const overlay = {
       marker: "m",
       target: directory,
@@ -127,7 +127,7 @@ describe("overlay", () => {
 });
 
 describe("sums", () => {
-  test("are given for every file of a directory, and change with any byte", async () => {
+  test("are returned for every file of a directory, and change with any byte", async () => {
     const sizes = { empty: 0, byte: 1, small: 31, round: 32, more: 100, large: 3 * 1_048_576 + 5 };
     for (const [name, size] of Object.entries(sizes))
       writeFileSync(join(directory, name), Buffer.alloc(size, 7));
@@ -148,17 +148,17 @@ describe("sums", () => {
     expect(distinct.size).toBe(Object.keys(sizes).length);
   });
 
-  test("are not given where something else than files is there, or nothing", async () => {
+  test("are refused if the directory is missing or contains anything but files", async () => {
     expect(await porter.sums(join(directory, "nowhere"))).toBeNull();
     symlinkSync("/etc/passwd", join(directory, "link"));
     await expect(porter.sums(directory)).rejects.toThrow(/can't be opened/);
     await porter.removeTree(join(directory, "link"));
     mkdirSync(join(directory, "below"));
-    await expect(porter.sums(directory)).rejects.toThrow(/not a file/);
+    await expect(porter.sums(directory)).rejects.toThrow(/not a regular file/);
   });
 });
 
-test("a file system is written out, and one that is not there is an error", async () => {
+test("a file system is flushed, and a missing one is an error", async () => {
   await porter.sync([directory, "/"]);
   await expect(porter.sync([join(directory, "nowhere")])).rejects.toThrow(/can't be opened/);
 });
@@ -170,7 +170,7 @@ describe("a command in a mount namespace of its own", () => {
     return stdout + stderr;
   };
 
-  test("has a /run with one file in it, or none where that is missing", () => {
+  test("has a /run with one file in it, or none if that is missing", () => {
     const runFile = join(directory, "criu.kdat");
     expect(privately("ls -A /run; stat -f -c %T /run", { runFile })).toBe("tmpfs\n");
     writeFileSync(runFile, "known");
@@ -178,7 +178,7 @@ describe("a command in a mount namespace of its own", () => {
     expect(isMounted("/run")).toBe(privately("true", {}) !== "");
   });
 
-  test("has a /tmp in which there is one directory, with what is mounted in it", () => {
+  test("has a /tmp with one directory, including its mounts", () => {
     const before = isMounted("/tmp");
     mkdirSync(join(directory, "below", "mounted"), { recursive: true });
     spawnSync("mount", ["-t", "tmpfs", "none", join(directory, "below", "mounted")]);
@@ -203,7 +203,7 @@ describe("a command that enters a cgroup", () => {
     return spawnSync(file, args, { encoding: "utf8" });
   };
 
-  test("has done so before it is run, and without need has no mount namespace of its own", () => {
+  test("is in the cgroup before it runs, and has its own mount namespace only if needed", () => {
     const enter = join(directory, "procs");
     writeFileSync(enter, "");
     const look = `echo $$; cat ${enter}; readlink /proc/self/ns/mnt`;
@@ -215,7 +215,7 @@ describe("a command that enters a cgroup", () => {
     expect(apart[2]).not.toBe(namespace);
   });
 
-  test("is not run where there is none, or none that takes it", () => {
+  test("is not run if there is no such cgroup, or it refuses the process", () => {
     for (const enter of [join(directory, "nowhere"), "/proc/version", directory]) {
       const { status, stdout, stderr } = entering("echo run", { enter });
       expect([status, stdout]).toEqual([1, ""]);
@@ -224,7 +224,7 @@ describe("a command that enters a cgroup", () => {
   });
 });
 
-test("a command sees one directory in another's place, with what is mounted in it, and nobody else does", () => {
+test("only the command sees one directory in another's place, including its mounts", () => {
   const [from, to] = [join(directory, "from"), join(directory, "to")];
   for (const path of [join(from, "mounted"), to]) mkdirSync(path, { recursive: true });
   spawnSync("mount", ["-t", "tmpfs", "none", join(from, "mounted")]);
@@ -293,7 +293,7 @@ describe("removeTree", () => {
     expect(readFileSync(join(kept, "file"), "utf8")).toBe("stays");
   });
 
-  test("is content with nothing, and refuses what is no absolute path", async () => {
+  test("does nothing for a missing path, and refuses a relative path", async () => {
     await porter.removeTree(join(directory, "nothing"));
     await porter.removeTree(join(directory, "no", "parent"));
     for (const path of ["/", "relative", `${directory}/..`, ""]) {
@@ -340,7 +340,7 @@ describe("renameKeeper", () => {
   let outer: ChildProcess | null = null;
   let pid: number;
 
-  /** In namespaces like a sandbox's. */
+  /** Starts a process in namespaces like those of a sandbox. */
   const started = async (argv: readonly string[], environment: Record<string, string>): Promise<void> => {
     const namespaces = ["--user", "--map-root-user", "--uts", "--pid", "--fork", "--kill-child", "--"];
     outer = spawn("unshare", [...namespaces, ...argv], { env: { ...environment, PATH: "/usr/bin:/bin" } });
@@ -369,7 +369,7 @@ describe("renameKeeper", () => {
     outer = null;
   });
 
-  test("has a keeper that stands still answer to the new name alone when it goes on", async () => {
+  test("makes a stopped keeper answer to the new name only, once it continues", async () => {
     const control = join(directory, "control");
     const installation = IDENTITY.installation;
     const names = { HOLDFAST_INSTALLATION: installation, HOLDFAST_SANDBOX: OLD, HOLDFAST_CONTROL: control };
@@ -392,7 +392,7 @@ describe("renameKeeper", () => {
     await expect(greeting(OLD)).rejects.toMatchObject({ reason: "wrong_identity" });
   });
 
-  test("changes one whole entry, and nothing that looks like it", async () => {
+  test("changes one whole entry, and nothing similar", async () => {
     const decoys = { A_HOLDFAST_SANDBOX: OLD, B: `HOLDFAST_SANDBOX=${OLD}`, HOLDFAST_SANDBOX_: OLD };
     await started(["sleep", "60"], { ...decoys, HOLDFAST_SANDBOX: OLD });
     const wanted = environment().map((entry) =>
@@ -414,7 +414,7 @@ describe("renameKeeper", () => {
     expect([environment(), hostname()]).toEqual(before);
   });
 
-  test("leaves a process alone that has the name twice", async () => {
+  test("does not change a process that has the name twice", async () => {
     await started(["sleep", "60"], { HOLDFAST_SANDBOX: OLD, HOLDFAST_SANDBOY: OLD });
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
     const start = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[47]);
@@ -424,11 +424,11 @@ describe("renameKeeper", () => {
     closeSync(memory);
     const before = environment();
     expect(before.filter((entry) => entry === `HOLDFAST_SANDBOX=${OLD}`)).toHaveLength(2);
-    await expect(rename()).rejects.toThrow(/or not once/);
+    await expect(rename()).rejects.toThrow(/exactly once/);
     expect(environment()).toEqual(before);
   });
 
-  test("spares another process with the same pid, and refuses what is no name for this one", async () => {
+  test("spares another process with the same pid, and refuses invalid names", async () => {
     await started(["sleep", "60"], { HOLDFAST_SANDBOX: OLD });
     const before = [environment(), hostname()];
     expect(await rename({ startTime: String(Number(startTimeOf(pid)) + 1) })).toBe("gone");
@@ -439,7 +439,7 @@ describe("renameKeeper", () => {
     expect([environment(), hostname()]).toEqual(before);
   });
 
-  test("never gives the host another name", async () => {
+  test("never changes the host's name", async () => {
     const host = spawnSync("uname", ["-n"], { encoding: "utf8" }).stdout;
     const child = spawn("sleep", ["60"], { env: { PATH: "/usr/bin:/bin", HOLDFAST_SANDBOX: OLD } });
     pid = child.pid ?? 0;
@@ -501,7 +501,7 @@ describe("jail", () => {
     expect((await collect(body)).toString()).toBe("of the image");
   });
 
-  test("what the host's root owns can be read at most, never changed", async () => {
+  test("files of the host's root can be read at most, never changed", async () => {
     writeFileSync(join(root, "roots"), "secret", { mode: 0o600 });
     await expect(jail.read("/roots", { offset: 0, length: null }, soon())).rejects.toMatchObject({
       errno: "EACCES",
@@ -520,7 +520,7 @@ describe("jail", () => {
     await expect(jail.stat("/", { follow: true }, soon())).rejects.toMatchObject({ dispatched: "no" });
   });
 
-  test("that can't be made says why", async () => {
+  test("that can't be created reports why", async () => {
     await expect(porter.openJail(join(root, "nowhere"), NOBODY, soon())).rejects.toThrow(/can't be entered/);
   });
 });

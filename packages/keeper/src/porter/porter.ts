@@ -2,10 +2,11 @@ import { type ChildProcess, spawn } from "node:child_process";
 import type { Socket } from "node:net";
 import { NUMBERS } from "@holdfast/contract";
 import type { Identity } from "@holdfast/engine";
+import { Files, type JailedFiles } from "../files/files.ts";
+import { greet } from "../link/link.ts";
+import { Channel } from "../wire/channel.ts";
+import { WireError } from "../wire/wire.ts";
 import { keeperBinaries } from "./binaries.ts";
-import { Channel } from "./channel.ts";
-import { Files, type JailedFiles } from "./files.ts";
-import { greet } from "./link.ts";
 import {
   type DriveUsage,
   type MountedInto,
@@ -18,92 +19,116 @@ import {
   readUsage,
   type StageOrder,
 } from "./porter-drive.ts";
-import { type ProcessName, type ProcessWords, readRemounted, readWords } from "./porter-instance.ts";
+import {
+  type ProcessCommandLine,
+  type ProcessName,
+  readCommandLines,
+  readRemounted,
+} from "./porter-instance.ts";
 import { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawner.ts";
-import { WireError } from "./wire.ts";
 
 const GONE = 3;
 const TOO_MUCH = 4;
 const REFUSED = 5;
-/** The jail's end of its socket. */
+/** Number of the descriptor at which the jail has its end of the socket. */
 const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
-const COMPLAINT_BYTES = 4_096;
-/** More than the names of what CRIU writes for any number of processes that a sandbox may have. */
+const STDERR_BYTES = 4_096;
+/**
+ * Maximum output of a command: more than the names of all files that CRIU writes for a sandbox with as many processes
+ * as possible.
+ */
 const OUTPUT_BYTES = 16 * 1_048_576;
 
-export interface PorterOptions {
-  /** The porter's binary; the one that was built beside this file otherwise. */
+interface PorterOptions {
+  /** Path of the porter's binary. Default: the one built with this package. */
   binary?: string;
-  /** What starts it; a process of that same binary otherwise. */
+  /** The spawner that starts the porter. Default: a new spawner of the same binary. */
   spawner?: Spawner;
-  /** Signals and mounts. */
+  /** Deadline of operations whose time does not depend on the amount of data, such as signals and mounts. */
   deadlineMs?: number;
-  /** What takes the longer the more there is: removing and copying trees, reading files, writing out file systems. */
+  /**
+   * Deadline of operations whose time depends on the amount of data: removing and copying trees, reading files,
+   * flushing file systems.
+   */
   slowDeadlineMs?: number;
 }
 
-export interface Overlay {
-  /** The mount's source in mountinfo. */
+interface Overlay {
+  /** The marker, which becomes the mount's source in mountinfo. */
   marker: string;
   target: string;
-  /** Uppermost first. */
+  /** Lower layers, the uppermost first. */
   lower: readonly string[];
   upper: string;
   work: string;
 }
 
-export interface DiskImage {
-  /** The file that an ext4 file system is in. */
+interface DiskImage {
+  /** The file that contains an ext4 file system. */
   image: string;
   target: string;
-  /** The file system's own mount options. */
+  /** Mount options of the file system. */
   options: string;
 }
 
 export interface FileSum {
   size: number;
-  /** 16 hex digits, for finding accidents. */
+  /** Checksum of 16 hex digits. It detects accidental changes. */
   sum: string;
 }
 
-export interface TreeCopy {
+interface TreeCopy {
   from: string;
-  /** A directory that is there and has none of the names. */
+  /** The destination: an existing directory that contains none of the names yet. */
   to: string;
-  /** Entries of `from`, each with all that is in it. What is linked between them is linked between the copies. */
+  /**
+   * Names of entries in `from`. Each is copied with its content. Hard links between entries are preserved in the copy.
+   */
   names: readonly string[];
-  /** What the copies may have allocated; each inode counts 4 KiB at least. */
+  /** Maximum number of bytes that the copies may allocate. Every inode takes at least 4 KiB of it. */
   maxBytes: number;
+  /**
+   * Whether to leave out the attributes by which an overlay's upper layer refers to files of its lower layer. Set if
+   * the copy will be mounted over another copy of the lower layer, with an empty work directory. Default: false.
+   */
+  detached?: boolean;
 }
 
-/** Where it is no size, what was made until then is left for the caller to remove. */
-export type Copied = { bytes: number } | "gone" | "too_much";
+/** The size of the copy, or why the copy failed. After a failure the caller must remove the partial copy. */
+type Copied = { bytes: number } | "gone" | "too_much";
 
 export interface KeeperRename {
   pid: number;
   startTime: string;
-  /** The sandbox whose name the keeper has; both names are of one length. */
+  /** The sandbox name that the keeper has now. It must be as long as the new name. */
   from: string;
   to: string;
   hostname: string;
+  /** The installation name that the keeper has now, and its new one; undefined if the installation stays the same. */
+  installation?: { from: string; to: string } | undefined;
 }
 
 export interface PrivateView {
-  /** The file by which a cgroup is entered, before anything else is done. */
+  /** A file of a cgroup. By writing to it, the command enters the cgroup before it does anything else. */
   enter?: string | undefined;
-  /** What is not mounted. */
+  /** Whether the command gets its own mounts, to which later mounts and unmounts of the host do not propagate. */
+  detach?: boolean;
+  /** Paths that are unmounted for the command. */
   unmount?: readonly string[];
-  /** All that is in /run, which is in memory then; nothing is where there is no such file. */
+  /**
+   * The only file in the command's /run, which is a new tmpfs if this is set. If the file does not exist, /run is
+   * empty.
+   */
   runFile?: string | undefined;
-  /** All that is in /tmp, where it lies there. */
+  /** If set, the command's /tmp is a new tmpfs. If this path is below /tmp, that directory is the only one in it. */
   tmpDir?: string | undefined;
-  /** A directory that is also seen in another's place, with what is mounted in it. */
+  /** A directory that the command sees at a second path too, including its submounts. */
   bind?: { from: string; to: string } | undefined;
 }
 
-export interface IdMap {
-  /** The host's id of the jail's root. */
+interface IdMap {
+  /** The host's user id that is root in the jail. */
   idBase: number;
   idCount: number;
 }
@@ -111,8 +136,8 @@ export interface IdMap {
 export type Jail = JailedFiles & { close(): Promise<void> };
 
 /**
- * The host-side acts that Node can't do safely. Each is a short-lived process with a deadline, so that a hanging mount
- * or file system hangs that process and not the server. One more process starts them.
+ * Operations on the host that Node cannot do safely. Each is a short-lived process with a deadline, so that a hanging
+ * mount or file system blocks that process and not the server. A spawner process starts these processes.
  */
 export class Porter {
   readonly #binary: string;
@@ -127,7 +152,10 @@ export class Porter {
     this.#slowDeadlineMs = options.slowDeadlineMs ?? 120_000;
   }
 
-  /** Reaches the process that had this pid and start time or none: "gone" also where another has the pid by now. */
+  /**
+   * Signals the process with this pid and start time. Returns "gone" if that process does not exist, even if another
+   * process has the pid now.
+   */
   async signal(pid: number, startTime: string, signal: number): Promise<"sent" | "gone"> {
     const args = ["signal", String(pid), startTime, String(signal)];
     return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "sent";
@@ -139,58 +167,71 @@ export class Porter {
   }
 
   /**
-   * Mounts a file's own file system. One that is mounted there already is fine, one that is mounted elsewhere is the same
-   * one here; "gone" where there is no such file. The loop device goes with the last mount.
+   * Mounts the file system in a file. Does nothing if it is already mounted there. If it is mounted elsewhere, the same
+   * file system becomes visible here too. Returns "gone" if the file does not exist. The loop device is released with
+   * the last mount.
    */
   async mountDisk({ image, target, options }: DiskImage): Promise<"mounted" | "gone"> {
     const { code } = await this.#run(["disk", image, target, options], this.#deadlineMs, [GONE]);
     return code === GONE ? "gone" : "mounted";
   }
 
-  /** Takes every mount off the target; a busy one is detached. Nothing mounted there is fine. */
+  /** Unmounts everything at the target. A busy mount is detached. Does nothing if nothing is mounted. */
   async unmount(target: string): Promise<void> {
     await this.#run(["umount", target], this.#deadlineMs);
   }
 
-  /** Removes a file or tree without following links; refuses where a mount lies inside. Nothing there is fine. */
+  /**
+   * Removes a file or a tree without following links. Refuses if there is a mount inside. Does nothing if the path does
+   * not exist.
+   */
   async removeTree(path: string): Promise<void> {
     await this.#run(["rmtree", path], this.#slowDeadlineMs);
   }
 
   /**
-   * Copies trees that nobody writes to, with all that a file system knows about them: holes, links, owners, times,
-   * attributes. Follows no link, enters no mount, and changes nothing in `from` but when a symbolic link was last read;
-   * devices are refused, but not an overlay's whiteouts. An overlay's upper and work directories belong in one call; the
-   * copies can be mounted as an overlay of their own. "gone" where a name, or `from`, is missing. What was copied is on
-   * disk after a `sync`. Aborted, it rejects once nothing is written any more.
+   * Copies trees that no process is writing to, with all metadata: holes, links, owners, times, attributes. Follows no
+   * link, enters no mount, and changes nothing in `from` except the access time of symbolic links. Devices are refused,
+   * except an overlay's whiteouts. An overlay's upper and work directories belong in one call; the copies can be
+   * mounted as a separate overlay. Returns "gone" if a name or `from` is missing. To make the copy durable, call
+   * `sync`. After an abort, rejects once nothing is being written any more.
    */
-  async copy({ from, to, names, maxBytes }: TreeCopy, signal: AbortSignal): Promise<Copied> {
-    const args = ["copy", from, to, String(maxBytes), ...names];
+  async copy(
+    { from, to, names, maxBytes, detached = false }: TreeCopy,
+    signal: AbortSignal,
+  ): Promise<Copied> {
+    const args = [detached ? "copy-detached" : "copy", from, to, String(maxBytes), ...names];
     const { code, output } = await this.#run(args, this.#slowDeadlineMs, [GONE, TOO_MUCH], signal);
     if (code === GONE) return "gone";
     if (code === TOO_MUCH) return "too_much";
-    if (!/^\d+\n$/.test(output)) throw new PorterError("porter copy said something else", null);
+    if (!/^\d+\n$/.test(output)) throw new PorterError("unexpected output from porter copy", null);
     return { bytes: Number(output) };
   }
 
   /**
-   * Has a keeper that does not run at the moment answer to another sandbox's name from now on, and gives its host name
-   * namespace, which must not be this host's, a new name. Where it fails, the keeper may have either name.
+   * Gives a frozen keeper the name of another sandbox, and changes the host name of its UTS namespace. That namespace
+   * must not be the host's own. If this fails, the keeper may have the old or the new name.
    */
-  async renameKeeper({ pid, startTime, from, to, hostname }: KeeperRename): Promise<"renamed" | "gone"> {
-    const args = ["rename-keeper", String(pid), startTime, from, to, hostname];
+  async renameKeeper(order: KeeperRename): Promise<"renamed" | "gone"> {
+    const { pid, startTime, from, to, hostname, installation } = order;
+    const names = [from, to, hostname, ...(installation ? [installation.from, installation.to] : [])];
+    const args = ["rename-keeper", String(pid), startTime, ...names];
     return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "renamed";
   }
 
-  /** Has the file system place what is made in this directory far apart, where it knows how: a matter of speed. */
+  /**
+   * Asks the file system to place entries of this directory far apart, if it supports that. This affects only speed.
+   */
   async spread(directory: string): Promise<void> {
     await this.#run(["spread", directory], this.#deadlineMs);
   }
 
   /**
-   * Mounts a directory of the host in a living instance, where what it is mounted on is sealed: should the mount ever be
-   * missing, writes there fail. Seen from inside before it resolves. The same again is fine; where it is refused or fails,
-   * the place is as it was but for directories that were made on the way.
+   * Mounts a directory of the host in a running instance and seals the directory beneath the mount: that directory then
+   * belongs to the host's root and has no write permission, so that writes to it fail if the mount is ever missing. The
+   * mount is visible inside the instance before this resolves. Does nothing if the directory of the host is already
+   * mounted at the target. If the mount is refused or fails, the target is unchanged, but missing parent directories
+   * may have been created.
    */
   async mountInto(order: MountInto): Promise<MountedInto> {
     const { pid, startTime, source, subpath, target, readOnly, sourceOwner, targetOwner } = order;
@@ -203,8 +244,8 @@ export class Porter {
   }
 
   /**
-   * Takes every mount off the target inside, lazily where it is busy, and gives the directory under it back to its owner.
-   * Not mounted is fine.
+   * Unmounts everything at a path inside an instance, lazily if it is busy, and restores the owner and mode of the
+   * directory beneath. Does nothing if nothing is mounted.
    */
   async unmountFrom(order: {
     pid: number;
@@ -216,12 +257,19 @@ export class Porter {
     return (await this.#run(args, this.#deadlineMs, [GONE])).code === GONE ? "gone" : "unmounted";
   }
 
-  /** Gives a sealed directory back. One that is missing, or is not sealed, is fine. */
+  /**
+   * Gives a directory that `mountInto` has sealed its earlier owner and mode (`before`) again. Works without a running
+   * instance: `root` is the directory on the host that contains the path. Does nothing if there is no directory at the
+   * path or if the directory is not sealed.
+   */
   async unseal(order: { root: string; path: string; before: MountPointBefore }): Promise<void> {
     await this.#run(["unseal", order.root, order.path, ...ownership(order.before)], this.#deadlineMs);
   }
 
-  /** Mounts a directory of a drive at a directory of the host that only this server knows. The same again is fine. */
+  /**
+   * Mounts a directory of a drive at a host directory that only this server uses. Does nothing if it is already
+   * mounted.
+   */
   async stage(order: StageOrder): Promise<{ staged: Identity } | MountRefusal> {
     const { source, subpath, target, readOnly, sourceOwner } = order;
     const args = ["stage", source, subpath, target, access(readOnly), ownerArg(sourceOwner)];
@@ -230,22 +278,26 @@ export class Porter {
   }
 
   /**
-   * Makes a directory that is there the root of a drive. Where the file system has ACLs, uid 0 and uid 1000 of the map can
-   * both write whatever either makes, as far as the mode that it is made with allows others than its owner.
+   * Makes an existing directory the root of a drive. If the file system has ACLs, uid 0 and uid 1000 of the id map can
+   * both write everything that either of them creates, as far as the mode at creation permits.
    */
   async makeDriveRoot(order: { path: string; idBase: number; owner: number }): Promise<void> {
     const args = ["drive-root", order.path, String(order.idBase), String(order.owner)];
     await this.#run(args, this.#deadlineMs);
   }
 
-  /** What a tree has allocated, mounts in it left out, and how many files it has, directories not counted. */
+  /**
+   * Returns the number of bytes that a tree without its mounts occupies on disk, and its number of files, not counting
+   * directories.
+   */
   async usage(path: string, signal: AbortSignal): Promise<DriveUsage> {
     return readUsage((await this.#run(["usage", path], this.#slowDeadlineMs, [], signal)).output);
   }
 
   /**
-   * Puts the root of a living instance where the host sees it, as the same mount that the instance has: that is the only
-   * way where an overlay was taken off the host meanwhile. What is mounted there already goes below it; the same is fine.
+   * Mounts the root of a running instance on the host again, by cloning the mount that the instance still has. After an
+   * overlay was unmounted on the host there is no other way. An existing mount at the target stays below the new one.
+   * Does nothing if the root is already mounted.
    */
   async remount(order: ProcessName & { target: string }): Promise<Identity | "gone"> {
     const args = ["remount", String(order.pid), order.startTime, order.target];
@@ -253,29 +305,39 @@ export class Porter {
     return code === GONE ? "gone" : readRemounted(output);
   }
 
-  /** What processes say of themselves, by pid; those that are gone are left out. Where one hangs, the signal ends it. */
-  async words(processes: readonly ProcessName[], signal: AbortSignal): Promise<Map<number, ProcessWords>> {
+  /**
+   * Returns the command lines and exec ids of processes, by pid. Processes that no longer exist are skipped. If a
+   * process hangs, the signal ends the wait.
+   */
+  async commandLines(
+    processes: readonly ProcessName[],
+    signal: AbortSignal,
+  ): Promise<Map<number, ProcessCommandLine>> {
     if (processes.length === 0) return new Map();
     const args = processes.flatMap(({ pid, startTime }) => [String(pid), startTime]);
-    return readWords((await this.#run(["words", ...args], this.#deadlineMs, [], signal)).output);
+    return readCommandLines((await this.#run(["words", ...args], this.#deadlineMs, [], signal)).output);
   }
 
-  /** Runs any other helper: see `Spawner`. */
+  /** Runs any other helper; see `Spawner`. */
   run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     return this.#spawner.run(order, signal);
   }
 
-  /** Keeps no process that waits for more to do. */
+  /** Ends the spawner process as soon as it is idle. */
   close(): void {
     this.#spawner.close();
   }
 
-  /** The argv that runs a command with another view of the host, in a mount namespace of its own where that takes one. */
+  /**
+   * Returns the argv that runs a command with a changed view of the host. The command gets its own mount namespace if
+   * the view requires one.
+   */
   privateArgv(argv: readonly string[], view: PrivateView): string[] {
     const option = (name: string, ...values: (string | undefined)[]) =>
       values.includes(undefined) ? [] : [name, ...(values as string[])];
     const options = [
       ...option("--enter", view.enter),
+      ...(view.detach === true ? ["--detach"] : []),
       ...(view.unmount ?? []).flatMap((path) => option("--umount", path)),
       ...option("--run", view.runFile),
       ...option("--tmp", view.tmpDir),
@@ -284,26 +346,28 @@ export class Porter {
     return [this.#binary, "private", ...options, "--", ...argv];
   }
 
-  /** What CRIU is given as its action script: see the environment that it expects in `criu.ts`. */
+  /** Path of the action script for CRIU. `criu-argv.ts` documents the environment that the script expects. */
   get actionScript(): string {
     return this.#binary;
   }
 
-  /** Sizes and sums of the files in a directory that holds nothing else; null where it is missing. */
+  /**
+   * Returns sizes and checksums of the files in a directory that contains only files; null if the directory is missing.
+   */
   async sums(directory: string): Promise<Map<string, FileSum> | null> {
     const { code, output } = await this.#run(["sums", directory], this.#slowDeadlineMs, [GONE]);
     return code === GONE ? null : readSums(output);
   }
 
-  /** Resolves when all that was written to the file systems of these directories is on their disks. */
+  /** Resolves when all data written to the file systems of these directories is on disk. */
   async sync(directories: readonly string[]): Promise<void> {
     await this.#run(["sync", ...directories], this.#slowDeadlineMs);
   }
 
   /**
-   * Serves the files below `root` from a process that can see nothing else. Ids are those of the map: uid 0 is the host's
-   * `idBase`. With names of directories in the root to be hidden, the jail is for reading, and refuses what lies there.
-   * The signal covers the opening; the jail then lives until it is closed, or as long as this process.
+   * Serves the files below `root` from a process that can see nothing else. Ids are those of the id map: uid 0 is the
+   * host's `idBase`. With hidden directories, the jail is read-only and refuses paths in them. The signal applies only
+   * to opening the jail. The jail then lives until it is closed or this process ends.
    */
   async openJail(
     root: string,
@@ -314,13 +378,13 @@ export class Porter {
     signal.throwIfAborted();
     const args = ["jail", String(JAIL_FD), root, String(ids.idBase), String(ids.idCount), ...hidden];
     const child = spawn(this.#binary, args, { stdio: ["ignore", "ignore", "pipe", "pipe"], env: {} });
-    const complaint = complaints(child);
+    const stderrText = collectStderr(child);
     const channel = jailChannel(child.stdio[JAIL_FD] as Socket);
     try {
       await greet(channel, { installation: "", sandbox: "", generation: 0 }, signal);
     } catch (error) {
       await ended(child, 0);
-      throw complaint() === "" ? error : new PorterError(complaint(), child.exitCode);
+      throw stderrText() === "" ? error : new PorterError(stderrText(), child.exitCode);
     }
     const close = async () => {
       channel.close("closed by this side");
@@ -329,7 +393,7 @@ export class Porter {
     return Object.assign(new Files(channel), { close });
   }
 
-  /** One act. It ends well with 0, and with the codes given. */
+  /** Runs one operation. Exit code 0 and the given exit codes are successes. */
   async #run(
     args: readonly string[],
     deadlineMs: number,
@@ -341,7 +405,7 @@ export class Porter {
     const deadline = setTimeout(() => {
       late.abort(new PorterError(`${name} did not end within ${deadlineMs / 1000} s`, null));
     }, deadlineMs);
-    const keep = { stdout: OUTPUT_BYTES, stderr: COMPLAINT_BYTES };
+    const keep = { stdout: OUTPUT_BYTES, stderr: STDERR_BYTES };
     try {
       const order = { name, argv: [this.#binary, ...args], env: {}, keep, isTied: true };
       const { status, stdout, stderr } = await this.#spawner.run(
@@ -366,11 +430,11 @@ const ownerArg = (owner: number | null): string => (owner === null ? "-" : Strin
 
 const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
 
-/** The first few lines of a child's stderr, as one. */
-function complaints(child: ChildProcess): () => string {
+/** Collects the first lines of a child's stderr, joined into one line. */
+function collectStderr(child: ChildProcess): () => string {
   let text = "";
   child.stderr?.setEncoding("utf8").on("data", (chunk: string) => {
-    if (text.length < COMPLAINT_BYTES) text = (text + chunk).slice(0, COMPLAINT_BYTES);
+    if (text.length < STDERR_BYTES) text = (text + chunk).slice(0, STDERR_BYTES);
   });
   return () => asLine(text);
 }
@@ -380,13 +444,13 @@ function readSums(output: string): Map<string, FileSum> {
   for (const line of output.split("\n").filter(Boolean)) {
     const [, size, sum, name] = /^(\d+) ([0-9a-f]{16}) (.+)$/.exec(line) ?? [];
     if (sum === undefined || name === undefined)
-      throw new PorterError("porter sums said something else", null);
+      throw new PorterError("unexpected output from porter sums", null);
     sums.set(name, { size: Number(size), sum });
   }
   return sums;
 }
 
-/** Waits for a child's end, kills it after `graceMs`, and gives up where even that does not end it. */
+/** Waits for a child's end, and kills it after `graceMs`. Stops waiting if the child still does not end. */
 function ended(child: ChildProcess, graceMs: number): Promise<void> {
   return new Promise((resolve) => {
     if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return resolve();

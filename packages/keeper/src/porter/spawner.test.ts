@@ -13,10 +13,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from "vitest";
+import { isAlive, pause, soon, until } from "../testing/test-keeper.ts";
 import { keeperBinaries } from "./binaries.ts";
 import { Porter } from "./porter.ts";
 import { type HelperOrder, PorterError, Spawner } from "./spawner.ts";
-import { isAlive, pause, soon, until } from "./testing.ts";
 
 const { porter: binary } = keeperBinaries();
 const env = { PATH: "/usr/bin:/bin" };
@@ -29,7 +29,7 @@ const sh = (script: string, rest: Partial<HelperOrder> = {}): HelperOrder => ({
 
 let spawner: Spawner;
 let naps = 0;
-/** A command that no other process of this machine runs. */
+/** Path of a command that no other process of this machine runs. */
 let nap: string;
 beforeEach(() => {
   spawner = new Spawner(binary);
@@ -55,7 +55,7 @@ function commandOf(pid: number): string {
 
 const running = (count: number) => until(`${count} naps`, () => napping().length === count);
 
-/** Zombies included. */
+/** Returns the children of a process, including zombies. */
 const childrenOf = (pid: number | undefined): number[] =>
   readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").split(" ").filter(Boolean).map(Number);
 
@@ -74,14 +74,14 @@ describe("a helper's end", () => {
     expect(await spawner.run(sh("kill -USR1 $$"), soon())).toMatchObject({ status: "SIGUSR1" });
   });
 
-  test("comes with what it said, each stream by itself", async () => {
-    const said = await spawner.run(sh("echo out; echo err >&2; exit 1", { keep }), soon());
-    expect(said).toEqual({ status: 1, stdout: "out\n", stderr: "err\n" });
+  test("comes with its output, each stream separately", async () => {
+    const end = await spawner.run(sh("echo out; echo err >&2; exit 1", { keep }), soon());
+    expect(end).toEqual({ status: 1, stdout: "out\n", stderr: "err\n" });
     const half = await spawner.run(sh("echo out; echo err >&2", { keep: { stderr: 100 } }), soon());
     expect(half).toEqual({ status: 0, stdout: "", stderr: "err\n" });
   });
 
-  test("comes with all that may be kept, and no helper waits for the rest to be wanted", async () => {
+  test("comes with the output up to the limit, and the helper never blocks on the rest", async () => {
     const script = "head -c 5000000 /dev/zero | tr '\\0' x; echo end >&2; exit 3";
     const all = await spawner.run(sh(script, { keep: { stdout: 6_000_000, stderr: 100 } }), soon());
     expect([all.status, all.stdout.length, all.stderr]).toEqual([3, 5_000_000, "end\n"]);
@@ -89,7 +89,7 @@ describe("a helper's end", () => {
     expect([some.status, some.stdout.length, some.stderr]).toEqual([3, 100_001, "en"]);
   });
 
-  test("is not put off by what it leaves running with its output open, and that gets another parent", async () => {
+  test("is not delayed by a background process with its output open, which gets another parent", async () => {
     const begun = performance.now();
     const end = await spawner.run(sh(`setsid ${nap} & echo said`, { keep }), soon());
     expect(end).toEqual({ status: 0, stdout: "said\n", stderr: "" });
@@ -99,17 +99,17 @@ describe("a helper's end", () => {
     expect(childrenOf(spawner.pid)).toEqual([]);
   });
 
-  test("is not put off by what it leaves running that never stops talking", async () => {
+  test("is not delayed by a background process that keeps writing", async () => {
     const end = await spawner.run(sh(`yes ${nap} & sleep 0.1`, { keep }), soon());
     const left = () => pids().filter((pid) => commandOf(pid) === `yes ${nap}`);
     onTestFinished(() => left().forEach((pid) => void process.kill(pid, "SIGKILL")));
     expect([end.status, end.stdout.length]).toEqual([0, keep.stdout]);
-    await until("it has nobody to talk to", () => left().length === 0);
+    await until("its reader is gone", () => left().length === 0);
   });
 });
 
 describe("a helper that can't be run", () => {
-  test("is an error that says why", async () => {
+  test("is an error with the reason", async () => {
     const failed = (order: HelperOrder) => expect(spawner.run(order, soon())).rejects;
     await failed({ argv: ["/nonexistent/helper"], env }).toThrow("helper can't be run: ENOENT");
     await failed({ argv: ["/etc/passwd"], env }).toThrow("passwd can't be run: EACCES");
@@ -126,7 +126,7 @@ describe("a helper that can't be run", () => {
     expect(await other).toMatchObject({ status: 5 });
   });
 
-  test("because the spawner can't be run, or is no spawner, is an error too", async () => {
+  test("because the spawner can't be run, or is not a spawner, is an error too", async () => {
     const absent = new Spawner("/nonexistent/porter");
     for (let i = 0; i < 2; i++)
       await expect(absent.run(sh("exit 0"), soon())).rejects.toThrow(/spawner can't be run: .*ENOENT/);
@@ -134,7 +134,7 @@ describe("a helper that can't be run", () => {
     writeFileSync(false_, "#!/bin/sh\nyes >&3\n");
     chmodSync(false_, 0o755);
     const babbler = new Spawner(false_).run(sh("exit 0"), soon());
-    await expect(babbler).rejects.toThrow(/spawner said something else/);
+    await expect(babbler).rejects.toThrow(/unexpected output from the spawner/);
     await expect(new Spawner("/bin/true").run(sh("exit 0"), soon())).rejects.toThrow(
       /spawner ended while sh/,
     );
@@ -142,7 +142,7 @@ describe("a helper that can't be run", () => {
 });
 
 describe("an abort", () => {
-  test("ends a helper with what it started before the promise rejects", async () => {
+  test("ends a helper and its children before the promise rejects", async () => {
     const abort = new AbortController();
     const helper = spawner.run(sh(`${nap} & ${nap}`), abort.signal);
     await running(2);
@@ -154,7 +154,7 @@ describe("an abort", () => {
     await running(0);
   });
 
-  test("ends a helper that has hardly begun", async () => {
+  test("ends a helper that has just started", async () => {
     for (let i = 0; i < 40; i++) {
       const abort = new AbortController();
       const helper = spawner.run(sh(nap), abort.signal);
@@ -162,10 +162,11 @@ describe("an abort", () => {
       await expect(helper).rejects.toThrow("enough");
       expect(childrenOf(spawner.pid)).toEqual([]);
     }
-    expect(napping()).toEqual([]);
+    // A grandchild is killed with its group, but only the helper itself is awaited.
+    await running(0);
   });
 
-  test("before the start means that there is none", async () => {
+  test("before the start prevents it", async () => {
     await expect(spawner.run(sh("exit 0"), AbortSignal.abort(new Error("too late")))).rejects.toThrow(
       "too late",
     );
@@ -187,13 +188,13 @@ describe("many helpers at once", () => {
     const ends = Array.from({ length: 200 }, (_, i) =>
       spawner.run(sh(`echo ${i}; exit ${i}`, { keep }), soon()),
     );
-    const said = (await Promise.all(ends)).map(({ status, stdout }) => [status, stdout]);
-    expect(said).toEqual(Array.from({ length: 200 }, (_, i) => [i, `${i}\n`]));
+    const results = (await Promise.all(ends)).map(({ status, stdout }) => [status, stdout]);
+    expect(results).toEqual(Array.from({ length: 200 }, (_, i) => [i, `${i}\n`]));
     expect(childrenOf(spawner.pid)).toEqual([]);
     expect(readdirSync(`/proc/${spawner.pid}/fd`)).toHaveLength(5);
   });
 
-  test("beyond what it takes are refused, and only those", async () => {
+  test("beyond the limit are refused, and only those", async () => {
     const abort = new AbortController();
     const order = { argv: nap.replace("sleep", "/bin/sleep").split(" "), env };
     const ends = Array.from({ length: 520 }, () => spawner.run(order, abort.signal));
@@ -209,8 +210,8 @@ describe("many helpers at once", () => {
   });
 });
 
-describe("a helper's world", () => {
-  test("is the null device, or the file that it was given, and nothing else that is open", async () => {
+describe("a helper's environment", () => {
+  test("has the null device or the given file open, and nothing else", async () => {
     const file = join(temporary(), "stdio");
     writeFileSync(file, "");
     const seen = async (rest: Partial<HelperOrder>) => {
@@ -230,7 +231,7 @@ describe("a helper's world", () => {
     expect(await seen({ stdio: file, keep: { stdout: 1 } })).toEqual([file, pipe, file]);
   });
 
-  test("is the environment that was given, the root directory, and a session of its own", async () => {
+  test("has the given variables, the root directory, and its own session", async () => {
     const given = { A: "1", EMPTY: "", "odd name": "a=b\nc" };
     const { stdout } = await spawner.run({ argv: ["/usr/bin/env", "-0"], env: given, keep }, soon());
     expect(stdout.split("\0")).toEqual(["A=1", "EMPTY=", "odd name=a=b\nc", ""]);
@@ -242,7 +243,7 @@ describe("a helper's world", () => {
   });
 });
 
-describe("a spawner that is lost", () => {
+describe("a spawner", () => {
   const lost = async (signal: NodeJS.Signals, reason: RegExp) => {
     const { pid = 0 } = spawner;
     const ends = [spawner.run(sh(nap), soon()), spawner.run(sh(`exec ${nap}`), soon())];
@@ -259,17 +260,17 @@ describe("a spawner that is lost", () => {
     await until("it is gone", () => !isAlive(pid));
   };
 
-  test("fails what is under way, and another takes its place", async () => {
+  test("that is killed fails the helpers in progress, and another takes its place", async () => {
     await spawner.run(sh("exit 0"), soon());
-    await lost("SIGKILL", /^the spawner ended while sh was under way$/);
+    await lost("SIGKILL", /^the spawner ended while sh was running$/);
   });
 
-  test("because it stands still is replaced as well", async () => {
+  test("that is stopped is replaced as well", async () => {
     await spawner.run(sh("exit 0"), soon());
-    await lost("SIGSTOP", /^the spawner does not answer while sh was under way$/);
+    await lost("SIGSTOP", /^the spawner does not answer while sh was running$/);
   });
 
-  test("takes those with it that no one else would know of", async () => {
+  test("that is killed ends its tied helpers", async () => {
     const directory = temporary();
     const image = join(directory, "image");
     writeFileSync(image, "");
@@ -284,11 +285,11 @@ describe("a spawner that is lost", () => {
     mounted.catch(() => {});
     await until("it waits", () => waiting().length === 1 && childrenOf(spawner.pid).length === 1);
     process.kill(spawner.pid ?? 0, "SIGKILL");
-    await expect(mounted).rejects.toThrow(/^the spawner ended while porter disk was under way$/);
+    await expect(mounted).rejects.toThrow(/^the spawner ended while porter disk was running$/);
     expect(waiting()).toEqual([]);
   });
 
-  test("never has anything begin that is tied to it", async () => {
+  test("that is killed never lets a tied helper start afterwards", async () => {
     const file = join(temporary(), "begun");
     for (let i = 0; i < 40; i++) {
       await spawner.run(sh("exit 0"), soon());
@@ -303,7 +304,7 @@ describe("a spawner that is lost", () => {
     expect(existsSync(file)).toBe(false);
   });
 
-  test("is not one that is asked to end as all of a terminal's or a service's are", async () => {
+  test("ignores the signals of a terminal or service manager", async () => {
     const end = spawner.run(sh("sleep 0.5; exit 3"), soon());
     await until("it runs", () => commandOf(spawner.pid ?? 0).endsWith("spawn"));
     await until("it has begun", () => childrenOf(spawner.pid).length === 1);
@@ -311,7 +312,7 @@ describe("a spawner that is lost", () => {
     expect(await end).toMatchObject({ status: 3 });
   });
 
-  test("is not one whose server stood still itself", async () => {
+  test("is not considered lost if its server itself was stopped", async () => {
     await spawner.run(sh("exit 0"), soon());
     const end = spawner.run(sh("exit 9"), soon());
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5_500);
@@ -319,7 +320,7 @@ describe("a spawner that is lost", () => {
   });
 });
 
-test("a spawner that is let go ends when nothing is under way, and another is started when it is needed", async () => {
+test("a closed spawner ends when no helper is running, and another is started when needed", async () => {
   const end = spawner.run(sh("sleep 0.3; exit 2"), soon());
   const { pid = 0 } = spawner;
   spawner.close();
@@ -351,14 +352,14 @@ describe("a server", () => {
     return { server, said, ended };
   };
 
-  test("is not kept by an idle spawner, which ends with it", async () => {
+  test("is not kept alive by an idle spawner, which ends with it", async () => {
     const { said, ended } = start("");
     const pid = await said;
     expect(await ended).toBe(0);
     await until("the spawner is gone", () => !isAlive(pid));
   });
 
-  test("waits for what it asked for", async () => {
+  test("waits for its running helpers", async () => {
     const { ended } = start('run("sleep 0.3; exit 5").then(({ status }) => { process.exitCode = status; });');
     expect(await ended).toBe(5);
   });

@@ -5,9 +5,9 @@ import { constants } from "node:os";
 import { basename } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { getSystemErrorName } from "node:util";
-import { FrameSplitter, type Reader, WireError, Writer } from "./wire.ts";
+import { FrameSplitter, type Reader, WireError, Writer } from "../wire/wire.ts";
 
-/** A helper that failed, in its own words. */
+/** Reports that a helper failed, with the helper's own message. */
 export class PorterError extends Error {
   readonly exitCode: number | null;
   constructor(what: string, exitCode: number | null) {
@@ -18,38 +18,46 @@ export class PorterError extends Error {
 }
 
 export interface HelperOrder {
-  /** What it is called in errors; the program's name where absent. */
+  /** The name in error messages. Default: the program's name. */
   name?: string;
-  /** The program's path and its arguments: no other place is searched for it. */
+  /** The program's path, followed by its arguments. PATH is not searched. */
   argv: readonly string[];
-  /** All of its environment. */
+  /** The complete environment of the helper. */
   env: Readonly<Record<string, string>>;
-  /** The file that is its stdin, stdout and stderr; the null device where absent. */
+  /** The file used as stdin, stdout and stderr. Default: the null device. */
   stdio?: string;
-  /** How many bytes of an output are kept and given back instead. What is beyond is read, and thrown away. */
+  /**
+   * How many bytes of stdout or stderr are returned instead of going to `stdio`. Further bytes are read and discarded.
+   */
   keep?: { stdout?: number; stderr?: number };
-  /** Ends with the spawner, as that does with this process. For what nobody would find again. */
+  /**
+   * Whether the helper ends with the spawner, which in turn ends with this process. Set for helpers that could not be
+   * found again later.
+   */
   isTied?: boolean;
 }
 
 export interface HelperEnd {
-  /** Its exit code, or the signal that ended it. */
+  /** The exit code of the helper, or the signal that ended it. */
   status: number | NodeJS.Signals;
   stdout: string;
   stderr: string;
 }
 
-/** The spawner's end of its socket. */
+/** Number of the descriptor at which the spawner has its end of the socket. */
 const LINK_FD = 3;
-/** What was killed is gone within this, or hangs in the kernel and is not waited for. */
+/** Maximum wait for a killed process to end. A process that takes longer hangs in the kernel, so the wait stops. */
 const KILL_WAIT_MS = 2_000;
 const GONE_POLL_MS = 2;
-/** Each request is acknowledged at once. After two such times without a word from it, a spawner counts as lost. */
+/**
+ * The spawner acknowledges each request at once. After two such intervals without an answer, the spawner is regarded as
+ * lost.
+ */
 const SILENCE_MS = 2_500;
 
 const RUN = 1;
 const KILL = 2;
-const HEARD = 0x8001;
+const RECEIVED = 0x8001;
 const OUTPUT = 0x0101;
 const ENDED = 0x0102;
 
@@ -60,7 +68,7 @@ const NOT_STARTED = 2;
 interface Helper {
   name: string;
   isTied: boolean;
-  /** 0 until it is known. */
+  /** Process id of the helper; 0 until it is known. */
   pid: number;
   kept: [stdout: Buffer[], stderr: Buffer[]];
   resolve: (end: HelperEnd) => void;
@@ -68,10 +76,10 @@ interface Helper {
 }
 
 /**
- * Starts helpers through a small process that does nothing else (`porter spawn`): a fork of this one would stop everything
- * in it for milliseconds. That process is started with the first request and again whenever it is lost; what was under way
- * then fails, and what of it still runs is for those to find who asked for it, as after the end of a server. It never keeps
- * this process alive, and ends with it, or when it is let go.
+ * Starts helpers through a small dedicated process (`porter spawn`), because forking this process would block it for
+ * milliseconds. The spawner is started with the first request, and again whenever it is lost. When it is lost, the
+ * calls for helpers in progress fail; the callers find helpers that still run in the same way as after a restart of the
+ * server. A spawner never keeps this process alive. It ends with this process or when it is closed.
  */
 export class Spawner {
   readonly #binary: string;
@@ -81,15 +89,15 @@ export class Spawner {
     this.#binary = binary;
   }
 
-  /** The process, where there is one. */
+  /** The pid of the spawner; undefined if none is running. */
   get pid(): number | undefined {
     return this.#line?.pid;
   }
 
   /**
-   * Runs a helper to its end, in a process session of its own. When the signal is aborted the whole session is killed, and
-   * the promise rejects with its reason, but only once the helper is gone. What has left the session by then goes on, and
-   * what a helper leaves running is not waited for.
+   * Runs a helper to its end, in its own session. When the signal is aborted, the whole session is killed, and the
+   * promise rejects with the signal's reason once the helper has ended. Processes that have left the session keep
+   * running. Processes that a helper leaves behind are not awaited.
    */
   async run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     signal.throwIfAborted();
@@ -97,7 +105,7 @@ export class Spawner {
     return this.#line.run(order, signal);
   }
 
-  /** The process ends as soon as nothing is under way; a later request starts another. */
+  /** Ends the spawner as soon as no helper is running. A later request starts another spawner. */
   close(): void {
     this.#line?.close();
     this.#line = null;
@@ -112,7 +120,7 @@ class SpawnerLine {
   readonly #frames = new FrameSplitter((id, type, payload) => this.#answer(id, type, payload));
   readonly #helpers = new Map<number, Helper>();
   #lastId = 0;
-  #unheard = 0;
+  #unacknowledged = 0;
   #silence: NodeJS.Timeout | undefined;
   #isClosing = false;
   #isOver = false;
@@ -121,7 +129,7 @@ class SpawnerLine {
     this.#child = spawn(binary, ["spawn"], { stdio: ["ignore", "ignore", "ignore", "pipe"], env: {} });
     this.#child.unref();
     this.#child.on("error", (error) => this.#end(`the spawner can't be run: ${error.message}`));
-    // There are no streams where there were no descriptors for them.
+    // The child has no socket if this process had no free descriptor for one when it started the child.
     this.#socket = (this.#child.stdio?.[LINK_FD] as Socket | undefined) ?? null;
     this.#socket?.unref();
     this.#socket?.on("error", () => {});
@@ -175,7 +183,7 @@ class SpawnerLine {
     return this.#lastId;
   }
 
-  /** Of an order that is too large, or has a NUL in it, nothing is sent. */
+  /** Encodes a request. A request that is too large or contains a NUL is refused and not sent. */
   #request(id: number, type: number, name: string, order?: HelperOrder): readonly Uint8Array[] {
     try {
       this.#writer.frame(id, type, (out) => {
@@ -190,41 +198,41 @@ class SpawnerLine {
 
   #send(parts: readonly Uint8Array[]): void {
     if (this.#isOver) return;
-    this.#unheard++;
+    this.#unacknowledged++;
     for (const part of parts) this.#socket?.write(part);
-    if (this.#unheard === 1) this.#listen();
+    if (this.#unacknowledged === 1) this.#watchSilence();
   }
 
   /**
-   * A spawner that was stopped would have everything wait for ever. It is listened for twice: where this process stood still
-   * itself, the first time may be over before what was said meanwhile has been read.
+   * Detects a spawner that was stopped, for which all callers would wait forever. Silence is checked twice: if this
+   * process itself was stopped, the first timer may fire before the received answers are read.
    */
-  #listen(isSecond = false): void {
+  #watchSilence(isSecond = false): void {
     clearTimeout(this.#silence);
-    if (this.#unheard === 0) return;
-    const over = () => (isSecond ? this.#end("the spawner does not answer") : this.#listen(true));
+    if (this.#unacknowledged === 0) return;
+    const over = () => (isSecond ? this.#end("the spawner does not answer") : this.#watchSilence(true));
     this.#silence = setTimeout(over, SILENCE_MS).unref();
   }
 
   #feed(chunk: Buffer): void {
     try {
       this.#frames.feed(chunk, false);
-      this.#listen();
+      this.#watchSilence();
     } catch (error) {
-      this.#end(`the spawner said something else: ${String(error)}`);
+      this.#end(`unexpected output from the spawner: ${String(error)}`);
     }
   }
 
   #answer(id: number, type: number, payload: Reader): void {
-    if (type === HEARD) this.#hear(id, payload);
+    if (type === RECEIVED) this.#received(id, payload);
     else if (type === OUTPUT) this.#keep(id, payload);
     else if (type === ENDED) this.#settle(id, payload);
     else throw new WireError(`a frame of type ${type}`);
     payload.end();
   }
 
-  #hear(id: number, payload: Reader): void {
-    this.#unheard--;
+  #received(id: number, payload: Reader): void {
+    this.#unacknowledged--;
     const pid = payload.u32();
     const helper = this.#helpers.get(id);
     if (helper !== undefined) helper.pid = pid;
@@ -270,14 +278,17 @@ class SpawnerLine {
   }
 }
 
-/** One that is tied may be in the middle of a mount, and is gone only when that is done. */
+/**
+ * Rejects a helper's promise. If the helper is tied, first waits a limited time for the helper to end: it may be in the
+ * middle of a mount, and ends only when the mount is done.
+ */
 async function fail({ name, isTied, pid, reject }: Helper, why: string): Promise<void> {
   for (const end = Date.now() + KILL_WAIT_MS; isTied && isThere(pid) && Date.now() < end; )
     await sleep(GONE_POLL_MS);
-  reject(new PorterError(`${why} while ${name} was under way`, null));
+  reject(new PorterError(`${why} while ${name} was running`, null));
 }
 
-/** Not what is left of it until its new parent asks. */
+/** Returns whether a process is running. A zombie that is not reaped yet is not running. */
 function isThere(pid: number): boolean {
   try {
     return pid > 0 && !/^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "latin1"));

@@ -1,4 +1,4 @@
-/** What the tests of this package share: temporary directories, real keepers, bodies to send. */
+/** Helpers for the tests of this package: temporary directories, real keepers, bodies to send. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -7,8 +7,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type ExecId, randomText } from "@holdfast/contract";
 import type { ExecOrder, KeeperExec, Link } from "@holdfast/engine";
-import { keeperBinaries } from "./binaries.ts";
-import { type ConnectOptions, connectKeeper } from "./link.ts";
+import { type ConnectOptions, connectKeeper } from "../link/link.ts";
+import { keeperBinaries } from "../porter/binaries.ts";
 
 export const IDENTITY = { installation: "install1", sandbox: "sbx_0123456789abcdef" };
 
@@ -16,10 +16,10 @@ export const soon = () => AbortSignal.timeout(20_000);
 
 export const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
-/** Waits until it holds, and fails with what was waited for. */
+/** Waits until the condition holds. Fails with the description if it takes too long. */
 export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
   for (const end = Date.now() + 10_000; !(await holds()); await pause(5)) {
-    if (Date.now() > end) throw new Error(`waited in vain: ${what}`);
+    if (Date.now() > end) throw new Error(`timed out waiting for: ${what}`);
   }
 }
 
@@ -37,7 +37,10 @@ export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test
 
 export const removeAll = (path: string): void => rmSync(path, { recursive: true, force: true });
 
-/** A process whose first thread has ended looks dead while its others run. */
+/**
+ * Returns whether any thread of a process is alive. A process whose first thread has ended looks dead although other
+ * threads run.
+ */
 export const isAlive = (pid: number): boolean => {
   try {
     const status = readFileSync(`/proc/${pid}/status`, "utf8");
@@ -47,9 +50,9 @@ export const isAlive = (pid: number): boolean => {
   }
 };
 
-/** A keeper that runs as an ordinary process, with its control directory and a place for files. */
+/** A keeper that runs as an ordinary process, with its control directory and a directory for files. */
 export class TestKeeper {
-  /** Asked for first: where nothing is built, nothing is made. */
+  /** The keeper's path is resolved first, so that nothing is created if the binary is not built. */
   readonly #binary = keeperBinaries().keeper;
   readonly directory = temporary();
   readonly socketPath = join(this.directory, "control", "keeper.sock");
@@ -71,7 +74,7 @@ export class TestKeeper {
     });
   }
 
-  /** `through`: a command that runs it, and becomes it. */
+  /** Starts a keeper. `through` is a command line that executes the keeper given as its last argument. */
   static async start(through: readonly string[] = []): Promise<TestKeeper> {
     const keeper = new TestKeeper(through);
     await until("the keeper listens", () => listens(keeper.socketPath));
@@ -91,7 +94,7 @@ export class TestKeeper {
     return link;
   }
 
-  /** An order that runs as root, because this keeper's directory is root's alone. */
+  /** Returns an order that runs as root, because this keeper's directory belongs to root. */
   order(argv: readonly string[], rest: Partial<ExecOrder> = {}): ExecOrder {
     const order: ExecOrder = {
       id: `${this.#prefix}${++this.#starts}` as ExecId,
@@ -116,7 +119,10 @@ export class TestKeeper {
     removeAll(this.directory);
   }
 
-  /** Those of a keeper that was killed: an ordinary process takes nothing with it then, unlike PID 1 of a sandbox. */
+  /**
+   * Kills the commands of a killed keeper. When PID 1 of a sandbox is killed, its commands die too; when an ordinary
+   * process is killed, they keep running.
+   */
   #killCommands(): void {
     for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
       if (environmentOf(pid).includes(`HOLDFAST_EXEC=${this.#prefix}`)) process.kill(Number(pid), "SIGKILL");
@@ -132,7 +138,7 @@ function environmentOf(pid: string): string {
   }
 }
 
-/** Asked first: a keeper ends its commands before itself. */
+/** Stops a child. Asks it to end before killing it, because a keeper ends its commands before it ends itself. */
 export function stopChild(child: ChildProcess): Promise<void> {
   return new Promise((resolve) => {
     if (child.exitCode !== null || child.signalCode !== null) return resolve();
@@ -153,16 +159,19 @@ export async function run(link: Link, order: ExecOrder): Promise<KeeperExec> {
 }
 
 export function nextEnd(link: Link, id: ExecId): Promise<KeeperExec> {
-  return new Promise((resolve, reject) => {
+  const end = new Promise<KeeperExec>((resolve, reject) => {
     link.onExecEnd((exec) => {
       if (exec.id === id) resolve(exec);
     });
     link.closed.then((why) => reject(new Error(why)));
     setTimeout(() => reject(new Error(`exec ${id} did not end`)), 20_000).unref();
   });
+  // A test that closes the link before it waits for the end must not fail by an unhandled rejection.
+  end.catch(() => undefined);
+  return end;
 }
 
-/** Everything that an exec wrote, by stream. */
+/** Returns everything that an exec wrote, by stream. */
 export async function output(link: Link, id: ExecId): Promise<{ stdout: string; stderr: string }> {
   const text = { stdout: "", stderr: "" };
   for (let cursor = 0; ; ) {

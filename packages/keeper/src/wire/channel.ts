@@ -1,32 +1,36 @@
 import type { Socket } from "node:net";
 import { KeeperRefusal, LinkLost } from "@holdfast/engine";
-import type { Ask, Lane } from "./ask.ts";
 import { Heartbeat, type HeartbeatOptions } from "./heartbeat.ts";
 import { ping } from "./link-codec.ts";
 import { ANSWER, REFUSAL } from "./protocol.ts";
 import { readRefusal } from "./refusal.ts";
+import type { Lane, RequestSpec } from "./request.ts";
 import { FrameSplitter, type Reader, WireError, Writer } from "./wire.ts";
 
-/** A request of this lane is sent only while fewer than so many are in flight; the other side stops reading at 256. */
+/** A lane sends a request only while fewer requests than this are in flight. The peer stops reading at 256. */
 const IN_FLIGHT_LIMIT: Record<Lane, number> = { urgent: 256, normal: 240, patient: 192 };
-/** Requests that wait for their turn, per lane. */
+/** Maximum number of requests that wait in each lane. */
 const WAITING_LIMIT = 1_024;
-/** Bytes gathered for the socket beyond which requests wait, as they do while the socket is full. */
+/**
+ * While more than this many bytes are gathered for the socket, requests wait. They also wait while the socket is full.
+ */
 const GATHERED_LIMIT = 1_048_576;
 const LAST_ID = 0xffff_ffff;
 
-export interface ChannelOptions extends HeartbeatOptions {
-  /** Frames with the id 0. */
+interface ChannelOptions extends HeartbeatOptions {
+  /** Called for frames with the id 0, which are events. */
   onEvent(type: number, payload: Reader): void;
 }
 
-/** What the channel needs of a request, whatever its answer's type. */
+/** A request as the channel sees it, independent of the type of its answer. */
 interface Pending {
   readonly type: number;
   readonly lane: Lane;
-  /** The flush that carries it; 0 while it waits. */
+  /** Number of the flush that sends the request; 0 while the request waits. */
   batch: number;
-  /** Its asker is gone: the answer still comes and still counts as in flight, but is dropped. */
+  /**
+   * Whether the caller has aborted. The request is still in flight until its answer arrives, but the answer is dropped.
+   */
   forgotten: boolean;
   encode(out: Writer): void;
   accept(payload: Reader): void;
@@ -38,7 +42,7 @@ class Request<Answer> implements Pending {
   readonly lane: Lane;
   batch = 0;
   forgotten = false;
-  readonly #ask: Ask<Answer>;
+  readonly #spec: RequestSpec<Answer>;
   readonly #signal: AbortSignal | null;
   readonly #resolve: (answer: Answer) => void;
   readonly #reject: (error: unknown) => void;
@@ -46,15 +50,15 @@ class Request<Answer> implements Pending {
   readonly #forget: (request: Pending) => void;
 
   constructor(
-    ask: Ask<Answer>,
+    spec: RequestSpec<Answer>,
     signal: AbortSignal | null,
     settle: { resolve: (answer: Answer) => void; reject: (error: unknown) => void },
     late: ((answer: Answer) => void) | null,
     forget: (request: Pending) => void,
   ) {
-    this.type = ask.type;
-    this.lane = ask.lane;
-    this.#ask = ask;
+    this.type = spec.type;
+    this.lane = spec.lane;
+    this.#spec = spec;
     this.#signal = signal;
     this.#resolve = settle.resolve;
     this.#reject = settle.reject;
@@ -64,10 +68,10 @@ class Request<Answer> implements Pending {
   }
 
   encode(out: Writer): void {
-    this.#ask.encode(out);
+    this.#spec.encode(out);
   }
 
-  /** Of the signal: a listener that is the object itself costs no closure. */
+  /** Handles the abort event. The request itself is the listener, which saves a closure. */
   handleEvent(): void {
     this.forgotten = true;
     this.fail(this.#signal?.reason);
@@ -76,7 +80,7 @@ class Request<Answer> implements Pending {
 
   accept(payload: Reader): void {
     if (this.forgotten && this.#late === null) return;
-    const answer = this.#ask.decode(payload);
+    const answer = this.#spec.decode(payload);
     payload.end();
     if (this.forgotten) {
       this.#late?.(answer);
@@ -93,15 +97,15 @@ class Request<Answer> implements Pending {
 }
 
 /**
- * Many requests over one socket. It answers each exactly once: with the other side's answer or refusal, with the
- * reason of the asker's own signal, or with `LinkLost` when the socket ends, falls silent or says something that the
- * protocol does not allow. `dispatched` is "no" only for requests of which no byte was given to the socket.
+ * Many requests over one socket. Each is settled exactly once: with the peer's answer or refusal, with the reason of
+ * the caller's signal, or with `LinkLost` when the socket ends, is silent or breaks the protocol. `dispatched` is "no"
+ * only for requests of which no byte was given to the socket.
  *
- * Requests made in one turn of the loop leave in one write. While the socket is full or too many are in flight they
- * wait, a bounded number of them, in the order they came; a refused one says `limit`.
+ * Requests made in one turn of the event loop leave in one write. While the socket is full or too many are in flight, a
+ * bounded number of requests waits in order; further ones are refused with `limit`.
  */
 export class Channel {
-  /** Resolves once, with a sentence. */
+  /** Resolves once, with a sentence that says why the channel closed. */
   readonly closed: Promise<string>;
   readonly #socket: Socket;
   readonly #onEvent: ChannelOptions["onEvent"];
@@ -140,46 +144,46 @@ export class Channel {
     socket.on("end", () => this.close("the other side closed the link"));
   }
 
-  get lastHeardAt(): number {
-    return this.#heartbeat.lastHeardAt;
+  get lastReceivedAt(): number {
+    return this.#heartbeat.lastReceivedAt;
   }
 
-  /** From here on the other side is pinged. */
+  /** Starts to ping the peer, which has answered the hello. */
   greeted(): void {
     this.#heartbeat.start();
   }
 
   /**
-   * Without a signal the request ends with the link at the latest. `late` gets an answer that came after the signal:
-   * it is where something that was opened is closed again.
+   * Sends a request. Without a signal, the request is settled at the latest when the link ends. `late` receives an
+   * answer that arrives after the signal was aborted, so that a handle opened by the request can be closed.
    */
   request<Answer>(
-    ask: Ask<Answer>,
+    spec: RequestSpec<Answer>,
     signal: AbortSignal | null,
     late: ((answer: Answer) => void) | null = null,
   ): Promise<Answer> {
     return new Promise((resolve, reject) => {
       if (this.#over !== null) return reject(new LinkLost(this.#over, "no"));
       if (signal?.aborted) return reject(signal.reason);
-      const waiting = this.#waiting[ask.lane];
+      const waiting = this.#waiting[spec.lane];
       if (waiting.size >= WAITING_LIMIT) {
         return reject(new KeeperRefusal("limit", "too many requests wait for this link"));
       }
-      const request = new Request(ask, signal, { resolve, reject }, late, this.#forget);
-      if (waiting.size === 0 && this.#maySend(ask.lane)) this.#send(request);
+      const request = new Request(spec, signal, { resolve, reject }, late, this.#forget);
+      if (waiting.size === 0 && this.#maySend(spec.lane)) this.#send(request);
       else waiting.add(request);
     });
   }
 
-  /** Asked for, but nobody waits for the answer, and a refusal is no news. */
-  post(ask: Ask<unknown>): void {
-    this.request(ask, null).catch(() => {});
+  /** Sends a request without waiting for its answer. A refusal is ignored. */
+  post(spec: RequestSpec<unknown>): void {
+    this.request(spec, null).catch(() => {});
   }
 
-  /** Bytes that came. `shared`: the chunk's memory is used again afterwards. */
+  /** Processes received bytes. If `shared` is true, the chunk's memory is reused afterwards. */
   feed(chunk: Buffer, shared: boolean): void {
     if (this.#over !== null) return;
-    this.#heartbeat.heard();
+    this.#heartbeat.received();
     try {
       this.#splitter.feed(chunk, shared);
     } catch (error) {
@@ -268,14 +272,15 @@ export class Channel {
       return;
     }
     const request = this.#inFlight.get(id);
-    if (request === undefined) throw new WireError("an answer to what was not asked");
+    if (request === undefined) throw new WireError("an answer without a request");
     if (type === REFUSAL) {
       const refusal = readRefusal(payload);
       this.#inFlight.delete(id);
       request.fail(refusal);
       return;
     }
-    if (type !== (request.type | ANSWER)) throw new WireError("an answer of another type than the request");
+    if (type !== (request.type | ANSWER))
+      throw new WireError("an answer that does not match the request type");
     request.accept(payload);
     this.#inFlight.delete(id);
   }

@@ -1,18 +1,18 @@
 import type { ExecId } from "@holdfast/contract";
-import type { KeeperExec, KeptRun, Stat } from "@holdfast/engine";
+import type { KeeperExec, Stat, SupervisedRun } from "@holdfast/engine";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import * as execs from "./exec-codec.ts";
 import { readExec } from "./exec-codec.ts";
 import * as files from "./file-codec.ts";
-import { readRecords } from "./journal.ts";
+import { readRecords } from "./journal-codec.ts";
 import * as links from "./link-codec.ts";
 import { readRefusal } from "./refusal.ts";
 import { FrameSplitter, Reader, WireError, Writer } from "./wire.ts";
 
 const id = "exe_1" as ExecId;
 
-/** The payload that a keeper would send. */
+/** Returns the payload that a keeper would send. */
 function payload(encode: (out: Writer) => void): Buffer {
   const out = new Writer();
   out.frame(1, 1, encode);
@@ -73,7 +73,7 @@ function putStat(out: Writer, stat: Stat): void {
 }
 
 describe("answers", () => {
-  test("execs are read as they were sent", () => {
+  test("execs are decoded as sent", () => {
     fc.assert(
       fc.property(fc.array(anyExec, { maxLength: 5 }), (list) => {
         const bytes = payload((out) => {
@@ -85,10 +85,10 @@ describe("answers", () => {
     );
   });
 
-  test("rows of runs are read as they were sent, and only those that wait have a time to wait for", () => {
+  test("supervised runs are decoded as sent, and only waiting ones have a next time", () => {
     const states = ["running", "waiting", "done", "stopped", "given_up"] as const;
-    const read = (rows: readonly (Omit<KeptRun, "state"> & { code: number })[]) =>
-      execs.listKept().decode(
+    const read = (rows: readonly (Omit<SupervisedRun, "state"> & { code: number })[]) =>
+      execs.listSupervised().decode(
         Reader.of(
           payload((out) => {
             out.u32(rows.length);
@@ -115,10 +115,10 @@ describe("answers", () => {
       expect(() => read([{ ...row, ...wrong }]), JSON.stringify(wrong)).toThrow(WireError);
     }
     const many = payload((out) => out.u32(0xffffffff));
-    expect(() => execs.listKept().decode(Reader.of(many))).toThrow(WireError);
+    expect(() => execs.listSupervised().decode(Reader.of(many))).toThrow(WireError);
   });
 
-  test("stats and listings are read as they were sent", () => {
+  test("stats and listings are decoded as sent", () => {
     const names = word.filter((name) => name !== "" && !name.includes("/") && !/^\.\.?$/.test(name));
     fc.assert(
       fc.property(fc.array(fc.tuple(names, anyStat), { maxLength: 5 }), (list) => {
@@ -136,7 +136,7 @@ describe("answers", () => {
     );
   });
 
-  test("an entry whose name would lead out of its directory is not believed", () => {
+  test("an entry whose name leads out of its directory is rejected", () => {
     for (const name of ["", ".", "..", "a/b", "/etc"]) {
       const stat = fc.sample(anyStat, 1)[0];
       if (stat === undefined) throw new Error("no sample");
@@ -150,7 +150,7 @@ describe("answers", () => {
     }
   });
 
-  test("changes are read as they were sent, unless they would lead out of what is watched", () => {
+  test("changes are decoded as sent, unless they lead out of the watched path", () => {
     const read = (relative: string, kind = 1) =>
       files.readWatch(1, { max: 1, waitMs: 0 }).decode(
         Reader.of(
@@ -204,7 +204,7 @@ describe("the journal", () => {
     return Buffer.concat([head, Buffer.from(data)]);
   };
 
-  test("gives streams, times and cursors, and keeps the exit record to itself", () => {
+  test("yields streams, times and cursors, without the exit record", () => {
     const bytes = Buffer.concat([record(1, "out"), record(2, "error"), record(3, "exit")]);
     const { records, next } = readRecords(bytes, 1000);
     expect(records.map((one) => [one.stream, one.cursor, Buffer.from(one.data).toString()])).toEqual([
@@ -222,7 +222,7 @@ describe("the journal", () => {
   });
 });
 
-test("random bytes into any decoder give an answer or a WireError", () => {
+test("random bytes give an answer or a WireError in every decoder", () => {
   const decoders: ((from: Reader) => unknown)[] = [
     readExec,
     readRefusal,
@@ -230,7 +230,7 @@ test("random bytes into any decoder give an answer or a WireError", () => {
     (from) => readRecords(from.take(from.left), 0),
     execs.readOutput(id, { cursor: 0, maxBytes: 1, waitMs: 0 }).decode,
     execs.listExecs().decode,
-    execs.listKept().decode,
+    execs.listSupervised().decode,
     execs.writeStdin(id, { offset: 0, data: new Uint8Array(3), end: false }).decode,
     files.openFile("/").decode,
     files.readFile(1, 0, 10).decode,

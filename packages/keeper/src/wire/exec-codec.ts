@@ -1,21 +1,21 @@
 import { type ExecId, isExecId, type TerminalSize } from "@holdfast/contract";
-import type { ExecOrder, KeeperExec, KeepPolicy, KeptRun } from "@holdfast/engine";
-import { type Ask, ask, nothing, oneOf } from "./ask.ts";
-import { readSlice } from "./journal.ts";
+import type { ExecOrder, KeeperExec, SupervisedRun, SupervisePolicy } from "@holdfast/engine";
+import { readSlice } from "./journal-codec.ts";
 import { REQUEST } from "./protocol.ts";
+import { nothing, oneOf, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError, type Writer } from "./wire.ts";
 
 const STATES = ["running", "exited", "timed_out", "cancelled"] as const;
-/** An Exec with empty strings. */
+/** Size of an encoded Exec with empty strings. */
 const SMALLEST_EXEC = 57;
-const POLICIES: Record<KeepPolicy["on"], number> = { failure: 1, always: 2 };
-const KEPT_STATES = ["running", "waiting", "done", "stopped", "given_up"] as const;
-/** A row of runs with an empty id. */
-const SMALLEST_KEPT = 17;
+const POLICIES: Record<SupervisePolicy["on"], number> = { failure: 1, always: 2 };
+const SUPERVISED_STATES = ["running", "waiting", "done", "stopped", "given_up"] as const;
+/** Size of an encoded supervised run with an empty id. */
+const SMALLEST_SUPERVISED = 17;
 
-export function readExecId(from: Reader): ExecId {
+function readExecId(from: Reader): ExecId {
   const id = from.str();
-  if (!isExecId(id)) throw new WireError("an exec id that is none");
+  if (!isExecId(id)) throw new WireError("an invalid exec id");
   return id;
 }
 
@@ -51,12 +51,15 @@ function writeOrder(out: Writer, order: ExecOrder): void {
 
 const readStarted = (from: Reader) => ({ existed: from.flag(), exec: readExec(from) });
 
-export const startExec = (order: ExecOrder): Ask<{ existed: boolean; exec: KeeperExec }> =>
-  ask(REQUEST.execStart, (out) => writeOrder(out, order), readStarted);
+export const startExec = (order: ExecOrder): RequestSpec<{ existed: boolean; exec: KeeperExec }> =>
+  request(REQUEST.execStart, (out) => writeOrder(out, order), readStarted);
 
-export const keepExec = (order: ExecOrder, policy: KeepPolicy): Ask<{ existed: boolean; exec: KeeperExec }> =>
-  ask(
-    REQUEST.execKeep,
+export const superviseExec = (
+  order: ExecOrder,
+  policy: SupervisePolicy,
+): RequestSpec<{ existed: boolean; exec: KeeperExec }> =>
+  request(
+    REQUEST.execSupervise,
     (out) => {
       writeOrder(out, order);
       out.u8(POLICIES[policy.on]);
@@ -66,24 +69,25 @@ export const keepExec = (order: ExecOrder, policy: KeepPolicy): Ask<{ existed: b
     readStarted,
   );
 
-function readKept(from: Reader): KeptRun {
+function readSupervised(from: Reader): SupervisedRun {
   const execId = readExecId(from);
-  const state = oneOf(KEPT_STATES, from.u8(), "state of a row");
+  const state = oneOf(SUPERVISED_STATES, from.u8(), "state of a supervised command");
   const restarts = from.u32();
   const nextAt = from.u64() || null;
-  if ((state === "waiting") !== (nextAt !== null)) throw new WireError("a row that waits for nothing");
+  if ((state === "waiting") !== (nextAt !== null))
+    throw new WireError("a supervised command that waits without a time");
   return { execId, state, restarts, nextAt };
 }
 
-export const listKept = (): Ask<KeptRun[]> =>
-  ask(REQUEST.execKept, nothing, (from) => {
-    const rows: KeptRun[] = [];
-    for (let count = from.count(SMALLEST_KEPT); count > 0; count--) rows.push(readKept(from));
-    return rows;
+export const listSupervised = (): RequestSpec<SupervisedRun[]> =>
+  request(REQUEST.execSupervised, nothing, (from) => {
+    const runs: SupervisedRun[] = [];
+    for (let count = from.count(SMALLEST_SUPERVISED); count > 0; count--) runs.push(readSupervised(from));
+    return runs;
   });
 
 export const readOutput = (id: ExecId, read: { cursor: number; maxBytes: number; waitMs: number }) =>
-  ask(
+  request(
     REQUEST.execRead,
     (out) => {
       out.str(id);
@@ -95,8 +99,19 @@ export const readOutput = (id: ExecId, read: { cursor: number; maxBytes: number;
     read.waitMs > 0 ? "patient" : "normal",
   );
 
+export const holdExec = (id: ExecId, hold: { cursor: number; leaseMs: number }): RequestSpec<void> =>
+  request(
+    REQUEST.execHold,
+    (out) => {
+      out.str(id);
+      out.u64(hold.cursor);
+      out.u32(hold.leaseMs);
+    },
+    nothing,
+  );
+
 export const writeStdin = (id: ExecId, chunk: { offset: number; data: Uint8Array; end: boolean }) =>
-  ask(
+  request(
     REQUEST.execStdin,
     (out) => {
       out.str(id);
@@ -104,12 +119,13 @@ export const writeStdin = (id: ExecId, chunk: { offset: number; data: Uint8Array
       out.flag(chunk.end);
       out.data([chunk.data]);
     },
-    // Absolute: a chunk that is sent again may find that stdin has got further than its end.
+    // The answer is a position in the whole of stdin, because after a repeated chunk stdin may already be past the
+    // chunk's end.
     (from) => ({ accepted: from.u64() }),
   );
 
-export const signalExec = (id: ExecId, signal: number): Ask<void> =>
-  ask(
+export const signalExec = (id: ExecId, signal: number): RequestSpec<void> =>
+  request(
     REQUEST.execSignal,
     (out) => {
       out.str(id);
@@ -119,18 +135,18 @@ export const signalExec = (id: ExecId, signal: number): Ask<void> =>
     "urgent",
   );
 
-export const cancelExec = (id: ExecId): Ask<void> =>
-  ask(REQUEST.execCancel, (out) => out.str(id), nothing, "urgent");
+export const cancelExec = (id: ExecId): RequestSpec<void> =>
+  request(REQUEST.execCancel, (out) => out.str(id), nothing, "urgent");
 
-export const listExecs = (): Ask<KeeperExec[]> =>
-  ask(REQUEST.execList, nothing, (from) => {
+export const listExecs = (): RequestSpec<KeeperExec[]> =>
+  request(REQUEST.execList, nothing, (from) => {
     const execs: KeeperExec[] = [];
     for (let count = from.count(SMALLEST_EXEC); count > 0; count--) execs.push(readExec(from));
     return execs;
   });
 
-export const forgetExec = (id: ExecId, options: { keepJournal: boolean }): Ask<void> =>
-  ask(
+export const forgetExec = (id: ExecId, options: { keepJournal: boolean }): RequestSpec<void> =>
+  request(
     REQUEST.execForget,
     (out) => {
       out.str(id);
@@ -139,8 +155,8 @@ export const forgetExec = (id: ExecId, options: { keepJournal: boolean }): Ask<v
     nothing,
   );
 
-export const resizeExec = (id: ExecId, size: TerminalSize): Ask<void> =>
-  ask(
+export const resizeExec = (id: ExecId, size: TerminalSize): RequestSpec<void> =>
+  request(
     REQUEST.execResize,
     (out) => {
       out.str(id);

@@ -1,16 +1,16 @@
 import { FILE_KINDS, type FileChange } from "@holdfast/contract";
 import type { Stat, WriteOptions } from "@holdfast/engine";
-import { type Ask, ask, nothing, oneOf } from "./ask.ts";
 import { REQUEST } from "./protocol.ts";
+import { nothing, oneOf, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError } from "./wire.ts";
 
-/** Where a request leaves a mode or an owner to the other side. */
+/** Stands for a mode or an owner that the peer chooses. */
 const UNSET = 0xffff_ffff;
 const DIRECTORY_MODE = 0o755;
-/** A directory entry with empty strings. */
+/** Size of an encoded directory entry with empty strings. */
 const SMALLEST_ENTRY = 53;
 const CHANGE_KINDS: readonly FileChange["kind"][] = ["created", "modified", "removed", "overflow"];
-/** A change of what is watched itself. */
+/** Size of an encoded change of the watched path itself, whose relative path is empty. */
 const SMALLEST_CHANGE = 6;
 
 export function readStat(from: Reader): Stat {
@@ -27,8 +27,8 @@ export function readStat(from: Reader): Stat {
   };
 }
 
-export const statFile = (path: string, follow: boolean): Ask<Stat> =>
-  ask(
+export const statFile = (path: string, follow: boolean): RequestSpec<Stat> =>
+  request(
     REQUEST.fileStat,
     (out) => {
       out.str(path);
@@ -37,15 +37,15 @@ export const statFile = (path: string, follow: boolean): Ask<Stat> =>
     readStat,
   );
 
-export const openFile = (path: string): Ask<{ handle: number; stat: Stat }> =>
-  ask(
+export const openFile = (path: string): RequestSpec<{ handle: number; stat: Stat }> =>
+  request(
     REQUEST.fileOpen,
     (out) => out.str(path),
     (from) => ({ handle: from.u32(), stat: readStat(from) }),
   );
 
-export const readFile = (handle: number, offset: number, length: number): Ask<Uint8Array> =>
-  ask(
+export const readFile = (handle: number, offset: number, length: number): RequestSpec<Uint8Array> =>
+  request(
     REQUEST.fileRead,
     (out) => {
       out.u32(handle);
@@ -54,13 +54,13 @@ export const readFile = (handle: number, offset: number, length: number): Ask<Ui
     },
     (from) => {
       const data = from.bytes();
-      if (data.length > length) throw new WireError("more was read than was asked for");
+      if (data.length > length) throw new WireError("more data than requested");
       return data;
     },
   );
 
-export const createFile = (path: string, options: WriteOptions): Ask<{ handle: number }> =>
-  ask(
+export const createFile = (path: string, options: WriteOptions): RequestSpec<{ handle: number }> =>
+  request(
     REQUEST.fileCreate,
     (out) => {
       out.str(path);
@@ -72,9 +72,9 @@ export const createFile = (path: string, options: WriteOptions): Ask<{ handle: n
     (from) => ({ handle: from.u32() }),
   );
 
-/** Answers with the size that the file has then. */
-export const writeFile = (handle: number, data: readonly Uint8Array[]): Ask<number> =>
-  ask(
+/** Writes to a file. The answer is the size of the file after the write. */
+export const writeFile = (handle: number, data: readonly Uint8Array[]): RequestSpec<number> =>
+  request(
     REQUEST.fileWrite,
     (out) => {
       out.u32(handle);
@@ -83,14 +83,14 @@ export const writeFile = (handle: number, data: readonly Uint8Array[]): Ask<numb
     (from) => from.u64(),
   );
 
-export const commitFile = (handle: number): Ask<Stat> =>
-  ask(REQUEST.fileCommit, (out) => out.u32(handle), readStat);
+export const commitFile = (handle: number): RequestSpec<Stat> =>
+  request(REQUEST.fileCommit, (out) => out.u32(handle), readStat);
 
-export const closeHandle = (handle: number): Ask<void> =>
-  ask(REQUEST.fileClose, (out) => out.u32(handle), nothing, "urgent");
+export const closeHandle = (handle: number): RequestSpec<void> =>
+  request(REQUEST.fileClose, (out) => out.u32(handle), nothing, "urgent");
 
-export const openDirectory = (path: string): Ask<{ handle: number }> =>
-  ask(
+export const openDirectory = (path: string): RequestSpec<{ handle: number }> =>
+  request(
     REQUEST.dirOpen,
     (out) => out.str(path),
     (from) => ({ handle: from.u32() }),
@@ -101,8 +101,11 @@ export interface Entry {
   stat: Stat;
 }
 
-export const readDirectory = (handle: number, max: number): Ask<{ entries: Entry[]; done: boolean }> =>
-  ask(
+export const readDirectory = (
+  handle: number,
+  max: number,
+): RequestSpec<{ entries: Entry[]; done: boolean }> =>
+  request(
     REQUEST.dirRead,
     (out) => {
       out.u32(handle);
@@ -115,23 +118,23 @@ export const readDirectory = (handle: number, max: number): Ask<{ entries: Entry
       }
       const done = from.flag();
       if (entries.length > max || (entries.length === 0 && !done))
-        throw new WireError("a listing out of step");
+        throw new WireError("an inconsistent listing");
       return { entries, done };
     },
   );
 
-/** A name that is joined to a path must not be able to lead out of it. */
+/** Checks the name of a directory entry: joined to a path, it must not lead out of the directory. */
 function checkedName(name: string): string {
   if (name === "" || name === "." || name === ".." || name.includes("/")) {
-    throw new WireError("a directory entry whose name is none");
+    throw new WireError("an invalid name of a directory entry");
   }
   return name;
 }
 
 const readName = (from: Reader): string => checkedName(from.str());
 
-export const makeDirectory = (path: string, options: WriteOptions): Ask<void> =>
-  ask(
+export const makeDirectory = (path: string, options: WriteOptions): RequestSpec<void> =>
+  request(
     REQUEST.mkdir,
     (out) => {
       out.str(path);
@@ -143,8 +146,8 @@ export const makeDirectory = (path: string, options: WriteOptions): Ask<void> =>
     nothing,
   );
 
-export const removePath = (path: string, recursive: boolean): Ask<void> =>
-  ask(
+export const removePath = (path: string, recursive: boolean): RequestSpec<void> =>
+  request(
     REQUEST.remove,
     (out) => {
       out.str(path);
@@ -153,8 +156,8 @@ export const removePath = (path: string, recursive: boolean): Ask<void> =>
     nothing,
   );
 
-export const renamePath = (from: string, to: string, overwrite: boolean): Ask<void> =>
-  ask(
+export const renamePath = (from: string, to: string, overwrite: boolean): RequestSpec<void> =>
+  request(
     REQUEST.rename,
     (out) => {
       out.str(from);
@@ -164,8 +167,8 @@ export const renamePath = (from: string, to: string, overwrite: boolean): Ask<vo
     nothing,
   );
 
-export const changeMode = (path: string, mode: number): Ask<void> =>
-  ask(
+export const changeMode = (path: string, mode: number): RequestSpec<void> =>
+  request(
     REQUEST.chmod,
     (out) => {
       out.str(path);
@@ -179,8 +182,8 @@ export interface Owner {
   gid: number;
 }
 
-export const changeOwner = (path: string, owner: Owner): Ask<void> =>
-  ask(
+export const changeOwner = (path: string, owner: Owner): RequestSpec<void> =>
+  request(
     REQUEST.chown,
     (out) => {
       out.str(path);
@@ -190,8 +193,8 @@ export const changeOwner = (path: string, owner: Owner): Ask<void> =>
     nothing,
   );
 
-export const makeSymlink = (path: string, target: string, owner: Partial<Owner>): Ask<void> =>
-  ask(
+export const makeSymlink = (path: string, target: string, owner: Partial<Owner>): RequestSpec<void> =>
+  request(
     REQUEST.symlink,
     (out) => {
       out.str(target);
@@ -202,8 +205,8 @@ export const makeSymlink = (path: string, target: string, owner: Partial<Owner>)
     nothing,
   );
 
-export const makeHardlink = (existing: string, path: string): Ask<void> =>
-  ask(
+export const makeHardlink = (existing: string, path: string): RequestSpec<void> =>
+  request(
     REQUEST.hardlink,
     (out) => {
       out.str(existing);
@@ -212,8 +215,8 @@ export const makeHardlink = (existing: string, path: string): Ask<void> =>
     nothing,
   );
 
-export const changeTime = (path: string, modifiedAt: number): Ask<void> =>
-  ask(
+export const changeTime = (path: string, modifiedAt: number): RequestSpec<void> =>
+  request(
     REQUEST.utimes,
     (out) => {
       out.str(path);
@@ -222,8 +225,8 @@ export const changeTime = (path: string, modifiedAt: number): Ask<void> =>
     nothing,
   );
 
-export const openWatch = (path: string, recursive: boolean): Ask<{ watch: number }> =>
-  ask(
+export const openWatch = (path: string, recursive: boolean): RequestSpec<{ watch: number }> =>
+  request(
     REQUEST.watch,
     (out) => {
       out.str(path);
@@ -232,22 +235,22 @@ export const openWatch = (path: string, recursive: boolean): Ask<{ watch: number
     (from) => ({ watch: from.u32() }),
   );
 
-/** A change, by its path from what is watched; an empty one is that itself. */
+/** A change. Its path is relative to the watched path, and empty for the watched path itself. */
 export interface Change {
   kind: FileChange["kind"];
   directory: boolean;
   relative: string;
 }
 
-export interface WatchSlice {
-  /** Whether there can be any more. */
+interface WatchSlice {
+  /** Whether the watch can report further changes. */
   more: boolean;
   changes: Change[];
 }
 
-/** Answered when there is something, or with nothing after the wait. */
-export const readWatch = (watch: number, order: { max: number; waitMs: number }): Ask<WatchSlice> =>
-  ask(
+/** Reads changes. The answer comes as soon as there are changes; after the wait it comes without any. */
+export const readWatch = (watch: number, order: { max: number; waitMs: number }): RequestSpec<WatchSlice> =>
+  request(
     REQUEST.watchRead,
     (out) => {
       out.u32(watch);
@@ -258,7 +261,7 @@ export const readWatch = (watch: number, order: { max: number; waitMs: number })
       const more = from.flag();
       const changes: Change[] = [];
       for (let count = from.count(SMALLEST_CHANGE); count > 0; count--) changes.push(readChange(from));
-      if (changes.length > order.max) throw new WireError("more changes than were asked for");
+      if (changes.length > order.max) throw new WireError("more changes than requested");
       return { more, changes };
     },
     "patient",
@@ -272,5 +275,5 @@ function readChange(from: Reader): Change {
   return { kind, directory, relative };
 }
 
-export const endWatch = (watch: number): Ask<void> =>
-  ask(REQUEST.watchEnd, (out) => out.u32(watch), nothing, "urgent");
+export const endWatch = (watch: number): RequestSpec<void> =>
+  request(REQUEST.watchEnd, (out) => out.u32(watch), nothing, "urgent");

@@ -1,4 +1,4 @@
-/** A slice of output as readers ask for it, with the frame around it. */
+/** Size of a frame that carries as much output as one read requests. */
 const FRAME_BYTES = 262_144 + 4_096;
 const SPARES_MAX = 16;
 
@@ -7,8 +7,8 @@ const spares: ArrayBufferLike[] = [];
 const isLarge = (size: number): boolean => size > FRAME_BYTES / 2 && size <= FRAME_BYTES;
 
 /**
- * Memory for a frame. Frames full of output get it from those that were given back: a stream at full speed would otherwise
- * allocate all that it carries once, and the collector, which is called by the amount, would take as long as the stream.
+ * Returns memory for a frame. Frames full of output reuse released memory. Otherwise a stream at full speed would
+ * allocate memory for all its data, and garbage collection would take as long as the stream.
  */
 export function frameMemory(size: number): Buffer {
   if (!isLarge(size)) return Buffer.allocUnsafeSlow(size);
@@ -18,7 +18,7 @@ export function frameMemory(size: number): Buffer {
     : Buffer.from(spare, 0, size);
 }
 
-/** For what is about to be overwritten. */
+/** Returns a copy of bytes whose memory will be overwritten. */
 export function frameCopy(bytes: Buffer): Buffer {
   if (!isLarge(bytes.length)) return Buffer.from(bytes);
   const memory = frameMemory(bytes.length);
@@ -26,7 +26,7 @@ export function frameCopy(bytes: Buffer): Buffer {
   return memory;
 }
 
-/** Takes memory back of which nobody reads any part any more. */
-export function giveBack({ buffer }: Uint8Array): void {
+/** Releases the memory of a frame for reuse. The caller must not read the frame any more. */
+export function releaseFrame({ buffer }: Uint8Array): void {
   if (buffer.byteLength === FRAME_BYTES && spares.length < SPARES_MAX) spares.push(buffer);
 }

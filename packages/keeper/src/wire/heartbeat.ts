@@ -1,29 +1,32 @@
-/** A timer that comes this much late shows that this process did not run, not that the other side was silent. */
+/**
+ * If a timer fires later than planned by this much, this process was not running. The silence then says nothing about
+ * the peer.
+ */
 const STALL_MS = 1_000;
 
 export interface HeartbeatOptions {
-  /** A ping is sent so often. */
+  /** Interval between pings. */
   heartbeatMs: number;
-  /** A link on which nothing came for this long is dead. */
+  /** A link that has received nothing for this long is dead. */
   deadMs: number;
-  /** Milliseconds since the epoch, for `lastHeardAt`. */
+  /** Current time in milliseconds since the epoch, for `lastReceivedAt`. */
   now(): number;
 }
 
 interface Effects {
-  /** Resolves when the beat was answered. */
+  /** Sends a ping. Resolves when the ping was answered. */
   beat(): Promise<void>;
   dead(why: string): void;
 }
 
 /**
- * Decides whether a link lives. A peer that is frozen, or a host that is cut off, never sends a FIN: silence is all
- * there is to see. Silence counts by the monotonic clock, and only while this process could have heard something: one
- * that was itself stopped asks once more before it judges. The link's end is bounded by `deadMs` even where no ping
- * could be sent at all, because the count starts with the link.
+ * Decides whether a link is alive. A frozen peer or a disconnected host never sends a FIN, so silence is the only sign.
+ * Silence is measured by the monotonic clock, and only while this process could have received something: after this
+ * process was stopped, it pings once more before it decides. A link dies after `deadMs` of silence even if no ping
+ * could be sent, because the silence is measured from the start of the link.
  */
 export class Heartbeat {
-  lastHeardAt: number;
+  lastReceivedAt: number;
   readonly #options: HeartbeatOptions;
   readonly #effects: Effects;
   #heardAt = performance.now();
@@ -36,18 +39,18 @@ export class Heartbeat {
   constructor(options: HeartbeatOptions, effects: Effects) {
     this.#options = options;
     this.#effects = effects;
-    this.lastHeardAt = options.now();
+    this.lastReceivedAt = options.now();
     this.#schedule(this.#heardAt);
   }
 
-  /** Until then the other side is only expected to answer, not pinged. */
+  /** Starts the pings. Before that the peer is not pinged, but must already answer within `deadMs`. */
   start(): void {
     this.#beating = false;
   }
 
-  heard(): void {
+  received(): void {
     this.#heardAt = performance.now();
-    this.lastHeardAt = this.#options.now();
+    this.lastReceivedAt = this.#options.now();
   }
 
   stop(): void {

@@ -1,5 +1,5 @@
 import type { JournalRecord, JournalSlice } from "@holdfast/engine";
-import { giveBack } from "./frame-memory.ts";
+import { releaseFrame } from "./frame-memory.ts";
 import { Reader, WireError } from "./wire.ts";
 
 const MAGIC = 0x314a4648;
@@ -8,8 +8,8 @@ const RECORD_LIMIT = 65_536;
 const EXIT = 3;
 
 /**
- * The output among whole records, the first of which lies at `cursor`. The record of the exit carries no output; it
- * only moves the cursor on.
+ * Extracts the output of complete records. The first record is at `cursor`. The exit record has no output; it only
+ * advances the cursor.
  */
 export function readRecords(bytes: Buffer, cursor: number): { records: JournalRecord[]; next: number } {
   const from = Reader.of(bytes);
@@ -39,10 +39,10 @@ export function readSlice(from: Reader, cursor: number): JournalSlice {
   const more = from.flag();
   const bytes = from.bytes();
   const read = readRecords(bytes, cursor);
-  if (read.next !== next) throw new WireError("a cursor that is not behind the records given");
+  if (read.next !== next) throw new WireError("a cursor that does not match the end of the records");
   let isReleased = false;
   const release = () => {
-    if (!isReleased) giveBack(bytes);
+    if (!isReleased) releaseFrame(bytes);
     isReleased = true;
   };
   return { records: read.records, next, floor, end, more, release };

@@ -1,9 +1,12 @@
 import type { Probe, ProcessInfo } from "@holdfast/engine";
-import { type Ask, ask, nothing } from "./ask.ts";
 import { PROTOCOL, REQUEST } from "./protocol.ts";
+import { nothing, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError, type Writer } from "./wire.ts";
 
-/** Who asks. The other side serves only who names it right, with a generation no smaller than it has seen. */
+/**
+ * The caller's identity. The keeper serves only callers that name its sandbox correctly, with a generation that is not
+ * smaller than the largest that the keeper has seen.
+ */
 export interface Greeting {
   installation: string;
   sandbox: string;
@@ -17,11 +20,11 @@ export interface Welcome {
 }
 
 const BOOT_ID = /^[0-9a-f]{32}$/;
-/** A process with empty strings. */
+/** Size of an encoded process with empty strings. */
 const SMALLEST_PROCESS = 41;
 
-/** What came back. All that is sure of another version of the protocol is that its number comes first. */
-export type HelloAnswer = { spoken: typeof PROTOCOL; welcome: Welcome } | { spoken: number; welcome: null };
+/** The answer to a hello. If the protocol versions differ, only the version number in it is reliable. */
+type HelloAnswer = { spoken: typeof PROTOCOL; welcome: Welcome } | { spoken: number; welcome: null };
 
 function writeGreeting(out: Writer, greeting: Greeting): void {
   out.u32(PROTOCOL);
@@ -38,24 +41,24 @@ function readWelcome(from: Reader, greeting: Greeting): HelloAnswer {
   }
   const version = from.str();
   const bootId = from.str();
-  if (!BOOT_ID.test(bootId)) throw new WireError("a boot id that is none");
-  if (from.u64() !== greeting.generation) throw new WireError("another generation was greeted back");
+  if (!BOOT_ID.test(bootId)) throw new WireError("an invalid boot id");
+  if (from.u64() !== greeting.generation) throw new WireError("a greeting with another generation");
   const startedAt = from.u64();
   from.u32();
   return { spoken, welcome: { version, bootId, startedAt } };
 }
 
-export const hello = (greeting: Greeting): Ask<HelloAnswer> =>
-  ask(
+export const hello = (greeting: Greeting): RequestSpec<HelloAnswer> =>
+  request(
     REQUEST.hello,
     (out) => writeGreeting(out, greeting),
     (from) => readWelcome(from, greeting),
     "urgent",
   );
 
-/** Answered once somebody at the port has. */
-export const dial = (greeting: Greeting, port: number): Ask<HelloAnswer> =>
-  ask(
+/** Connects to a port. The answer comes once the port has accepted or refused. */
+export const dial = (greeting: Greeting, port: number): RequestSpec<HelloAnswer> =>
+  request(
     REQUEST.dial,
     (out) => {
       writeGreeting(out, greeting);
@@ -64,19 +67,27 @@ export const dial = (greeting: Greeting, port: number): Ask<HelloAnswer> =>
     (from) => readWelcome(from, greeting),
   );
 
-export const ping = (nonce: number): Ask<void> =>
-  ask(
+export const ping = (nonce: number): RequestSpec<void> =>
+  request(
     REQUEST.ping,
     (out) => out.u64(nonce),
     (from) => {
-      if (from.u64() !== nonce) throw new WireError("a ping was answered with another's nonce");
+      if (from.u64() !== nonce) throw new WireError("an answer to a ping with another nonce");
       from.u64();
     },
     "urgent",
   );
 
-export const probe = (): Ask<Probe> =>
-  ask(
+/** Makes the keeper end its sandbox after this much lived time, unless a link is up then; 0 removes the deadline. */
+export const deadline = (remainingMs: number): RequestSpec<void> =>
+  request(
+    REQUEST.deadline,
+    (out) => out.u64(remainingMs),
+    () => undefined,
+  );
+
+export const probe = (): RequestSpec<Probe> =>
+  request(
     REQUEST.probe,
     nothing,
     (from) => ({
@@ -101,8 +112,8 @@ function readProcess(from: Reader): ProcessInfo {
   };
 }
 
-export const processes = (): Ask<ProcessInfo[]> =>
-  ask(REQUEST.processes, nothing, (from) => {
+export const processes = (): RequestSpec<ProcessInfo[]> =>
+  request(REQUEST.processes, nothing, (from) => {
     const list: ProcessInfo[] = [];
     for (let count = from.count(SMALLEST_PROCESS); count > 0; count--) list.push(readProcess(from));
     return list;

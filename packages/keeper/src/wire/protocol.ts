@@ -1,12 +1,12 @@
-/** The numbers of PROTOCOL.md. */
+/** Constants of PROTOCOL.md. */
 import type { KeeperRefusal } from "@holdfast/engine";
 
 export const PROTOCOL = 2;
 
 export const HEADER_BYTES = 12;
-/** What the size field of a frame may say. */
+/** Maximum value of a frame's size field. */
 export const FRAME_LIMIT = 1_048_576 + 4_096;
-/** File or stdin data in one frame. */
+/** Maximum amount of file or stdin data in one frame. */
 export const DATA_LIMIT = 1_048_576;
 
 export const ANSWER = 0x8000;
@@ -26,8 +26,8 @@ export const REQUEST = {
   execList: 15,
   execForget: 16,
   execResize: 17,
-  execKeep: 18,
-  execKept: 19,
+  execSupervise: 18,
+  execSupervised: 19,
   fileStat: 20,
   fileOpen: 21,
   fileRead: 22,
@@ -50,9 +50,11 @@ export const REQUEST = {
   watchEnd: 39,
   probe: 40,
   processes: 41,
+  execHold: 42,
+  deadline: 43,
 } as const;
 
-/** By code, from 1 on. */
+/** Reasons of refusals. The code of a reason is its index plus 1. */
 export const REFUSAL_REASONS: readonly KeeperRefusal["reason"][] = [
   "malformed",
   "too_large",

@@ -1,34 +1,35 @@
 import { type Reader, WireError, type Writer } from "./wire.ts";
 
 /**
- * How far a request may fill the link. `patient` ones may be answered late on purpose (a read that waits for output),
- * so they leave room for the others; `urgent` ones (pings, closing handles, cancelling) always get through.
+ * Priority of a request on a link. `patient` requests may be answered late on purpose (a read that waits for output),
+ * so this lane leaves room for the other two. `urgent` requests (pings, closing handles, cancelling) are sent even when
+ * the other lanes are full.
  */
 export type Lane = "urgent" | "normal" | "patient";
 
-/** One request: what is sent and how the answer is read. */
-export interface Ask<Answer> {
+/** Describes one kind of request: how it is encoded and how its answer is decoded. */
+export interface RequestSpec<Answer> {
   readonly type: number;
   readonly lane: Lane;
   encode(out: Writer): void;
-  /** Throws `WireError` and nothing else, whatever it is given. Leaving bytes over is the caller's check. */
+  /** Decodes the answer. Throws only `WireError`, whatever the input is. The caller checks for leftover bytes. */
   decode(from: Reader): Answer;
 }
 
 export const nothing = (): void => {};
 
-export function ask<Answer>(
+export function request<Answer>(
   type: number,
   encode: (out: Writer) => void,
   decode: (from: Reader) => Answer,
   lane: Lane = "normal",
-): Ask<Answer> {
+): RequestSpec<Answer> {
   return { type, lane, encode, decode };
 }
 
-/** The word for a number that counts from 1. */
+/** Returns the word for a code. Codes start at 1. */
 export function oneOf<Word extends string>(words: readonly Word[], code: number, what: string): Word {
   const word = words[code - 1];
-  if (word === undefined) throw new WireError(`${code} is no ${what}`);
+  if (word === undefined) throw new WireError(`${code} is not a valid ${what}`);
   return word;
 }

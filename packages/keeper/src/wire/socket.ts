@@ -5,16 +5,16 @@ import { LinkLost } from "@holdfast/engine";
 const O_PATH = 0o10000000;
 
 /**
- * Where the bytes of every link arrive. One is enough for all: a chunk is read to its end before the next socket's
- * read begins, and an idle link then costs no buffer.
+ * The receive buffer, which all links share. One buffer suffices, because a chunk is processed completely before the
+ * next socket is read.
  */
 const arrivals = Buffer.allocUnsafeSlow(262_144);
 
 /**
- * Connects to a socket in a directory that a sandbox may write to. What was opened is looked at before it is used, and
- * the connection goes to that very thing by its descriptor: a symbolic link planted at the path is refused, one put
- * there in between is never followed. The chunk given to `onBytes` is overwritten after the call; without it the socket
- * is read like any other.
+ * Connects to a socket in a directory that a sandbox may write to. The socket file is opened and checked, and the
+ * connection is made through its descriptor. A symbolic link at the path is therefore refused, and a link that replaces
+ * the socket after the check is never followed. The chunk passed to `onBytes` is overwritten after the call; without
+ * `onBytes` the socket is read normally.
  */
 export function openSocket(
   path: string,
@@ -65,5 +65,5 @@ function openPath(path: string): number {
   }
   if (fstatSync(fd).isSocket()) return fd;
   closeSync(fd);
-  throw new LinkLost("what lies at the path of the keeper's socket is not a socket", "no");
+  throw new LinkLost("the file at the path of the keeper's socket is not a socket", "no");
 }

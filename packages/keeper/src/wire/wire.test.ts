@@ -69,7 +69,7 @@ describe("fields", () => {
     );
   });
 
-  test("that are not there, too many or out of range are a WireError", () => {
+  test("that are missing, left over or out of range are a WireError", () => {
     expect(() => Reader.of(new Uint8Array(3)).u32()).toThrow(WireError);
     expect(() => Reader.of(Buffer.from("ffffffff00", "hex")).bytes()).toThrow(WireError);
     expect(() => Reader.of(Buffer.from("ffffffff00", "hex")).count(1)).toThrow(WireError);
@@ -103,7 +103,7 @@ describe("the splitter", () => {
     { maxLength: 8 },
   );
 
-  test("finds the same frames however the stream is chopped, also in memory that is used again", () => {
+  test("finds the same frames however the stream is split, also in reused memory", () => {
     fc.assert(
       fc.property(frames, fc.array(fc.nat(60_000)), fc.boolean(), (sent, cuts, shared) => {
         const out = new Writer();
@@ -123,7 +123,7 @@ describe("the splitter", () => {
     );
   });
 
-  test("takes no frame larger than the limit or smaller than its header", () => {
+  test("rejects frames larger than the limit or smaller than their header", () => {
     for (const size of [0, 7, FRAME_LIMIT + 1, 0xffff_ffff]) {
       const head = Buffer.alloc(16);
       head.writeUInt32LE(size);

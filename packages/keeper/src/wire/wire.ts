@@ -2,7 +2,7 @@ import { KeeperRefusal } from "@holdfast/engine";
 import { frameCopy, frameMemory } from "./frame-memory.ts";
 import { DATA_LIMIT, FRAME_LIMIT, HEADER_BYTES } from "./protocol.ts";
 
-/** Bytes that say what the protocol does not allow. The only error that decoding throws. */
+/** Reports bytes that violate the protocol. Decoding throws no other error. */
 export class WireError extends Error {
   constructor(what: string) {
     super(what);
@@ -13,8 +13,8 @@ export class WireError extends Error {
 const TWO_TO_32 = 0x1_0000_0000;
 
 /**
- * Reads fields off a piece of a buffer. Whatever a keeper sends is hostile: every length is checked against what is
- * really there before it is believed. What it returns may be kept: bytes are copied out of a buffer that is shared.
+ * Reads fields from a buffer. All data from a keeper is untrusted: every length is checked against the available bytes
+ * before it is used. The caller may keep the results, because bytes are copied out of a shared buffer.
  */
 export class Reader {
   #buffer: Buffer = Buffer.alloc(0);
@@ -27,7 +27,7 @@ export class Reader {
     return new Reader().aim(buffer, 0, buffer.length, false);
   }
 
-  /** `shared`: the buffer will be overwritten once the reading is over. */
+  /** Sets the range to read. If `shared` is true, the buffer is overwritten after the reading. */
   aim(buffer: Buffer, start: number, end: number, shared: boolean): this {
     this.#buffer = buffer;
     this.#at = start;
@@ -65,7 +65,7 @@ export class Reader {
     return this.#buffer.readInt32LE(this.#advance(4));
   }
 
-  /** A u64 that is a size, a time or a cursor: it fits a number, or it is not believed. */
+  /** Reads a u64 that is a size, a time or a cursor. Refuses a value that does not fit in a number. */
   u64(): number {
     const at = this.#advance(8);
     const value = this.#buffer.readUInt32LE(at + 4) * TWO_TO_32 + this.#buffer.readUInt32LE(at);
@@ -73,7 +73,7 @@ export class Reader {
     return value;
   }
 
-  /** A u64 that only names something, such as an inode, in decimal digits. */
+  /** Reads a u64 that only identifies something, such as an inode, and returns its decimal digits. */
   name64(): string {
     return this.#buffer.readBigUInt64LE(this.#advance(8)).toString();
   }
@@ -94,7 +94,10 @@ export class Reader {
     return this.#shared ? frameCopy(view) : view;
   }
 
-  /** How many items follow, each of at least `smallest` bytes: an array is never made for more than can be there. */
+  /**
+   * Reads a count of items of at least `smallest` bytes each. Refuses a count for which too few bytes follow, so that
+   * no oversized array is allocated.
+   */
   count(smallest: number): number {
     const count = this.u32();
     if (count * smallest > this.left) throw new WireError(`${count} items don't fit ${this.left} bytes`);
@@ -107,20 +110,21 @@ export class Reader {
 }
 
 const SCRATCH_BYTES = 4_096;
-/** Data from this size on goes to the socket as it is instead of through the scratch. */
+/** Data of at least this size goes to the socket directly and is not copied to the scratch buffer. */
 const BULK_BYTES = 16_384;
 
 /**
- * Gathers frames until they are taken for the socket. A frame that can't be sent at all (a NUL in a string, too much
- * of it) is the same refusal that the keeper would give, and leaves no trace among the frames around it.
+ * Gathers frames until the socket takes them. For a frame that cannot be sent (a NUL in a string, too large) it throws
+ * the refusal that the keeper would give, and keeps the other frames.
  */
 export class Writer {
   #scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
   #at = 0;
   #parts: Uint8Array[] = [];
   #partBytes = 0;
-  /** Of the frame being written: where it starts in the scratch, and its own bulk data. */
+  /** Start of the current frame in the scratch buffer. */
   #start = 0;
+  /** Bulk data of the current frame. */
   #bulk: readonly Uint8Array[] = [];
   #bulkBytes = 0;
 
@@ -148,7 +152,7 @@ export class Writer {
     this.#cut();
   }
 
-  /** What was gathered so far and the bulk data behind it become parts of their own. */
+  /** If the frame has bulk data, adds the content of the scratch buffer and then the bulk data to the parts. */
   #cut(): void {
     if (this.#bulkBytes === 0) return;
     this.#parts.push(Buffer.from(this.#scratch.subarray(0, this.#at)), ...this.#bulk);
@@ -210,7 +214,7 @@ export class Writer {
     for (const text of texts) this.str(text);
   }
 
-  /** Bytes in one or more pieces: the last field of its frame. Large data must not change until it is sent. */
+  /** Writes bytes in one or more pieces, as the last field of a frame. Large data must not change until it is sent. */
   data(pieces: readonly Uint8Array[]): void {
     const size = pieces.reduce((sum, piece) => sum + piece.length, 0);
     if (size > DATA_LIMIT) throw new KeeperRefusal("too_large", "the data is larger than one frame");
@@ -226,7 +230,7 @@ export class Writer {
     }
   }
 
-  /** Everything gathered, in order; the writer is empty afterwards. */
+  /** Returns everything gathered so far, in order, and empties the writer. */
   take(): Uint8Array[] {
     const parts = this.#parts;
     if (this.#at > 0) parts.push(Buffer.from(this.#scratch.subarray(0, this.#at)));
@@ -243,14 +247,14 @@ const malformed = (why: string) => new KeeperRefusal("malformed", why);
 type OnFrame = (id: number, type: number, payload: Reader) => void;
 
 /**
- * Finds the frames in a stream. A frame that lies whole in one chunk is read where it lies; one that does not is
- * gathered in a buffer of its own size, so that every byte is copied at most once however the stream is chopped.
+ * Finds the frames in a stream. A frame that is completely in one chunk is read in place. Any other frame is gathered
+ * in a buffer of its size. Every byte is therefore copied at most once, however the stream is split.
  */
 export class FrameSplitter {
   readonly #reader = new Reader();
   readonly #onFrame: OnFrame;
   readonly #sizeField = Buffer.alloc(4);
-  /** The frame being gathered, without its size field. */
+  /** The frame that is being gathered, without its size field. */
   #frame: Buffer | null = null;
   #filled = 0;
 
@@ -258,7 +262,7 @@ export class FrameSplitter {
     this.#onFrame = onFrame;
   }
 
-  /** `shared`: the chunk's memory is used again after this call. */
+  /** Processes a chunk. If `shared` is true, the chunk's memory is reused after this call. */
   feed(chunk: Buffer, shared: boolean): void {
     let at = 0;
     while (at < chunk.length) {
@@ -268,7 +272,10 @@ export class FrameSplitter {
     }
   }
 
-  /** At the start of a frame, with at least its size in sight. */
+  /**
+   * Reads a frame that is completely in the chunk. Called at the start of a frame, when at least its size field is
+   * available.
+   */
   #whole(chunk: Buffer, at: number, shared: boolean): number {
     const size = checkedSize(chunk.readUInt32LE(at));
     const end = at + 4 + size;
@@ -302,7 +309,7 @@ export class FrameSplitter {
   }
 
   #emit(buffer: Buffer, start: number, end: number, shared: boolean): void {
-    if (buffer.readUInt16LE(start + 6) !== 0) throw new WireError("a frame has flags that are not known");
+    if (buffer.readUInt16LE(start + 6) !== 0) throw new WireError("a frame with unknown flags");
     const payload = this.#reader.aim(buffer, start + 8, end, shared);
     this.#onFrame(buffer.readUInt32LE(start), buffer.readUInt16LE(start + 4), payload);
   }

@@ -13,7 +13,7 @@ async function* letters(count: number, onRead: () => void = () => {}) {
 const text = (data: Uint8Array) => Buffer.from(data).toString();
 
 describe("batches of a stream", () => {
-  it("take together what came while the last one was dealt with, in order", async () => {
+  it("combine pieces that arrive while the previous batch is processed, in order", async () => {
     const got: string[] = [];
     for await (const { data } of batchesOf(letters(10), 100)) {
       got.push(text(data));
@@ -23,7 +23,7 @@ describe("batches of a stream", () => {
     expect(got.length).toBeLessThan(4);
   });
 
-  it("are never larger than the limit, and no more than that is read ahead", async () => {
+  it("never exceed the limit, nor does the read-ahead", async () => {
     let read = 0;
     const batches = batchesOf(
       letters(1_000, () => {
@@ -43,7 +43,7 @@ describe("batches of a stream", () => {
     expect(size).toBe(1_000);
   });
 
-  it("say which one is the last where they know it", async () => {
+  it("mark the last batch if it is known", async () => {
     const flags = async (content: Parameters<typeof batchesOf>[0]) => {
       const got: boolean[] = [];
       for await (const { isLast } of batchesOf(content, 4)) got.push(isLast);
@@ -54,7 +54,7 @@ describe("batches of a stream", () => {
     expect((await flags(letters(9))).slice(0, -1)).not.toContain(true);
   });
 
-  it("fail behind all that came before the source did", async () => {
+  it("throw a failure of the source after all data before it", async () => {
     async function* broken() {
       yield "one";
       throw new Error("no more");
@@ -67,7 +67,7 @@ describe("batches of a stream", () => {
     expect(got).toEqual(["one"]);
   });
 
-  it("let go of a source that they are not read to the end of", async () => {
+  it("close a source that is not read to its end", async () => {
     let closed = false;
     async function* endless() {
       try {

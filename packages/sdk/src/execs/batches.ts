@@ -1,15 +1,15 @@
-import type { Content } from "./api.ts";
+import type { Content } from "../api.ts";
 
-export interface Batch {
+interface Batch {
   data: Uint8Array;
-  /** Nothing follows. Where that is not known yet, an end without a last batch follows. */
+  /** Whether this batch is known to be the last one. If false, the content may still end without another batch. */
   isLast: boolean;
 }
 
 /**
- * The content in batches of at most `limit` bytes. A stream is read ahead, by at most about `limit` bytes, while a batch
- * is being dealt with; whatever came in meanwhile is the next batch. That makes few requests of many small pieces, and
- * none of them waits for more to come.
+ * Splits content into batches of at most `limit` bytes. While the consumer processes a batch, about `limit` more bytes
+ * of a stream are read ahead and become the next batch. So many small pieces need few requests, and no batch waits for
+ * more data.
  */
 export async function* batchesOf(
   content: Content,
@@ -38,7 +38,10 @@ export async function* batchesOf(
 const bytesOf = (piece: string | Uint8Array): Uint8Array =>
   typeof piece === "string" ? Buffer.from(piece) : piece;
 
-/** A reader and a taker. Never do both wait: one does for room, the other for anything at all. */
+/**
+ * A buffer between a reader and a consumer. The reader waits only while the buffer is full, the consumer only while it
+ * is empty, so they never both wait.
+ */
 class ReadAhead {
   readonly #limit: number;
   readonly #signal: AbortSignal | undefined;
@@ -80,7 +83,7 @@ class ReadAhead {
     });
   }
 
-  /** Null at the end. What the source failed with is thrown behind all that it gave. */
+  /** Returns the next batch, or null at the end. A failure of the source is thrown after all data read before it. */
   async take(): Promise<Batch | null> {
     while (this.#bytes === 0 && !this.#isOver && !this.#signal?.aborted) await this.#change();
     this.#signal?.throwIfAborted();
@@ -97,7 +100,7 @@ class ReadAhead {
     return { data, isLast: this.#bytes === 0 && this.#isOver && this.#failure === null };
   }
 
-  /** Ends the reading, with the next piece at the latest. */
+  /** Stops reading. A read that has already begun ends with its next piece. */
   leave(): void {
     this.#hasLeft = true;
     this.#signal?.removeEventListener("abort", this.#abort);

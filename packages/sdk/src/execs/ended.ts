@@ -1,6 +1,6 @@
-import type { Exec, ExecStatus } from "./types.generated.ts";
+import type { Exec, ExecStatus } from "../types.generated.ts";
 
 const ENDED: readonly ExecStatus[] = ["exited", "timed_out", "cancelled", "lost", "refused"];
 
-/** Whether an exec has its one outcome. */
+/** Returns whether an exec has reached its final status. */
 export const hasEnded = ({ status }: Pick<Exec, "status">): boolean => ENDED.includes(status);

@@ -1,14 +1,14 @@
 import { describe, expect, it } from "vitest";
-import { ExecUnfinishedError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, anExec, drop, FaultyServer, json, refuse, truncate } from "./testing/faulty-server.ts";
+import { ExecUnfinishedError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, anExec, drop, FaultyServer, json, refuse, truncate } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const bodies = () =>
   bench.server.seen.map(({ body }) => JSON.parse(body.toString()) as Record<string, unknown>);
 
 describe("an exec", () => {
-  it("that ends at once costs one request", async () => {
+  it("that ends immediately costs one request", async () => {
     const box = await bench.box();
     bench.server.answer(json(200, anExec({ stdout: "42\n" })));
     const { stdout, exitCode } = await box.exec("node -p 6*7", { cwd: "/tmp", timeoutMs: 5 });
@@ -18,7 +18,7 @@ describe("an exec", () => {
     expect(bench.server.seen[0]?.headers.authorization).toBe("Bearer hf_test");
   });
 
-  it("whose answer is lost is asked for again under the same id", async () => {
+  it("is retried with the same id after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(drop, truncate(anExec()), json(200, anExec({ exitCode: 3 })));
     const { exitCode } = await box.exec(["sh", "-c", "exit 3"]);
@@ -29,7 +29,7 @@ describe("an exec", () => {
     expect(new Set(ids).size).toBe(1);
   });
 
-  it("that outlasts the first request is waited for with further ones", async () => {
+  it("that outlasts the first request is awaited with further ones", async () => {
     const box = await bench.box();
     const running = anExec({ status: "running", exitCode: null });
     bench.server.answer(json(202, running), json(200, running), drop, json(200, anExec({ exitCode: 7 })));
@@ -38,7 +38,7 @@ describe("an exec", () => {
     expect(Number(bench.server.seen[1]?.url.searchParams.get("waitMs"))).toBeGreaterThan(1000);
   });
 
-  it("returns a timeout, a cancellation and a loss as data", async () => {
+  it("returns a timeout, a cancellation and a loss as results", async () => {
     const box = await bench.box();
     for (const status of ["timed_out", "cancelled", "lost"] as const) {
       bench.server.answer(json(200, anExec({ status, exitCode: null })));
@@ -46,7 +46,7 @@ describe("an exec", () => {
     }
   });
 
-  it("that was refused throws, with the cause and that nothing was dispatched", async () => {
+  it("that was refused throws with the cause and dispatched 'no'", async () => {
     const box = await bench.box();
     const cause = { code: "capacity", message: "no room" };
     bench.server.answer(json(200, anExec({ status: "refused", exitCode: null, dispatched: "no", cause })));
@@ -58,7 +58,7 @@ describe("an exec", () => {
     });
   });
 
-  it("ends its waiting when the signal fires, with the signal's own reason", async () => {
+  it("stops waiting when the signal fires, with the signal's reason", async () => {
     const box = await bench.box();
     bench.server.answer(() => {});
     const reason = new Error("enough");
@@ -83,14 +83,14 @@ describe("an exec", () => {
     expect(ran).toEqual([id]);
   });
 
-  it("sends only what was given", async () => {
+  it("sends only the given options", async () => {
     const box = await bench.box();
     bench.server.answer(json(202, anExec({ status: "running" })));
     await box.execs.start(["top"], { id: "mine", cwd: undefined, tty: { cols: 80, rows: 24 } });
     expect(bodies()).toEqual([{ id: "mine", argv: ["top"], tty: { cols: 80, rows: 24 }, detach: true }]);
   });
 
-  it("says what becomes of it when its sandbox sleeps", async () => {
+  it("sends its standby options", async () => {
     const box = await bench.box();
     bench.server.answer(json(202, anExec({ status: "running", keepAwake: false, suspended: true })));
     const run = await box.execs.start("serve", { keepAwake: false, onWake: { signal: "SIGHUP" } });
@@ -104,7 +104,7 @@ describe("an exec", () => {
     expect(bodies()[1]).not.toHaveProperty("keepAwake");
   });
 
-  it("that wakes its sandbox is sent again until that is awake, under the same id", async () => {
+  it("that wakes its sandbox is retried with the same id until the sandbox is awake", async () => {
     const box = await bench.box();
     bench.server.answer(
       refuse(503, "wake_timeout"),
@@ -117,11 +117,11 @@ describe("an exec", () => {
   });
 });
 
-describe("an exec that is no longer waited for", () => {
+describe("giving up on an exec", () => {
   const running = anExec({ status: "running", exitCode: null });
   const never: Answer = () => {};
 
-  it("because its time is up is reported with its id and what was last heard of it", async () => {
+  it("after giveUpAfterMs reports its id and last known state", async () => {
     const box = await bench.box();
     bench.server.answer(json(202, running), never);
     const error = await failure(box.exec("sleep 100", { id: "mine", giveUpAfterMs: 200 }));
@@ -134,10 +134,10 @@ describe("an exec that is no longer waited for", () => {
       retryable: true,
       cause: { name: "TimeoutError" },
     });
-    expect(error.message).toMatch(/after 200 ms .* it was running/);
+    expect(error.message).toMatch(/after 200 ms .* its last known status was running/);
   });
 
-  it("before anything was heard of it is one that may have been started", async () => {
+  it("before any response reports that it may have been started", async () => {
     const box = await bench.box();
     bench.server.answer(never);
     const error = await failure(box.exec("sleep 100", { giveUpAfterMs: 50 }));
@@ -149,16 +149,16 @@ describe("an exec that is no longer waited for", () => {
     expect(lost).toMatchObject({ code: "exec_unfinished", exec: null, cause: { code: "connection" } });
   });
 
-  it("is none where no request arrived: nothing was started", async () => {
+  it("is not reported if no request arrived, because nothing was started", async () => {
     const box = await bench.box();
     await bench.server.stop();
-    // Until the connection that was kept is seen closed, a request could have got through on it.
+    // Until the client has noticed that the idle connection is closed, it could send a request on it.
     await new Promise((resolve) => setTimeout(resolve, 200));
     expect(await failure(box.exec("true"))).toMatchObject({ code: "connection", dispatched: "no" });
     bench.server = await FaultyServer.start();
   });
 
-  it("may have been started where only the last of its tries is known not to have arrived", async () => {
+  it("reports that it may have been started if any attempt may have arrived", async () => {
     const box = await bench.box();
     const { port } = bench.server;
     bench.server.answer((request, response) => {
@@ -169,14 +169,14 @@ describe("an exec that is no longer waited for", () => {
     bench.server = await FaultyServer.start(port);
   });
 
-  it("is not asked for all the time by who waits for it, where the server does not wait", async () => {
+  it("does not poll constantly if the server responds without waiting", async () => {
     const run = await bench.run();
     bench.server.answer(json(200, running));
     expect(await failure(run.result({ giveUpAfterMs: 600 }))).toMatchObject({ code: "exec_unfinished" });
     expect(bench.server.seen.length).toBeLessThan(12);
   });
 
-  it("because the server stays away is reported with the outage as its cause", async () => {
+  it("after an outage reports the outage as its cause", async () => {
     const run = await bench.run();
     bench.server.answer(drop);
     const error = await failure(run.result());
@@ -186,7 +186,7 @@ describe("an exec that is no longer waited for", () => {
     expect((await run.result()).exitCode).toBe(4);
   });
 
-  it("is one that answers again in time: a busy server is borne like one that is away", async () => {
+  it("does not happen if the server recovers in time: 'unavailable' is retried like an outage", async () => {
     const run = await bench.run();
     const back = performance.now() + 1_500;
     bench.server.answer((request, response) =>
@@ -197,13 +197,13 @@ describe("an exec that is no longer waited for", () => {
     expect((await run.result()).exitCode).toBe(4);
   });
 
-  it("for another reason is no such thing: what the server refuses, it refuses", async () => {
+  it("does not replace errors that the server returns", async () => {
     const run = await bench.run();
     bench.server.answer(refuse(404, "exec_not_found"));
     expect(await failure(run.result({ giveUpAfterMs: 5_000 }))).toMatchObject({ code: "exec_not_found" });
   });
 
-  it("by the caller's signal throws its reason, and the handle has what is known", async () => {
+  it("by the caller's signal throws its reason, and the handle keeps the known state", async () => {
     const run = await bench.run();
     bench.server.answer(json(200, anExec({ status: "running", exitCode: null, startedAt: "later" })), never);
     const controller = new AbortController();

@@ -14,28 +14,37 @@ import type {
   StdinOptions,
   TerminalSize,
   WaitOptions,
-} from "./api.ts";
-import { type Calls, pause } from "./calls.ts";
+} from "../api.ts";
+import { checkOptions, type KnownOfExec, refused } from "../errors.ts";
+import { type Call, type Calls, pause } from "../transport/calls.ts";
+import { backoff } from "../transport/retry.ts";
+import type { Exec } from "../types.generated.ts";
 import { hasEnded } from "./ended.ts";
-import { type KnownOfExec, refused } from "./errors.ts";
 import { OutputReader } from "./output.ts";
-import { backoff } from "./retry.ts";
 import { Stdin } from "./stdin.ts";
-import type { Exec } from "./types.generated.ts";
-import { Waiting } from "./waiting.ts";
+import { WAIT_OPTIONS, Waiting } from "./waiting.ts";
 
-/** How long one request waits for the end. Short enough for any proxy; waiting goes on with the next request. */
+/**
+ * How long one request waits for the exec's end. This is shorter than the timeouts of proxies. If the exec has not
+ * ended, the next request continues to wait.
+ */
 const FIRST_WAIT_MS = 10_000;
-/** What the server may take to see a whole tree dead. */
+/** How long the server may take to kill a process tree. */
 const CANCEL_WAIT_MS = 60_000;
 const NEXT_WAIT_MS = 25_000;
-/** A request that only waits is answered in time, or its connection is dead. */
+/**
+ * Time that a request may take beyond the wait that it asks for. If no response arrives by then, the connection is
+ * dead.
+ */
 const WAIT_MARGIN_MS = 10_000;
 
-/** An answer that is no end and comes sooner is not one that was waited for. */
+/**
+ * If a request that waits for the end is answered sooner than this, and without a final status, the server did not
+ * wait.
+ */
 const HASTY_MS = 100;
 
-/** Chosen here and not by the server, so that a start whose answer was lost can be sent again. */
+/** Generates the exec id on the client, so that a start whose response was lost can be sent again. */
 const newExecId = (): string => `exe_${randomUUID().replaceAll("-", "")}`;
 
 const execPath = (id: string): string => `/v1/execs/${encodeURIComponent(id)}`;
@@ -45,27 +54,46 @@ interface Start {
   id: string;
   command: string | readonly string[];
   options: StartOptions;
-  /** How long the answer may wait for the end; 0: it comes with the start. */
+  /**
+   * How long the server may wait for the exec's end before it responds; 0 means that it responds when the exec has
+   * started.
+   */
   waitMs: number;
   signal: AbortSignal | undefined;
 }
 
-/** What was not given leaves no trace in JSON. */
+/** Starts an exec. Options that are undefined are omitted from the JSON. */
 function start(calls: Calls, { sandboxId, id, command, options, waitMs, signal }: Start): Promise<Exec> {
-  const { env, cwd, user, timeoutMs, stdin, openStdin, tty, keepAwake, onWake } = options;
+  const { env, cwd, user, timeoutMs, stdin, openStdin, tty, keepAwake, onWake, awaitReader, ...rest } =
+    options;
+  const { id: _id, signal: _signal, giveUpAfterMs: _giveUpAfterMs, ...unknown } = rest;
   const what = typeof command === "string" ? { id, command } : { id, argv: command };
   const how = waitMs > 0 ? { waitMs } : { detach: true };
   return calls.json<Exec>({
     method: "POST",
     path: `/v1/sandboxes/${sandboxId}/execs`,
-    json: { ...what, env, cwd, user, timeoutMs, stdin, openStdin, tty, keepAwake, onWake, ...how },
+    json: {
+      ...what,
+      env,
+      cwd,
+      user,
+      timeoutMs,
+      stdin,
+      openStdin,
+      tty,
+      keepAwake,
+      onWake,
+      awaitReader,
+      ...how,
+    },
     idempotent: true,
     waitMs,
     signal,
+    unknown,
   });
 }
 
-/** Start and wait in one request: a command that ends within it costs one round trip. */
+/** Starts a command and waits for its end in the same request, so that a short command costs one round trip. */
 export async function run(
   calls: Calls,
   sandboxId: string,
@@ -90,6 +118,16 @@ export async function run(
   return resultOf(calls, exec);
 }
 
+const OUTPUT_OPTIONS = {
+  ...WAIT_OPTIONS,
+  cursor: true,
+  follow: true,
+  stream: true,
+  onDropped: true,
+  hold: true,
+  onConnection: true,
+} as const;
+
 const whereIs = (calls: Calls, id: string) => calls.where({ method: "GET", path: execPath(id) });
 
 function resultOf(calls: Calls, exec: Exec): ExecResult {
@@ -99,7 +137,10 @@ function resultOf(calls: Calls, exec: Exec): ExecResult {
   return { ...exec, stdout: stdout ?? "", stderr: stderr ?? "" };
 }
 
-/** Asks until the exec has ended, and tells what it learns. One that answers before it has waited is asked less often. */
+/**
+ * Polls until the exec has ended, and reports each state to the caller. Waits between polls if the server responds
+ * without waiting.
+ */
 async function untilEnded(
   calls: Calls,
   id: string,
@@ -116,7 +157,7 @@ async function untilEnded(
   }
 }
 
-/** The exec when it has ended, or as it is after a while. */
+/** Returns the exec when it has ended, or its current state when the server's wait times out. */
 const waitForEnd = (calls: Calls, id: string, signal: AbortSignal | undefined): Promise<Exec> =>
   calls.json({
     method: "GET",
@@ -145,7 +186,8 @@ export class ExecsOf implements Execs {
     const sandboxId = this.#sandboxId;
     try {
       const exec = await start(this.#calls, { sandboxId, id, command, options, waitMs: 0, signal });
-      // An id of the caller's may be that of an exec which has taken stdin already.
+      // If the caller chose the id, the exec may already exist and may have received stdin. The offset in stdin is then
+      // unknown.
       const written = options.id === undefined ? Buffer.byteLength(options.stdin ?? "") : null;
       return new Run(this.#calls, exec, written);
     } catch (error) {
@@ -169,8 +211,18 @@ export class ExecsOf implements Execs {
   }
 }
 
-export async function getRun(calls: Calls, id: string, { signal }: CallOptions): Promise<ExecRun> {
-  const exec = await calls.json<Exec>({ method: "GET", path: execPath(id), idempotent: true, signal });
+export async function getRun(
+  calls: Calls,
+  id: string,
+  { signal, ...unknown }: CallOptions,
+): Promise<ExecRun> {
+  const exec = await calls.json<Exec>({
+    method: "GET",
+    path: execPath(id),
+    idempotent: true,
+    signal,
+    unknown,
+  });
   return new Run(calls, exec, null);
 }
 
@@ -197,9 +249,10 @@ class Run implements ExecRun {
   }
 
   async result(options: WaitOptions = {}): Promise<ExecResult> {
+    checkOptions(options, WAIT_OPTIONS, whereIs(this.#calls, this.id));
     const waiting = new Waiting(options);
     try {
-      // What the handle knows of an ended exec may be without its output, so the ledger is asked at least once.
+      // The server is asked at least once: even if the exec has ended, the handle's state may lack the output.
       await untilEnded(this.#calls, this.id, this.#learn, waiting.signal);
     } catch (error) {
       throw waiting.explain(error, "waiting for its end", this.#known(), whereIs(this.#calls, this.id));
@@ -208,6 +261,7 @@ class Run implements ExecRun {
   }
 
   async *output(options: OutputOptions = {}): AsyncGenerator<OutputChunk, void, undefined> {
+    checkOptions(options, OUTPUT_OPTIONS, whereIs(this.#calls, this.id));
     const waiting = new Waiting(options);
     const learns = {
       exec: this.#learn,
@@ -226,23 +280,23 @@ class Run implements ExecRun {
     }
   }
 
-  cancel({ signal }: CallOptions = {}): Promise<Exec> {
-    return this.#ask("DELETE", "", undefined, { idempotent: true, waitMs: CANCEL_WAIT_MS, signal });
+  cancel({ signal, ...unknown }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("DELETE", "", undefined, { idempotent: true, waitMs: CANCEL_WAIT_MS, signal, unknown });
   }
 
-  signal(name: string, { signal }: CallOptions = {}): Promise<Exec> {
-    return this.#ask("POST", "/signal", { signal: name }, { idempotent: false, signal });
+  signal(name: string, { signal, ...unknown }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("POST", "/signal", { signal: name }, { idempotent: false, signal, unknown });
   }
 
-  resize({ cols, rows }: TerminalSize, { signal }: CallOptions = {}): Promise<Exec> {
-    return this.#ask("POST", "/resize", { cols, rows }, { idempotent: true, signal });
+  resize({ cols, rows }: TerminalSize, { signal, ...unknown }: CallOptions = {}): Promise<Exec> {
+    return this.#ask("POST", "/resize", { cols, rows }, { idempotent: true, signal, unknown });
   }
 
   async #ask(
     method: "POST" | "DELETE",
     path: string,
     json: unknown,
-    how: { idempotent: boolean; waitMs?: number; signal: AbortSignal | undefined },
+    how: Pick<Call, "idempotent" | "waitMs" | "signal" | "unknown">,
   ): Promise<Exec> {
     this.#exec = await this.#calls.json<Exec>({ method, path: execPath(this.id) + path, json, ...how });
     return this.#exec;
@@ -264,7 +318,7 @@ class Run implements ExecRun {
     try {
       await work({ end: options.end ?? false, signal: waiting.signal });
     } catch (error) {
-      // A write that failed otherwise says itself whether it arrived, which is more than is known of the exec.
+      // If waiting was not given up, the write itself failed: `dispatched` of its error says whether the bytes arrived.
       if (!waiting.isOver(error)) throw error;
       throw waiting.explain(error, "writing to it", this.#known(), whereIs(this.#calls, this.id));
     }

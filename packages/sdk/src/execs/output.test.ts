@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ExecUnfinishedError, Holdfast, type OutputChunk, OutputDroppedError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
+import { ExecUnfinishedError, Holdfast, type OutputChunk, OutputDroppedError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
 import {
   type Answer,
   anExec,
@@ -17,7 +17,7 @@ import {
   json,
   keepalive,
   refuse,
-} from "./testing/faulty-server.ts";
+} from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const cursors = () => bench.server.seen.map(({ url }) => url.searchParams.get("cursor"));
@@ -30,7 +30,7 @@ async function all(output: AsyncIterable<OutputChunk>): Promise<OutputChunk[]> {
 const texts = async (output: AsyncIterable<OutputChunk>) => (await all(output)).map(({ text }) => text);
 
 describe("output", () => {
-  it("is taken up behind the last chunk after a broken stream, without gap or repetition", async () => {
+  it("resumes after the last chunk of a broken stream, without gaps or repetition", async () => {
     const run = await bench.run();
     bench.server.answer(
       frames([greeting(), chunk("stdout", 3, "one"), chunk("stderr", 5, "e1")], "cut"),
@@ -47,7 +47,7 @@ describe("output", () => {
     expect(run.cursor).toBe("exe_1.8");
   });
 
-  it("of an exec that sleeps with its sandbox says so, and goes on after the wake", async () => {
+  it("of an exec frozen with its sandbox is marked suspended, and continues after the wake", async () => {
     const run = await bench.run();
     const asleep = keepalive(3, { suspended: true });
     bench.server.answer(
@@ -64,7 +64,7 @@ describe("output", () => {
     expect(cursors()).toEqual([null, "exe_1.6"]);
   });
 
-  it("is whole whatever byte the streams are cut at", async () => {
+  it("is complete whatever byte the streams are cut at", async () => {
     const journal: Item[] = [];
     for (let offset = 0, at = 0; at < 40; at++) {
       const data = randomBytes(1 + (at % 7) * 40);
@@ -72,7 +72,7 @@ describe("output", () => {
       journal.push(chunk(at % 3 === 0 ? "stderr" : "stdout", offset, data));
     }
     const run = await bench.run();
-    /** Sends what lies behind the cursor, up to a byte that is nowhere in particular. */
+    /** Sends the output after the cursor, and breaks off at an arbitrary byte. */
     const faulty: Answer = ({ url }, response) => {
       const from = Number(url.searchParams.get("cursor")?.split(".")[1] ?? 0);
       const behind = journal.filter((item) => "offset" in item && item.offset > from);
@@ -92,7 +92,7 @@ describe("output", () => {
     expect(bench.server.seen.length).toBeGreaterThan(2);
   });
 
-  it("is byte-exact, and its text never shows half a character", async () => {
+  it("is byte-exact, and its text never splits a character", async () => {
     const run = await bench.run();
     const euro = Buffer.from("a€b𝄞c");
     const pieces = [...euro].map((byte, at) => chunk("stdout", at + 1, Uint8Array.of(byte)));
@@ -109,7 +109,7 @@ describe("output", () => {
     expect(Buffer.concat(stderr).equals(noise)).toBe(true);
   });
 
-  it("can be one stream only, from a cursor on", async () => {
+  it("can be limited to one stream, starting at a cursor", async () => {
     const run = await bench.run();
     bench.server.answer(frames([greeting(), ending(0)]));
     await all(run.output({ stream: "stderr", cursor: "exe_1.7" }));
@@ -120,7 +120,7 @@ describe("output", () => {
     });
   });
 
-  it("survives a server that goes away and comes back", async () => {
+  it("survives a restart of the server", async () => {
     const run = await bench.run();
     const { port } = bench.server;
     const states: string[] = [];
@@ -143,7 +143,7 @@ describe("output", () => {
   it.each([
     ["at once", []],
     ["after its greeting", [greeting()]],
-  ])("of a server that only ever hangs up, %s, ends with what is known", async (_, items) => {
+  ])("of a server that always disconnects, %s, ends with the known state", async (_, items) => {
     const run = await bench.run();
     bench.server.answer(frames([greeting(), chunk("stdout", 3, "one")]), frames(items));
     const error = await failure(all(run.output()));
@@ -152,7 +152,7 @@ describe("output", () => {
     expect(error.cause).toMatchObject({ code: "connection" });
   });
 
-  it("is given up after the time that the caller has for it", async () => {
+  it("is given up after the caller's limit", async () => {
     const run = await bench.run();
     bench.server.answer(frames([greeting(), chunk("stdout", 3, "one")], "silence"));
     const got: string[] = [];
@@ -166,7 +166,7 @@ describe("output", () => {
     expect(late).toMatchObject({ code: "exec_unfinished", exec: { status: "exited" } });
   });
 
-  it("throws the reason of the caller's signal, and leaves the cursor with the handle", async () => {
+  it("throws the reason of the caller's signal, and keeps the cursor in the handle", async () => {
     const run = await bench.run();
     const states: string[] = [];
     bench.server.answer(frames([greeting(), chunk("stdout", 3, "one")], "silence"));
@@ -182,7 +182,7 @@ describe("output", () => {
     expect(states).toEqual([]);
   });
 
-  it("of a stream that goes silent is asked for again; a reader may be slow", async () => {
+  it("of a stream that goes silent is requested again; a slow reader is not affected", async () => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 1_000 });
     bench.server.answer(json(200, anExec({ status: "running" })));
     const run = await hasty.execs.get("exe_1");
@@ -201,14 +201,14 @@ describe("output", () => {
     hasty.close();
   });
 
-  it("that is not followed ends with what is there", async () => {
+  it("without follow ends with the output so far", async () => {
     const run = await bench.run();
     bench.server.answer(frames([greeting(), chunk("stdout", 3, "one")]));
     expect(await texts(run.output({ follow: false }))).toEqual(["one"]);
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("that is not followed has an end where the exec has one", async () => {
+  it("without follow expects an end record if the exec has ended", async () => {
     const run = await bench.run();
     const over = greeting({ status: "exited", exitCode: 0 });
     bench.server.answer(
@@ -218,7 +218,7 @@ describe("output", () => {
     expect(await texts(run.output({ follow: false }))).toEqual(["one", "two"]);
   });
 
-  it("ends its connection when the reader leaves early", async () => {
+  it("closes its connection when the reader leaves early", async () => {
     const run = await bench.run();
     let closed: () => void = () => {};
     const left = new Promise<void>((resolve) => {
@@ -232,7 +232,7 @@ describe("output", () => {
     await left;
   });
 
-  it("that is no longer kept is an error with the first cursor that is, or is skipped, and said so", async () => {
+  it("that is no longer kept throws with the oldest cursor, or is skipped and marked", async () => {
     const run = await bench.run();
     const begun = frames([greeting(), chunk("stdout", 3, Buffer.of(0xe2))], "cut");
     const gone = refuse(410, "output_dropped", { floor: "exe_1.50" });
@@ -254,7 +254,7 @@ describe("output", () => {
     expect(await failure(all(run.output({ onDropped: "skip" })))).toMatchObject({ floor: null });
   });
 
-  it("in another form than was asked for is not read", async () => {
+  it("in an unexpected content type is rejected", async () => {
     const run = await bench.run();
     bench.server.answer((_, response) => void response.writeHead(200).write("<h1>proxy</h1>"));
     expect(await failure(all(run.output()))).toMatchObject({
@@ -265,7 +265,7 @@ describe("output", () => {
     expect(await failure(all(run.output()))).toMatchObject({ code: "unexpected_response" });
   });
 
-  it("comes through the caller's fetch as well", async () => {
+  it("can be read through the caller's fetch", async () => {
     const { url } = bench.server;
     const viaFetch = new Holdfast({ url, apiKey: "x", fetch: globalThis.fetch, outageMs: 2_000 });
     bench.server.answer(

@@ -1,22 +1,23 @@
-import type { OutputChunk, OutputOptions } from "./api.ts";
-import { type Calls, STREAM_SILENCE_MS } from "./calls.ts";
+import type { OutputChunk, OutputOptions } from "../api.ts";
+import { HoldfastError, OutputDroppedError, unexpected, unreachable } from "../errors.ts";
+import { type Calls, STREAM_SILENCE_MS } from "../transport/calls.ts";
+import { FRAMES_TYPE, type Frame, FrameDecoder, type OutputFrame } from "../transport/frames.ts";
+import type { Exec } from "../types.generated.ts";
 import { hasEnded } from "./ended.ts";
-import { HoldfastError, OutputDroppedError, unexpected, unreachable } from "./errors.ts";
-import { FRAMES_TYPE, type Frame, FrameDecoder, type OutputFrame } from "./frames.ts";
-import type { Exec } from "./types.generated.ts";
 
-/** Who is told what a reader learns. */
-export interface Learns {
+/** Callbacks for what an output stream reports about its exec. */
+interface Learns {
   exec(exec: Exec): void;
   cursor(cursor: string): void;
-  /** Whether the exec sleeps, with its sandbox. */
+  /** Reports whether the exec is frozen together with its sandbox. */
   suspended(suspended: boolean): void;
 }
 
 /**
- * Reads an exec's output to its end over as many connections as that takes. A stream that breaks, falls silent, or ends
- * without an `end` record is taken up again behind the last chunk that was handed out: no gap, no repetition. Only what
- * follows a `start` ends an outage, so that a server which greets and hangs up can't hold the reader for ever.
+ * Reads an exec's output to its end over any number of connections. A stream that breaks, falls silent, or ends without
+ * an `end` record is replaced by a new one, which starts after the last chunk yielded, so no output is missed or
+ * repeated. An outage ends only with a record after `start`, so that a server that only sends `start` and closes cannot
+ * keep the reader retrying forever.
  */
 export class OutputReader {
   readonly #calls: Calls;
@@ -24,15 +25,20 @@ export class OutputReader {
   readonly #options: OutputOptions;
   readonly #learns: Learns;
   readonly #follow: boolean;
+  /**
+   * Whether the command waits for this reader instead of dropping output; undefined for the server's default. It is
+   * false for a reader that follows the output and accepts gaps, so that such a reader never delays the command.
+   */
+  readonly #hold: boolean | undefined;
   #chunker = new Chunker();
-  /** Where the next connection goes on. */
+  /** Position at which the next connection resumes. */
   #position: string | undefined;
-  /** What all cursors of the exec begin with. */
+  /** The part of a cursor that is the same in all cursors of the exec. */
   #prefix = "";
   #endExpected = true;
   #done = false;
   #lost = false;
-  /** Output was skipped before the next chunk. */
+  /** Whether output was skipped between the last chunk and the next one. */
   #dropped = false;
 
   constructor(calls: Calls, path: string, options: OutputOptions, learns: Learns) {
@@ -41,6 +47,7 @@ export class OutputReader {
     this.#options = options;
     this.#learns = learns;
     this.#follow = options.follow ?? true;
+    this.#hold = options.hold ?? (this.#follow && options.onDropped === "skip" ? false : undefined);
     this.#position = options.cursor;
   }
 
@@ -70,7 +77,7 @@ export class OutputReader {
     const reply = await this.#calls.open({
       method: "GET",
       path: this.#path,
-      query: { cursor: this.#position, follow: this.#follow, stream: this.#options.stream },
+      query: { cursor: this.#position, follow: this.#follow, stream: this.#options.stream, hold: this.#hold },
       headers: { accept: FRAMES_TYPE },
       type: FRAMES_TYPE,
       idempotent: true,
@@ -93,7 +100,7 @@ export class OutputReader {
     switch (frame.type) {
       case "start":
         this.#prefix = frame.cursor.slice(0, frame.cursor.lastIndexOf(".") + 1);
-        // Without following, only an exec that has ended has an end.
+        // If the output is not followed, only an exec that has ended gets an `end` record.
         this.#endExpected = this.#follow || hasEnded(frame.exec);
         this.#learns.exec(frame.exec);
         this.#say("back", true);
@@ -128,7 +135,10 @@ export class OutputReader {
     this.#learns.cursor(cursor);
   }
 
-  /** Goes on from the first output that is kept, where that is what the caller wants. */
+  /**
+   * If output was dropped and the caller chose `onDropped: "skip"`, continues from the oldest output kept. Returns
+   * whether it did.
+   */
   #skips(error: unknown): boolean {
     if (!(error instanceof OutputDroppedError) || this.#options.onDropped !== "skip") return false;
     if (error.floor === null || error.floor === this.#position) return false;
@@ -157,7 +167,10 @@ const isPassing = (error: unknown): boolean => error instanceof HoldfastError &&
 
 const NOTHING = new Uint8Array();
 
-/** Makes chunks of frames, carrying the beginning of a cut character over to the next chunk of its stream. */
+/**
+ * Converts frames to chunks. If a chunk ends within a UTF-8 character, the text of that character is part of the next
+ * chunk of its stream.
+ */
 class Chunker {
   readonly #carried: Record<"stdout" | "stderr", Uint8Array> = { stdout: NOTHING, stderr: NOTHING };
 
@@ -169,7 +182,7 @@ class Chunker {
   }
 }
 
-/** Decoded when asked for: who copies bytes doesn't pay for text and times. */
+/** Decodes text and time on access, so that readers of bytes do not pay for them. */
 class Chunk implements OutputChunk {
   readonly stream: "stdout" | "stderr";
   readonly data: Uint8Array;
@@ -205,8 +218,8 @@ class Chunk implements OutputChunk {
   }
 }
 
-/** The bytes at the end, three at most, that begin a UTF-8 character but don't complete it. */
-export function cutCharacter(data: Uint8Array, before: Uint8Array = NOTHING): Uint8Array {
+/** Returns the last bytes of the data, at most three, that begin a UTF-8 character but do not complete it. */
+function cutCharacter(data: Uint8Array, before: Uint8Array = NOTHING): Uint8Array {
   const tail = data.length >= 4 ? data.subarray(-4) : Buffer.concat([before, data]).subarray(-4);
   for (let back = 1; back <= Math.min(3, tail.length); back++) {
     const byte = tail[tail.length - back] ?? 0;

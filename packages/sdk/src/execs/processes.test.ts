@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, ProcessNotReadyError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
+import { ConflictError, ProcessNotReadyError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
 import {
   type Answer,
   anExec,
@@ -12,7 +12,7 @@ import {
   greeting,
   json,
   refuse,
-} from "./testing/faulty-server.ts";
+} from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const base = "/v1/sandboxes/sbx_0000000000000000/processes";
@@ -28,7 +28,7 @@ const inTurn = (...answers: Answer[]): Answer => {
   };
 };
 describe("a named process", () => {
-  it("is started with what was given, and again where the answer was lost", async () => {
+  it("is started with the given options, with a retry after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(inTurn(drop, json(200, aProcess())));
     const options = { restart: { on: "always" }, readyWhen: { port: 3000 }, cwd: "/app" } as const;
@@ -42,7 +42,7 @@ describe("a named process", () => {
     });
   });
 
-  it("that was started differently is a conflict", async () => {
+  it("with different settings is a conflict", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(409, "process_conflict"));
     expect(await failure(box.processes.start("web", "x"))).toBeInstanceOf(ConflictError);
@@ -70,7 +70,7 @@ describe("a named process", () => {
     ]);
   });
 
-  it("is not restarted twice where the answer was lost", async () => {
+  it("is not restarted twice after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(drop);
     expect((await failure(box.processes.restart("web"))).dispatched).toBe("unknown");
@@ -87,7 +87,7 @@ describe("waiting for readiness", () => {
     return web;
   };
 
-  it("goes on until it is ready, across lost connections and restarts of it", async () => {
+  it("continues until the process is ready, across lost connections and restarts", async () => {
     const web = await started(
       json(200, aProcess({ status: "starting" })),
       drop,
@@ -99,7 +99,7 @@ describe("waiting for readiness", () => {
   });
 
   it.each(["given_up", "exited", "stopped", "lost", "unready"] as const)(
-    "ends with what it is where it is %s",
+    "throws with the process if its status is %s",
     async (status) => {
       const cause = { code: "port_closed", message: "Nothing listens at port 3000." };
       const web = await started(json(200, aProcess({ status, cause, ready: null })));
@@ -111,14 +111,14 @@ describe("waiting for readiness", () => {
     },
   );
 
-  it("ends where its sandbox failed: nothing follows until that is restarted", async () => {
+  it("ends if the sandbox failed, because nothing follows until it is restarted", async () => {
     const cause = { code: "sandbox_failed", message: "Run 1 was lost; its sandbox failed." };
     const web = await started(json(200, aProcess({ status: "waiting", cause, ready: null })));
     const error = await failure(web.ready({ giveUpAfterMs: 5_000 }));
     expect(error).toMatchObject({ code: "process_not_ready", retryable: false, cause });
   });
 
-  it("ends with what is known when patience is over", async () => {
+  it("ends with the known state after giveUpAfterMs", async () => {
     const web = await started(json(200, aProcess({ status: "starting" })));
     const error = await failure(web.ready({ giveUpAfterMs: 100 }));
     expect(error).toMatchObject({ code: "process_not_ready", process: { status: "starting" } });
@@ -126,7 +126,7 @@ describe("waiting for readiness", () => {
 });
 
 describe("output", () => {
-  it("goes on with the next run, until the process is over", async () => {
+  it("continues with the next run, until the process ends", async () => {
     const box = await bench.box();
     const execOf = (run: number) => anExec({ id: `${id}-${run}`, status: "exited", exitCode: run });
     const outputOf = (run: number) =>

@@ -8,24 +8,36 @@ import type {
   ProcessOptions,
   ProcessOutputOptions,
   WaitOptions,
-} from "./api.ts";
-import { type Calls, pause } from "./calls.ts";
-import { HoldfastError, ProcessNotReadyError } from "./errors.ts";
+} from "../api.ts";
+import { HoldfastError, ProcessNotReadyError } from "../errors.ts";
+import { type Calls, pause } from "../transport/calls.ts";
+import { backoff } from "../transport/retry.ts";
+import type { Exec, Process, ProcessList, ProcessStatus } from "../types.generated.ts";
 import { getRun } from "./execs.ts";
-import { backoff } from "./retry.ts";
-import type { Exec, Process, ProcessList, ProcessStatus } from "./types.generated.ts";
 import { Waiting } from "./waiting.ts";
 
-/** How long one request waits. Short enough for any proxy; waiting goes on with the next request. */
+/**
+ * Maximum time that one request waits for the process. It is shorter than the timeouts of proxies. If the time passes,
+ * the next request continues to wait.
+ */
 const WAIT_MS = 25_000;
 const WAIT_MARGIN_MS = 10_000;
-/** What the server may take to wake a sandbox, and to see a whole tree dead or the next run begun. */
+/**
+ * How long a start, stop or restart may take on the server: it may have to wake the sandbox, and then stop a process
+ * tree or start the next run.
+ */
 const ORDER_WAIT_MS = 60_000;
-/** An answer that settles nothing and comes sooner is not one that was waited for. */
+/**
+ * If a response arrives earlier than this, and the process is not yet in the state that the call waits for, then the
+ * server did not wait.
+ */
 const HASTY_MS = 100;
 
 const OVER: ReadonlySet<ProcessStatus> = new Set(["exited", "given_up", "stopped", "lost"]);
-/** Nothing follows by itself: it is over, or its sandbox failed and has to be restarted first. */
+/**
+ * Returns whether the process stays in its state until a request changes it: it has ended, or its sandbox failed and
+ * must be restarted.
+ */
 const isStill = ({ status, cause }: Process): boolean =>
   OVER.has(status) || (status === "waiting" && cause?.code === "sandbox_failed");
 
@@ -38,7 +50,7 @@ export class ProcessesOf implements Processes {
     this.#base = `/v1/sandboxes/${sandboxId}/processes`;
   }
 
-  /** The same request again follows what the first one started. */
+  /** Starts a process. If the same request is sent again, it returns the process that the first request started. */
   async start(
     name: string,
     command: string | readonly string[],
@@ -57,8 +69,8 @@ export class ProcessesOf implements Processes {
     return new Handle(this.#calls, this.#base, process);
   }
 
-  async list({ signal }: CallOptions = {}): Promise<Process[]> {
-    const call = { method: "GET", path: this.#base, idempotent: true, signal } as const;
+  async list({ signal, ...unknown }: CallOptions = {}): Promise<Process[]> {
+    const call = { method: "GET", path: this.#base, idempotent: true, signal, unknown } as const;
     return (await this.#calls.json<ProcessList>(call)).items;
   }
 
@@ -83,6 +95,7 @@ const show = (
   path: string,
   waitMs: number,
   signal: AbortSignal | undefined,
+  unknown?: object,
 ): Promise<Process> =>
   calls.json({
     method: "GET",
@@ -91,12 +104,13 @@ const show = (
     idempotent: true,
     ...(waitMs > 0 && { waiting: true, waitMs, silenceMs: waitMs + WAIT_MARGIN_MS }),
     signal,
+    ...(unknown !== undefined && { unknown }),
   });
 
-const stop = (calls: Calls, path: string, { signal }: CallOptions): Promise<Process> =>
-  calls.json({ method: "DELETE", path, idempotent: true, waitMs: ORDER_WAIT_MS, signal });
+const stop = (calls: Calls, path: string, { signal, ...unknown }: CallOptions): Promise<Process> =>
+  calls.json({ method: "DELETE", path, idempotent: true, waitMs: ORDER_WAIT_MS, signal, unknown });
 
-const restart = (calls: Calls, path: string, { signal }: CallOptions): Promise<Process> =>
+const restart = (calls: Calls, path: string, { signal, ...unknown }: CallOptions): Promise<Process> =>
   calls.json({
     method: "POST",
     path: `${path}/restart`,
@@ -104,9 +118,10 @@ const restart = (calls: Calls, path: string, { signal }: CallOptions): Promise<P
     idempotent: false,
     waitMs: ORDER_WAIT_MS,
     signal,
+    unknown,
   });
 
-/** By the id, which means this process for ever: the next of its name is another. */
+/** Refers to the process by id, because an id always means the same process, while its name may be reused. */
 class Handle implements ProcessHandle {
   readonly #calls: Calls;
   readonly #path: string;
@@ -128,8 +143,8 @@ class Handle implements ProcessHandle {
     return this.#process;
   }
 
-  refresh({ signal }: CallOptions = {}): Promise<Process> {
-    return this.#learn(show(this.#calls, this.#path, 0, signal));
+  refresh({ signal, ...unknown }: CallOptions = {}): Promise<Process> {
+    return this.#learn(show(this.#calls, this.#path, 0, signal, unknown));
   }
 
   async ready(options: WaitOptions = {}): Promise<Process> {
@@ -166,7 +181,7 @@ class Handle implements ProcessHandle {
     }
   }
 
-  /** Whether another run came behind this one, waited for until that is sure. */
+  /** Waits until it is certain whether the process runs again after this run. */
   async #hasNext(run: number, signal: AbortSignal | undefined): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       const process = await this.refresh({ signal });
@@ -214,8 +229,8 @@ class Handle implements ProcessHandle {
 }
 
 function hintOf(process: Process): string {
-  if (OVER.has(process.status)) return "It is over; the output of its last run may say why.";
+  if (OVER.has(process.status)) return "The process has ended; see the output of its last run.";
   return isStill(process)
-    ? "Its sandbox failed; restart that, and it is begun again."
-    : "It goes on, and may become ready later.";
+    ? "The sandbox has failed; restart it to start the process again."
+    : "The process is still active and may become ready later.";
 }

@@ -1,12 +1,12 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, anExec, drop, json, refuse, type Seen } from "./testing/faulty-server.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, anExec, drop, json, refuse, type Seen } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const asked = (name: string) => bench.server.seen.map(({ url }) => url.searchParams.get(name));
 
-/** Takes at most `most` bytes a time, as a keeper does, and loses every second answer. */
+/** A server that accepts at most `most` bytes per request, like a keeper, and loses every second response. */
 function keeper(most: number) {
   const taken: Buffer[] = [];
   let accepted = 0;
@@ -24,7 +24,7 @@ function keeper(most: number) {
 }
 
 describe("stdin", () => {
-  it("arrives once and in order when answers are lost and only parts are taken", async () => {
+  it("arrives once and in order if responses are lost and only parts are accepted", async () => {
     const run = await bench.run();
     const data = randomBytes(1_200_000);
     const { answer, taken } = keeper(400_000);
@@ -37,7 +37,7 @@ describe("stdin", () => {
   it.each([
     ["an async iterable", (pieces: Buffer[]) => pieces.values() as unknown as AsyncIterable<Uint8Array>],
     ["a ReadableStream", (pieces: Buffer[]) => ReadableStream.from(pieces) as AsyncIterable<Uint8Array>],
-  ])("can be %s, of which many pieces make few requests", async (_, sourceOf) => {
+  ])("can be %s, and many pieces become few requests", async (_, sourceOf) => {
     const run = await bench.run();
     const data = randomBytes(3_000_000);
     const pieces = Array.from({ length: 300 }, (_, at) => data.subarray(at * 10_000, (at + 1) * 10_000));
@@ -49,7 +49,7 @@ describe("stdin", () => {
     expect(bench.server.seen.length).toBeLessThan(40);
   });
 
-  it("goes on behind what the start brought along, and where another handle left off", async () => {
+  it("continues after the start's input, and after another handle's", async () => {
     const box = await bench.box();
     const started = json(202, anExec({ status: "running" }));
     const take: Answer = ({ url, body }, response) => {
@@ -64,7 +64,7 @@ describe("stdin", () => {
     expect(asked("offset")).toEqual([null, "6", null, "0", "7"]);
   });
 
-  it("asks how far it has got after a write that failed: nobody knows what arrived of it", async () => {
+  it("asks for the position after a failed write, because it is unknown how much arrived", async () => {
     const run = await bench.run();
     bench.server.answer(drop);
     expect(await failure(run.writeStdin("abc"))).toMatchObject({ code: "connection" });
@@ -74,7 +74,7 @@ describe("stdin", () => {
     expect(asked("offset")).toEqual(["0", "3"]);
   });
 
-  it("waits for an exec that waits for its turn, and not for one that takes no input", async () => {
+  it("waits for a queued exec, but not for one without stdin", async () => {
     const run = await bench.run();
     const refusal = refuse(409, "wrong_state");
     const queued = json(200, anExec({ status: "queued" }));
@@ -89,14 +89,14 @@ describe("stdin", () => {
     expect(bench.server.seen).toHaveLength(2);
   });
 
-  it("that is not taken is given up after the time that the caller has", async () => {
+  it("that is not accepted is given up after the caller's limit", async () => {
     const run = await bench.run();
     bench.server.answer((_, response) => void setTimeout(() => response.end('{"accepted":0}'), 20));
     const error = await failure(run.writeStdin("x", { giveUpAfterMs: 200 }));
     expect(error).toMatchObject({ code: "exec_unfinished", exec: { status: "running" } });
   });
 
-  it("is given up also while its source has nothing to say", async () => {
+  it("is given up even while its source is idle", async () => {
     const run = await bench.run();
     bench.server.answer(json(200, { accepted: 1 }));
     async function* mute() {
@@ -110,7 +110,7 @@ describe("stdin", () => {
 });
 
 describe("a terminal", () => {
-  it("is typed into behind what others typed, and nothing is typed twice", async () => {
+  it("appends input after other handles' input, and never sends it twice", async () => {
     const run = await bench.run();
     bench.server.answer(json(200, { accepted: 9 }));
     await Promise.all([run.write("l"), run.write("s\n")]);
@@ -126,7 +126,7 @@ describe("a terminal", () => {
     expect(bench.server.seen).toHaveLength(2);
   });
 
-  it("has the size it is given", async () => {
+  it("can be resized", async () => {
     const run = await bench.run();
     bench.server.answer(drop, json(200, anExec({ status: "running", tty: true })));
     expect((await run.resize({ cols: 100, rows: 40 })).tty).toBe(true);

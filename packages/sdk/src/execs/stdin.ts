@@ -1,14 +1,17 @@
-import type { Content } from "./api.ts";
+import type { Content } from "../api.ts";
+import { ConflictError } from "../errors.ts";
+import { type Calls, pause } from "../transport/calls.ts";
+import { backoff } from "../transport/retry.ts";
+import type { Exec } from "../types.generated.ts";
 import { batchesOf } from "./batches.ts";
-import { type Calls, pause } from "./calls.ts";
 import { hasEnded } from "./ended.ts";
-import { ConflictError } from "./errors.ts";
-import { backoff } from "./retry.ts";
-import type { Exec } from "./types.generated.ts";
 
-/** Half of what a keeper holds for a command that does not read: it takes more once as much is free. */
+/**
+ * Size of one write: half of the buffer in which the keeper holds input that the command has not read. The keeper
+ * accepts more input when this much of the buffer is free.
+ */
 const PIECE_BYTES = 524_288;
-/** Between tries at a stdin that takes nothing; the keeper waits for it as well. */
+/** Pause between attempts to write to a full stdin. The keeper also waits on its side. */
 const FULL_PAUSE_MS = 50;
 
 const NOTHING = new Uint8Array();
@@ -18,11 +21,14 @@ interface WriteOptions {
   signal: AbortSignal | undefined;
 }
 
-/** The way into one exec's stdin. One write at a time: two can't interleave, and one that failed doesn't stop the next. */
+/**
+ * Writes to one exec's stdin, one write at a time, so that writes never interleave. After a failed write the next one
+ * is still sent.
+ */
 export class Stdin {
   readonly #calls: Calls;
   readonly #execPath: string;
-  /** How much the sandbox has taken; null where that has to be asked first. */
+  /** How many bytes the sandbox has accepted; null if unknown. */
   #offset: number | null;
   #turn: Promise<void> = Promise.resolve();
 
@@ -32,11 +38,11 @@ export class Stdin {
     this.#offset = offset;
   }
 
-  /** Every byte exactly once, by its position in all of stdin. For a single writer. */
+  /** Writes every byte exactly once. Each request contains its position in stdin, so there must be no other writer. */
   write(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {
       let offset = this.#offset ?? (await this.#send(0, NOTHING, { end: false, signal }));
-      // Whatever breaks off a write, it is not known how much of it arrived.
+      // If the write is aborted, the number of accepted bytes is unknown.
       this.#offset = null;
       let isClosed = false;
       for await (const { data, isLast } of batchesOf(content, PIECE_BYTES, signal)) {
@@ -54,7 +60,10 @@ export class Stdin {
     });
   }
 
-  /** Behind whatever others wrote. At most once: what may have arrived is not sent again. */
+  /**
+   * Appends input after that of other writers. Bytes that may have arrived are not sent again, so every byte is written
+   * at most once.
+   */
   append(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {
       this.#offset = null;
@@ -73,7 +82,7 @@ export class Stdin {
     return turn;
   }
 
-  /** Says how far stdin has got. */
+  /** Sends one piece, and returns the position in stdin after it. */
   async #send(offset: number | null, data: Uint8Array, { end, signal }: WriteOptions): Promise<number> {
     let wasQueued = true;
     for (let tries = 1; ; tries++) {
@@ -91,7 +100,7 @@ export class Stdin {
         return accepted;
       } catch (error) {
         if (!(error instanceof ConflictError)) throw error;
-        // An exec that still waits for its turn takes nothing. The turn may come between the refusal and this look.
+        // A queued exec accepts no input. The exec may have started after the write was rejected and before this check.
         const exec = await this.#look(signal);
         if (hasEnded(exec) || !(wasQueued || exec.status === "queued")) throw error;
         wasQueued = exec.status === "queued";

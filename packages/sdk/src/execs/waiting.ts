@@ -1,12 +1,15 @@
-import type { WaitOptions } from "./api.ts";
-import { ExecUnfinishedError, HoldfastError, type KnownOfExec, type Where } from "./errors.ts";
+import type { WaitOptions } from "../api.ts";
+import { ExecUnfinishedError, HoldfastError, type KnownOfExec, type Where } from "../errors.ts";
 
-/** The longest that a timer can run: whoever waits longer waits without a bound. */
+/** The names of the options of calls that wait. */
+export const WAIT_OPTIONS = { signal: true, giveUpAfterMs: true } as const;
+
+/** Node's longest timer; longer waits are treated as unbounded. */
 const TIMER_LIMIT_MS = 2_147_483_647;
 
 /**
- * How long one call waits: until the caller's signal fires, whose reason is then thrown as it is, or until the caller's
- * patience is over. Neither of them touches the exec.
+ * Ends the wait of one call when the caller's signal fires or when `giveUpAfterMs` has passed. If the signal fires, its
+ * reason is thrown unchanged. The exec keeps running in both cases.
  */
 export class Waiting {
   readonly signal: AbortSignal | undefined;
@@ -20,18 +23,21 @@ export class Waiting {
     else this.signal = signal === undefined ? this.#deadline : AbortSignal.any([signal, this.#deadline]);
   }
 
-  /** Whether it was the caller's patience that ended, and not something else. */
+  /** Whether the error was thrown because `giveUpAfterMs` has passed. */
   isOver(error: unknown): boolean {
     return this.#deadline?.aborted === true && error === this.#deadline.reason;
   }
 
-  /** What to throw for `error`: where it means that waiting was given up, what is known of the exec. */
+  /**
+   * Returns the error to throw instead of `error`. If `giveUpAfterMs` has passed, or if a retryable error ended the
+   * wait, this is an ExecUnfinishedError with the last known state. Otherwise it is `error` itself.
+   */
   explain(error: unknown, doing: string, known: KnownOfExec, where: Where): unknown {
     if (this.isOver(error)) {
       return unfinished(error, `after ${this.#afterMs} ms of ${doing}`, known, where);
     }
     if (!(error instanceof HoldfastError) || !error.retryable) return error;
-    // Where nothing was started, there is nothing unfinished.
+    // If the exec was not started, there is no unfinished exec to report.
     if (known.exec === null && error.dispatched === "no") return error;
     return unfinished(error, `while ${doing}: ${error.message.replace(/\.$/, "")}`, known, error);
   }
@@ -40,7 +46,7 @@ export class Waiting {
 function unfinished(cause: unknown, why: string, known: KnownOfExec, where: Where): ExecUnfinishedError {
   const { id, exec } = known;
   const status =
-    exec === null ? "whether it was started is not known" : `when last heard of it was ${exec.status}`;
+    exec === null ? "it is unknown whether it was started" : `its last known status was ${exec.status}`;
   const answer = cause instanceof HoldfastError ? cause : { status: 0, body: "", requestId: undefined };
   return new ExecUnfinishedError(
     {
@@ -50,8 +56,8 @@ function unfinished(cause: unknown, why: string, known: KnownOfExec, where: Wher
       message: `Gave up on exec ${id} ${why}; ${status}.`,
       hint:
         exec === null
-          ? "Starting it again under the same id is safe: it never runs twice."
-          : "Nothing of it is lost: it can be found again by its id, and read on from the cursor.",
+          ? "Starting it again with the same id is safe: the command never runs twice."
+          : "The exec is not affected: get it by its id, and read its output from the cursor.",
       retryable: true,
       dispatched: exec?.dispatched ?? "unknown",
       status: answer.status,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, aDrive, drop, json, refuse } from "./testing/faulty-server.ts";
+import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, aDrive, drop, json, refuse } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const id = "drv_0000000000000000";
@@ -22,8 +22,8 @@ async function aHandle() {
   return drive;
 }
 
-describe("making a drive", () => {
-  it("resolves with a handle to it", async () => {
+describe("creating a drive", () => {
+  it("resolves with a handle", async () => {
     bench.server.answer(json(201, aDrive({ sizeMb: 64 })));
     const drive = await bench.holdfast.drives.create({ name: "data", sizeMb: 64, labels: { a: "b" } });
     expect([drive.id, drive.name, drive.info]).toEqual([id, "data", aDrive({ sizeMb: 64 })]);
@@ -31,14 +31,14 @@ describe("making a drive", () => {
     expect(bodies()).toEqual([{ name: "data", sizeMb: 64, labels: { a: "b" } }]);
   });
 
-  it("is waited for longer than other calls, as a file system may have to be made", async () => {
+  it("has a longer timeout than other calls, because a file system may have to be created", async () => {
     using hasty = disposable(new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 }));
     bench.server.answer(late(json(201, aDrive())));
     expect((await hasty.client.drives.create({ name: "data" })).name).toBe("data");
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("without a name makes one however often the answer is lost: the name is chosen here", async () => {
+  it("without a name creates one drive however often the response is lost, because the client chooses the name", async () => {
     bench.server.answer(drop, refuse(503, "shutting_down", { dispatched: "unknown" }), json(200, aDrive()));
     await bench.holdfast.drives.create({ sizeMb: 64 });
     const [first, ...others] = bodies();
@@ -53,7 +53,7 @@ describe("making a drive", () => {
     expect(bodies()[0]?.name).not.toBe(first?.name);
   });
 
-  it("that finds its name taken says whether an earlier try may have taken it", async () => {
+  it("whose name is taken reports whether an earlier attempt may have taken it", async () => {
     bench.server.answer(refuse(409, "drive_exists"));
     const taken = await failure(bench.holdfast.drives.create({ name: "data" }));
     expect(taken).toBeInstanceOf(ConflictError);
@@ -65,13 +65,13 @@ describe("making a drive", () => {
     });
   });
 
-  it("takes the one of that name where either will do", async () => {
+  it("returns the existing drive with getOrCreate", async () => {
     bench.server.answer(drop, json(200, aDrive()));
     expect((await bench.holdfast.drives.getOrCreate({ name: "data" })).id).toBe(id);
     expect(bodies()).toEqual(Array(2).fill({ name: "data", ifExists: "return" }));
   });
 
-  it("that can't be done is a typed error", async () => {
+  it("fails with a typed error", async () => {
     bench.server.answer(refuse(507, "disk_full"));
     expect(await failure(bench.holdfast.drives.create())).toBeInstanceOf(UnavailableError);
     expect(bench.server.seen).toHaveLength(1);
@@ -79,7 +79,7 @@ describe("making a drive", () => {
 });
 
 describe("drives", () => {
-  it("are found by name or id, and asked for again where the answer was lost", async () => {
+  it("are found by name or id, with a retry after a lost response", async () => {
     bench.server.answer(drop, json(200, aDrive()));
     expect((await bench.holdfast.drives.get("a/b")).info).toEqual(aDrive());
     expect(requests()).toEqual(["GET /v1/drives/a%2Fb", "GET /v1/drives/a%2Fb"]);
@@ -95,7 +95,7 @@ describe("drives", () => {
     expect(requests()).toEqual(["GET /v1/drives?label=a%3Db&label=c%3Dd&limit=1&cursor=1", "GET /v1/drives"]);
   });
 
-  it("know what they were when last asked", async () => {
+  it("hold the state of the last response", async () => {
     const drive = await aHandle();
     const now = aDrive({
       status: "degraded",
@@ -107,7 +107,7 @@ describe("drives", () => {
     expect(requests()).toEqual([`GET /v1/drives/${id}`]);
   });
 
-  it("are given other labels", async () => {
+  it("can change their labels", async () => {
     const drive = await aHandle();
     bench.server.answer(json(200, aDrive({ labels: { team: "b" } })));
     expect(await drive.update({ labels: { team: "b", old: null } })).toEqual(drive.info);
@@ -116,7 +116,7 @@ describe("drives", () => {
     expect(bodies()).toEqual([{ labels: { team: "b", old: null } }]);
   });
 
-  it("tell what happened to them, also by id when they are gone", async () => {
+  it("list their events, by id even after deletion", async () => {
     const drive = await aHandle();
     bench.server.answer(json(200, { items: [], nextCursor: null }));
     await drive.events({ types: ["mount.added", "mount.removed"], limit: 5 });
@@ -129,7 +129,7 @@ describe("drives", () => {
     ]);
   });
 
-  it("have files of their own, under their id", async () => {
+  it("have files, addressed by the drive's id", async () => {
     const drive = await aHandle();
     bench.server.answer((_, response) => void response.end("content"));
     expect(await drive.files.readText("/a.txt")).toBe("content");
@@ -144,7 +144,7 @@ describe("drives", () => {
 });
 
 describe("deleting a drive", () => {
-  it("resolves when nothing of it is left, and asks again while something is", async () => {
+  it("resolves when nothing of it is left, and repeats the request until then", async () => {
     const drive = await aHandle();
     const left = aDrive({ status: "deleting" });
     bench.server.answer(json(202, left), json(202, left), nothing);
@@ -153,13 +153,13 @@ describe("deleting a drive", () => {
     expect(drive.info.status).toBe("deleting");
   });
 
-  it("goes on by id where it was begun by name, which another may have by then", async () => {
+  it("continues by id if started by name, because the name may be reused", async () => {
     bench.server.answer(json(202, aDrive({ status: "deleting" })), refuse(404, "drive_not_found"));
     await bench.holdfast.drives.delete("data", { force: true });
     expect(requests()).toEqual(["DELETE /v1/drives/data?force=true", `DELETE /v1/drives/${id}?force=true`]);
   });
 
-  it("by name is not ordered twice where the answer was lost", async () => {
+  it("by name is not repeated after a lost response", async () => {
     bench.server.answer(drop, nothing);
     const error = await failure(bench.holdfast.drives.delete("data"));
     expect(error).toBeInstanceOf(ConnectionError);
@@ -167,7 +167,7 @@ describe("deleting a drive", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("by id is done where only the answer to an earlier try was lost, and not where none was sent", async () => {
+  it("by id succeeds on 'not found' if an earlier attempt may have arrived, and only then", async () => {
     bench.server.answer(drop, refuse(404, "drive_not_found"));
     await bench.holdfast.drives.delete(id);
     expect(bench.server.seen).toHaveLength(2);
@@ -175,7 +175,7 @@ describe("deleting a drive", () => {
     expect(await failure(bench.holdfast.drives.delete(id))).toBeInstanceOf(NotFoundError);
   });
 
-  it("that a sandbox has is refused with what the server says of it", async () => {
+  it("of a mounted drive fails with the server's error", async () => {
     const drive = await aHandle();
     bench.server.answer(refuse(409, "drive_mounted", { message: "Drive data is mounted in box." }));
     const error = await failure(drive.delete());
@@ -184,7 +184,7 @@ describe("deleting a drive", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("is no longer waited for once the signal says so", async () => {
+  it("stops waiting when the signal fires", async () => {
     const drive = await aHandle();
     bench.server.answer(json(202, aDrive({ status: "deleting" })));
     await expect(drive.delete({ signal: AbortSignal.timeout(300) })).rejects.toMatchObject({

@@ -8,17 +8,17 @@ import type {
   EventFilter,
   Files,
   Page,
-} from "./api.ts";
-import { type Call, type Calls, pause } from "./calls.ts";
-import { HoldfastError, NotFoundError, type Where } from "./errors.ts";
-import { eventsOf } from "./events.ts";
+} from "../api.ts";
+import { HoldfastError, NotFoundError, type Where } from "../errors.ts";
+import { eventsOf } from "../events.ts";
+import { type Call, type Calls, pause } from "../transport/calls.ts";
+import { backoff } from "../transport/retry.ts";
+import type { CreateDrive, Drive as DriveInfo, Event, UpdateDrive } from "../types.generated.ts";
 import { FilesOf } from "./files.ts";
-import { backoff } from "./retry.ts";
-import type { CreateDrive, Drive as DriveInfo, Event, UpdateDrive } from "./types.generated.ts";
 
-/** What the server gives one try at making or removing a drive. */
+/** The server's deadline for one attempt to create or remove a drive. */
 const DRIVE_WAIT_MS = 60_000;
-/** How long a delete is asked for in all. */
+/** Total time for which a delete is repeated. */
 const DELETE_PATIENCE_MS = 120_000;
 
 const pathOf = (ref: string): string => `/v1/drives/${encodeURIComponent(ref)}`;
@@ -31,20 +31,23 @@ export function drivesOf(calls: Calls): Drives {
   return {
     create: (options = {}) => create(options.name === undefined ? nameless(options) : options),
     getOrCreate: (options) => create({ ...options, ifExists: "return" }),
-    async get(ref, { signal } = {}) {
-      const call = { method: "GET", path: pathOf(ref), idempotent: true, signal } as const;
+    async get(ref, { signal, ...unknown } = {}) {
+      const call = { method: "GET", path: pathOf(ref), idempotent: true, signal, unknown } as const;
       return new DriveHandle(calls, await calls.json<DriveInfo>(call));
     },
-    list({ labels, limit, cursor, signal }: DriveFilter = {}) {
+    list({ labels, limit, cursor, signal, ...unknown }: DriveFilter = {}) {
       const label = Object.entries(labels ?? {}).map(([key, value]) => `${key}=${value}`);
       const query = { label, limit, cursor };
-      return calls.json({ method: "GET", path: "/v1/drives", query, idempotent: true, signal });
+      return calls.json({ method: "GET", path: "/v1/drives", query, idempotent: true, signal, unknown });
     },
     delete: (ref, options = {}) => untilGone(calls, ref, options, () => {}),
   };
 }
 
-/** Nobody else chooses this name, so that the one that has it after a lost answer is the one that was asked for. */
+/**
+ * Adds a unique generated name to options without a name. If the response to the create request is lost, a drive with
+ * that name can only be the requested one.
+ */
 const nameless = (options: CreateDrive & CallOptions): CreateDrive & CallOptions => ({
   ...options,
   name: `drive-${randomBytes(8).toString("hex")}`,
@@ -72,8 +75,8 @@ class DriveHandle implements Drive {
     return this.#info;
   }
 
-  async refresh({ signal }: CallOptions = {}): Promise<DriveInfo> {
-    const call = { method: "GET", path: pathOf(this.id), idempotent: true, signal } as const;
+  async refresh({ signal, ...unknown }: CallOptions = {}): Promise<DriveInfo> {
+    const call = { method: "GET", path: pathOf(this.id), idempotent: true, signal, unknown } as const;
     this.#info = await this.#calls.json(call);
     return this.#info;
   }
@@ -96,13 +99,14 @@ class DriveHandle implements Drive {
 }
 
 /**
- * Asks until nothing of it is left, and tells what it learns. An id means the same drive for ever, so that an order to delete
- * it can be repeated; a name may be given anew, so that what was begun by name goes on by id.
+ * Repeats the delete until nothing of the drive is left, and passes each state to `learn`. A delete by id can be
+ * repeated, because an id always refers to the same drive. A name may be reused, so a delete that begins with a name
+ * continues with the id.
  */
 async function untilGone(
   calls: Calls,
   ref: string,
-  { force, signal }: DeleteDriveOptions,
+  { force, signal, ...unknown }: DeleteDriveOptions,
   learn: (info: DriveInfo) => void,
 ): Promise<void> {
   const giveUpAt = performance.now() + DELETE_PATIENCE_MS;
@@ -116,6 +120,7 @@ async function untilGone(
       idempotent: target.startsWith("drv_"),
       waitMs: DRIVE_WAIT_MS,
       signal,
+      unknown,
     };
     left = await leftOf(calls, call, left !== null);
     if (left === null) return;
@@ -126,7 +131,10 @@ async function untilGone(
   }
 }
 
-/** Null where nothing is; one that is not there any more, after an order that was or may have been heard, is as gone as this wants it. */
+/**
+ * Returns the drive if it still exists, else null. A "not found" response shows that the drive was deleted only if an
+ * earlier delete request reached the server or may have reached it. Otherwise "not found" is thrown.
+ */
 async function leftOf(calls: Calls, call: Call, wasHeard: boolean): Promise<DriveInfo | null> {
   try {
     return (await calls.json<DriveInfo | undefined>(call)) ?? null;
@@ -141,8 +149,8 @@ const notYetGone = (where: Where, info: DriveInfo): HoldfastError =>
   new HoldfastError({
     ...where,
     code: "deadline",
-    message: `Drive ${info.name} is not gone yet${info.cause === null ? "" : `: ${info.cause.message}`}.`,
-    hint: "The server goes on trying.",
+    message: `Drive ${info.name} is not deleted yet${info.cause === null ? "" : `: ${info.cause.message}`}.`,
+    hint: "The server keeps trying.",
     retryable: true,
     dispatched: "yes",
     status: 202,

@@ -1,13 +1,13 @@
 import { randomBytes } from "node:crypto";
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, type FileChange, Holdfast, InvalidRequestError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { anError, aSandbox, drop, json, lines, refuse } from "./testing/faulty-server.ts";
+import { ConflictError, ConnectionError, type FileChange, Holdfast, InvalidRequestError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { anError, aSandbox, drop, json, lines, refuse } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 
 describe("files", () => {
-  it("of any size go up and down byte-exact, also as streams", async () => {
+  it("of any size are written and read byte-exact, also as streams", async () => {
     const box = await bench.box();
     const content = randomBytes(3_000_000);
     bench.server.answer(
@@ -29,7 +29,7 @@ describe("files", () => {
     expect(Buffer.from(await box.files.read("/a b")).equals(content)).toBe(true);
   });
 
-  it("are asked for by range, the whole of them without one, and nothing at all of them not", async () => {
+  it("are read by range, whole without one, and not requested for an empty range", async () => {
     const box = await bench.box();
     bench.server.answer((_, response) => void response.end("all of it"));
     for (const range of [{ offset: 3 }, { length: 2 }, { offset: 3, length: 2 }, { offset: 0 }, {}]) {
@@ -45,7 +45,7 @@ describe("files", () => {
     expect(bench.server.seen).toHaveLength(0);
   });
 
-  it("are never asked for by a range that can't be", async () => {
+  it("reject invalid ranges", async () => {
     const box = await bench.box();
     for (const range of [{ length: -1 }, { offset: -3 }, { offset: 1.5 }, { length: Number.NaN }]) {
       const error = await failure(box.files.read("/a", range));
@@ -59,7 +59,7 @@ describe("files", () => {
   it.each([
     ["node:http", {}],
     ["fetch", { fetch: globalThis.fetch }],
-  ])("as streams wait for a reader that takes its time, through %s", async (_, transport) => {
+  ])("as streams wait for a slow reader, with %s", async (_, transport) => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 1_000, ...transport });
     bench.server.answer(json(200, aSandbox()));
     const box = await hasty.sandboxes.get("box");
@@ -79,7 +79,7 @@ describe("files", () => {
     hasty.close();
   });
 
-  it("in memory are sent again after a lost answer, streams are not", async () => {
+  it("in memory are sent again after a lost response, streams are not", async () => {
     const box = await bench.box();
     bench.server.answer(drop, json(200, {}));
     await box.files.write("/a", randomBytes(2_000_000));
@@ -93,7 +93,7 @@ describe("files", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("whose upload is refused early report the refusal and stop reading the source", async () => {
+  it("whose upload is rejected early report the error and stop reading the source", async () => {
     const box = await bench.box();
     let pulled = 0;
     const endless = async function* () {
@@ -109,7 +109,7 @@ describe("files", () => {
     expect(pulled - before).toBeLessThan(3);
   });
 
-  it("are read without waking their sandbox where that is asked for, and say so where it can't be", async () => {
+  it("are read without waking the sandbox on request, or fail with not_on_disk", async () => {
     const box = await bench.box();
     const asked = () => bench.server.seen.map(({ url }) => `${url.pathname} ${url.searchParams.get("wake")}`);
     bench.server.answer(json(200, {}));
@@ -139,7 +139,7 @@ describe("files", () => {
     }
   });
 
-  it("that can't be sent twice wait for a sandbox that wakes, however short the timeout", async () => {
+  it("that cannot be sent twice wait for a waking sandbox, however short the timeout", async () => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 });
     bench.server.answer(json(200, aSandbox()));
     const box = await hasty.sandboxes.get("box");
@@ -155,7 +155,7 @@ describe("files", () => {
     hasty.close();
   });
 
-  it("that are not there do not exist, and other failures are not taken for that", async () => {
+  it("that are missing do not exist, and other errors are thrown", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(404, "file_not_found"), refuse(404, "sandbox_not_found"));
     expect(await box.files.exists("/x")).toBe(false);
@@ -164,7 +164,7 @@ describe("files", () => {
 });
 
 describe("a search", () => {
-  it("asks for what is wanted, and nothing else", async () => {
+  it("sends exactly the given options", async () => {
     const box = await bench.box();
     const found = { path: "/app", items: [], truncated: false };
     bench.server.answer(json(200, found));
@@ -192,7 +192,7 @@ describe("a search", () => {
 describe("an archive", () => {
   const tar = { "content-type": "application/x-tar" };
 
-  it("comes as a stream, and fails where it breaks off", async () => {
+  it("is downloaded as a stream, and fails if it is cut", async () => {
     const box = await bench.box();
     const content = randomBytes(300_000);
     bench.server.answer(
@@ -211,7 +211,7 @@ describe("an archive", () => {
     expect(bench.server.seen[0]?.url.pathname).toMatch(/\/files\/tar$/);
   });
 
-  it("goes up as bytes, again where an answer is lost, or as a stream, once", async () => {
+  it("is uploaded as bytes, with retries, or as a stream, once", async () => {
     const box = await bench.box();
     const made = { path: "/app", files: 2, bytes: 3 };
     bench.server.answer(drop, json(200, made));
@@ -234,17 +234,17 @@ describe("an archive", () => {
 describe("a watch", () => {
   const start = { type: "start", path: "/app" };
   const change = (name: string): FileChange => ({ kind: "created", path: `/app/${name}`, directory: false });
-  const told = (name: string) => ({ type: "change", ...change(name) });
+  const changeRecord = (name: string) => ({ type: "change", ...change(name) });
   const end = (status: number, code: string) => ({ type: "end", error: anError(status, code) });
   const overflow: FileChange = { kind: "overflow", path: "/app", directory: true };
   const keepalive = { type: "keepalive" };
 
-  it("begins when the server says so, and gives each change", async () => {
+  it("starts when the server reports it, and yields each change", async () => {
     const box = await bench.box();
     let greet = () => {};
     bench.server.answer((_, response) => {
       response.writeHead(200, { "content-type": "application/x-ndjson" }).flushHeaders();
-      greet = () => void response.write(`${JSON.stringify(start)}\n${JSON.stringify(told("a"))}\n`);
+      greet = () => void response.write(`${JSON.stringify(start)}\n${JSON.stringify(changeRecord("a"))}\n`);
     });
     let begun = false;
     const watching = box.files.watch("/app", { recursive: true }).finally(() => {
@@ -264,15 +264,15 @@ describe("a watch", () => {
     expect(headers?.accept).toBe("application/x-ndjson");
   });
 
-  it("goes on over lost connections, streams that end and sandboxes that sleep, and says what may be missing", async () => {
+  it("continues across lost connections, ended streams and standby, and reports an overflow", async () => {
     const box = await bench.box();
     bench.server.answer(
-      lines([start, told("a")], "cut"),
+      lines([start, changeRecord("a")], "cut"),
       drop,
-      lines([start, keepalive, told("b")], "close"),
-      lines([start, told("c"), end(503, "link_lost")]),
+      lines([start, keepalive, changeRecord("b")], "close"),
+      lines([start, changeRecord("c"), end(503, "link_lost")]),
       refuse(503, "starting"),
-      lines([start, told("d")], "silence"),
+      lines([start, changeRecord("d")], "silence"),
     );
     const seen: FileChange[] = [];
     for await (const each of await box.files.watch("/app")) {
@@ -282,17 +282,17 @@ describe("a watch", () => {
     expect(seen).toEqual([change("a"), overflow, change("b"), overflow, change("c"), overflow, change("d")]);
   });
 
-  it("ends with what won't pass", async () => {
+  it("ends with errors that are not retryable", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(404, "file_not_found"));
     expect(await failure(box.files.watch("/app"))).toMatchObject({ code: "file_not_found" });
-    bench.server.answer(lines([start, told("a"), end(409, "wrong_state")]));
+    bench.server.answer(lines([start, changeRecord("a"), end(409, "wrong_state")]));
     const changes = (await box.files.watch("/app"))[Symbol.asyncIterator]();
     expect(await changes.next()).toEqual({ done: false, value: change("a") });
     expect(await failure(changes.next())).toMatchObject({ code: "wrong_state", status: 409 });
   });
 
-  it("gives up on a server that only greets, and ends with its signal", async () => {
+  it("gives up on a server that only sends a start, and ends with its signal", async () => {
     const box = await bench.box();
     bench.server.answer(lines([start], "close"));
     const greeted = (async () => {

@@ -7,18 +7,19 @@ import type {
   SearchOptions,
   WatchOptions,
   WriteOptions,
-} from "./api.ts";
-import type { Call, Calls } from "./calls.ts";
-import { HoldfastError, InvalidRequestError } from "./errors.ts";
-import type { Body } from "./transport.ts";
-import type { FileChange, FileList, FileSearch, FileStat, Unpacked } from "./types.generated.ts";
+} from "../api.ts";
+import { HoldfastError, InvalidRequestError } from "../errors.ts";
+import type { Call, Calls } from "../transport/calls.ts";
+import type { Body } from "../transport/transport.ts";
+import type { FileChange, FileList, FileSearch, FileStat, Unpacked } from "../types.generated.ts";
 import { Watching } from "./watching.ts";
 
 const PIECE_BYTES = 1_048_576;
-/** The largest position that fits a range of the server's. */
+/** The largest position that the server accepts in a range. */
 const LAST_POSITION = 999_999_999_999_999;
-/** What the server gives a search, and what an archive may take that has been sent and not been unpacked yet. */
+/** The server's deadline for a search. */
 const SEARCH_WAIT_MS = 30_000;
+/** How long the server may take to extract an archive after the archive was sent. */
 const UNPACK_WAIT_MS = 600_000;
 const TAR_TYPE = "application/x-tar";
 
@@ -26,7 +27,7 @@ export class FilesOf implements Files {
   readonly #calls: Calls;
   readonly #base: string;
 
-  /** `home` is the path of the sandbox, or of the drive. */
+  /** `home` is the API path of the sandbox or drive that has the files. */
   constructor(calls: Calls, home: string) {
     this.#calls = calls;
     this.#base = `${home}/files`;
@@ -46,9 +47,16 @@ export class FilesOf implements Files {
     return call === null ? nothing() : this.#calls.stream(call);
   }
 
-  /** Null where no bytes are asked for: HTTP has no range for that. */
-  #reading(path: string, { offset, length, wake, signal }: RangeOptions): Call | null {
-    const call: Call = { method: "GET", path: this.#base, query: { path, wake }, idempotent: true, signal };
+  /** Builds the read request; null if no bytes are requested, because HTTP has no empty range. */
+  #reading(path: string, { offset, length, wake, signal, ...unknown }: RangeOptions): Call | null {
+    const call: Call = {
+      method: "GET",
+      path: this.#base,
+      query: { path, wake },
+      idempotent: true,
+      signal,
+      unknown,
+    };
     for (const [name, value] of Object.entries({ offset, length })) {
       if (value !== undefined && !isPosition(value)) throw this.#invalid(call, name, value);
     }
@@ -64,7 +72,7 @@ export class FilesOf implements Files {
       ...this.#calls.where(call),
       code: "invalid_request",
       message: `The ${name} ${value} is not valid.`,
-      hint: `Give a whole number from 0 to ${LAST_POSITION}.`,
+      hint: `Use a whole number from 0 to ${LAST_POSITION}.`,
       retryable: false,
       dispatched: "no",
       status: 0,
@@ -75,7 +83,7 @@ export class FilesOf implements Files {
   write(
     path: string,
     content: Content,
-    { mode, parents = true, signal }: WriteOptions = {},
+    { mode, parents = true, signal, ...unknown }: WriteOptions = {},
   ): Promise<FileStat> {
     return this.#calls.upload({
       method: "PUT",
@@ -85,18 +93,19 @@ export class FilesOf implements Files {
       headers: { "content-type": "application/octet-stream" },
       idempotent: true,
       signal,
+      unknown,
     });
   }
 
   list(
     path: string,
-    { limit, wake, signal }: ReadOptions & { limit?: number | undefined } = {},
+    { limit, wake, signal, ...unknown }: ReadOptions & { limit?: number | undefined } = {},
   ): Promise<FileList> {
-    return this.#get("list", { path, limit, wake }, signal);
+    return this.#get("list", { path, limit, wake }, { signal, unknown });
   }
 
-  stat(path: string, { wake, signal }: ReadOptions = {}): Promise<FileStat> {
-    return this.#get("stat", { path, wake }, signal);
+  stat(path: string, { wake, signal, ...unknown }: ReadOptions = {}): Promise<FileStat> {
+    return this.#get("stat", { path, wake }, { signal, unknown });
   }
 
   async exists(path: string, options: ReadOptions = {}): Promise<boolean> {
@@ -109,20 +118,27 @@ export class FilesOf implements Files {
     }
   }
 
-  mkdir(path: string, { mode, signal }: CallOptions & { mode?: string | undefined } = {}): Promise<FileStat> {
+  mkdir(
+    path: string,
+    { mode, signal, ...unknown }: CallOptions & { mode?: string | undefined } = {},
+  ): Promise<FileStat> {
     return this.#calls.json({
       method: "POST",
       path: `${this.#base}/mkdir`,
       json: { path, parents: true, ...(mode === undefined ? {} : { mode }) },
       idempotent: true,
       signal,
+      unknown,
     });
   }
 
-  /** Not idempotent: after a lost answer the file may be another one, or its absence the first try's doing. */
+  /**
+   * Removes a file. The request is not repeated after a lost response: the first request may have removed the file, and
+   * another client may have created a new one.
+   */
   remove(
     path: string,
-    { recursive = false, signal }: CallOptions & { recursive?: boolean | undefined } = {},
+    { recursive = false, signal, ...unknown }: CallOptions & { recursive?: boolean | undefined } = {},
   ): Promise<void> {
     return this.#calls.json({
       method: "DELETE",
@@ -130,13 +146,14 @@ export class FilesOf implements Files {
       query: { path, recursive },
       idempotent: false,
       signal,
+      unknown,
     });
   }
 
   move(
     from: string,
     to: string,
-    { overwrite = false, signal }: CallOptions & { overwrite?: boolean | undefined } = {},
+    { overwrite = false, signal, ...unknown }: CallOptions & { overwrite?: boolean | undefined } = {},
   ): Promise<FileStat> {
     return this.#calls.json({
       method: "POST",
@@ -144,6 +161,7 @@ export class FilesOf implements Files {
       json: { from, to, overwrite },
       idempotent: false,
       signal,
+      unknown,
     });
   }
 
@@ -158,7 +176,7 @@ export class FilesOf implements Files {
     });
   }
 
-  pack(path: string, { wake, signal }: ReadOptions = {}): Promise<AsyncIterable<Uint8Array>> {
+  pack(path: string, { wake, signal, ...unknown }: ReadOptions = {}): Promise<AsyncIterable<Uint8Array>> {
     return this.#calls.stream({
       method: "GET",
       path: `${this.#base}/tar`,
@@ -167,13 +185,14 @@ export class FilesOf implements Files {
       type: TAR_TYPE,
       idempotent: true,
       signal,
+      unknown,
     });
   }
 
   unpack(
     path: string,
     archive: Uint8Array | AsyncIterable<Uint8Array>,
-    { signal }: CallOptions = {},
+    { signal, ...unknown }: CallOptions = {},
   ): Promise<Unpacked> {
     return this.#calls.upload({
       method: "PUT",
@@ -184,24 +203,28 @@ export class FilesOf implements Files {
       idempotent: true,
       waitMs: UNPACK_WAIT_MS,
       signal,
+      unknown,
     });
   }
 
-  watch(path: string, { recursive, signal }: WatchOptions = {}): Promise<AsyncIterable<FileChange>> {
-    return new Watching(this.#calls, `${this.#base}/watch`, { path, recursive }, signal).begin();
+  watch(
+    path: string,
+    { recursive, signal, ...unknown }: WatchOptions = {},
+  ): Promise<AsyncIterable<FileChange>> {
+    return new Watching(this.#calls, `${this.#base}/watch`, { path, recursive }, { signal, unknown }).begin();
   }
 
   #get<Answer>(
     what: string,
     query: Record<string, string | number | boolean | undefined>,
-    signal: AbortSignal | undefined,
+    given: Pick<Call, "signal" | "unknown">,
   ): Promise<Answer> {
     return this.#calls.json({
       method: "GET",
       path: `${this.#base}/${what}`,
       query,
       idempotent: true,
-      signal,
+      ...given,
     });
   }
 }
@@ -209,7 +232,7 @@ export class FilesOf implements Files {
 const isPosition = (value: number): boolean =>
   Number.isInteger(value) && value >= 0 && value <= LAST_POSITION;
 
-/** The header for `length` bytes from `offset` on; null for the whole, which an empty file has and a range of it has not. */
+/** Returns the Range header, or null for the whole file: a range request would fail on an empty file. */
 function rangeOf(first = 0, length: number | undefined): string | null {
   if (length !== undefined) return `bytes=${first}-${Math.min(first + length - 1, LAST_POSITION)}`;
   return first === 0 ? null : `bytes=${first}-`;
@@ -217,7 +240,7 @@ function rangeOf(first = 0, length: number | undefined): string | null {
 
 async function* nothing(): AsyncGenerator<Uint8Array, void, undefined> {}
 
-/** Bytes at hand can be sent again; a stream can be read only once. */
+/** Converts content to a request body. Bytes in memory can be sent again; a stream can be read only once. */
 export function bodyOf(content: Content): Body {
   if (typeof content === "string") return bodyOf(Buffer.from(content));
   if (!(content instanceof Uint8Array)) return { pieces: encoded(content), length: null };

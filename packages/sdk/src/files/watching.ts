@@ -1,10 +1,10 @@
-import { type Call, type Calls, type Outage, STREAM_SILENCE_MS } from "./calls.ts";
-import { errorOf, HoldfastError, unexpected, unreachable } from "./errors.ts";
-import { NDJSON_TYPE, recordsOf } from "./ndjson.ts";
-import type { WireReply } from "./transport.ts";
-import { ERROR_STATUSES, type ErrorBody, type FileChange } from "./types.generated.ts";
+import { errorOf, HoldfastError, unexpected, unreachable } from "../errors.ts";
+import { type Call, type Calls, type Outage, STREAM_SILENCE_MS } from "../transport/calls.ts";
+import { NDJSON_TYPE, recordsOf } from "../transport/ndjson.ts";
+import type { WireReply } from "../transport/transport.ts";
+import { ERROR_STATUSES, type ErrorBody, type FileChange } from "../types.generated.ts";
 
-/** The first one says that nothing is missed from there on, the last one why there is nothing more. */
+/** Records of a watch. From `start` on every change is reported; `end` gives the reason why the watch ended. */
 type WatchRecord =
   | { type: "start"; path: string }
   | ({ type: "change" } & FileChange)
@@ -14,9 +14,9 @@ type WatchRecord =
 type Records = AsyncGenerator<WatchRecord, void, undefined>;
 
 /**
- * Watches over as many connections as that takes. What changes while there is none is never told, and so each further one
- * begins with an `overflow`. Only what comes between `start` and `end` ends an outage, so that a server which greets and
- * hangs up can't hold the watcher for ever.
+ * Watches a directory over any number of connections. Changes between two connections are missed, so each further
+ * connection starts with an `overflow`. An outage ends only with a record between `start` and `end`, so that a server
+ * that only sends `start` and closes cannot keep the watcher retrying forever.
  */
 export class Watching {
   readonly #calls: Calls;
@@ -28,7 +28,7 @@ export class Watching {
     calls: Calls,
     url: string,
     query: { path: string; recursive?: boolean | undefined },
-    signal: AbortSignal | undefined,
+    given: Pick<Call, "signal" | "unknown">,
   ) {
     this.#calls = calls;
     this.#path = query.path;
@@ -41,7 +41,7 @@ export class Watching {
       idempotent: true,
       waiting: true,
       silenceMs: STREAM_SILENCE_MS,
-      signal,
+      ...given,
     };
     this.#outage = calls.outage(this.#call);
   }
@@ -66,7 +66,7 @@ export class Watching {
     }
   }
 
-  /** What follows the `start`, when that has come. */
+  /** Waits for the `start` record and returns an iterator over the records after it. */
   async #begun(): Promise<Records> {
     for (;;) {
       try {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
+import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
 import {
   type Answer,
   aCheckpoint,
@@ -12,7 +12,7 @@ import {
   made,
   refuse,
   step,
-} from "./testing/faulty-server.ts";
+} from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const base = "/v1/sandboxes/sbx_0000000000000000/checkpoints";
@@ -26,7 +26,7 @@ const late =
     await new Promise((resolve) => setTimeout(resolve, 300));
     return answer(request, response);
   };
-/** A client that waits for no answer longer than it has to. */
+/** A client with short timeouts. */
 async function hastyBox() {
   const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 });
   bench.server.answer(json(200, aSandbox()));
@@ -35,8 +35,8 @@ async function hastyBox() {
   return { box, [Symbol.dispose]: () => hasty.close() };
 }
 
-describe("making a checkpoint", () => {
-  it("resolves with it, under the name that was asked for or one that the server makes up", async () => {
+describe("creating a checkpoint", () => {
+  it("resolves with the checkpoint, under the requested or a generated name", async () => {
     const box = await bench.box();
     bench.server.answer(json(201, aCheckpoint()));
     expect(await box.checkpoints.create({ name: "before" })).toEqual(aCheckpoint());
@@ -45,14 +45,14 @@ describe("making a checkpoint", () => {
     expect(bodies()).toEqual([{ name: "before" }, {}]);
   });
 
-  it("is waited for much longer than other calls", async () => {
+  it("has a much longer timeout than other calls", async () => {
     using hasty = await hastyBox();
     bench.server.answer(late(json(201, aCheckpoint())));
     expect(await hasty.box.checkpoints.create({ name: "before" })).toEqual(aCheckpoint());
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("without a name is not asked for again where its answer was lost: each request would make one", async () => {
+  it("without a name is not retried after a lost response, because each request would create one", async () => {
     const box = await bench.box();
     for (const [answer, code] of [
       [drop, "connection"],
@@ -69,7 +69,7 @@ describe("making a checkpoint", () => {
     }
   });
 
-  it("with a name is asked for again, for a second of that name is never made", async () => {
+  it("with a name is retried, because a name is never used twice", async () => {
     const box = await bench.box();
     bench.server.answer(
       drop,
@@ -80,7 +80,7 @@ describe("making a checkpoint", () => {
     expect(bodies()).toEqual(Array(3).fill({ name: "before" }));
   });
 
-  it("that finds its name taken says whether an earlier try may have taken it", async () => {
+  it("whose name is taken reports whether an earlier attempt may have taken it", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(409, "checkpoint_exists"));
     const taken = await failure(box.checkpoints.create({ name: "before" }));
@@ -89,10 +89,10 @@ describe("making a checkpoint", () => {
     bench.server.answer(drop, refuse(409, "checkpoint_exists"));
     const perhaps = await failure(box.checkpoints.create({ name: "before" }));
     expect(perhaps).toMatchObject({ code: "checkpoint_exists", dispatched: "unknown" });
-    expect(perhaps.hint).toContain("An earlier try");
+    expect(perhaps.hint).toContain("An earlier attempt");
   });
 
-  it("is asked for again, name or not, where the server says not now and nothing was begun", async () => {
+  it("is retried, with or without a name, if the server is unavailable and nothing was started", async () => {
     const box = await bench.box();
     for (const name of [undefined, "before"]) {
       bench.server.seen.length = 0;
@@ -107,13 +107,13 @@ describe("making a checkpoint", () => {
     }
   });
 
-  it("that can't be done is a typed error, and not ordered again", async () => {
+  it("fails with a typed error and is not retried", async () => {
     const box = await bench.box();
     const cause = { code: "dump_failed", message: "a socket" };
     for (const [status, code, Class] of [
       [503, "checkpoint_failed", UnavailableError],
       [507, "disk_full", UnavailableError],
-      [409, "too_many_checkpoints", ConflictError],
+      [429, "too_many_checkpoints", UnavailableError],
       [409, "wrong_state", ConflictError],
     ] as const) {
       for (const name of [undefined, "before"]) {
@@ -129,7 +129,7 @@ describe("making a checkpoint", () => {
 });
 
 describe("the checkpoints of a sandbox", () => {
-  it("are listed, and asked for again where the answer was lost", async () => {
+  it("are listed, with a retry after a lost response", async () => {
     const box = await bench.box();
     const items = [aCheckpoint(), aCheckpoint({ id: "ckp_1111111111111111", name: "after", kind: "files" })];
     bench.server.answer(drop, json(200, { items, nextCursor: null }));
@@ -146,14 +146,14 @@ describe("the checkpoints of a sandbox", () => {
     expect(requests()).toEqual([`DELETE ${base}/${id}`, `DELETE ${base}/before`, `DELETE ${base}/a%2Fb`]);
   });
 
-  it("are waited for when they go, as they may be behind one that is being made", async () => {
+  it("have a longer timeout to delete, because they may be queued behind one being created", async () => {
     using hasty = await hastyBox();
     bench.server.answer(late(nothing));
     await hasty.box.checkpoints.delete(id);
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("are gone by id where only the answer to an earlier try was lost, and not where none was sent", async () => {
+  it("count as deleted by id if an earlier attempt may have arrived, and only then", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(404, "checkpoint_not_found"));
     await box.checkpoints.delete(id);
@@ -164,7 +164,7 @@ describe("the checkpoints of a sandbox", () => {
     expect((await failure(box.checkpoints.delete(id))).code).toBe("sandbox_not_found");
   });
 
-  it("are not deleted twice by name, which another may have by then", async () => {
+  it("are not deleted twice by name, because the name may be reused", async () => {
     const box = await bench.box();
     bench.server.answer(drop, nothing);
     const error = await failure(box.checkpoints.delete("before"));
@@ -173,7 +173,7 @@ describe("the checkpoints of a sandbox", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("are no longer waited for once the signal says so", async () => {
+  it("stop waiting when the signal fires", async () => {
     const box = await bench.box();
     bench.server.answer(() => {});
     const soon = () => ({ signal: AbortSignal.timeout(30) });
@@ -192,7 +192,7 @@ describe("the checkpoints of a sandbox", () => {
 describe("a fork", () => {
   const forkedFrom = { sandboxId: "sbx_1111111111111111", checkpointId: id, execs: { exe_2: "exe_1" } };
 
-  it("is created like any sandbox, tells its steps, and knows where it comes from", async () => {
+  it("is created like any sandbox, reports its steps, and knows its origin", async () => {
     const steps: string[] = [];
     bench.server.answer(
       lines([step("accepted"), step("files")], "cut"),
@@ -218,7 +218,7 @@ describe("a fork", () => {
     ]);
   });
 
-  it("that can't be is a typed error, and not asked for again, in a stream as in an answer", async () => {
+  it("that fails is a typed error without a retry, in a stream as in a plain response", async () => {
     for (const [status, code, Class] of [
       [404, "checkpoint_not_found", NotFoundError],
       [409, "checkpoint_unusable", ConflictError],

@@ -1,9 +1,9 @@
-import type { CallOptions, CheckpointOptions, Checkpoints } from "./api.ts";
-import type { Calls } from "./calls.ts";
-import { wasDoneBefore } from "./errors.ts";
-import type { Checkpoint, CheckpointList } from "./types.generated.ts";
+import type { CallOptions, CheckpointOptions, Checkpoints } from "../api.ts";
+import { wasDoneBefore } from "../errors.ts";
+import type { Calls } from "../transport/calls.ts";
+import type { Checkpoint, CheckpointList } from "../types.generated.ts";
 
-/** What the server gives a checkpoint, and one that is before it in line. */
+/** Sum of the server's time limits for this checkpoint and for another checkpoint that is taken before it. */
 const CHECKPOINT_WAIT_MS = 240_000;
 
 export class CheckpointsOf implements Checkpoints {
@@ -15,29 +15,40 @@ export class CheckpointsOf implements Checkpoints {
     this.#base = `/v1/sandboxes/${sandboxId}/checkpoints`;
   }
 
-  create({ name, signal }: CheckpointOptions = {}): Promise<Checkpoint> {
+  create({ name, signal, ...unknown }: CheckpointOptions = {}): Promise<Checkpoint> {
     return this.#calls.json({
       method: "POST",
       path: this.#base,
       json: { name },
-      // Without a name each request makes one.
+      // A request without a name must not be repeated, because each such request creates a checkpoint.
       idempotent: name !== undefined,
       waitMs: CHECKPOINT_WAIT_MS,
       signal,
+      unknown,
     });
   }
 
-  async list({ signal }: CallOptions = {}): Promise<Checkpoint[]> {
-    const call = { method: "GET", path: this.#base, idempotent: true, signal } as const;
+  async list({ signal, ...unknown }: CallOptions = {}): Promise<Checkpoint[]> {
+    const call = { method: "GET", path: this.#base, idempotent: true, signal, unknown } as const;
     return (await this.#calls.json<CheckpointList>(call)).items;
   }
 
-  /** An id means the same checkpoint for ever, so that an order to remove it can be repeated; a name may be given anew. */
-  async delete(idOrName: string, { signal }: CallOptions = {}): Promise<void> {
+  /**
+   * Deletes a checkpoint. A delete by id can be repeated, because an id always refers to the same checkpoint; a name
+   * may be reused.
+   */
+  async delete(idOrName: string, { signal, ...unknown }: CallOptions = {}): Promise<void> {
     const path = `${this.#base}/${encodeURIComponent(idOrName)}`;
     const idempotent = idOrName.startsWith("ckp_");
     try {
-      await this.#calls.json({ method: "DELETE", path, idempotent, waitMs: CHECKPOINT_WAIT_MS, signal });
+      await this.#calls.json({
+        method: "DELETE",
+        path,
+        idempotent,
+        waitMs: CHECKPOINT_WAIT_MS,
+        signal,
+        unknown,
+      });
     } catch (error) {
       if (!wasDoneBefore(error, "checkpoint_not_found")) throw error;
     }

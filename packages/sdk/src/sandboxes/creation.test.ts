@@ -6,13 +6,13 @@ import {
   type HoldfastError,
   ServerError,
   UnavailableError,
-} from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, anError, aSandbox, json, lines, made, refuse, step } from "./testing/faulty-server.ts";
+} from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, anError, aSandbox, json, lines, made, refuse, step } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 
-/** What a create that is told its steps was told. */
+/** Creates a sandbox and returns the steps that were reported. */
 async function create(): Promise<string[]> {
   const steps: string[] = [];
   await bench.holdfast.sandboxes.create({ onProgress: ({ step }) => steps.push(step) });
@@ -23,28 +23,28 @@ const keys = () => bench.server.seen.map(({ headers }) => headers["idempotency-k
 const keepalive = { type: "keepalive" };
 
 describe("a create", () => {
-  it("tells its steps in order, and sends neither listener nor signal along", async () => {
-    const told: object[] = [];
+  it("reports its steps in order, and sends neither listener nor signal", async () => {
+    const reported: object[] = [];
     bench.server.answer(lines([step("accepted"), step("root"), step("proving"), made()]));
     const box = await bench.holdfast.sandboxes.create({
       name: "box",
-      onProgress: (progress) => told.push(progress),
+      onProgress: (progress) => reported.push(progress),
       signal: new AbortController().signal,
     });
     expect(box.name).toBe("box");
-    expect(told).toEqual(
+    expect(reported).toEqual(
       ["accepted", "root", "proving"].map((name) => ({ step: name, at: "2026-01-01T00:00:00.000Z" })),
     );
     expect(bench.server.seen[0]?.headers.accept).toBe("application/x-ndjson");
     expect(JSON.parse(String(bench.server.seen[0]?.body))).toEqual({ name: "box" });
   });
 
-  it("takes a plain answer from a server that tells no steps", async () => {
+  it("accepts a plain response from a server that reports no steps", async () => {
     bench.server.answer(json(201, aSandbox()));
     expect(await create()).toEqual([]);
   });
 
-  it("understands records wherever the stream is cut into pieces, and those it does not know", async () => {
+  it("parses records split at any position, and ignores unknown ones", async () => {
     const text = [step("files"), { type: "news" }, keepalive, made({ labels: { a: "ü€" } })]
       .map((record) => JSON.stringify(record))
       .join("\n");
@@ -76,7 +76,7 @@ describe("a create", () => {
     });
   }
 
-  it("takes a stream up again that fell silent", async () => {
+  it("resumes a stream that fell silent", async () => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 100 });
     bench.server.answer(lines([step("accepted")], "silence"), lines([made()]));
     await hasty.sandboxes.create();
@@ -85,7 +85,7 @@ describe("a create", () => {
     hasty.close();
   }, 30_000);
 
-  it("gives up on a server that greets and hangs up, and says that the sandbox may be there", async () => {
+  it("gives up on a server that only sends a start, and reports that the sandbox may exist", async () => {
     bench.server.answer(lines([step("accepted")], "cut"));
     const error = await failure(create());
     expect(error).toBeInstanceOf(ConnectionError);
@@ -94,7 +94,7 @@ describe("a create", () => {
     expect(bench.server.seen.length).toBeLessThan(40);
   }, 30_000);
 
-  it("waits on for a server that stays, however often connections are lost", async () => {
+  it("keeps waiting for a server that stays up, however often connections are lost", async () => {
     const impatient = new Holdfast({ url: bench.server.url, apiKey: "x", outageMs: 300 });
     const late: Answer = async (request, response) => {
       await new Promise((resolve) => setTimeout(resolve, 200));
@@ -106,13 +106,13 @@ describe("a create", () => {
     impatient.close();
   });
 
-  it("is done with the sandbox, whatever becomes of the connection then", async () => {
+  it("resolves with the sandbox, even if the connection then breaks", async () => {
     bench.server.answer(lines([made()], "cut"));
     await create();
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("uses its connection again, though the stream's end comes a little later", async () => {
+  it("reuses its connection, even if the stream ends a little later", async () => {
     const ports: (number | undefined)[] = [];
     bench.server.answer((request, response) => {
       ports.push(response.socket?.remotePort);
@@ -124,7 +124,7 @@ describe("a create", () => {
     expect(ports[0]).toBe(ports[1]);
   });
 
-  it("fails with the error in the stream as with one in an answer of its own", async () => {
+  it("fails with an error in the stream as with an error response", async () => {
     const error = anError(502, "launch_failed", { sandboxId: "sbx_x", cause: { code: "a", message: "b" } });
     bench.server.answer(lines([step("accepted"), { type: "error", error }]));
     const streamed = await failure(create());
@@ -148,7 +148,7 @@ describe("a create", () => {
     expect(streamed.code).toBe("launch_failed");
   });
 
-  it("is repeated for a 503 in the stream, and for no other error there", async () => {
+  it("is retried after a 503 in the stream, but after no other error", async () => {
     const streamed = (status: number, code: string) =>
       lines([{ type: "error", error: anError(status, code) }]);
     bench.server.answer(streamed(503, "shutting_down"), lines([made()]));
@@ -162,7 +162,7 @@ describe("a create", () => {
     expect(bench.server.seen).toHaveLength(2);
   });
 
-  it("says so where what comes is not Holdfast's", async () => {
+  it("rejects responses that are not Holdfast's", async () => {
     const foreign = (type: string, text: string): Answer => {
       return (_, response) => void response.writeHead(200, { "content-type": type }).end(text);
     };
@@ -176,13 +176,13 @@ describe("a create", () => {
     }
   });
 
-  it("ends with its signal, whose reason is thrown", async () => {
+  it("throws the reason of its signal", async () => {
     bench.server.answer(lines([step("waiting")], "silence"));
     const signal = AbortSignal.timeout(200);
     await expect(bench.holdfast.sandboxes.create({ signal })).rejects.toMatchObject({ name: "TimeoutError" });
   });
 
-  it("works through a fetch of the caller's", async () => {
+  it("works with the caller's fetch", async () => {
     const viaFetch = new Holdfast({ url: bench.server.url, apiKey: "x", fetch: globalThis.fetch });
     const steps: string[] = [];
     bench.server.answer(lines([step("root")], "cut"), lines([step("proving"), made()]));

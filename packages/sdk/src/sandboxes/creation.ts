@@ -1,26 +1,26 @@
 import { randomUUID } from "node:crypto";
-import type { CreateOptions } from "./api.ts";
-import { type Call, type Calls, STREAM_SILENCE_MS } from "./calls.ts";
-import { errorOf, HoldfastError, unexpected, unreachable } from "./errors.ts";
-import { NDJSON_TYPE, recordsOf } from "./ndjson.ts";
-import { gather, type WireReply } from "./transport.ts";
-import { type CreateSandbox, ERROR_STATUSES, type ErrorBody, type Sandbox } from "./types.generated.ts";
+import type { CreateOptions } from "../api.ts";
+import { errorOf, HoldfastError, unexpected, unreachable } from "../errors.ts";
+import { type Call, type Calls, STREAM_SILENCE_MS } from "../transport/calls.ts";
+import { NDJSON_TYPE, recordsOf } from "../transport/ndjson.ts";
+import { gather, type WireReply } from "../transport/transport.ts";
+import { type CreateSandbox, ERROR_STATUSES, type ErrorBody, type Sandbox } from "../types.generated.ts";
 
-/** What comes while a sandbox is made; the last record is the sandbox, or why there is none. */
+/** Records of the response to a streamed create. The last one is the sandbox, or the error. */
 type CreateRecord =
   | { type: "progress"; step: string; at: string }
   | { type: "keepalive" }
   | { type: "sandbox"; sandbox: Sandbox }
   | { type: "error"; error: ErrorBody["error"] };
 
-/** The longest that a server which is making a sandbox says nothing. */
+/** The server's keepalive interval while it creates a sandbox. */
 const KEEPALIVE_MS = 5_000;
 const ANSWER_LIMIT_BYTES = 1_048_576;
 
 /**
- * Has a sandbox made, however long it waits for its turn, over as many connections as that takes. All requests carry one
- * idempotency key: whichever arrives first makes the sandbox, the others follow it. The answer is asked for as a stream,
- * so that a connection that went dead is told from a long wait; a server that answers without streaming is understood too.
+ * Creates a sandbox over any number of connections, however long it is queued. All requests carry the same idempotency key:
+ * the first to arrive creates the sandbox, the others follow it. The response is requested as a stream, so that a dead
+ * connection can be distinguished from a long wait; a response without streaming is also accepted.
  */
 export class Creation {
   readonly #calls: Calls;
@@ -44,7 +44,8 @@ export class Creation {
 
   async sandbox(): Promise<Sandbox> {
     const outage = this.#calls.outage(this.#call);
-    // Steps come at once; only a keepalive shows that a server has stayed for a while.
+    // Only a keepalive ends an outage: the server sends it after an interval, so it shows that the server stayed up.
+    // Progress steps do not show that, because they may all arrive at once.
     const onKeepalive = () => outage.over();
     for (;;) {
       try {
@@ -57,7 +58,7 @@ export class Creation {
     }
   }
 
-  /** To the end of the stream, so that the connection can be used again; but nothing more is waited for than that. */
+  /** Reads the stream to its end, so that the connection can be reused. */
   async #follow(reply: WireReply, onKeepalive: () => void): Promise<Sandbox> {
     let made: Sandbox | null = null;
     try {
@@ -101,7 +102,11 @@ export class Creation {
   }
 
   #cutShort(): HoldfastError {
-    return unreachable(this.#where(), "unknown", new Error("the stream ended before the sandbox was there"));
+    return unreachable(
+      this.#where(),
+      "unknown",
+      new Error("the stream ended before the sandbox was created"),
+    );
   }
 
   #where() {

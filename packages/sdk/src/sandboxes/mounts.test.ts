@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, InvalidRequestError, NotFoundError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
+import { ConflictError, ConnectionError, InvalidRequestError, NotFoundError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
 import {
   type Answer,
   aMount,
@@ -11,7 +11,7 @@ import {
   made,
   refuse,
   step,
-} from "./testing/faulty-server.ts";
+} from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const base = "/v1/sandboxes/sbx_0000000000000000/mounts";
@@ -20,7 +20,7 @@ const bodies = () => bench.server.seen.map(({ body }) => JSON.parse(String(body)
 const nothing: Answer = (_, response) => void response.writeHead(204).end();
 
 describe("mounting a drive", () => {
-  it("resolves with the mount, and says no more than it was told", async () => {
+  it("resolves with the mount, and sends only the given options", async () => {
     const box = await bench.box();
     bench.server.answer(json(201, aMount()));
     expect(await box.mount("data", "/workspace")).toEqual(aMount());
@@ -32,7 +32,7 @@ describe("mounting a drive", () => {
     ]);
   });
 
-  it("is asked for again where the answer was lost, and where the server says not now", async () => {
+  it("is retried after a lost response, and if the server is unavailable", async () => {
     const box = await bench.box();
     bench.server.answer(
       drop,
@@ -45,7 +45,7 @@ describe("mounting a drive", () => {
     expect(bench.server.seen).toHaveLength(5);
   });
 
-  it("that can't be done is a typed error, and not asked for again", async () => {
+  it("fails with a typed error and is not retried", async () => {
     const box = await bench.box();
     for (const [status, code, Class] of [
       [404, "drive_not_found", NotFoundError],
@@ -64,14 +64,14 @@ describe("mounting a drive", () => {
 });
 
 describe("unmounting", () => {
-  it("resolves when it is gone", async () => {
+  it("resolves when the mount is gone", async () => {
     const box = await bench.box();
     bench.server.answer(nothing);
     expect(await box.unmount("/work space")).toBeUndefined();
     expect(requests()).toEqual([`DELETE ${base}?path=%2Fwork%20space`]);
   });
 
-  it("is not ordered twice where the answer was lost: something else may be there by then", async () => {
+  it("is not repeated after a lost response, because another drive may be mounted by then", async () => {
     const box = await bench.box();
     bench.server.answer(drop, nothing);
     const error = await failure(box.unmount("/workspace"));
@@ -82,14 +82,14 @@ describe("unmounting", () => {
     await box.unmount("/workspace");
   });
 
-  it("where nothing is mounted is a typed error", async () => {
+  it("fails with a typed error if nothing is mounted", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(404, "mount_not_found"));
     expect(await failure(box.unmount("/workspace"))).toMatchObject({ code: "mount_not_found", status: 404 });
   });
 });
 
-it("the mounts of a sandbox are listed, and asked for again where the answer was lost", async () => {
+it("the mounts of a sandbox are listed, with a retry after a lost response", async () => {
   const box = await bench.box();
   const items = [aMount(), aMount({ path: "/models", readOnly: true, state: "unproven" })];
   bench.server.answer(drop, json(200, { items }));
@@ -100,14 +100,14 @@ it("the mounts of a sandbox are listed, and asked for again where the answer was
 describe("a sandbox with drives", () => {
   const mounts = [{ drive: "data", path: "/workspace", readOnly: true }];
 
-  it("has them from its beginning, and says how they are", async () => {
+  it("has its mounts at creation, and reports their state", async () => {
     bench.server.answer(lines([made({ mounts: [aMount({ readOnly: true })] })]));
     const box = await bench.holdfast.sandboxes.create({ name: "box", mounts });
     expect(box.info.mounts).toEqual([aMount({ readOnly: true })]);
     expect(bodies()).toEqual([{ name: "box", mounts }]);
   });
 
-  it("that can't have them is a typed error, in a stream as in an answer", async () => {
+  it("fails with a typed error, in a stream as in a plain response", async () => {
     const streamed = lines([step("accepted"), { type: "error", error: anError(409, "mount_conflict") }]);
     for (const answer of [refuse(409, "mount_conflict"), streamed]) {
       bench.server.seen.length = 0;

@@ -1,13 +1,13 @@
 import { describe, expect, it } from "vitest";
-import { AuthenticationError, ConnectionError, Holdfast, ServerError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, anError, aSandbox, drop, json } from "./testing/faulty-server.ts";
+import { AuthenticationError, ConnectionError, Holdfast, ServerError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, anError, aSandbox, drop, json } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const base = "/v1/sandboxes/sbx_0000000000000000/ports/3000";
 const port = async () => (await bench.box()).port(3000);
 
-/** An answer of the program inside. */
+/** Answers as the program in the sandbox. */
 const says =
   (status: number, body: string, headers: Record<string, string> = {}): Answer =>
   (_, response) => {
@@ -15,7 +15,7 @@ const says =
     response.end(body);
   };
 
-/** An error of Holdfast's, marked as it marks them. */
+/** Answers with an error of Holdfast itself, marked with its header. */
 const refuse =
   (status: number, code: string, facts: object = {}): Answer =>
   ({ method }, response) => {
@@ -25,7 +25,7 @@ const refuse =
   };
 
 describe("a port of a sandbox", () => {
-  it("is where whoever has the key finds it", async () => {
+  it("has a URL for callers with the key", async () => {
     const inside = await port();
     expect(inside.number).toBe(3000);
     expect(inside.url()).toBe(`${bench.server.url}${base}/`);
@@ -33,7 +33,7 @@ describe("a port of a sandbox", () => {
     expect(bench.server.seen).toHaveLength(0);
   });
 
-  it("is asked with the key in a header of its own, and an Authorization of the program's", async () => {
+  it("is requested with the key in a separate header, and forwards the program's Authorization", async () => {
     const inside = await port();
     bench.server.answer(says(201, "made", { "x-own": "1" }));
     const response = await inside.fetch("/things?x=%41", {
@@ -56,16 +56,16 @@ describe("a port of a sandbox", () => {
   });
 
   it.each(["/../../../stats", "../../x", "/%2e%2e/3001/", "/a/../../3001"])(
-    "is not left by the path %s, which would go to the API with the key",
+    "rejects the path %s, which would reach the API with the key",
     async (path) => {
       const inside = await port();
-      await expect(inside.fetch(path)).rejects.toThrow("leads out of the port");
-      expect(() => inside.url(path)).toThrow("leads out of the port");
+      await expect(inside.fetch(path)).rejects.toThrow("leads outside the port");
+      expect(() => inside.url(path)).toThrow("leads outside the port");
       expect(bench.server.seen).toHaveLength(0);
     },
   );
 
-  it.each([404, 500, 502, 503])("that answers with %i has answered", async (status) => {
+  it.each([404, 500, 502, 503])("returns a response with status %i unchanged", async (status) => {
     const inside = await port();
     bench.server.answer(says(status, JSON.stringify({ error: anError(status, "port_closed") })));
     const response = await inside.fetch("/");
@@ -74,7 +74,7 @@ describe("a port of a sandbox", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("says where it leads to, and the key does not go there", async () => {
+  it("returns redirects without following them, so that the key is not sent there", async () => {
     const inside = await port();
     bench.server.answer(says(302, "", { location: `${bench.server.url}/elsewhere` }));
     const response = await inside.fetch("/");
@@ -85,7 +85,7 @@ describe("a port of a sandbox", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("streams both ways", async () => {
+  it("streams both bodies", async () => {
     const inside = await port();
     const more = Promise.withResolvers<void>();
     bench.server.answer(async (_, response) => {
@@ -109,7 +109,7 @@ describe("a port of a sandbox", () => {
   });
 });
 
-describe("what is in the way of a port", () => {
+describe("a failure to reach a port", () => {
   it.each([
     [502, "port_closed", ServerError],
     [502, "port_cut", ServerError],
@@ -125,7 +125,7 @@ describe("what is in the way of a port", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("is told in answer to a HEAD too, which has no body", async () => {
+  it("is also reported for HEAD, which has no body", async () => {
     const inside = await port();
     bench.server.answer(refuse(502, "port_closed"));
     expect(await failure(inside.fetch("/", { method: "HEAD" }))).toMatchObject({
@@ -134,7 +134,7 @@ describe("what is in the way of a port", () => {
     });
   });
 
-  it("is borne where asking again does no harm, and told where it might", async () => {
+  it("is retried if harmless, and thrown otherwise", async () => {
     const inside = await port();
     bench.server.answer(drop, refuse(503, "wake_timeout", { dispatched: "unknown" }), says(200, "ok"));
     expect(await (await inside.fetch("/")).text()).toBe("ok");
@@ -147,7 +147,7 @@ describe("what is in the way of a port", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("does not make a stream go twice", async () => {
+  it("does not send a stream twice", async () => {
     const inside = await port();
     bench.server.answer(refuse(503, "wake_timeout"), says(200, "ok"));
     const body = new Blob(["x"]).stream();
@@ -155,13 +155,13 @@ describe("what is in the way of a port", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("is not an order that makes no sense, which is told as fetch tells it", async () => {
+  it("does not hide invalid arguments, which throw as with fetch", async () => {
     const inside = await port();
     await expect(inside.fetch("/", { method: "GET", body: "x" })).rejects.toBeInstanceOf(TypeError);
     expect(bench.server.seen).toHaveLength(0);
   });
 
-  it("is no longer waited for once the signal says so", async () => {
+  it("stops waiting when the signal fires", async () => {
     const inside = await port();
     bench.server.answer(() => {});
     await expect(inside.fetch("/", { signal: AbortSignal.timeout(30) })).rejects.toMatchObject({
@@ -170,7 +170,7 @@ describe("what is in the way of a port", () => {
   });
 });
 
-it("a fetch of the caller's is what ports are asked through as well", async () => {
+it("ports use the caller's fetch", async () => {
   const asked: string[] = [];
   const own: typeof fetch = (input, init) => {
     asked.push(String(input));

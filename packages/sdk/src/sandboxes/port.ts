@@ -1,5 +1,5 @@
-import type { SandboxPort } from "./api.ts";
-import type { Calls } from "./calls.ts";
+import type { SandboxPort } from "../api.ts";
+import type { Calls } from "../transport/calls.ts";
 
 export class PortOf implements SandboxPort {
   readonly #calls: Calls;
@@ -20,11 +20,14 @@ export class PortOf implements SandboxPort {
     return this.#calls.where({ method: "GET", path: this.#below(path) }).url;
   }
 
-  /** Dots in a path lead upwards before it is sent: out of the port, to calls of the API, with the key. */
+  /**
+   * Rejects paths that lead outside the port's own path. Clients resolve `..` before they send a request, so such a
+   * path could reach API calls with the API key.
+   */
   #below(path: string): string {
     const asked = this.#base + (path.startsWith("/") ? path : `/${path}`);
     const { pathname, search } = new URL(asked, "http://localhost");
     if (pathname.startsWith(`${this.#base}/`)) return pathname + search;
-    throw new TypeError(`The path ${JSON.stringify(path)} leads out of the port.`);
+    throw new TypeError(`The path ${JSON.stringify(path)} leads outside the port.`);
   }
 }

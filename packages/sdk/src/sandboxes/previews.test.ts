@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, ConnectionError, NotFoundError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { type Answer, aPreview, aToken, drop, json, refuse } from "./testing/faulty-server.ts";
+import { ConflictError, ConnectionError, NotFoundError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { type Answer, aPreview, aToken, drop, json, refuse } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 const base = "/v1/sandboxes/sbx_0000000000000000/previews";
@@ -13,7 +13,7 @@ const requests = () => bench.server.seen.map(({ method, url }) => `${method} ${u
 const bodyOf = (at: number) => JSON.parse(String(bench.server.seen[at]?.body)) as Record<string, unknown>;
 
 describe("a preview", () => {
-  it("is made of what is said of it", async () => {
+  it("is created with the given options", async () => {
     const box = await bench.box();
     bench.server.answer(json(201, opened));
     const options = { name: "web", public: false, ttlMs: 60_000, tokenTtlMs: 30_000 };
@@ -22,7 +22,7 @@ describe("a preview", () => {
     expect(bodyOf(0)).toEqual({ port: 3000, ...options });
   });
 
-  it("is made once where its answer is lost, and has a token that is known", async () => {
+  it("is created once after a lost response, with a new token", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(409, "preview_exists"), json(200, aPreview()), json(201, aToken()));
     expect(await box.previews.create(3000, { tokenTtlMs: 30_000 })).toEqual(opened);
@@ -37,13 +37,13 @@ describe("a preview", () => {
     expect(bodyOf(3)).toEqual({ ttlMs: 30_000 });
   });
 
-  it("that is public needs no token, lost or not", async () => {
+  it("that is public needs no token, even after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(409, "preview_exists"), json(200, aPreview({ public: true })));
     expect(await box.previews.create(3000, { public: true })).toEqual(aPreview({ public: true }));
   });
 
-  it("of a name that is taken is an error, which says whether it may be this one", async () => {
+  it("with a taken name fails, and reports whether it may be this one", async () => {
     const box = await bench.box();
     bench.server.answer(refuse(409, "preview_exists"));
     const error = await failure(box.previews.create(3000, { name: "web" }));
@@ -58,7 +58,7 @@ describe("a preview", () => {
     expect(await failure(box.previews.create(3000))).toBeInstanceOf(UnavailableError);
   });
 
-  it("is found by id or name, and listed, asked for again where the answer was lost", async () => {
+  it("is found by id or name, and listed, with a retry after a lost response", async () => {
     const box = await bench.box();
     bench.server.answer(drop, json(200, aPreview()));
     expect(await box.previews.get("web")).toEqual(aPreview());
@@ -70,7 +70,7 @@ describe("a preview", () => {
     expect(requests().at(-1)).toBe(`GET ${base}/a%2Fb`);
   });
 
-  it("is deleted by id however often the answer is lost, and by name once", async () => {
+  it("is deleted by id with retries, and by name once", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(404, "preview_not_found"));
     expect(await box.previews.delete(id)).toBeUndefined();
@@ -83,7 +83,7 @@ describe("a preview", () => {
 });
 
 describe("the tokens of a preview", () => {
-  it("are made one by one, and never twice by themselves", async () => {
+  it("are created one at a time, without retries", async () => {
     const box = await bench.box();
     bench.server.answer(json(201, aToken()));
     expect(await box.previews.createToken("web", { ttlMs: 1_000 })).toEqual(aToken());
@@ -101,7 +101,7 @@ describe("the tokens of a preview", () => {
     expect(requests()).toEqual([`GET ${base}/web/tokens`]);
   });
 
-  it("are taken back, however often the answer is lost", async () => {
+  it("are revoked, with retries after lost responses", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(404, "preview_not_found"));
     expect(await box.previews.deleteToken("web", info.id)).toBeUndefined();

@@ -1,14 +1,14 @@
 import { randomBytes } from "node:crypto";
-import type { CallOptions, PreviewOptions, Previews, TokenOptions } from "./api.ts";
-import type { Calls } from "./calls.ts";
-import { wasDoneBefore } from "./errors.ts";
+import type { CallOptions, PreviewOptions, Previews, TokenOptions } from "../api.ts";
+import { wasDoneBefore } from "../errors.ts";
+import type { Call, Calls } from "../transport/calls.ts";
 import type {
   Preview,
   PreviewList,
   PreviewToken,
   PreviewTokenInfo,
   PreviewTokenList,
-} from "./types.generated.ts";
+} from "../types.generated.ts";
 
 export class PreviewsOf implements Previews {
   readonly #calls: Calls;
@@ -19,7 +19,10 @@ export class PreviewsOf implements Previews {
     this.#base = `/v1/sandboxes/${sandboxId}/previews`;
   }
 
-  /** Nobody else chooses a name that is made up here: the one that has it after a lost answer is the one that was asked for. */
+  /**
+   * Creates a preview, under a unique generated name if the caller gave none. If the response is lost, a preview with
+   * the generated name can only be the requested one.
+   */
   async create(port: number, { signal, ...wanted }: PreviewOptions = {}): Promise<Preview> {
     const name = wanted.name ?? `preview-${randomBytes(6).toString("hex")}`;
     const json = { ...wanted, name, port };
@@ -31,45 +34,57 @@ export class PreviewsOf implements Previews {
     }
   }
 
-  /** The token of the first answer is lost with it, and known to nobody. */
+  /**
+   * Returns a preview whose create response was lost. Creates a new token for it, because the token in the lost
+   * response cannot be retrieved.
+   */
   async #again(name: string, options: TokenOptions): Promise<Preview> {
-    const preview = await this.get(name, options);
+    const preview = await this.get(name, { signal: options.signal });
     if (preview.public) return preview;
     const { token, url, pathUrl } = await this.createToken(name, options);
     return { ...preview, token, url, pathUrl };
   }
 
-  async list({ signal }: CallOptions = {}): Promise<Preview[]> {
-    const call = { method: "GET", path: this.#base, idempotent: true, signal } as const;
+  async list({ signal, ...unknown }: CallOptions = {}): Promise<Preview[]> {
+    const call = { method: "GET", path: this.#base, idempotent: true, signal, unknown } as const;
     return (await this.#calls.json<PreviewList>(call)).items;
   }
 
-  get(idOrName: string, { signal }: CallOptions = {}): Promise<Preview> {
-    return this.#calls.json({ method: "GET", path: this.#path(idOrName), idempotent: true, signal });
+  get(idOrName: string, { signal, ...unknown }: CallOptions = {}): Promise<Preview> {
+    return this.#calls.json({ method: "GET", path: this.#path(idOrName), idempotent: true, signal, unknown });
   }
 
-  /** An id means the same preview for ever, so that an order to remove it can be repeated; a name may be given anew. */
-  delete(idOrName: string, { signal }: CallOptions = {}): Promise<void> {
-    return this.#remove(this.#path(idOrName), idOrName.startsWith("prv_"), signal);
+  /**
+   * Deletes a preview. A delete by id can be repeated, because an id always refers to the same preview; a name may be
+   * reused.
+   */
+  delete(idOrName: string, { signal, ...unknown }: CallOptions = {}): Promise<void> {
+    return this.#remove(this.#path(idOrName), idOrName.startsWith("prv_"), { signal, unknown });
   }
 
-  createToken(idOrName: string, { signal, ttlMs }: TokenOptions = {}): Promise<PreviewToken> {
+  createToken(idOrName: string, { signal, ttlMs, ...unknown }: TokenOptions = {}): Promise<PreviewToken> {
     const path = this.#path(idOrName, "tokens");
-    return this.#calls.json({ method: "POST", path, json: { ttlMs }, idempotent: false, signal });
+    return this.#calls.json({ method: "POST", path, json: { ttlMs }, idempotent: false, signal, unknown });
   }
 
-  async tokens(idOrName: string, { signal }: CallOptions = {}): Promise<PreviewTokenInfo[]> {
-    const call = { method: "GET", path: this.#path(idOrName, "tokens"), idempotent: true, signal } as const;
+  async tokens(idOrName: string, { signal, ...unknown }: CallOptions = {}): Promise<PreviewTokenInfo[]> {
+    const call = {
+      method: "GET",
+      path: this.#path(idOrName, "tokens"),
+      idempotent: true,
+      signal,
+      unknown,
+    } as const;
     return (await this.#calls.json<PreviewTokenList>(call)).items;
   }
 
-  deleteToken(idOrName: string, tokenId: string, { signal }: CallOptions = {}): Promise<void> {
-    return this.#remove(this.#path(idOrName, "tokens", tokenId), true, signal);
+  deleteToken(idOrName: string, tokenId: string, { signal, ...unknown }: CallOptions = {}): Promise<void> {
+    return this.#remove(this.#path(idOrName, "tokens", tokenId), true, { signal, unknown });
   }
 
-  async #remove(path: string, idempotent: boolean, signal: AbortSignal | undefined): Promise<void> {
+  async #remove(path: string, idempotent: boolean, given: Pick<Call, "signal" | "unknown">): Promise<void> {
     try {
-      await this.#calls.json({ method: "DELETE", path, idempotent, signal });
+      await this.#calls.json({ method: "DELETE", path, idempotent, ...given });
     } catch (error) {
       if (!wasDoneBefore(error, "preview_not_found")) throw error;
     }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { ConflictError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { aSandbox, drop, json, refuse } from "./testing/faulty-server.ts";
+import { ConflictError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { aSandbox, drop, json, refuse } from "../testing/faulty-server.ts";
 
 const bench = useBench();
 
@@ -19,7 +19,7 @@ describe("a handle", () => {
     expect(bench.server.seen.map(({ method }) => method)).toEqual(["POST", "DELETE", "DELETE"]);
   });
 
-  it("asks for the end of a sandbox that stays less and less often", async () => {
+  it("polls a sandbox that is not yet deleted less and less often", async () => {
     const box = await bench.box();
     bench.server.answer(json(202, aSandbox({ status: "stopping" })));
     const signal = AbortSignal.timeout(500);
@@ -28,7 +28,7 @@ describe("a handle", () => {
     expect(bench.server.seen.length).toBeLessThan(12);
   });
 
-  it("that found its sandbox leaves it alone", async () => {
+  it("that did not create its sandbox does not delete it", async () => {
     bench.server.answer(json(200, aSandbox()));
     {
       await using found = await bench.holdfast.sandboxes.get("box");
@@ -42,7 +42,7 @@ describe("a handle", () => {
 describe.each(["pause", "resume", "standby", "wake"] as const)("%s", (verb) => {
   const id = "sbx_0000000000000000";
 
-  it("resolves with the sandbox as it is then, which the handle knows from then on", async () => {
+  it("resolves with the new state and updates the handle", async () => {
     const box = await bench.box();
     const checkpoint = { id: "ckp_1", takenAt: "2026-01-01T00:00:00.000Z", sizeBytes: 9 };
     bench.server.answer(json(200, aSandbox({ status: "standby", standbyKind: "files", checkpoint })));
@@ -54,14 +54,14 @@ describe.each(["pause", "resume", "standby", "wake"] as const)("%s", (verb) => {
     ]);
   });
 
-  it("is asked for again where its answer was lost, and where the server says not now", async () => {
+  it("is retried after a lost response, and if the server is unavailable", async () => {
     const box = await bench.box();
     bench.server.answer(drop, refuse(503, "wake_timeout"), json(200, aSandbox({ generation: 2 })));
     expect((await box[verb]()).generation).toBe(2);
     expect(bench.server.seen).toHaveLength(3);
   });
 
-  it("that can't be done is a typed error, and not ordered again", async () => {
+  it("fails with a typed error and is not retried", async () => {
     const box = await bench.box();
     for (const [status, code, Class] of [
       [409, "standby_cancelled", ConflictError],
@@ -77,7 +77,7 @@ describe.each(["pause", "resume", "standby", "wake"] as const)("%s", (verb) => {
     }
   });
 
-  it("ends its waiting with the signal", async () => {
+  it("stops waiting when the signal fires", async () => {
     const box = await bench.box();
     bench.server.answer(() => {});
     await expect(box[verb]({ signal: AbortSignal.timeout(30) })).rejects.toMatchObject({
@@ -87,7 +87,7 @@ describe.each(["pause", "resume", "standby", "wake"] as const)("%s", (verb) => {
 });
 
 describe("a sandbox without a handle", () => {
-  it("is deleted by its id, and waited for", async () => {
+  it("is deleted by its id, and awaited", async () => {
     bench.server.answer(
       json(202, aSandbox({ status: "stopping" })),
       json(200, aSandbox({ status: "terminated" })),
@@ -99,7 +99,7 @@ describe("a sandbox without a handle", () => {
     ]);
   });
 
-  it("is gone where the server says so of one that it has no record of", async () => {
+  it("counts as deleted if the server reports it gone without a record", async () => {
     bench.server.answer(refuse(410, "sandbox_gone"));
     await bench.holdfast.sandboxes.delete("sbx_0000000000000000");
     bench.server.answer(refuse(404, "sandbox_not_found"));

@@ -14,17 +14,14 @@ import type {
   Processes,
   Sandbox,
   SandboxPort,
-} from "./api.ts";
-import { type Calls, pause } from "./calls.ts";
-import { CheckpointsOf } from "./checkpoints.ts";
-import { HoldfastError, type Where } from "./errors.ts";
-import { eventsOf } from "./events.ts";
-import { ExecsOf, run } from "./execs.ts";
-import { FilesOf } from "./files.ts";
-import { PortOf } from "./port.ts";
-import { PreviewsOf } from "./previews.ts";
-import { ProcessesOf } from "./processes.ts";
-import { backoff } from "./retry.ts";
+} from "../api.ts";
+import { HoldfastError, type Where } from "../errors.ts";
+import { eventsOf } from "../events.ts";
+import { ExecsOf, run } from "../execs/execs.ts";
+import { ProcessesOf } from "../execs/processes.ts";
+import { FilesOf } from "../files/files.ts";
+import { type Calls, pause } from "../transport/calls.ts";
+import { backoff } from "../transport/retry.ts";
 import type {
   Diagnosis,
   Event,
@@ -35,22 +32,27 @@ import type {
   Sandbox as SandboxInfo,
   SandboxStory,
   UpdateSandbox,
-} from "./types.generated.ts";
+} from "../types.generated.ts";
+import { CheckpointsOf } from "./checkpoints.ts";
+import { PortOf } from "./port.ts";
+import { PreviewsOf } from "./previews.ts";
 
-/** What one request of a delete may wait on the server, and how long they are repeated in all. */
+/** How long one delete request may wait on the server. */
 const DELETE_WAIT_MS = 30_000;
+/** Total time for which a delete is repeated. */
 const DELETE_PATIENCE_MS = 120_000;
 
-/** How long memory may take to get onto the disk, and to come back. */
+/** How long the server may take to save memory to disk. */
 const STANDBY_WAIT_MS = 120_000;
+/** How long the server may take to restore memory from disk. */
 const WAKE_WAIT_MS = 30_000;
-/** The end of the old instance, a turn in line, and the start of a new one. */
+/** Maximum time to stop the old instance, wait in the queue, and start a new one. */
 const RESTART_WAIT_MS = 120_000;
 
-/** How long a sandbox is looked at for a diagnosis, unless that is said. */
+/** The default observation window of a diagnosis. */
 const DIAGNOSIS_WAIT_MS = 3_000;
 
-/** What the server gives one mount, or unmount. */
+/** The server's deadline for one mount or unmount. */
 const MOUNT_WAIT_MS = 60_000;
 
 export class SandboxHandle implements Sandbox {
@@ -92,8 +94,14 @@ export class SandboxHandle implements Sandbox {
     return run(this.#calls, this.id, command, options);
   }
 
-  async refresh({ signal }: CallOptions = {}): Promise<SandboxInfo> {
-    this.#info = await this.#calls.json({ method: "GET", path: this.#path(), idempotent: true, signal });
+  async refresh({ signal, ...unknown }: CallOptions = {}): Promise<SandboxInfo> {
+    this.#info = await this.#calls.json({
+      method: "GET",
+      path: this.#path(),
+      idempotent: true,
+      signal,
+      unknown,
+    });
     return this.#info;
   }
 
@@ -103,8 +111,14 @@ export class SandboxHandle implements Sandbox {
     return this.#info;
   }
 
-  verify({ signal }: CallOptions = {}): Promise<Proof> {
-    return this.#calls.json({ method: "POST", path: this.#path("verify"), idempotent: true, signal });
+  verify({ signal, ...unknown }: CallOptions = {}): Promise<Proof> {
+    return this.#calls.json({
+      method: "POST",
+      path: this.#path("verify"),
+      idempotent: true,
+      signal,
+      unknown,
+    });
   }
 
   pause(options: CallOptions = {}): Promise<SandboxInfo> {
@@ -123,7 +137,7 @@ export class SandboxHandle implements Sandbox {
     return this.#turn("wake", WAKE_WAIT_MS, options);
   }
 
-  /** Not idempotent: a second one would end what began after the first. */
+  /** Restarts the sandbox. Not idempotent: a second restart would end commands started after the first. */
   restart(options: CallOptions = {}): Promise<SandboxInfo> {
     return this.#turn("restart", RESTART_WAIT_MS, options, false);
   }
@@ -131,10 +145,10 @@ export class SandboxHandle implements Sandbox {
   async #turn(
     verb: string,
     waitMs: number,
-    { signal }: CallOptions,
+    { signal, ...unknown }: CallOptions,
     idempotent = true,
   ): Promise<SandboxInfo> {
-    const call = { method: "POST", path: this.#path(verb), idempotent, waitMs, signal } as const;
+    const call = { method: "POST", path: this.#path(verb), idempotent, waitMs, signal, unknown } as const;
     this.#info = await this.#calls.json(call);
     return this.#info;
   }
@@ -150,8 +164,8 @@ export class SandboxHandle implements Sandbox {
     });
   }
 
-  /** Not idempotent: after a lost answer another drive may be there. */
-  unmount(path: string, { signal }: CallOptions = {}): Promise<void> {
+  /** Unmounts a drive. Not idempotent: after a lost response another drive may be mounted at the path. */
+  unmount(path: string, { signal, ...unknown }: CallOptions = {}): Promise<void> {
     return this.#calls.json({
       method: "DELETE",
       path: this.#path("mounts"),
@@ -159,11 +173,12 @@ export class SandboxHandle implements Sandbox {
       idempotent: false,
       waitMs: MOUNT_WAIT_MS,
       signal,
+      unknown,
     });
   }
 
-  async mounts({ signal }: CallOptions = {}): Promise<Mount[]> {
-    const call = { method: "GET", path: this.#path("mounts"), idempotent: true, signal } as const;
+  async mounts({ signal, ...unknown }: CallOptions = {}): Promise<Mount[]> {
+    const call = { method: "GET", path: this.#path("mounts"), idempotent: true, signal, unknown } as const;
     return (await this.#calls.json<MountList>(call)).items;
   }
 
@@ -171,18 +186,34 @@ export class SandboxHandle implements Sandbox {
     return eventsOf(this.#calls).list({ ...filter, sandbox: this.id });
   }
 
-  resources({ signal }: CallOptions = {}): Promise<ResourceReport> {
-    return this.#calls.json({ method: "GET", path: this.#path("resources"), idempotent: true, signal });
+  resources({ signal, ...unknown }: CallOptions = {}): Promise<ResourceReport> {
+    return this.#calls.json({
+      method: "GET",
+      path: this.#path("resources"),
+      idempotent: true,
+      signal,
+      unknown,
+    });
   }
 
-  diagnose({ windowMs, signal }: DiagnoseOptions = {}): Promise<Diagnosis> {
+  diagnose({ windowMs, signal, ...unknown }: DiagnoseOptions = {}): Promise<Diagnosis> {
     const call = { method: "GET", path: this.#path("diagnosis"), query: { windowMs } } as const;
-    return this.#calls.json({ ...call, idempotent: true, waitMs: windowMs ?? DIAGNOSIS_WAIT_MS, signal });
+    return this.#calls.json({
+      ...call,
+      idempotent: true,
+      waitMs: windowMs ?? DIAGNOSIS_WAIT_MS,
+      signal,
+      unknown,
+    });
   }
 
-  story({ limit, signal }: CallOptions & { limit?: number | undefined } = {}): Promise<SandboxStory> {
+  story({
+    limit,
+    signal,
+    ...unknown
+  }: CallOptions & { limit?: number | undefined } = {}): Promise<SandboxStory> {
     const call = { method: "GET", path: this.#path("logs"), query: { limit } } as const;
-    return this.#calls.json({ ...call, idempotent: true, signal });
+    return this.#calls.json({ ...call, idempotent: true, signal, unknown });
   }
 
   async delete(options: DeleteOptions = {}): Promise<SandboxInfo> {
@@ -192,7 +223,7 @@ export class SandboxHandle implements Sandbox {
     return this.#info;
   }
 
-  /** A sandbox that someone else deleted is as gone as this wants it. */
+  /** Deletes the sandbox; succeeds if another client has already deleted it. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.#owned || this.#info.status === "terminated") return;
     try {
@@ -207,11 +238,11 @@ export class SandboxHandle implements Sandbox {
   }
 }
 
-/** Asks until the absence was observed, and tells what it learns. */
+/** Repeats the delete until the server has observed that the sandbox is absent, and passes each state to `learn`. */
 export async function untilGone(
   calls: Calls,
   id: string,
-  { graceMs, signal }: DeleteOptions,
+  { graceMs, signal, ...unknown }: DeleteOptions,
   learn: (info: SandboxInfo) => void,
 ): Promise<void> {
   const call = { method: "DELETE", path: `/v1/sandboxes/${encodeURIComponent(id)}` } as const;
@@ -219,7 +250,7 @@ export async function untilGone(
   const giveUpAt = performance.now() + DELETE_PATIENCE_MS;
   for (let tries = 1; ; tries++) {
     const query = { graceMs };
-    const info = await calls.json<SandboxInfo>({ ...call, query, idempotent: true, waitMs, signal });
+    const info = await calls.json<SandboxInfo>({ ...call, query, idempotent: true, waitMs, signal, unknown });
     learn(info);
     if (info.status === "terminated") return;
     const delayMs = backoff(tries, Math.random());
@@ -233,8 +264,8 @@ const notYetGone = (where: Where, info: SandboxInfo): HoldfastError => {
   return new HoldfastError({
     ...where,
     code: "deadline",
-    message: `The absence of sandbox ${name} was not observed yet${lease.lastError ? `: ${lease.lastError}` : ""}.`,
-    hint: `The server goes on trying${lease.nextAttemptAt ? `, next at ${lease.nextAttemptAt}` : ""}.`,
+    message: `Sandbox ${name} is not confirmed deleted yet${lease.lastError ? `: ${lease.lastError}` : ""}.`,
+    hint: `The server keeps trying${lease.nextAttemptAt ? `, next at ${lease.nextAttemptAt}` : ""}.`,
     retryable: true,
     dispatched: "yes",
     status: 202,

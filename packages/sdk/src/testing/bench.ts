@@ -5,11 +5,11 @@ import { anExec, aSandbox, FaultyServer, json } from "./faulty-server.ts";
 /** Outages in tests are short. */
 const OUTAGE_MS = 3_000;
 
-/** A client and the server that fails it, fresh for every test. */
+/** A client and a faulty server. Both are created for each test. */
 export interface Bench {
   server: FaultyServer;
   holdfast: Holdfast;
-  /** A handle to a sandbox, with nothing seen yet. */
+  /** Returns a handle to a sandbox, and clears the recorded requests. */
   box(): Promise<Sandbox>;
   run(): Promise<ExecRun>;
 }
@@ -42,7 +42,7 @@ export function useBench(): Bench {
   return bench;
 }
 
-/** What the promise fails with; anything but one of our errors fails the test. */
+/** Returns the HoldfastError that the promise rejects with; any other outcome fails the test. */
 export async function failure(promise: Promise<unknown>): Promise<HoldfastError> {
   const error = await promise.then(
     () => new Error("it did not fail"),

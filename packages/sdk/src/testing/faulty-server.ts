@@ -11,7 +11,7 @@ import type {
   Process,
 } from "../types.generated.ts";
 
-/** A test double of the server that fails on command: each answer is written by the test, by hand. */
+/** A request that the faulty server received. */
 export interface Seen {
   method: string;
   url: URL;
@@ -21,10 +21,13 @@ export interface Seen {
 
 export type Answer = (request: Seen, response: ServerResponse) => void | Promise<void>;
 
+/** A test double of the server that fails as the test requires: the test writes each response by hand. */
 export class FaultyServer {
   readonly #server: Server;
   readonly #answers: Answer[] = [];
   readonly seen: Seen[] = [];
+  /** Whether the server answers the probes that waiting clients send. Probes are never recorded in `seen`. */
+  isAlive = true;
   #early: Answer | null = null;
 
   private constructor(server: Server) {
@@ -46,17 +49,21 @@ export class FaultyServer {
     return `http://127.0.0.1:${this.port}`;
   }
 
-  /** The next requests are answered by these, in order; the last one serves all that follow. */
+  /** Answers the next requests with these handlers, in order; the last one answers all further requests. */
   answer(...answers: Answer[]): void {
     this.#answers.splice(0, this.#answers.length, ...answers);
   }
 
-  /** Answers before the request's body has been read. */
+  /** Sets an answer that every request gets before its body is read. */
   early(answer: Answer): void {
     this.#early = answer;
   }
 
   async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (request.url === "/healthz") {
+      if (this.isAlive) response.end("{}");
+      return;
+    }
     const answer = this.#answers.length > 1 ? this.#answers.shift() : this.#answers[0];
     const pieces: Buffer[] = [];
     const url = new URL(request.url ?? "/", this.url);
@@ -85,12 +92,12 @@ export const json =
     response.end(JSON.stringify(body));
   };
 
-/** The request arrives, and then the connection is gone. */
+/** Receives the request, then closes the connection. */
 export const drop: Answer = (_, response) => {
   response.socket?.destroy();
 };
 
-/** A head and half a body, and then the connection is gone. */
+/** Sends the response's head and half of its body, then closes the connection. */
 export const truncate =
   (body: unknown): Answer =>
   (_, response) => {
@@ -112,7 +119,7 @@ export const anError = (status: number, code: string, facts: object = {}) => ({
   ...facts,
 });
 
-/** A record of an output stream, as `frame` takes it. */
+/** A record of an output stream, as `frame` expects it. */
 export type Item =
   | { type: "start" | "end"; cursor: string; exec: Exec }
   | { type: "keepalive"; cursor: string; suspended?: boolean }
@@ -120,7 +127,7 @@ export type Item =
 
 export const FRAMES = { "content-type": "application/vnd.holdfast.frames" };
 
-/** All output is dated to the first second of 2026. */
+/** Time of all output: the first second of 2026. */
 const AT_US = Date.UTC(2026, 0, 1) * 1000;
 
 export function frame(item: Item): Buffer {
@@ -138,7 +145,7 @@ export function frame(item: Item): Buffer {
   return Buffer.concat([head, item.data]);
 }
 
-/** A stream of output; then it is cut, ends as streams do, or falls silent. */
+/** Answers with a stream of output that is then cut, ends normally, or falls silent. */
 export const frames =
   (items: readonly Item[], end: "cut" | "close" | "silence" = "close"): Answer =>
   (_, response) => {
@@ -149,7 +156,7 @@ export const frames =
     });
   };
 
-/** A stream of records, one on each line; then it is cut, ends as streams do, or falls silent. */
+/** Answers with a stream of records, one per line, that is then cut, ends normally, or falls silent. */
 export const lines =
   (records: readonly object[], end: "cut" | "close" | "silence" = "close"): Answer =>
   (_, response) => {
@@ -160,8 +167,9 @@ export const lines =
     });
   };
 
-/** Records of a create that is streamed. */
+/** Creates a progress record of a streamed create. */
 export const step = (name: string) => ({ type: "progress", step: name, at: "2026-01-01T00:00:00.000Z" });
+/** Creates the last record of a successful streamed create. */
 export const made = (facts: object = {}) => ({ type: "sandbox", sandbox: aSandbox(facts), existed: false });
 
 export const chunk = (stream: "stdout" | "stderr", offset: number, data: string | Uint8Array): Item => ({

@@ -1,14 +1,14 @@
 import { describe, expect, it } from "vitest";
+import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "../index.ts";
+import { failure, useBench } from "../testing/bench.ts";
+import { anExec, aSandbox, drop, FaultyServer, json, refuse, truncate } from "../testing/faulty-server.ts";
 import { Calls } from "./calls.ts";
-import { ConflictError, ConnectionError, Holdfast, NotFoundError, UnavailableError } from "./index.ts";
-import { failure, useBench } from "./testing/bench.ts";
-import { anExec, aSandbox, drop, FaultyServer, json, refuse, truncate } from "./testing/faulty-server.ts";
-import { HttpTransport } from "./transport-http.ts";
+import { HttpTransport } from "./http.ts";
 
 const bench = useBench();
 
 describe("a call", () => {
-  it("that gets 503 is repeated, and one that gets another error is not", async () => {
+  it("is retried after a 503, but not after other errors", async () => {
     const box = await bench.box();
     bench.server.answer(
       refuse(503, "link_lost", { dispatched: "unknown" }),
@@ -23,7 +23,7 @@ describe("a call", () => {
     expect(bench.server.seen).toHaveLength(1);
   });
 
-  it("that must not happen twice is repeated only if it was not dispatched", async () => {
+  it("that is not idempotent is retried only if it was not dispatched", async () => {
     const run = await bench.run();
     bench.server.answer(drop);
     expect(await failure(run.signal("SIGINT"))).toMatchObject({ code: "connection", dispatched: "unknown" });
@@ -38,7 +38,7 @@ describe("a call", () => {
     expect(bench.server.seen).toHaveLength(2);
   });
 
-  it("creates under one idempotency key, however often it is sent", async () => {
+  it("creates with the same idempotency key on every attempt", async () => {
     bench.server.answer(drop, refuse(503, "shutting_down"), json(201, aSandbox()));
     await bench.holdfast.sandboxes.create({ image: "host" });
     const keys = bench.server.seen.map(({ headers }) => headers["idempotency-key"]);
@@ -47,7 +47,7 @@ describe("a call", () => {
     expect(keys[0]).toBeTruthy();
   });
 
-  it("survives a server that goes away and comes back", async () => {
+  it("survives a restart of the server", async () => {
     const box = await bench.box();
     const { port } = bench.server;
     await bench.server.stop();
@@ -58,7 +58,7 @@ describe("a call", () => {
     expect((await box.exec("true")).exitCode).toBe(5);
   });
 
-  it("that waited long has all its patience left when the server goes away then", async () => {
+  it("that waited long still has its whole outage budget when the server goes away", async () => {
     const patience = { outageMs: 400, strangerMs: 400, busyMs: 400 };
     const transport = new HttpTransport();
     const calls = new Calls({
@@ -75,7 +75,7 @@ describe("a call", () => {
     calls.close();
   });
 
-  it("gives up soon on a server that was never there, and says that nothing was dispatched", async () => {
+  it("gives up soon on a server that never answered, and reports that nothing was dispatched", async () => {
     const { url } = bench.server;
     await bench.server.stop();
     const error = await failure(new Holdfast({ url, apiKey: "x" }).sandboxes.list());
@@ -85,14 +85,14 @@ describe("a call", () => {
     bench.server = await FaultyServer.start();
   });
 
-  it("that is never answered ends at its timeout", async () => {
+  it("without a response ends at its timeout", async () => {
     bench.server.answer(() => {});
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 });
     expect(await failure(hasty.stats())).toMatchObject({ code: "timeout", dispatched: "unknown" });
     hasty.close();
   });
 
-  it("that found one connection dead does not try the others that were kept", async () => {
+  it("that finds a dead connection does not reuse other idle connections", async () => {
     const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 1_000, outageMs: 9_000 });
     const ports: (number | undefined)[] = [];
     const note: typeof drop = (_, response) => void ports.push(response.socket?.remotePort);
@@ -118,7 +118,7 @@ describe("a call", () => {
     hasty.close();
   });
 
-  it("carries everything the server said into its error", async () => {
+  it("copies everything from the server's response to its error", async () => {
     bench.server.answer(
       refuse(404, "sandbox_not_found", {
         sandboxId: "sbx_x",
@@ -144,7 +144,7 @@ describe("a call", () => {
     expect(error.body).toContain("do better");
   });
 
-  it("tells an answer that is not Holdfast's from one that is", async () => {
+  it("distinguishes responses of other servers from Holdfast's", async () => {
     bench.server.answer((_, response) => void response.writeHead(404).end("<h1>nginx</h1>"));
     expect(await failure(bench.holdfast.sandboxes.get("x"))).toMatchObject({
       code: "unexpected_response",
@@ -152,7 +152,7 @@ describe("a call", () => {
     });
   });
 
-  it("goes through the caller's fetch where one is given, with the same retries", async () => {
+  it("uses the caller's fetch, with the same retries", async () => {
     const viaFetch = new Holdfast({ url: bench.server.url, apiKey: "x", fetch: globalThis.fetch });
     bench.server.answer(json(200, aSandbox()), drop, truncate(anExec()), json(200, anExec({ exitCode: 9 })));
     const box = await viaFetch.sandboxes.get("box");

@@ -1,15 +1,19 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { discover, type Endpoint } from "./discover.ts";
+import { discover, type Endpoint, isAnnounced } from "../discover.ts";
 import {
   AuthenticationError,
   ConnectionError,
   errorOf,
   HoldfastError,
   maybeDispatched,
+  refuseUnknown,
   unexpected,
+  unreachable,
   type Where,
   whereOf,
-} from "./errors.ts";
+} from "../errors.ts";
+import { lost } from "./fetch.ts";
+import { Pulse } from "./pulse.ts";
 import { type Patience, retryDelay } from "./retry.ts";
 import {
   type Body,
@@ -19,7 +23,6 @@ import {
   type WireReply,
   type WireRequest,
 } from "./transport.ts";
-import { lost } from "./transport-fetch.ts";
 
 type Query = Record<string, string | number | boolean | readonly string[] | undefined>;
 
@@ -31,54 +34,61 @@ export interface Call {
   json?: unknown;
   bytes?: Body;
   headers?: Record<string, string>;
-  /** Doing it twice is the same as doing it once, so a lost answer is simply asked for again. */
+  /** Whether the call can be repeated without further effect, so that it is sent again after a lost response. */
   idempotent: boolean;
-  /** An exec under way is waited for. */
+  /** Whether the call waits for an exec in progress. */
   waiting?: boolean;
-  /** The content type that a stream must have. */
+  /** Required content type of a streamed response. */
   type?: string;
-  /** A status that is an answer here, not an error. */
+  /** An error status that the call returns as a result instead of throwing an error. */
   accept?: number;
-  /** How long the server itself may wait before it answers, beyond the time an answer takes. */
+  /** How long the server may wait before it answers, in addition to the normal response time. */
   waitMs?: number;
-  /** The longest silence of a stream on which something comes more often than that. */
+  /** The longest allowed silence of a stream with keepalives. */
   silenceMs?: number;
   signal?: AbortSignal | undefined;
+  /** Options of the caller that the method does not know. If there are any, the call is refused. */
+  unknown?: object;
 }
 
-/** What decides over repeating it. */
+/** The properties of a call that decide whether it is sent again after a failure. */
 export type Repeated = Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">;
 
-export interface CallsOptions {
+interface CallsOptions {
   url?: string | undefined;
   apiKey?: string | undefined;
   timeoutMs: number;
   transport: Transport;
-  /** For what is not ours: answers of programs inside. Default: the built-in one. */
+  /** The `fetch` function that sends requests to programs in sandboxes. Default: the built-in `fetch`. */
   fetch?: typeof globalThis.fetch | undefined;
   patience: Patience;
 }
 
 const JSON_LIMIT_BYTES = 64 * 1_048_576;
 const ERROR_LIMIT_BYTES = 65_536;
+const HEALTH_PATH = "/healthz";
 const JSON_TYPE = "application/json";
 
-/** A stream says something every 5 s. One that is silent for three times that, and a margin, is dead, FIN or no FIN. */
+/**
+ * Maximum silence of a stream. The server sends a keepalive every 5 s; after three intervals and a margin the stream is
+ * dead, even without a FIN.
+ */
 export const STREAM_SILENCE_MS = 20_000;
 
 /**
- * A call into a sandbox that sleeps is answered when it has woken. What can be sent again is, and joins the same wake; what
- * can't is given this time on top, for its answer is the only way to know what became of it.
+ * A call to a sandbox in standby is answered after the wake. Idempotent calls that time out are retried and join the same
+ * wake. Other calls get this extra time, because only their response can report whether they took effect.
  */
 const WAKE_MS = 30_000;
 
 /**
- * The calls, with what every one of them needs: the key, a deadline, typed errors, and repetition where a repeated
- * request can't do harm. A body that can be read only once is never sent twice.
+ * Sends API calls with the API key and a deadline, converts failures to typed errors, and retries calls that can be
+ * repeated. A body that can be read only once is never sent twice.
  */
 export class Calls {
   readonly #options: CallsOptions;
   readonly #transport: Transport;
+  readonly #pulse: Pulse;
   #endpoint: Endpoint;
   #base: string;
   #acquainted = false;
@@ -88,6 +98,7 @@ export class Calls {
     this.#transport = options.transport;
     this.#endpoint = discover(options);
     this.#base = baseOf(this.#endpoint);
+    this.#pulse = new Pulse(options.patience.outageMs, (timeoutMs) => this.#probe(timeoutMs));
   }
 
   get url(): string {
@@ -114,12 +125,12 @@ export class Calls {
     return this.#repeat(call, async () => gather(await this.open(call), Number.POSITIVE_INFINITY));
   }
 
-  /** Repeats only until the answer begins; what becomes of the stream is the caller's to handle. */
+  /** Opens a stream. Retries only until the response begins; after that the caller handles failures of the stream. */
   stream(call: Call): Promise<AsyncGenerator<Uint8Array, void, undefined>> {
     return this.#repeat(call, async () => (await this.open(call)).stream());
   }
 
-  /** Sends a body of any size and reads a JSON answer. */
+  /** Sends a body of any size and reads a JSON response to it. */
   upload<Answer>(call: Call): Promise<Answer> {
     return this.#repeat(call, async () => {
       const body = await gather(await this.open(call), JSON_LIMIT_BYTES);
@@ -127,7 +138,7 @@ export class Calls {
     });
   }
 
-  /** One try, for callers who handle an outage themselves. */
+  /** Makes one attempt without retries, for callers that handle outages themselves. */
   async open(call: Call): Promise<WireReply> {
     const request = this.#request(call);
     const reply = await this.#transport.open(request);
@@ -140,8 +151,8 @@ export class Calls {
   }
 
   /**
-   * What a program inside answers, as it is. Only what Holdfast says itself is an error. Redirects are the program's, and may lead
-   * anywhere: they are not followed, since the key would be.
+   * Returns the response of a program in the sandbox unchanged. Throws only errors of Holdfast itself. Redirects are
+   * not followed: they come from the program, may lead anywhere, and following them would send the API key there.
    */
   fetch(path: string, init: RequestInit): Promise<Response> {
     const { method = "GET", body } = init;
@@ -152,6 +163,7 @@ export class Calls {
   }
 
   async #fetched(path: string, init: RequestInit): Promise<Response> {
+    this.#checkServer({ method: init.method ?? "GET", path });
     const where = { method: init.method ?? "GET", url: this.#base + path };
     const headers = new Headers(init.headers);
     if (this.#endpoint.apiKey !== undefined) headers.set("x-holdfast-key", this.#endpoint.apiKey);
@@ -159,7 +171,7 @@ export class Calls {
     const { fetch = globalThis.fetch } = this.#options;
     const response = await fetch(where.url, sent).catch((error: unknown) => {
       init.signal?.throwIfAborted();
-      // What was wrong with the order itself has no cause.
+      // `fetch` throws an error without a cause if the request is invalid, and with a cause if the network failed.
       const isNetworks = error instanceof Error && error.cause !== undefined;
       throw isNetworks ? lost(where, error) : error;
     });
@@ -174,15 +186,38 @@ export class Calls {
       call,
       patience: this.#options.patience,
       acquainted: () => this.#acquainted,
-      // A server that came back may listen elsewhere.
-      rediscover: () => {
-        this.#endpoint = discover(this.#options, process.env, this.#endpoint.url);
-        this.#base = baseOf(this.#endpoint);
-      },
+      silentMs: () => this.#pulse.silentMs,
+      // A restarted server may listen on another port.
+      rediscover: () => this.#rediscover(),
     });
   }
 
-  where(call: Pick<Call, "method" | "path" | "query">): Where {
+  /**
+   * Sends a health request. Any response, even an error, shows that the server, or at least a proxy in front of it,
+   * works.
+   */
+  #probe(timeoutMs: number): Promise<unknown> {
+    const request = { method: "GET", base: this.#base, path: HEALTH_PATH, headers: {}, body: null };
+    return this.#transport.ask({ ...request, timeoutMs, signal: undefined }, JSON_LIMIT_BYTES);
+  }
+
+  #rediscover(): void {
+    this.#endpoint = discover(this.#options, process.env, this.#endpoint.url);
+    this.#base = baseOf(this.#endpoint);
+  }
+
+  /**
+   * Ensures that the server found in the state directory is still running. After it has ended, another program may
+   * listen at its address. That program must receive neither the API key nor the request.
+   */
+  #checkServer(call: { method: string; path: string }): void {
+    const { announced, absent } = this.#endpoint;
+    if (announced === null ? absent !== undefined : !isAnnounced(announced)) this.#rediscover();
+    const why = this.#endpoint.absent;
+    if (why !== undefined) throw unreachable(this.where(call), "no", why);
+  }
+
+  where(call: Pick<Call, "path" | "query"> & { method: string }): Where {
     return { method: call.method, url: `${this.#base}${call.path}${queryOf(call.query)}` };
   }
 
@@ -202,6 +237,8 @@ export class Calls {
   }
 
   #request(call: Call): WireRequest {
+    if (call.unknown !== undefined) refuseUnknown(call.unknown, this.where(call));
+    this.#checkServer(call);
     const repeatable = call.idempotent && !isOneShot(call.bytes);
     const timeoutMs = this.#options.timeoutMs + (call.waitMs ?? 0) + (repeatable ? 0 : WAKE_MS);
     return {
@@ -212,6 +249,7 @@ export class Calls {
       body: call.json === undefined ? (call.bytes ?? null) : JSON.stringify(call.json),
       timeoutMs: Math.min(timeoutMs, call.silenceMs ?? Number.POSITIVE_INFINITY),
       signal: call.signal,
+      pulse: this.#pulse,
     };
   }
 
@@ -230,19 +268,19 @@ export class Calls {
   }
 }
 
-/** What can be asked for twice. */
+/** Methods that can be repeated without further effect. */
 const SAFE: ReadonlySet<string> = new Set(["GET", "HEAD", "OPTIONS"]);
 
-/** A stream is gone once it was sent. */
+/** Whether a body can be sent again; a stream can be read only once. */
 const isRepeatable = (body: unknown): boolean => typeof body === "string" || ArrayBuffer.isView(body);
 
-/** An error in answer to a HEAD, which has no body to say more. */
+/** Returns an error body for a HEAD request, because the response to such a request has no body. */
 const wordless = ({ method, url }: Where, code: string): string =>
   JSON.stringify({
     error: {
       code,
-      message: `${method} ${url} was answered with ${code}.`,
-      hint: "Ask with GET for what is the matter.",
+      message: `${method} ${url} failed with ${code}.`,
+      hint: "Send a GET request to see the details.",
       retryable: false,
       dispatched: "unknown",
     },
@@ -252,15 +290,22 @@ interface OutageFacts {
   call: Repeated;
   patience: Patience;
   acquainted: () => boolean;
+  silentMs: () => number;
   rediscover: () => void;
 }
 
-/** Failures in a row, of one call or of a stream that is taken up again: when to try next, and when to give up. */
+/**
+ * Counts the consecutive failures of one call, or of a stream that is resumed, and decides when to retry and when to
+ * give up.
+ */
 export class Outage {
   readonly #facts: OutageFacts;
   #tries = 0;
   #since = 0;
-  /** When the try began that is under way: what it waits for its answer is no outage. */
+  /**
+   * Start time of the current attempt. Only the time before it counts as outage, not the wait for the attempt's
+   * response.
+   */
   #triedAt = 0;
   #maybeDispatched = false;
 
@@ -268,12 +313,12 @@ export class Outage {
     this.#facts = facts;
   }
 
-  /** Resolves when it is time for the next try; throws where there is none. */
+  /** Waits until it is time for the next attempt. Throws the error if no further attempt is made. */
   async failed(error: unknown): Promise<void> {
     const { call, rediscover } = this.#facts;
     if (this.#tries === 0) this.#since = this.#triedAt = performance.now();
     this.#tries += 1;
-    const delayMs = isOneShot(call.bytes) ? null : this.#delay(error, this.#triedAt - this.#since);
+    const delayMs = isOneShot(call.bytes) ? null : this.#delay(error, this.#failingMs(error));
     if (delayMs === null) throw this.#verdict(error);
     if (error instanceof HoldfastError && error.method !== "GET" && error.dispatched !== "no")
       this.#maybeDispatched = true;
@@ -282,9 +327,20 @@ export class Outage {
     this.#triedAt = performance.now();
   }
 
-  /** Something came: the next failure is the first one of another outage. */
+  /** Ends the outage: a later failure starts a new one. */
   over(): void {
     this.#tries = 0;
+  }
+
+  /**
+   * Returns how long the outage has lasted: from the first failure to the start of the attempt that failed now, or for as
+   * long as the server has been silent if that is longer. A silence that has ended does not count, so a server that
+   * responds again gets the full time for the failures that follow.
+   */
+  #failingMs(error: unknown): number {
+    const failingMs = this.#triedAt - this.#since;
+    if (!(error instanceof ConnectionError) || error.code !== "timeout") return failingMs;
+    return Math.max(failingMs, error.silentMs || this.#facts.silentMs());
   }
 
   #delay(error: unknown, failingMs: number): number | null {
@@ -301,7 +357,10 @@ export class Outage {
     });
   }
 
-  /** That the last try was not dispatched says nothing about those before it. */
+  /**
+   * Returns the error to throw. If any attempt may have reached the sandbox, the error says so, even if the last
+   * attempt did not.
+   */
   #verdict(error: unknown): unknown {
     if (!this.#maybeDispatched || !(error instanceof HoldfastError)) return error;
     return error.dispatched === "no" ? maybeDispatched(error) : error;
@@ -332,7 +391,7 @@ function queryOf(query: Query | undefined): string {
   return pairs.length === 0 ? "" : `?${pairs.join("&")}`;
 }
 
-/** The beginning of a body: nothing more is waited for once there are `enough` characters. */
+/** Reads the beginning of a body: at least `enough` characters, or the whole body if it is shorter. */
 async function textOf(reply: WireReply, enough: number): Promise<string> {
   let text = "";
   for await (const piece of reply.stream()) {
@@ -342,7 +401,7 @@ async function textOf(reply: WireReply, enough: number): Promise<string> {
   return text.slice(0, ERROR_LIMIT_BYTES);
 }
 
-/** Waits, or throws the signal's own reason. */
+/** Waits for `ms` milliseconds. If the signal fires first, throws the signal's own reason. */
 export async function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
   try {
     await sleep(ms, undefined, signal === undefined ? {} : { signal });

@@ -1,4 +1,5 @@
-import { type ConnectionError, silent, unreachable, type Where, whereOf } from "./errors.ts";
+import { type ConnectionError, silent, unreachable, type Where, whereOf } from "../errors.ts";
+import type { Watch } from "./pulse.ts";
 import {
   type Body,
   gather,
@@ -11,17 +12,17 @@ import {
 
 type Fetch = typeof globalThis.fetch;
 
-/** The errors of a connection that never came to be; after any other one the request may have arrived. */
+/** Error codes of a connection that was never established; after any other error the request may have arrived. */
 const NEVER_CONNECTED = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"]);
 
-/** What a `fetch` that failed says of the connection. */
+/** Converts a failure of `fetch` to a ConnectionError. */
 export function lost(where: Where, error: unknown): ConnectionError {
   const cause = error instanceof Error && error.cause !== undefined ? error.cause : error;
   const code = String((cause as { code?: unknown }).code);
   return unreachable(where, NEVER_CONNECTED.has(code) ? "no" : "unknown", cause);
 }
 
-/** Goes through a `fetch` of the caller's: for proxies, tracing or tests. */
+/** A transport over a `fetch` that the caller provides, for proxies, tracing or tests. */
 export class FetchTransport implements Transport {
   readonly #fetch: Fetch;
 
@@ -49,6 +50,7 @@ export class FetchTransport implements Transport {
         redirect: "manual",
         ...(request.body === null ? {} : bodyOf(request.body)),
       });
+      guard.heard();
       guard.rest();
       return new FetchReply(response, guard);
     } catch (error) {
@@ -79,12 +81,13 @@ async function* toAsync(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
   yield* pieces;
 }
 
-/** The clock and the caller's signal as one signal, and the reason for which it fired. */
+/** Combines the timeout and the caller's signal into one signal, and can tell which of the two fired. */
 class Guard {
   readonly #request: WireRequest;
   readonly #streaming: boolean;
   readonly #controller = new AbortController();
   readonly #clock: NodeJS.Timeout;
+  readonly #watch: Watch | undefined;
   #resting = false;
   readonly #abort = () => this.#controller.abort(this.#request.signal?.reason);
 
@@ -95,26 +98,37 @@ class Guard {
       if (!this.#resting) this.#controller.abort(silent(whereOf(request), request.timeoutMs, "unknown"));
     }, request.timeoutMs);
     request.signal?.addEventListener("abort", this.#abort, { once: true });
+    this.#watch = request.pulse?.watch((silentMs) =>
+      this.#controller.abort(silent(whereOf(request), silentMs, "unknown", silentMs)),
+    );
+  }
+
+  /** Records that something arrived from the server. */
+  heard(): void {
+    this.#watch?.heard();
   }
 
   get signal(): AbortSignal {
     return this.#controller.signal;
   }
 
-  /** The clock starts anew: from here on something is waited for. */
+  /** Restarts the timeout, because data is expected from now on. */
   progress(): void {
     if (!this.#streaming) return;
+    if (this.#resting) this.#watch?.resume();
     this.#resting = false;
     this.#clock.refresh();
   }
 
-  /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
+  /** Stops the timeout until the next read, because the reader of a stream may be slow. */
   rest(): void {
     this.#resting = this.#streaming;
+    if (this.#resting) this.#watch?.pause();
   }
 
   done(): void {
     clearTimeout(this.#clock);
+    this.#watch?.end();
     this.#request.signal?.removeEventListener("abort", this.#abort);
   }
 
@@ -144,6 +158,7 @@ class FetchReply implements WireReply {
     try {
       this.#guard.progress();
       for await (const piece of this.#response.body ?? []) {
+        this.#guard.heard();
         this.#guard.rest();
         yield piece;
         this.#guard.progress();

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import { frame, greeting, type Item, keepalive } from "../testing/faulty-server.ts";
 import { FrameDecoder } from "./frames.ts";
-import { frame, greeting, type Item, keepalive } from "./testing/faulty-server.ts";
 
 const items: fc.Arbitrary<Item> = fc.oneof(
   fc.record({
@@ -13,7 +13,7 @@ const items: fc.Arbitrary<Item> = fc.oneof(
   fc.string().map((message) => greeting({ cause: { code: "x", message } })),
 );
 
-/** The bytes in pieces that end at the given places. */
+/** Splits the bytes at the given positions. */
 function cut(bytes: Buffer, places: readonly number[]): Buffer[] {
   const ends = [...new Set(places.map((place) => place % (bytes.length + 1)))].sort((a, b) => a - b);
   return [0, ...ends].map((begin, at) => bytes.subarray(begin, ends[at] ?? bytes.length));
@@ -23,7 +23,7 @@ const comparable = (item: object) =>
   "data" in item ? { ...item, timeUs: undefined, data: Buffer.from(item.data as Uint8Array) } : item;
 
 describe("a stream of frames", () => {
-  it("means the same wherever it is cut into pieces", () => {
+  it("decodes the same however it is split", () => {
     fc.assert(
       fc.property(
         fc.array(items, { maxLength: 12 }),
@@ -38,16 +38,16 @@ describe("a stream of frames", () => {
     );
   });
 
-  it("gives a frame with its last byte and not before", () => {
+  it("yields a frame with its last byte and not before", () => {
     const bytes = frame({ type: "stderr", offset: 2 ** 40 + 7, data: Buffer.from("late") });
     const decoder = new FrameDecoder();
     for (const byte of bytes.subarray(0, -1)) expect(decoder.push(Uint8Array.of(byte))).toEqual([]);
     expect(decoder.push(bytes.subarray(-1))).toMatchObject([{ type: "stderr", offset: 2 ** 40 + 7 }]);
   });
 
-  it("that is none is refused, before memory is spent on it", () => {
+  it("is rejected if invalid, before memory is allocated", () => {
     for (const bytes of ["<html>", "HTTP/", Buffer.of(1, 255, 255, 255, 255)]) {
-      expect(() => new FrameDecoder().push(Buffer.from(bytes))).toThrow("not one of frames");
+      expect(() => new FrameDecoder().push(Buffer.from(bytes))).toThrow("does not consist of frames");
     }
   });
 });

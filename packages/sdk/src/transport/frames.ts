@@ -1,8 +1,8 @@
-import type { Exec } from "./types.generated.ts";
+import type { Exec } from "../types.generated.ts";
 
 /**
- * The frames of an output stream: u8 kind, u32 payload length; for output then u64 offset and u64 time in µs; then the
- * payload. All integers are little endian.
+ * Decodes the frames of an output stream: u8 kind, u32 payload length; for output then u64 offset and u64 time in µs;
+ * then the payload. All integers are little endian.
  */
 export const FRAMES_TYPE = "application/vnd.holdfast.frames";
 
@@ -13,7 +13,7 @@ export type Frame =
 
 export interface OutputFrame {
   type: "stdout" | "stderr";
-  /** Behind these bytes, in the exec's journal. */
+  /** The position after these bytes in the exec's journal. */
   offset: number;
   timeUs: number;
   data: Buffer;
@@ -22,21 +22,24 @@ export interface OutputFrame {
 const KIND = { record: 0, stdout: 1, stderr: 2 } as const;
 const RECORD_HEAD_BYTES = 5;
 const OUTPUT_HEAD_BYTES = 21;
-/** Far above what a server sends: a length beyond it means that the stream is not what it should be. */
+/**
+ * Maximum payload length that is accepted, far above what a server sends. A larger length means that the stream does
+ * not consist of frames.
+ */
 const PAYLOAD_LIMIT_BYTES = 64 * 1_048_576;
 
 /**
- * Takes a stream apart that was cut anywhere. A payload that lies within one piece shares its memory; one that does not is
- * put together in memory of its own, copied once.
+ * Decodes frames from pieces that may begin and end anywhere in a frame. A payload that lies within one piece shares
+ * that piece's memory. A payload that spans several pieces is copied once.
  */
 export class FrameDecoder {
   readonly #head = Buffer.alloc(OUTPUT_HEAD_BYTES);
   #headBytes = 0;
-  /** The payload that is being put together, and how much of it is there. */
+  /** The payload that is being assembled from several pieces. */
   #payload: Buffer | null = null;
   #payloadBytes = 0;
 
-  /** Every frame that is complete with this piece. Throws where the bytes are no frames. */
+  /** Returns the frames that this piece completes. Throws if the bytes are not frames. */
   push(piece: Uint8Array): Frame[] {
     const frames: Frame[] = [];
     let rest = Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength);
@@ -46,7 +49,7 @@ export class FrameDecoder {
     return frames;
   }
 
-  /** And the payload, where that is there as a whole. Says what is left over. */
+  /** Decodes a head, and its payload if complete. Returns the remaining bytes. */
   #takeHead(bytes: Buffer, frames: Frame[]): Buffer {
     const needed = headBytes(this.#head, this.#headBytes);
     const taken = bytes.copy(this.#head, this.#headBytes, 0, needed - this.#headBytes);
@@ -78,12 +81,12 @@ export class FrameDecoder {
   }
 }
 
-/** How long the head is of which `known` bytes are there: its kind tells, once it is there. */
+/** Returns the length of a frame's head. It depends on the frame's kind, which is the first byte. */
 function headBytes(head: Buffer, known: number): number {
   if (known < RECORD_HEAD_BYTES) return RECORD_HEAD_BYTES;
   const kind = head.readUInt8(0);
   if (kind > KIND.stderr || head.readUInt32LE(1) > PAYLOAD_LIMIT_BYTES) {
-    throw new RangeError("the stream is not one of frames");
+    throw new RangeError("the stream does not consist of frames");
   }
   return kind === KIND.record ? RECORD_HEAD_BYTES : OUTPUT_HEAD_BYTES;
 }
@@ -99,6 +102,6 @@ function frameOf(head: Buffer, payload: Buffer): Frame {
   };
 }
 
-/** Journals end, and times are, far below where a number stops being exact. */
+/** Reads a u64 as a number. Journal offsets and times are far below 2^53, so the number is exact. */
 const readU64 = (bytes: Buffer, at: number): number =>
   bytes.readUInt32LE(at) + bytes.readUInt32LE(at + 4) * 2 ** 32;

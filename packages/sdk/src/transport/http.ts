@@ -7,7 +7,8 @@ import {
 import { Agent as HttpsAgent, request as httpsRequest } from "node:https";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import { silent, unreachable, whereOf } from "./errors.ts";
+import { silent, unreachable, whereOf } from "../errors.ts";
+import type { Watch } from "./pulse.ts";
 import {
   type Body,
   isPieces,
@@ -18,19 +19,19 @@ import {
   type WireRequest,
 } from "./transport.ts";
 
-/** Where requests go, as node:http wants it. */
+/** The server's address in the form that node:http needs. */
 interface Target {
   base: string;
   secure: boolean;
   host: string;
   port: string;
-  /** What precedes every path. */
+  /** Prefix of every path. */
   prefix: string;
 }
 
 /**
- * node:http with connections kept alive: a round trip takes well under half the time that the built-in `fetch` takes,
- * and that is what a short exec consists of.
+ * A transport over node:http with keep-alive connections. A round trip takes well under half the time of the built-in
+ * `fetch`, and a short exec is little more than one round trip.
  */
 export class HttpTransport implements Transport {
   readonly #plain = new HttpAgent({ keepAlive: true });
@@ -90,7 +91,10 @@ function targetOf(base: string): Target {
   };
 }
 
-/** Where one connection turned out to be dead, the idle ones beside it may be as well: the next request gets a new one. */
+/**
+ * Closes all idle connections. It is called after one of them turned out to be dead, because the others may be dead
+ * too. The next request opens a new connection.
+ */
 function dropIdle(agent: HttpAgent): void {
   for (const sockets of Object.values(agent.freeSockets)) {
     for (const socket of sockets ?? []) socket.destroy();
@@ -108,7 +112,10 @@ function framed(headers: Record<string, string>, body: Body | null): Record<stri
 const lengthOf = (body: Body): number | null =>
   typeof body === "string" ? Buffer.byteLength(body) : body.length;
 
-/** One request on its way, its clock, and why it was given up, whichever way the socket then reports that. */
+/**
+ * One request in progress, with its timeout. If the request is aborted, the exchange stores the reason, because the
+ * error of the closed socket may say something else.
+ */
 class Exchange {
   readonly #request: WireRequest;
   readonly #sent: ClientRequest;
@@ -116,6 +123,7 @@ class Exchange {
   readonly #onSilence: () => void;
   readonly #clock: NodeJS.Timeout;
   readonly #abort: (() => void) | null = null;
+  readonly #watch: Watch | undefined;
   #connected: boolean;
   #resting = false;
   #over = false;
@@ -132,24 +140,26 @@ class Exchange {
       request.signal.addEventListener("abort", this.#abort, { once: true });
     }
     this.#connected = sent.reusedSocket;
-    if (!sent.reusedSocket) sent.once("socket", (socket) => this.#watch(socket));
+    if (!sent.reusedSocket) sent.once("socket", (socket) => this.#observe(socket));
+    this.#watch = request.pulse?.watch((silentMs) => this.#giveUpSilent(silentMs, silentMs));
   }
 
   onReply(take: (message: IncomingMessage) => void): void {
     this.#sent.on("response", (message) => {
+      this.#watch?.heard();
       message.on("close", () => this.done());
       take(message);
     });
   }
 
-  /** Text leaves together with the head, in one write. */
+  /** Sends the body; text is sent together with the head, in one write. */
   send(body: Body | null): void {
     if (body === null) this.#sent.end();
     else if (isPieces(body)) void this.#pump(body.pieces);
     else this.#sent.end(body);
   }
 
-  #watch(socket: Socket): void {
+  #observe(socket: Socket): void {
     if (!socket.connecting) this.#connected = true;
     const event = (socket as TLSSocket).encrypted ? "secureConnect" : "connect";
     socket.once(event, () => {
@@ -158,12 +168,21 @@ class Exchange {
   }
 
   #timeOut(): void {
-    if (this.#resting) return;
-    this.giveUp(silent(whereOf(this.#request), this.#request.timeoutMs, this.#connected ? "unknown" : "no"));
+    if (!this.#resting) this.#giveUpSilent(this.#request.timeoutMs);
+  }
+
+  #giveUpSilent(afterMs: number, silentMs = 0): void {
+    const dispatched = this.#connected ? "unknown" : "no";
+    this.giveUp(silent(whereOf(this.#request), afterMs, dispatched, silentMs));
     this.#onSilence();
   }
 
-  /** Sends piece by piece at the speed of the other side. An answer that comes early, an error as a rule, ends it. */
+  /** Records that something arrived from the server. */
+  heard(): void {
+    this.#watch?.heard();
+  }
+
+  /** Sends pieces with backpressure. An early response, usually an error, ends the sending. */
   async #pump(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
     try {
       let answered = false;
@@ -192,16 +211,18 @@ class Exchange {
     });
   }
 
-  /** The clock starts anew: from here on something is waited for. */
+  /** Restarts the timeout, because data is expected from now on. */
   progress(): void {
     if (!this.#streaming || this.#over) return;
+    if (this.#resting) this.#watch?.resume();
     this.#resting = false;
     this.#clock.refresh();
   }
 
-  /** The clock counts for nothing until the next read: a reader of a stream may take its time. */
+  /** Stops the timeout until the next read, because the reader of a stream may be slow. */
   rest(): void {
     this.#resting = this.#streaming;
+    if (this.#resting) this.#watch?.pause();
   }
 
   giveUp(error: unknown): void {
@@ -209,11 +230,12 @@ class Exchange {
     this.#sent.destroy();
   }
 
-  /** Also frees the connection where a request was answered before it was sent in full. */
+  /** Ends the exchange. If the response arrived before the whole request was sent, also closes the connection. */
   done(): void {
     if (this.#over) return;
     this.#over = true;
     clearTimeout(this.#clock);
+    this.#watch?.end();
     if (this.#abort !== null) this.#request.signal?.removeEventListener("abort", this.#abort);
     if (!this.#sent.writableFinished) this.#sent.destroy();
   }
@@ -225,7 +247,7 @@ class Exchange {
   }
 }
 
-/** The whole body of an answer. */
+/** Reads the whole body of a response. */
 function take(
   exchange: Exchange,
   message: IncomingMessage,
@@ -236,6 +258,7 @@ function take(
   const pieces: Buffer[] = [];
   let size = 0;
   message.on("data", (piece: Buffer) => {
+    exchange.heard();
     pieces.push(piece);
     size += piece.length;
     if (size > limit) exchange.giveUp(tooLarge(limit));
@@ -273,6 +296,7 @@ class HttpReply implements WireReply {
     try {
       this.#exchange.progress();
       for (let piece = await arrivals.next(); piece !== null; piece = await arrivals.next()) {
+        this.#exchange.heard();
         this.#exchange.rest();
         yield piece;
         this.#exchange.progress();
@@ -285,10 +309,10 @@ class HttpReply implements WireReply {
   }
 }
 
-/** Read but not taken: beyond it nothing more is read. */
-const ARRIVED_AT_MOST = 4;
+/** Number of unread pieces at which reading from the socket pauses. */
+const ARRIVED_MAX = 4;
 
-/** The pieces of a body as they arrived. Node's own iterator copies those together that wait for their reader. */
+/** Yields the pieces of a body as they arrived. Node's own iterator would merge unread pieces by copying. */
 class Arrivals {
   readonly #message: IncomingMessage;
   #pieces: Buffer[] = [];
@@ -299,7 +323,7 @@ class Arrivals {
     this.#message = message;
     message.on("data", (piece: Buffer) => {
       this.#pieces.push(piece);
-      if (this.#pieces.length >= ARRIVED_AT_MOST) message.pause();
+      if (this.#pieces.length >= ARRIVED_MAX) message.pause();
       this.#wake();
     });
     message.on("end", () => this.#finish(null));
@@ -312,7 +336,10 @@ class Arrivals {
     this.#wake();
   }
 
-  /** Null at the end. A failure comes behind all that arrived before it. */
+  /**
+   * Returns the next piece, or null at the end. A failure of the connection is thrown only after all pieces that
+   * arrived before it.
+   */
   async next(): Promise<Buffer | null> {
     for (;;) {
       const piece = this.#pieces.shift();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { errorOf, unreachable } from "./errors.ts";
+import { errorOf, unreachable } from "../errors.ts";
 import { backoff, type Failure, PATIENCE, retryDelay } from "./retry.ts";
 
 const where = { method: "POST", url: "http://127.0.0.1:1/v1/x" };
@@ -22,7 +22,7 @@ const said = (status: number, facts: object = {}) =>
   );
 
 describe("a failed request", () => {
-  it("is sent again only where that can't do harm", () => {
+  it("is retried only if that is harmless", () => {
     const table: [string, Partial<Failure>, boolean][] = [
       ["idempotent, connection lost", {}, true],
       ["not idempotent, connection lost", { idempotent: false }, false],
@@ -54,7 +54,7 @@ describe("a failed request", () => {
     );
   });
 
-  it("is given up when the budget is spent, sooner for a server that never answered", () => {
+  it("is given up when its time budget is spent, sooner for a server that never answered", () => {
     expect(retryDelay(failed({ tries: 9, failingMs: 20_000 }))).not.toBeNull();
     expect(retryDelay(failed({ tries: 9, failingMs: 31_000 }))).toBeNull();
     expect(retryDelay(failed({ tries: 4, failingMs: 2_000, acquainted: false }))).toBeNull();
@@ -64,7 +64,7 @@ describe("a failed request", () => {
     ).not.toBeNull();
   });
 
-  it("waits longer from try to try, within bounds and with jitter", () => {
+  it("waits longer before each attempt, within bounds and with jitter", () => {
     expect([1, 2, 3, 20].map((tries) => backoff(tries, 0))).toEqual([25, 50, 100, 1000]);
     expect([1, 20].map((tries) => backoff(tries, 1))).toEqual([50, 2000]);
   });

@@ -1,12 +1,15 @@
-import { ConnectionError, HoldfastError } from "./errors.ts";
+import { ConnectionError, HoldfastError } from "../errors.ts";
 
-/** How long a failing call is repeated. All of it is bounded; nothing is repeated that could happen twice. */
+/**
+ * Time limits for retrying a failing call. Every retry is bounded. A call that is not idempotent is retried only if its
+ * error says `dispatched: no`.
+ */
 export interface Patience {
-  /** For a server that has answered before and is now away: it may be restarting. */
+  /** How long to retry if a server that has answered before is unreachable: it may be restarting. */
   outageMs: number;
-  /** For one that never answered: most likely it is not there. */
+  /** How long to retry if the server has never answered: most likely there is no server at this address. */
   strangerMs: number;
-  /** For one that says "not now". */
+  /** How long to retry if the server responds "unavailable". */
   busyMs: number;
 }
 
@@ -14,30 +17,38 @@ export const PATIENCE: Patience = { outageMs: 30_000, strangerMs: 1_000, busyMs:
 
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
-/** Against a clock that stands still; the budgets end long before it. */
-const TRIES_AT_MOST = 10_000;
+/**
+ * Maximum number of attempts. Normally the time limits end the retries long before; this limit ends them if the clock
+ * does not advance.
+ */
+const TRIES_MAX = 10_000;
 
 export interface Failure {
   error: unknown;
-  /** Tries made so far, the failed one included. */
+  /** Attempts made so far, including the failed one. */
   tries: number;
-  /** Since the first failure: what a request waited for its answer before that was no outage. */
+  /**
+   * Time from the first failure to the start of the current attempt. The wait for a response does not count as outage.
+   */
   failingMs: number;
-  /** Whether doing it twice is the same as doing it once. */
+  /** Whether the call can be repeated without further effect. */
   idempotent: boolean;
-  /** Whether an exec under way is waited for: then a server that says "not now" is borne like one that is away. */
+  /**
+   * Whether the call waits for an exec in progress. If so, "unavailable" responses are retried for as long as an
+   * outage.
+   */
   waiting: boolean;
-  /** Whether this client ever had an answer. */
+  /** Whether this client has ever received a response from the server. */
   acquainted: boolean;
   patience: Patience;
   /** Uniform in [0, 1). */
   random: number;
 }
 
-/** Milliseconds to wait before the same request is sent again; null: give up. */
+/** Returns the milliseconds to wait before the same request is sent again, or null to give up. */
 export function retryDelay(failure: Failure): number | null {
   const budgetMs = budgetOf(failure);
-  if (budgetMs === null || failure.tries >= TRIES_AT_MOST) return null;
+  if (budgetMs === null || failure.tries >= TRIES_MAX) return null;
   const delayMs = backoff(failure.tries, failure.random);
   return failure.failingMs + delayMs > budgetMs ? null : delayMs;
 }
@@ -50,9 +61,11 @@ function budgetOf({ error, idempotent, waiting, acquainted, patience }: Failure)
 }
 
 /**
- * Of what the server says itself 503 means "send the same again", and 408 that it never had the whole of it; a proxy's 502 and 504 are its words for an outage.
- * The place of a reader whose connection was lost may be taken by its own former self for a while, and those of calls that wait
- * for a wake are free when that is over. A standby or a checkpoint that failed cost the sandbox a freeze: another try is the caller's to order.
+ * Returns whether an error means "try again later". The server's 503 means that the same request can be sent again, and
+ * its 408 that it did not receive the whole request. A proxy's 502 and 504 mean that the server is unreachable.
+ * `too_many_readers` and `too_many_watches` may be caused by the caller's own lost connection, and `too_many_held` ends
+ * when the sandbox is awake. A failed standby or checkpoint froze the sandbox for a while, so only the caller may
+ * decide to try it again.
  */
 const meansNotNow = ({ status, code }: HoldfastError): boolean =>
   !COSTLY.has(code) && (status === 503 || status === 408 || PASSING.has(code));
@@ -66,7 +79,10 @@ const PASSING: ReadonlySet<HoldfastError["code"]> = new Set([
   "too_many_watches",
 ]);
 
-/** Doubles from try to try, with jitter over its upper half so that many clients don't come back at once. */
+/**
+ * Returns the delay before the next attempt. The delay doubles with each attempt. A random part, at most half of it, is
+ * then subtracted, so that many clients do not retry at the same time.
+ */
 export function backoff(tries: number, random: number): number {
   const full = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (tries - 1));
   return full / 2 + (full / 2) * random;

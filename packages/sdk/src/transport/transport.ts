@@ -1,18 +1,25 @@
-/** One HTTP exchange: no retries, no JSON, no meaning. */
+import type { Pulse } from "./pulse.ts";
+
+/** One HTTP request, without retries or JSON. */
 export interface WireRequest {
   method: string;
-  /** Scheme, host and port, and a path before all paths where there is one. Without a slash at its end. */
+  /** Scheme, host, port and an optional path prefix, without a trailing slash. */
   base: string;
-  /** With the query. */
+  /** Path and query. */
   path: string;
   headers: Record<string, string>;
   body: Body | null;
-  /** Of the whole exchange or, where the body is a stream, of the longest silence while something is waited for. */
+  /**
+   * Maximum duration of the whole exchange. If the request body or the response body is a stream: maximum time without
+   * expected data.
+   */
   timeoutMs: number;
   signal: AbortSignal | undefined;
+  /** Ends the exchange if the server shows no sign of life; absent for the probe itself. */
+  pulse?: Pulse;
 }
 
-/** What to send: all at once, or piece by piece with a known or unknown length. */
+/** A request body: complete, or in pieces of known or unknown total length. */
 export type Body = string | Uint8Array | Pieces;
 
 export interface Pieces {
@@ -25,19 +32,25 @@ export interface WireAnswer {
   body: Uint8Array;
 }
 
-/** An answer's head. */
+/** The head of a response. */
 export interface WireReply {
   status: number;
   header(name: string): string | null;
-  /** The body as it comes; it must be taken. Leaving the loop early ends the exchange. */
+  /** Yields the body as it arrives. The caller must read it to its end; leaving the loop early aborts the exchange. */
   stream(): AsyncGenerator<Uint8Array, void, undefined>;
 }
 
-/** Fails with a ConnectionError, or with the signal's reason. */
+/**
+ * Sends HTTP requests. If the request's signal fires, throws the signal's reason. If the request fails for another
+ * reason, throws a ConnectionError.
+ */
 export interface Transport {
-  /** Takes the whole answer, at most `limit` bytes. */
+  /** Sends the request and reads the whole response. Fails if the response is longer than `limit` bytes. */
   ask(request: WireRequest, limit: number): Promise<WireAnswer>;
-  /** Both bodies may be streams: the time limit is one on silence. */
+  /**
+   * Sends the request, and returns as soon as the response's head has arrived. The request body and the response body
+   * may be streams, so `timeoutMs` limits only the time without data.
+   */
   open(request: WireRequest): Promise<WireReply>;
   close(): void;
 }
@@ -46,9 +59,9 @@ export const isPieces = (body: Body | null): body is Pieces =>
   body !== null && typeof body === "object" && "pieces" in body;
 
 export const tooLarge = (limit: number): RangeError =>
-  new RangeError(`the answer is larger than ${limit} bytes`);
+  new RangeError(`the response is larger than ${limit} bytes`);
 
-/** All of a reply's body, at most `limit` bytes. */
+/** Reads a whole body. Throws if the body is longer than `limit` bytes. */
 export async function gather(reply: WireReply, limit: number): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let size = 0;

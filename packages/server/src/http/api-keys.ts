@@ -3,50 +3,65 @@ import type { IncomingHttpHeaders } from "node:http";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { RouteFacts } from "./route-config.ts";
 
-/** Where a key may come as well: for requests whose `Authorization` is somebody else's to read. */
+/**
+ * Alternative header for the API key, for requests whose `Authorization` header is meant for the program in the
+ * sandbox.
+ */
 export const KEY_HEADER = "x-holdfast-key";
-/** Where the clients of another platform send theirs. */
-export const BLAXEL_KEY_HEADER = "x-blaxel-authorization";
 
-/** Where keys are looked up. It keeps hashes only, and compares those. */
+/** Key lookup. Implementations store and compare only hashes. */
 export interface Keys {
   findKey(secret: string): unknown;
+  /**
+   * If the given key is a temporary key, returns the key that it stands for. Otherwise returns the given key itself.
+   */
+  standsFor?(secret: string): string;
 }
 
-/** A key that was found is not looked up again for this long, and at most so many are remembered. */
+/** How long a verified key is cached. */
 const REMEMBERED_MS = 10_000;
+/** Maximum number of cached keys. */
 const REMEMBERED_KEYS = 1_000;
 const LONGEST_KEY = 256;
-/** Enough of the hash that no two keys of a server share it; nothing that a key could be guessed from. */
+/** Length of the owner id: a hash prefix long enough to be unique per server, and useless for guessing the key. */
 const OWNER_DIGITS = 16;
 
 /**
- * Decides who may come in. What is compared, here and in the store, are SHA-256 hashes of what was presented, so the
- * time that takes says nothing about a key.
+ * Checks API keys. Only SHA-256 hashes are compared, here and in the store, so the time a comparison takes reveals
+ * nothing about a key.
  */
-export class Gate {
+export class KeyCheck {
   readonly #keys: Keys;
+  readonly #headers: readonly string[];
   readonly #now: () => number;
   readonly #known = new Map<string, number>();
 
-  constructor(keys: Keys, now: () => number = Date.now) {
+  /** `adapterHeaders`: headers in which clients of other platforms send their keys. */
+  constructor(keys: Keys, adapterHeaders: readonly string[] = [], now: () => number = Date.now) {
     this.#keys = keys;
+    this.#headers = [KEY_HEADER, "authorization", ...adapterHeaders];
     this.#now = now;
   }
 
-  /** The id of the key, at once for one seen lately; throws `unauthorized`. */
+  /**
+   * Returns the owner id of a valid key, from the cache if it was verified recently. Throws `unauthorized` otherwise.
+   */
   admit(authorization: string | undefined): string | Promise<string> {
-    const secret = bearer(authorization);
-    if (secret === null) throw new HoldfastError("unauthorized");
+    const given = bearer(authorization);
+    if (given === null) throw new HoldfastError("unauthorized");
+    const secret = this.#keys.standsFor?.(given) ?? given;
     const digest = hash("sha256", secret, "hex");
     if ((this.#known.get(digest) ?? 0) > this.#now()) return ownerOf(digest);
     return this.#lookUp(secret, digest);
   }
 
-  /** The headers that keys came in. What is no key of ours is somebody else's. */
+  /**
+   * Returns the names of the headers that contain a valid key of this server. Other credentials are for the program in
+   * the sandbox.
+   */
   async keyHeaders(headers: IncomingHttpHeaders): Promise<string[]> {
     const found: string[] = [];
-    for (const name of [KEY_HEADER, "authorization", BLAXEL_KEY_HEADER]) {
+    for (const name of this.#headers) {
       const value = headers[name];
       if (typeof value !== "string") continue;
       if (await this.#isKey(name === KEY_HEADER ? `Bearer ${value}` : value)) found.push(name);
@@ -73,7 +88,10 @@ export class Gate {
   }
 }
 
-/** The same for as long as the key is. Stored with what the key creates, so that it can be counted. */
+/**
+ * Returns the owner id of a key. The id never changes, and is stored with the resources that the key creates, so that
+ * they can be counted per key.
+ */
 const ownerOf = (digest: string): string => `key_${digest.slice(0, OWNER_DIGITS)}`;
 
 function bearer(authorization: string | undefined): string | null {
@@ -82,7 +100,7 @@ function bearer(authorization: string | undefined): string | null {
   return secret === undefined || secret.length > LONGEST_KEY ? null : secret;
 }
 
-/** Where a request says who it comes from, by what its route knows of its callers. */
+/** Returns the credentials of a request. Which headers may carry them depends on the route. */
 export function authorizationOf(
   headers: IncomingHttpHeaders,
   { socket, dialect }: RouteFacts,
@@ -94,14 +112,15 @@ export function authorizationOf(
   return typeof foreign === "string" ? foreign : headers.authorization;
 }
 
-/** What a socket's server answers with, and the prefix of the subprotocol that carries a key in base64url. */
+/** The WebSocket subprotocol that the server selects. */
 export const SUBPROTOCOL = "holdfast.v1";
+/** Prefix of the WebSocket subprotocol that carries an API key in base64url. */
 export const KEY_PROTOCOL = "holdfast.key.";
 
 /**
- * The authorization of a request for a WebSocket. A browser's page can't set its headers, so the key may come as one of
- * the subprotocols. There are no cookies and no other authority that a browser would add by itself, so a page of another
- * site that opens a socket comes without a key and is refused like everybody without one; the Origin header decides nothing.
+ * Returns the authorization of a WebSocket request. A page in a browser cannot set headers, so the key may be sent as a
+ * subprotocol. The Origin header is not checked: the server uses no cookies and no other credentials that a browser
+ * adds on its own, so a page of another site has no key and is refused.
  */
 export function socketAuthorization(headers: IncomingHttpHeaders): string | undefined {
   if (headers.authorization !== undefined) return headers.authorization;

@@ -1,31 +1,39 @@
 import type { ServerResponse } from "node:http";
 import { HoldfastError } from "@holdfast/contract";
+import { raced } from "@holdfast/engine";
 
-/** What tells that a caller has left. */
+/** The part of a connection through which the server learns that the caller has disconnected. */
 interface Connection {
   once(event: "close", listener: () => void): unknown;
 }
 
 /**
- * Who is still listening. Each request gets one signal, which aborts when its caller's socket closes before the answer
- * was sent, or when the server shuts down. It ends waiting and streaming; an exec that was dispatched goes on.
+ * Tracks connected callers. Each request gets one signal, which aborts when the caller's socket closes before the
+ * response was sent, or when the server shuts down. The signal ends waiting and streaming; a dispatched exec keeps
+ * running.
  */
 export class Callers {
   readonly #present = new Set<AbortController>();
   #closing: Error | null = null;
 
-  /** Why nobody is served any more; null while the server is open. */
+  /** The error that refuses all requests during shutdown; null while the server is running normally. */
   get closing(): Error | null {
     return this.#closing;
   }
 
-  /** The signal of the caller that waits for this response. */
+  /**
+   * Returns a signal that aborts when the caller who waits for this response disconnects, or when the server shuts
+   * down.
+   */
   signal(response: ServerResponse): AbortSignal {
     if (response.destroyed) return AbortSignal.abort(new CallerLeft());
     return this.#follow(response, () => response.writableFinished);
   }
 
-  /** The signal of the caller at the other end of a socket that is open. */
+  /**
+   * Returns a signal that aborts when the caller at the other end of this socket disconnects, or when the server shuts
+   * down.
+   */
   attached(socket: Connection): AbortSignal {
     return this.#follow(socket, () => false);
   }
@@ -41,7 +49,7 @@ export class Callers {
     return controller.signal;
   }
 
-  /** Ends every wait and stream, those under way and those to come. */
+  /** Aborts every wait and stream, also those that begin later. */
   dismiss(reason: Error): void {
     this.#closing = reason;
     for (const controller of this.#present) controller.abort(reason);
@@ -49,17 +57,13 @@ export class Callers {
   }
 }
 
-/** Ends the wait with the caller, or the server; the work itself goes on. */
-export function whileHeard<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
-  return new Promise((resolve, reject) => {
-    const left = () => reject(signal.reason);
-    signal.addEventListener("abort", left, { once: true });
-    if (signal.aborted) left();
-    work.then(resolve, reject).finally(() => signal.removeEventListener("abort", left));
-  });
-}
+/** Waits for the work until the caller disconnects or the server shuts down. The work itself continues after that. */
+export const whileConnected = raced;
 
-/** An order that the server's own shutdown cut short may have been recorded; the next server then goes on with it. */
+/**
+ * Waits for an operation. If the server's shutdown interrupts the wait, the error says `dispatched: unknown`: the
+ * operation may already be recorded, and then the server completes it after its next start.
+ */
 export async function orMaybeDispatched<Result>(callers: Callers, order: Promise<Result>): Promise<Result> {
   try {
     return await order;
@@ -69,7 +73,7 @@ export async function orMaybeDispatched<Result>(callers: Callers, order: Promise
   }
 }
 
-/** Nobody is there to be answered. */
+/** Abort reason for a caller that has disconnected. */
 export class CallerLeft extends Error {
   constructor() {
     super("the caller has left");

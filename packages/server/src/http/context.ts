@@ -4,15 +4,20 @@ import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
 import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
-import type { ImageAliases } from "./adapters/image-aliases.ts";
-import type { Keys } from "./auth.ts";
+import type { Adapter, TokenPlaces } from "./adapter.ts";
+import type { KeyCheck, Keys } from "./api-keys.ts";
+import type { BackupService } from "./backup-service.ts";
 import type { Callers } from "./callers.ts";
-import type { Scrub, WireError } from "./errors.ts";
-import type { LogBook } from "./log-book.ts";
-import type { Metrics } from "./metrics.ts";
-import type { PeerWatch } from "./peer-watch.ts";
+import type { DeadPeerWatch } from "./dead-peer-watch.ts";
+import type { Scrub } from "./scrub.ts";
+import type { RequestMetrics, ServerLogReader } from "./telemetry-ports.ts";
+import type { TransferService } from "./transfer-service.ts";
+import type { WireError } from "./wire-errors.ts";
 
-/** Fastify, with the types of a route's schema as the types of its handler. */
+/** Image names of other platforms, each with the local image it stands for. */
+export type ImageAliases = Readonly<Record<string, string>>;
+
+/** Fastify, with handler types derived from the route's schema. */
 export type App = FastifyInstance<
   RawServerDefault,
   IncomingMessage,
@@ -23,36 +28,45 @@ export type App = FastifyInstance<
 
 declare module "fastify" {
   interface FastifyRequest {
-    /** The id of the key that asks; null where none is needed. */
+    /** Id of the key that made the request; null if the route needs no key. */
     owner: string | null;
   }
 }
 
-/** What the HTTP layer is given. */
+/** The dependencies of the HTTP layer. */
 export interface HttpParts {
+  /** The adapters to serve. */
+  adapters?: readonly Adapter[];
   engine: EngineApi;
   keys: Keys;
   log: Log;
   numbers: Numbers;
   version: string;
   installation: string;
-  metrics: Metrics;
-  /** Resolves when recovery is done; calls are held until then. Default: it is. */
+  metrics: RequestMetrics;
+  /** Resolves when recovery is done; calls are held until then. Default: recovery is already done. */
   started?: Promise<void>;
-  /** Directories of the host that no message may name. */
+  /** Host directories whose paths must not appear in messages to callers. */
   hostPaths?: readonly string[];
-  /** The server's own log; undefined where none is kept. */
-  logs?: LogBook | undefined;
-  /** What names of images on other platforms mean here. */
+  /** Takes backups; undefined if this server can't take backups. */
+  backups?: BackupService | undefined;
+  /** Exports and imports single sandboxes and drives; undefined if this server can't do that. */
+  transfers?: TransferService | undefined;
+  /** The server's log; undefined if none is stored. */
+  logs?: ServerLogReader | undefined;
+  /** Image names of other platforms, each with the local image it stands for. */
   imageAliases?: ImageAliases | undefined;
-  /** Below which name every port of every sandbox has a host; default `localhost`. */
+  /** Domain below which every port of every sandbox has a host name; default `localhost`. */
   previewDomain?: string | undefined;
-  /** What links that need no key are signed with, and stay valid with; a new one for this server where absent. */
+  /**
+   * Secret that signs links which need no key. Default: a random secret, whose links become invalid when the server
+   * restarts.
+   */
   linkSecret?: string | undefined;
 }
 
-/** What a report says of a request. */
-export interface Asked {
+/** The parts of a request that an error report uses. */
+export interface RequestSummary {
   id: string;
   method: string;
   url: string;
@@ -60,15 +74,20 @@ export interface Asked {
   routeOptions?: { schema?: { operationId?: string } | undefined };
 }
 
-/** What routes are given. */
+/** The dependencies of route handlers. */
 export interface RouteContext extends HttpParts {
+  keyCheck: KeyCheck;
+  tokenPlaces: TokenPlaces;
   callers: Callers;
-  peers: PeerWatch;
-  /** What a caller is told of an error; counts it, and logs what is ours. `left`: nobody is there to be told. */
-  report(thrown: unknown, request: Asked, left: boolean): WireError;
-  /** Takes the host's paths out of a text. */
+  peers: DeadPeerWatch;
+  /**
+   * Converts an error to the response body, counts it, and logs it if it is unexpected. `left` means that the caller
+   * has disconnected.
+   */
+  report(thrown: unknown, request: RequestSummary, left: boolean): WireError;
+  /** Removes host paths from a text. */
   scrub: Scrub;
-  /** Where requests for another protocol arrive that are the API's. */
+  /** Emits the upgrade requests that are meant for the API, not for a sandbox's port. */
   upgrades: EventEmitter;
   domain: string;
 }

@@ -2,12 +2,12 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { connectionKey, PeerWatch } from "./peer-watch.ts";
-import { until } from "./testing/double.ts";
+import { until } from "../testing/double.ts";
+import { connectionKey, DeadPeerWatch } from "./dead-peer-watch.ts";
 
 /**
- * Connects and says so. With `vanish` its kernel then drops every segment of the connection that comes in, so that
- * nothing is ever acknowledged; without, what comes is acknowledged and never read.
+ * A peer that connects and prints a message. With `vanish`, its kernel then drops every incoming segment of the
+ * connection, so that nothing is ever acknowledged; without, incoming data is acknowledged and never read.
  */
 const PEER = `
 import ctypes, socket, struct, sys
@@ -43,11 +43,11 @@ async function connected(how: "vanish" | "stay"): Promise<{ socket: Socket; say(
   return { socket, say: () => void socket.write("keepalive") };
 }
 
-describe("a peer that little is sent to", () => {
-  test("is found to have vanished when it acknowledges nothing any more", async () => {
+describe("a peer of a quiet connection", () => {
+  test("is reported as vanished when it acknowledges nothing", async () => {
     const { socket, say } = await connected("vanish");
     let vanished = 0;
-    const unwatch = new PeerWatch({ everyMs: 50, stallMs: 500 }).watch(socket, () => {
+    const unwatch = new DeadPeerWatch({ everyMs: 50, stallMs: 500 }).watch(socket, () => {
       vanished += 1;
     });
     const saying = setInterval(say, 120);
@@ -58,10 +58,10 @@ describe("a peer that little is sent to", () => {
     expect(socket.writableLength).toBe(0);
   });
 
-  test("is left alone while it acknowledges, read or not", async () => {
+  test("is left alone while it acknowledges, whether it reads or not", async () => {
     const { socket, say } = await connected("stay");
     let vanished = 0;
-    const unwatch = new PeerWatch({ everyMs: 50, stallMs: 500 }).watch(socket, () => {
+    const unwatch = new DeadPeerWatch({ everyMs: 50, stallMs: 500 }).watch(socket, () => {
       vanished += 1;
     });
     for (let i = 0; i < 20; i += 1) {
@@ -86,7 +86,7 @@ describe("connections in the kernel's tables", () => {
       "000080FE00000000FF005450B6AD1DFE:01BB",
       "4750 fe80::5054:ff:fe1d:adb6 443",
     ],
-  ])("%s ← %s has the names that Node gives it", (local, remote, key) => {
+  ])("%s ← %s has the same addresses as in Node", (local, remote, key) => {
     expect(connectionKey(local, remote)).toBe(key);
   });
 });

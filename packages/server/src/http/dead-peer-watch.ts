@@ -4,26 +4,27 @@ import { type Socket, SocketAddress } from "node:net";
 interface Watched {
   socket: Socket;
   onVanished: () => void;
-  /** What its peer had acknowledged when that last changed, or when nothing was left to acknowledge. */
+  /** Number of bytes that the peer had acknowledged at the last check whose result was used. */
   acknowledged: number;
-  /** Looks in a row that found the same. */
+  /** Consecutive checks that found no progress. */
   stuckLooks: number;
 }
 
-/** The kernel's tables of TCP connections: what each has sent and not seen acknowledged is in them. */
+/** The kernel's TCP tables. They contain the number of unacknowledged bytes of each connection. */
 const TABLES = ["/proc/net/tcp", "/proc/net/tcp6"] as const;
 
 /**
- * Finds peers that acknowledge nothing of what they were sent: machines that lost their power or their network, from
- * which no end and no reset ever comes. What little a quiet stream sends fits the kernel's buffer, so that no write ever
- * waits, and the kernel itself goes on trying for a quarter of an hour. Node can't set TCP_USER_TIMEOUT; this does the
- * same from what the kernel tells of its connections. One that sends nothing at all is left to TCP's own keepalive.
+ * Detects peers that acknowledge nothing of what they are sent: machines that lost power or network, which never send a
+ * FIN or reset. The few bytes of a quiet stream fit the kernel's buffer, so no write ever blocks, and the kernel itself
+ * keeps retrying for a quarter of an hour. Node cannot set TCP_USER_TIMEOUT, so this class does the same with the
+ * kernel's connection tables.
  *
- * It errs towards patience: looks are counted, not time, so a server that was stopped itself cuts nobody off, and a
- * connection that can't be found in the tables is left alone. Peers behind a proxy that acknowledges for them are not
- * found here; those streams end by their age.
+ * A connection without unacknowledged bytes is left to TCP keepalive. When in doubt, the class keeps a connection: it
+ * counts checks instead of time, so that a server that was itself stopped disconnects no caller, and it ignores a
+ * connection that is missing from the tables. It can't detect a peer behind a proxy that acknowledges in the peer's
+ * place; such a stream ends at its maximum age.
  */
-export class PeerWatch {
+export class DeadPeerWatch {
   readonly #everyMs: number;
   readonly #stuckLooks: number;
   readonly #watched = new Set<Watched>();
@@ -35,7 +36,7 @@ export class PeerWatch {
     this.#stuckLooks = Math.max(2, Math.ceil(stallMs / everyMs));
   }
 
-  /** Calls `onVanished`, once at most, until the answer is called. */
+  /** Calls `onVanished` at most once. The returned function stops the watch. */
   watch(socket: Socket, onVanished: () => void): () => void {
     const watched: Watched = { socket, onVanished, acknowledged: 0, stuckLooks: 0 };
     this.#watched.add(watched);
@@ -57,7 +58,8 @@ export class PeerWatch {
     const before = new Map([...this.#watched].map((each) => [each, sentOn(each.socket)]));
     const unacknowledged = await readTables();
     for (const [watched, sent] of before) {
-      // Otherwise what was sent and what is left of it are not of the same moment.
+      // The result of the check is ignored if bytes were sent meanwhile, because then the number of sent bytes and the
+      // number of unacknowledged bytes are from different moments.
       if (this.#watched.has(watched) && sentOn(watched.socket) === sent)
         this.#judge(watched, sent, unacknowledged.get(keyOf(watched.socket)) ?? 0);
     }
@@ -77,7 +79,7 @@ export class PeerWatch {
 
 const sentOn = (socket: Socket): number => socket.bytesWritten - socket.writableLength;
 
-/** Both ends of a connection, as Node names them. */
+/** Returns a key for a connection: its local port, remote address and remote port in Node's notation. */
 const keyOf = ({ localPort, remoteAddress, remotePort }: Socket): string =>
   `${localPort} ${remoteAddress} ${remotePort}`;
 
@@ -94,14 +96,14 @@ async function readTables(): Promise<Map<string, number>> {
   return found;
 }
 
-/** From two of `ADDRESS:PORT`, in hexadecimal. */
+/** Returns the same key as `keyOf`, from two `ADDRESS:PORT` fields of a kernel table, which are in hexadecimal. */
 export function connectionKey(local: string, remote: string): string {
   const [, localPort = ""] = local.split(":");
   const [address = "", port = ""] = remote.split(":");
   return `${Number.parseInt(localPort, 16)} ${addressOf(address)} ${Number.parseInt(port, 16)}`;
 }
 
-/** The kernel prints an address as words of four bytes, each in the host's own order, which is the little end first here. */
+/** Decodes an address: the kernel prints it as four-byte words in host byte order, which is little-endian here. */
 function addressOf(hex: string): string {
   const bytes = (hex.match(/.{8}/g) ?? []).flatMap((word) => [...Buffer.from(word, "hex").reverse()]);
   if (bytes.length === 4) return bytes.join(".");

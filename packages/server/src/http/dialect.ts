@@ -1,14 +1,14 @@
 import type { TSchema } from "@fastify/type-provider-typebox";
-import type { WireError } from "../errors.ts";
+import type { WireError } from "./wire-errors.ts";
 
-/** What the client of another platform expects where Holdfast's own way differs. */
+/** The error format and key header that the client of another platform expects. */
 export interface Dialect {
-  /** The header that its key comes in, in lower case. `Authorization` does as well. */
+  /** Header, in lower case, that carries the client's key. `Authorization` is accepted too. */
   keyHeader: string;
-  /** The body that tells it of an error. */
+  /** Returns the error body in the client's format. */
   errorBody(error: WireError): object;
-  /** The status that goes with it, where the client would take ours for something else. */
+  /** Returns the HTTP status to send, if the client would misinterpret Holdfast's own status. */
   errorStatus?(error: WireError): number;
-  /** What that body is, where its routes are in the API document. */
+  /** Schema of the error body, for routes that are in the API document. */
   errorSchema?: TSchema;
 }

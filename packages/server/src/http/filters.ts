@@ -1,6 +1,9 @@
 import { HoldfastError, type Labels } from "@holdfast/contract";
 
-/** Values given repeated or separated by commas, each one of the known; undefined where nothing was given. */
+/**
+ * Parses a query field that lists known values. The field may be repeated, and each field may contain several values
+ * separated by commas. Returns undefined if no value was given.
+ */
 export function oneOfEach<Value extends string>(
   name: string,
   given: readonly string[] | undefined,
@@ -12,12 +15,12 @@ export function oneOfEach<Value extends string>(
     const match = known.find((item) => item === value);
     if (match !== undefined) return match;
     throw new HoldfastError("invalid_request", {
-      message: `query/${name} is "${value}"; it may be ${known.join(", ")}.`,
+      message: `query/${name} is "${value}"; allowed values: ${known.join(", ")}.`,
     });
   });
 }
 
-/** `key=value`, repeated; all must match. */
+/** Parses repeated `key=value` filters. An object must match all of them. */
 export function labelFilter(given: readonly string[] | undefined): Labels | undefined {
   if (!given || given.length === 0) return undefined;
   return Object.fromEntries(
@@ -33,12 +36,15 @@ export function labelFilter(given: readonly string[] | undefined): Labels | unde
 
 const ISO_TIME = /^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2}))?$/i;
 
-/** A moment as text, in milliseconds; a date alone is its beginning in UTC. One without an offset would mean the server's own clock. */
+/**
+ * Parses a time to milliseconds; a date alone means midnight UTC. An offset is required, because a local time would
+ * depend on the server's time zone.
+ */
 export function timeFilter(name: string, text: string | undefined): number | undefined {
   if (text === undefined) return undefined;
   const at = ISO_TIME.test(text) ? Date.parse(text) : Number.NaN;
   if (!Number.isNaN(at)) return at;
   throw new HoldfastError("invalid_request", {
-    message: `query/${name} is "${text}"; it must be a time in ISO 8601 with its offset, such as 2026-01-31T12:00:00Z. In a URL a + is written %2B.`,
+    message: `query/${name} is "${text}"; it must be an ISO 8601 time with an offset, such as 2026-01-31T12:00:00Z. Write + as %2B in a URL.`,
   });
 }

@@ -2,12 +2,12 @@ import { pipeline, Readable } from "node:stream";
 import { createGunzip } from "node:zlib";
 import { HoldfastError } from "@holdfast/contract";
 
-/** What every gzip file begins with, and nothing else that is sent here. */
+/** The magic number of gzip; no other accepted body starts with it. */
 const MAGIC = [0x1f, 0x8b] as const;
 const CHUNK_BYTES = 262_144;
 
-/** The body without its compression, if it has one: its first bytes tell, whatever the headers say. */
-export async function* gunzipped(
+/** Decompresses the body if it is gzipped. The first bytes decide, not the headers. */
+export async function* gunzipBody(
   body: AsyncIterable<Uint8Array>,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const chunks = body[Symbol.asyncIterator]();
@@ -19,7 +19,7 @@ export async function* gunzipped(
     }
     const isZipped = MAGIC.every((byte, at) => head[at] === byte);
     const whole = resumed(head, chunks);
-    yield* isZipped ? unzipped(whole) : whole;
+    yield* isZipped ? gunzipStream(whole) : whole;
   } finally {
     await chunks.return?.();
   }
@@ -33,7 +33,7 @@ async function* resumed(
   for (let step = await rest.next(); !step.done; step = await rest.next()) yield step.value;
 }
 
-async function* unzipped(zipped: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+async function* gunzipStream(zipped: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
   const gunzip = createGunzip({ chunkSize: CHUNK_BYTES });
   pipeline(Readable.from(zipped), gunzip, () => {});
   try {
@@ -41,7 +41,7 @@ async function* unzipped(zipped: AsyncIterable<Uint8Array>): AsyncGenerator<Uint
   } catch (error) {
     if (!isDamage(error)) throw error;
     throw new HoldfastError("invalid_request", {
-      message: `The body can't be decompressed: ${error.message}.`,
+      message: `The body could not be decompressed: ${error.message}.`,
       cause: error,
     });
   }

@@ -1,8 +1,8 @@
-import { type BodyLimits, readWhole } from "./body.ts";
 import type { App } from "./context.ts";
+import { type BodyLimits, readWhole } from "./request-body.ts";
 
-/** Bodies are JSON up to a size, or nothing at all; those of another type are refused. */
-export function takeJson(app: App, limits: BodyLimits): void {
+/** Accepts JSON bodies up to a size limit, and empty bodies; refuses other content types. */
+export function acceptJson(app: App, limits: BodyLimits): void {
   const parse = app.getDefaultJsonParser("error", "error");
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("application/json", (request, payload, done) => {

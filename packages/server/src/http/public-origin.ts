@@ -1,16 +1,16 @@
 import type { IncomingHttpHeaders } from "node:http";
 
-/** Where the caller finds this server: the way it came, as it tells it itself or as a proxy passes on. */
-export interface Site {
+/** The origin under which the caller reaches this server, from the request or from a proxy's forwarded headers. */
+export interface PublicOrigin {
   protocol: "http" | "https";
-  /** With the port, where that is said; null where nothing sensible is. */
+  /** Host with its port if the request has one; null if the header is missing or malformed. */
   host: string | null;
 }
 
 const HOST = /^[\w.-]+(:\d+)?$|^\[[\da-fA-F:.]+\](:\d+)?$/;
 
-/** Nobody but the caller reads what is made of it, so one that lies here misleads itself. */
-export function siteOf(headers: IncomingHttpHeaders): Site {
+/** Returns the origin. Forwarded headers are not verified, because the result is only returned to the same caller. */
+export function publicOrigin(headers: IncomingHttpHeaders): PublicOrigin {
   const host = first(headers["x-forwarded-host"]) ?? headers.host ?? "";
   return {
     protocol: first(headers["x-forwarded-proto"]) === "https" ? "https" : "http",
@@ -18,6 +18,6 @@ export function siteOf(headers: IncomingHttpHeaders): Site {
   };
 }
 
-/** The first of a header's values: that of the proxy that is next to the caller. */
+/** Returns the first value of a header: the one that the proxy closest to the caller has set. */
 export const first = (value: string | string[] | undefined): string | undefined =>
   [value].flat()[0]?.split(",", 1)[0]?.trim();

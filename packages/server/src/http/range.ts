@@ -1,4 +1,4 @@
-/** The Range header, one range only. Lists of ranges and other units are ignored, as HTTP allows. */
+/** A parsed Range header with a single range. Multiple ranges and other units are ignored, as HTTP allows. */
 export type Range =
   | { kind: "whole" }
   | { kind: "from"; first: number; last: number | null }

@@ -1,4 +1,7 @@
-/** Bodies that come in: JSON and stdin whole, within a limit and a time; files as a stream, as long as they move. */
+/**
+ * Reads incoming bodies: JSON and stdin as a whole, within a size and time limit; files as a stream, for as long as
+ * data moves.
+ */
 import type { Readable } from "node:stream";
 import { HoldfastError } from "@holdfast/contract";
 
@@ -7,7 +10,9 @@ export interface BodyLimits {
   withinMs: number;
 }
 
-/** The whole body. Ends with `too_large` past the limit, whatever Content-Length said. */
+/**
+ * Reads the whole body. Throws `too_large` when the body exceeds the limit, whatever its Content-Length header says.
+ */
 export function readWhole(source: Readable, options: BodyLimits): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = [];
@@ -27,14 +32,22 @@ export function readWhole(source: Readable, options: BodyLimits): Promise<Buffer
       else chunks.push(chunk);
     };
     const ended = () => finish(null);
-    const closed = () => finish(new HoldfastError("invalid_request", { message: "The body broke off." }));
+    const closed = () =>
+      finish(
+        new HoldfastError("invalid_request", {
+          message: "The connection closed before the whole body arrived.",
+        }),
+      );
     const late = () => finish(new HoldfastError("invalid_request", { message: tooSlow(options.withinMs) }));
     const timer = setTimeout(late, options.withinMs);
     source.on("data", take).on("end", ended).on("error", finish).on("close", closed);
   });
 }
 
-/** The body's chunks as they come. A body that breaks off or stands still ends with an error, never as a short file. */
+/**
+ * Yields the chunks of the body. Throws if the body is incomplete or stalls, so that an incomplete body is never taken
+ * for a shorter file.
+ */
 export async function* readChunks(
   source: Readable,
   stallMs: number,
@@ -49,10 +62,14 @@ export async function* readChunks(
     }
   } catch (error) {
     if (error instanceof HoldfastError) throw error;
-    throw new HoldfastError("invalid_request", { message: "The body broke off.", cause: error });
+    throw new HoldfastError("invalid_request", {
+      message: "The connection closed before the whole body arrived.",
+      cause: error,
+    });
   } finally {
     clearTimeout(timer);
-    // What nobody wants any more is read and dropped, or the next request on this connection would never be seen.
+    // The rest of the body is read and discarded, because otherwise the next request on this connection would never be
+    // parsed.
     if (!source.destroyed) source.resume();
   }
 }

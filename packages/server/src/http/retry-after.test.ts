@@ -1,7 +1,7 @@
 import { ERROR_CODES, ERRORS, type ErrorCode, HoldfastError, NUMBERS } from "@holdfast/contract";
 import { expect, test } from "vitest";
+import { json, serve } from "../testing/double.ts";
 import { retryAfterSeconds } from "./retry-after.ts";
-import { json, serve } from "./testing/double.ts";
 
 async function refusalOf(code: ErrorCode, numbers = {}) {
   const create = () => Promise.reject(new HoldfastError(code));
@@ -11,7 +11,7 @@ async function refusalOf(code: ErrorCode, numbers = {}) {
   return { status: response.status, after: response.headers.get("retry-after") };
 }
 
-test("every refusal that passes says when to come back, and no other does", () => {
+test("every transient error says when to retry, and no other error does", () => {
   for (const code of ERROR_CODES) {
     const seconds = retryAfterSeconds(code, NUMBERS);
     if (![429, 503, 507].includes(ERRORS[code].status)) expect(seconds, code).toBeNull();
@@ -22,14 +22,14 @@ test("every refusal that passes says when to come back, and no other does", () =
   }
 });
 
-test("launches that are suspended are to be asked for again once one may probe", async () => {
+test("suspended launches are retried once a probe is allowed", async () => {
   expect(await refusalOf("launches_suspended", { launchesSuspendedMs: 12_300 })).toEqual({
     status: 503,
     after: "13",
   });
 });
 
-test("a full disk says when to come back, as all that is short does", async () => {
+test("a full disk says when to retry, as every shortage does", async () => {
   for (const code of ["disk_full", "low_memory", "too_many_sandboxes"] as const) {
     const { status, after } = await refusalOf(code);
     expect(status).toBe(ERRORS[code].status);
@@ -37,15 +37,15 @@ test("a full disk says when to come back, as all that is short does", async () =
   }
 });
 
-test("a call that was held for too long, or could not be, is to be sent again at once", async () => {
+test("a call that was held too long, or could not be held, is retried at once", async () => {
   expect(await refusalOf("wake_timeout")).toEqual({ status: 503, after: "1" });
   expect(await refusalOf("too_many_held")).toEqual({ status: 429, after: "1" });
 });
 
-test("a wait of less than a second is still a wait", async () => {
+test("a wait of less than a second is rounded up", async () => {
   expect((await refusalOf("sandbox_degraded", { maintainEveryMs: 20 })).after).toBe("1");
 });
 
-test("what waiting does not change says nothing of waiting", async () => {
+test("errors that waiting does not resolve have no Retry-After", async () => {
   expect(await refusalOf("name_taken")).toEqual({ status: 409, after: null });
 });

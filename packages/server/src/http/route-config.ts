@@ -1,24 +1,26 @@
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { ErrorCode } from "@holdfast/contract";
-import type { Dialect } from "./adapters/dialect.ts";
+import type { Dialect } from "./dialect.ts";
 
-/** What a route says about itself beyond its schema: for the gate, and for the OpenAPI document. */
+/** Properties of a route that its schema does not contain. The key check and the OpenAPI document use them. */
 export interface RouteFacts {
-  /** No key is needed: nothing secret is served, or something else lets in. */
+  /** Whether the route needs no API key, because it serves nothing secret or checks other credentials itself. */
   public?: true;
-  /** Served while the server still recovers. */
+  /** Whether the route is served during recovery. */
   early?: true;
-  /** A WebSocket: its key may come as a subprotocol. */
+  /** Whether the route is a WebSocket, where the key may be sent as a subprotocol. */
   socket?: true;
-  /** Called by the client of another platform, and answered as that expects. */
+  /** For routes of an adapter: the error format and the key header of the client's platform. */
   dialect?: Dialect;
-  /** Errors beyond those that every route can answer with. */
+  /** Error codes beyond those that every route can return. */
   errors?: readonly ErrorCode[];
-  /** A request without a body means one with nothing in it. */
+  /** Whether every query field is accepted, because the query is meant for the program in the sandbox. */
+  anyQuery?: true;
+  /** Whether a missing body is treated as an empty object. */
   optionalBody?: true;
-  /** The body is bytes; this says which. */
+  /** Description of a body that consists of bytes. */
   bytesIn?: string;
-  /** Answers in other forms than JSON, by status and media type. */
+  /** Responses other than JSON, by status and media type. */
   content?: Readonly<Record<number, Readonly<Record<string, TSchema>>>>;
 }
 

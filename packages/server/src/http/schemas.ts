@@ -1,4 +1,4 @@
-/** Requests and answers that exist on the wire only, and the parts that many routes share. */
+/** Schemas of requests and responses that exist only on the wire, and parts shared by many routes. */
 import { type Static, type TSchema, Type } from "@fastify/type-provider-typebox";
 import {
   AbsolutePath,
@@ -31,7 +31,7 @@ export type ExecRef = Static<typeof ExecRef>;
 export const Page = {
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIMIT, default: DEFAULT_LIMIT })),
   cursor: Type.Optional(
-    Type.String({ minLength: 1, maxLength: 256, description: "`nextCursor` of the page before" }),
+    Type.String({ minLength: 1, maxLength: 256, description: "`nextCursor` of the previous page" }),
   ),
 };
 export const pageOf = (query: { limit?: number; cursor?: string }) => ({
@@ -53,7 +53,7 @@ export const PathQuery = { path: AbsolutePath };
 export const ReadQuery = {
   ...PathQuery,
   wake: Type.Optional(
-    Type.Boolean({ default: true, description: "false: rather fail than wake a sleeping sandbox" }),
+    Type.Boolean({ default: true, description: "false: fail instead of waking a sleeping sandbox" }),
   ),
 };
 export const readOptionsOf = (query: { wake?: boolean }) => ({ wake: query.wake ?? true });
@@ -74,28 +74,30 @@ export const SearchQuery = {
       minLength: 1,
       maxLength: 1_024,
       description:
-        "a glob of names or, with a slash in it, of paths below the directory. As in a shell, `*` means no name that begins with a dot",
+        "a glob for file names or, if it contains a slash, for paths below the directory. As in a shell, `*` does not match names that begin with a dot",
     }),
   ),
   content: Type.Optional(
-    Type.String({ minLength: 1, maxLength: 1_024, description: "text that a line of the file has in it" }),
+    Type.String({ minLength: 1, maxLength: 1_024, description: "text that a line of the file must contain" }),
   ),
   regex: Type.Optional(
-    Type.Boolean({ default: false, description: "`content` is a regular expression, as in JavaScript" }),
+    Type.Boolean({ default: false, description: "treat `content` as a JavaScript regular expression" }),
   ),
-  ignoreCase: Type.Optional(Type.Boolean({ default: false, description: "of `content`" })),
+  ignoreCase: Type.Optional(
+    Type.Boolean({ default: false, description: "match `content` case-insensitively" }),
+  ),
   contextLines: Type.Optional(
     Type.Integer({
       minimum: 0,
       maximum: CONTEXT_LINES_MAX,
       default: 0,
-      description: "how many lines before and after one that was found are told with it",
+      description: "number of lines to return before and after each match",
     }),
   ),
   exclude: Type.Optional(
     Type.Array(Type.String({ maxLength: 255 }), {
       maxItems: 64,
-      description: "a name of directories that are not looked into; may be repeated",
+      description: "name of directories to skip; may be repeated",
     }),
   ),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 10_000, default: 1_000 })),
@@ -107,24 +109,41 @@ export const parseMode = (mode: string | undefined): number | undefined =>
 
 export const IdempotencyHeaders = Type.Object({
   "idempotency-key": Type.Optional(
-    Type.String({ minLength: 1, maxLength: 255, description: "the same key never makes a second one" }),
+    Type.String({
+      minLength: 1,
+      maxLength: 255,
+      description: "repeating a request with the same key never creates a second resource",
+    }),
   ),
 });
 
 export const OutputQuery = {
   cursor: Type.Optional(
-    Type.String({ minLength: 1, maxLength: 160, description: "read on from here; default: from the start" }),
+    Type.String({ minLength: 1, maxLength: 160, description: "cursor to resume from; default: the start" }),
   ),
-  stream: Type.Optional(OneOf(OUTPUT_STREAMS, { description: "only this stream; cursors stay the same" })),
+  stream: Type.Optional(
+    OneOf(OUTPUT_STREAMS, { description: "return only this stream; cursors are valid for both" }),
+  ),
+  hold: Type.Optional(
+    Type.Boolean({
+      description:
+        "whether the command waits for this reader, if it follows the exec, rather than drop output that the reader has not taken; default: true, except for a command on a terminal and for a named process",
+    }),
+  ),
 };
 
 export const SignalExec = Type.Object(
-  { signal: Type.String({ pattern: "^[A-Z][A-Z0-9]{1,12}$", description: "such as SIGINT, or INT" }) },
+  {
+    signal: Type.String({
+      pattern: "^[A-Z][A-Z0-9]{1,12}$",
+      description: "signal name, such as SIGINT or INT",
+    }),
+  },
   { $id: "SignalExec", title: "SignalExec", additionalProperties: false },
 );
 
 export const StdinAccepted = Type.Object(
-  { accepted: Type.Integer({ description: "how far stdin has got; send the rest from here" }) },
+  { accepted: Type.Integer({ description: "stdin offset reached so far; continue from this offset" }) },
   { $id: "StdinAccepted", title: "StdinAccepted" },
 );
 
@@ -133,7 +152,10 @@ export const MakeDirectory = Type.Object(
     path: AbsolutePath,
     mode: Type.Optional(Mode),
     parents: Type.Optional(
-      Type.Boolean({ default: true, description: "make missing parents; an existing directory is fine" }),
+      Type.Boolean({
+        default: true,
+        description: "create missing parent directories; succeed if the directory already exists",
+      }),
     ),
   },
   { $id: "MakeDirectory", title: "MakeDirectory", additionalProperties: false },
@@ -148,11 +170,11 @@ export const MoveFile = Type.Object(
   { $id: "MoveFile", title: "MoveFile", additionalProperties: false },
 );
 
-/** One record of a watch. */
+/** One record of a file watch. */
 export const WatchRecord = Type.Union(
   [
     Type.Object({
-      type: Type.Literal("start", { description: "from here on nothing is missed" }),
+      type: Type.Literal("start", { description: "the watch is established; later changes are not missed" }),
       path: Type.String(),
     }),
     Type.Object({ type: Type.Literal("change"), ...FileChange.properties }),
@@ -163,17 +185,17 @@ export const WatchRecord = Type.Union(
     $id: "WatchRecord",
     title: "WatchRecord",
     description:
-      "the last one is an `end` that says why; a stream without it was cut. Watch again, and look again",
+      "the last record is an `end` with the reason; a stream without one was cut. In both cases watch again and re-read the directory",
   },
 );
 export type WatchRecord = Static<typeof WatchRecord>;
 
-/** One record of the timeline as a stream. */
+/** One record of an event stream. */
 export const EventRecord = Type.Union(
   [
     Type.Object({
-      type: OneOf(["start", "keepalive"], { description: "start: the first one" }),
-      cursor: Type.String({ description: "all that was asked for up to here was told" }),
+      type: OneOf(["start", "keepalive"], { description: "`start` is always the first record" }),
+      cursor: Type.String({ description: "all matching events up to this cursor were sent" }),
     }),
     Type.Object({ type: Type.Literal("event"), cursor: Type.String(), event: Event }),
     Type.Object({ type: Type.Literal("end"), error: Nullable(ErrorBody.properties.error) }),
@@ -182,14 +204,18 @@ export const EventRecord = Type.Union(
     $id: "EventRecord",
     title: "EventRecord",
     description:
-      "as server-sent events: `id` is the cursor, `event` the type, of an event its own, and `data` then the event alone. The last one is an `end`, whose error is null once `until` has come; a stream without it was cut. Come back with the last cursor",
+      "as server-sent events, `id` is the cursor, `event` is the record type (for timeline events, the type of the event), and `data` is the record (for timeline events, the event alone). The last record is an `end`, with a null error if `until` was reached; a stream without one was cut. Reconnect with the last cursor",
   },
 );
 export type EventRecord = Static<typeof EventRecord>;
 
 export const TimeQuery = {
-  since: Type.Optional(Type.String({ maxLength: 64, description: "not before this time, in ISO 8601" })),
-  until: Type.Optional(Type.String({ maxLength: 64, description: "before this time, in ISO 8601" })),
+  since: Type.Optional(
+    Type.String({ maxLength: 64, description: "start of the time range (inclusive), ISO 8601" }),
+  ),
+  until: Type.Optional(
+    Type.String({ maxLength: 64, description: "end of the time range (exclusive), ISO 8601" }),
+  ),
 };
 
 export const EventQuery = {
@@ -198,13 +224,15 @@ export const EventQuery = {
   type: Type.Optional(Type.Array(Type.String(), { description: `any of: ${EVENT_TYPES.join(", ")}` })),
   ...TimeQuery,
   order: Type.Optional(
-    OneOf(["oldest", "newest"], { description: "which come first; default: the oldest. Not for streams" }),
+    OneOf(["oldest", "newest"], {
+      description: "sort order; default: oldest first. Not available for streams",
+    }),
   ),
 };
 
-export const RunningProcess = Type.Object(
+const RunningProcess = Type.Object(
   {
-    pid: Type.Integer({ description: "as seen inside" }),
+    pid: Type.Integer({ description: "pid inside the sandbox" }),
     parent: Type.Integer(),
     uid: Type.Integer(),
     state: Type.String(),
@@ -212,7 +240,7 @@ export const RunningProcess = Type.Object(
     rssBytes: Type.Number(),
     name: Type.String(),
     commandLine: Type.String(),
-    execId: Type.String({ description: "the exec it belongs to, or empty" }),
+    execId: Type.String({ description: "id of the exec the process belongs to, or empty" }),
   },
   { $id: "RunningProcess", title: "RunningProcess" },
 );
@@ -225,21 +253,21 @@ export type RunningProcessList = Static<typeof RunningProcessList>;
 export const Cleanup = Type.Object(
   {
     dryRun: Type.Optional(
-      Type.Boolean({ default: false, description: "remove nothing, and say what would be removed" }),
+      Type.Boolean({ default: false, description: "report what would be removed without removing it" }),
     ),
   },
   { $id: "Cleanup", title: "Cleanup", additionalProperties: false },
 );
 export type Cleanup = Static<typeof Cleanup>;
 
-/** One record of a create that is streamed. */
+/** One record of a streamed create. */
 export const CreateRecord = Type.Union(
   [
     Type.Object({
       type: Type.Literal("progress"),
       step: Type.String({
         description:
-          "accepted, waiting (in line for a launch), launching, checkpoint (of a fork), files, root, memory (of a fork), runtime, keeper, proving, ready; more may be added",
+          "accepted, waiting (for a launch slot), launching, checkpoint (of a fork), files, root, memory (of a fork), runtime, keeper, proving, ready; more may be added",
       }),
       at: Timestamp,
     }),
@@ -247,18 +275,19 @@ export const CreateRecord = Type.Union(
     Type.Object({
       type: Type.Literal("sandbox"),
       sandbox: Sandbox,
-      existed: Type.Boolean({ description: "it was there before this request" }),
+      existed: Type.Boolean({ description: "the sandbox existed before this request" }),
     }),
     Type.Object({ type: Type.Literal("error"), error: ErrorBody.properties.error }),
   ],
   {
     $id: "CreateRecord",
     title: "CreateRecord",
-    description: "the last one is a `sandbox` or an `error`; the type decides, whatever the HTTP status says",
+    description:
+      "the last record is a `sandbox` or an `error`; its type gives the outcome, regardless of the HTTP status",
   },
 );
 export type CreateRecord = Static<typeof CreateRecord>;
 
-/** Documents what a route answers with by hand: the handler writes to the socket itself. */
+/** Documents a response by hand, for handlers that write to the socket themselves. */
 export const bytes = (description: string): TSchema =>
   Type.Unsafe<unknown>({ type: "string", format: "binary", description });

@@ -1,7 +1,7 @@
-import type { Scrub } from "./errors.ts";
+import type { Scrub } from "./scrub.ts";
 
-/** The same value with the host's paths taken out of every text in it. Of data, as it goes into JSON. */
-export function scrubbed<Value>(value: Value, scrub: Scrub): Value {
+/** Returns a copy of a JSON value with host paths removed from every string in it. */
+export function scrubJson<Value>(value: Value, scrub: Scrub): Value {
   const clean = (part: unknown): unknown => {
     if (typeof part === "string") return scrub(part);
     if (Array.isArray(part)) return part.map(clean);

@@ -1,10 +1,10 @@
 import { HoldfastError } from "@holdfast/contract";
 
 /**
- * Holds calls until recovery is done: many clients never send a POST again, so a call that comes a moment early is
- * better kept waiting than refused. Past the bound it is told to come back.
+ * Makes calls wait until recovery is done. Many clients never repeat a POST, so a call that arrives slightly too early
+ * waits instead of being refused. A call that waits for too long gets the retryable error `starting`.
  */
-export class StartGate {
+export class StartupHold {
   readonly #started: Promise<void>;
   readonly #holdMs: number;
   #open = false;

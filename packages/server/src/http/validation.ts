@@ -1,9 +1,11 @@
 import { type TSchema, TypeBoxValidatorCompiler } from "@fastify/type-provider-typebox";
-import type { FastifySchemaCompiler } from "fastify";
+import { HoldfastError } from "@holdfast/contract";
+import type { FastifyRequest, FastifySchemaCompiler } from "fastify";
+import { quoteFields } from "./wire-errors.ts";
 
 /**
- * Bodies are taken as they are: `"1"` is not a number. Queries and paths are text, so numbers, booleans and lists are
- * read from it first, strictly: `1.5` is no integer and `yes` no boolean.
+ * Validates requests. Bodies are taken literally: `"1"` is not a number. Query and path values are text, so numbers,
+ * booleans and lists are first parsed strictly: `1.5` is not an integer and `yes` is not a boolean.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
   const check = TypeBoxValidatorCompiler({ ...route, httpPart: "body" });
@@ -17,6 +19,30 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
     return check(read);
   };
 };
+
+/**
+ * Path prefix of Holdfast's own API. Only there are unknown fields refused, because clients of other platforms may send
+ * fields that their own platform ignores.
+ */
+const OWN_API = "/v1/";
+
+/**
+ * Refuses unknown fields of the query. A misspelt filter or option that is ignored looks like one that was applied, for
+ * example a list that is not filtered.
+ */
+export function checkQuery({ query, routeOptions }: Pick<FastifyRequest, "query" | "routeOptions">): void {
+  const { url, config, schema } = routeOptions;
+  if (!url?.startsWith(OWN_API) || config.anyQuery) return;
+  const known = Object.keys(propertiesOf((schema?.querystring ?? {}) as TSchema));
+  const unknown = Object.keys(query as object).filter((name) => !known.includes(name));
+  if (unknown.length === 0) return;
+  const fields = unknown.length === 1 ? "field" : "fields";
+  const expected =
+    known.length === 0 ? "This call has no query fields." : `Known fields: ${known.join(", ")}.`;
+  throw new HoldfastError("invalid_request", {
+    message: `query has the unknown ${fields} ${quoteFields(unknown)}. ${expected}`,
+  });
+}
 
 function propertiesOf(schema: TSchema): Record<string, { type?: unknown }> {
   return "properties" in schema ? (schema.properties as Record<string, { type?: unknown }>) : {};

@@ -2,8 +2,9 @@ import { createConnection } from "node:net";
 import { TypeBoxValidatorCompiler } from "@fastify/type-provider-typebox";
 import { ErrorBody, HoldfastError } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
-import { createScrub, toWireError } from "./errors.ts";
-import { authorized, json, serve } from "./testing/double.ts";
+import { authorized, json, serve } from "../testing/double.ts";
+import { createScrub } from "./scrub.ts";
+import { toWireError } from "./wire-errors.ts";
 
 const refusing = (error: unknown) => ({ sandboxes: { get: () => Promise.reject(error) } });
 const isErrorBody = (value: unknown): boolean => {
@@ -38,7 +39,7 @@ describe("errors of the engine", () => {
     expect(error.requestId).toMatch(/^req_/);
   });
 
-  test("an unexpected error tells the caller nothing and the log everything", async () => {
+  test("an unexpected error reveals nothing to the caller, and is logged completely", async () => {
     await using server = await serve(refusing(new Error("the password is hunter2")));
     const response = await server.fetch("/v1/sandboxes/a");
     const text = await response.clone().text();
@@ -50,13 +51,13 @@ describe("errors of the engine", () => {
     expect(String((line?.fields.err as Error | undefined)?.stack)).toContain("hunter2");
   });
 
-  test("a deadline that passed inside is a deadline outside", async () => {
+  test("an internal deadline is reported as a deadline", async () => {
     await using server = await serve(refusing(new DOMException("too late", "TimeoutError")));
     const error = await errorOf(await server.fetch("/v1/sandboxes/a"));
     expect(error).toMatchObject({ status: 504, code: "deadline", dispatched: "unknown" });
   });
 
-  test("no path of the host gets into a message, however deep", () => {
+  test("no host path gets into a message, at any depth", () => {
     const scrub = createScrub(["/var/lib/holdfast", "/sys/fs/cgroup"]);
     const inner = new Error("ENOENT: no such file '/var/lib/holdfast/sandboxes/a/config.json', open");
     const error = new HoldfastError("launch_failed", {
@@ -82,7 +83,7 @@ describe("bad requests", () => {
     ["a bad label key", json({ labels: { "!": "x" } }), "invalid_request", 400],
     ["a bad variable name", json({ env: { "A=B": "x" } }), "invalid_request", 400],
     ["a poisoned object", { ...json({}), body: '{"__proto__":{"a":1}}' }, "invalid_request", 400],
-    ["a body that is no JSON type", { method: "POST", body: "a=b" }, "unsupported_media_type", 415],
+    ["a body that is not JSON", { method: "POST", body: "a=b" }, "unsupported_media_type", 415],
     ["a body that is too large", json({ name: "a".repeat(2_000_000) }), "too_large", 413],
   ])("%s is the caller's error", async (_name, init, code, status) => {
     await using server = await serve({});
@@ -106,7 +107,7 @@ describe("bad requests", () => {
     },
   );
 
-  test("an unknown path is 404, a wrong method 405 with what is allowed", async () => {
+  test("an unknown path is 404, a wrong method 405 with the allowed methods", async () => {
     await using server = await serve({});
     expect(await errorOf(await server.fetch("/v1/nothing"))).toMatchObject({
       status: 404,
@@ -118,7 +119,7 @@ describe("bad requests", () => {
   });
 
   test.each(["/v1/sandboxes/%ZZ", `/v1/sandboxes/${"a".repeat(300)}`, `/v1/sandboxes/${"a".repeat(100)}`])(
-    "a URL that can't be right is refused: %#",
+    "an invalid URL is refused: %#",
     async (path) => {
       await using server = await serve({});
       expect(await errorOf(await server.fetch(path))).toMatchObject({ status: 400, code: "invalid_request" });
@@ -126,7 +127,7 @@ describe("bad requests", () => {
   );
 });
 
-describe("what the HTTP parser refuses", () => {
+describe("requests refused by the HTTP parser", () => {
   async function raw(url: string, ...parts: (string | Buffer)[]): Promise<string> {
     const { hostname, port } = new URL(url);
     const socket = createConnection(Number(port), hostname);
@@ -143,7 +144,7 @@ describe("what the HTTP parser refuses", () => {
     return answer;
   }
 
-  test("a header of 10 MB is answered with 431, which arrives", async () => {
+  test("a header of 10 MB is answered with 431, and the response arrives", async () => {
     await using server = await serve({});
     const answer = await raw(
       server.url,
@@ -156,7 +157,7 @@ describe("what the HTTP parser refuses", () => {
     expect(body).toMatchObject({ error: { code: "headers_too_large" } });
   });
 
-  test("what is no HTTP at all gets a typed 400", async () => {
+  test("bytes that are not HTTP get a typed 400", async () => {
     await using server = await serve({});
     const answer = await raw(server.url, "this is not HTTP\r\n\r\n");
     expect(answer).toMatch(/^HTTP\/1\.1 400 /);

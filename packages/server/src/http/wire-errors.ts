@@ -1,7 +1,7 @@
 /**
- * Whatever goes wrong becomes the one error body of the contract here. Only a `HoldfastError` speaks for itself; the
- * HTTP machinery's own errors are translated by table; anything else is a bug, told to the caller as `internal` and
- * nothing more.
+ * Converts every thrown error to the contract's error body. A `HoldfastError` is converted as it is; errors of Fastify
+ * and Node's HTTP parser are mapped by table; any other error is a bug and is reported to the caller only as
+ * `internal`.
  */
 import {
   type Cause,
@@ -12,10 +12,11 @@ import {
   HoldfastError,
   isHoldfastError,
 } from "@holdfast/contract";
+import type { Scrub } from "./scrub.ts";
 
 export interface WireError {
   status: number;
-  /** Ours: worth a line with its stack. */
+  /** Whether the error is a bug in Holdfast, which is logged with its stack. */
   unexpected: boolean;
   body: {
     error: {
@@ -34,17 +35,6 @@ export interface WireError {
   };
 }
 
-export type Scrub = (text: string) => string;
-
-/** Takes paths of the host out of texts; everything below one of the given directories counts. */
-export function createScrub(directories: readonly string[]): Scrub {
-  const known = directories.filter((directory) => directory.length > 1);
-  if (known.length === 0) return (text) => text;
-  const escaped = known.map((directory) => directory.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  const pattern = new RegExp(`(?:${escaped.join("|")})(?:/[^\\s'"\`,;:)]*)?(?![\\w.-])`, "g");
-  return (text) => text.replace(pattern, "<host path>");
-}
-
 function scrubCause(cause: Cause, scrub: Scrub): Cause {
   const clean: Cause = { code: cause.code, message: scrub(cause.message) };
   if (cause.cause) clean.cause = scrubCause(cause.cause, scrub);
@@ -53,7 +43,7 @@ function scrubCause(cause: Cause, scrub: Scrub): Cause {
 
 interface ErrorContext {
   requestId: string;
-  /** The operation that failed, by its name in the API document; absent where the request never got to one. */
+  /** Operation id of the route; absent if the request matched no route. */
   operation?: string | undefined;
   scrub: Scrub;
 }
@@ -80,13 +70,13 @@ export function toWireError(thrown: unknown, context: ErrorContext): WireError {
   return { status: spec.status, unexpected: !known || error.code === "internal", body: { error: body } };
 }
 
-/** Codes of Fastify and of Node's HTTP parser, as ours. */
+/** Error codes of Fastify and Node's HTTP parser, mapped to Holdfast's. */
 const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> = {
   FST_ERR_CTP_BODY_TOO_LARGE: { code: "too_large" },
   FST_ERR_CTP_INVALID_MEDIA_TYPE: { code: "unsupported_media_type" },
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: {
     code: "invalid_request",
-    message: "The body is not as long as Content-Length says.",
+    message: "The body length does not match Content-Length.",
   },
   FST_ERR_BAD_URL: { code: "invalid_request", message: "The URL is not valid." },
   FST_ERR_MAX_PARAM_LENGTH: { code: "invalid_request", message: "A part of the URL is too long." },
@@ -95,7 +85,10 @@ const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> =
   ERR_HTTP_REQUEST_TIMEOUT: { code: "request_timeout" },
 };
 
-/** Errors of other parts that reach the wire as they are, by name. What they interrupted may have taken effect. */
+/**
+ * Codes for errors of other components, by the name of the error's class. An operation that ended with such an error
+ * may have taken effect.
+ */
 const NAMED: Readonly<Record<string, ErrorCode>> = {
   DeadlinePassed: "deadline",
   TimeoutError: "deadline",
@@ -105,7 +98,7 @@ const NAMED: Readonly<Record<string, ErrorCode>> = {
 interface ForeignError extends Error {
   code?: unknown;
   statusCode?: unknown;
-  validation?: { instancePath: string; message?: string }[];
+  validation?: ValidationFinding[];
   validationContext?: string;
 }
 
@@ -126,17 +119,44 @@ function translate(thrown: unknown): HoldfastError | null {
   return isCallers ? new HoldfastError("invalid_request", { message: error.message }) : null;
 }
 
+interface ValidationFinding {
+  instancePath: string;
+  message?: string;
+  keyword?: string;
+  params?: { additionalProperties?: unknown };
+}
+
 const MAX_FINDINGS = 3;
 const PLACES: Readonly<Record<string, string>> = { querystring: "query", params: "path", headers: "header" };
 
-function describeValidation(
-  findings: readonly { instancePath: string; message?: string }[],
-  context: string,
-): string {
+function describeValidation(findings: readonly ValidationFinding[], context: string): string {
   const place = PLACES[context] ?? context;
   const sentences = findings
     .filter((finding) => finding.message !== "schema is false")
     .slice(0, MAX_FINDINGS)
-    .map((finding) => `${place}${finding.instancePath} ${finding.message ?? "is not valid"}`);
-  return `${sentences.join("; ")}.`;
+    .map((finding) => `${place}${finding.instancePath} ${describeFinding(finding)}`);
+  if (sentences.length > 0) return `${sentences.join("; ")}.`;
+  // The validator reports only a limited number of findings. If a request has many unknown fields, all findings are
+  // `schema is false`, one for each unknown field.
+  const names = findings.map(({ instancePath }) => instancePath.slice(instancePath.lastIndexOf("/") + 1));
+  return `${place} has unknown fields, among them ${quoteFields(names)}.`;
+}
+
+/** Maximum number of field names that a message quotes. The number is limited because a caller chooses the fields. */
+const QUOTED_FIELDS = 5;
+/** Maximum length of a quoted field name. It is limited because a caller chooses the name. */
+const QUOTED_LENGTH = 64;
+
+/** Quotes field names for a message. */
+export function quoteFields(names: readonly string[]): string {
+  const quoted = names.slice(0, QUOTED_FIELDS).map((name) => JSON.stringify(name.slice(0, QUOTED_LENGTH)));
+  const more = names.length > QUOTED_FIELDS ? ` and ${names.length - QUOTED_FIELDS} more` : "";
+  return quoted.join(", ") + more;
+}
+
+/** The validator's own message for an unknown field does not name the field. */
+function describeFinding({ keyword, params, message }: ValidationFinding): string {
+  const names = keyword === "additionalProperties" ? params?.additionalProperties : undefined;
+  if (!Array.isArray(names) || names.length === 0) return message ?? "is not valid";
+  return `has the unknown ${names.length === 1 ? "field" : "fields"} ${quoteFields(names.map(String))}`;
 }

@@ -1,13 +1,19 @@
 import swagger from "@fastify/swagger";
 import swaggerUi from "@fastify/swagger-ui";
-import type { App } from "./context.ts";
+import type { App } from "../http/context.ts";
 import { createDocument } from "./document.ts";
 import type { RouteTable } from "./route-table.ts";
 
-/** The server speaks plain HTTP; a browser told to upgrade would not find the page's own files. */
+/**
+ * Removes the directive that upgrades requests to HTTPS from a content security policy. The server speaks plain HTTP,
+ * so with that directive the page's own files would not load.
+ */
 const withoutUpgrade = (policy: string) => policy.replace(/\s*upgrade-insecure-requests;?/, "");
 
-/** `/openapi.json` and the page at `/docs`. Both are public: they hold nothing that the repository doesn't. */
+/**
+ * Registers `/openapi.json` and the page at `/docs`. Both are public: they contain nothing that is not in the
+ * repository.
+ */
 export function registerDocs(app: App, table: RouteTable, version: string): void {
   app.register(async (scope) => {
     const document = createDocument(table.described, version);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { generate } from "./openapi.ts";
+import { generate } from "../../../daemon/src/write-openapi.ts";
 
 type Operation = {
   operationId: string;
@@ -13,7 +13,7 @@ type Document = {
   components: { schemas: Record<string, object> };
 };
 
-test("every operation has a name of its own, a summary, an answer and its errors", async () => {
+test("every operation has a unique name, a summary, a response and its errors", async () => {
   const document = JSON.parse(await generate()) as Document;
   expect(document.openapi).toBe("3.1.0");
   const operations = Object.values(document.paths).flatMap((path) => Object.values(path));
@@ -26,7 +26,7 @@ test("every operation has a name of its own, a summary, an answer and its errors
   }
 });
 
-test("every operation that takes JSON says what becomes of too much of it, and of other types", async () => {
+test("every operation with a JSON body documents size and type errors", async () => {
   const document = JSON.parse(await generate()) as Document;
   const operations = Object.values(document.paths).flatMap((path) => Object.values(path));
   const taking = operations.filter(({ requestBody }) => "application/json" in (requestBody?.content ?? {}));
@@ -36,7 +36,7 @@ test("every operation that takes JSON says what becomes of too much of it, and o
   }
 });
 
-test("every reference leads somewhere", async () => {
+test("every reference resolves", async () => {
   const text = await generate();
   const document = JSON.parse(text) as Document;
   const references = [...text.matchAll(/"\$ref": "([^"]+)"/g)].map((match) => match[1] ?? "");

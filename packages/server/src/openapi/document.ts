@@ -1,11 +1,11 @@
 /**
- * The OpenAPI 3.1 document, made from the schemas that requests are checked against. Its schema language is the JSON
- * Schema that TypeBox writes, so schemas go in as they are; those with an `$id` become components.
+ * Builds the OpenAPI 3.1 document from the schemas that validate requests. OpenAPI 3.1 uses the JSON Schema that
+ * TypeBox produces, so schemas are included unchanged; those with an `$id` become components.
  */
 import { ERRORS, ErrorBody, type ErrorCode } from "@holdfast/contract";
 import type { FastifySchema, RouteOptions } from "fastify";
-import { isPassingStatus } from "./retry-after.ts";
-import type { RouteFacts } from "./route-config.ts";
+import { isPassingStatus } from "../http/retry-after.ts";
+import type { RouteFacts } from "../http/route-config.ts";
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 type JsonObject = { [key: string]: Json };
@@ -17,7 +17,7 @@ export interface DescribedRoute {
   facts: RouteFacts;
 }
 
-/** The routes that belong in the document, one per method. */
+/** Returns the routes in the document, one per method. */
 export function describedRoutes(route: RouteOptions): DescribedRoute[] {
   const schema = route.schema;
   if (!schema?.operationId) return [];
@@ -104,14 +104,14 @@ function successes(schema: FastifySchema, facts: RouteFacts, components: JsonObj
   const answers: Record<string, JsonObject> = {};
   for (const [status, body] of Object.entries((schema.response ?? {}) as Record<string, object>)) {
     const description =
-      "description" in body ? String(body.description) : (DESCRIPTIONS[status] ?? "The answer.");
+      "description" in body ? String(body.description) : (DESCRIPTIONS[status] ?? "The response.");
     answers[status] = { description };
     if (!isEmpty(body))
       answers[status].content = { "application/json": { schema: asJson(body, components) } };
   }
   for (const [status, types] of Object.entries(facts.content ?? {})) {
     const content = Object.entries(types).map(([type, body]) => [type, { schema: asJson(body, components) }]);
-    const answer: JsonObject = answers[status] ?? { description: DESCRIPTIONS[status] ?? "The answer." };
+    const answer: JsonObject = answers[status] ?? { description: DESCRIPTIONS[status] ?? "The response." };
     answers[status] = {
       ...answer,
       content: { ...(answer.content as JsonObject), ...Object.fromEntries(content) },
@@ -121,11 +121,11 @@ function successes(schema: FastifySchema, facts: RouteFacts, components: JsonObj
 }
 
 const DESCRIPTIONS: Readonly<Record<string, string>> = {
-  200: "Done, and true now.",
-  201: "Made.",
-  202: "Accepted; not over yet.",
+  200: "Success; the result has taken effect.",
+  201: "Created.",
+  202: "Accepted; still in progress.",
   204: "Done.",
-  206: "The part asked for.",
+  206: "The requested range.",
 };
 const isEmpty = (body: object) => "type" in body && body.type === "null";
 
@@ -152,7 +152,7 @@ function failures(schema: FastifySchema, facts: RouteFacts, components: JsonObje
 }
 
 const RETRY_AFTER: JsonObject = {
-  "Retry-After": { description: "seconds until the same request has a chance", schema: { type: "integer" } },
+  "Retry-After": { description: "seconds to wait before repeating the request", schema: { type: "integer" } },
 };
 
 const asJson = (schema: unknown, components: JsonObject): Json =>

@@ -1,7 +1,10 @@
 import type { RouteOptions } from "fastify";
 import { type DescribedRoute, describedRoutes } from "./document.ts";
 
-/** The routes that exist: for the document, and to tell a wrong method from a wrong path and a socket from a request. */
+/**
+ * All registered routes. The API document, the distinction between a wrong method and a wrong path, and the recognition
+ * of WebSocket paths are based on them.
+ */
 export class RouteTable {
   readonly described: DescribedRoute[] = [];
   readonly #patterns: { pattern: RegExp; methods: readonly string[]; socket: boolean }[] = [];
@@ -16,13 +19,13 @@ export class RouteTable {
     this.#patterns.push({ pattern: new RegExp(`^${source}$`), methods: [route.method].flat(), socket });
   }
 
-  /** The methods that the path of this URL supports; none where there is no such path. */
+  /** Returns the methods that the path of this URL supports; empty if the path does not exist. */
   methodsOf(url: string): string[] {
     const methods = this.#matching(url).flatMap((route) => route.methods);
     return [...new Set(methods)].sort();
   }
 
-  /** Whether the path of this URL is a WebSocket's. */
+  /** Returns whether the path of this URL is that of a WebSocket route. */
   isSocket(url: string): boolean {
     return this.#matching(url).some(({ socket }) => socket);
   }

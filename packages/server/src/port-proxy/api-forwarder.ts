@@ -1,26 +1,27 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
-import { Gate, KEY_HEADER } from "../auth.ts";
-import type { RouteContext } from "../context.ts";
+import { KEY_HEADER } from "../http/api-keys.ts";
+import type { RouteContext } from "../http/context.ts";
 import { presented } from "./credentials.ts";
-import { orderFor } from "./door.ts";
-import { type Order, PortProxy } from "./proxy.ts";
+import { PortProxy, type PortRequest } from "./port-proxy.ts";
+import { portRequestFor } from "./port-router.ts";
 
-/** A request for a port that came in by the API's router. */
-export interface Forwarded extends Pick<Order, "ref" | "port" | "path" | "prefix"> {
-  /** Headers, in lower case, that are not the program's to read. */
+/** A request for a port that arrived through the API's router. */
+export interface Forwarded extends Pick<PortRequest, "ref" | "port" | "path" | "prefix"> {
+  /** Headers, in lower case, that must not reach the program. */
   withheld?: readonly string[];
 }
 
-/** Puts such requests to the programs inside, without the keys and tokens in them, and the answers to their callers. */
+/**
+ * Forwards API requests for a port to the program in the sandbox, without keys and tokens, and streams the response
+ * back.
+ */
 export class Forwarder {
   readonly #context: RouteContext;
   readonly #proxy: PortProxy;
-  readonly #gate: Gate;
 
   constructor(context: RouteContext) {
     this.#context = context;
     this.#proxy = new PortProxy(context);
-    this.#gate = new Gate(context.keys);
   }
 
   async forward(
@@ -28,9 +29,9 @@ export class Forwarder {
     reply: FastifyReply,
     { path, withheld = [], ...asked }: Forwarded,
   ): Promise<void> {
-    const given = presented(path, raw.headers);
-    const keys = await this.#gate.keyHeaders(raw.headers);
-    const order = orderFor(raw, {
+    const given = presented(path, raw.headers, this.#context.tokenPlaces);
+    const keys = await this.#context.keyCheck.keyHeaders(raw.headers);
+    const order = portRequestFor(raw, {
       ...asked,
       path: given.path,
       withheld: new Set([...given.headers, ...keys, ...withheld, KEY_HEADER]),

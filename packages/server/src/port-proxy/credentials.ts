@@ -1,30 +1,42 @@
-/** What a request for a port has with it that was meant for this server, and the request without it. */
+/** Separates the credentials that a port request carries for this server from the rest of the request. */
 import type { IncomingHttpHeaders } from "node:http";
+import type { Adapter, TokenPlaces } from "../http/adapter.ts";
 
 export const TOKEN_PARAMETER = "holdfast_token";
 export const TOKEN_COOKIE = "holdfast_preview";
-/** Also those of other platforms' clients. */
-const TOKEN_PARAMETERS = [TOKEN_PARAMETER, "bl_preview_token"];
-const TOKEN_HEADERS = ["x-holdfast-preview-token", "x-blaxel-preview-token"];
+const TOKEN_HEADER = "x-holdfast-preview-token";
+
+/** Returns the places in which a request may carry a preview token: Holdfast's own and those of the adapters. */
+export const tokenPlaces = (adapters: readonly Adapter[] = []): TokenPlaces => ({
+  parameters: [TOKEN_PARAMETER, ...adapters.flatMap(({ previewTokens }) => previewTokens?.parameters ?? [])],
+  headers: [TOKEN_HEADER, ...adapters.flatMap(({ previewTokens }) => previewTokens?.headers ?? [])],
+});
 
 export interface Presented {
-  /** Tokens in the order in which they count; those in cookies, which a browser adds by itself, come last. */
+  /** Tokens in order of precedence; cookies come last, because a browser adds them on its own. */
   tokens: readonly string[];
   cookieTokens: readonly string[];
-  /** Whether one came in the URL, where it stays visible. */
+  /** Whether a token was in the URL, where others may see it. */
   isInUrl: boolean;
-  /** The path without the tokens in it. */
+  /** The path without the tokens. */
   path: string;
-  /** What is left of the cookies; undefined where none was ours, null where nothing is left. */
+  /**
+   * The Cookie header after the tokens were removed: null if no cookies are left. Undefined if no cookie was a token,
+   * so that the header stays unchanged.
+   */
   cookie: string | null | undefined;
-  /** The headers that tokens came in. */
+  /** Names of the headers that carried tokens. */
   headers: readonly string[];
 }
 
-export function presented(path: string, headers: IncomingHttpHeaders): Presented {
-  const inUrl = withoutTokens(path);
+export function presented(
+  path: string,
+  headers: IncomingHttpHeaders,
+  places: TokenPlaces = tokenPlaces(),
+): Presented {
+  const inUrl = withoutTokens(path, places.parameters);
   const inCookie = withoutCookie(headers.cookie);
-  const inHeaders = TOKEN_HEADERS.filter((name) => typeof headers[name] === "string");
+  const inHeaders = places.headers.filter((name) => typeof headers[name] === "string");
   return {
     tokens: [...inUrl.tokens, ...inHeaders.map((name) => String(headers[name]))],
     cookieTokens: inCookie.tokens,
@@ -35,8 +47,8 @@ export function presented(path: string, headers: IncomingHttpHeaders): Presented
   };
 }
 
-/** Everything else in the query stays as it came, to the letter. */
-function withoutTokens(path: string): { tokens: string[]; path: string } {
+/** Extracts the tokens of the query string. The other parameters stay byte for byte as they were. */
+function withoutTokens(path: string, parameters: readonly string[]): { tokens: string[]; path: string } {
   const at = path.indexOf("?");
   if (at === -1) return { tokens: [], path };
   const tokens: string[] = [];
@@ -45,7 +57,7 @@ function withoutTokens(path: string): { tokens: string[]; path: string } {
     .split("&")
     .filter((pair) => {
       const [name = "", value = ""] = pair.split("=", 2);
-      if (!TOKEN_PARAMETERS.includes(name)) return true;
+      if (!parameters.includes(name)) return true;
       tokens.push(value);
       return false;
     });

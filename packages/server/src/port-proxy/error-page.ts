@@ -1,4 +1,5 @@
-import type { WireError } from "../errors.ts";
+import type { ErrorCode } from "@holdfast/contract";
+import type { WireError } from "../http/wire-errors.ts";
 
 const ESCAPES: Readonly<Record<string, string>> = {
   "&": "&amp;",
@@ -9,11 +10,25 @@ const ESCAPES: Readonly<Record<string, string>> = {
 };
 const escaped = (text: string): string => text.replace(/[&<>"']/g, (sign) => ESCAPES[sign] ?? sign);
 
-/** What somebody sees whose browser went to a port that can't be shown. */
-export function errorPage(
-  status: number,
-  { code, message, hint, requestId }: WireError["body"]["error"],
-): string {
+type VisibleError = WireError["body"]["error"];
+
+/**
+ * Codes of errors about access. The hints for these codes in the error registry are written for callers of the API, not
+ * for visitors.
+ */
+const ACCESS: ReadonlySet<ErrorCode> = new Set(["unauthorized", "preview_denied"]);
+const ACCESS_HINT = "Ask the owner of this page for a new link.";
+
+/** Returns the hint for a visitor, who has a link and neither a key nor a shell on the server's machine. */
+function visitorHint({ code, retryable }: VisibleError): string {
+  if (ACCESS.has(code)) return ACCESS_HINT;
+  return retryable ? "Try again in a moment." : "Ask the owner of this page what to do.";
+}
+
+/** Renders the HTML page for a browser whose port request failed. */
+export function renderErrorPage(status: number, error: VisibleError): string {
+  const { code, message, requestId } = error;
+  const hint = visitorHint(error);
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>${status} · Holdfast</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">

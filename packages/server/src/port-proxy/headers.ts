@@ -1,11 +1,11 @@
 /**
- * What is passed on of the headers of a request to a port, and of its answer. Lists are as Node gives them: names and values in
- * turn, with repeated ones and in the order they came.
+ * Rewrites the headers of port requests and responses. Header lists are in Node's raw form: names and values alternate,
+ * with repetitions, in their original order.
  */
 
-import { KEY_PROTOCOL } from "../auth.ts";
+import { KEY_PROTOCOL } from "../http/api-keys.ts";
 
-/** Those that are of one connection alone, by RFC 9110, and what old proxies made up beside them. */
+/** Hop-by-hop headers of RFC 9110, and the non-standard ones of old proxies. */
 const OF_CONNECTION = new Set([
   "connection",
   "keep-alive",
@@ -17,19 +17,38 @@ const OF_CONNECTION = new Set([
   "upgrade",
 ]);
 
-/** Answered here already: 100 was sent when the request came. */
+/**
+ * Headers that are not forwarded: this server has already answered `Expect` with 100 Continue, and it sets another
+ * `Host`.
+ */
 const DONE_HERE = new Set(["expect", "host"]);
 
 export interface Passage {
-  /** What the program inside is to take for its own name. */
+  /** The Host header that the program receives. */
   host: string;
-  /** Names of headers, in lower case, that were meant for this server. */
+  /** Names of headers, in lower case, that carried credentials for this server. */
   withheld: ReadonlySet<string>;
-  /** Where the caller came from, and what it asked for. */
+  /** The caller's address, and the host name, protocol and path prefix that the caller used. */
   forwarded: { address: string; host: string; protocol: string; prefix: string };
-  /** The cookies that are left, where some were meant for this server. */
+  /**
+   * The Cookie header after the credentials for this server were removed: null if no cookies are left. Undefined if no
+   * cookie was a credential, so that the header stays unchanged.
+   */
   cookie?: string | null;
+  /** Headers that the preview sets, in place of the caller's. */
+  set?: Readonly<Record<string, string>>;
 }
+
+/**
+ * Returns whether no preview can set this header: it belongs to the message's framing or to one connection, or this
+ * server sets it itself.
+ */
+export const ownedByServer = (name: string): boolean =>
+  OF_CONNECTION.has(name) ||
+  FRAMING.has(name) ||
+  DONE_HERE.has(name) ||
+  FORWARDED.has(name) ||
+  name === ERROR_HEADER;
 
 export type HeaderPairs = readonly (readonly [name: string, value: string])[];
 
@@ -39,11 +58,14 @@ export function pairsOf(raw: readonly string[]): [string, string][] {
   return pairs;
 }
 
-/** What says where a message ends can't be named away: the rest of it would be taken for another one. */
+/**
+ * The header that delimits a message's body is kept even if `Connection` names it: without it the rest of the body
+ * could be read as another message.
+ */
 const FRAMING = new Set(["content-length"]);
 
-/** Those that the `Connection` header names are of the connection too. */
-function passing(pairs: HeaderPairs): HeaderPairs {
+/** Removes hop-by-hop headers, including those that the `Connection` header names. */
+function withoutHopByHop(pairs: HeaderPairs): HeaderPairs {
   const named = pairs
     .filter(([name]) => name.toLowerCase() === "connection")
     .flatMap(([, value]) => value.toLowerCase().split(","))
@@ -55,20 +77,33 @@ function passing(pairs: HeaderPairs): HeaderPairs {
 
 const FORWARDED = new Set(["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix"]);
 
-/** The headers of a request as the program inside gets them. What is said of the way here is said by this server alone. */
+/** Headers that list several values: the preview's values are added to the program's instead of replacing them. */
+const ADDED = new Set(["vary"]);
+
+/** Sets a preview's headers: each replaces the headers of that name. */
+function withHeaders(pairs: HeaderPairs, set: Readonly<Record<string, string>>): HeaderPairs {
+  const names = new Set(Object.keys(set).map((name) => name.toLowerCase()));
+  const kept = pairs.filter(([name]) => !names.has(name.toLowerCase()) || ADDED.has(name.toLowerCase()));
+  return [...kept, ...Object.entries(set)];
+}
+
+/**
+ * Returns the request headers for the program. Only this server sets `X-Forwarded-*` headers: those of the caller are
+ * removed.
+ */
 export function requestHeaders(raw: readonly string[], passage: Passage): HeaderPairs {
-  const { host, withheld, forwarded, cookie } = passage;
+  const { host, withheld, forwarded, cookie, set = {} } = passage;
   const pairs = pairsOf(raw);
-  const kept = passing(pairs).filter(([given]) => {
+  const kept = withoutHopByHop(pairs).filter(([given]) => {
     const name = given.toLowerCase();
     if (name === "cookie" && cookie !== undefined) return false;
     return !DONE_HERE.has(name) && !FORWARDED.has(name) && !withheld.has(name);
   });
-  const told = kept.flatMap(withoutSecrets);
+  const passed = withHeaders(kept.flatMap(withoutSecrets), set);
   const isChunked = pairs.some(([name]) => name.toLowerCase() === "transfer-encoding");
   return [
     ["host", host],
-    ...told.filter(([name]) => !isChunked || name.toLowerCase() !== "content-length"),
+    ...passed.filter(([name]) => !isChunked || name.toLowerCase() !== "content-length"),
     ...(isChunked ? [["transfer-encoding", "chunked"] as const] : []),
     ...(cookie ? [["cookie", cookie] as const] : []),
     ["x-forwarded-for", forwarded.address],
@@ -80,7 +115,10 @@ export function requestHeaders(raw: readonly string[], passage: Passage): Header
 
 const TOKEN = /hfp_[a-z0-9]{16}_[A-Za-z0-9_-]{43}/;
 
-/** Browsers repeat URLs, with the tokens in them, and pages that can't set headers offer a key as a protocol. */
+/**
+ * Removes secrets from a header: Referer URLs can contain tokens, and pages that cannot set headers may send a key as a
+ * WebSocket subprotocol.
+ */
 function withoutSecrets([name, value]: HeaderPairs[number]): HeaderPairs {
   const known = name.toLowerCase();
   if (known === "referer" && TOKEN.test(value)) return [];
@@ -89,31 +127,38 @@ function withoutSecrets([name, value]: HeaderPairs[number]): HeaderPairs {
   return offered.length > 0 ? [[name, offered.join(",").trim()]] : [];
 }
 
-/** A page below a path of this server has the server's own origin: it must not act as it. */
+/**
+ * Content security policy for a page served below a path of this server. The page shares the server's origin, and this
+ * policy keeps it from acting with that origin.
+ */
 const UNTRUSTED = "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads";
 
-/** Tells an error of this server from whatever a program answers: no program has it. */
+/**
+ * Header that marks an error of this server, as opposed to a response of the program. It is removed from responses of
+ * programs.
+ */
 export const ERROR_HEADER = "x-holdfast-error";
 
-/** Those by which a page below a path of this server would speak for all of the server's origin. */
+/** Headers that would affect the server's whole origin if a page below one of its paths sent them. */
 const OF_ORIGIN = new Set(["clear-site-data", "service-worker-allowed", "strict-transport-security"]);
 
 /**
- * The headers of an answer as the caller gets them. A program that is found below a path is told nothing of it, so what it says of
- * paths is moved there; cookies are kept to the host, and the path, that they came from.
+ * Returns the response headers for the caller. Headers that the preview sets replace the program's. A program that is
+ * served below a path does not know that path, so the path is added to locations and cookie paths. Cookies are limited
+ * to their host and path, also those that the preview sets.
  */
-export function answerHeaders(
+export function responseHeaders(
   raw: readonly string[],
-  { prefix, port }: { prefix: string; port: number },
+  { prefix, port, set = {} }: { prefix: string; port: number; set?: Readonly<Record<string, string>> },
 ): string[] {
-  const said = passing(pairsOf(raw)).filter(([given]) => {
+  const passed = withoutHopByHop(withHeaders(pairsOf(raw), set)).filter(([given]) => {
     const name = given.toLowerCase();
     return name !== ERROR_HEADER && !(prefix !== "" && OF_ORIGIN.has(name));
   });
-  const moved = said.map(([name, value]): readonly [string, string] => {
+  const moved = passed.map(([name, value]): readonly [string, string] => {
     const known = name.toLowerCase();
-    if (known === "set-cookie") return [name, ownCookie(value, prefix)];
-    if (known === "location" && prefix !== "") return [name, below(value, prefix, port)];
+    if (known === "set-cookie") return [name, restrictCookie(value, prefix)];
+    if (known === "location" && prefix !== "") return [name, movedBelow(value, prefix, port)];
     return [name, value];
   });
   const added =
@@ -123,18 +168,21 @@ export function answerHeaders(
   return [...moved, ...added].flat();
 }
 
-/** A cookie for a wider domain would be every sandbox's. */
-export function ownCookie(value: string, prefix: string): string {
+/**
+ * Restricts a cookie to its host and path. The Domain attribute is dropped, because a cookie for a wider domain would
+ * be sent to every sandbox.
+ */
+export function restrictCookie(value: string, prefix: string): string {
   const [pair = "", ...attributes] = value.split(";");
   const kept = attributes.filter((attribute) => !/^\s*domain\s*=/i.test(attribute));
   if (prefix === "") return [pair, ...kept].join(";");
   const path = kept.find((attribute) => /^\s*path\s*=/i.test(attribute));
-  const said = path?.slice(path.indexOf("=") + 1).trim() ?? "/";
+  const requested = path?.slice(path.indexOf("=") + 1).trim() ?? "/";
   const others = kept.filter((attribute) => attribute !== path);
-  return [pair, ...others, ` Path=${prefix}${said.startsWith("/") ? said : "/"}`].join(";");
+  return [pair, ...others, ` Path=${prefix}${requested.startsWith("/") ? requested : "/"}`].join(";");
 }
 
-function below(location: string, prefix: string, port: number): string {
+function movedBelow(location: string, prefix: string, port: number): string {
   const own = new RegExp(`^http://(?:localhost|127\\.0\\.0\\.1|\\[::1\\]):${port}(?=/|$)`, "i");
   const path = location.replace(own, "");
   return path.startsWith("/") && !path.startsWith("//")

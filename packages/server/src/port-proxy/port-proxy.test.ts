@@ -12,17 +12,28 @@ import { Duplex } from "node:stream";
 import { HoldfastError, NUMBERS, type PreviewInfo, type SandboxId } from "@holdfast/contract";
 import type { EngineApi, Grant, PortConnection } from "@holdfast/engine";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { Metrics } from "../metrics.ts";
+import type { Adapter } from "../http/adapter.ts";
+import { Metrics } from "../telemetry/metrics.ts";
 import {
   aSandbox,
   aStats,
   authorized,
   type EngineDouble,
   KEY,
-  serve,
+  serve as serveApp,
   type TestServer,
 } from "../testing/double.ts";
-import { PortProxy } from "./proxy.ts";
+import { PortProxy } from "./port-proxy.ts";
+import { checkPreviewHeaders } from "./preview-headers.ts";
+
+/** Declares a key header and token places, as an adapter for another platform does. */
+const OTHER: Adapter = {
+  name: "other",
+  routes: () => {},
+  keyHeaders: ["x-other-authorization"],
+  previewTokens: { parameters: ["other_token"], headers: ["x-other-preview-token"] },
+};
+const serve: typeof serveApp = (engine, options) => serveApp(engine, { ...options, adapters: [OTHER] });
 
 const sandbox = aSandbox();
 const HOST = `3000-${sandbox.id}.localhost`;
@@ -39,15 +50,17 @@ const PREVIEW: PreviewInfo = {
 };
 
 interface Inside {
-  /** A program that listens at port 3000 of the sandbox. */
+  /** A program that listens on port 3000 of the sandbox. */
   program: Server;
   connections: Socket[];
   settled: number;
   engine: EngineDouble;
-  /** Takes the token back. */
+  /** Revokes the token. */
   revoke(): void;
   isPublic: boolean;
   grantPort: number;
+  /** Headers that the preview sets. */
+  headers: Grant["headers"];
 }
 
 async function inside(handle: (request: IncomingMessage, response: ServerResponse) => void): Promise<Inside> {
@@ -65,6 +78,7 @@ async function inside(handle: (request: IncomingMessage, response: ServerRespons
     sandboxId: sandbox.id as SandboxId,
     port: found.grantPort,
     expiresAt: Date.now() + 60_000,
+    headers: found.headers,
     signal: revoked.signal,
   });
   const reach = async (_ref: string, port: number, signal: AbortSignal): Promise<PortConnection> => {
@@ -86,6 +100,7 @@ async function inside(handle: (request: IncomingMessage, response: ServerRespons
     settled: 0,
     isPublic: false,
     grantPort: 3000,
+    headers: { request: {}, response: {} },
     revoke: () => revoked.abort(new HoldfastError("preview_denied")),
     engine: {
       sandboxes: {
@@ -100,7 +115,9 @@ async function inside(handle: (request: IncomingMessage, response: ServerRespons
           if (token === RIGHT && !revoked.signal.aborted) return grant();
           throw new HoldfastError("preview_denied");
         },
-        admitPublic: () => (found.isPublic ? grant() : null),
+        admitPublic: (id) => (found.isPublic && id === PREVIEW.id ? grant() : null),
+        admitPublicPort: () => (found.isPublic ? grant() : null),
+        headersOf: (id) => (id === PREVIEW.id ? found.headers : { request: {}, response: {} }),
         byId: (id) => (id === PREVIEW.id ? PREVIEW : null),
       },
     },
@@ -115,7 +132,7 @@ interface Heard {
   isWhole: boolean;
 }
 
-/** As `fetch`, but for the host and the path, which are sent as they are given. */
+/** Sends a request like `fetch`, but with host and path exactly as given. */
 function hear(
   server: TestServer,
   {
@@ -170,7 +187,7 @@ const echo = (request: IncomingMessage, response: ServerResponse) => {
 };
 
 describe("below a path of the API", () => {
-  test("the program gets the request as it is, but for the key", async () => {
+  test("the program receives the request unchanged, except for the key", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const path = "/v1/sandboxes/demo/ports/3000/a%2Fb/../c?x=%41&y";
@@ -192,7 +209,7 @@ describe("below a path of the API", () => {
     expect(JSON.stringify(headers)).not.toContain(KEY);
   });
 
-  test("the program's own Authorization comes through where the key comes in a header of its own", async () => {
+  test("the program's Authorization header is passed on if the key has its own header", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const heard = await hear(server, {
@@ -204,7 +221,7 @@ describe("below a path of the API", () => {
     expect(JSON.stringify(headers)).not.toContain(KEY);
   });
 
-  test("a key that comes twice is passed on by neither header, and a token not at all", async () => {
+  test("a key sent twice is removed from both headers, and tokens are never passed on", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine, { keys: ["hf_other"] });
     const heard = await hear(server, {
@@ -216,7 +233,7 @@ describe("below a path of the API", () => {
   });
 
   test.each(["ports/003000/x", "p%6Frts/3000/x"])(
-    "%s is no other way to spell it: no page of a program is served as this server's own",
+    "%s is not accepted as another spelling: no page of a program is served as this server's own",
     async (path) => {
       const { engine, connections } = await inside(echo);
       await using server = await serve(engine);
@@ -226,7 +243,7 @@ describe("below a path of the API", () => {
     },
   );
 
-  test("nobody comes in without a key, whatever token there is", async () => {
+  test("no caller is admitted without a key, whatever token it has", async () => {
     const { engine, connections } = await inside(echo);
     await using server = await serve(engine);
     const path = `/v1/sandboxes/demo/ports/3000/?holdfast_token=${RIGHT}`;
@@ -234,7 +251,7 @@ describe("below a path of the API", () => {
     expect(connections).toHaveLength(0);
   });
 
-  test("what the engine has against it is told as ever", async () => {
+  test("engine errors are returned as usual", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const response = await server.fetch("/v1/sandboxes/demo/ports/4000/");
@@ -246,7 +263,7 @@ describe("below a path of the API", () => {
     expect(wrong.headers.get("x-holdfast-error")).toBe("invalid_request");
   });
 
-  test.each(["HEAD", "OPTIONS", "PATCH", "DELETE"])("%s goes through", async (method) => {
+  test.each(["HEAD", "OPTIONS", "PATCH", "DELETE"])("%s is forwarded", async (method) => {
     const { engine } = await inside((request, response) => {
       response.writeHead(200, { "x-method": request.method ?? "", "content-length": "3" });
       response.end(request.method === "HEAD" ? undefined : "abc");
@@ -257,7 +274,7 @@ describe("below a path of the API", () => {
     expect(heard.text).toBe(method === "HEAD" ? "" : "abc");
   });
 
-  test("an answer without a length streams as it comes", async () => {
+  test("a response without a length is streamed as it arrives", async () => {
     const more = Promise.withResolvers<void>();
     const { engine } = await inside(async (_request, response) => {
       response.write("first\n");
@@ -273,7 +290,7 @@ describe("below a path of the API", () => {
     expect((await reader?.read())?.done).toBe(true);
   });
 
-  test("a large upload and a large answer come through whole", async () => {
+  test("a large upload and a large response arrive complete", async () => {
     const { engine } = await inside((request, response) => {
       request.pipe(response);
     });
@@ -284,8 +301,8 @@ describe("below a path of the API", () => {
   });
 });
 
-describe("an answer", () => {
-  test("that is short is passed on whole or not at all", async () => {
+describe("a response", () => {
+  test("that is short is passed on completely or not at all", async () => {
     let asked = 0;
     const { engine } = await inside((request, response) => {
       asked += 1;
@@ -301,7 +318,7 @@ describe("an answer", () => {
     expect(asked).toBe(3);
   });
 
-  test("that is cut in the middle is cut for the caller, and is no whole one", async () => {
+  test("that is cut midway is cut for the caller, and does not look complete", async () => {
     const { engine } = await inside((_request, response) => {
       response.writeHead(200, { "content-length": "100000" });
       response.write("part");
@@ -313,7 +330,7 @@ describe("an answer", () => {
     expect(heard).toMatchObject({ text: "part", isWhole: false });
   });
 
-  test("in chunks that is cut in the middle is no whole one either", async () => {
+  test("in chunks that is cut midway does not look complete either", async () => {
     const { engine } = await inside((_request, response) => {
       response.write("part");
       setTimeout(() => response.socket?.destroy(), 20);
@@ -323,7 +340,7 @@ describe("an answer", () => {
     expect(heard).toMatchObject({ text: "part", isWhole: false });
   });
 
-  test("that was cut before it began is asked for again where that changes nothing", async () => {
+  test("that was cut before it began is requested again if the method is safe", async () => {
     let asked = 0;
     const { engine } = await inside((request, response) => {
       asked += 1;
@@ -335,7 +352,7 @@ describe("an answer", () => {
     expect(asked).toBe(2);
   });
 
-  test("to a request that may have changed something is not asked for again, and the error says so", async () => {
+  test("to a request that may have had an effect is not requested again, and the error says so", async () => {
     let asked = 0;
     const { engine } = await inside((request) => {
       asked += 1;
@@ -347,7 +364,7 @@ describe("an answer", () => {
     expect(asked).toBe(1);
   });
 
-  test("of a program that calls itself this server is told from this server's own", async () => {
+  test("of a program that imitates this server is distinguishable from the server's own errors", async () => {
     const { engine } = await inside((_request, response) => {
       response.writeHead(502, { "x-holdfast-error": "port_closed" });
       response.end();
@@ -359,10 +376,10 @@ describe("an answer", () => {
   });
 
   test.each([
-    ["with a reason that can't be written", "HTTP/1.1 200 a\x01b\r\nContent-Length: 2\r\n\r\nok", 200],
-    ["with a status that is none", "HTTP/1.1 099 No\r\nContent-Length: 2\r\n\r\nok", 502],
-    ["that is no HTTP", "hello\r\n\r\n", 502],
-  ])("%s leaves nobody waiting", async (_what, bytes, status) => {
+    ["with a status message that cannot be sent", "HTTP/1.1 200 a\x01b\r\nContent-Length: 2\r\n\r\nok", 200],
+    ["with an invalid status", "HTTP/1.1 099 No\r\nContent-Length: 2\r\n\r\nok", 502],
+    ["that is not HTTP", "hello\r\n\r\n", 502],
+  ])("%s leaves no caller waiting", async (_what, bytes, status) => {
     const { engine } = await inside((request) => void request.socket.end(bytes, "latin1"));
     await using server = await serve(engine);
     const signal = AbortSignal.timeout(5_000);
@@ -371,7 +388,7 @@ describe("an answer", () => {
     await response.text();
   });
 
-  test("has its trailers with it", async () => {
+  test("is passed on with its trailers", async () => {
     const { engine } = await inside((_request, response) => {
       response.writeHead(200, { trailer: "x-sum" });
       response.write("body");
@@ -388,7 +405,7 @@ describe("an answer", () => {
     expect(response.trailers).toEqual({ "x-sum": "7" });
   });
 
-  test("that comes before the request is all sent is heard, and the rest is not waited for for ever", async () => {
+  test("that arrives before the whole request was sent is passed on, and the rest of the request has a time limit", async () => {
     const { engine, connections } = await inside((_request, response) => {
       response.writeHead(413, { "content-length": "9" });
       response.end("too large");
@@ -408,7 +425,7 @@ describe("an answer", () => {
     expect(connections.every(({ destroyed }) => destroyed)).toBe(true);
   });
 
-  test("is counted by how it went", async () => {
+  test("is counted by outcome", async () => {
     const found = await inside((request, response) => {
       if (request.url === "/cut") {
         response.write("part");
@@ -423,7 +440,7 @@ describe("an answer", () => {
       expect(text).toContain(`holdfast_port_requests_total{outcome="${outcome}"} 1`);
   });
 
-  test("that never comes is given up", async () => {
+  test("that never arrives times out", async () => {
     const { engine, connections } = await inside(() => undefined);
     await using server = await serve(engine, { numbers: { portAnswerMs: 50 } });
     const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
@@ -432,7 +449,7 @@ describe("an answer", () => {
     await expect.poll(() => connections.every(({ destroyed }) => destroyed)).toBe(true);
   });
 
-  test("whose caller has left is not waited for", async () => {
+  test("is not awaited for a disconnected caller", async () => {
     const { engine, connections } = await inside(() => undefined);
     await using server = await serve(engine);
     const leaving = new AbortController();
@@ -445,7 +462,7 @@ describe("an answer", () => {
     await expect.poll(() => connections[0]?.destroyed).toBe(true);
   });
 
-  test("that has begun holds nobody awake by itself any more", async () => {
+  test("that has begun does not keep the sandbox awake by itself", async () => {
     const found = await inside((_request, response) => response.write("first"));
     await using server = await serve(found.engine);
     const response = await server.fetch("/v1/sandboxes/demo/ports/3000/");
@@ -454,8 +471,8 @@ describe("an answer", () => {
   });
 });
 
-describe("on a host of its own", () => {
-  test("nobody comes in without a token or a key, and nobody learns what exists", async () => {
+describe("on a port's own host", () => {
+  test("no caller is admitted without a token or a key, or learns what exists", async () => {
     const { engine, connections } = await inside(echo);
     await using server = await serve(engine);
     expect(await hear(server, { host: HOST })).toMatchObject({ status: 401 });
@@ -469,12 +486,12 @@ describe("on a host of its own", () => {
 
   test.each<[by: string, options: { path?: string; headers?: Record<string, string> }]>([
     ["its URL", { path: `/x?a=b&holdfast_token=${RIGHT}` }],
-    ["another client's parameter", { path: `/x?bl_preview_token=${RIGHT}&a=b` }],
+    ["another client's parameter", { path: `/x?other_token=${RIGHT}&a=b` }],
     ["a header", { path: "/x?a=b", headers: { "x-holdfast-preview-token": RIGHT } }],
-    ["another client's header", { path: "/x?a=b", headers: { "x-blaxel-preview-token": RIGHT } }],
+    ["another client's header", { path: "/x?a=b", headers: { "x-other-preview-token": RIGHT } }],
     ["a cookie", { path: "/x?a=b", headers: { cookie: `own=1; holdfast_preview=${RIGHT}` } }],
     ["a key", { path: "/x?a=b", headers: authorized }],
-  ])("a request comes in by %s, which the program never sees", async (_by, options) => {
+  ])("a request is admitted by %s, which the program never sees", async (_by, options) => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const heard = await hear(server, { host: HOST, ...options });
@@ -489,8 +506,8 @@ describe("on a host of its own", () => {
 
   test.each<[by: string, options: { path?: string; host?: string; headers?: Record<string, string> }]>([
     ["by a token", { host: HOST, headers: { "x-holdfast-preview-token": RIGHT } }],
-    ["below a preview's path", { path: `/preview/${RIGHT}/`, headers: { "x-blaxel-preview-token": RIGHT } }],
-  ])("a key that somebody has with them who comes in %s is not passed on", async (_by, options) => {
+    ["below a preview's path", { path: `/preview/${RIGHT}/`, headers: { "x-other-preview-token": RIGHT } }],
+  ])("a key sent by a caller admitted %s is not passed on", async (_by, options) => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const heard = await hear(server, { ...options, headers: { ...options.headers, ...authorized } });
@@ -504,14 +521,14 @@ describe("on a host of its own", () => {
     ["http://3000-other.localhost:4750", 401],
     ["https://example.com", 401],
     ["null", 401],
-  ])("the cookie that a browser adds for a page of %s is answered with %i", async (origin, status) => {
+  ])("a request with the cookie from a page of %s gets %i", async (origin, status) => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const headers = { origin, cookie: `holdfast_preview=${RIGHT}` };
     expect(await hear(server, { host: HOST, headers })).toMatchObject({ status });
   });
 
-  test("many requests on one connection leave nothing on it", async () => {
+  test("many requests on one connection leave no listeners on it", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const sockets: Socket[] = [];
@@ -532,7 +549,7 @@ describe("on a host of its own", () => {
     expect(before.at(-1)).toBe(before[1]);
   });
 
-  test("a token of another port opens nothing", async () => {
+  test("a token of another port is refused", async () => {
     const found = await inside(echo);
     found.grantPort = 3001;
     await using server = await serve(found.engine);
@@ -540,7 +557,7 @@ describe("on a host of its own", () => {
     expect(heard).toMatchObject({ status: 403 });
   });
 
-  test("a port that is open to everybody is, and an Authorization that is no key of ours is the program's", async () => {
+  test("a public port needs no token, and an Authorization header without a Holdfast key is passed to the program", async () => {
     const found = await inside(echo);
     found.isPublic = true;
     await using server = await serve(found.engine);
@@ -559,7 +576,7 @@ describe("on a host of its own", () => {
     "/healthz",
     "/openapi.json",
     "/metrics",
-  ])("%s is the program's, with a token and without", async (path) => {
+  ])("%s belongs to the program, with a token and without", async (path) => {
     let asked = 0;
     const { engine } = await inside((_request, response) => {
       asked += 1;
@@ -575,7 +592,7 @@ describe("on a host of its own", () => {
     expect(await hear(server, { host: HOST, path })).toMatchObject({ status: 401 });
   });
 
-  test("a browser that comes by the link has the token in a cookie from then on, and not in its URL", async () => {
+  test("a browser that follows the link gets the token in a cookie, and a URL without it", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const path = `/deep?a=b&holdfast_token=${RIGHT}`;
@@ -597,7 +614,7 @@ describe("on a host of its own", () => {
     expect(twisted.headers.location).not.toMatch(/^\/\//);
   });
 
-  test("somebody whose browser can't be shown it sees a page, with nothing of the request in it", async () => {
+  test("a browser gets an error page that contains nothing of the request", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const heard = await hear(server, {
@@ -607,9 +624,24 @@ describe("on a host of its own", () => {
     });
     expect(heard).toMatchObject({ status: 401, headers: { "content-type": "text/html; charset=utf-8" } });
     expect(heard.text).not.toContain("<script>");
+    expect(heard.text).not.toContain("admin.key");
   });
 
-  test("what came in by a token that is taken back is cut", async () => {
+  test("a visitor without access learns neither where keys are kept nor how the server is operated", async () => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const page = { "sec-fetch-mode": "navigate", accept: "text/html" };
+    for (const headers of [page, {}, { ...page, "x-holdfast-preview-token": `${RIGHT.slice(0, -1)}B` }])
+      for (const asked of [{ host: HOST, path: "/" }, { path: "/v1/sandboxes/box/ports/3000/" }]) {
+        const { text, status } = await hear(server, { ...asked, headers });
+        expect([401, 403]).toContain(status);
+        expect(text).not.toMatch(/admin\.key|state directory|'holdfast |HOLDFAST_/);
+      }
+    const { text } = await hear(server, { host: HOST, headers: page });
+    expect(text).toContain("Ask the owner of this page");
+  });
+
+  test("revoking a token closes the connections it admitted", async () => {
     const found = await inside((_request, response) => response.write("first"));
     await using server = await serve(found.engine);
     const call = hear(server, { host: HOST, headers: { "x-holdfast-preview-token": RIGHT } });
@@ -621,7 +653,7 @@ describe("on a host of its own", () => {
     });
   });
 
-  test("nothing is served before the server has started, and all of it is held until then", async () => {
+  test("requests are held until the server has started", async () => {
     const { engine } = await inside(echo);
     const started = Promise.withResolvers<void>();
     await using server = await serve(engine, { started: started.promise });
@@ -633,7 +665,7 @@ describe("on a host of its own", () => {
 });
 
 describe("below a preview's path", () => {
-  test("the program is found by the token in it, and told nothing of that", async () => {
+  test("the program is found by the token in the path, and does not see the token", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const heard = await hear(server, { path: `/preview/${RIGHT}/a?b` });
@@ -644,12 +676,12 @@ describe("below a preview's path", () => {
   });
 
   test.each<[string, { path: string; headers?: Record<string, string> }]>([
-    ["query", { path: `/preview/${PREVIEW.id}/a?b=c&bl_preview_token=${RIGHT}` }],
-    ["header", { path: `/preview/${PREVIEW.id}/a?b=c`, headers: { "x-blaxel-preview-token": RIGHT } }],
-  ])("a token in the %s opens the preview that it is for, and no key is passed on", async (_where, asked) => {
+    ["query", { path: `/preview/${PREVIEW.id}/a?b=c&other_token=${RIGHT}` }],
+    ["header", { path: `/preview/${PREVIEW.id}/a?b=c`, headers: { "x-other-preview-token": RIGHT } }],
+  ])("a token in the %s opens its preview, and no key is passed on", async (_where, asked) => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
-    const headers = { ...asked.headers, "x-blaxel-authorization": `Bearer ${KEY}` };
+    const headers = { ...asked.headers, "x-other-authorization": `Bearer ${KEY}` };
     const heard = await hear(server, { ...asked, headers });
     expect(heard).toMatchObject({ status: 201 });
     expect(JSON.parse(heard.text).url).toBe("/a?b=c");
@@ -658,22 +690,126 @@ describe("below a preview's path", () => {
     expect(await hear(server, { path: other, headers })).toMatchObject({ status: 403 });
   });
 
-  test("a visitor is sent on to where the page finds what belongs to it", async () => {
+  test("a visitor is redirected so that relative links of the page resolve", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
-    const path = `/preview/${PREVIEW.id}/a?b=c&bl_preview_token=${RIGHT}`;
+    const path = `/preview/${PREVIEW.id}/a?b=c&other_token=${RIGHT}`;
     const heard = await hear(server, { path, headers: { accept: "text/html" } });
     expect([heard.status, heard.headers.location]).toEqual([302, `/preview/${RIGHT}/a?b=c`]);
   });
 
-  test.each(["hfp_0123456789abcdef_wrong", "prv_0123456789abcdef"])("%s opens nothing", async (by) => {
+  test.each([
+    ["hfp_0123456789abcdef_wrong", {}, 403],
+    [PREVIEW.id, { "x-holdfast-preview-token": "hfp_0123456789abcdef_wrong" }, 403],
+    // A caller without a token does not learn whether the preview exists.
+    [PREVIEW.id, {}, 401],
+    ["prv_other00000000000", {}, 401],
+  ])("%s with the headers %j is refused", async (by, headers: Record<string, string>, status) => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
-    expect(await hear(server, { path: `/preview/${by}/` })).toMatchObject({ status: 403 });
+    const refused = await hear(server, { path: `/preview/${by}/`, headers });
+    expect(refused.status).toBe(status);
+    expect(refused.text).not.toContain("admin.key");
   });
 });
 
-describe("a change of protocol", () => {
+describe("the headers of a preview", () => {
+  const CORS = { "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "X-Token" };
+  const asked = { origin: "https://elsewhere.example", "access-control-request-method": "POST" };
+  const opened = async (response: Record<string, string>, request = {}) => {
+    const found = await inside((given, answer) => {
+      answer.setHeader("x-from", "the program");
+      answer.setHeader("vary", "accept");
+      echo(given, answer);
+    });
+    found.isPublic = true;
+    found.headers = { request, response };
+    return found;
+  };
+
+  test.each([
+    ["a path", { path: `/preview/${PREVIEW.id}/a` }],
+    ["a port's host", { host: HOST, path: "/a" }],
+  ])("by %s replace those of the caller and of the program", async (_by, target) => {
+    const { engine } = await opened(
+      { ...CORS, "X-From": "the preview", Vary: "Origin" },
+      { "X-Tenant": "7" },
+    );
+    await using server = await serve(engine);
+    const heard = await hear(server, { ...target, headers: { "x-tenant": "forged", "x-mine": "kept" } });
+    expect(heard.headers).toMatchObject({
+      "access-control-allow-origin": "*",
+      "x-from": "the preview",
+      vary: "accept, Origin",
+    });
+    expect(JSON.parse(heard.text).headers).toMatchObject({ "x-tenant": "7", "x-mine": "kept" });
+  });
+
+  test("never lift the limits of a page below a path", async () => {
+    const { engine } = await opened({ "Content-Security-Policy": "default-src *", "Clear-Site-Data": "*" });
+    await using server = await serve(engine);
+    const { headers } = await hear(server, { path: `/preview/${PREVIEW.id}/` });
+    expect(headers["content-security-policy"]).toContain("sandbox");
+    expect(headers["clear-site-data"]).toBeUndefined();
+  });
+
+  test("answer a browser's preflight, for a private preview too, and errors carry them", async () => {
+    const found = await opened(CORS);
+    found.isPublic = false;
+    let reached = 0;
+    found.program.on("request", () => {
+      reached += 1;
+    });
+    await using server = await serve(found.engine);
+    const path = `/preview/${PREVIEW.id}/api`;
+    expect(await hear(server, { path, method: "OPTIONS", headers: asked })).toMatchObject({
+      status: 204,
+      headers: { "access-control-allow-origin": "*", "access-control-allow-headers": "X-Token" },
+    });
+    expect(reached).toBe(0);
+    expect(await hear(server, { path, headers: { origin: asked.origin } })).toMatchObject({
+      status: 401,
+      headers: { "access-control-allow-origin": "*" },
+    });
+  });
+
+  test("leave a preflight to the program if they do not name an origin", async () => {
+    const { engine } = await opened({ "x-other": "1" });
+    await using server = await serve(engine);
+    const heard = await hear(server, { path: `/preview/${PREVIEW.id}/`, method: "OPTIONS", headers: asked });
+    expect(heard).toMatchObject({ status: 201, headers: { "x-program": "yes", "x-other": "1" } });
+  });
+
+  test("are absent from requests with a key", async () => {
+    const { engine } = await opened(CORS);
+    await using server = await serve(engine);
+    const heard = await hear(server, { host: HOST, headers: authorized });
+    expect(heard.status).toBe(201);
+    expect(heard.headers["access-control-allow-origin"]).toBeUndefined();
+  });
+
+  test.each([
+    { "Content-Length": "5" },
+    { Connection: "close" },
+    { Host: "elsewhere" },
+    { "X-Forwarded-For": "1.2.3.4" },
+    { "bad name": "1" },
+    { "x-a": "1\r\nx-b: 2" },
+    { "x-a": "1", "X-A": "2" },
+    { "x-a": "a".repeat(20_000) },
+    Object.fromEntries(Array.from({ length: 65 }, (_, at) => [`x-${at}`, ""])),
+  ])("are refused if one of them is unsafe or the sum is too large (%#)", (set: Record<string, string>) => {
+    const refused = expect.objectContaining({ code: "invalid_request" });
+    expect(() => checkPreviewHeaders("body/spec", set, {})).toThrow(refused);
+    expect(() => checkPreviewHeaders("body/spec", {}, set)).toThrow(refused);
+    expect(checkPreviewHeaders("body/spec", null, { "X-A": "1" })).toEqual({
+      request: {},
+      response: { "X-A": "1" },
+    });
+  });
+});
+
+describe("a protocol upgrade", () => {
   const agreeing = async () => {
     const found = await inside(echo);
     found.program.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
@@ -712,10 +848,10 @@ describe("a change of protocol", () => {
 
   test.each<[by: string, options: Parameters<typeof upgrade>[1]]>([
     ["a path of the API", { path: "/v1/sandboxes/demo/ports/3000/ws?x", headers: authorized }],
-    ["a host of its own", { host: HOST, path: `/ws?x&holdfast_token=${RIGHT}` }],
+    ["the port's own host", { host: HOST, path: `/ws?x&holdfast_token=${RIGHT}` }],
     ["a cookie", { host: HOST, path: "/ws?x", headers: { cookie: `holdfast_preview=${RIGHT}` } }],
     ["a preview's path", { path: `/preview/${RIGHT}/ws?x` }],
-  ])("goes through by %s, and both sides hear each other", async (_by, options) => {
+  ])("is forwarded through %s in both directions", async (_by, options) => {
     const found = await agreeing();
     await using server = await serve(found.engine);
     const { response, socket } = await upgrade(server, options);
@@ -727,7 +863,7 @@ describe("a change of protocol", () => {
     await expect.poll(() => found.connections.every(({ destroyed }) => destroyed)).toBe(true);
   });
 
-  test("has what the program says beside it kept to where it came from", async () => {
+  test("has its other response headers restricted", async () => {
     const found = await inside(echo);
     found.program.on("upgrade", (_request: IncomingMessage, socket: Duplex) => {
       const said = "Set-Cookie: a=b; Domain=localhost; Path=/\r\nX-Holdfast-Error: no\r\nX-Own: 1";
@@ -742,7 +878,7 @@ describe("a change of protocol", () => {
     socket?.destroy();
   });
 
-  test("is heard to its last word, however slowly it is read", async () => {
+  test("delivers all bytes, however slowly they are read", async () => {
     const found = await inside(echo);
     found.program.on("upgrade", (_request: IncomingMessage, socket: Duplex) => {
       socket.end("HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nlast word");
@@ -770,7 +906,7 @@ describe("a change of protocol", () => {
     expect(heard).toMatch(/last word$/);
   });
 
-  test("is refused without a right to it, and leaves nothing", async () => {
+  test("is refused without access, and leaves no connection", async () => {
     const found = await agreeing();
     await using server = await serve(found.engine);
     expect((await upgrade(server, { host: HOST })).response.statusCode).toBe(401);
@@ -782,7 +918,7 @@ describe("a change of protocol", () => {
     expect(found.connections).toHaveLength(0);
   });
 
-  test("whose caller has left before it was let in reaches nobody", async () => {
+  test("of a caller that left before it was admitted reaches no program", async () => {
     const found = await agreeing();
     const started = Promise.withResolvers<void>();
     await using server = await serve(found.engine, { started: started.promise });
@@ -801,7 +937,7 @@ describe("a change of protocol", () => {
     expect(found.connections.filter(({ destroyed }) => !destroyed)).toHaveLength(0);
   });
 
-  test("that the program does not agree to is answered as it answers", async () => {
+  test("that the program declines gets the program's response", async () => {
     const { engine } = await inside((_request, response) => {
       response.writeHead(426, { "x-program": "yes" });
       response.end("no");
@@ -811,14 +947,14 @@ describe("a change of protocol", () => {
     expect(response).toMatchObject({ statusCode: 426, headers: { "x-program": "yes" } });
   });
 
-  test("at a port at which nothing listens is a typed error", async () => {
+  test("to a port without a listener is a typed error", async () => {
     const { engine } = await inside(echo);
     await using server = await serve(engine);
     const { response } = await upgrade(server, { host: `4000-${sandbox.id}.localhost`, headers: authorized });
     expect(response).toMatchObject({ statusCode: 502, headers: { "x-holdfast-error": "port_closed" } });
   });
 
-  test("is over for both when the token is taken back, and when the program ends it", async () => {
+  test("ends for both sides when the token is revoked, and when the program closes", async () => {
     const found = await agreeing();
     await using server = await serve(found.engine);
     const headers = { "x-holdfast-preview-token": RIGHT };
@@ -832,7 +968,7 @@ describe("a change of protocol", () => {
     await once(other.socket as Socket, "close");
   });
 
-  test("is over when the server shuts down", async () => {
+  test("ends when the server shuts down", async () => {
     const found = await agreeing();
     const server = await serve(found.engine);
     const { socket } = await upgrade(server, { host: HOST, headers: authorized });

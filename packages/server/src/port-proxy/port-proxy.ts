@@ -2,50 +2,53 @@ import { request as ask, type ClientRequest, type IncomingMessage, type ServerRe
 import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
-import type { HttpParts } from "../context.ts";
-import type { Metrics } from "../metrics.ts";
-import { answerHeaders, type HeaderPairs, pairsOf } from "./headers.ts";
+import type { HttpParts } from "../http/context.ts";
+import type { RequestMetrics } from "../http/telemetry-ports.ts";
+import { type HeaderPairs, pairsOf, responseHeaders } from "./headers.ts";
 
-/** A request that is to be put to a program inside. */
-export interface Order {
+/** A request to forward to a program in a sandbox. */
+export interface PortRequest {
   ref: string;
   port: number;
   method: string;
   path: string;
   headers: HeaderPairs;
-  /** Null where there is none. */
+  /** Body of the request; null if it has none. */
   body: Readable | null;
-  /** Below which path of this server the program is found; empty where it has a host of its own. */
+  /** Path of this server below which the program is served; empty if the program has its own host name. */
   prefix: string;
-  /** Ends all of it. */
+  /** Headers that the preview sets on the response. */
+  set?: Readonly<Record<string, string>>;
+  /** Aborts the whole exchange. */
   signal: AbortSignal;
 }
 
-/** What a program inside has begun to answer. */
-export interface Answer {
+/** The beginning of a program's response. */
+export interface PortResponse {
   readonly status: number;
-  /** Passes it on to its end. Resolves when it is over, whichever way. */
+  /** Streams the response to its end. Resolves when the exchange is over, successfully or not. */
   send(response: ServerResponse): Promise<void>;
 }
 
-/** What may be asked for again when nobody knows whether it was heard: it changes nothing. */
+/** Safe methods: they can be repeated when it is unknown whether the program received the request. */
 const SAFE = new Set(["GET", "HEAD", "OPTIONS"]);
-/** Answers up to this length are waited for. */
+/** Responses up to this length are buffered as a whole. */
 const SHORT_BYTES = 65_536;
-/** How often one that was cut before it was answered is put again. */
+/** Maximum number of times that a request is repeated because its connection closed before the response. */
 const REPEATS = 2;
 
 /**
- * Puts requests to the programs that listen in sandboxes. Each has a connection of its own, so that a program that is restarted, or
- * a sandbox that sleeps, cuts what it was answering and nothing else. What is cut before its answer came is asked again where that
- * is harmless, and otherwise told as what it is: nobody knows whether it took effect. What is cut in the middle of an answer is cut
- * for the caller too, and never looks like an end.
+ * Forwards requests to programs in sandboxes. Each request has its own connection, so that a program that restarts or a
+ * sandbox that is suspended interrupts only the responses in progress. If the connection closes before the response, a
+ * request with a safe method is repeated; for any other request, the error says that the outcome is unknown. If the
+ * connection closes during the response, the caller's connection is closed too, so that the response never looks
+ * complete.
  */
 export class PortProxy {
   readonly #engine: Pick<EngineApi, "ports">;
-  readonly #metrics: Pick<Metrics, "portRequest">;
+  readonly #metrics: Pick<RequestMetrics, "portRequest">;
   readonly #answerMs: number;
-  /** How long what is left may be on its way when all else is over. */
+  /** Maximum time to transfer the remaining bytes after the exchange is over. */
   readonly #lingerMs: number;
 
   constructor({ engine, metrics, numbers }: Pick<HttpParts, "engine" | "metrics" | "numbers">) {
@@ -55,26 +58,31 @@ export class PortProxy {
     this.#lingerMs = numbers.httpReceiveMs;
   }
 
-  async ask(order: Order): Promise<Answer> {
-    return this.#tried(order, async (connection) => {
-      const { response } = await this.#put(connection, order, [...order.headers, ["connection", "close"]]);
-      if (response !== null) return this.#answer(response, connection, order);
-      throw new HoldfastError("port_cut", { message: "The program changed to another protocol unasked." });
+  async ask(request: PortRequest): Promise<PortResponse> {
+    return this.#tried(request, async (connection) => {
+      const { response } = await this.#put(connection, request, [
+        ...request.headers,
+        ["connection", "close"],
+      ]);
+      if (response !== null) return this.#answer(response, connection, request);
+      throw new HoldfastError("port_cut", {
+        message: "The program switched protocols although the request did not ask for an upgrade.",
+      });
     });
   }
 
-  /** Asks for another protocol; where the program agrees, `socket` speaks it with the program from then on. */
+  /** Requests a protocol upgrade; if the program agrees, `socket` is connected to the program. */
   async upgrade(
-    order: Order & { protocol: string; socket: Duplex; head: Buffer },
-  ): Promise<Answer | "tunnel"> {
-    const { protocol, socket, head } = order;
-    return this.#tried(order, async (connection) => {
-      const headers = [...order.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
-      const { response, upgraded } = await this.#put(connection, order, headers);
-      if (response !== null) return this.#answer(response, connection, order);
+    request: PortRequest & { protocol: string; socket: Duplex; head: Buffer },
+  ): Promise<PortResponse | "tunnel"> {
+    const { protocol, socket, head } = request;
+    return this.#tried(request, async (connection) => {
+      const headers = [...request.headers, ["connection", "Upgrade"], ["upgrade", protocol]] as const;
+      const { response, upgraded } = await this.#put(connection, request, headers);
+      if (response !== null) return this.#answer(response, connection, request);
       connection.settled();
       this.#metrics.portRequest("upgraded");
-      socket.write(headOf(upgraded.message, protocol, order));
+      socket.write(headOf(upgraded.message, protocol, request));
       if (upgraded.head.length > 0) socket.write(upgraded.head);
       if (head.length > 0) upgraded.socket.write(head);
       join(socket, upgraded.socket, { used: () => connection.used(), lingerMs: this.#lingerMs });
@@ -82,7 +90,11 @@ export class PortProxy {
     });
   }
 
-  /** A short answer is passed on whole or not at all: one that was cut can then be asked for again, or told as what it is. */
+  /**
+   * Reads a short response completely before any of it is sent to the caller, and returns null for any other response.
+   * If the connection closes before the end of a short response, the request can still be repeated, or an error
+   * reported.
+   */
   async #whole(response: IncomingMessage): Promise<Buffer | null> {
     const length = Number(response.headers["content-length"] ?? Number.POSITIVE_INFINITY);
     if (!(length <= SHORT_BYTES)) return null;
@@ -94,18 +106,25 @@ export class PortProxy {
     }
   }
 
-  async #answer(response: IncomingMessage, connection: PortConnection, order: Order): Promise<Answer> {
+  async #answer(
+    response: IncomingMessage,
+    connection: PortConnection,
+    request: PortRequest,
+  ): Promise<PortResponse> {
     const whole = await this.#whole(response);
     const over = (outcome: Outcome) => {
       this.#metrics.portRequest(outcome);
-      if (order.body !== null) letGo(order.body, this.#lingerMs);
+      if (request.body !== null) discardBody(request.body, this.#lingerMs);
     };
-    return answerOf(response, connection, order, { whole, over });
+    return answerOf(response, connection, request, { whole, over });
   }
 
-  async #tried<Result>(order: Order, act: (connection: PortConnection) => Promise<Result>): Promise<Result> {
+  async #tried<Result>(
+    request: PortRequest,
+    act: (connection: PortConnection) => Promise<Result>,
+  ): Promise<Result> {
     try {
-      return await this.#repeated(order, act);
+      return await this.#repeated(request, act);
     } catch (error) {
       this.#metrics.portRequest(isHoldfastError(error) ? error.code : "caller_left");
       throw error;
@@ -113,17 +132,17 @@ export class PortProxy {
   }
 
   async #repeated<Result>(
-    order: Order,
+    request: PortRequest,
     act: (connection: PortConnection) => Promise<Result>,
   ): Promise<Result> {
-    const mayRepeat = SAFE.has(order.method) && order.body === null;
+    const mayRepeat = SAFE.has(request.method) && request.body === null;
     for (let repeats = 0; ; repeats += 1) {
-      const connection = await this.#engine.ports.connect(order.ref, order.port, order.signal);
+      const connection = await this.#engine.ports.connect(request.ref, request.port, request.signal);
       try {
         return await act(connection);
       } catch (error) {
         connection.bytes.destroy();
-        order.signal.throwIfAborted();
+        request.signal.throwIfAborted();
         if (isHoldfastError(error)) throw error;
         if (mayRepeat && repeats < REPEATS) continue;
         throw new HoldfastError("port_cut", {
@@ -135,18 +154,21 @@ export class PortProxy {
     }
   }
 
-  /** Resolves with the head of the answer. Rejects where the connection ends before it, or nothing happens for too long. */
-  #put(connection: PortConnection, order: Order, headers: HeaderPairs): Promise<Put> {
-    const { method, path, body } = order;
+  /**
+   * Sends the request and resolves with the head of the response. Rejects if the connection closes before that head, or
+   * if no data moves for too long.
+   */
+  #put(connection: PortConnection, request: PortRequest, headers: HeaderPairs): Promise<Put> {
+    const { method, path, body } = request;
     return new Promise<Put>((resolve, reject) => {
-      const request = ask({
+      const outgoing = ask({
         method,
         path,
         headers: headers.flat(),
         setHost: false,
         createConnection: () => connection.bytes as never,
       });
-      const patience = setTimeout(() => reject(silent(connection, order)), this.#answerMs);
+      const patience = setTimeout(() => reject(silent(connection, request)), this.#answerMs);
       const settle = (act: () => void) => {
         clearTimeout(patience);
         act();
@@ -155,15 +177,15 @@ export class PortProxy {
         patience.refresh();
         connection.used();
       };
-      request.on("response", (response) => settle(() => resolve({ response, upgraded: null })));
-      request.on("upgrade", (message, socket, head) =>
+      outgoing.on("response", (response) => settle(() => resolve({ response, upgraded: null })));
+      outgoing.on("upgrade", (message, socket, head) =>
         settle(() => resolve({ response: null, upgraded: { message, socket, head } })),
       );
-      request.on("error", (error) => settle(() => reject(error)));
-      request.on("close", () =>
+      outgoing.on("error", (error) => settle(() => reject(error)));
+      outgoing.on("close", () =>
         settle(() => reject(new Error("the connection was closed without an answer"))),
       );
-      send(request, body, used);
+      send(outgoing, body, used);
     });
   }
 }
@@ -172,7 +194,7 @@ type Put =
   | { response: IncomingMessage; upgraded: null }
   | { response: null; upgraded: { message: IncomingMessage; socket: Duplex; head: Buffer } };
 
-/** An answer may come before all of the body was taken: the rest is then read for nobody. */
+/** Sends the request body. A response may arrive before the whole body was read; the rest is then discarded. */
 function send(request: ClientRequest, body: Readable | null, used: () => void): void {
   if (body === null) {
     request.end();
@@ -189,37 +211,37 @@ function send(request: ClientRequest, body: Readable | null, used: () => void): 
   request.on("error", leave);
 }
 
-/** Whoever sends what nobody reads any more has so long for it; then its connection goes. */
-function letGo(body: Readable, lingerMs: number): void {
+/** Gives the client time to send the rest of a body, which is discarded. After that time the connection is closed. */
+function discardBody(body: Readable, lingerMs: number): void {
   if (body.readableEnded || body.destroyed) return;
   const timer = setTimeout(() => body.destroy(), lingerMs).unref();
   body.once("close", () => clearTimeout(timer));
 }
 
-const silent = ({ sandboxId }: PortConnection, { port }: Order): HoldfastError =>
+const silent = ({ sandboxId }: PortConnection, { port }: PortRequest): HoldfastError =>
   new HoldfastError("port_silent", {
     sandboxId,
     dispatched: "unknown",
-    message: `What listens at port ${port} of the sandbox has not answered in time.`,
+    message: `The program on port ${port} of the sandbox did not answer in time.`,
   });
 
-/** How an answer went that had begun. */
+/** How a response ended after it had started. */
 type Outcome = "answered" | "cut";
 
-/** What Node reads of an answer and would not write. */
+/** Characters that Node accepts in a received status message but refuses to send. */
 const UNPRINTABLE = /[^\t\x20-\x7e\x80-\xff]/g;
 const LOWEST_STATUS = 200;
 
 function answerOf(
   response: IncomingMessage,
   connection: PortConnection,
-  order: Order,
+  request: PortRequest,
   { whole, over }: { whole: Buffer | null; over: (outcome: Outcome) => void },
-): Answer {
+): PortResponse {
   const { statusCode: status = 0, rawHeaders } = response;
   const { sandboxId } = connection;
   if (status < LOWEST_STATUS) {
-    const message = `What listens at port ${order.port} answered with the status ${status}, which is none.`;
+    const message = `The program on port ${request.port} answered with the invalid status ${status}.`;
     throw new HoldfastError("port_cut", { sandboxId, dispatched: "unknown", message });
   }
   const statusMessage = response.statusMessage?.replace(UNPRINTABLE, "");
@@ -234,7 +256,7 @@ function answerOf(
           resolve();
         });
         try {
-          to.writeHead(status, statusMessage, answerHeaders(rawHeaders, order));
+          to.writeHead(status, statusMessage, responseHeaders(rawHeaders, request));
         } catch {
           to.destroy();
           return;
@@ -245,7 +267,10 @@ function answerOf(
   };
 }
 
-/** As it comes. What is cut inside is cut here. */
+/**
+ * Streams the response body to the caller. If the program's connection closes before the body's end, the caller's
+ * connection is closed too.
+ */
 function passOn(response: IncomingMessage, connection: PortConnection, to: ServerResponse): void {
   response.on("data", () => connection.used());
   response.once("error", () => to.destroy());
@@ -256,22 +281,22 @@ function passOn(response: IncomingMessage, connection: PortConnection, to: Serve
   response.pipe(to, { end: false });
 }
 
-/** The answer that agrees to another protocol. What it says beside that goes the way of every answer's headers. */
-function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, order: Order): string {
-  const said = answerHeaders(rawHeaders, order);
+/** Writes the head of the 101 response. Its headers are rewritten in the same way as in other responses. */
+function headOf({ headers, rawHeaders }: IncomingMessage, protocol: string, request: PortRequest): string {
+  const passed = responseHeaders(rawHeaders, request);
   const agreed = ["Upgrade", headers.upgrade ?? protocol, "Connection", "Upgrade"];
-  const lines = pairsOf([...agreed, ...said]).map(([name, value]) => `${name}: ${value}`);
+  const lines = pairsOf([...agreed, ...passed]).map(([name, value]) => `${name}: ${value}`);
   return ["HTTP/1.1 101 Switching Protocols", ...lines, "", ""].join("\r\n");
 }
 
-/** A side that reads slowly has so long for the last of what was said. */
+/** Ends a stream. A slow reader gets some time to read the last bytes. */
 function finish(to: Duplex, lingerMs: number): void {
   const timer = setTimeout(() => to.destroy(), lingerMs).unref();
   to.once("close", () => clearTimeout(timer));
   to.end(() => to.destroy());
 }
 
-/** Each side hears all that the other says, also what it said last; when one is gone, so is the other. */
+/** Copies both directions completely, including the last bytes; when one side closes, the other is closed too. */
 function join(one: Duplex, other: Duplex, { used, lingerMs }: { used: () => void; lingerMs: number }): void {
   for (const [from, to] of [
     [one, other],

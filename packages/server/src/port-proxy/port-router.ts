@@ -1,41 +1,45 @@
 import { type IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
-import { HoldfastError, isHoldfastError, type SandboxId } from "@holdfast/contract";
-import type { Grant } from "@holdfast/engine";
-import { type Gate, KEY_HEADER } from "../auth.ts";
-import { CallerLeft } from "../callers.ts";
-import type { Asked, RouteContext } from "../context.ts";
-import { retryAfterSeconds } from "../retry-after.ts";
-import { siteOf } from "../site.ts";
-import type { StartGate } from "../start-gate.ts";
+import { HoldfastError, isHoldfastError, type PreviewId, type SandboxId } from "@holdfast/contract";
+import type { Grant, PreviewHeaders } from "@holdfast/engine";
+import { KEY_HEADER } from "../http/api-keys.ts";
+import { CallerLeft } from "../http/callers.ts";
+import type { RequestSummary, RouteContext } from "../http/context.ts";
+import { publicOrigin } from "../http/public-origin.ts";
+import { retryAfterSeconds } from "../http/retry-after.ts";
+import type { StartupHold } from "../http/startup-hold.ts";
+import type { WireError } from "../http/wire-errors.ts";
 import { type Presented, presented, TOKEN_COOKIE } from "./credentials.ts";
-import { errorPage } from "./error-page.ts";
-import { ERROR_HEADER, requestHeaders } from "./headers.ts";
-import { type Answer, type Order, PortProxy } from "./proxy.ts";
+import { renderErrorPage } from "./error-page.ts";
+import { ERROR_HEADER, requestHeaders, responseHeaders } from "./headers.ts";
+import { PortProxy, type PortRequest, type PortResponse } from "./port-proxy.ts";
+import { isAnsweredPreflight } from "./preview-headers.ts";
 import { PREVIEW_PATH, type Target, targetOf } from "./target.ts";
 
-export interface DoorParts {
-  gate: Gate;
-  start: StartGate;
+interface PortRouterParts {
+  start: StartupHold;
   nextId(): string;
-  /** Below which name every port has a host of its own. */
+  /** Domain below which every port has its own host name. */
   domain: string;
 }
 
-/** Who came in, and by what. */
+/**
+ * The target of an admitted request. `grant` is the access through the preview that admitted the request; it is null if
+ * an API key admitted the request.
+ */
 interface Entry {
   ref: string;
   port: number;
   grant: Grant | null;
-  /** What of it was a token. */
+  /** The token that admitted the request; null if it was admitted without one. */
   token: string | null;
 }
 
-/** A request that may go on, with what was found in it. */
+/** An admitted request with its resolved target. */
 interface Admitted {
   target: Target;
   given: Presented;
-  /** Headers with keys in them. */
+  /** Names of headers that contain keys. */
   keys: readonly string[];
   entry: Entry;
   request: IncomingMessage;
@@ -43,28 +47,28 @@ interface Admitted {
 }
 
 /**
- * Where requests for ports come in that are not the API's: by a host of the port's own, or by a preview's path; and all that
- * change to another protocol. It stands in front of the API's router, so that no path that is asked for here can mean a call of the
- * API. What lets a request in is taken off it: the program inside is hostile, and sees neither key nor token.
+ * Serves port requests outside the API: requests to a port's own host, requests to a preview's path, and protocol
+ * upgrades of both. It runs before the API's router, so no path of such a request can reach the API. Credentials are
+ * removed from every request: the program in the sandbox may be hostile and must see neither key nor token.
  */
-export class FrontDoor {
+export class PortRouter {
   readonly #context: RouteContext;
-  readonly #parts: DoorParts;
+  readonly #parts: PortRouterParts;
   readonly #proxy: PortProxy;
 
-  constructor(context: RouteContext, parts: DoorParts) {
+  constructor(context: RouteContext, parts: PortRouterParts) {
     this.#context = context;
     this.#parts = parts;
     this.#proxy = new PortProxy(context);
   }
 
-  /** Where a plain request is not the API's. */
+  /** Whether a plain request is for a port. */
   takes(request: IncomingMessage): boolean {
     const target = this.#target(request);
     return target !== null && target.via !== "path";
   }
 
-  /** Where a request for another protocol is a port's. */
+  /** Whether an upgrade request is for a port. */
   takesUpgrade(request: IncomingMessage): boolean {
     return request.headers.upgrade?.toLowerCase() === "websocket" && this.#target(request) !== null;
   }
@@ -74,35 +78,39 @@ export class FrontDoor {
   }
 
   serve(request: IncomingMessage, response: ServerResponse): void {
-    void this.#answered(request, response, async (target, given) => {
-      const keys = await this.#parts.gate.keyHeaders(request.headers);
+    void this.#answer(request, response, async (target, given) => {
+      // A preflight carries no credentials, so it is answered before they are checked.
+      if (this.#answerPreflight(this.#headersOf(target), target, request, response)) return;
+      const keys = await this.#context.keyCheck.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
+      if (this.#answerPreflight(entry.grant?.headers ?? null, target, request, response)) return;
       if (given.isInUrl && entry.token !== null && isVisit(request)) {
         if (target.via === "host")
-          return welcome(response, given.path, entry, siteOf(request.headers).protocol);
-        // What the page asks for next knows its path, and nothing of a query.
+          return setCookieAndRedirect(response, given.path, entry, publicOrigin(request.headers).protocol);
+        // Redirects to a URL with the token in its path: the page's sub-resources inherit the path but not the query
+        // string.
         return redirect(response, `${PREVIEW_PATH}${entry.token}${given.path}`);
       }
       const signal = this.#context.callers.signal(response);
-      const order = this.#order({ target, given, keys, entry, request, signal });
+      const order = this.#portRequest({ target, given, keys, entry, request, signal });
       await this.#send(await this.#proxy.ask(order), response);
     });
   }
 
   upgrade(request: IncomingMessage, socket: Socket, head: Buffer): void {
     socket.on("error", () => socket.destroy());
-    // Whatever is answered but the change of protocol is the last on this connection.
+    // A response that does not switch the protocol is the last response on this connection.
     const response = new ServerResponse(request);
     response.assignSocket(socket);
     response.shouldKeepAlive = false;
     response.once("finish", () => socket.destroySoon());
-    void this.#answered(request, response, async (target, given) => {
-      const keys = await this.#parts.gate.keyHeaders(request.headers);
+    void this.#answer(request, response, async (target, given) => {
+      const keys = await this.#context.keyCheck.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
-      // One that is closed already says so to nobody any more.
+      // A socket that is already closed emits no `close` event, so a listener would wait forever.
       if (socket.destroyed) throw new CallerLeft();
       const signal = this.#context.callers.attached(socket);
-      const order = this.#order({ target, given, keys, entry, request, signal });
+      const order = this.#portRequest({ target, given, keys, entry, request, signal });
       const protocol = request.headers.upgrade ?? "websocket";
       const answer = await this.#proxy.upgrade({ ...order, body: null, protocol, socket, head });
       if (answer !== "tunnel") return this.#send(answer, response);
@@ -111,16 +119,40 @@ export class FrontDoor {
     });
   }
 
-  async #send(answer: Answer, response: ServerResponse): Promise<void> {
+  /** Returns the headers of the preview that a request names in its path; null if it names none that exists. */
+  #headersOf(target: Target | null): PreviewHeaders | null {
+    if (target?.via !== "preview") return null;
+    const { by } = target;
+    const { previews } = this.#context.engine;
+    return by.startsWith("prv_")
+      ? previews.headersOf(by as PreviewId)
+      : (this.#admitted(by)?.headers ?? null);
+  }
+
+  #answerPreflight(
+    headers: PreviewHeaders | null,
+    target: Target,
+    { method, headers: given }: IncomingMessage,
+    response: ServerResponse,
+  ): boolean {
+    if (headers === null || !isAnsweredPreflight(method, given, headers)) return false;
+    const prefix = target.via === "preview" ? target.prefix : "";
+    response.writeHead(204, responseHeaders([], { prefix, port: 0, set: headers.response }));
+    response.end();
+    return true;
+  }
+
+  async #send(answer: PortResponse, response: ServerResponse): Promise<void> {
     const { socket } = response;
     const watched = socket === null ? undefined : this.#watch(socket, () => response.destroy());
     await answer.send(response).finally(watched);
   }
 
-  /** A peer that acknowledges nothing holds a connection of the sandbox as well. */
+  /** Watches for a peer that acknowledges nothing. Such a peer would keep a connection to the sandbox open. */
   #watch(socket: Socket, vanished: () => void): () => void {
     const drop = this.#context.peers.watch(socket, vanished);
-    // A connection has many answers, one after the other: each takes with it what it hung on it.
+    // One connection serves many responses, one after the other, so the watch of each response removes its own
+    // listener.
     const stop = () => {
       socket.off("close", stop);
       drop();
@@ -129,12 +161,17 @@ export class FrontDoor {
     return stop;
   }
 
-  async #answered(
+  async #answer(
     request: IncomingMessage,
     response: ServerResponse,
     act: (target: Target, given: Presented) => Promise<void>,
   ): Promise<void> {
-    const asked: Asked = { id: this.#parts.nextId(), method: request.method ?? "GET", url: "", owner: null };
+    const asked: RequestSummary = {
+      id: this.#parts.nextId(),
+      method: request.method ?? "GET",
+      url: "",
+      owner: null,
+    };
     const begun = performance.now();
     response.once("close", () => {
       const ms = performance.now() - begun;
@@ -144,7 +181,7 @@ export class FrontDoor {
       await this.#open();
       const target = this.#target(request);
       if (target === null) throw new HoldfastError("not_found");
-      await act(target, presented(target.path, request.headers));
+      await act(target, presented(target.path, request.headers, this.#context.tokenPlaces));
     } catch (error) {
       this.#fail(error, request, response, asked);
     }
@@ -156,7 +193,7 @@ export class FrontDoor {
     if (!this.#parts.start.open) await this.#parts.start.pass();
   }
 
-  /** By a token, a key, or because the port is open to everybody; in that order. */
+  /** Admits a request: by token, by key, or because the port is public, in this order. */
   async #enter(target: Target, given: Presented, request: IncomingMessage, hasKey: boolean): Promise<Entry> {
     if (target.via === "preview") return this.#byPreview(target.by, given);
     const { port } = target;
@@ -170,12 +207,12 @@ export class FrontDoor {
       const grant = this.#admitted(token);
       if (grant?.sandboxId === id && grant.port === port) return { ref: id, port, grant, token };
     }
-    const grant = hasKey ? null : this.#context.engine.previews.admitPublic(id as SandboxId, port);
+    const grant = hasKey ? null : this.#context.engine.previews.admitPublicPort(id as SandboxId, port);
     if (!hasKey && grant === null) throw refusal;
     return { ref: id, port, grant, token: null };
   }
 
-  /** Who has no right to a sandbox does not learn whether it exists. */
+  /** Resolves the sandbox. A caller without access does not learn whether it exists. */
   async #idOf(ref: string, refusal: HoldfastError | null): Promise<string> {
     try {
       return (await this.#context.engine.sandboxes.get(ref)).id;
@@ -194,8 +231,8 @@ export class FrontDoor {
   }
 
   /**
-   * A page of another sandbox is of the same site, so that a browser sends our cookie along with what that page asks for. It
-   * counts for pages of this sandbox only.
+   * Returns whether a request comes from a page of another sandbox. Pages of all sandboxes belong to the same site, so
+   * a browser sends this host's cookie with such a request. The cookie admits only requests from pages of this sandbox.
    */
   #isStranger({ ref }: Target & { ref: string }, { headers: { origin } }: IncomingMessage): boolean {
     if (origin === undefined) return false;
@@ -203,7 +240,10 @@ export class FrontDoor {
     return from?.via !== "host" || from.ref !== ref;
   }
 
-  /** By the token in its path, or by its id with a token beside it; one that is open to everybody needs none. */
+  /**
+   * Resolves the preview that the path names: by a token in the path, or by the preview's id with a separate token. A
+   * public preview needs no token. Only the named preview is used, even if the port has others.
+   */
   #byPreview(by: string, given: Presented): Entry {
     const { previews } = this.#context.engine;
     const known = by.startsWith("prv_") ? previews.byId(by) : null;
@@ -212,24 +252,35 @@ export class FrontDoor {
         const grant = this.#admitted(token);
         if (grant?.previewId === known.id) return { ref: grant.sandboxId, port: grant.port, grant, token };
       }
-    const open = known?.public ? previews.admitPublic(known.sandboxId as SandboxId, known.port) : null;
-    const grant = open ?? previews.admit(by);
+    const open = known === null ? null : previews.admitPublic(known.id as PreviewId);
+    if (open !== null) return { ref: open.sandboxId, port: open.port, grant: open, token: null };
+    // A caller without a token gets the same error whether or not the preview exists.
+    if (by.startsWith("prv_") && given.tokens.length === 0)
+      throw new HoldfastError("unauthorized", { message: NO_ENTRY });
+    const grant = previews.admit(by);
     return { ref: grant.sandboxId, port: grant.port, grant, token: null };
   }
 
-  #order({ target, given, keys, entry, request, signal }: Admitted): Order {
-    return orderFor(request, {
+  #portRequest({ target, given, keys, entry, request, signal }: Admitted): PortRequest {
+    return portRequestFor(request, {
       ref: entry.ref,
       port: entry.port,
       path: given.path,
       prefix: target.via === "host" ? "" : target.prefix,
       withheld: new Set([...given.headers, ...keys, KEY_HEADER]),
       cookie: given.cookie,
+      preview: entry.grant?.headers,
       signal: entry.grant === null ? signal : AbortSignal.any([signal, entry.grant.signal]),
     });
   }
 
-  #fail(error: unknown, request: IncomingMessage, response: ServerResponse, asked: Asked): void {
+  /** Returns the CORS headers that the preview sets, so that pages of other origins can read an error too. */
+  #corsHeaders(request: IncomingMessage): Record<string, string> {
+    const set = this.#headersOf(this.#target(request))?.response ?? {};
+    return Object.fromEntries(Object.entries(set).filter(([name]) => CORS.test(name)));
+  }
+
+  #fail(error: unknown, request: IncomingMessage, response: ServerResponse, asked: RequestSummary): void {
     const left = error instanceof CallerLeft || response.destroyed;
     const { status, body } = this.#context.report(error, asked, left);
     if (left || response.headersSent) {
@@ -238,32 +289,50 @@ export class FrontDoor {
     }
     const known = isHoldfastError(error) ? error.retryAfterMs : undefined;
     const seconds = retryAfterSeconds(body.error.code, this.#context.numbers, known);
-    const page = isVisit(request) ? errorPage(status, body.error) : null;
-    const text = page ?? JSON.stringify(body);
-    response.writeHead(status, {
+    const shown = forVisitor(body);
+    const page = isVisit(request) ? renderErrorPage(status, shown.error) : null;
+    const text = page ?? JSON.stringify(shown);
+    const own = {
       "content-type": page === null ? "application/json; charset=utf-8" : "text/html; charset=utf-8",
-      "content-length": Buffer.byteLength(text),
+      "content-length": String(Buffer.byteLength(text)),
       "cache-control": "no-store",
       "x-request-id": asked.id,
       [ERROR_HEADER]: body.error.code,
       ...(seconds === null ? {} : { "retry-after": String(seconds) }),
-      // What is left of the body is nobody's.
+      // The connection is closed, and the rest of the body is discarded.
       connection: "close",
-    });
+    };
+    response.writeHead(status, { ...this.#corsHeaders(request), ...own });
     response.end(request.method === "HEAD" ? undefined : text);
   }
 }
 
-const NO_ENTRY = "This port is open to who has a preview link or an API key.";
+const CORS = /^(?:access-control-.*|vary)$/i;
 
-/** Somebody's browser goes there, as opposed to a program or a part of a page. */
+/**
+ * Hint of an error page. Its reader may be any visitor of the link, who has no API key, so the hint for API callers
+ * would not help.
+ */
+const VISITOR_HINT = "Ask for a new link to this page.";
+
+const forVisitor = (body: WireError["body"]): WireError["body"] =>
+  body.error.code === "unauthorized" ? { ...body, error: { ...body.error, hint: VISITOR_HINT } } : body;
+
+const NO_ENTRY = "Access to this port needs a preview link or an API key.";
+
+/** Returns whether a browser navigates to the page, as opposed to a program or a sub-resource. */
 const isVisit = ({ method, headers }: IncomingMessage): boolean =>
   (method === "GET" || method === "HEAD") &&
   (headers["sec-fetch-mode"] === "navigate" ||
     (headers["sec-fetch-mode"] === undefined && (headers.accept ?? "").includes("text/html")));
 
-/** The token goes from the URL, where it would be passed on with every link, into a cookie of this host alone. */
-function welcome(response: ServerResponse, path: string, { grant, token }: Entry, protocol: string): void {
+/** Moves the token from the URL, where every link would leak it, to a cookie of this host. */
+function setCookieAndRedirect(
+  response: ServerResponse,
+  path: string,
+  { grant, token }: Entry,
+  protocol: string,
+): void {
   const seconds =
     grant?.expiresAt == null ? null : Math.max(1, Math.ceil((grant.expiresAt - Date.now()) / 1_000));
   const cookie = [
@@ -288,32 +357,36 @@ function redirect(response: ServerResponse, location: string, headers: Record<st
   response.end();
 }
 
-/** A request as it is put to the program inside. */
-export function orderFor(
+/** Builds the request that is forwarded to the program. */
+export function portRequestFor(
   request: IncomingMessage,
-  asked: Pick<Order, "ref" | "port" | "path" | "prefix" | "signal"> & {
+  asked: Pick<PortRequest, "ref" | "port" | "path" | "prefix" | "signal"> & {
     withheld: ReadonlySet<string>;
     cookie: string | null | undefined;
+    /** Headers that the preview sets. */
+    preview?: PreviewHeaders | undefined;
   },
-): Order {
+): PortRequest {
   const { headers, method = "GET", socket } = request;
-  const { withheld, cookie, ...rest } = asked;
-  const site = siteOf(headers);
+  const { withheld, cookie, preview, ...rest } = asked;
+  const site = publicOrigin(headers);
   const host = headers.host ?? `localhost:${asked.port}`;
   const hasBody = headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
   return {
     ...rest,
     method,
     body: hasBody ? request : null,
+    ...(preview === undefined ? {} : { set: preview.response }),
     headers: requestHeaders(request.rawHeaders, {
-      // Below a path it can't know its name; a name that it does not know would only make it suspicious.
+      // A program served below a path cannot know the server's host name and might reject it, so it receives localhost.
       host: asked.prefix === "" ? host : `localhost:${asked.port}`,
       withheld,
+      ...(preview === undefined ? {} : { set: preview.request }),
       forwarded: {
         address: socket.remoteAddress ?? "",
         host: site.host ?? host,
         protocol: site.protocol,
-        // One that has a token in it is not for the program's eyes.
+        // A prefix that contains a token must not reach the program.
         prefix: asked.prefix.startsWith(PREVIEW_PATH) ? "" : asked.prefix,
       },
       ...(cookie === undefined ? {} : { cookie }),

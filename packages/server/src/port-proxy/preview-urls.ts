@@ -1,18 +1,18 @@
 import type { PreviewInfo } from "@holdfast/contract";
-import type { Site } from "../site.ts";
+import type { PublicOrigin } from "../http/public-origin.ts";
 import { TOKEN_PARAMETER } from "./credentials.ts";
 import { PREVIEW_PATH } from "./target.ts";
 
-/** Where hosts of ports lie unless it is said: every name below it is this machine, to browsers and to most resolvers. */
+/** Default domain for port hosts: browsers and most resolvers map every name below `localhost` to this machine. */
 export const DEFAULT_DOMAIN = "localhost";
 
 /**
- * Where a preview is found: on a host of its own, and below a path of this server. The token, where one is given, opens it at the
- * first visit; a public one needs none.
+ * Returns the URLs of a preview: one with the preview's own host name, and one below a path of this server. With a
+ * token, the URLs grant access on the first visit; those of a public preview need none.
  */
-export function previewUrls(
+export function buildPreviewUrls(
   preview: Pick<PreviewInfo, "id" | "sandboxId" | "port">,
-  { token, site, domain }: { token: string | null; site: Site; domain: string },
+  { token, site, domain }: { token: string | null; site: PublicOrigin; domain: string },
 ): { url: string; pathUrl: string } {
   const { protocol, host } = site;
   const port = /:\d+$/.exec(host ?? "")?.[0] ?? "";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { presented } from "./credentials.ts";
-import { answerHeaders, ownCookie, requestHeaders } from "./headers.ts";
-import { previewUrls } from "./preview-urls.ts";
+import { presented, tokenPlaces } from "./credentials.ts";
+import { requestHeaders, responseHeaders, restrictCookie } from "./headers.ts";
+import { buildPreviewUrls } from "./preview-urls.ts";
 import { targetOf } from "./target.ts";
 
 const ID = "sbx_0123456789abcdef";
@@ -11,7 +11,7 @@ test.each<[host: string, url: string, wanted: object | null]>([
   [`3000-${ID}.localhost:4750`, "/a?b=c", { via: "host", ref: ID, port: 3000, path: "/a?b=c" }],
   [`3000-${ID.toUpperCase()}.LOCALHOST`, "/", { via: "host", ref: ID, port: 3000, path: "/" }],
   ["8080-web-1.localhost", "/", { via: "host", ref: "web-1", port: 8080, path: "/" }],
-  // Whatever path is asked for at a port's host is the program's.
+  // Every path at a port's host belongs to the program.
   [`3000-${ID}.localhost`, "/v1/stats", { via: "host", ref: ID, port: 3000, path: "/v1/stats" }],
   [`3000-${ID}.localhost`, "/../v1/stats", { via: "host", ref: ID, port: 3000, path: "/../v1/stats" }],
   [`3000-${ID}.localhost`, "//v1/stats", { via: "host", ref: ID, port: 3000, path: "//v1/stats" }],
@@ -47,17 +47,19 @@ test.each<[host: string, url: string, wanted: object | null]>([
   else expect(target).toMatchObject(wanted);
 });
 
-test("hosts lie below the domain that was configured, and no other", () => {
+test("port hosts are below the configured domain, and no other", () => {
   expect(targetOf("80-web.preview.example.com", "/", "preview.example.com")).toMatchObject({ ref: "web" });
   expect(targetOf("80-web.localhost", "/", "preview.example.com")).toBeNull();
   expect(targetOf("80-webXpreview.example.com", "/", "preview.example.com")).toBeNull();
 });
 
-test("tokens are taken off a request wherever they come, and all else stays as it came", () => {
-  const given = presented("/a%20b?x=1&holdfast_token=one&y=%41&bl_preview_token=two&", {
-    cookie: "a=b; holdfast_preview=three; c=d",
-    "x-holdfast-preview-token": "four",
-  });
+test("tokens are removed from a request wherever they are, and all else stays unchanged", () => {
+  const adapter = { name: "other", routes: () => {}, previewTokens: { parameters: ["other_token"] } };
+  const given = presented(
+    "/a%20b?x=1&holdfast_token=one&y=%41&other_token=two&",
+    { cookie: "a=b; holdfast_preview=three; c=d", "x-holdfast-preview-token": "four" },
+    tokenPlaces([adapter]),
+  );
   expect(given).toEqual({
     tokens: ["one", "two", "four"],
     cookieTokens: ["three"],
@@ -77,7 +79,7 @@ const passage = {
   forwarded: { address: "192.0.2.1", host: "example.com", protocol: "https", prefix: "" },
 };
 
-test("what is of the connection, or meant for this server, is not passed on", () => {
+test("hop-by-hop headers and credentials for this server are not passed on", () => {
   const raw = [
     "Host",
     "a",
@@ -112,64 +114,65 @@ test("what is of the connection, or meant for this server, is not passed on", ()
   ]);
 });
 
-test("secrets in what browsers and pages say by themselves are not passed on", () => {
-  const told = (...raw: string[]) => requestHeaders(raw, passage).slice(1, -3);
-  expect(told("Referer", `http://a/x?holdfast_token=${TOKEN}`)).toEqual([]);
-  expect(told("Referer", "http://a/x?token=1")).toEqual([["Referer", "http://a/x?token=1"]]);
+test("secrets in headers that browsers and pages add are not passed on", () => {
+  const passedOn = (...raw: string[]) => requestHeaders(raw, passage).slice(1, -3);
+  expect(passedOn("Referer", `http://a/x?holdfast_token=${TOKEN}`)).toEqual([]);
+  expect(passedOn("Referer", "http://a/x?token=1")).toEqual([["Referer", "http://a/x?token=1"]]);
   const name = "Sec-WebSocket-Protocol";
-  expect(told(name, "holdfast.key.aGY, chat, v2")).toEqual([[name, "chat, v2"]]);
-  expect(told(name, "holdfast.key.aGY")).toEqual([]);
+  expect(passedOn(name, "holdfast.key.aGY, chat, v2")).toEqual([[name, "chat, v2"]]);
+  expect(passedOn(name, "holdfast.key.aGY")).toEqual([]);
 });
 
-test("a body has one length: what comes in chunks goes in chunks", () => {
+test("a body has one length: a chunked body stays chunked", () => {
   const raw = ["Transfer-Encoding", "chunked", "Content-Length", "5"];
   const names = requestHeaders(raw, passage).map(([name, value]) => `${name}: ${value}`);
   expect(names).toContain("transfer-encoding: chunked");
   expect(names.join()).not.toMatch(/content-length/i);
 });
 
-test("what says where a body ends can't be named as the connection's", () => {
+test("framing headers cannot be declared hop-by-hop", () => {
   const raw = ["Connection", "content-length, x-own", "Content-Length", "5", "X-Own", "1"];
   const names = requestHeaders(raw, passage).map(([name]) => name.toLowerCase());
   expect(names).toContain("content-length");
   expect(names).not.toContain("x-own");
 });
 
-test("a program can't speak as this server, nor for all of its origin", () => {
+test("a program cannot imitate this server, nor affect its whole origin", () => {
   const raw = ["X-Holdfast-Error", "port_cut", "Clear-Site-Data", '"*"', "A", "b"];
-  const names = (prefix: string) => answerHeaders(raw, { prefix, port: 1 }).map((each) => each.toLowerCase());
+  const names = (prefix: string) =>
+    responseHeaders(raw, { prefix, port: 1 }).map((each) => each.toLowerCase());
   expect(names("")).toEqual(["clear-site-data", '"*"', "a", "b"]);
   expect(names("/p").slice(0, 2)).toEqual(["a", "b"]);
 });
 
-test("what a program says of paths is moved below its own, and its cookies stay there", () => {
+test("locations and cookies of a program are moved below its path", () => {
   const at = { prefix: "/p", port: 3000 };
-  const moved = (location: string) => answerHeaders(["Location", location], at)[1];
+  const moved = (location: string) => responseHeaders(["Location", location], at)[1];
   expect(moved("/login?x")).toBe("/p/login?x");
   expect(moved("http://localhost:3000/login")).toBe("/p/login");
   expect(moved("http://localhost:3000")).toBe("/p/");
   expect(moved("http://localhost:30001/x")).toBe("http://localhost:30001/x");
   expect(moved("//example.com/x")).toBe("//example.com/x");
   expect(moved("relative")).toBe("relative");
-  expect(ownCookie("a=b; Path=/x; Domain=example.com; HttpOnly", "/p")).toBe("a=b; HttpOnly; Path=/p/x");
-  expect(ownCookie("a=b", "/p")).toBe("a=b; Path=/p/");
-  expect(ownCookie("a=b; Domain=localhost; Path=/x", "")).toBe("a=b; Path=/x");
+  expect(restrictCookie("a=b; Path=/x; Domain=example.com; HttpOnly", "/p")).toBe("a=b; HttpOnly; Path=/p/x");
+  expect(restrictCookie("a=b", "/p")).toBe("a=b; Path=/p/");
+  expect(restrictCookie("a=b; Domain=localhost; Path=/x", "")).toBe("a=b; Path=/x");
 });
 
-test("a page below a path of this server may not act as it; one on a host of its own is itself", () => {
-  expect(answerHeaders(["A", "b"], { prefix: "/p", port: 1 }).join()).toContain("sandbox allow-scripts");
-  expect(answerHeaders(["A", "b"], { prefix: "", port: 1 })).toEqual(["A", "b"]);
+test("a page below a path of this server cannot act with its origin; a page on its own host is unrestricted", () => {
+  expect(responseHeaders(["A", "b"], { prefix: "/p", port: 1 }).join()).toContain("sandbox allow-scripts");
+  expect(responseHeaders(["A", "b"], { prefix: "", port: 1 })).toEqual(["A", "b"]);
 });
 
-test("a preview is found by a host of its own and below a path", () => {
+test("a preview is found on its own host and below a path", () => {
   const preview = { id: "prv_0123456789abcdef", sandboxId: ID, port: 3000 };
   const site = { protocol: "http", host: "127.0.0.1:4750" } as const;
-  expect(previewUrls(preview, { token: TOKEN, site, domain: "localhost" })).toEqual({
+  expect(buildPreviewUrls(preview, { token: TOKEN, site, domain: "localhost" })).toEqual({
     url: `http://3000-${ID}.localhost:4750/?holdfast_token=${TOKEN}`,
     pathUrl: `http://127.0.0.1:4750/preview/${TOKEN}/`,
   });
   const secure = { protocol: "https", host: "api.example.com" } as const;
-  expect(previewUrls(preview, { token: null, site: secure, domain: "preview.example.com" })).toEqual({
+  expect(buildPreviewUrls(preview, { token: null, site: secure, domain: "preview.example.com" })).toEqual({
     url: `https://3000-${ID}.preview.example.com/`,
     pathUrl: `https://api.example.com/preview/${preview.id}/`,
   });

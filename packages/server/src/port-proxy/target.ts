@@ -1,8 +1,8 @@
 import { isName, isSandboxId } from "@holdfast/contract";
 
 /**
- * What a request that is not for the API asks for, by how it says so: a host of the port's own, a preview's path, or, with a key,
- * a path of the API. `path` is what the program inside is asked for, as it came: nothing of it is decoded or made simpler.
+ * The target of a port request. There are three ways to address it: a port's own host, a preview's path, or, with a
+ * key, a path of the API. `path` is passed to the program unchanged: not decoded and not normalized.
  */
 export type Target =
   | { via: "host"; ref: string; port: number; path: string }
@@ -16,7 +16,10 @@ const IN_PREVIEW = /^\/preview\/((?:hfp|prv)_[A-Za-z0-9_-]+)(\/[^?]*)?(\?.*)?$/;
 const IN_API = /^\/v1\/sandboxes\/([^/?]+)\/ports\/(\d{1,5})(\/[^?]*)?(\?.*)?$/;
 const ABSOLUTE = /^https?:\/\/[^/?#]*/i;
 
-/** The host comes first: whatever path is asked for there, it is the program's and never the API's. */
+/**
+ * Returns the target of a request. The host name is checked first: on a port's own host every path belongs to the
+ * program, never to the API.
+ */
 export function targetOf(host: string | undefined, url: string, domain: string): Target | null {
   const path = pathOf(url);
   const named = hostTarget(host, domain);
@@ -46,7 +49,10 @@ function apiTarget(path: string): Target | null {
   return { via: "path", ref, port, path: rest + query, prefix: `/v1/sandboxes/${coded}/ports/${digits}` };
 }
 
-/** A request line may have the whole URL in it; the host is that of the header all the same. */
+/**
+ * Returns the path in a request line, which may contain a complete URL. The host in that URL is ignored, because the
+ * Host header decides.
+ */
 function pathOf(url: string): string {
   const path = url.replace(ABSOLUTE, "");
   return path === "" || path.startsWith("?") ? `/${path}` : path;

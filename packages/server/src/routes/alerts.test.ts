@@ -26,7 +26,7 @@ const delivery: Delivery = {
   createdAt: "2025-01-01T00:00:00.000Z",
   nextAttemptAt: null,
   deliveredAt: null,
-  lastError: "The receiver answered 500.",
+  lastError: "The webhook receiver answered 500.",
 };
 const hostPaths = ["/srv/state"];
 
@@ -35,7 +35,7 @@ describe("alerts", () => {
     ["/v1/alerts", { cleared: false }],
     ["/v1/alerts?cleared=false", { cleared: false }],
     ["/v1/alerts?cleared=true", { cleared: true }],
-  ])("%s lists what is asked for, without paths of the host", async (path, filter) => {
+  ])("%s lists the requested alerts, without host paths", async (path, filter) => {
     const asked: unknown[] = [];
     const list = async (given: { cleared: boolean }) => {
       asked.push(given);
@@ -73,7 +73,7 @@ describe("deliveries", () => {
     expect((await server.fetch("/v1/alerts/deliveries?state=odd")).status).toBe(400);
   });
 
-  test("that are dead are tried again by order", async () => {
+  test("that are dead are retried on request", async () => {
     const redeliver = async (id: string): Promise<Delivery> => {
       if (id === delivery.id) return { ...delivery, state: "pending" };
       throw new HoldfastError("delivery_not_found");

@@ -1,32 +1,32 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { AlertList, DELIVERY_STATES, Delivery, DeliveryList, OneOf } from "@holdfast/contract";
-import type { App, RouteContext } from "../context.ts";
-import { Page, pageOf } from "../schemas.ts";
-import { scrubbed } from "../scrubbed.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { Page, pageOf } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
 
 const tags = ["operators"];
 
-/** What is wrong, and who was told. Messages quote errors of the host: its paths are nobody's business. */
+/** Alerts and webhook deliveries. Messages quote host errors, so host paths are removed. */
 export function alertRoutes(app: App, { engine, scrub }: RouteContext): void {
   app.get(
     "/v1/alerts",
     {
       schema: {
         operationId: "listAlerts",
-        summary: "What is wrong now, the worst first.",
+        summary: "List active alerts, most severe first.",
         tags,
         querystring: Type.Object({
           cleared: Type.Optional(
             Type.Boolean({
               default: false,
-              description: "with the last ones that have cleared, newest first",
+              description: "include recently cleared alerts, newest first",
             }),
           ),
         }),
         response: { 200: AlertList },
       },
     },
-    async ({ query }) => scrubbed(await engine.alerts.list({ cleared: query.cleared ?? false }), scrub),
+    async ({ query }) => scrubJson(await engine.alerts.list({ cleared: query.cleared ?? false }), scrub),
   );
 
   app.get(
@@ -34,14 +34,14 @@ export function alertRoutes(app: App, { engine, scrub }: RouteContext): void {
     {
       schema: {
         operationId: "listDeliveries",
-        summary: "Messages about alerts to the webhook, newest first.",
+        summary: "List webhook deliveries, newest first.",
         tags,
         querystring: Type.Object({ state: Type.Optional(OneOf(DELIVERY_STATES)), ...Page }),
         response: { 200: DeliveryList },
       },
     },
     async ({ query }) =>
-      scrubbed(await engine.alerts.deliveries({ ...pageOf(query), state: query.state }), scrub),
+      scrubJson(await engine.alerts.deliveries({ ...pageOf(query), state: query.state }), scrub),
   );
 
   app.post(
@@ -49,15 +49,15 @@ export function alertRoutes(app: App, { engine, scrub }: RouteContext): void {
     {
       schema: {
         operationId: "retryDelivery",
-        summary: "Try a dead delivery again.",
+        summary: "Retry a dead delivery.",
         description:
-          "With it goes what else of its alert is dead, in order. One that is pending or delivered is answered as it is.",
+          "Also retries the other dead deliveries of the same alert, in order. A pending or delivered delivery is returned unchanged.",
         tags,
         params: Type.Object({ id: Type.String({ minLength: 1, maxLength: 64 }) }),
         response: { 200: Delivery },
       },
       config: { errors: ["delivery_not_found", "no_webhook", "capacity"] },
     },
-    async ({ params }) => scrubbed(await engine.alerts.redeliver(params.id), scrub),
+    async ({ params }) => scrubJson(await engine.alerts.redeliver(params.id), scrub),
   );
 }

@@ -1,7 +1,7 @@
 import { createConnection, type Socket } from "node:net";
 import { HoldfastError } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
-import { UNSENT_BYTES } from "../attached-socket.ts";
+import { UNSENT_BYTES } from "../streams/attached-socket.ts";
 import { anExec, aStats, authorized, KEY, serve, type TestServer, until } from "../testing/double.ts";
 import { Echo } from "../testing/echo.ts";
 import { FLOOD_RECORD_BYTES, Flood } from "../testing/flood.ts";
@@ -14,7 +14,7 @@ const keyProtocol = (key: string) => `holdfast.key.${Buffer.from(key).toString("
 const text = (frames: readonly Frame[]) =>
   Buffer.concat(frames.map((frame) => (frame.kind === "json" ? Buffer.alloc(0) : frame.data)));
 
-/** A connection on which an upgrade was asked for. */
+/** Opens a connection and requests an upgrade. */
 function upgrade(server: TestServer, headers: Record<string, string> = {}, to = path): Socket {
   const { hostname, port } = new URL(server.url);
   const socket = createConnection(Number(port), hostname);
@@ -30,14 +30,14 @@ function upgrade(server: TestServer, headers: Record<string, string> = {}, to = 
   return socket;
 }
 
-/** All of it, with the end of the connection. */
+/** Returns the whole response, up to the end of the connection. */
 async function answerTo(socket: Socket): Promise<string> {
   let answer = "";
   for await (const chunk of socket) answer += chunk;
   return answer;
 }
 
-/** Up to the end of the headers; what follows is not read. */
+/** Returns the response up to the end of its headers; the rest is not read. */
 async function headersTo(socket: Socket): Promise<string> {
   let answer = "";
   for await (const chunk of socket.iterator({ destroyOnReturn: false })) {
@@ -47,8 +47,8 @@ async function headersTo(socket: Socket): Promise<string> {
   return answer;
 }
 
-describe("who may attach", () => {
-  test("a caller with a key in its header", async () => {
+describe("a caller may attach", () => {
+  test("with a key in its header", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     using viewer = await attach(urlOf(server));
@@ -59,7 +59,7 @@ describe("who may attach", () => {
     expect(viewer.socket.protocol).toBe("");
   });
 
-  test("a browser's page, with the key as subprotocol, which the answer does not repeat", async () => {
+  test("from a browser with the key as subprotocol, which the response does not repeat", async () => {
     await using server = await serve({ execs: new Echo().execs });
     using viewer = await attach(urlOf(server), { protocols: ["holdfast.v1", keyProtocol(KEY)] });
     expect(viewer.socket.protocol).toBe("holdfast.v1");
@@ -70,7 +70,7 @@ describe("who may attach", () => {
     ["no key", {}],
     ["a wrong key", { authorization: "Bearer nope" }],
     ["a wrong key as subprotocol", { "sec-websocket-protocol": `holdfast.v1, ${keyProtocol("nope")}` }],
-    ["a key that is none", { "sec-websocket-protocol": "holdfast.v1, holdfast.key." }],
+    ["an empty key", { "sec-websocket-protocol": "holdfast.v1, holdfast.key." }],
     ["a cookie", { cookie: `key=${KEY}` }],
   ])("%s is a plain 401 before the upgrade", async (_name, headers) => {
     const echo = new Echo();
@@ -82,7 +82,7 @@ describe("who may attach", () => {
     expect(echo.readers).toBe(0);
   });
 
-  test("a key as subprotocol opens nothing but sockets", async () => {
+  test("but a key as subprotocol is accepted only for sockets", async () => {
     await using server = await serve({ execs: { get: async () => anExec() } });
     const headers = { "sec-websocket-protocol": `holdfast.v1, ${keyProtocol(KEY)}` };
     expect((await fetch(`${server.url}/v1/execs/exe_1`, { headers })).status).toBe(401);
@@ -90,7 +90,7 @@ describe("who may attach", () => {
 });
 
 describe("requests that are not for a socket", () => {
-  test("a request for the path without an upgrade is told so", async () => {
+  test("a request for the path without an upgrade gets an error that says so", async () => {
     await using server = await serve({});
     const response = await server.fetch(path);
     expect(response.status).toBe(400);
@@ -100,14 +100,14 @@ describe("requests that are not for a socket", () => {
   test.each([
     ["another path", { upgrade: "websocket" }, "/v1/execs/exe_1"],
     ["another protocol", { upgrade: "h2c" }, "/v1/execs/exe_1"],
-  ])("an upgrade to %s is answered as if it had not been asked for", async (_name, headers, to) => {
+  ])("an upgrade to %s is served as a plain request", async (_name, headers, to) => {
     await using server = await serve({ execs: { get: async () => anExec() } });
     const socket = upgrade(server, { ...authorized, ...headers }, to);
     expect(await headersTo(socket)).toMatch(/^HTTP\/1\.1 200 /);
     socket.destroy();
   });
 
-  test("a query that can't be right is a plain 400 before the upgrade", async () => {
+  test("an invalid query is a plain 400 before the upgrade", async () => {
     await using server = await serve({});
     const answer = await answerTo(upgrade(server, authorized, `${path}?stream=stdin`));
     expect(answer).toMatch(/^HTTP\/1\.1 400 /);
@@ -116,7 +116,7 @@ describe("requests that are not for a socket", () => {
 });
 
 describe("an attached caller", () => {
-  test("sees what it types, and the end", async () => {
+  test("receives the echo of its input, and the end", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     using viewer = await attach(urlOf(server));
@@ -143,7 +143,7 @@ describe("an attached caller", () => {
     await until(() => text(second.frames).toString() === "llo!");
   });
 
-  test("resizes and signals, in the order in which it asked", async () => {
+  test("resizes and signals, in the requested order", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     using viewer = await attach(urlOf(server));
@@ -158,7 +158,7 @@ describe("an attached caller", () => {
     ]);
   });
 
-  test("writes by offset until all was taken, and closes stdin", async () => {
+  test("writes by offset until everything was accepted, and closes stdin", async () => {
     const echo = new Echo();
     echo.takes = 2;
     await using server = await serve({ execs: echo.execs });
@@ -174,7 +174,7 @@ describe("an attached caller", () => {
     ]);
   });
 
-  test("is not listened to while the exec takes nothing, and all that it sent arrives in order", async () => {
+  test("is not read while the exec accepts nothing, and all of its input arrives in order", async () => {
     const written: string[] = [];
     const held = Promise.withResolvers<void>();
     await using server = await serve({
@@ -201,7 +201,7 @@ describe("an attached caller", () => {
     expect(written).toEqual(messages);
   });
 
-  test("detaches, and the exec goes on", async () => {
+  test("detaches, and the exec keeps running", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     using viewer = await attach(urlOf(server));
@@ -212,7 +212,7 @@ describe("an attached caller", () => {
     expect(echo.calls).toEqual([]);
   });
 
-  test("that just leaves stops reading", async () => {
+  test("that disconnects stops reading", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     const viewer = await attach(urlOf(server));
@@ -222,7 +222,7 @@ describe("an attached caller", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toEqual([]);
   });
 
-  test("is counted while it is there, and so is what it was sent", async () => {
+  test("is counted while it is connected, and so are the bytes sent to it", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs, stats: async () => aStats() });
     const metrics = async () => (await server.fetch("/metrics")).text();
@@ -238,13 +238,13 @@ describe("an attached caller", () => {
   });
 });
 
-describe("what goes wrong", () => {
+describe("errors while attached", () => {
   test.each([
     ["output_dropped", 4410],
     ["exec_not_found", 4404],
     ["too_many_readers", 4429],
     ["link_lost", 4503],
-  ] as const)("%s is told, and the socket closed with its code", async (code, close) => {
+  ] as const)("%s is reported, and the socket closed with its code", async (code, close) => {
     await using server = await serve({
       execs: {
         // biome-ignore lint/correctness/useYield: it fails before it has anything to yield
@@ -264,10 +264,10 @@ describe("what goes wrong", () => {
     ["no JSON", "{nope"],
     ["no object", "7"],
     ["an unknown type", '{"type":"format"}'],
-    ["a type that objects have by themselves", '{"type":"constructor"}'],
-    ["a size that no terminal has", '{"type":"resize","cols":0,"rows":1}'],
-    ["a field too many", '{"type":"detach","now":true}'],
-    ["what is no base64", '{"type":"stdin","data":"*"}'],
+    ["a type that is a property of every object", '{"type":"constructor"}'],
+    ["an invalid terminal size", '{"type":"resize","cols":0,"rows":1}'],
+    ["an unknown field", '{"type":"detach","now":true}'],
+    ["invalid base64", '{"type":"stdin","data":"*"}'],
   ])("%s ends the attachment", async (_name, message) => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
@@ -290,7 +290,7 @@ describe("what goes wrong", () => {
     await until(() => echo.readers === 0);
   });
 
-  test("a caller's own mistake is told and ends nothing", async () => {
+  test("a caller's own mistake is reported and does not end the attachment", async () => {
     const echo = new Echo();
     echo.refusal = new HoldfastError("wrong_state");
     await using server = await serve({ execs: echo.execs });
@@ -306,7 +306,7 @@ describe("what goes wrong", () => {
     expect(await viewer.closed).toMatchObject({ code: 1000 });
   });
 
-  test("a write that may be half done ends the attachment: what follows must not stand behind a gap", async () => {
+  test("a partially written input ends the attachment, so that later input does not follow a gap", async () => {
     const echo = new Echo();
     echo.refusal = new HoldfastError("link_lost", { dispatched: "unknown" });
     await using server = await serve({ execs: echo.execs });
@@ -318,7 +318,7 @@ describe("what goes wrong", () => {
     await until(() => echo.readers === 0);
   });
 
-  test("an error that nobody expected is told as internal, and logged", async () => {
+  test("an unexpected error is reported as internal, and logged", async () => {
     const echo = new Echo();
     echo.refusal = new Error("the password is hunter2");
     await using server = await serve({ execs: echo.execs });
@@ -329,7 +329,7 @@ describe("what goes wrong", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toHaveLength(1);
   });
 
-  test("a stream that stops before its end is a cut", async () => {
+  test("a stream that stops before its end is reported as cut", async () => {
     await using server = await serve({
       execs: {
         output: async function* () {
@@ -343,7 +343,7 @@ describe("what goes wrong", () => {
 });
 
 describe("a shutdown", () => {
-  test("cuts attached callers off, who then know where to go on", async () => {
+  test("disconnects attached callers, who know from where to resume", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     using viewer = await attach(urlOf(server));
@@ -355,7 +355,7 @@ describe("a shutdown", () => {
     expect(echo.readers).toBe(0);
   });
 
-  test("waits neither for a peer that never agrees nor for one that takes nothing", async () => {
+  test("waits neither for a peer that never confirms nor for one that takes nothing", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs });
     const socket = upgrade(server, authorized);
@@ -371,7 +371,7 @@ describe("a shutdown", () => {
 });
 
 describe("a peer that is gone, or slow", () => {
-  test("one that answers no ping is dropped, FIN or no FIN", async () => {
+  test("is disconnected if it answers no ping, with or without FIN", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs }, { numbers: { streamKeepaliveMs: 50 } });
     const socket = upgrade(server, authorized);
@@ -382,7 +382,7 @@ describe("a peer that is gone, or slow", () => {
     socket.destroy();
   });
 
-  test("one that answers stays, however quiet the exec is", async () => {
+  test("stays connected if it answers, however quiet the exec is", async () => {
     const echo = new Echo();
     await using server = await serve({ execs: echo.execs }, { numbers: { streamKeepaliveMs: 50 } });
     using viewer = await attach(urlOf(server));
@@ -391,7 +391,7 @@ describe("a peer that is gone, or slow", () => {
     expect(echo.readers).toBe(1);
   });
 
-  test("one that takes nothing is waited for with little in hand, then dropped", async () => {
+  test("is buffered for only a little while if it takes nothing, then disconnected", async () => {
     const flood = new Flood();
     await using server = await serve(
       { execs: { output: flood.output } },

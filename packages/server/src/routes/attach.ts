@@ -2,32 +2,34 @@ import { Type } from "@fastify/type-provider-typebox";
 import websocket, { type WebSocket } from "@fastify/websocket";
 import { HoldfastError } from "@holdfast/contract";
 import type { FastifyRequest } from "fastify";
-import { AttachedSocket } from "../attached-socket.ts";
-import { type Attach, Attachment } from "../attachment.ts";
-import { SUBPROTOCOL } from "../auth.ts";
-import type { App, RouteContext } from "../context.ts";
-import { ExecRef, OutputQuery } from "../schemas.ts";
+import { SUBPROTOCOL } from "../http/api-keys.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { ExecRef, OutputQuery } from "../http/schemas.ts";
+import { AttachedSocket } from "../streams/attached-socket.ts";
+import { type Attach, Attachment } from "../streams/attachment.ts";
 
-/** Attached callers. Who may attach is decided by the key, before the upgrade: see `socketAuthorization`. */
+/** Routes that connect a WebSocket to an exec. The key check happens before the upgrade: see `socketAuthorization`. */
 export async function attachRoutes(app: App, context: RouteContext): Promise<void> {
   const { callers, log, metrics, numbers } = context;
   await app.register(websocket, {
     options: {
-      // Only those come here that are not a port's.
+      // The port router handles upgrades for ports and passes only those for the API to this server.
       server: context.upgrades as never,
       maxPayload: numbers.bodyLimitBytes,
-      // Never one that carries a key: the answer's headers are nobody's secret.
+      // The subprotocol that carries the key is never selected, because the response would repeat the key in a header.
       handleProtocols: (offered) => (offered.has(SUBPROTOCOL) ? SUBPROTOCOL : false),
     },
-    // What breaks the protocol is answered by a close with its code.
-    errorHandler: (error, _socket, { id }) => log.debug({ requestId: id, err: error }, "socket failed"),
-    // Attached callers are dismissed like all others.
+    // The WebSocket library closes the socket with the code of the protocol error, so the error is only logged here.
+    errorHandler: (error, _socket, { id }) =>
+      log.debug({ requestId: id, err: error }, "attached socket failed"),
+    // Only refuses new sockets. During shutdown, `callers` closes the open sockets, as it ends all other waits.
     preClose: (done) => {
       app.websocketServer.close();
       done();
     },
   });
-  // Once an upgrade was asked for nobody reads the connection as HTTP: an answer other than the upgrade is its last.
+  // After an upgrade request, the connection is no longer parsed as HTTP. If the request gets an ordinary response
+  // instead of the upgrade, the connection is closed after that response.
   app.addHook("onResponse", (request, _reply, done) => {
     request.raw.socket.destroySoon();
     done();
@@ -38,9 +40,9 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
     url: "/v1/execs/:id/attach",
     schema: {
       operationId: "attachExec",
-      summary: "A WebSocket to an exec: its output from a cursor on, its stdin, its terminal.",
+      summary: "Open a WebSocket to an exec: its output from a cursor, its stdin and its terminal.",
       description:
-        "The key comes as Authorization header or, from a browser, as subprotocol `holdfast.key.` + base64url of the key, beside `holdfast.v1`. Messages and close codes are described in docs/api.md.",
+        "Send the key in the Authorization header or, from a browser, as the subprotocol `holdfast.key.` + base64url of the key, together with `holdfast.v1`. Messages and close codes are described in docs/api.md.",
       tags: ["execs"],
       params: ExecRef,
       querystring: Type.Object(OutputQuery),
@@ -49,7 +51,7 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
     config: { socket: true },
     handler: () => {
       throw new HoldfastError("invalid_request", {
-        message: "This is a WebSocket; it needs the headers of an upgrade.",
+        message: "This path is a WebSocket; send the request with upgrade headers.",
       });
     },
     wsHandler: (socket, request) => attach(socket, request),
@@ -57,7 +59,7 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
 
   async function attach(socket: WebSocket, request: FastifyRequest): Promise<void> {
     const { id } = request.params as ExecRef;
-    const wanted = { ...(request.query as Pick<Attach, "cursor" | "stream">), id, request };
+    const wanted = { ...(request.query as Pick<Attach, "cursor" | "stream" | "hold">), id, request };
     const watched = new AttachedSocket(socket, {
       keepaliveMs: numbers.streamKeepaliveMs,
       stallMs: numbers.httpStallMs,

@@ -16,8 +16,8 @@ const refusal = (code: ErrorCode) => {
   return () => Promise.reject(new HoldfastError(code, { sandboxId: "sbx_a", cause }));
 };
 
-describe("making a checkpoint", () => {
-  test("answers 201 with it once it is kept, and not before", async () => {
+describe("creating a checkpoint", () => {
+  test("returns 201 once it is stored, and not before", async () => {
     const kept = Promise.withResolvers<void>();
     const asked: unknown[] = [];
     const create = async (ref: string, input: CreateCheckpoint) => {
@@ -39,7 +39,7 @@ describe("making a checkpoint", () => {
     expect(asked).toEqual([["demo", { name: "before" }]]);
   });
 
-  test("needs no name, and no body", async () => {
+  test("needs no name and no body", async () => {
     const inputs: unknown[] = [];
     const create = async (_ref: string, input: CreateCheckpoint) => {
       inputs.push(input);
@@ -52,7 +52,7 @@ describe("making a checkpoint", () => {
     expect(inputs).toEqual([{}, {}, {}]);
   });
 
-  test("is refused here where the request makes no sense, and the engine hears nothing of it", async () => {
+  test("is refused before it reaches the engine if the request is malformed", async () => {
     const create = () => Promise.reject(new Error("it was asked"));
     await using server = await serve({ checkpoints: { create } }, { numbers: { bodyLimitBytes: 100 } });
     const wrong = [{ name: "" }, { name: "Not A Label" }, { name: "ckp_0" }, { name: 1 }, { nam: "a" }, []];
@@ -76,7 +76,7 @@ describe("making a checkpoint", () => {
     "wrong_state",
     "wake_timeout",
     "sandbox_not_found",
-  ])("that can't be done (%s) says so by code, with the cause", async (code) => {
+  ])("that fails (%s) reports the code and the cause", async (code) => {
     await using server = await serve({ checkpoints: { create: refusal(code) } });
     const response = await server.fetch(url, json({ name: "before" }));
     const { status, retryable } = ERRORS[code];
@@ -87,10 +87,10 @@ describe("making a checkpoint", () => {
         cause: { code: "disk_full", message: "2 MB are free." },
       },
     });
-    expect(response.headers.has("retry-after")).toBe([503, 507].includes(status));
+    expect(response.headers.has("retry-after")).toBe([429, 503, 507].includes(status));
   });
 
-  test("of which the server's shutdown cuts the wait may have been made, and says so", async () => {
+  test("reports that it may have been created if a shutdown interrupts the wait", async () => {
     let waits = false;
     const create = (_ref: string, _input: CreateCheckpoint, signal: AbortSignal) => {
       waits = true;
@@ -106,7 +106,7 @@ describe("making a checkpoint", () => {
     await closed;
   });
 
-  test("is not waited for by a caller that has left, and that is no error of ours", async () => {
+  test("is not awaited for a disconnected caller, which is not an error", async () => {
     let given: AbortSignal | undefined;
     const create = (_ref: string, _input: CreateCheckpoint, signal: AbortSignal) => {
       given = signal;
@@ -124,7 +124,7 @@ describe("making a checkpoint", () => {
 });
 
 describe("the checkpoints of a sandbox", () => {
-  test("are listed as they are", async () => {
+  test("are listed", async () => {
     const found = { items: [aCheckpoint(), aCheckpoint({ name: "after", kind: "files" })], nextCursor: null };
     const refs: string[] = [];
     const list = async (ref: string) => {
@@ -139,7 +139,7 @@ describe("the checkpoints of a sandbox", () => {
   });
 
   test.each<ErrorCode>(["sandbox_not_found", "sandbox_gone", "pending_cleanup"])(
-    "of a sandbox that is not there (%s) are told by its error",
+    "of a missing sandbox (%s) return its error",
     async (code) => {
       await using server = await serve({ checkpoints: { list: refusal(code) } });
       const response = await server.fetch(url);
@@ -148,7 +148,7 @@ describe("the checkpoints of a sandbox", () => {
     },
   );
 
-  test("need a key, as all else", async () => {
+  test("need a key", async () => {
     await using server = await serve({});
     for (const [method, path] of [
       ["GET", url],
@@ -161,7 +161,7 @@ describe("the checkpoints of a sandbox", () => {
     }
   });
 
-  test("have a path on which other methods are refused by name", async () => {
+  test("refuse other methods by name", async () => {
     await using server = await serve({});
     const response = await server.fetch(url, { method: "PUT" });
     expect(response.status).toBe(405);
@@ -172,7 +172,7 @@ describe("the checkpoints of a sandbox", () => {
 });
 
 describe("removing a checkpoint", () => {
-  test("answers 204 with nothing, for an id and for a name", async () => {
+  test("returns 204 without a body, for an id and for a name", async () => {
     const asked: string[][] = [];
     const remove = async (ref: string, which: string) => {
       asked.push([ref, which]);
@@ -189,7 +189,7 @@ describe("removing a checkpoint", () => {
     ]);
   });
 
-  test("that is not there is a 404 of its own, other than that of its sandbox", async () => {
+  test("that does not exist is a 404 distinct from that of its sandbox", async () => {
     for (const code of ["checkpoint_not_found", "sandbox_not_found"] as const) {
       await using server = await serve({ checkpoints: { remove: refusal(code) } });
       const response = await server.fetch(`${url}/before`, { method: "DELETE" });
@@ -198,7 +198,7 @@ describe("removing a checkpoint", () => {
     }
   });
 
-  test("by what can be no name is refused here", async () => {
+  test("with an invalid name is refused before it reaches the engine", async () => {
     const remove = () => Promise.reject(new Error("it was asked"));
     await using server = await serve({ checkpoints: { remove } });
     const response = await server.fetch(`${url}/${"a".repeat(65)}`, { method: "DELETE" });
@@ -206,7 +206,7 @@ describe("removing a checkpoint", () => {
     expect(await response.json()).toMatchObject({ error: { code: "invalid_request" } });
   });
 
-  test("that a shutdown cuts short may have been done", async () => {
+  test("reports that it may have been done if a shutdown interrupts it", async () => {
     let waits = false;
     const remove = (_ref: string, _which: string, signal: AbortSignal) => {
       waits = true;
@@ -223,10 +223,10 @@ describe("removing a checkpoint", () => {
   });
 });
 
-describe("a sandbox that begins with a checkpoint", () => {
+describe("a sandbox forked from a checkpoint", () => {
   const fromCheckpoint = "ckp_0123456789abcdef";
 
-  test("is asked for by the checkpoint's id, and says where it comes from", async () => {
+  test("is requested by the checkpoint's id, and shows its origin", async () => {
     const asked: CreateSandbox[] = [];
     const forkedFrom = {
       sandboxId: "sbx_fedcba9876543210",
@@ -244,7 +244,7 @@ describe("a sandbox that begins with a checkpoint", () => {
     expect(asked).toEqual([{ name: "fork", fromCheckpoint }]);
   });
 
-  test("is refused here where that is no id of a checkpoint", async () => {
+  test("is refused if the id is malformed", async () => {
     const create = () => Promise.reject(new Error("it was asked"));
     await using server = await serve({ sandboxes: { create } });
     for (const wrong of ["before", "sbx_0123456789abcdef", "ckp_0", "", 1]) {
@@ -255,7 +255,7 @@ describe("a sandbox that begins with a checkpoint", () => {
   });
 
   test.each<ErrorCode>(["checkpoint_not_found", "checkpoint_unusable", "disk_full", "low_memory"])(
-    "that can't (%s) is refused before there is anything to tell, streamed or not",
+    "that cannot start (%s) is refused before the first record, streamed or not",
     async (code) => {
       await using server = await serve({ sandboxes: { create: refusal(code) } });
       for (const accept of ["application/json", "application/x-ndjson"]) {

@@ -1,16 +1,19 @@
-/** Copies of a sandbox at one moment, kept beside it. What begins with one is a sandbox like any other: see its create. */
+/**
+ * Checkpoints are copies of a sandbox at one moment. A sandbox is forked from a checkpoint by the route that creates
+ * sandboxes.
+ */
 import { Type } from "@fastify/type-provider-typebox";
 import { Checkpoint, CheckpointList, CreateCheckpoint } from "@holdfast/contract";
-import { orMaybeDispatched } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { SandboxRef } from "../schemas.ts";
+import { orMaybeDispatched } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { SandboxRef } from "../http/schemas.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["checkpoints"];
 const FINDING_ERRORS = ["sandbox_not_found", "pending_cleanup", "sandbox_gone"] as const;
 const CheckpointRef = Type.Object({
   ...SandboxRef.properties,
-  checkpoint: Type.String({ minLength: 1, maxLength: 64, description: "its id or name" }),
+  checkpoint: Type.String({ minLength: 1, maxLength: 64, description: "id or name of a checkpoint" }),
 });
 
 export function checkpointRoutes(app: App, { engine, callers }: RouteContext): void {
@@ -20,9 +23,9 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
       schema: {
         operationId: "createCheckpoint",
         summary:
-          "Keep a copy of a sandbox as it is now; answers when the copy is kept and the sandbox has been asked for a new proof.",
+          "Create a checkpoint of a sandbox. Returns when the checkpoint is stored and a new proof of the sandbox has been attempted.",
         description:
-          "Its files, and its memory where `standbyKind` is `memory`. The sandbox is frozen for the copy, calls into it are held meanwhile, and it goes on whatever becomes of the copy. One that sleeps is woken for it. What is begun goes on when its caller leaves: the list tells whether it is kept.",
+          "A checkpoint contains the files, and the memory if `standbyKind` is `memory`. The sandbox is frozen and calls into it are held during the copy; the sandbox keeps running whether or not the copy succeeds. Wakes a sandbox in standby. A started checkpoint continues if the caller disconnects; the list shows whether it was stored.",
         tags,
         params: SandboxRef,
         body: CreateCheckpoint,
@@ -33,6 +36,7 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
         errors: [
           ...SERVING_ERRORS,
           "checkpoint_exists",
+          "sandbox_busy",
           "too_many_checkpoints",
           "checkpoint_failed",
           "disk_full",
@@ -50,7 +54,7 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
     {
       schema: {
         operationId: "listCheckpoints",
-        summary: "The checkpoints of a sandbox, oldest first. Wakes nobody.",
+        summary: "List the checkpoints of a sandbox, oldest first. Does not wake the sandbox.",
         tags,
         params: SandboxRef,
         response: { 200: CheckpointList },
@@ -65,7 +69,7 @@ export function checkpointRoutes(app: App, { engine, callers }: RouteContext): v
     {
       schema: {
         operationId: "removeCheckpoint",
-        summary: "Remove a checkpoint. Sandboxes that began with it have a copy of their own.",
+        summary: "Delete a checkpoint. Sandboxes forked from it have their own copy.",
         tags,
         params: CheckpointRef,
         response: { 204: Type.Null() },

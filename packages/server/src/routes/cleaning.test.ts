@@ -26,19 +26,19 @@ const swept = (dryRun: boolean, emergency: boolean): SweepReport => ({
 });
 
 describe("an audit", () => {
-  test("is made when it is asked for, and answered with what it found", async () => {
+  test("runs on request and returns its findings", async () => {
     await using server = await serve({ audit: async () => report });
     const response = await server.fetch("/v1/audit", { method: "POST" });
     expect(response.status).toBe(200);
     expect(await response.json()).toEqual(report);
   });
 
-  test("can be read again without another", async () => {
+  test("can be read again without another run", async () => {
     await using server = await serve({ lastAudit: () => report });
     expect(await (await server.fetch("/v1/audit")).json()).toEqual(report);
   });
 
-  test("that was never made is not found, and the message says how to make one", async () => {
+  test("that never ran is not found, and the message says how to run one", async () => {
     await using server = await serve({ lastAudit: () => null });
     const response = await server.fetch("/v1/audit");
     expect(response.status).toBe(404);
@@ -47,7 +47,7 @@ describe("an audit", () => {
     });
   });
 
-  test("does not keep a server from shutting down", async () => {
+  test("does not delay a shutdown", async () => {
     let asked = false;
     const audit = () => {
       asked = true;
@@ -63,7 +63,7 @@ describe("an audit", () => {
     await closed;
   });
 
-  test("that fails after its caller left harms nobody", async () => {
+  test("that fails after its caller left causes no error", async () => {
     const { promise, reject } = Promise.withResolvers<AuditReport>();
     let asked = false;
     const audit = () => {
@@ -88,7 +88,7 @@ describe("a cleanup", () => {
     ["/v1/cleanup", json({ dryRun: true }), { dryRun: true, emergency: false }],
     ["/v1/cleanup/emergency", { method: "POST" }, { dryRun: false, emergency: true }],
     ["/v1/cleanup/emergency", json({ dryRun: true }), { dryRun: true, emergency: true }],
-  ])("by %s with %j is what was asked for", async (path, init, options) => {
+  ])("requested by %s with %j passes its options to the engine", async (path, init, options) => {
     const asked: unknown[] = [];
     const cleanup = async (given: { dryRun: boolean; emergency: boolean }) => {
       asked.push(given);
@@ -102,7 +102,7 @@ describe("a cleanup", () => {
   });
 
   test.each([{ dryrun: true }, { dryRun: "true" }, [], { dryRun: null }])(
-    "with %j is refused: what was meant as a dry run must not be a real one",
+    "with %j is refused: a malformed dry run must not become a real cleanup",
     async (body) => {
       await using server = await serve({ cleanup: async () => expect.unreachable() });
       expect((await server.fetch("/v1/cleanup", json(body))).status).toBe(400);

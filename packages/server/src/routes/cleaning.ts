@@ -1,29 +1,29 @@
 import { AuditReport, HoldfastError, SweepReport } from "@holdfast/contract";
 import type { FastifyReply } from "fastify";
-import { whileHeard } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { Cleanup } from "../schemas.ts";
-import { scrubbed } from "../scrubbed.ts";
+import { whileConnected } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { Cleanup } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
 
 const tags = ["operators"];
 
 /**
- * Records compared with reality, and cleaning, by someone's order. Both are idempotent and go on when their caller
- * leaves; what they did is in the events as well.
+ * Audit and cleanup on request. Both are idempotent and continue if the caller disconnects; their actions are in the
+ * events too.
  */
 export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
-  /** Reports quote errors of the host: its paths are nobody's business here either. */
-  const told = <Report>(report: Report): Report => scrubbed(report, scrub);
+  /** Reports quote host errors, so host paths are removed. */
+  const withoutHostPaths = <Report>(report: Report): Report => scrubJson(report, scrub);
   const cleanUp = async (reply: FastifyReply, { dryRun = false }: Cleanup, emergency: boolean) =>
-    told(await whileHeard(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
+    withoutHostPaths(await whileConnected(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
 
   app.get(
     "/v1/audit",
     {
       schema: {
         operationId: "getAudit",
-        summary: "The last audit.",
-        description: "There is one once the server has started; 404 where that could not be made.",
+        summary: "Get the report of the last audit.",
+        description: "The server runs an audit at start; 404 if that audit failed.",
         tags,
         response: { 200: AuditReport },
       },
@@ -31,8 +31,10 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
     },
     async () => {
       const report = engine.lastAudit();
-      if (report) return told(report);
-      throw new HoldfastError("not_found", { message: "No audit was made yet; POST /v1/audit makes one." });
+      if (report) return withoutHostPaths(report);
+      throw new HoldfastError("not_found", {
+        message: "No audit has completed yet; POST /v1/audit runs one.",
+      });
     },
   );
 
@@ -41,14 +43,15 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
     {
       schema: {
         operationId: "audit",
-        summary: "Compare records with reality now, both ways.",
+        summary: "Run an audit now: compare records with the host's actual state in both directions.",
         description:
-          "What differs is dealt with as it always is: corrected at once, removed after its grace, or left with the reason. Callers at the same time share one audit.",
+          "Differences are handled as in the periodic audit: corrected at once, removed after a grace period, or left in place with the reason. Concurrent callers share one audit.",
         tags,
         response: { 200: AuditReport },
       },
     },
-    async (_request, reply) => told(await whileHeard(engine.audit(), callers.signal(reply.raw))),
+    async (_request, reply) =>
+      withoutHostPaths(await whileConnected(engine.audit(), callers.signal(reply.raw))),
   );
 
   app.post(
@@ -56,7 +59,7 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
     {
       schema: {
         operationId: "cleanup",
-        summary: "Clean now what the sweeps would clean in time.",
+        summary: "Run the periodic cleanup now.",
         tags,
         body: Cleanup,
         response: { 200: SweepReport },
@@ -72,7 +75,7 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
       schema: {
         operationId: "cleanupEmergency",
         summary:
-          "Put to standby what is idle, then clean, and delete every disposable sandbox that has no exec under way.",
+          "Suspend idle sandboxes, run the cleanup, and delete every disposable sandbox that has no running exec.",
         tags,
         body: Cleanup,
         response: { 200: SweepReport },

@@ -13,8 +13,8 @@ const refusal = (code: ErrorCode, message?: string) => () =>
   Promise.reject(new HoldfastError(code, message === undefined ? {} : { message }));
 const neverAsked = () => Promise.reject(new Error("it was asked"));
 
-describe("making a drive", () => {
-  test("answers 201 with it once it can be mounted, and not before", async () => {
+describe("creating a drive", () => {
+  test("returns 201 once it can be mounted, and not before", async () => {
     const made = Promise.withResolvers<void>();
     const asked: unknown[] = [];
     const create = async (input: CreateDrive, { owner }: CreateOptions) => {
@@ -37,7 +37,7 @@ describe("making a drive", () => {
     expect(asked).toEqual([[wanted, expect.any(String)]]);
   });
 
-  test("that was there is answered with 200", async () => {
+  test("that exists returns 200", async () => {
     const create = async () => ({ drive: aDrive(), existed: true });
     await using server = await serve({ drives: { create } });
     const response = await server.fetch(url, json({ name: "data", ifExists: "return" }));
@@ -45,7 +45,7 @@ describe("making a drive", () => {
     expect(await response.json()).toEqual(aDrive());
   });
 
-  test("needs no name, and no body", async () => {
+  test("needs no name and no body", async () => {
     const inputs: unknown[] = [];
     const create = async (input: CreateDrive) => {
       inputs.push(input);
@@ -57,7 +57,7 @@ describe("making a drive", () => {
     expect(inputs).toEqual([{}, {}]);
   });
 
-  test("is refused here where the request makes no sense, and the engine hears nothing of it", async () => {
+  test("is refused before it reaches the engine if the request is malformed", async () => {
     await using server = await serve({ drives: { create: neverAsked } });
     const wrong = [
       { name: "" },
@@ -80,7 +80,7 @@ describe("making a drive", () => {
   });
 
   test.each<ErrorCode>(["drive_exists", "drive_deleting", "disk_full", "capacity"])(
-    "that can't be done (%s) says so by code",
+    "that fails (%s) reports the code",
     async (code) => {
       await using server = await serve({ drives: { create: refusal(code) } });
       const response = await server.fetch(url, json({ name: "data" }));
@@ -89,7 +89,7 @@ describe("making a drive", () => {
     },
   );
 
-  test("of which the server's shutdown cuts the wait may have been made, and says so", async () => {
+  test("reports that it may have been created if a shutdown interrupts the wait", async () => {
     let waits = false;
     const create = (_input: CreateDrive, { signal }: CreateOptions) => {
       waits = true;
@@ -107,7 +107,7 @@ describe("making a drive", () => {
 });
 
 describe("drives", () => {
-  test("are listed page by page, those with a label where one is asked for", async () => {
+  test("are listed page by page, filtered by label on request", async () => {
     const filters: unknown[] = [];
     const found = { items: [aDrive()], nextCursor: "2" };
     const list = async (filter: unknown) => {
@@ -126,7 +126,7 @@ describe("drives", () => {
     expect((await server.fetch(`${url}?label=nothing`)).status).toBe(400);
   });
 
-  test("are found by name and by id, and the measuring ends with its caller", async () => {
+  test("are found by name and by id, and measuring ends with the caller", async () => {
     const asked: string[] = [];
     let given: AbortSignal | undefined;
     const get = async (ref: string, signal: AbortSignal) => {
@@ -147,7 +147,7 @@ describe("drives", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toEqual([]);
   });
 
-  test("that are not there are a 404 of their own", async () => {
+  test("that do not exist are a 404 with its own code", async () => {
     await using server = await serve({ drives: { get: refusal("drive_not_found") } });
     const response = await server.fetch(`${url}/data`);
     expect(response.status).toBe(404);
@@ -156,7 +156,7 @@ describe("drives", () => {
     });
   });
 
-  test("need a key, as all else", async () => {
+  test("need a key", async () => {
     await using server = await serve({});
     for (const [method, path] of [
       ["GET", url],
@@ -170,7 +170,7 @@ describe("drives", () => {
     }
   });
 
-  test("have paths on which other methods are refused by name", async () => {
+  test("refuse other methods by name", async () => {
     await using server = await serve({});
     expect((await server.fetch(url, { method: "PUT" })).headers.get("allow")).toBe("GET, POST");
     expect((await server.fetch(`${url}/data`, { method: "PUT" })).headers.get("allow")).toBe(
@@ -178,7 +178,7 @@ describe("drives", () => {
     );
   });
 
-  test("are given other labels, and null takes one away", async () => {
+  test("get new labels, and null removes one", async () => {
     const asked: unknown[] = [];
     const update: EngineApi["drives"]["update"] = async (ref, changes) => {
       asked.push([ref, changes]);
@@ -204,7 +204,7 @@ describe("deleting a drive", () => {
     return { asked, remove };
   };
 
-  test("answers 204 with nothing when nothing of it is left", async () => {
+  test("returns 204 without a body when it is gone", async () => {
     const { asked, remove } = remover(null);
     await using server = await serve({ drives: { remove } });
     for (const path of ["data", "data?force=false", "drv_0123456789abcdef?force=true"]) {
@@ -219,7 +219,7 @@ describe("deleting a drive", () => {
     ]);
   });
 
-  test("answers 202 with what is left while that takes longer", async () => {
+  test("returns 202 with the drive while it takes longer", async () => {
     const left = aDrive({ status: "deleting" });
     await using server = await serve({ drives: { remove: remover(left).remove } });
     const response = await server.fetch(`${url}/data`, { method: "DELETE" });
@@ -227,7 +227,7 @@ describe("deleting a drive", () => {
     expect(await response.json()).toEqual(left);
   });
 
-  test("that a sandbox has is refused, and says which", async () => {
+  test("that a sandbox mounts is refused, and names the sandbox", async () => {
     const remove = refusal("drive_mounted", "Drive data is mounted in box and other.");
     await using server = await serve({ drives: { remove } });
     const response = await server.fetch(`${url}/data`, { method: "DELETE" });
@@ -237,13 +237,13 @@ describe("deleting a drive", () => {
     });
   });
 
-  test("is forced by a yes or no only", async () => {
+  test("is forced only by a boolean", async () => {
     await using server = await serve({ drives: { remove: neverAsked } });
     for (const wrong of ["yes", "1", ""])
       expect((await server.fetch(`${url}/data?force=${wrong}`, { method: "DELETE" })).status).toBe(400);
   });
 
-  test("that a shutdown cuts short may have been done", async () => {
+  test("reports that it may have been done if a shutdown interrupts it", async () => {
     let waits = false;
     const remove = (_ref: string, { signal }: RemoveOptions) => {
       waits = true;
@@ -260,7 +260,7 @@ describe("deleting a drive", () => {
   });
 });
 
-test("what happened to a drive is asked for by its name or id", async () => {
+test("events of a drive are found by its name or id", async () => {
   const filters: unknown[] = [];
   const events = async (filter: Parameters<EngineApi["events"]>[0]) => {
     filters.push(filter);

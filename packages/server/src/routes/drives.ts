@@ -1,10 +1,10 @@
-/** Persistent directories that sandboxes can have in common. Where they are mounted is told by `mounts.ts`. */
+/** Drives: persistent directories that sandboxes can share. Mounting is in `mounts.ts`. */
 import { Type } from "@fastify/type-provider-typebox";
 import { CreateDrive, Drive, DriveList, UpdateDrive } from "@holdfast/contract";
-import { orMaybeDispatched } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { labelFilter } from "../filters.ts";
-import { DriveRef, LabelQuery, Page, pageOf } from "../schemas.ts";
+import { orMaybeDispatched } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { labelFilter } from "../http/filters.ts";
+import { DriveRef, LabelQuery, Page, pageOf } from "../http/schemas.ts";
 
 const tags = ["drives"];
 
@@ -14,16 +14,16 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
     {
       schema: {
         operationId: "createDrive",
-        summary: "Create a drive; answers when it can be mounted.",
+        summary: "Create a drive. Returns when the drive can be mounted.",
         description:
-          "200 where one of that name is there and `ifExists` is `return`; one of another size than is asked for is refused all the same.",
+          "Returns 200 if a drive of that name exists and `ifExists` is `return`; an existing drive of a different size is still refused.",
         tags,
         body: CreateDrive,
         response: { 200: Drive, 201: Drive },
       },
       config: {
         optionalBody: true,
-        errors: ["drive_exists", "drive_deleting", "capacity", "disk_full", "not_supported"],
+        errors: ["drive_exists", "drive_deleting", "too_many_drives", "disk_full", "not_supported"],
       },
     },
     async ({ body, owner }, reply) => {
@@ -38,7 +38,7 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
     {
       schema: {
         operationId: "listDrives",
-        summary: "List drives in the order of their creation.",
+        summary: "List drives in creation order.",
         tags,
         querystring: Type.Object({ ...LabelQuery, ...Page }),
         response: { 200: DriveList },
@@ -52,7 +52,7 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
     {
       schema: {
         operationId: "getDrive",
-        summary: "A drive: its status, what it takes on disk, and who has it.",
+        summary: "Get a drive: its status, its disk usage and the sandboxes that mount it.",
         tags,
         params: DriveRef,
         response: { 200: Drive },
@@ -87,9 +87,9 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
       schema: {
         operationId: "deleteDrive",
         summary:
-          "Delete a drive and all that is in it. 204 once nothing of it is left, 202 while it still goes.",
+          "Delete a drive and its contents. 204 when the drive is gone, 202 while deletion is in progress.",
         description:
-          "One that a sandbox has, asleep or not, is refused, and the message names the sandboxes. What was begun goes on by itself, whether or not anybody waits for it.",
+          "Refused if any sandbox, running or in standby, mounts the drive; the message names those sandboxes. A started deletion continues in the background if the caller disconnects.",
         tags,
         params: DriveRef,
         querystring: Type.Object({
@@ -97,7 +97,7 @@ export function driveRoutes(app: App, { engine, callers }: RouteContext): void {
             Type.Boolean({
               default: false,
               description:
-                "take it from the sandboxes that have it, which are degraded until they give it up",
+                "detach the drive from the sandboxes that mount it; they stay degraded until the path is unmounted",
             }),
           ),
         }),

@@ -11,7 +11,7 @@ const page = (cursor: number, ...seqs: number[]): EventPage => ({
   events: seqs.map((seq) => anEvent({ seq })),
 });
 
-/** An engine whose timeline is these pages, and then silence until its reader leaves. */
+/** An engine whose timeline consists of these pages, followed by silence until its reader disconnects. */
 function timeline(pages: readonly EventPage[], { ends = false } = {}) {
   const asked: EventQuery[] = [];
   const state = { taken: 0, isOver: false };
@@ -49,7 +49,7 @@ describe("a list of events", () => {
     return { events, asked };
   };
 
-  test("is asked for by all that it can be filtered by", async () => {
+  test("accepts every filter", async () => {
     const { events, asked } = listing();
     await using server = await serve({ events });
     const query =
@@ -78,7 +78,7 @@ describe("a list of events", () => {
     "type=nothing",
     "order=random",
     "exec=../x",
-  ])("by %s is refused, with the field that is wrong", async (query) => {
+  ])("with %s is refused, naming the invalid field", async (query) => {
     await using server = await serve({ events: async () => expect.unreachable() });
     const response = await server.fetch(`/v1/events?${query}`);
     expect(response.status).toBe(400);
@@ -86,14 +86,14 @@ describe("a list of events", () => {
     expect(error.message).toContain(query.split("=", 1)[0]);
   });
 
-  test("takes a time with any offset", async () => {
+  test("accepts a time with any offset", async () => {
     const { events, asked } = listing();
     await using server = await serve({ events });
     await server.fetch("/v1/events?since=2026-01-01T02:00:00%2B02:00&until=2026-01-01T00:00:00.5Z");
     expect(asked).toMatchObject([{ since: Date.UTC(2026, 0, 1), until: Date.UTC(2026, 0, 1) + 500 }]);
   });
 
-  test("names no path of the host, and stays whole where one stood in quotes", async () => {
+  test("names no host path, and stays valid JSON where one was quoted", async () => {
     const message = 'can\'t open "/srv/state/x y"';
     const events = async () => ({
       items: [anEvent({ message, data: { deep: [message] } })],
@@ -107,7 +107,7 @@ describe("a list of events", () => {
 });
 
 describe("the timeline as a stream", () => {
-  test("is one record a line, each with the cursor behind it", async () => {
+  test("is one record per line, each with the cursor after it", async () => {
     const { followEvents } = timeline([page(3), page(9, 4, 5), page(12)], { ends: true });
     await using server = await serve({ followEvents });
     const response = await server.fetch("/v1/events", NDJSON);
@@ -135,7 +135,7 @@ describe("the timeline as a stream", () => {
     ]);
   });
 
-  test("goes on from the cursor, and rather from the last id that a browser has seen", async () => {
+  test("resumes from the cursor, or preferably from the last id that a browser has received", async () => {
     const { followEvents, asked } = timeline([page(3)], { ends: true });
     await using server = await serve({ followEvents });
     await (await server.fetch("/v1/events?cursor=2", NDJSON)).text();
@@ -144,7 +144,7 @@ describe("the timeline as a stream", () => {
     expect(asked).toMatchObject([{ cursor: "2" }, { cursor: "7", types: ["sandbox.oom"], ref: "box" }]);
   });
 
-  test("that can't begin is an error response", async () => {
+  test("that cannot start is an error response", async () => {
     // biome-ignore lint/correctness/useYield: it fails before there is anything to give.
     async function* followEvents(): AsyncGenerator<EventPage> {
       throw new HoldfastError("events_dropped", { floor: "41" });
@@ -157,7 +157,7 @@ describe("the timeline as a stream", () => {
     expect(backwards.status).toBe(400);
   });
 
-  test("that fails later says so in its last record", async () => {
+  test("that fails later reports it in its last record", async () => {
     async function* followEvents(): AsyncGenerator<EventPage> {
       yield page(3);
       throw new HoldfastError("events_dropped", { floor: "41" });
@@ -170,7 +170,7 @@ describe("the timeline as a stream", () => {
     ]);
   });
 
-  test("lasts no longer than a stream may, and then ends without a word: its reader comes back", async () => {
+  test("ends at its maximum age without an end record, so that its reader reconnects", async () => {
     async function* followEvents(): AsyncGenerator<EventPage> {
       for (let cursor = 1; ; cursor++) {
         yield page(cursor);
@@ -182,7 +182,7 @@ describe("the timeline as a stream", () => {
     expect(records.at(-1)).toMatchObject({ type: "keepalive" });
   });
 
-  test("lets go of its place when its reader leaves, and when the server closes", async () => {
+  test("releases its slot when its reader leaves, and when the server closes", async () => {
     const left = timeline([page(3)]);
     await using server = await serve(left);
     const leaving = new AbortController();
@@ -203,7 +203,7 @@ describe("the timeline as a stream", () => {
     expect(open.state.isOver).toBe(true);
   });
 
-  test("is read no faster than it is taken, and cut where nothing is taken for too long", async () => {
+  test("is read at the reader's pace, and ended if the reader stalls", async () => {
     const big = anEvent({ message: "x".repeat(65_536) });
     const pages = Array.from({ length: 2_000 }, (_, at) => ({ cursor: String(at), events: [big] }));
     const flood = timeline(pages);

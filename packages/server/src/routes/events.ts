@@ -2,16 +2,16 @@ import { Type } from "@fastify/type-provider-typebox";
 import { EVENT_TYPES, EventList, type EventType, type ExecId, HoldfastError } from "@holdfast/contract";
 import type { EventOrder, EventQuery as EventQuestion } from "@holdfast/engine";
 import type { FastifyReply, FastifyRequest } from "fastify";
-import type { App, RouteContext } from "../context.ts";
-import { EVENT_CONTENT, sendEvents } from "../event-sender.ts";
-import { oneOfEach, timeFilter } from "../filters.ts";
-import { acceptedFormat } from "../output-format.ts";
-import { RECORD_FORMATS } from "../record-sender.ts";
-import { EventQuery, Page, pageOf, SandboxRef } from "../schemas.ts";
-import { scrubbed } from "../scrubbed.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { oneOfEach, timeFilter } from "../http/filters.ts";
+import { EventQuery, Page, pageOf, SandboxRef } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
+import { EVENT_CONTENT, sendEvents } from "../streams/event-sender.ts";
+import { acceptedFormat } from "../streams/output-format.ts";
+import { RECORD_FORMATS } from "../streams/record-sender.ts";
 
 const STREAMED =
-  "With an Accept header that names a stream type it is a stream: what is listed from the cursor or `since` on, or without either from now on, and then what happens. It goes on from a Last-Event-ID header as from a cursor.";
+  "With an Accept header that names a stream type, the response is a stream: stored events from the cursor or `since` (without either, none), followed by new events as they happen. A Last-Event-ID header is used as the cursor.";
 const ERRORS = [
   "sandbox_not_found",
   "pending_cleanup",
@@ -20,14 +20,16 @@ const ERRORS = [
   "too_many_readers",
 ] as const;
 
-/** The timeline. A sandbox or drive that is gone is found by its id, for as long as its events are kept. */
+/**
+ * The timeline of events. The events of a deleted sandbox or drive can be read by its id for as long as they are kept.
+ */
 export function eventRoutes(app: App, context: RouteContext): void {
   app.get(
     "/v1/events",
     {
       schema: {
         operationId: "listEvents",
-        summary: "What happened, oldest first.",
+        summary: "List events, oldest first.",
         description: STREAMED,
         tags: ["operators"],
         querystring: Type.Object({
@@ -47,7 +49,7 @@ export function eventRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listSandboxEvents",
-        summary: "The sandbox's timeline, oldest first.",
+        summary: "List the events of a sandbox, oldest first.",
         description: STREAMED,
         tags: ["sandboxes"],
         params: SandboxRef,
@@ -73,7 +75,7 @@ interface Query {
 
 type Asked = Pick<FastifyRequest, "headers"> & { query: Query };
 
-/** The list; or null where it was sent as a stream. */
+/** Returns the list of events, or null if the response was sent as a stream. */
 async function answer(
   context: RouteContext,
   { query, headers }: Asked,
@@ -93,12 +95,15 @@ async function answer(
   const format = acceptedFormat(headers.accept, RECORD_FORMATS);
   if (format === null) {
     const { items, nextCursor } = await context.engine.events({ ...pageOf(query), ...asked, order });
-    // Events quote errors of the host: its paths are nobody's business.
-    return { items: scrubbed(items, context.scrub), nextCursor };
+    // Events quote host errors, so host paths are removed.
+    return { items: scrubJson(items, context.scrub), nextCursor };
   }
   if (order === "newest")
-    throw new HoldfastError("invalid_request", { message: "A stream tells the oldest first." });
-  // A browser that reconnects repeats its URL; what it has seen since is in the header.
+    throw new HoldfastError("invalid_request", {
+      message: "A stream sends the oldest events first; remove order=newest.",
+    });
+  // A browser that reconnects repeats the same URL, and sends the last cursor it received in a header. So the header
+  // takes precedence.
   const cursor = lastSeen(headers) ?? query.cursor;
   await sendEvents(reply, context, { query: { ...asked, cursor }, format });
   return null;

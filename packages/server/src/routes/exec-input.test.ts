@@ -2,7 +2,7 @@ import { HoldfastError, type TerminalSize } from "@holdfast/contract";
 import { expect, test } from "vitest";
 import { anExec, json, serve } from "../testing/double.ts";
 
-test("stdin is handed on byte for byte with its offset", async () => {
+test("stdin is passed on byte for byte with its offset", async () => {
   const chunks: unknown[] = [];
   await using server = await serve({
     execs: {
@@ -37,7 +37,7 @@ test("stdin without an offset is appended", async () => {
   expect(offsets).toEqual([null]);
 });
 
-test("a terminal is given another size, if it is one that a terminal can have", async () => {
+test("a terminal is resized, within the sizes that a terminal can have", async () => {
   const sizes: TerminalSize[] = [];
   await using server = await serve({
     execs: {
@@ -60,7 +60,7 @@ test("a terminal is given another size, if it is one that a terminal can have", 
   expect(sizes).toEqual([{ cols: 80, rows: 24 }]);
 });
 
-test("an exec without a terminal can't be resized", async () => {
+test("an exec without a terminal cannot be resized", async () => {
   await using server = await serve({
     execs: { resize: () => Promise.reject(new HoldfastError("wrong_state")) },
   });

@@ -1,13 +1,13 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { Exec, TerminalSize } from "@holdfast/contract";
-import { readWhole } from "../body.ts";
-import type { App, RouteContext } from "../context.ts";
-import { ExecRef, SignalExec, StdinAccepted } from "../schemas.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { readWhole } from "../http/request-body.ts";
+import { ExecRef, SignalExec, StdinAccepted } from "../http/schemas.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["execs"];
 
-/** What can be done to an exec that runs. */
+/** Input to running execs: signals, terminal size, kill and stdin. */
 export function execInputRoutes(app: App, context: RouteContext): void {
   const { engine, callers } = context;
 
@@ -32,7 +32,7 @@ export function execInputRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "resizeExec",
-        summary: "Give the exec's terminal another size.",
+        summary: "Resize the exec's terminal.",
         tags,
         params: ExecRef,
         body: TerminalSize,
@@ -48,7 +48,7 @@ export function execInputRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "cancelExec",
-        summary: "Kill the exec's whole tree and wait for its end.",
+        summary: "Kill the exec's process tree. Returns when the exec has ended.",
         tags,
         params: ExecRef,
         response: { 200: Exec },
@@ -72,24 +72,24 @@ function stdinRoute(app: App, { engine, callers, numbers }: RouteContext): void 
     {
       schema: {
         operationId: "writeExecStdin",
-        summary: "Write to the exec's stdin: exactly once by offset, or behind all that came before.",
+        summary: "Write to the exec's stdin, exactly once at an offset, or appended.",
         description:
-          "With `offset` a repeated request writes nothing twice. Without it the bytes are appended each time: don't repeat such a request unless its error says `dispatched: no`.",
+          "With `offset`, a repeated request never writes bytes twice. Without `offset`, every request appends: repeat it only if its error says `dispatched: no`.",
         tags,
         params: ExecRef,
         querystring: Type.Object({
           offset: Type.Optional(
             Type.Integer({
               minimum: 0,
-              description: "position of these bytes in all of stdin; without it they are appended",
+              description: "position of these bytes in stdin; default: append",
             }),
           ),
-          end: Type.Optional(Type.Boolean({ default: false, description: "close stdin behind them" })),
+          end: Type.Optional(Type.Boolean({ default: false, description: "close stdin after these bytes" })),
         }),
         response: { 200: StdinAccepted },
       },
       config: {
-        bytesIn: "the bytes, at most 1 MiB at once",
+        bytesIn: "the bytes, at most 1 MiB per request",
         errors: ["exec_not_found", "too_large", ...SERVING_ERRORS],
       },
     },

@@ -30,7 +30,7 @@ const wire: StreamRecord[] = records.map((record) =>
 async function* all() {
   yield* records;
 }
-/** Some records, then nothing for as long as the caller stays. */
+/** Yields some records, then nothing while the caller stays connected. */
 const open = (count: number) =>
   async function* (_id: string, { signal }: OutputOptions) {
     yield* records.slice(0, count);
@@ -41,8 +41,8 @@ async function* breaking() {
   throw new Error("the link was lost");
 }
 
-describe("an exec that is streamed", () => {
-  test("comes as one JSON record a line, and ends with the exec", async () => {
+describe("a streamed exec", () => {
+  test("is sent as one JSON record per line, and ends with the exec", async () => {
     await using server = await serve({ execs: { start, output: all } });
     const request = json({ command: "x" });
     const headers = { ...request.headers, accept: "application/x-ndjson" } as never;
@@ -52,7 +52,7 @@ describe("an exec that is streamed", () => {
     expect(lines.map((line) => JSON.parse(line))).toEqual(wire);
   });
 
-  test("comes as server-sent events with the cursor as id", async () => {
+  test("is sent as server-sent events with the cursor as id", async () => {
     const cursors: unknown[] = [];
     const read = (_id: string, { cursor }: OutputOptions) => {
       cursors.push(cursor);
@@ -68,7 +68,7 @@ describe("an exec that is streamed", () => {
     expect(cursors).toEqual(["exe_1.k.7"]);
   });
 
-  test("comes as binary frames", async () => {
+  test("is sent as binary frames", async () => {
     await using server = await serve({ execs: { output: all } });
     const headers = { accept: "application/vnd.holdfast.frames" };
     const response = await server.fetch(`${output}?follow=true`, { headers });
@@ -83,7 +83,7 @@ describe("an exec that is streamed", () => {
     ]);
   });
 
-  test("is asked for one of its streams, from a cursor on", async () => {
+  test("can be limited to one stream, from a cursor", async () => {
     const asked: unknown[] = [];
     const read = (_id: string, { cursor, follow, stream }: OutputOptions) => {
       asked.push({ cursor, follow, stream });
@@ -118,7 +118,7 @@ describe("an exec that is streamed", () => {
     expect(error.floor).toBe(code === "output_dropped" ? floor : undefined);
   });
 
-  test("that was started and can't be streamed is told by its id, not refused: a repeat would run it twice", async () => {
+  test("that was started but cannot be streamed returns its id instead of an error, because a repeat would run it twice", async () => {
     await using server = await serve({
       execs: {
         start,
@@ -135,7 +135,7 @@ describe("an exec that is streamed", () => {
     expect(await response.json()).toMatchObject({ id: "exe_1", status: "running" });
   });
 
-  test("comes in few chunks however small its records are, and none waits for the next", async () => {
+  test("is sent in few chunks however small its records are, without delaying any", async () => {
     const more = Promise.withResolvers<void>();
     await using server = await serve({
       execs: {
@@ -161,14 +161,14 @@ describe("an exec that is streamed", () => {
     await until(() => frames === 1_001);
   });
 
-  test("that breaks off has no end record", async () => {
+  test("that is interrupted has no end record", async () => {
     await using server = await serve({ execs: { output: breaking } });
     const text = await (await server.fetch(`${output}?follow=true`)).text();
     expect(text).toContain('"stdout"');
     expect(text).not.toContain('"end"');
   });
 
-  test("that breaks off without being followed breaks off visibly: it would have had no end record anyway", async () => {
+  test("that is interrupted without follow is visibly cut, because it would have no end record anyway", async () => {
     await using server = await serve({ execs: { output: breaking } });
     await expect(server.fetch(output).then((response) => response.text())).rejects.toThrow();
   });
@@ -183,7 +183,7 @@ describe("an exec that is streamed", () => {
   });
 
   test.each(["application/x-ndjson", "application/vnd.holdfast.frames", "application/octet-stream"])(
-    "goes at the pace of its reader, and a reader that stalls is cut off: %s",
+    "is sent at the reader's pace, and a stalled reader is disconnected: %s",
     async (accept) => {
       const flood = new Flood();
       await using server = await serve(
@@ -197,7 +197,7 @@ describe("an exec that is streamed", () => {
     },
   );
 
-  test("nothing is read ahead of a reader that stands still, beyond what its socket holds", async () => {
+  test("is not read ahead of a stalled reader, beyond what its socket holds", async () => {
     const flood = new Flood();
     await using server = await serve({ execs: { output: flood.output } });
     const sockets: Socket[] = [];
@@ -214,7 +214,7 @@ describe("an exec that is streamed", () => {
     await until(() => flood.isOver);
   });
 
-  test("a reader that never takes the last of it is cut off too", async () => {
+  test("disconnects a reader that never takes the last bytes", async () => {
     const sockets: Socket[] = [];
     const unsent = () => sockets[0]?.writableLength ?? 0;
     await using server = await serve(
@@ -222,7 +222,7 @@ describe("an exec that is streamed", () => {
         execs: {
           output: async function* () {
             const data = Buffer.alloc(40_000);
-            // Until the kernel takes no more, and then the end at once: nobody waits for room any more.
+            // The output fills the kernel's buffer and then ends at once, while no write is waiting for room.
             for (let count = 0; count < 1_000 && unsent() === 0; count += 1) {
               yield { type: "stdout", cursor: "exe_1.k.1", at, data };
               await new Promise((resolve) => setTimeout(resolve, 1));
@@ -243,7 +243,7 @@ describe("an exec that is streamed", () => {
     reader.destroy();
   });
 
-  test("a reader that stands still does not hold up a shutdown", async () => {
+  test("with a stalled reader does not delay a shutdown", async () => {
     const flood = new Flood();
     await using server = await serve({ execs: { output: flood.output } });
     const response = await answerOf(get(`${server.url}${output}?follow=true`, { headers: authorized }));
@@ -276,7 +276,7 @@ describe("an exec that is streamed", () => {
 describe("raw output", () => {
   const raw = { ...authorized, accept: "application/octet-stream" };
 
-  test("is the bytes alone; trailers say how it ended, and where", async () => {
+  test("is only the bytes; trailers say how it ended, and where", async () => {
     await using server = await serve({ execs: { output: all } });
     const response = await answerOf(get(`${server.url}${output}?follow=true`, { headers: raw }));
     expect(response.headers["content-type"]).toBe("application/octet-stream");
@@ -285,7 +285,7 @@ describe("raw output", () => {
     expect(response.trailers).toEqual({ "holdfast-end": "timed_out", "holdfast-cursor": "exe_1.k.20" });
   });
 
-  test("without follow, of an exec that still runs, says only how far it is", async () => {
+  test("without follow, of a running exec, reports only its position", async () => {
     await using server = await serve({
       execs: {
         output: async function* () {
@@ -301,7 +301,7 @@ describe("raw output", () => {
   test.each([
     ["start", 0],
     ["end", 4],
-  ])("says so where it was not all (%s)", async (_name, index) => {
+  ])("reports missing output (%s)", async (_name, index) => {
     await using server = await serve({
       execs: {
         output: async function* () {
@@ -318,7 +318,7 @@ describe("raw output", () => {
     expect(response.trailers["holdfast-truncated"]).toBe("true");
   });
 
-  test("of an exec that is silent begins at once", async () => {
+  test("of a silent exec starts at once", async () => {
     await using server = await serve({ execs: { output: open(1) } });
     const response = await answerOf(get(`${server.url}${output}?follow=true`, { headers: raw }));
     expect(response.statusCode).toBe(200);
@@ -328,7 +328,7 @@ describe("raw output", () => {
   test.each([
     ["an error", breaking],
     [
-      "a source that gives up",
+      "a failing source",
       async function* () {
         yield* records.slice(0, 2);
       },
@@ -351,7 +351,7 @@ describe("raw output", () => {
     expect(response.complete).toBe(false);
   });
 
-  test("is refused over HTTP/1.0, where a cut could not be told from an end", async () => {
+  test("is refused over HTTP/1.0, where a cut looks like an end", async () => {
     await using server = await serve({ execs: { output: all } });
     const { hostname, port } = new URL(server.url);
     const socket = createConnection(Number(port), hostname);
@@ -361,7 +361,7 @@ describe("raw output", () => {
     let answer = "";
     for await (const chunk of socket) answer += chunk;
     expect(answer).toMatch(/^HTTP\/1\.1 400 /);
-    expect(answer).toContain("HTTP/1.1, whose trailers");
+    expect(answer).toContain("HTTP/1.1: its trailers");
   });
 });
 

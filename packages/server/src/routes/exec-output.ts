@@ -1,12 +1,12 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import type { FastifyReply } from "fastify";
-import type { App, RouteContext } from "../context.ts";
-import { acceptedFormat, OUTPUT_CONTENT, OUTPUT_FORMATS } from "../output-format.ts";
-import { sendOutput } from "../output-sender.ts";
-import { ExecRef, OutputQuery } from "../schemas.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { ExecRef, OutputQuery } from "../http/schemas.ts";
+import { acceptedFormat, OUTPUT_CONTENT, OUTPUT_FORMATS } from "../streams/output-format.ts";
+import { sendOutput } from "../streams/output-sender.ts";
 
-/** What reading output can meet. */
+/** Error codes that reading an exec's output can return. */
 export const OUTPUT_ERRORS = [
   "exec_not_found",
   "bad_cursor",
@@ -18,7 +18,7 @@ export const OUTPUT_ERRORS = [
 
 export const ReadQuery = Type.Object({
   ...OutputQuery,
-  follow: Type.Optional(Type.Boolean({ default: false, description: "go on until the exec ends" })),
+  follow: Type.Optional(Type.Boolean({ default: false, description: "keep streaming until the exec ends" })),
 });
 type ReadQuery = Static<typeof ReadQuery>;
 
@@ -28,9 +28,9 @@ export function execOutputRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "readExecOutput",
-        summary: "An exec's output from a cursor on, as a stream.",
+        summary: "Stream an exec's output from a cursor.",
         description:
-          "The Accept header chooses the form; without one it is x-ndjson. A stream of records that ends without an `end` record was cut: come back with the last cursor. A raw one (octet-stream) has the trailers Holdfast-Cursor, once the exec has ended Holdfast-End, and where it was not all Holdfast-Truncated; one that was cut breaks off. A Last-Event-ID header is taken as cursor.",
+          "The Accept header chooses the format; the default is x-ndjson. A stream of records without an `end` record was cut: reconnect with the last cursor. A raw stream (octet-stream) has the trailer Holdfast-Cursor, Holdfast-End if the exec has ended, and Holdfast-Truncated if output is missing; a raw stream that was cut ends without its final chunk. A Last-Event-ID header is used as the cursor.",
         tags: ["execs"],
         params: ExecRef,
         querystring: ReadQuery,
@@ -41,7 +41,7 @@ export function execOutputRoutes(app: App, context: RouteContext): void {
   );
 }
 
-/** The output of one exec, in the form and from the place that a request asks for. */
+/** Streams the output of one exec, in the requested format, from the requested cursor. */
 export function forwardOutput(
   context: RouteContext,
   reply: FastifyReply,
@@ -52,9 +52,11 @@ export function forwardOutput(
   return sendOutput(reply, context, {
     id,
     format: acceptedFormat(headers.accept, OUTPUT_FORMATS) ?? "ndjson",
-    // A browser that reconnects repeats its URL; what it has seen since is in the header.
+    // A browser that reconnects repeats the same URL, and sends the last cursor it received in a header. So the header
+    // takes precedence.
     cursor: typeof lastSeen === "string" ? lastSeen : query.cursor,
     stream: query.stream,
+    hold: query.hold,
     follow: query.follow ?? false,
     signal: context.callers.signal(reply.raw),
   });

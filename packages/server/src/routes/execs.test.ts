@@ -8,14 +8,14 @@ const post = "/v1/sandboxes/a/execs";
 const never = (signal: AbortSignal) =>
   new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 
-describe("an exec that is waited for", () => {
+describe("an awaited exec", () => {
   test.each<[string, Partial<Exec>, number]>([
     ["ended well", {}, 200],
     ["failed", { exitCode: 3 }, 200],
     ["timed out", { status: "timed_out", exitCode: null }, 200],
     ["was lost", { status: "lost", exitCode: null }, 200],
     ["still runs", { status: "running", exitCode: null }, 202],
-  ])("that %s is data", async (_name, over, status) => {
+  ])("that %s is a normal response", async (_name, over, status) => {
     await using server = await serve({
       execs: { start, wait: async () => anExec({ ...over, stdout: "x" }) },
     });
@@ -24,7 +24,7 @@ describe("an exec that is waited for", () => {
     expect(await response.json()).toMatchObject({ ...over, stdout: "x" });
   });
 
-  test("waits as long as asked, and no longer than allowed", async () => {
+  test("waits as long as requested, and no longer than allowed", async () => {
     const waits: number[] = [];
     const wait = async (_id: string, { waitMs }: { waitMs: number }) => {
       waits.push(waitMs);
@@ -37,7 +37,7 @@ describe("an exec that is waited for", () => {
     expect(waits).toEqual([1_000, 5, 1_000]);
   });
 
-  test("detached answers at once", async () => {
+  test("returns at once if detached", async () => {
     await using server = await serve({ execs: { start } });
     expect((await server.fetch(post, json({ command: "x", detach: true }))).status).toBe(202);
   });
@@ -48,7 +48,7 @@ describe("an exec that is waited for", () => {
     expect((await server.fetch(post, json({ command: "a", argv: ["a"] }))).status).toBe(400);
   });
 
-  test("hands the idempotency key on", async () => {
+  test("passes the idempotency key on", async () => {
     const keys: unknown[] = [];
     await using server = await serve({
       execs: {
@@ -67,7 +67,7 @@ describe("an exec that is waited for", () => {
     expect(keys).toEqual(["k1", undefined]);
   });
 
-  test("is awaited only where its caller hears nothing of it for a while", async () => {
+  test("counts as awaited only if its caller waits for a while", async () => {
     const seen: unknown[] = [];
     await using server = await serve({
       execs: {
@@ -90,7 +90,7 @@ describe("an exec that is waited for", () => {
     expect(seen).toEqual([true, false, false, false]);
   });
 
-  test("a caller that leaves while held aborts the start", async () => {
+  test("is aborted if its caller leaves while held", async () => {
     let held: AbortSignal | undefined;
     await using server = await serve({
       execs: {
@@ -110,7 +110,7 @@ describe("an exec that is waited for", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toEqual([]);
   });
 
-  test("says what becomes of it when its sandbox sleeps, and only what can be done", async () => {
+  test("accepts only valid behaviours for standby", async () => {
     const seen: unknown[] = [];
     await using server = await serve({
       execs: {
@@ -145,7 +145,7 @@ describe("an exec that is waited for", () => {
     expect(seen).toHaveLength(wishes.length);
   });
 
-  test("a shutdown answers a waiting caller with the exec, which goes on", async () => {
+  test("is returned to its waiting caller on shutdown, and keeps running", async () => {
     let waiting = false;
     await using server = await serve({
       execs: {

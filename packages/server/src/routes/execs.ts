@@ -1,14 +1,22 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { Exec, ExecList, HoldfastError, isHoldfastError, isTerminal, StartExec } from "@holdfast/contract";
 import type { FastifyReply } from "fastify";
-import type { App, RouteContext } from "../context.ts";
-import { acceptedFormat, OUTPUT_CONTENT, OUTPUT_FORMATS, type OutputFormat } from "../output-format.ts";
-import { sendOutput } from "../output-sender.ts";
-import { ExecRef, IdempotencyHeaders, Page, pageOf, SandboxRef } from "../schemas.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { ExecRef, IdempotencyHeaders, Page, pageOf, SandboxRef } from "../http/schemas.ts";
+import {
+  acceptedFormat,
+  OUTPUT_CONTENT,
+  OUTPUT_FORMATS,
+  type OutputFormat,
+} from "../streams/output-format.ts";
+import { sendOutput } from "../streams/output-sender.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["execs"];
-/** A caller that waits this long is told nothing of its exec before then, unless by its end. */
+/**
+ * Shortest wait with which a start is treated as awaited: its caller gets the response only when the exec has ended or
+ * the wait is over.
+ */
 const AWAITED_MS = 1_000;
 
 export function execRoutes(app: App, context: RouteContext): void {
@@ -19,9 +27,9 @@ export function execRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "startExec",
-        summary: "Run a command. Waits for its end, streams it, or (detach) answers at once.",
+        summary: "Run a command: wait for its end, stream its output, or (with detach) return at once.",
         description:
-          "200 with the exec when it ended, whatever its outcome; 202 with the exec as it is when `waitMs` ran out or with `detach`. An Accept header that names a stream type streams its output; where that can't begin, the answer is 202 with the exec.",
+          "Returns 200 with the exec when it has ended, whatever its outcome; 202 with the running exec if `waitMs` elapsed or `detach` is set. With an Accept header that names a stream type, the output is streamed; if the stream cannot start, the response is 202 with the exec.",
         tags,
         params: SandboxRef,
         headers: IdempotencyHeaders,
@@ -47,7 +55,9 @@ export function execRoutes(app: App, context: RouteContext): void {
       const format = acceptedFormat(headers.accept, OUTPUT_FORMATS);
       const waitMs = Math.min(body.waitMs ?? numbers.execWaitDefaultMs, numbers.execWaitMaxMs);
       const awaited = !body.detach && format === null && waitMs >= AWAITED_MS;
-      const { exec } = await engine.execs.start(params.ref, body, { idempotencyKey, awaited, signal });
+      const expectsReader = body.awaitReader ?? format !== null;
+      const options = { idempotencyKey, awaited, expectsReader, signal };
+      const { exec } = await engine.execs.start(params.ref, body, options);
       if (body.detach) return reply.code(202).send(exec);
       if (format) return streamOrKeep(reply, exec, format, signal);
       const known = await waitOrKeep(exec, waitMs, signal);
@@ -55,7 +65,10 @@ export function execRoutes(app: App, context: RouteContext): void {
     },
   );
 
-  /** A wait that the server's own shutdown cuts short is a wait that ran out: the exec was started and goes on. */
+  /**
+   * Waits for the exec's end. If the server's shutdown interrupts the wait, returns the exec as after a timeout: it was
+   * started and keeps running.
+   */
   async function waitOrKeep(exec: Exec, waitMs: number, signal: AbortSignal): Promise<Exec> {
     try {
       return await engine.execs.wait(exec.id, { waitMs, signal });
@@ -66,14 +79,17 @@ export function execRoutes(app: App, context: RouteContext): void {
   }
 
   /**
-   * A stream that can't begin (too many readers, a shutdown) is no reason to refuse: the exec was started, and a caller that
-   * repeats its request would run it twice. It is told which exec to follow instead.
+   * Streams the output. If the stream can't start (too many readers, a shutdown), responds 202 with the exec instead of
+   * an error: the exec was started, and a caller that repeats the request after an error would run the command twice.
    */
   async function streamOrKeep(reply: FastifyReply, exec: Exec, format: OutputFormat, signal: AbortSignal) {
     try {
       return await sendOutput(reply, context, { id: exec.id, format, follow: true, signal });
     } catch (error) {
-      context.log.debug({ requestId: reply.request.id, execId: exec.id, err: error }, "stream did not begin");
+      context.log.debug(
+        { requestId: reply.request.id, execId: exec.id, err: error },
+        "failed to start an output stream",
+      );
       return reply.code(202).send(exec);
     }
   }
@@ -83,7 +99,7 @@ export function execRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listExecs",
-        summary: "The sandbox's execs, newest first.",
+        summary: "List the execs of a sandbox, newest first.",
         tags,
         params: SandboxRef,
         querystring: Type.Object(Page),
@@ -99,7 +115,7 @@ export function execRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getExec",
-        summary: "An exec, at once or when it ended.",
+        summary: "Get an exec, optionally after waiting for its end.",
         tags,
         params: ExecRef,
         querystring: Type.Object({
@@ -107,7 +123,7 @@ export function execRoutes(app: App, context: RouteContext): void {
             Type.Integer({
               minimum: 0,
               maximum: 240_000,
-              description: "wait so long for the end; the answer then has stdout and stderr",
+              description: "how long to wait for the end; the response then includes stdout and stderr",
             }),
           ),
         }),

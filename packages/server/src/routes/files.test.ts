@@ -10,7 +10,7 @@ import { aFile, authorized, json, serve, until } from "../testing/double.ts";
 const CHUNK = 1_048_576;
 const path = "/v1/sandboxes/a/files?path=/home/user/a";
 
-/** Files that hold the given bytes, read in chunks as the keeper would. */
+/** File access with the given bytes, read in chunks as from the keeper. */
 const filesWith = (content: Buffer, sizeBytes = content.length) => ({
   read: async (_ref: string, _path: string, range: { offset: number; length: number | null }) => {
     const end = range.length === null ? content.length : range.offset + range.length;
@@ -48,26 +48,29 @@ describe("reading", () => {
     expect((await response.text()) === text).toBe(true);
   });
 
-  test.each(["bytes=10-", "bytes=99-100", "bytes=-0"])("%s lies outside and says so", async (range) => {
-    await using server = await serve({ files: filesWith(small) });
-    const response = await server.fetch(path, { headers: { range } });
-    expect(response.status).toBe(416);
-    expect(await response.json()).toMatchObject({ error: { code: "range_not_satisfiable" } });
-  });
+  test.each(["bytes=10-", "bytes=99-100", "bytes=-0"])(
+    "%s is outside the file and is refused",
+    async (range) => {
+      await using server = await serve({ files: filesWith(small) });
+      const response = await server.fetch(path, { headers: { range } });
+      expect(response.status).toBe(416);
+      expect(await response.json()).toMatchObject({ error: { code: "range_not_satisfiable" } });
+    },
+  );
 
-  test("a file without a size, as in /proc, is served whole", async () => {
+  test("a file without a size, as in /proc, is served completely", async () => {
     await using server = await serve({ files: filesWith(small, 0) });
     expect(await (await server.fetch(path)).text()).toBe("0123456789");
     await using other = await serve({ files: filesWith(large, 0) });
     expect((await (await other.fetch(path)).arrayBuffer()).byteLength).toBe(large.length);
   });
 
-  test("the end of a file without a size can't be known, and nothing else is served for it", async () => {
+  test("a suffix range of a file without a size is refused", async () => {
     await using server = await serve({ files: filesWith(small, 0) });
     expect((await server.fetch(path, { headers: { range: "bytes=-3" } })).status).toBe(416);
   });
 
-  test("the end of a file behind a link is the file's, not the link's", async () => {
+  test("a suffix range of a link is that of the file, not of the link", async () => {
     const link = async () => ({ ...aFile(4), kind: "symlink" as const, target: "long" });
     await using server = await serve({ files: { ...filesWith(small), stat: link } });
     const response = await server.fetch(path, { headers: { range: "bytes=-3" } });
@@ -77,19 +80,16 @@ describe("reading", () => {
   test.each([
     [0, new HoldfastError("permission_denied"), 403, "permission_denied"],
     [1, new LinkLost("the keeper is gone", "yes"), 503, "link_lost"],
-  ])(
-    "a body that breaks before a byte of it is sent is a typed error: %#",
-    async (good, error, status, code) => {
-      async function* body() {
-        for (let sent = 0; sent < good; sent++) yield small;
-        throw error;
-      }
-      await using server = await serve({ files: { read: async () => ({ stat: aFile(99), body: body() }) } });
-      const response = await server.fetch(path);
-      expect(response.status).toBe(status);
-      expect(await response.json()).toMatchObject({ error: { code, operation: "readFile" } });
-    },
-  );
+  ])("a read that fails before its first byte is a typed error: %#", async (good, error, status, code) => {
+    async function* body() {
+      for (let sent = 0; sent < good; sent++) yield small;
+      throw error;
+    }
+    await using server = await serve({ files: { read: async () => ({ stat: aFile(99), body: body() }) } });
+    const response = await server.fetch(path);
+    expect(response.status).toBe(status);
+    expect(await response.json()).toMatchObject({ error: { code, operation: "readFile" } });
+  });
 
   test("a file that shrinks while it is read never looks complete", async () => {
     await using server = await serve({ files: filesWith(large, large.length + 1) });
@@ -97,13 +97,13 @@ describe("reading", () => {
     await expect(response.arrayBuffer()).rejects.toThrow();
   });
 
-  test("a file that grows is served as long as it was", async () => {
+  test("a file that grows is served with its original length", async () => {
     await using server = await serve({ files: filesWith(large, large.length - 5) });
     expect((await (await server.fetch(path)).arrayBuffer()).byteLength).toBe(large.length - 5);
   });
 });
 
-describe("reading from a sandbox that sleeps", () => {
+describe("reading from a sandbox in standby", () => {
   const asked: unknown[] = [];
   const files = {
     ...filesWith(small),
@@ -125,7 +125,7 @@ describe("reading from a sandbox that sleeps", () => {
     ["", true],
     ["&wake=true", true],
     ["&wake=false", false],
-  ])("may wake it, unless told not to: %j", async (query, wake) => {
+  ])("may wake it unless wake=false: %j", async (query, wake) => {
     asked.length = 0;
     await using server = await serve({ files });
     for (const what of ["files", "files/stat", "files/list"]) {
@@ -142,7 +142,7 @@ describe("reading from a sandbox that sleeps", () => {
     ]);
   });
 
-  test("is refused with a code of its own where that can't be without waking it", async () => {
+  test("is refused with its own code if it would need a wake", async () => {
     const read = () => Promise.reject(new HoldfastError("not_on_disk"));
     await using server = await serve({ files: { read } });
     const response = await server.fetch(`${path}&wake=false`);
@@ -150,7 +150,7 @@ describe("reading from a sandbox that sleeps", () => {
     expect(await response.json()).toMatchObject({ error: { code: "not_on_disk", retryable: false } });
   });
 
-  test.each(["wake=no", "wake=0", "wake="])("is not asked for with %s", async (query) => {
+  test.each(["wake=no", "wake=0", "wake="])("is refused with %s", async (query) => {
     await using server = await serve({ files });
     expect((await server.fetch(`${path}&${query}`)).status).toBe(400);
   });
@@ -189,7 +189,7 @@ describe("writing", () => {
     expect(seen).toEqual([expected, expected]);
   });
 
-  test("an empty file can be written", async () => {
+  test("accepts an empty file", async () => {
     await using server = await serve({
       files: { write: async (_ref, _path, body) => aFile((await digest(body)).size) },
     });
@@ -199,7 +199,7 @@ describe("writing", () => {
     });
   });
 
-  test("an upload that breaks off is an error to the writer, not a short file", async () => {
+  test("an interrupted upload is an error for the writer, not a short file", async () => {
     let outcome = "none";
     await using server = await serve({
       files: {
@@ -224,7 +224,7 @@ describe("writing", () => {
     expect(outcome).toBe("broken");
   });
 
-  test.each(["half", ""])("an upload that stands still after %j is given up", async (sent) => {
+  test.each(["half", ""])("an upload that stalls after %j is aborted", async (sent) => {
     let outcome = "none";
     await using server = await serve(
       {
@@ -251,7 +251,7 @@ describe("writing", () => {
     expect(outcome).toBe("broken");
   });
 
-  test("a refused upload gets its typed error, and the connection serves on", async () => {
+  test("a refused upload gets its typed error, and the connection stays usable", async () => {
     await using server = await serve({
       files: {
         write: async (_ref, _path, body) => {
@@ -278,7 +278,7 @@ describe("writing", () => {
 });
 
 describe("searching", () => {
-  test("what is asked for reaches the engine, and what it found the caller", async () => {
+  test("passes the query to the engine and its matches to the caller", async () => {
     const asked: unknown[] = [];
     const found = {
       path: "/app",
@@ -325,7 +325,7 @@ describe("searching", () => {
 describe("archives", () => {
   const tar = "/v1/sandboxes/a/files/tar?path=/home/user/my%20app";
 
-  test("go out as they are made, under a name", async () => {
+  test("are sent while they are built, with a file name", async () => {
     async function* archive() {
       for (let at = 0; at < large.length; at += 1_000) yield large.subarray(at, at + 1_000);
     }
@@ -342,7 +342,7 @@ describe("archives", () => {
     expect(asked).toEqual([["a", "/home/user/my app", { wake: false }]]);
   });
 
-  test("that can't be begun are a typed error, and those that break off never look complete", async () => {
+  test("that cannot start are a typed error, and interrupted ones never look complete", async () => {
     async function* archive(good: number) {
       for (let sent = 0; sent < good; sent++) yield large.subarray(0, CHUNK);
       throw new HoldfastError("file_not_found");
@@ -357,7 +357,7 @@ describe("archives", () => {
     await expect((await broken.fetch(tar)).arrayBuffer()).rejects.toThrow();
   });
 
-  test("are let go of when their caller leaves", async () => {
+  test("are released when their caller leaves", async () => {
     let isLeft = false;
     async function* archive() {
       try {
@@ -385,7 +385,7 @@ describe("archives", () => {
     return { seen, unpack };
   };
 
-  test("come in plain or gzipped, whatever is said of them", async () => {
+  test("are accepted plain or gzipped, whatever the headers say", async () => {
     const { seen, unpack } = unpacking();
     await using server = await serve({ files: { unpack } });
     const zipped = gzipSync(large);
@@ -404,7 +404,7 @@ describe("archives", () => {
     expect((await server.fetch(tar, { method: "PUT", body: Buffer.of(0x1f) })).status).toBe(200);
   });
 
-  test("that are damaged by their compression say so", async () => {
+  test("with damaged compression are reported as such", async () => {
     const { unpack } = unpacking();
     await using server = await serve({ files: { unpack } });
     const zipped = gzipSync(large);
@@ -422,14 +422,14 @@ describe("watching", () => {
   const url = "/v1/sandboxes/a/files/watch?path=/app";
   const change = (name: string): FileChange => ({ kind: "created", path: `/app/${name}`, directory: false });
 
-  /** What is told when the test says so, until the signal. */
+  /** A watch that yields changes when the test releases them, until the signal aborts. */
   function watch(given: readonly (FileChange | Error)[], then: "wait" | "end" = "wait") {
     const calls: unknown[] = [];
-    const told: { signal: AbortSignal | null } = { signal: null };
+    const captured: { signal: AbortSignal | null } = { signal: null };
     const files = {
       watch: async (ref: string, path: string, options: object, signal: AbortSignal) => {
         calls.push([ref, path, options]);
-        told.signal = signal;
+        captured.signal = signal;
         return (async function* () {
           for (const each of given) {
             if (each instanceof Error) throw each;
@@ -440,7 +440,7 @@ describe("watching", () => {
         })();
       },
     };
-    return { files, calls, told };
+    return { files, calls, captured };
   }
 
   const linesOf = (text: string) =>
@@ -450,7 +450,7 @@ describe("watching", () => {
       .map((line) => JSON.parse(line) as { type: string });
   const ndjson = { headers: { accept: "application/x-ndjson" } };
 
-  test("tells when it has begun, then each change, and at last why it ended", async () => {
+  test("reports its start, each change, and the reason for its end", async () => {
     const { files, calls } = watch([change("a"), change("b"), new HoldfastError("link_lost")]);
     await using server = await serve({ files, driveFiles: files });
     const response = await server.fetch(`${url}&recursive=true`, ndjson);
@@ -485,7 +485,7 @@ describe("watching", () => {
     },
   );
 
-  test("that can't begin is an error response", async () => {
+  test("that cannot start is an error response", async () => {
     const refuse = () => Promise.reject(new HoldfastError("too_many_watches"));
     await using server = await serve({ files: { watch: refuse } });
     const response = await server.fetch(url);
@@ -495,26 +495,26 @@ describe("watching", () => {
     });
   });
 
-  test("says something while nothing changes, and is over after a while, without an end", async () => {
-    const { files, told } = watch([change("a")]);
+  test("sends keepalives, and ends at its maximum age without an end record", async () => {
+    const { files, captured } = watch([change("a")]);
     await using server = await serve({ files }, { numbers: { streamKeepaliveMs: 20, streamMaxMs: 200 } });
     const records = linesOf(await (await server.fetch(url, ndjson)).text()).map(({ type }) => type);
     expect(records.slice(0, 2)).toEqual(["start", "change"]);
     expect(new Set(records.slice(2))).toEqual(new Set(["keepalive"]));
-    expect(told.signal?.aborted).toBe(true);
+    expect(captured.signal?.aborted).toBe(true);
   });
 
   test("ends when its caller leaves", async () => {
-    const { files, told } = watch([]);
+    const { files, captured } = watch([]);
     await using server = await serve({ files });
     const left = new AbortController();
     const response = await server.fetch(url, { ...ndjson, signal: left.signal });
     await response.body?.getReader().read();
     left.abort();
-    await until(() => told.signal?.aborted === true);
+    await until(() => captured.signal?.aborted === true);
   });
 
-  test("ends with the server, and says so", async () => {
+  test("ends on shutdown with the reason", async () => {
     const { files } = watch([]);
     const server = await serve({ files });
     const response = await server.fetch(url, ndjson);
@@ -523,7 +523,7 @@ describe("watching", () => {
     expect(linesOf(await text).at(-1)).toMatchObject({ type: "end", error: { code: "shutting_down" } });
   });
 
-  test("asks for no more than its reader takes, and gives up on one that takes nothing", async () => {
+  test("is read at the reader's pace, and ended if the reader stalls", async () => {
     let given = 0;
     const endless = async (_ref: string, _path: string, _options: object, signal: AbortSignal) =>
       (async function* () {
@@ -547,7 +547,7 @@ describe("watching", () => {
   });
 });
 
-test("a drive has all of it too, under names of its own", async () => {
+test("drives have the same calls, under their own operation ids", async () => {
   const asked: unknown[][] = [];
   const note =
     (answer: unknown) =>

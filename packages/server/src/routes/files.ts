@@ -1,16 +1,11 @@
-/** Files of sandboxes, and of drives: the same calls below two paths. */
+/** Files of sandboxes and drives: the same calls below two paths. */
 import { Type } from "@fastify/type-provider-typebox";
 import { type ErrorCode, FileList, FileSearch, FileStat, Unpacked } from "@holdfast/contract";
 import type { EngineApi, FileApi } from "@holdfast/engine";
-import { ARCHIVE_TYPE, sendArchive } from "../archive-sender.ts";
-import { readChunks } from "../body.ts";
-import { CHANGE_CONTENT, sendChanges } from "../change-sender.ts";
-import type { App, RouteContext } from "../context.ts";
-import { sendFile } from "../file-sender.ts";
-import { gunzipped } from "../gunzip.ts";
-import { acceptedFormat } from "../output-format.ts";
-import { parseRange } from "../range.ts";
-import { RECORD_FORMATS } from "../record-sender.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { gunzipBody } from "../http/gunzip.ts";
+import { parseRange } from "../http/range.ts";
+import { readChunks } from "../http/request-body.ts";
 import {
   bytes,
   DrivePathQuery,
@@ -24,29 +19,40 @@ import {
   readOptionsOf,
   SandboxRef,
   SearchQuery,
-} from "../schemas.ts";
+} from "../http/schemas.ts";
+import { ARCHIVE_TYPE, sendArchive } from "../streams/archive-sender.ts";
+import { CHANGE_CONTENT, sendChanges } from "../streams/change-sender.ts";
+import { sendFile } from "../streams/file-sender.ts";
+import { acceptedFormat } from "../streams/output-format.ts";
+import { RECORD_FORMATS } from "../streams/record-sender.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const MAX_ENTRIES = 10_000;
 const DEFAULT_MATCHES = 1_000;
 
-/** What has files. */
+/** The kind of object that has the files: a sandbox or a drive. */
 interface Home {
   url: string;
   params: typeof SandboxRef;
   tags: readonly string[];
-  /** The API's own names of what is done here. */
+  /** Operation ids of the routes. */
   operation(verb: string, noun: string): string;
-  /** Asked for when it is called: the API document is made without an engine. */
+  /** Returns the file API. It is a function because the API document is generated without an engine. */
   files(engine: EngineApi): FileApi;
   path: typeof PathQuery;
   read: typeof ReadQuery;
-  /** Of what is read. */
+  /** Describes, for the API document, how reads treat a sandbox in standby. */
   asleep?: string;
   errors: Readonly<Record<"read" | "write" | "watch", readonly ErrorCode[]>>;
 }
 
-const PATH_ERRORS = ["invalid_path", "permission_denied", "file_not_found", "not_a_file"] as const;
+const PATH_ERRORS = [
+  "invalid_path",
+  "permission_denied",
+  "file_not_found",
+  "not_a_file",
+  "system_error",
+] as const;
 const errorsOf = (any: readonly ErrorCode[], reading: readonly ErrorCode[]): Home["errors"] => ({
   read: [...any, ...reading, ...PATH_ERRORS],
   write: [...any, ...PATH_ERRORS, "file_conflict", "disk_full"],
@@ -62,8 +68,8 @@ const OF_SANDBOXES: Home = {
   path: PathQuery,
   read: ReadQuery,
   asleep:
-    "A sandbox in standby is not woken for what lies on its disk. What is there only while it is awake (tmpfs, /proc, /dev, drives) wakes it, or with `wake=false` is 409 `not_on_disk`.",
-  errors: errorsOf([...SERVING_ERRORS, "forbidden_path"], ["not_on_disk"]),
+    "Files on the disk of a sandbox in standby are read without waking it. Paths that exist only while it is awake (tmpfs, /proc, /dev, drives) wake it, or with `wake=false` return 409 `not_on_disk`.",
+  errors: errorsOf([...SERVING_ERRORS, "forbidden_path", "too_many_file_calls"], ["not_on_disk"]),
 };
 
 const OF_DRIVES: Home = {
@@ -73,7 +79,7 @@ const OF_DRIVES: Home = {
   operation: (verb, noun) => `${verb}Drive${noun}`,
   files: (engine) => engine.driveFiles,
   path: DrivePathQuery,
-  // A drive does not sleep.
+  // Drives have no standby, so `wake` does not apply.
   read: DrivePathQuery as typeof ReadQuery,
   errors: errorsOf(["drive_not_found", "drive_deleting", "drive_degraded", "link_lost", "deadline"], []),
 };
@@ -92,7 +98,7 @@ const described = (...parts: (string | undefined)[]): { description?: string } =
   return description === "" ? {} : { description };
 };
 
-/** Of one file or directory. */
+/** Routes that read a single file or directory. */
 function readRoutes(app: App, context: RouteContext, home: Home): void {
   const { engine, callers } = context;
   const { url, params, tags, operation, files, errors } = home;
@@ -102,17 +108,17 @@ function readRoutes(app: App, context: RouteContext, home: Home): void {
     {
       schema: {
         operationId: operation("read", "File"),
-        summary: "A file's bytes, whole or one range.",
+        summary: "Read a file, or one range of it.",
         ...described(home.asleep),
         tags,
         params,
         querystring: Type.Object(home.read),
-        headers: Type.Object({ range: Type.Optional(Type.String({ description: "one range of bytes" })) }),
+        headers: Type.Object({ range: Type.Optional(Type.String({ description: "a single byte range" })) }),
       },
       config: {
         content: {
-          200: { "application/octet-stream": bytes("the file") },
-          206: { "application/octet-stream": bytes("the range") },
+          200: { "application/octet-stream": bytes("the file's content") },
+          206: { "application/octet-stream": bytes("the requested range") },
         },
         errors: [...errors.read, "range_not_satisfiable"],
       },
@@ -129,7 +135,7 @@ function readRoutes(app: App, context: RouteContext, home: Home): void {
     {
       schema: {
         operationId: operation("stat", "File"),
-        summary: "What lies at a path.",
+        summary: "Get the metadata of a path.",
         ...described(home.asleep),
         tags,
         params,
@@ -147,7 +153,7 @@ function readRoutes(app: App, context: RouteContext, home: Home): void {
     {
       schema: {
         operationId: operation("list", "Files"),
-        summary: "The entries of a directory.",
+        summary: "List a directory.",
         ...described(home.asleep),
         tags,
         params,
@@ -166,7 +172,7 @@ function readRoutes(app: App, context: RouteContext, home: Home): void {
   );
 }
 
-/** Of a directory with all that is below it. */
+/** Routes of a directory tree. */
 function treeRoutes(app: App, context: RouteContext, home: Home): void {
   const { engine, callers } = context;
   const { url, params, tags, operation, files, errors } = home;
@@ -178,7 +184,7 @@ function treeRoutes(app: App, context: RouteContext, home: Home): void {
         operationId: operation("search", "Files"),
         summary: "Find files below a directory by name and content.",
         ...described(
-          "Those nearer to the directory come first; links are not followed, and what can't be read is passed by. It ends at its limits, of results, time, entries and bytes, and `truncated` then says so. Of a file the first 4 MiB are searched and at most 50 lines are told; one with a zero byte near its beginning is not text.",
+          "Files closer to the directory come first. Links are not followed, and unreadable files are skipped. The search stops at its limits on results, time, entries and bytes; `truncated` is then true. The first 4 MiB of a file are searched, and at most 50 lines per file are returned; a file with a zero byte near its beginning is treated as binary and not searched.",
           home.asleep,
         ),
         tags,
@@ -200,9 +206,9 @@ function treeRoutes(app: App, context: RouteContext, home: Home): void {
     {
       schema: {
         operationId: operation("pack", "Files"),
-        summary: "A directory and all below it, or a file, as a tar archive.",
+        summary: "Download a directory tree, or a file, as a tar archive.",
         ...described(
-          "Names are relative to the directory. It has files, directories and symbolic links, with modes, owners and times. An archive that breaks off while it is sent lacks its end.",
+          "Names are relative to the directory. The archive contains files, directories and symbolic links, with modes, owners and times. An archive that is cut while it is sent lacks its end.",
           home.asleep,
         ),
         tags,
@@ -227,16 +233,14 @@ function treeRoutes(app: App, context: RouteContext, home: Home): void {
     {
       schema: {
         operationId: operation("watch", "Files"),
-        summary: "What changes in a directory, or in a file, as it does, as a stream.",
+        summary: "Watch a directory or a file, as a stream of changes.",
         description:
-          "The Accept header chooses between event-stream, the default, and x-ndjson. A `start` says that nothing is missed from there on, an `overflow` that something was. A sandbox that is watched does not fall asleep by itself; one that is put to sleep ends the stream with an `end`, and to watch it again wakes it. A stream that ends without one was cut.",
+          "The Accept header chooses between event-stream (the default) and x-ndjson. After the `start` record no change is missed; an `overflow` record means that some changes were. A watched sandbox is not suspended for idleness. A suspension on request ends the stream with an `end` record; watching again wakes the sandbox. A stream without an `end` record was cut.",
         tags,
         params,
         querystring: Type.Object({
           ...home.path,
-          recursive: Type.Optional(
-            Type.Boolean({ default: false, description: "all below the directory as well" }),
-          ),
+          recursive: Type.Optional(Type.Boolean({ default: false, description: "include subdirectories" })),
         }),
       },
       config: { content: { 200: CHANGE_CONTENT }, errors: errors.watch },
@@ -257,7 +261,7 @@ function changeRoutes(app: App, { engine, callers }: RouteContext, home: Home): 
     {
       schema: {
         operationId: operation("remove", "File"),
-        summary: "Remove a file or directory.",
+        summary: "Delete a file or directory.",
         tags,
         params,
         querystring: Type.Object({
@@ -280,7 +284,7 @@ function changeRoutes(app: App, { engine, callers }: RouteContext, home: Home): 
     {
       schema: {
         operationId: operation("make", "Directory"),
-        summary: "Make a directory.",
+        summary: "Create a directory.",
         tags,
         params,
         body: MakeDirectory,
@@ -299,7 +303,7 @@ function changeRoutes(app: App, { engine, callers }: RouteContext, home: Home): 
     {
       schema: {
         operationId: operation("move", "File"),
-        summary: "Move or rename.",
+        summary: "Move or rename a file or directory.",
         tags,
         params,
         body: MoveFile,
@@ -316,20 +320,22 @@ function changeRoutes(app: App, { engine, callers }: RouteContext, home: Home): 
 
 function bodyRoutes(app: App, { engine, callers, numbers }: RouteContext, home: Home): void {
   const { url, params, tags, operation, files, errors } = home;
-  takeAnyBody(app);
+  acceptAnyBody(app);
 
   app.put(
     url,
     {
       schema: {
         operationId: operation("write", "File"),
-        summary: "Write a file of any size; readers see the old content or the new.",
+        summary: "Write a file of any size. The write is atomic: readers see the old content or the new.",
         tags,
         params,
         querystring: Type.Object({
           ...home.path,
           mode: Type.Optional(Mode),
-          parents: Type.Optional(Type.Boolean({ default: true, description: "make missing parents" })),
+          parents: Type.Optional(
+            Type.Boolean({ default: true, description: "create missing parent directories" }),
+          ),
         }),
         response: { 200: FileStat },
       },
@@ -347,9 +353,9 @@ function bodyRoutes(app: App, { engine, callers, numbers }: RouteContext, home: 
     {
       schema: {
         operationId: operation("unpack", "Files"),
-        summary: "Unpack a tar archive into a directory, which is made where it is missing.",
+        summary: "Unpack a tar archive into a directory, which is created if missing.",
         description:
-          "Files, directories and links are made with their modes and times, and belong to the default user as whatever is written here does; what is replaced keeps its owner. An entry that leads out of the directory, a device or a pipe is refused. Each file is there whole or not at all; what was unpacked before something is found wrong stays.",
+          "Files, directories and links are created with their modes and times and belong to the default user; replaced files keep their owner. Devices, pipes and entries that lead outside the directory are refused. Each file is written completely or not at all; entries unpacked before an error remain.",
         tags,
         params,
         querystring: Type.Object(home.path),
@@ -358,14 +364,14 @@ function bodyRoutes(app: App, { engine, callers, numbers }: RouteContext, home: 
       config: { bytesIn: "a tar archive, gzipped or not", errors: [...errors.write, "too_large"] },
     },
     ({ params: { ref }, query, raw }, reply) => {
-      const archive = gunzipped(readChunks(raw, numbers.httpStallMs));
+      const archive = gunzipBody(readChunks(raw, numbers.httpStallMs));
       return files(engine).unpack(ref, query.path, archive, callers.signal(reply.raw));
     },
   );
 }
 
-/** Bodies of every type reach the handler unread, whatever their size. */
-export function takeAnyBody(app: App): void {
+/** Passes bodies of every content type and size to the handler unread. */
+export function acceptAnyBody(app: App): void {
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("*", (_request, _payload, done) => done(null));
 }

@@ -1,8 +1,8 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, IMAGE_PATTERN, Image, ImageList } from "@holdfast/contract";
-import { readChunks } from "../body.ts";
-import type { App, RouteContext } from "../context.ts";
-import { takeAnyBody } from "./files.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { readChunks } from "../http/request-body.ts";
+import { acceptAnyBody } from "./files.ts";
 
 const tags = ["images"];
 const Named = Type.Object({ name: Type.String({ pattern: IMAGE_PATTERN }) });
@@ -12,7 +12,7 @@ export function imageRoutes(app: App, context: RouteContext): void {
 
   app.get(
     "/v1/images",
-    { schema: { operationId: "listImages", summary: "The images.", tags, response: { 200: ImageList } } },
+    { schema: { operationId: "listImages", summary: "List images.", tags, response: { 200: ImageList } } },
     async () => ({ items: await engine.images.list(), nextCursor: null }),
   );
 
@@ -21,7 +21,7 @@ export function imageRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getImage",
-        summary: "An image.",
+        summary: "Get an image.",
         tags,
         params: Named,
         response: { 200: Image },
@@ -41,7 +41,7 @@ export function imageRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "removeImage",
-        summary: "Remove an imported image that no sandbox uses.",
+        summary: "Delete an imported image that no sandbox uses.",
         tags,
         params: Named,
         response: { 204: Type.Null() },
@@ -58,7 +58,7 @@ export function imageRoutes(app: App, context: RouteContext): void {
 }
 
 function importRoute(app: App, { engine, callers, numbers }: RouteContext): void {
-  takeAnyBody(app);
+  acceptAnyBody(app);
   app.post(
     "/v1/images",
     {

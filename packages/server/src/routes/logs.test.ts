@@ -3,19 +3,19 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HoldfastError, type LogList, NUMBERS } from "@holdfast/contract";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { LogBook } from "../log-book.ts";
-import { createLogger } from "../logger.ts";
+import { createLogger } from "../telemetry/logger.ts";
+import { ServerLog } from "../telemetry/server-log.ts";
 import { aDrive, aSandbox, serve } from "../testing/double.ts";
 
 let directory: string;
-let book: LogBook;
+let serverLog: ServerLog;
 beforeEach(() => {
   directory = mkdtempSync(join(tmpdir(), "holdfast-logs-"));
-  book = new LogBook(NUMBERS);
-  book.open(directory);
+  serverLog = new ServerLog(NUMBERS);
+  serverLog.open(directory);
 });
 afterEach(async () => {
-  await book.close();
+  await serverLog.close();
   rmSync(directory, { recursive: true, force: true });
 });
 
@@ -33,14 +33,14 @@ const engine = {
 
 describe("the server's log", () => {
   const listed = async (query: string) => {
-    await using server = await serve(engine, { logs: book, hostPaths: ["/srv/state"] });
+    await using server = await serve(engine, { logs: serverLog, hostPaths: ["/srv/state"] });
     const response = await server.fetch(`/v1/logs?${query}`);
     const body = (await response.json()) as LogList;
     return { status: response.status, body, messages: body.items?.map(({ message }) => message) };
   };
-  const log = () => createLogger({ level: "silent", book });
+  const log = () => createLogger({ level: "silent", serverLog });
 
-  test("is found by the names of what it is about, and by ids of what is gone", async () => {
+  test("is found by the names of its subjects, and by ids of deleted ones", async () => {
     log().info({ sandbox: sandbox.id }, "of the sandbox");
     log().info({ sandbox: "sbx_gone000000000000" }, "of one that is gone");
     log().warn({ drive: drive.id, exec: "exe_1", requestId: "req_1" }, "of the drive");
@@ -68,25 +68,25 @@ describe("the server's log", () => {
     expect((await listed("level=loud")).status).toBe(400);
   });
 
-  test("names no path of the host", async () => {
+  test("names no host path", async () => {
     log().info({ path: "/srv/state/x" }, "opened /srv/state/y");
     expect((await listed("")).body.items).toMatchObject([
       { message: "opened <host path>", fields: { path: "<host path>" } },
     ]);
   });
 
-  test("is not there where none is kept", async () => {
+  test("is not found if none is stored", async () => {
     await using server = await serve(engine);
     expect((await server.fetch("/v1/logs")).status).toBe(501);
   });
 });
 
-describe("a request that is refused", () => {
-  test("is in the log with its id, unless it came without a key", async () => {
+describe("a rejected request", () => {
+  test("is logged with its id, unless it came without a key", async () => {
     await using server = await serve(engine);
     const refused = await server.fetch("/v1/sandboxes/nobody");
     const { error } = (await refused.json()) as { error: { requestId: string } };
-    const lines = () => server.lines.filter(({ message }) => message === "request refused");
+    const lines = () => server.lines.filter(({ message }) => message === "request rejected");
     expect(lines()).toMatchObject([
       { level: "info", fields: { requestId: error.requestId, code: "sandbox_not_found" } },
     ]);

@@ -10,11 +10,11 @@ import {
   SandboxStory,
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
-import type { App, RouteContext } from "../context.ts";
-import { timeFilter } from "../filters.ts";
-import { sandboxStory } from "../sandbox-story.ts";
-import { Page, pageOf, SandboxRef, TimeQuery } from "../schemas.ts";
-import { scrubbed } from "../scrubbed.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { timeFilter } from "../http/filters.ts";
+import { Page, pageOf, SandboxRef, TimeQuery } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
+import { readSandboxStory } from "../telemetry/sandbox-story.ts";
 
 export function logRoutes(app: App, context: RouteContext): void {
   const { engine, callers, scrub } = context;
@@ -24,22 +24,29 @@ export function logRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listLogs",
-        summary: "The server's own log, newest first.",
+        summary: "Read the server's log, newest first.",
         description:
-          "All that is given must match. One answer looks through a bounded part of the log: it may have few lines, or none, and a `nextCursor` behind which there is more to look through.",
+          "All given filters must match. Each request searches a bounded part of the log: a page may contain few or no lines and still have a `nextCursor`; continue from it to search the rest.",
         tags: ["operators"],
         querystring: Type.Object({
           sandbox: Type.Optional(
-            Type.String({ maxLength: 64, description: "id or name of a sandbox; of a deleted one its id" }),
+            Type.String({
+              maxLength: 64,
+              description: "id or name of a sandbox; for a deleted sandbox, its id",
+            }),
           ),
           drive: Type.Optional(Type.String({ maxLength: 64, description: "id or name of a drive" })),
           exec: Type.Optional(Type.String({ pattern: EXEC_ID_PATTERN })),
           request: Type.Optional(
-            Type.String({ maxLength: 64, description: "id of a request, as in x-request-id and in errors" }),
+            Type.String({ maxLength: 64, description: "request id, as in x-request-id and in errors" }),
           ),
-          level: Type.Optional(OneOf(LOG_LINE_LEVELS, { description: "this one and those that are worse" })),
+          level: Type.Optional(OneOf(LOG_LINE_LEVELS, { description: "minimum level" })),
           text: Type.Optional(
-            Type.String({ minLength: 1, maxLength: 256, description: "what the line says, in any case" }),
+            Type.String({
+              minLength: 1,
+              maxLength: 256,
+              description: "text in the line's message, case-insensitive",
+            }),
           ),
           ...TimeQuery,
           ...Page,
@@ -71,9 +78,9 @@ export function logRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getSandboxLogs",
-        summary: "What happened in the sandbox and what its commands said last, in the order of time.",
+        summary: "Read the latest events and command output of a sandbox, in time order.",
         description:
-          "The end of its timeline and of the output of its newest execs. All output of an exec is at `/v1/execs/{id}/output`. Leaves a sleeping sandbox asleep.",
+          "Combines the end of the timeline with the end of the newest execs' output. The whole output of an exec is at `/v1/execs/{id}/output`. Does not wake the sandbox.",
         tags: ["sandboxes"],
         params: SandboxRef,
         querystring: Type.Object({ limit: Page.limit }),
@@ -83,19 +90,25 @@ export function logRoutes(app: App, context: RouteContext): void {
     },
     async ({ params, query }, reply) => {
       const { limit } = pageOf(query);
-      const story = await sandboxStory(engine, params.ref, { limit }, callers.signal(reply.raw));
-      // What a command wrote is its own: a path in it is none of the host's.
-      const lines = story.lines.map((line) => (line.kind === "event" ? scrubbed(line, scrub) : line));
+      const story = await readSandboxStory(engine, params.ref, { limit }, callers.signal(reply.raw));
+      // Host paths are removed from events only. Command output is returned unchanged, because the paths in it are
+      // those of the sandbox.
+      const lines = story.lines.map((line) => (line.kind === "event" ? scrubJson(line, scrub) : line));
       return { ...story, lines };
     },
   );
 }
 
-/** Lines about a sandbox outlive its record. */
+/**
+ * Resolves a sandbox to its id. Log lines are kept longer than the sandbox's record, so an unknown id is used
+ * unchanged.
+ */
 const sandboxIdOf = async (engine: EngineApi, ref: string): Promise<string> =>
   isSandboxId(ref) ? ref : (await engine.sandboxes.get(ref)).id;
 
-/** So do those about a drive. */
+/**
+ * Resolves a drive to its id. Log lines are kept longer than the drive's record, so an unknown id is used unchanged.
+ */
 async function driveIdOf(engine: EngineApi, ref: string, signal: AbortSignal): Promise<string> {
   return isDriveId(ref) ? ref : (await engine.drives.get(ref, signal)).id;
 }

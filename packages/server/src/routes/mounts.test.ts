@@ -16,7 +16,7 @@ const refusal = (code: ErrorCode) => () => Promise.reject(new HoldfastError(code
 const neverAsked = () => Promise.reject(new Error("it was asked"));
 
 describe("mounting a drive", () => {
-  test("answers 201 with the mount once it is proven, and not before", async () => {
+  test("returns 201 with the mount once it is proven, and not before", async () => {
     const proven = Promise.withResolvers<void>();
     const asked: unknown[] = [];
     const mount = async (ref: string, input: MountDrive) => {
@@ -39,13 +39,13 @@ describe("mounting a drive", () => {
     expect(asked).toEqual([["demo", wanted]]);
   });
 
-  test("that was there is answered with 200", async () => {
+  test("that exists returns 200", async () => {
     const mount = async () => ({ mount: aMount(), existed: true });
     await using server = await serve({ mounts: { mount } });
     expect((await server.fetch(url, put({ drive: "data", path: "/workspace" }))).status).toBe(200);
   });
 
-  test("is refused here where the request makes no sense, and the engine hears nothing of it", async () => {
+  test("is refused before it reaches the engine if the request is malformed", async () => {
     await using server = await serve({ mounts: { mount: neverAsked } });
     const wrong = [
       {},
@@ -74,7 +74,7 @@ describe("mounting a drive", () => {
     "mount_refused",
     "mount_failed",
     "wrong_state",
-  ])("that can't be done (%s) says so by code", async (code) => {
+  ])("that fails (%s) reports the code", async (code) => {
     await using server = await serve({ mounts: { mount: refusal(code) } });
     const response = await server.fetch(url, put({ drive: "data", path: "/workspace" }));
     const { status, retryable } = ERRORS[code];
@@ -85,7 +85,7 @@ describe("mounting a drive", () => {
     expect(response.headers.has("retry-after")).toBe(status === 503);
   });
 
-  test("of which the server's shutdown cuts the wait may have been done, and says so", async () => {
+  test("reports that it may have been done if a shutdown interrupts the wait", async () => {
     let waits = false;
     const mount = (_ref: string, _input: MountDrive, signal: AbortSignal) => {
       waits = true;
@@ -103,7 +103,7 @@ describe("mounting a drive", () => {
 });
 
 describe("the mounts of a sandbox", () => {
-  test("are listed as they are", async () => {
+  test("are listed", async () => {
     const found = { items: [aMount(), aMount({ path: "/models", state: "broken" })] };
     const refs: string[] = [];
     const list = async (ref: string) => {
@@ -117,7 +117,7 @@ describe("the mounts of a sandbox", () => {
     expect(refs).toEqual(["demo"]);
   });
 
-  test("need a key, and have a path on which other methods are refused by name", async () => {
+  test("need a key, and refuse other methods by name", async () => {
     await using server = await serve({});
     for (const method of ["GET", "PUT", "DELETE"])
       expect((await fetch(server.url + url, { method })).status).toBe(401);
@@ -126,7 +126,7 @@ describe("the mounts of a sandbox", () => {
 });
 
 describe("unmounting", () => {
-  test("answers 204 with nothing when it is seen to be gone", async () => {
+  test("returns 204 without a body when the mount is observed to be gone", async () => {
     const asked: unknown[] = [];
     const unmount = async (ref: string, path: string) => {
       asked.push([ref, path]);
@@ -144,7 +144,7 @@ describe("unmounting", () => {
       expect((await server.fetch(path, { method: "DELETE" })).status).toBe(400);
   });
 
-  test("where nothing is mounted is a 404 of its own, other than that of the sandbox", async () => {
+  test("a path without a mount is a 404 distinct from that of the sandbox", async () => {
     for (const code of ["mount_not_found", "sandbox_not_found"] as const) {
       await using server = await serve({ mounts: { unmount: refusal(code) } });
       const response = await server.fetch(`${url}?path=/workspace`, { method: "DELETE" });
@@ -153,7 +153,7 @@ describe("unmounting", () => {
     }
   });
 
-  test("that a shutdown cuts short may have been done", async () => {
+  test("reports that it may have been done if a shutdown interrupts it", async () => {
     let waits = false;
     const unmount = (_ref: string, _path: string, signal: AbortSignal) => {
       waits = true;
@@ -170,10 +170,10 @@ describe("unmounting", () => {
   });
 });
 
-describe("a sandbox that has drives from its beginning", () => {
+describe("a sandbox created with mounts", () => {
   const mounts = [{ drive: "data", path: "/workspace" }];
 
-  test("is asked for with them, and says how they are", async () => {
+  test("is requested with its mounts, and shows their state", async () => {
     const asked: CreateSandbox[] = [];
     const create = async (input: CreateSandbox) => {
       asked.push(input);
@@ -186,7 +186,7 @@ describe("a sandbox that has drives from its beginning", () => {
     expect(asked).toEqual([{ mounts }]);
   });
 
-  test("is refused here where one of them makes no sense", async () => {
+  test("is refused if one of the mounts is malformed", async () => {
     await using server = await serve({ sandboxes: { create: neverAsked } });
     const wrong = [{}, [{}], [{ drive: "data" }], [{ drive: "data", path: "" }], Array(33).fill(mounts[0])];
     for (const each of wrong)
@@ -194,7 +194,7 @@ describe("a sandbox that has drives from its beginning", () => {
   });
 
   test.each<ErrorCode>(["drive_not_found", "mount_conflict", "mount_refused", "mount_failed"])(
-    "that can't (%s) is refused before there is anything to tell, streamed or not",
+    "that cannot start (%s) is refused before the first record, streamed or not",
     async (code) => {
       await using server = await serve({ sandboxes: { create: refusal(code) } });
       for (const accept of ["application/json", "application/x-ndjson"]) {

@@ -1,9 +1,9 @@
-/** Drives in a sandbox. Those that it has from its beginning are asked for by its create. */
+/** Mounts of drives in an existing sandbox. The create request can already contain the first mounts. */
 import { Type } from "@fastify/type-provider-typebox";
 import { Mount, MountDrive, MountList } from "@holdfast/contract";
-import { orMaybeDispatched } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { PathQuery, SandboxRef } from "../schemas.ts";
+import { orMaybeDispatched } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { PathQuery, SandboxRef } from "../http/schemas.ts";
 import { MOUNT_ERRORS, SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["mounts"];
@@ -14,7 +14,7 @@ export function mountRoutes(app: App, { engine, callers }: RouteContext): void {
     {
       schema: {
         operationId: "listMounts",
-        summary: "The drives of a sandbox, and where they are. Wakes nobody.",
+        summary: "List the drives mounted in a sandbox. Does not wake the sandbox.",
         tags,
         params: SandboxRef,
         response: { 200: MountList },
@@ -30,9 +30,9 @@ export function mountRoutes(app: App, { engine, callers }: RouteContext): void {
       schema: {
         operationId: "mountDrive",
         summary:
-          "Mount a drive in a sandbox; answers when the same directory is seen from inside and outside.",
+          "Mount a drive in a sandbox. Returns when the same directory is visible from inside and outside.",
         description:
-          "200 where it was mounted before, and is proven again. Another mount at the path, above or below it is refused. A sandbox that sleeps is woken for it.",
+          "Returns 200 if the drive was already mounted there; the mount is then proven again. Refused if another mount exists at, above or below the path. Wakes a sandbox in standby.",
         tags,
         params: SandboxRef,
         body: MountDrive,
@@ -53,8 +53,8 @@ export function mountRoutes(app: App, { engine, callers }: RouteContext): void {
       schema: {
         operationId: "unmountDrive",
         summary:
-          "Take a drive off a path of a sandbox; answers when it is seen to be gone. What is in the drive stays in it.",
-        description: "A sandbox that sleeps is woken for it.",
+          "Unmount a drive from a sandbox. Returns when the mount is observed to be gone. The drive keeps its contents.",
+        description: "Wakes a sandbox in standby.",
         tags,
         params: SandboxRef,
         querystring: Type.Object(PathQuery),

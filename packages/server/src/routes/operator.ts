@@ -1,6 +1,6 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { Health, Stats } from "@holdfast/contract";
-import type { App, RouteContext } from "../context.ts";
+import type { App, RouteContext } from "../http/context.ts";
 
 const tags = ["operators"];
 const open = { public: true, early: true } as const;
@@ -11,7 +11,12 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
   app.get(
     "/healthz",
     {
-      schema: { operationId: "healthz", summary: "The server runs.", tags, response: { 200: Health } },
+      schema: {
+        operationId: "healthz",
+        summary: "Check that the server process is running.",
+        tags,
+        response: { 200: Health },
+      },
       config: open,
       exposeHeadRoute: true,
     },
@@ -23,7 +28,7 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
     {
       schema: {
         operationId: "readyz",
-        summary: "The server takes work, or why not.",
+        summary: "Check whether the server accepts work, with the reason if not.",
         tags,
         response: { 200: Health, 503: Health },
       },
@@ -40,18 +45,18 @@ export function operatorRoutes(app: App, { engine, metrics, version, installatio
   app.get(
     "/metrics",
     {
-      schema: { operationId: "metrics", summary: "Figures in the Prometheus format.", tags },
+      schema: { operationId: "metrics", summary: "Get metrics in the Prometheus format.", tags },
       config: { content: { 200: { "text/plain": Type.String() } } },
     },
     async (_request, reply) => {
-      reply.header("content-type", metrics.registry.contentType);
+      reply.header("content-type", metrics.contentType);
       return reply.send(await metrics.render(engine));
     },
   );
 
   app.get(
     "/v1/stats",
-    { schema: { operationId: "getStats", summary: "Exact counts.", tags, response: { 200: Stats } } },
+    { schema: { operationId: "getStats", summary: "Get exact counts.", tags, response: { 200: Stats } } },
     () => engine.stats(),
   );
 }

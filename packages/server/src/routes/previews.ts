@@ -9,10 +9,10 @@ import {
   PreviewTokenList,
 } from "@holdfast/contract";
 import type { FastifyRequest } from "fastify";
-import type { App, RouteContext } from "../context.ts";
-import { previewUrls } from "../ports/preview-urls.ts";
-import { SandboxRef } from "../schemas.ts";
-import { siteOf } from "../site.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { publicOrigin } from "../http/public-origin.ts";
+import { SandboxRef } from "../http/schemas.ts";
+import { buildPreviewUrls } from "../port-proxy/preview-urls.ts";
 
 const tags = ["ports"];
 const PreviewRef = Type.Object({
@@ -25,20 +25,20 @@ const TokenRef = Type.Object({
 });
 const FINDING = ["sandbox_not_found", "pending_cleanup", "sandbox_gone"] as const;
 
-/** Ports that can be reached without a key. None of these calls wakes a sandbox. */
+/** Previews: ports that can be reached without a key. None of these calls wakes a sandbox. */
 export function previewRoutes(app: App, context: RouteContext): void {
   const { engine } = context;
   const urls = (request: FastifyRequest, preview: PreviewInfo, token: string | null) =>
-    previewUrls(preview, { token, site: siteOf(request.headers), domain: context.domain });
+    buildPreviewUrls(preview, { token, site: publicOrigin(request.headers), domain: context.domain });
 
   app.post(
     "/v1/sandboxes/:ref/previews",
     {
       schema: {
         operationId: "createPreview",
-        summary: "Open a port of a sandbox to who has the link.",
+        summary: "Create a preview: a link that opens a port of a sandbox.",
         description:
-          "The token in the answer, and in its URLs, opens this port and nothing else, until it expires or is taken back. It is told once. A public preview needs none.",
+          "The token in the response and in its URLs opens only this port, until the token expires or is revoked. The token is returned only once. A public preview needs no token.",
         tags,
         params: SandboxRef,
         body: CreatePreview,
@@ -60,7 +60,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listPreviews",
-        summary: "The previews of a sandbox, oldest first.",
+        summary: "List the previews of a sandbox, oldest first.",
         tags,
         params: SandboxRef,
         response: { 200: PreviewList },
@@ -78,7 +78,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getPreview",
-        summary: "A preview. Its tokens are not told again.",
+        summary: "Get a preview, without its tokens.",
         tags,
         params: PreviewRef,
         response: { 200: Preview },
@@ -96,7 +96,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "deletePreview",
-        summary: "Close a preview; what came in by it is cut.",
+        summary: "Delete a preview and close the connections it admitted.",
         tags,
         params: PreviewRef,
         response: { 204: Type.Null() },
@@ -114,7 +114,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "createPreviewToken",
-        summary: "One more token for a preview.",
+        summary: "Create another token for a preview.",
         tags,
         params: PreviewRef,
         body: CreatePreviewToken,
@@ -135,7 +135,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listPreviewTokens",
-        summary: "The tokens of a preview, without their secrets.",
+        summary: "List the tokens of a preview, without their secrets.",
         tags,
         params: PreviewRef,
         response: { 200: PreviewTokenList },
@@ -150,7 +150,7 @@ export function previewRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "deletePreviewToken",
-        summary: "Take a token back; what came in by it is cut.",
+        summary: "Revoke a token and close the connections it admitted.",
         tags,
         params: TokenRef,
         response: { 204: Type.Null() },

@@ -15,7 +15,7 @@ describe("starting a process", () => {
   test.each([
     [201, false],
     [200, true],
-  ])("answers %s with it, and hands over what was asked for", async (status, followed) => {
+  ])("returns %s with the process, and passes the request to the engine", async (status, followed) => {
     const asked: unknown[] = [];
     const start = async (ref: string, input: StartProcess, { waitMs }: { waitMs?: number | undefined }) => {
       asked.push([ref, input, waitMs]);
@@ -28,7 +28,7 @@ describe("starting a process", () => {
     expect(asked).toEqual([["demo", body, 1_500]]);
   });
 
-  test("is refused here where the request makes no sense", async () => {
+  test("is refused before it reaches the engine if the request is malformed", async () => {
     const start = () => Promise.reject(new Error("it was asked"));
     await using server = await serve({ processes: { start } });
     const wrong = [
@@ -54,7 +54,7 @@ describe("starting a process", () => {
   });
 
   test.each<ErrorCode>(["process_conflict", "process_unsupported", "too_many_processes", "exec_limit"])(
-    "that can't be done (%s) says so by code",
+    "that fails (%s) reports the code",
     async (code) => {
       const start = () => Promise.reject(new HoldfastError(code, { sandboxId: "sbx_a" }));
       await using server = await serve({ processes: { start } });
@@ -66,7 +66,7 @@ describe("starting a process", () => {
 });
 
 describe("a process", () => {
-  test("is listed, shown at once or waited for, stopped and restarted", async () => {
+  test("is listed, returned at once or after a wait, stopped and restarted", async () => {
     const asked: unknown[] = [];
     const tell =
       (what: string, process: Process) =>
@@ -97,7 +97,7 @@ describe("a process", () => {
     ]);
   });
 
-  test("has runs, page by page, and the output of the last", async () => {
+  test("has runs, page by page, and the output of the last run", async () => {
     const pages: unknown[] = [];
     const read: string[] = [];
     await using server = await serve({
@@ -123,7 +123,7 @@ describe("a process", () => {
     expect(read).toEqual(["prc_0123456789abcdef-7"]);
   });
 
-  test("that is not there is a 404", async () => {
+  test("that does not exist is a 404", async () => {
     const wait = () => Promise.reject(new HoldfastError("process_not_found"));
     await using server = await serve({ processes: { wait } });
     expect((await server.fetch(`${url}/web`)).status).toBe(404);

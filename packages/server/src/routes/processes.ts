@@ -1,10 +1,10 @@
-/** Named, long-lived processes. Each of their runs is an exec, with an outcome and output of its own. */
+/** Named, long-lived processes. Each run is an exec with its own outcome and output. */
 import { Type } from "@fastify/type-provider-typebox";
 import { ExecList, HoldfastError, Process, ProcessList, StartProcess } from "@holdfast/contract";
-import { orMaybeDispatched } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { OUTPUT_CONTENT } from "../output-format.ts";
-import { Page, pageOf, SandboxRef } from "../schemas.ts";
+import { orMaybeDispatched } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { Page, pageOf, SandboxRef } from "../http/schemas.ts";
+import { OUTPUT_CONTENT } from "../streams/output-format.ts";
 import { forwardOutput, OUTPUT_ERRORS, ReadQuery } from "./exec-output.ts";
 import { SERVING_ERRORS } from "./sandboxes.ts";
 
@@ -14,12 +14,12 @@ const START_ERRORS = [...SERVING_ERRORS, "process_unsupported", "too_many_execs"
 
 const ProcessRef = Type.Object({
   ...SandboxRef.properties,
-  process: Type.String({ minLength: 1, maxLength: 64, description: "its name or id" }),
+  process: Type.String({ minLength: 1, maxLength: 64, description: "name or id of a process" }),
 });
 
 const waitMs = Type.Integer({ minimum: 0, maximum: 240_000 });
 const UNTIL_READY =
-  "how long this call waits until it is ready, or over; default: as long as readyWhen gives it";
+  "how long this call waits for the process to become ready or end; default: the timeout of readyWhen";
 const StartQuery = Type.Object({ waitMs: Type.Optional({ ...waitMs, description: UNTIL_READY }) });
 
 export function processRoutes(app: App, context: RouteContext): void {
@@ -30,9 +30,10 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "startProcess",
-        summary: "Start a named process. Answers when it is ready, is not in time, or is over.",
+        summary:
+          "Start a named process. Returns when the process is ready or has ended, or when the wait times out.",
         description:
-          "201 with the process as it then is; 200 where one of that name was started in the same way and is not over, which is followed. A name whose process is over is free: the new process takes its place, and the runs of the old one stay readable as execs for as long as those are kept. What is started goes on when its caller leaves.",
+          "Returns 201 with the process. Returns 200 if a process of that name was started with the same request and has not ended; the call then waits for that process. The name of an ended process is free: the new process replaces it, and the runs of the old process stay readable as execs while those are retained. A started process keeps running if the caller disconnects.",
         tags,
         params: SandboxRef,
         querystring: StartQuery,
@@ -58,7 +59,7 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listProcesses",
-        summary: "The named processes of a sandbox, oldest first. Wakes nobody.",
+        summary: "List the named processes of a sandbox, oldest first. Does not wake the sandbox.",
         tags,
         params: SandboxRef,
         response: { 200: ProcessList },
@@ -73,11 +74,15 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getProcess",
-        summary: "A named process, at once or when it is ready, is not in time, or is over. Wakes nobody.",
+        summary:
+          "Get a named process, optionally after waiting for it to become ready or end. Does not wake the sandbox.",
         tags,
         params: ProcessRef,
         querystring: Type.Object({
-          waitMs: Type.Optional({ ...waitMs, description: "how long this call waits for that; default 0" }),
+          waitMs: Type.Optional({
+            ...waitMs,
+            description: "how long this call waits for the process to become ready or end; default 0",
+          }),
         }),
         response: { 200: Process },
       },
@@ -92,9 +97,9 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "stopProcess",
-        summary: "End a process and what would follow it; answers when its tree is gone. Idempotent.",
+        summary: "Stop a process and its restarts. Returns when its process tree is gone. Idempotent.",
         description:
-          "A sandbox that sleeps is woken for it. The order is stored: what can't be done now is done when it can.",
+          "Wakes a sandbox in standby. The request is stored: if the process cannot be stopped now, it is stopped as soon as possible.",
         tags,
         params: ProcessRef,
         response: { 200: Process },
@@ -110,7 +115,8 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "restartProcess",
-        summary: "End its run, if there is one, and begin the next at once. Answers as a start does.",
+        summary:
+          "Stop the current run, if any, and start the next one immediately. Returns under the same conditions as a start.",
         tags,
         params: ProcessRef,
         querystring: StartQuery,
@@ -129,7 +135,7 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listProcessRuns",
-        summary: "The runs of a process, newest first, for as long as execs are kept.",
+        summary: "List the runs of a process, newest first, while their execs are retained.",
         tags,
         params: ProcessRef,
         querystring: Type.Object(Page),
@@ -145,9 +151,8 @@ export function processRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "readProcessOutput",
-        summary: "The output of the last run, as GET /v1/execs/:id/output gives it.",
-        description:
-          "It ends with that run. The runs before it, and those behind it, are read by their own ids.",
+        summary: "Read the output of the last run, in the format of GET /v1/execs/:id/output.",
+        description: "The stream ends with that run. Read the output of other runs by their exec ids.",
         tags,
         params: ProcessRef,
         querystring: ReadQuery,

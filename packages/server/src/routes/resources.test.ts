@@ -26,7 +26,7 @@ const diagnosis: Diagnosis = {
 };
 
 describe("a diagnosis", () => {
-  test("looks for as long as it is asked to, and names no path of the host", async () => {
+  test("observes for the requested time, and names no host path", async () => {
     const asked: unknown[] = [];
     const sandboxes = {
       diagnosis: async (ref: string, options: object) => {
@@ -53,7 +53,7 @@ describe("a diagnosis", () => {
   });
 });
 
-test("resources are those of the sandbox that is asked for, in its own words", async () => {
+test("resources are those of the requested sandbox, with its own process names", async () => {
   const report = {
     sandboxId: "sbx_0123456789abcdef",
     processes: { items: [{ commandLine: "/srv/state/x" }] },
@@ -66,7 +66,7 @@ test("resources are those of the sandbox that is asked for, in its own words", a
   });
 });
 
-test("what all sandboxes use is one answer", async () => {
+test("the usage of all sandboxes is one response", async () => {
   const usage: UsageList = {
     at: AT,
     items: [

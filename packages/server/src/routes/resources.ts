@@ -1,26 +1,26 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { Diagnosis, NUMBERS, ResourceReport, UsageList } from "@holdfast/contract";
-import type { App, RouteContext } from "../context.ts";
-import { SandboxRef } from "../schemas.ts";
-import { scrubbed } from "../scrubbed.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { SandboxRef } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
 
 const tags = ["sandboxes"];
 const ERRORS = ["sandbox_not_found", "pending_cleanup", "sandbox_gone", "deadline"] as const;
 
-/** What sandboxes use, and what is the matter with them. All of it is seen from outside: nobody is woken or asked. */
+/** Resource usage and diagnosis. Both are measured from outside: no sandbox is woken or has to respond. */
 export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   app.get(
     "/v1/resources",
     {
       schema: {
         operationId: "listUsage",
-        summary: "What every live sandbox uses, as last measured.",
+        summary: "List the resource usage of all live sandboxes, as last measured.",
         tags: ["operators"],
         response: { 200: UsageList },
       },
     },
-    // Causes quote errors of the host: its paths are nobody's business.
-    async () => scrubbed(engine.sandboxes.usage(), scrub),
+    // Causes quote host errors, so host paths are removed.
+    async () => scrubJson(engine.sandboxes.usage(), scrub),
   );
 
   app.get(
@@ -28,8 +28,10 @@ export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContex
     {
       schema: {
         operationId: "getResources",
-        summary: "What the sandbox uses: CPU, memory, I/O, disk, processes and what they wait for.",
-        description: "Leaves a sleeping sandbox asleep. Names and command lines are the sandbox's own words.",
+        summary:
+          "Get the resource usage of a sandbox: CPU, memory, I/O, disk, processes and what they wait for.",
+        description:
+          "Does not wake the sandbox. Process names and command lines come from the sandbox and are not trusted.",
         tags,
         params: SandboxRef,
         response: { 200: ResourceReport },
@@ -44,9 +46,9 @@ export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContex
     {
       schema: {
         operationId: "diagnose",
-        summary: "What is the matter with the sandbox, and why we think so.",
+        summary: "Diagnose a sandbox: what is wrong, with the evidence.",
         description:
-          "Answers for any sandbox, also when nothing is wrong. It is looked at for `windowMs`, from outside: it is not woken, and need not answer.",
+          "Works for any sandbox, healthy or not. The sandbox is observed from outside for `windowMs`; it is not woken and does not have to respond.",
         tags,
         params: SandboxRef,
         querystring: Type.Object({
@@ -55,7 +57,7 @@ export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContex
               minimum: 0,
               maximum: NUMBERS.diagnosisWindowMaxMs,
               default: NUMBERS.diagnosisWindowMs,
-              description: "how long it is looked at",
+              description: "how long to observe the sandbox",
             }),
           ),
         }),
@@ -66,7 +68,7 @@ export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContex
     async ({ params, query }, reply) => {
       const { windowMs } = query;
       const signal = callers.signal(reply.raw);
-      return scrubbed(await engine.sandboxes.diagnosis(params.ref, { windowMs }, signal), scrub);
+      return scrubJson(await engine.sandboxes.diagnosis(params.ref, { windowMs }, signal), scrub);
     },
   );
 }

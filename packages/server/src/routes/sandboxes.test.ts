@@ -28,7 +28,7 @@ const recordsOf = (text: string) =>
     .map((line) => JSON.parse(line) as Record<string, unknown>);
 
 describe("a create whose steps are streamed", () => {
-  test("tells each as it happens, and ends with the sandbox", async () => {
+  test("reports each step as it happens, and ends with the sandbox", async () => {
     await using server = await serve({ sandboxes: { create: made } });
     const response = await ask(server);
     expect(response.status).toBe(200);
@@ -40,7 +40,7 @@ describe("a create whose steps are streamed", () => {
     ]);
   });
 
-  test("comes as server-sent events as well", async () => {
+  test("is available as server-sent events too", async () => {
     await using server = await serve({ sandboxes: { create: made } });
     const response = await ask(server, "text/event-stream");
     expect(response.headers.get("content-type")).toContain("text/event-stream");
@@ -52,7 +52,7 @@ describe("a create whose steps are streamed", () => {
     expect(events[5]).toBe("");
   });
 
-  test("is told of a step while it still waits for the next", async () => {
+  test("reports a step while the next one is pending", async () => {
     const rest = Promise.withResolvers<void>();
     const create = async (_input: CreateSandbox, { onProgress }: CreateOptions) => {
       onProgress?.({ step: "waiting", at });
@@ -69,7 +69,7 @@ describe("a create whose steps are streamed", () => {
     expect((await reader?.read())?.done).toBe(true);
   });
 
-  test("that is silent for a while is kept alive", async () => {
+  test("sends keepalives while no step happens", async () => {
     const rest = Promise.withResolvers<void>();
     const create = async () => {
       await rest.promise;
@@ -88,7 +88,7 @@ describe("a create whose steps are streamed", () => {
     expect(records.at(-1)).toMatchObject({ type: "sandbox", existed: true });
   });
 
-  test("that fails on the way ends with the error body, since the status was sent", async () => {
+  test("that fails ends with the error body, because the status was already sent", async () => {
     const create = async (_input: CreateSandbox, { onProgress }: CreateOptions) => {
       onProgress?.({ step: "launching", at });
       throw new HoldfastError("launch_failed", { sandboxId: sandbox.id, message: "No room in /state/x" });
@@ -112,17 +112,17 @@ describe("a create whose steps are streamed", () => {
     });
   });
 
-  test("that is refused before it began is an ordinary error response", async () => {
+  test("that is refused before the first step is an ordinary error response", async () => {
     const create = () => Promise.reject(new HoldfastError("low_memory", { message: "64 MB are free." }));
     await using server = await serve({ sandboxes: { create } });
     const response = await ask(server);
-    expect(response.status).toBe(429);
+    expect(response.status).toBe(507);
     expect(response.headers.get("retry-after")).not.toBeNull();
     expect(response.headers.get("content-type")).toContain("application/json");
     expect(await response.json()).toMatchObject({ error: { code: "low_memory" } });
   });
 
-  test("ends with a typed error when the server shuts down, which says that it may go on", async () => {
+  test("ends with a typed error on shutdown, which says that the create may continue", async () => {
     const create = (_input: CreateSandbox, { onProgress, signal }: CreateOptions) => {
       onProgress?.({ step: "launching", at });
       return new Promise<never>((_, reject) => {
@@ -139,7 +139,7 @@ describe("a create whose steps are streamed", () => {
     await closed;
   });
 
-  test("whose caller leaves is not waited for, and a later step of it harms nobody", async () => {
+  test("whose caller leaves is not awaited, and a later step causes no error", async () => {
     let options: CreateOptions | undefined;
     const create = (_input: CreateSandbox, given: CreateOptions) => {
       options = given;
@@ -162,9 +162,9 @@ describe("a create whose steps are streamed", () => {
     expect(server.lines.filter(({ level }) => level === "error")).toEqual([]);
   });
 
-  test("is over with its last record: a step that comes later is told to nobody", async () => {
+  test("ends with its last record: a later step is not sent", async () => {
     const later = async ({ onProgress }: CreateOptions) => {
-      // Behind all that the answer waits for, and before it has left.
+      // Passes the time in which the response waits for everything else, but was not sent yet.
       for (let hop = 0; hop < 50; hop += 1) await null;
       onProgress?.({ step: "launching", at });
     };
@@ -176,7 +176,7 @@ describe("a create whose steps are streamed", () => {
     expect(recordsOf(await (await ask(server)).text())).toMatchObject([{ type: "sandbox" }]);
   });
 
-  test("is not streamed where the answer does not wait", async () => {
+  test("is not streamed with wait=false", async () => {
     const create = async (_input: CreateSandbox, { onProgress, wait }: CreateOptions) => {
       expect({ onProgress, wait }).toEqual({ onProgress: undefined, wait: false });
       return { sandbox: aSandbox({ status: "queued" }), existed: false };
@@ -188,7 +188,7 @@ describe("a create whose steps are streamed", () => {
   });
 
   test.each(["application/json", "*/*", "application/octet-stream", "application/vnd.holdfast.frames"])(
-    "needs a form that it has: %s is answered with the sandbox alone",
+    "falls back to a plain response if Accept is %s",
     async (type) => {
       await using server = await serve({ sandboxes: { create: made } });
       const response = await ask(server, type);
@@ -198,7 +198,7 @@ describe("a create whose steps are streamed", () => {
   );
 });
 
-test("a create that a shutdown cuts short says that it may have been recorded", async () => {
+test("a create that a shutdown interrupts says that it may have been recorded", async () => {
   let waits = false;
   const create = (_input: CreateSandbox, { signal }: CreateOptions) => {
     waits = true;
@@ -216,7 +216,7 @@ test("a create that a shutdown cuts short says that it may have been recorded", 
   await closed;
 });
 
-test("a create says after how long without a call the sandbox is to sleep", async () => {
+test("a create sets the idle time before standby", async () => {
   const seen: unknown[] = [];
   const create = async ({ lifecycle }: CreateSandbox) => {
     seen.push(lifecycle);

@@ -9,18 +9,25 @@ import {
   UpdateSandbox,
 } from "@holdfast/contract";
 import type { CreateOptions } from "@holdfast/engine";
-import { orMaybeDispatched } from "../callers.ts";
-import type { App, RouteContext } from "../context.ts";
-import { labelFilter, oneOfEach } from "../filters.ts";
-import { acceptedFormat } from "../output-format.ts";
-import { PROGRESS_CONTENT, PROGRESS_FORMATS, sendProgress } from "../progress-sender.ts";
-import { IdempotencyHeaders, LabelQuery, Page, pageOf, RunningProcessList, SandboxRef } from "../schemas.ts";
+import { orMaybeDispatched } from "../http/callers.ts";
+import type { App, RouteContext } from "../http/context.ts";
+import { labelFilter, oneOfEach } from "../http/filters.ts";
+import {
+  IdempotencyHeaders,
+  LabelQuery,
+  Page,
+  pageOf,
+  RunningProcessList,
+  SandboxRef,
+} from "../http/schemas.ts";
+import { acceptedFormat } from "../streams/output-format.ts";
+import { PROGRESS_CONTENT, PROGRESS_FORMATS, sendProgress } from "../streams/progress-sender.ts";
 
 const tags = ["sandboxes"];
 const MAX_GRACE_MS = 60_000;
 const MAX_WAIT_MS = 240_000;
-/** On the way to serving. */
-const UNDER_WAY: readonly Status[] = ["queued", "creating", "waking"];
+/** Statuses of a sandbox that will become `ready` without a request. */
+const BECOMING_READY: readonly Status[] = ["queued", "creating", "waking"];
 
 export function sandboxRoutes(app: App, context: RouteContext): void {
   const { engine, callers } = context;
@@ -30,13 +37,13 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "createSandbox",
-        summary: "Create a sandbox; answers when it is proven ready.",
+        summary: "Create a sandbox. Returns when the sandbox is proven ready.",
         description:
-          "An Accept header that names a stream type streams the steps instead: the last record is a `sandbox` or an `error`, and its type decides, since the status was sent before. What is refused before there is anything to tell is an ordinary error response. `wait=false` never streams. With `fromCheckpoint` it begins with what a checkpoint keeps, and `forkedFrom` says so. What is in `mounts` is mounted, and part of the proof, before it is ready.",
+          "With an Accept header that names a stream type, the steps are streamed: the last record is a `sandbox` or an `error` and gives the outcome, because the HTTP status is sent earlier. A request rejected before the first step gets an ordinary error response. `wait=false` never streams. With `fromCheckpoint` the sandbox starts from the contents of a checkpoint, shown in `forkedFrom`. The drives in `mounts` are mounted and proven before the sandbox is ready.",
         tags,
         headers: IdempotencyHeaders,
         querystring: Type.Object({
-          wait: Type.Optional(Type.Boolean({ default: true, description: "false: answer 202 at once" })),
+          wait: Type.Optional(Type.Boolean({ default: true, description: "false: return 202 at once" })),
         }),
         body: CreateSandbox,
         response: { 200: Sandbox, 201: Sandbox, 202: Sandbox },
@@ -71,8 +78,8 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
         return sendProgress(reply, context, format, (onProgress) => create(body, { ...options, onProgress }));
       }
       const { sandbox, existed } = await create(body, options);
-      const isUnderWay = UNDER_WAY.includes(sandbox.status);
-      return reply.code(existed && !isUnderWay ? 200 : isUnderWay ? 202 : 201).send(sandbox);
+      const isBecomingReady = BECOMING_READY.includes(sandbox.status);
+      return reply.code(existed && !isBecomingReady ? 200 : isBecomingReady ? 202 : 201).send(sandbox);
     },
   );
 
@@ -84,7 +91,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listSandboxes",
-        summary: "List sandboxes in the order of their creation.",
+        summary: "List sandboxes in creation order.",
         tags,
         querystring: Type.Object({
           status: Type.Optional(
@@ -111,7 +118,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getSandbox",
-        summary: "A sandbox: its status, and the evidence for it.",
+        summary: "Get a sandbox: its status and the evidence for it.",
         tags,
         params: SandboxRef,
         response: { 200: Sandbox },
@@ -128,13 +135,15 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
         operationId: "updateSandbox",
         summary: "Change a sandbox's labels, environment or lifecycle.",
         description:
-          "What is not named stays, and null removes. The environment is that of execs that start from now on. Wakes nobody; a new `ttlMs` counts from the creation.",
+          "Absent fields stay unchanged; null removes a value. Environment changes apply to execs started later. Does not wake the sandbox. A new `ttlMs` counts from the sandbox's creation, `expiresInMs` from the update; an age that the sandbox has already reached is refused.",
         tags,
         params: SandboxRef,
         body: UpdateSandbox,
         response: { 200: Sandbox },
       },
-      config: { errors: ["sandbox_not_found", "pending_cleanup", "sandbox_gone", "wrong_state", "capacity"] },
+      config: {
+        errors: ["sandbox_not_found", "pending_cleanup", "sandbox_gone", "wrong_state", "update_conflict"],
+      },
     },
     ({ params, body }) => engine.sandboxes.update(params.ref, body),
   );
@@ -145,7 +154,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
       schema: {
         operationId: "deleteSandbox",
         summary:
-          "Delete a sandbox, from any state. 200 once its absence was observed, 202 while it still stops.",
+          "Delete a sandbox, from any state. 200 when its absence has been observed, 202 while it is still stopping.",
         tags,
         params: SandboxRef,
         querystring: Type.Object({
@@ -154,14 +163,14 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
               minimum: 0,
               maximum: MAX_GRACE_MS,
               default: 0,
-              description: "between TERM and KILL; 0: KILL at once",
+              description: "time between SIGTERM and SIGKILL; 0: SIGKILL at once",
             }),
           ),
           waitMs: Type.Optional(
             Type.Integer({
               minimum: 0,
               maximum: MAX_WAIT_MS,
-              description: "how long this call waits for the end",
+              description: "how long this call waits for the sandbox to be gone",
             }),
           ),
         }),
@@ -184,7 +193,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "verifySandbox",
-        summary: "Prove the sandbox now, through the path that callers use.",
+        summary: "Prove the sandbox now, through the same path that calls use.",
         tags,
         params: SandboxRef,
         response: { 200: Proof },
@@ -199,7 +208,8 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "listRunningProcesses",
-        summary: "What runs inside, as its keeper sees it. Named processes are at …/processes.",
+        summary:
+          "List the running OS processes of a sandbox, as its keeper sees them. Named processes are at …/processes.",
         tags,
         params: SandboxRef,
         response: { 200: RunningProcessList },
@@ -212,7 +222,7 @@ export function sandboxRoutes(app: App, context: RouteContext): void {
   );
 }
 
-/** What any call into a sandbox can meet, that of waking it for the call included. */
+/** Error codes that any call into a sandbox can return, including those of waking it. */
 export const SERVING_ERRORS = [
   "sandbox_not_found",
   "pending_cleanup",
@@ -221,6 +231,7 @@ export const SERVING_ERRORS = [
   "wrong_state",
   "too_many_held",
   "low_memory",
+  "wake_failed",
   "wake_timeout",
   "capacity",
   "launches_suspended",
@@ -229,7 +240,7 @@ export const SERVING_ERRORS = [
   "deadline",
 ] as const;
 
-/** What keeps a drive from being mounted. */
+/** Error codes that mounting a drive can return. */
 export const MOUNT_ERRORS = [
   "drive_not_found",
   "drive_deleting",

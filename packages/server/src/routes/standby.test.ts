@@ -22,7 +22,7 @@ const untilAborted = (signal: AbortSignal) =>
   new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 
 describe.each(VERBS)("%s", (verb) => {
-  test("answers with the sandbox once it is so, with and without a body", async () => {
+  test("returns the sandbox once the state is reached, with and without a body", async () => {
     const refs: string[] = [];
     const reached = Promise.withResolvers<void>();
     await using server = await serve(
@@ -53,7 +53,7 @@ describe.each(VERBS)("%s", (verb) => {
     "wake_timeout",
     "too_many_held",
     "sandbox_failed",
-  ])("that can't be done (%s) says so by code, with the cause", async (code) => {
+  ])("that fails (%s) reports the code and the cause", async (code) => {
     const cause = new HoldfastError("disk_full", { message: "2 MB are free." });
     await using server = await serve(
       only(verb, () => Promise.reject(new HoldfastError(code, { sandboxId: "sbx_a", cause }))),
@@ -74,7 +74,7 @@ describe.each(VERBS)("%s", (verb) => {
     );
   });
 
-  test("of which the server's shutdown cuts the wait may go on, and says so", async () => {
+  test("reports that it may continue if a shutdown interrupts the wait", async () => {
     let waits = false;
     await using server = await serve(
       only(verb, (_ref, signal) => {
@@ -91,7 +91,7 @@ describe.each(VERBS)("%s", (verb) => {
     await closed;
   });
 
-  test("is not waited for by a caller that has left, and that is no error of ours", async () => {
+  test("is not awaited for a disconnected caller, which is not an error", async () => {
     let given: AbortSignal | undefined;
     await using server = await serve(
       only(verb, (_ref, signal) => {
@@ -111,7 +111,7 @@ describe.each(VERBS)("%s", (verb) => {
 
 describe("a call that is held while its sandbox wakes", () => {
   const PATIENCE_MS = 2_000;
-  /** More than any bound that is not the wake's own. */
+  /** Longer than any time limit other than the wake's own. */
   const HELD_MS = PATIENCE_MS + 500;
   const impatient = {
     httpStallMs: PATIENCE_MS,
@@ -121,7 +121,7 @@ describe("a call that is held while its sandbox wakes", () => {
   };
   const held = () => new Promise((resolve) => setTimeout(resolve, HELD_MS));
 
-  test("is answered by the wake, whatever other bounds the server has", async () => {
+  test("is limited only by the wake's own deadline", async () => {
     await using server = await serve(
       {
         execs: {
@@ -149,7 +149,7 @@ describe("a call that is held while its sandbox wakes", () => {
     expect(file.status).toBe(200);
   });
 
-  test("keeps what it uploads until then, byte for byte", async () => {
+  test("keeps its upload until then, byte for byte", async () => {
     const content = Buffer.alloc(3_000_000, "0123456789");
     const chunks: Uint8Array[] = [];
     await using server = await serve(
@@ -169,13 +169,13 @@ describe("a call that is held while its sandbox wakes", () => {
     expect(Buffer.concat(chunks).equals(content)).toBe(true);
   });
 
-  test("is not dispatched for a caller that left meanwhile", async () => {
+  test("is not dispatched if its caller left meanwhile", async () => {
     const woken = Promise.withResolvers<void>();
     const dispatched: string[] = [];
     const held = new Map<string, AbortSignal>();
     await using server = await serve({
       execs: {
-        /** As the engine's gate does: first the wake, then a look whether someone still waits. */
+        /** Like the engine's gate: wakes first, then checks whether the caller is still connected. */
         start: async (_ref, { command = "" }, { signal }) => {
           held.set(command, signal);
           await woken.promise;
@@ -199,7 +199,7 @@ describe("a call that is held while its sandbox wakes", () => {
     expect(dispatched).toEqual(["stayed"]);
   });
 
-  test("refused for its upload leaves the connection fit for the next", async () => {
+  test("that is refused for its upload leaves the connection usable", async () => {
     await using server = await serve({
       files: {
         write: () => Promise.reject(new HoldfastError("wake_timeout")),

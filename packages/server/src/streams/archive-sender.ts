@@ -1,19 +1,19 @@
 /**
- * Sends an archive while it is made. Its first bytes are awaited before the headers go out, so that what can't be packed at
- * all is an error response. An archive that breaks off later lacks its end, and so does the response.
+ * Streams an archive while it is built. The first bytes are awaited before the headers are sent, so that a path that
+ * cannot be packed gets an error response. If packing fails later, both the archive and the response lack their end.
  */
 import { posix } from "node:path";
 import type { FastifyReply } from "fastify";
+import type { RouteContext } from "../http/context.ts";
 import { ChunkWriter } from "./chunk-writer.ts";
-import type { RouteContext } from "./context.ts";
 
 export const ARCHIVE_TYPE = "application/x-tar";
 
 interface Sent {
   archive: AsyncIterable<Uint8Array>;
-  /** What is in it. */
+  /** Path of the packed file or directory, from which the archive's name is derived. */
   path: string;
-  /** What it is, and what a file of that kind is called by. Default: a tar archive as it is. */
+  /** Media type and file suffix. Default: an uncompressed tar archive. */
   type?: string;
   suffix?: string;
   signal: AbortSignal;
@@ -36,7 +36,7 @@ export async function sendArchive(
     response.end();
   } catch (error) {
     if (!response.headersSent) throw error;
-    log.debug({ requestId: request.id, err: error }, "archive not sent to its end");
+    log.debug({ requestId: request.id, err: error }, "failed to send a whole archive");
     response.destroy();
   } finally {
     await chunks.return?.();

@@ -1,7 +1,7 @@
-/** What comes from the other end of an attached socket as text. It may be anything. */
+/** The text messages that an attached client may send. Their content is not trusted. */
 import { type Static, type TSchema, Type, TypeBoxValidatorCompiler } from "@fastify/type-provider-typebox";
 import { HoldfastError, TerminalSize } from "@holdfast/contract";
-import { SignalExec } from "./schemas.ts";
+import { SignalExec } from "../http/schemas.ts";
 
 const strict = { additionalProperties: false } as const;
 
@@ -33,12 +33,12 @@ const CHECKS = {
   detach: compile(Detach),
 } as const satisfies Record<ClientMessage["type"], unknown>;
 
-/** Throws `invalid_request`, which says what is wrong with it. */
+/** Parses a client's message. If it is malformed, throws `invalid_request` with the reason. */
 export function readMessage(text: string): ClientMessage {
   const value = parse(text);
   const type = typeof value === "object" && value !== null && "type" in value ? value.type : undefined;
   if (typeof type !== "string" || !Object.hasOwn(CHECKS, type)) {
-    throw malformed(`A message has a type, one of ${Object.keys(CHECKS).join(", ")}.`);
+    throw malformed(`A message must have a type: ${Object.keys(CHECKS).join(", ")}.`);
   }
   const result: unknown = CHECKS[type as ClientMessage["type"]](value);
   const { error } = result as { error?: { instancePath: string; message?: string }[] };
@@ -51,7 +51,7 @@ function parse(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    throw malformed("A text message is JSON; bytes for stdin come as a binary one.");
+    throw malformed("A text message must be JSON; send bytes for stdin as a binary message.");
   }
 }
 

@@ -1,39 +1,43 @@
 import type { WebSocket } from "@fastify/websocket";
-import { CallerLeft } from "./callers.ts";
+import { CallerLeft } from "../http/callers.ts";
 
-/** Why a socket is closed. An error's own code is 4000 and its HTTP status. */
+/** Close codes. Errors close with 4000 plus their HTTP status. */
 export const CLOSE = {
-  /** The exec has ended and all of its output was sent, or the caller detached. */
+  /** Code for a regular end: all of the exec's output was sent, or the caller detached. */
   over: 1000,
-  /** What the caller sent can't be understood. */
+  /** Code for a message of the caller that cannot be parsed. */
   malformed: 1008,
-  /** The stream stopped before its end; the caller comes back with its last cursor. */
+  /** Code for a stream that stopped before its end; the caller reconnects with its last cursor. */
   cut: 1012,
   error: 4000,
 } as const;
 
-/** What may lie unsent for a viewer before it is waited for; one record comes on top. */
+/**
+ * Maximum number of unsent bytes per viewer: while more bytes are queued, the sender waits. The last queued record may
+ * exceed the maximum.
+ */
 export const UNSENT_BYTES = 65_536;
-/** Pings in a row that a peer may leave unanswered. */
+/** Number of consecutive unanswered pings after which a peer is considered gone. */
 const SILENT_BEATS = 2;
-/** A peer that was cut has this long to agree. */
+/** Time for a peer to confirm a close. */
 const CUT_MS = 1_000;
 
 /**
- * A WebSocket whose other end may be slow, or gone without a word.
+ * A WebSocket whose peer may be slow or may have vanished.
  *
- * A sender is held while more than `UNSENT_BYTES` wait for the peer, so a slow viewer costs that much and slows only itself.
- * A peer that doesn't answer two pings in a row is gone: no FIN ever comes from a machine that lost its power. Much output
- * on its way makes an exception, because the ping stands in line behind it: then the peer has `stallMs`, and all that it
- * takes counts as an answer. Beats are counted, not time, so a server that was stopped itself for a while cuts nobody off.
+ * A sender waits while more than `UNSENT_BYTES` are queued for the peer, so a slow viewer costs that much memory and
+ * slows only itself. A peer that leaves two consecutive pings unanswered is considered gone, because a machine that
+ * lost power never sends a FIN. A ping would wait behind queued output. So while much output is queued, the peer has
+ * `stallMs` to respond, and any output that it takes is treated as a response. The socket counts pings instead of time,
+ * so a server that was itself stopped for a while disconnects no caller.
  */
 export class AttachedSocket {
   readonly #socket: WebSocket;
   readonly #onWedged: () => void;
   readonly #stallBeats: number;
-  /** Beats since the peer was last heard. */
+  /** Number of pings sent since the peer last responded. */
   #missed = 0;
-  /** Sent since then. */
+  /** Bytes sent since the peer last responded. */
   #unread = 0;
 
   constructor(socket: WebSocket, options: { keepaliveMs: number; stallMs: number; onWedged(): void }) {
@@ -41,11 +45,11 @@ export class AttachedSocket {
     this.#onWedged = options.onWedged;
     this.#stallBeats = Math.ceil(options.stallMs / options.keepaliveMs);
     const timer = setInterval(() => this.#beat(), options.keepaliveMs);
-    const heard = () => {
+    const onSign = () => {
       this.#missed = 0;
       this.#unread = 0;
     };
-    socket.on("message", heard).on("ping", heard).on("pong", heard);
+    socket.on("message", onSign).on("ping", onSign).on("pong", onSign);
     socket.once("close", () => clearInterval(timer));
   }
 
@@ -54,11 +58,11 @@ export class AttachedSocket {
   }
 
   onMessage(listener: (data: Buffer, isBinary: boolean) => void): void {
-    // With the socket's default `binaryType` a message is always one buffer.
+    // With the default `binaryType`, the WebSocket library delivers each message as one buffer.
     this.#socket.on("message", (data, isBinary) => listener(data as Buffer, isBinary));
   }
 
-  /** One message. Resolves when the next may be sent; rejects where nobody is there. */
+  /** Sends one message. Resolves when the next message may be sent; rejects if the peer is gone. */
   async send(message: string | Uint8Array): Promise<void> {
     if (!this.isOpen) throw new CallerLeft();
     this.#unread += message.length;
@@ -68,7 +72,10 @@ export class AttachedSocket {
     this.#missed = 0;
   }
 
-  /** Stops listening, for as long as what came can't be dealt with. Whoever isn't listened to need not answer. */
+  /**
+   * Stops reading from the peer while earlier input is processed. During this time, unanswered pings are not counted,
+   * because the answers would not be read.
+   */
   pause(): void {
     this.#socket.pause();
   }
@@ -78,13 +85,13 @@ export class AttachedSocket {
     this.#socket.resume();
   }
 
-  /** Behind all that was sent. */
+  /** Closes the socket after all queued messages were sent. */
   close(code: number, reason = ""): void {
     this.#socket.resume();
     this.#socket.close(code, reason);
   }
 
-  /** Closes within a moment, whatever is still to be sent. */
+  /** Closes the socket soon, even if messages are still queued. */
   cut(reason: string): void {
     this.close(CLOSE.cut, reason);
     const timer = setTimeout(() => this.#socket.terminate(), CUT_MS);

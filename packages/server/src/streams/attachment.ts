@@ -1,26 +1,27 @@
 /**
- * A caller attached to an exec: output goes out as it is journaled, what comes in goes to the exec. Any number of callers
- * may be attached to one exec, each with its own cursor. An attachment owns nothing: when it ends, for whatever reason, the
- * exec goes on, and the caller comes back with its last cursor.
+ * A caller attached to an exec: output is sent as it is journaled, input is passed to the exec. Any number of callers
+ * may be attached to one exec, each with its own cursor. An attachment owns nothing: when it ends, for whatever reason,
+ * the exec keeps running, and the caller can reconnect with its last cursor.
  *
- * Input is taken one message at a time, in order, and the socket isn't read while one is under way, so what waits here is
- * at most what was read before: one message, or one read of the socket that held several small ones.
+ * Input is processed one message at a time, in order, and the socket is not read while a message is in progress, so at
+ * most one message, or one socket read containing several small ones, is buffered.
  */
 import { HoldfastError, isHoldfastError, type OutputStream } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";
 import type { FastifyRequest } from "fastify";
+import { CallerLeft } from "../http/callers.ts";
+import type { RouteContext } from "../http/context.ts";
 import { type ClientMessage, readMessage } from "./attach-messages.ts";
 import { type AttachedSocket, CLOSE } from "./attached-socket.ts";
-import { CallerLeft } from "./callers.ts";
-import type { RouteContext } from "./context.ts";
 import { frameOf } from "./frames.ts";
 
 export interface Attach {
   id: string;
   cursor?: string | undefined;
   stream?: OutputStream | undefined;
+  hold?: boolean | undefined;
   request: FastifyRequest;
-  /** Aborts when the caller has left or the server shuts down. */
+  /** Aborts when the caller has disconnected or the server shuts down. */
   signal: AbortSignal;
 }
 
@@ -38,7 +39,7 @@ export class Attachment {
   readonly #wanted: Attach;
   readonly #incoming: Incoming[] = [];
   #isTaking = false;
-  /** Nothing is taken from the caller any more. */
+  /** Input is no longer accepted. */
   #isOver = false;
 
   constructor(socket: AttachedSocket, context: RouteContext, wanted: Attach) {
@@ -51,7 +52,7 @@ export class Attachment {
     });
   }
 
-  /** Shows the output until its end. Resolves when the socket was closed, or is gone; never rejects. */
+  /** Sends the output until its end. Resolves when the socket is closed or gone; never rejects. */
   async run(): Promise<void> {
     const { signal } = this.#wanted;
     const dismiss = () => this.#dismiss();
@@ -65,9 +66,9 @@ export class Attachment {
   }
 
   async #show(): Promise<void> {
-    const { id, cursor, stream, signal } = this.#wanted;
+    const { id, request: _request, ...wanted } = this.#wanted;
     const { engine, metrics } = this.#context;
-    for await (const record of engine.execs.output(id, { cursor, stream, follow: true, signal })) {
+    for await (const record of engine.execs.output(id, { ...wanted, follow: true })) {
       if ("data" in record) metrics.streamed("attach", record.data.length);
       await this.#socket.send(messageOf(record));
       if (record.type === "end") {
@@ -102,8 +103,9 @@ export class Attachment {
     try {
       await this.#give(input);
     } catch (error) {
-      // The caller's own mistake did nothing and costs nothing: the exec has ended, or has no terminal. After any other
-      // error it is not known how far stdin has got, and what follows must not be written behind a gap.
+      // A mistake of the caller, such as input for an exec that has ended or has no terminal, has no effect, so it is
+      // only reported. After any other error the stdin offset is unknown, and further input could leave a gap, so the
+      // error is thrown.
       if (!isCallers(error)) throw error;
       const { body } = this.#context.report(error, this.#wanted.request, false);
       await this.#socket.send(JSON.stringify({ type: "error", of: input.type, error: body.error }));
@@ -131,7 +133,10 @@ export class Attachment {
     }
   }
 
-  /** All of it; a keeper whose buffer is full takes a part and, for a moment, nothing. Resolves to how far stdin has got. */
+  /**
+   * Writes all bytes. When its buffer is full, a keeper accepts only a part, so the rest is sent after a pause.
+   * Resolves to the stdin offset after the last byte.
+   */
   async #write({ offset, data, end }: Chunk): Promise<number> {
     const { id, signal } = this.#wanted;
     let rest = data;
@@ -145,7 +150,7 @@ export class Attachment {
     }
   }
 
-  /** Tells the caller what went wrong and closes, where it is still there. */
+  /** Sends the error to the caller, if the caller is still connected, and closes the socket. */
   async #fail(error: unknown, code?: number): Promise<void> {
     if (this.#isOver) return;
     if (isHoldfastError(error) && error.code === "shutting_down") {
@@ -176,7 +181,7 @@ export class Attachment {
   }
 }
 
-/** Output as one frame; all else as text. */
+/** Output is sent as one binary frame; other records are sent as text. */
 function messageOf(record: OutputRecord): string | Uint8Array {
   return "data" in record ? Buffer.concat(frameOf(record)) : JSON.stringify(record);
 }

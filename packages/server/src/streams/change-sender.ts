@@ -1,21 +1,22 @@
 /**
- * Tells a caller what changes, until one of them has enough.
+ * Streams file changes to a caller until either side ends the stream.
  *
- * The watch stands before the headers go out, so that what can't be watched is an error response. From then on nothing is
- * missed silently: a slow reader slows nobody but itself, and what piles up meanwhile comes as an `overflow`. The stream has
- * no end of its own; the last record says why there is one. Without it the stream was cut. Either way the caller watches
- * again, and looks again, since nobody was told of what came in between.
+ * The watch is established before the headers are sent, so that a path that cannot be watched gets an error response.
+ * From then on no change is lost silently: a slow reader slows only itself, and changes that pile up are reported as an
+ * `overflow`. The stream has no natural end; its last record gives the reason for the end, and a stream without that
+ * record was cut. In both cases the caller watches again and re-reads the directory, because changes in between were
+ * not reported.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { FileChange } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import type { RouteContext } from "./context.ts";
+import type { RouteContext } from "../http/context.ts";
+import { WatchRecord } from "../http/schemas.ts";
 import { OUTPUT_TYPES } from "./output-format.ts";
 import { type RecordFormat, sendRecords } from "./record-sender.ts";
-import { WatchRecord } from "./schemas.ts";
 
-/** For the API document. */
+/** Response content for the API document. */
 export const CHANGE_CONTENT: Readonly<Record<string, TSchema>> = {
   [OUTPUT_TYPES.sse]: WatchRecord,
   [OUTPUT_TYPES.ndjson]: WatchRecord,
@@ -55,7 +56,7 @@ export async function sendChanges(
   }
 }
 
-/** With something to say every few seconds at least, and not for ever: who is still there watches again. */
+/** Adds keepalives every few seconds, and ends the stream at its maximum age; connected callers then watch again. */
 async function* recordsOf(
   path: string,
   changes: AsyncIterable<FileChange>,
@@ -64,28 +65,31 @@ async function* recordsOf(
   yield { type: "start", path };
   const source = changes[Symbol.asyncIterator]();
   const endsAt = performance.now() + streamMaxMs;
-  for (let next = asked(source); ; ) {
+  for (let next = takeNext(source); ; ) {
     const restMs = endsAt - performance.now();
     if (restMs <= 0) return;
-    const step = await orSilence(next, Math.min(streamKeepaliveMs, restMs));
+    const step = await orNullAfter(next, Math.min(streamKeepaliveMs, restMs));
     if (step?.done) return;
     if (step === null) yield { type: "keepalive" };
     else {
       yield { type: "change", ...step.value };
-      next = asked(source);
+      next = takeNext(source);
     }
   }
 }
 
-/** Nobody may be there any more to hear that it failed. */
-function asked<Value>(source: AsyncIterator<Value>): Promise<IteratorResult<Value>> {
+/**
+ * Requests the next change. If the caller disconnects first, the result is never awaited. The empty handler ensures
+ * that a failure is not reported as unhandled in that case.
+ */
+function takeNext<Value>(source: AsyncIterator<Value>): Promise<IteratorResult<Value>> {
   const next = source.next();
   next.catch(() => {});
   return next;
 }
 
-/** Null where nothing has come of it in time. */
-function orSilence<Value>(work: Promise<Value>, ms: number): Promise<Value | null> {
+/** Resolves with the result of the work, or with null if the work takes longer. */
+function orNullAfter<Value>(work: Promise<Value>, ms: number): Promise<Value | null> {
   const silence = Promise.withResolvers<null>();
   const timer = setTimeout(() => silence.resolve(null), ms);
   return Promise.race([work, silence.promise]).finally(() => clearTimeout(timer));

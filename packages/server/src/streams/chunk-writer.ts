@@ -1,15 +1,15 @@
 import type { ServerResponse } from "node:http";
 import { type SendLimits, taken } from "./stream.ts";
 
-/** Written out as soon as so much has come together. */
+/** Size at which the buffer is written without waiting for more pieces. */
 const CHUNK_BYTES = 65_536;
-/** A piece up to this size costs less to copy than to hand to the kernel by itself. */
+/** Pieces up to this size are copied into the buffer, because that is cheaper than a separate write. */
 const COPIED_BYTES = 4_096;
 
 /**
- * Writes many small pieces as few chunks: chatty commands make a record per line, and each chunk of a response costs both
- * ends more than the bytes in it. What comes within one turn of the event loop goes out together at its end, so that
- * nothing waits for more to come. Large pieces are written as they are, uncopied.
+ * Combines many small pieces into few chunks: chatty commands produce a record per line, and each chunk of a response
+ * costs both ends more than the bytes in it. Pieces written within one turn of the event loop are sent together at its
+ * end, so no piece waits for later ones. Large pieces are written without copying.
  */
 export class ChunkWriter {
   readonly #response: ServerResponse;
@@ -22,7 +22,10 @@ export class ChunkWriter {
     this.#limits = limits;
   }
 
-  /** Returns, or resolves, when the reader takes more. Rejects when it has left, or takes nothing for too long. */
+  /**
+   * Waits until the response accepts more data. Returns undefined instead of a promise if it already does. Fails if the
+   * caller has disconnected or has stalled.
+   */
   write(pieces: readonly Uint8Array[]): Promise<void> | void {
     if (pieces.length > 0 && this.#pieces.length === 0) process.nextTick(() => this.flush());
     for (const piece of pieces) {
@@ -33,7 +36,7 @@ export class ChunkWriter {
     return taken(this.#response, this.#limits);
   }
 
-  /** Whether the kernel has all that was written, so that nothing here refers to any of it. */
+  /** Whether the kernel has taken everything written, so that the buffers can be reused. */
   get isAllSent(): boolean {
     return this.#pieces.length === 0 && this.#response.writableLength === 0;
   }

@@ -1,21 +1,21 @@
 /**
- * Tells a caller what happened and then what happens, from a cursor on.
+ * Streams stored events from a cursor, then new events.
  *
- * The reading has begun before the headers go out, so that a cursor that can't be served is an error response. Each record has
- * the cursor behind it, keepalives too, since what a filter leaves out moves it as well: whoever comes back with the last one
- * misses nothing and is told nothing twice. Only a stream with an `until` has an end of its own; any other lasts until one of
- * both has enough, or for as long as a stream may.
+ * Reading starts before the headers are sent, so that an invalid cursor gets an error response. Every record, including
+ * keepalives, carries the cursor after it, because filtered-out events advance the cursor too: a caller that reconnects
+ * with the last cursor misses nothing and receives nothing twice. Only a stream with `until` has a natural end; other
+ * streams last until either side ends them or their maximum age is reached.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { EventPage, EventQuery } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import type { RouteContext } from "./context.ts";
+import type { RouteContext } from "../http/context.ts";
+import { EventRecord } from "../http/schemas.ts";
+import { scrubJson } from "../http/scrub-json.ts";
 import { OUTPUT_TYPES } from "./output-format.ts";
 import { type RecordFormat, sendRecords } from "./record-sender.ts";
-import { EventRecord } from "./schemas.ts";
-import { scrubbed } from "./scrubbed.ts";
 
-/** For the API document. */
+/** Response content for the API document. */
 export const EVENT_CONTENT: Readonly<Record<string, TSchema>> = {
   [OUTPUT_TYPES.sse]: EventRecord,
   [OUTPUT_TYPES.ndjson]: EventRecord,
@@ -32,7 +32,7 @@ export async function sendEvents(
   return sendRecords<EventRecord>(reply, context, {
     records: recordsOf(first, pages, context.numbers.streamMaxMs),
     format,
-    encode: (record) => ENCODE[format](scrubbed(record, context.scrub)),
+    encode: (record) => ENCODE[format](scrubJson(record, context.scrub)),
     ending: (error) => ({ type: "end", error }),
     signal,
   });
@@ -53,7 +53,7 @@ async function* recordsOf(
       for (const event of events) yield { type: "event", cursor: String(event.seq), event };
       if (events.length === 0) yield { type: isFirst ? "start" : "keepalive", cursor };
       isFirst = false;
-      // Pages come every few seconds, so that this is noticed.
+      // Pages arrive every few seconds, even without events, so the stream ends soon after it reaches its maximum age.
       if (performance.now() >= endsAt) return;
     }
     yield { type: "end", error: null };
@@ -62,7 +62,7 @@ async function* recordsOf(
   }
 }
 
-/** The cursor as event id, so that a browser's own reconnect carries on from there. */
+/** The SSE event id is the cursor, so that a browser that reconnects continues after the last event it received. */
 const ENCODE: Readonly<Record<RecordFormat, (record: EventRecord) => string>> = {
   ndjson: (record) => `${JSON.stringify(record)}\n`,
   sse: (record) => {

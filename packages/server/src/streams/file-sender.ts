@@ -1,10 +1,10 @@
-/** Sends a file of a sandbox or drive, or one range of it, exactly as long as the headers say. */
+/** Sends a file of a sandbox or drive, or one range of it, with exactly the length in the headers. */
 import type { FileStat } from "@holdfast/contract";
 import { ERRORS, HoldfastError } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import type { RouteContext } from "./context.ts";
-import type { Range } from "./range.ts";
+import type { RouteContext } from "../http/context.ts";
+import type { Range } from "../http/range.ts";
 import { sendAll } from "./stream.ts";
 
 interface Span {
@@ -13,12 +13,12 @@ interface Span {
 }
 
 interface Wanted {
-  /** Where the file is. Default: in a sandbox. */
+  /** The file API of the sandbox or drive that has the file. Default: that of a sandbox. */
   files?: FileApi;
   ref: string;
   path: string;
   range: Range;
-  /** Whether a sleeping sandbox may be woken for it. */
+  /** Whether a sandbox in standby may be woken. */
   wake: boolean;
 }
 
@@ -33,7 +33,8 @@ export async function sendFile(
   const { stat, body } = await files.read(ref, path, { ...span, wake }, signal);
   const chunks = body[Symbol.asyncIterator]();
   try {
-    // Before anything is said of the file: what can't be read at all is an error response, not a broken body.
+    // The first chunk is read before the headers are sent, so that an unreadable file gets an error response instead of
+    // a broken body.
     const first = await chunks.next();
     const second = first.done ? first : await chunks.next();
     const isWhole = wanted.range.kind === "whole";
@@ -50,7 +51,7 @@ export async function sendFile(
   }
 }
 
-/** Where to read. Only a range counted from the end needs the size first. */
+/** Returns the range to read. The file's size is read first only if the range counts from the file's end. */
 async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal): Promise<Span> {
   const { range } = wanted;
   if (range.kind === "whole") return { offset: 0, length: null };
@@ -63,7 +64,10 @@ async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal
   return { offset: Math.max(0, sizeBytes - range.length), length: range.length };
 }
 
-/** Of the file that a read opens. A stat would tell of the link where the path is one. */
+/**
+ * Returns the size of the file that a read would open. A stat alone is not enough: for a symbolic link it describes the
+ * link.
+ */
 async function sizeOf(
   { engine }: RouteContext,
   { files = engine.files, ref, path, wake }: Wanted,
@@ -75,9 +79,14 @@ async function sizeOf(
 }
 
 const sizeless = () =>
-  new HoldfastError("range_not_satisfiable", { message: "That file has no size, so no ranges either." });
+  new HoldfastError("range_not_satisfiable", {
+    message: "The file has no fixed size, so ranges are not supported.",
+  });
 
-/** How much is promised; null where the file has content but no size, and then it can't be sent in ranges. */
+/**
+ * Returns the length for the headers. Null for a file that has content although its size is 0, as in /proc; such a file
+ * can't be sent in ranges.
+ */
 function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
   const left = stat.sizeBytes - span.offset;
   if (left > 0) return Math.min(span.length ?? left, left);
@@ -85,7 +94,7 @@ function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
   throw sizeless();
 }
 
-/** What fits in one chunk is sent as long as it turned out to be: files of /proc and /sys have no size to go by. */
+/** Sends a file that fits in one chunk with its actual length, because files in /proc and /sys report no size. */
 function sendOne(
   reply: FastifyReply,
   data: Uint8Array,
@@ -94,7 +103,7 @@ function sendOne(
   if (!isWhole && data.length === 0) {
     reply.header("content-range", `bytes */${stat.sizeBytes}`);
     throw new HoldfastError("range_not_satisfiable", {
-      message: `${ERRORS.range_not_satisfiable.message} It has ${stat.sizeBytes} bytes.`,
+      message: `${ERRORS.range_not_satisfiable.message} The file has ${stat.sizeBytes} bytes.`,
     });
   }
   const headers = headersFor(stat, { offset: span.offset, length: data.length, isWhole });
@@ -137,13 +146,16 @@ async function sendMany(
     await sendAll(response, chunks, { stallMs: numbers.httpStallMs });
     response.end();
   } catch (error) {
-    log.debug({ requestId: reply.request.id, err: error }, "file not sent to its end");
+    log.debug({ requestId: reply.request.id, err: error }, "failed to send a whole file");
     response.destroy();
   }
   return reply;
 }
 
-/** Cuts what a growing file has too much of; fails where a shrinking one has too little, so that no reader takes a part for the whole. */
+/**
+ * Yields exactly the announced number of bytes. If the file has grown, the rest is dropped. If it has shrunk, throws,
+ * so that no reader takes a part for the whole.
+ */
 async function* exactly(
   length: number | null,
   head: readonly Uint8Array[],

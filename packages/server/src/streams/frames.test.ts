@@ -1,10 +1,10 @@
 import type { OutputRecord } from "@holdfast/engine";
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import { anExec } from "../testing/double.ts";
+import { type Frame, FrameReader } from "../testing/frames.ts";
 import { frameOf } from "./frames.ts";
 import { ENCODE } from "./output-format.ts";
-import { anExec } from "./testing/double.ts";
-import { type Frame, FrameReader } from "./testing/frames.ts";
 
 const offset = fc.integer({ min: 0, max: 2 ** 48 });
 const record: fc.Arbitrary<OutputRecord> = fc.oneof(
@@ -32,7 +32,7 @@ const expected = (given: OutputRecord): Frame =>
       }
     : { kind: "json", record: given };
 
-test("frames hold what was put into them, wherever the transport cuts", () => {
+test("frames contain their payload, wherever the transport cuts", () => {
   fc.assert(
     fc.property(fc.array(record, { maxLength: 20 }), fc.array(fc.nat({ max: 6_000 })), (records, cuts) => {
       let bytes = Buffer.concat(records.flatMap(frameOf));
@@ -49,13 +49,13 @@ test("frames hold what was put into them, wherever the transport cuts", () => {
   );
 });
 
-test("a payload is handed on as it is, not copied", () => {
+test("a payload is passed on without copying", () => {
   const data = new Uint8Array(65_536);
   expect(frameOf({ type: "stdout", cursor: "1", at: 0, data })[1]).toBe(data);
 });
 
 test.each([Number.NaN, Number.POSITIVE_INFINITY, -1, 2 ** 60])(
-  "a time that is none (%d), as a sandbox may have journaled it, breaks no stream",
+  "an invalid journaled time (%d) does not break the stream",
   (at) => {
     for (const encode of Object.values(ENCODE)) {
       expect(encode({ type: "stdout", cursor: "1", at, data: new Uint8Array(1) })).not.toEqual([]);

@@ -1,29 +1,32 @@
 /**
- * `application/vnd.holdfast.frames`: an exec's records as bytes, for readers that don't want to pay for base64. A frame is
+ * `application/vnd.holdfast.frames`: an exec's records as bytes, without the overhead of base64. A frame is
  *
  *     u8 kind, u32le length, [kind 1 and 2: u64le offset, u64le time,] payload of `length` bytes
  *
  * | kind | payload |
  * |---|---|
- * | 0 | a record without output (`start`, `keepalive`, `end`) as JSON in UTF-8, as the other formats have it |
+ * | 0 | a record without output (`start`, `keepalive`, `end`) as JSON in UTF-8, as in the other formats |
  * | 1 | bytes of stdout |
  * | 2 | bytes of stderr |
  *
- * `offset` is the position behind the chunk: the last part of a cursor, whose other parts are those of any cursor of the
- * same exec. `time` is in microseconds since the epoch. Frames follow each other without padding, and where a transport
- * cuts its chunks says nothing about where frames begin.
+ * `offset` is the position after the chunk: the last part of a cursor. The other parts are the same in all cursors of
+ * an exec. `time` is in microseconds since the epoch. Frames follow each other without padding; a chunk of the
+ * transport may begin anywhere in a frame.
  */
 import type { OutputRecord } from "@holdfast/engine";
 
 export const FRAME_KINDS = { json: 0, stdout: 1, stderr: 2 } as const;
 
-/** Of kind 0, and of the kinds that carry output. */
+/** Header length of a frame of kind 0. */
 export const JSON_HEADER_BYTES = 5;
+/** Header length of a frame of kind 1 or 2. */
 export const OUTPUT_HEADER_BYTES = 21;
 
 const TWO_TO_32 = 4_294_967_296;
 
-/** The frame, in pieces that are to be written one after the other. The payload is one of them as it is, uncopied. */
+/**
+ * Returns a frame as pieces, which must be written in this order. The payload is one of these pieces and is not copied.
+ */
 export function frameOf(record: OutputRecord): Uint8Array[] {
   switch (record.type) {
     case "stdout":
@@ -57,16 +60,18 @@ function jsonFrame(record: OutputRecord): Buffer {
   return frame;
 }
 
-/** Below 2^53, which is as far as numbers are exact: no journal is as long, and no clock as late. */
+/** Writes a u64. Offsets and times are far below 2^53, so a number represents them exactly. */
 function writeU64(target: Buffer, value: number, at: number): void {
   target.writeUInt32LE(value % TWO_TO_32, at);
   target.writeUInt32LE(Math.floor(value / TWO_TO_32), at + 4);
 }
 
-/** What stands behind the last dot. */
+/** Returns the offset in a cursor, the part after the last dot. */
 export const offsetIn = (cursor: string): number => Number(cursor.slice(cursor.lastIndexOf(".") + 1));
 
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
 
-/** Journals come from inside: their times may be any number, and only some of those are times that can be written down. */
+/**
+ * Limits a time to the range of valid dates. A journal is written inside the sandbox, so its times may be any number.
+ */
 export const timeWithin = (at: number): number => (at >= 0 ? Math.min(at, LATEST) : 0);

@@ -1,10 +1,10 @@
-/** The forms in which an exec's output leaves the server. */
+/** The formats in which an exec's output can be sent. */
 
 import type { TSchema } from "@fastify/type-provider-typebox";
 import { StreamRecord } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";
+import { bytes } from "../http/schemas.ts";
 import { frameOf, timeWithin } from "./frames.ts";
-import { bytes } from "./schemas.ts";
 
 export const OUTPUT_FORMATS = ["ndjson", "sse", "frames", "raw"] as const;
 export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
@@ -28,15 +28,15 @@ export const OUTPUT_HEADERS: Readonly<Record<OutputFormat, Readonly<Record<strin
   },
 };
 
-/** For the API document. */
+/** Response content for the API document. */
 export const OUTPUT_CONTENT: Readonly<Record<string, TSchema>> = {
   [OUTPUT_TYPES.ndjson]: StreamRecord,
   [OUTPUT_TYPES.sse]: StreamRecord,
   [OUTPUT_TYPES.frames]: bytes("records as length-prefixed binary frames"),
-  [OUTPUT_TYPES.raw]: bytes("the output's bytes and nothing else; trailers tell how it ended"),
+  [OUTPUT_TYPES.raw]: bytes("the raw output bytes; trailers report how the output ended"),
 };
 
-/** The first of the given forms that the Accept header names; null where it names none of them. */
+/** Returns the first of the given formats that the Accept header names; null if it names none. */
 export function acceptedFormat<Format extends OutputFormat>(
   accept: string | undefined,
   among: readonly Format[],
@@ -49,10 +49,10 @@ export function acceptedFormat<Format extends OutputFormat>(
   return null;
 }
 
-/** What is written for a record, piece by piece. Raw has no place for records that carry no output. */
+/** Encodes a record as pieces. The raw format omits records without output. */
 export const ENCODE: Readonly<Record<OutputFormat, (record: OutputRecord) => readonly Uint8Array[]>> = {
   ndjson: (record) => [Buffer.from(`${JSON.stringify(wireRecord(record))}\n`)],
-  /** The cursor as event id, so that a browser's own reconnect carries on from there. */
+  /** The SSE event id is the cursor, so that a browser that reconnects continues after the last chunk it received. */
   sse: (record) => [
     Buffer.from(
       `id: ${record.cursor}\nevent: ${record.type}\ndata: ${JSON.stringify(wireRecord(record))}\n\n`,
@@ -62,7 +62,7 @@ export const ENCODE: Readonly<Record<OutputFormat, (record: OutputRecord) => rea
   raw: (record) => ("data" in record ? [record.data] : []),
 };
 
-/** Bytes become base64 and times text. */
+/** Converts a record to JSON: bytes to base64, and times to text. */
 function wireRecord(record: OutputRecord): StreamRecord {
   if (!("data" in record)) return record;
   const { type, cursor, at, data } = record;

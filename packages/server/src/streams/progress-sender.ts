@@ -1,23 +1,23 @@
 /**
- * Tells a caller the steps of a create as they happen.
+ * Streams the steps of a create as they happen.
  *
- * What is refused before there was anything to tell is an ordinary error response, with its own status and Retry-After.
- * From the first record on the status is sent, and the last record says how it ended. A stream that ends without a
- * `sandbox` or an `error` was cut; the create goes on.
+ * A request rejected before the first step gets an ordinary error response with its own status and Retry-After. From the
+ * first record on the status has been sent, and the last record gives the outcome. A stream that ends without a
+ * `sandbox` or `error` record was cut; the create continues.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { Sandbox } from "@holdfast/contract";
 import type { Progress } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import { CallerLeft } from "./callers.ts";
-import type { RouteContext } from "./context.ts";
+import { CallerLeft } from "../http/callers.ts";
+import type { RouteContext } from "../http/context.ts";
+import { CreateRecord } from "../http/schemas.ts";
 import { OUTPUT_HEADERS, OUTPUT_TYPES } from "./output-format.ts";
-import { CreateRecord } from "./schemas.ts";
 
 export const PROGRESS_FORMATS = ["ndjson", "sse"] as const;
-export type ProgressFormat = (typeof PROGRESS_FORMATS)[number];
+type ProgressFormat = (typeof PROGRESS_FORMATS)[number];
 
-/** For the API document. */
+/** Response content for the API document. */
 export const PROGRESS_CONTENT: Readonly<Record<string, TSchema>> = {
   [OUTPUT_TYPES.ndjson]: CreateRecord,
   [OUTPUT_TYPES.sse]: CreateRecord,
@@ -30,7 +30,10 @@ const ENCODE: Readonly<Record<ProgressFormat, (record: CreateRecord) => string>>
 
 type Create = (onProgress: (progress: Progress) => void) => Promise<{ sandbox: Sandbox; existed: boolean }>;
 
-/** A create has few steps and a deadline, so there is little that a caller who takes nothing could leave lying. */
+/**
+ * Sends the steps of a create. A create has few steps and a deadline, so little data is queued even if the caller reads
+ * nothing.
+ */
 export async function sendProgress(
   reply: FastifyReply,
   context: RouteContext,
@@ -63,7 +66,7 @@ export async function sendProgress(
     clearInterval(keepalive);
     isOver = true;
   }
-  // What is written last must be taken in time as well.
+  // The time limit for a stalled reader also applies while the last bytes are sent.
   response.setTimeout(httpStallMs);
   response.end();
   return reply;

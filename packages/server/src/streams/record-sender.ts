@@ -1,35 +1,38 @@
 /**
- * Tells a caller records as they come, until their source or their caller has enough.
+ * Streams records until their source or the caller ends the stream.
  *
- * Nothing is asked of the source before the socket took what was written, so a slow reader slows nobody but itself. One that
- * takes nothing is cut off, and so is one that acknowledges nothing of the little it is sent. What fails is said in the last
- * record; a stream that ends without one was cut.
+ * The source is asked for more only after the socket took the previous record, so a slow reader slows only itself. A
+ * reader that takes nothing is disconnected, and so is one that acknowledges nothing it is sent. A failure is reported
+ * in the last record; a stream that ends without one was cut.
  */
 import type { FastifyReply } from "fastify";
-import { CallerLeft } from "./callers.ts";
+import { CallerLeft } from "../http/callers.ts";
+import type { RouteContext } from "../http/context.ts";
+import type { WireError } from "../http/wire-errors.ts";
 import { ChunkWriter } from "./chunk-writer.ts";
-import type { RouteContext } from "./context.ts";
-import type { WireError } from "./errors.ts";
 import { OUTPUT_HEADERS } from "./output-format.ts";
 import { ReaderStalled } from "./stream.ts";
 
 export const RECORD_FORMATS = ["sse", "ndjson"] as const;
 export type RecordFormat = (typeof RECORD_FORMATS)[number];
 
-interface Told<Item> {
+interface RecordStream<Item> {
   records: AsyncIterable<Item>;
   format: RecordFormat;
   encode(record: Item): string;
-  /** The record that says why there are no more. */
+  /** Builds the record that gives the reason for the end. */
   ending(error: WireError["body"]["error"]): Item;
   signal: AbortSignal;
 }
 
-/** What can't be begun has to fail before this is called: from here on the status is sent. */
+/**
+ * Sends the status 200 at once, and then the records. Errors that prevent the stream from starting must therefore be
+ * thrown before this call.
+ */
 export async function sendRecords<Item>(
   reply: FastifyReply,
   context: RouteContext,
-  { records, format, encode, ending, signal }: Told<Item>,
+  { records, format, encode, ending, signal }: RecordStream<Item>,
 ): Promise<FastifyReply> {
   const { raw: response, request } = reply;
   const { httpStallMs } = context.numbers;
@@ -45,13 +48,13 @@ export async function sendRecords<Item>(
     const left = error instanceof CallerLeft || error instanceof ReaderStalled || response.destroyed;
     const { error: why } = context.report(error, request, left).body;
     writer.flush();
-    // One that takes nothing would keep an orderly end waiting.
+    // A stalled reader would delay a normal end, so the connection is destroyed.
     if (left || response.writableNeedDrain) giveUp();
     else response.write(encode(ending(why)));
   } finally {
     unwatch();
   }
-  // What is written last must be taken in time as well.
+  // The time limit for a stalled reader also applies while the last bytes are sent.
   response.setTimeout(httpStallMs, giveUp);
   response.end();
   return reply;

@@ -1,15 +1,18 @@
-/** Writing to callers who may be slow, or gone. */
+/** Functions that write to callers who may be slow or may have disconnected. */
 import type { ServerResponse } from "node:http";
-import { CallerLeft } from "./callers.ts";
+import { CallerLeft } from "../http/callers.ts";
 
 export interface SendLimits {
-  /** A caller that takes nothing for this long is cut off. */
+  /** Time after which a caller that takes nothing is disconnected. */
   stallMs: number;
-  /** Ends the wait for a caller that takes nothing. */
+  /** Aborts the wait for a stalled caller. */
   signal?: AbortSignal;
 }
 
-/** Every chunk, at the reader's pace: nothing is asked of the source before the last chunk was taken. */
+/**
+ * Writes every chunk. The source is asked for the next chunk only after the response took the last one, so it runs at
+ * the reader's pace.
+ */
 export async function sendAll(
   response: ServerResponse,
   chunks: AsyncIterable<Uint8Array>,
@@ -28,13 +31,16 @@ export class ReaderStalled extends Error {
   }
 }
 
-/** Returns, or resolves, when the response takes more. Rejects when its caller has left, or takes nothing for too long. */
+/**
+ * Waits until the response accepts more data. Returns undefined instead of a promise if it already does. Fails if the
+ * caller has disconnected or has stalled.
+ */
 export function taken(response: ServerResponse, limits: SendLimits): Promise<void> | void {
   if (response.destroyed) throw new CallerLeft();
   if (response.writableNeedDrain) return drained(response, limits);
 }
 
-/** Resolves when the response takes more or is closed. */
+/** Resolves when the response accepts more or is closed. */
 function drained(response: ServerResponse, { stallMs, signal }: SendLimits): Promise<void> {
   return new Promise((resolve, reject) => {
     const finish = (error?: unknown) => {

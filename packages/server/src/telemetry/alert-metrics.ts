@@ -2,15 +2,15 @@ import { ALERT_KINDS, type AlertKind, DELIVERY_STATES, SWEEP_LAYERS } from "@hol
 import { type AlertFigures, RULES } from "@holdfast/engine";
 import { Gauge, type Registry } from "prom-client";
 
-/** How the readings of a kind become one gauge, or one per label. */
+/** Describes how the readings of one kind of alert are exported: as one gauge, or as one gauge per label value. */
 interface GaugeSpec {
   name: string;
   help: string;
-  /** The name of the label that says which; those listed are there even when nothing was read of them. */
+  /** Name of the gauge's label. The label values in `always` are exported even if they have no reading. */
   label?: { name: string; always: readonly string[] };
-  /** Of several values one. */
+  /** Combines several values into one. */
   of: (values: readonly number[]) => number;
-  /** What a value is multiplied with. */
+  /** Factor that each value is multiplied by. */
   scale?: number;
 }
 
@@ -18,11 +18,11 @@ const only = (values: readonly number[]): number => values[0] ?? Number.NaN;
 const most = (values: readonly number[]): number => Math.max(0, ...values);
 const count = (values: readonly number[]): number => values.length;
 
-/** Null where another metric has the figure. */
+/** Gauges by kind of alert; null if another metric already exports the value. */
 const GAUGES: Readonly<Record<AlertKind, GaugeSpec | null>> = {
   timeout_rate: {
     name: "exec_timeout_percent",
-    help: "share of execs that timed out, of those that ended in the window; NaN where too few did",
+    help: "share of execs that timed out, of those that ended in the window; NaN if too few ended",
     of: only,
   },
   too_many_active: {
@@ -49,46 +49,50 @@ const GAUGES: Readonly<Record<AlertKind, GaugeSpec | null>> = {
   },
   leak: {
     name: "leaks",
-    help: "sandboxes or drives of which something is there that no record owns",
+    help: "sandboxes or drives with orphaned resources",
     of: only,
   },
   cleanup_not_running: null,
   cleanup_failing: {
     name: "sweep_failed_in_a_row",
-    help: "rounds of a layer of cleaning that failed, since the last that went well",
+    help: "consecutive failed runs of a cleanup layer",
     label: { name: "layer", always: SWEEP_LAYERS },
     of: most,
   },
   audit_overdue: null,
   audit_incomplete: {
     name: "audit_incomplete",
-    help: "1 where the last audit could not see everything",
+    help: "1 if the last audit was incomplete",
     of: most,
   },
   observation_overdue: null,
   sandbox_failed: {
     name: "sandboxes_failed",
-    help: "sandboxes that served, failed, and are kept",
+    help: "failed sandboxes that had been serving and are kept",
     of: count,
   },
   lease_exhausted: { name: "leases_exhausted", help: "sandboxes whose stop attempts are used up", of: count },
   lease_quarantined: {
     name: "leases_quarantined",
-    help: "sandboxes whose lease or record can't be read",
+    help: "sandboxes whose lease or record is unreadable",
     of: count,
   },
   capacity: {
     name: "capacity_used_percent",
-    help: "share of disk, memory and places for sandboxes that is in use",
+    help: "share of disk, memory and sandbox slots in use",
     label: { name: "what", always: ["disk", "memory", "sandboxes"] },
     of: only,
   },
-  capacity_unmeasured: { name: "capacity_unmeasured", help: "1 where the host can't be measured", of: most },
+  capacity_unmeasured: {
+    name: "capacity_unmeasured",
+    help: "1 if free disk and memory cannot be measured",
+    of: most,
+  },
   launches_suspended: null,
   delivery_failing: null,
 };
 
-/** What alerts are about, and what became of them. A figure that could not be read is NaN, and never an old one. */
+/** Exports alert readings, alerts and deliveries. A value that could not be read is NaN, never an old value. */
 export class AlertMetrics {
   readonly #firing: Gauge<"kind" | "severity">;
   readonly #deliveries: Gauge<"state">;

@@ -6,7 +6,7 @@ import type { AddressInfo } from "node:net";
 import type { Alert, DeliveryId } from "@holdfast/contract";
 import type { AlertMessage } from "@holdfast/engine";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { createWebhook, signatureOf } from "./webhook.ts";
+import { createWebhook, signatureOf } from "./alert-webhook.ts";
 
 const SECRET = "a secret that is long enough";
 const alert: Alert = {
@@ -32,7 +32,7 @@ interface Heard {
   body: string;
 }
 
-/** Somebody on loopback who answers as told, and keeps what came. */
+/** A receiver on loopback that answers as configured and keeps the received messages. */
 async function receiver(answer: (response: ServerResponse) => void) {
   const heard: Heard[] = [];
   const server = createServer(async (request, response) => {
@@ -88,30 +88,30 @@ describe("a message", () => {
     });
   });
 
-  test("takes the credentials of its URL along as such", async () => {
+  test("sends the credentials of its URL as a header", async () => {
     const { heard, url } = await receiver((response) => response.end());
     await deliver(url.replace("//", "//me:p%40ss@"));
     const [{ request }] = heard as [Heard];
     expect(request.headers.authorization).toBe(`Basic ${Buffer.from("me:p@ss").toString("base64")}`);
   });
 
-  test.each([200, 201, 202, 204])("is taken by a %d", async (status) => {
+  test.each([200, 201, 202, 204])("is delivered on %d", async (status) => {
     const { url } = await receiver((response) => response.writeHead(status).end());
     expect(await failure(deliver(url))).toBe("delivered");
   });
 
   test.each([301, 302, 307, 400, 401, 404, 410, 429, 500, 503])(
-    "is not taken by a %d, and no redirect is followed",
+    "is not delivered on %d, and no redirect is followed",
     async (status) => {
       const { heard, url } = await receiver((response) =>
         response.writeHead(status, { location: "/elsewhere" }).end("no"),
       );
-      expect(await failure(deliver(url))).toBe(`The receiver answered ${status}.`);
+      expect(await failure(deliver(url))).toBe(`The webhook receiver answered ${status}.`);
       expect(heard).toHaveLength(1);
     },
   );
 
-  test("is not held up by an answer without an end", async () => {
+  test("does not wait for a response without an end", async () => {
     const { url } = await receiver((response) => {
       response.writeHead(200);
       const timer = setInterval(() => response.write("x".repeat(65_536)), 1);
@@ -120,7 +120,7 @@ describe("a message", () => {
     expect(await failure(deliver(url))).toBe("delivered");
   });
 
-  test("is given up with its signal", async () => {
+  test("is aborted by its signal", async () => {
     const { url } = await receiver(() => undefined);
     const over = new AbortController();
     const work = failure(deliver(url, over.signal));
@@ -129,8 +129,8 @@ describe("a message", () => {
   });
 });
 
-test("the receiver of docs/operating.md takes what was signed, and nothing else", async () => {
-  const guide = readFileSync(new URL("../../../docs/operating.md", import.meta.url), "utf8");
+test("is accepted by the receiver of docs/operating.md only if correctly signed", async () => {
+  const guide = readFileSync(new URL("../../../../docs/operating.md", import.meta.url), "utf8");
   const [, code = ""] = /webhook\.test\.ts -->\n```js\n([\s\S]*?)```/.exec(guide) ?? [];
   const { isFromHoldfast } = (await import(`data:text/javascript,${encodeURIComponent(code)}`)) as {
     isFromHoldfast(secret: string, headers: Record<string, string>, body: Buffer): boolean;
@@ -151,21 +151,21 @@ test("the receiver of docs/operating.md takes what was signed, and nothing else"
   expect(isFromHoldfast(SECRET, {}, body)).toBe(false);
 });
 
-describe("what is said of a failure has neither URL nor secret in it", () => {
-  test("where nobody listens", async () => {
+describe("an error message contains neither URL nor secret", () => {
+  test("if no program listens", async () => {
     const server = createServer().listen(0, "127.0.0.1");
     await once(server, "listening");
     const { port } = server.address() as AddressInfo;
     server.close();
     await once(server, "close");
     const said = await failure(deliver(`http://me:p4ss@127.0.0.1:${port}/tok3n`));
-    expect(said).toBe("The receiver could not be reached: ECONNREFUSED.");
+    expect(said).toBe("The webhook receiver could not be reached: ECONNREFUSED.");
   });
 
-  test("where there is no such host, or the connection breaks", async () => {
+  test("if the host does not exist, or the connection breaks", async () => {
     const said = await failure(deliver("http://me:p4ss@holdfast.invalid/tok3n"));
-    expect(said).toMatch(/^The receiver could not be reached: \w+\.$/);
+    expect(said).toMatch(/^The webhook receiver could not be reached: \w+\.$/);
     const { url } = await receiver((response) => response.socket?.destroy());
-    expect(await failure(deliver(url))).toMatch(/^The receiver could not be reached: \w+\.$/);
+    expect(await failure(deliver(url))).toMatch(/^The webhook receiver could not be reached: \w+\.$/);
   });
 });

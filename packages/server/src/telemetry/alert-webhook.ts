@@ -1,30 +1,33 @@
 import { createHmac } from "node:crypto";
 import type { AlertMessage, Notifier } from "@holdfast/engine";
-import type { Scrub } from "./errors.ts";
-import { scrubbed } from "./scrubbed.ts";
-import { VERSION } from "./version.ts";
+import type { Scrub } from "../http/scrub.ts";
+import { scrubJson } from "../http/scrub-json.ts";
+import { VERSION } from "../http/version.ts";
 
 export interface WebhookSettings {
-  /** May have credentials, and tokens in its path: it is told to nobody. */
+  /** URL of the receiver. It may contain credentials or tokens, so it is never logged or returned. */
   url: URL;
   secret: string;
 }
 
-/** The names of what a receiver checks. */
-export const WEBHOOK_HEADERS = {
+/** Names of the headers that a receiver verifies. */
+const WEBHOOK_HEADERS = {
   delivery: "holdfast-delivery",
   timestamp: "holdfast-timestamp",
   signature: "holdfast-signature",
 } as const;
 
-/** Over the time as well: a message that somebody kept can't be passed off as a new one. */
+/**
+ * Returns the signature of a message. The signature covers the time too, so that a recorded message can't be sent again
+ * later as a new one.
+ */
 export const signatureOf = (secret: string, timestamp: string, body: string): string =>
   `sha256=${createHmac("sha256", secret).update(`${timestamp}.${body}`).digest("hex")}`;
 
 /**
- * Posts messages about alerts to one URL, signed. Any 2xx is taken for "taken"; a redirect is not followed, because a signed
- * message is for one receiver; the answer's body is not read, because nothing in it could change what is done. What is
- * said of a failure has neither the URL nor the secret in it.
+ * Posts signed alert messages to one URL. Any 2xx counts as delivered. Redirects are not followed, because a signed
+ * message is meant for one receiver. The response body is not read, because it could not change the outcome. Error
+ * messages contain neither the URL nor the secret.
  */
 export function createWebhook(
   { url, secret }: WebhookSettings,
@@ -33,7 +36,7 @@ export function createWebhook(
   const { target, authorization } = withoutCredentials(url);
   return {
     async deliver(message, signal) {
-      const body = JSON.stringify(scrubbed(bodyOf(message, installation), scrub));
+      const body = JSON.stringify(scrubJson(bodyOf(message, installation), scrub));
       const timestamp = String(Math.floor(now() / 1000));
       const headers = {
         "content-type": "application/json",
@@ -51,10 +54,10 @@ export function createWebhook(
         redirect: "manual",
       }).catch((error: unknown) => {
         signal.throwIfAborted();
-        throw new Error(`The receiver could not be reached: ${reasonOf(error)}.`);
+        throw new Error(`The webhook receiver could not be reached: ${reasonOf(error)}.`);
       });
       await response.body?.cancel().catch(() => undefined);
-      if (!response.ok) throw new Error(`The receiver answered ${response.status}.`);
+      if (!response.ok) throw new Error(`The webhook receiver answered ${response.status}.`);
     },
   };
 }
@@ -67,7 +70,7 @@ const bodyOf = ({ id, createdAt, alert }: AlertMessage, installation: string) =>
   alert,
 });
 
-/** A URL with a user in it can't be asked for as it is. */
+/** `fetch` refuses URLs that contain credentials, so they are sent as a header. */
 function withoutCredentials(url: URL): { target: string; authorization: { authorization?: string } } {
   const target = new URL(url);
   const { username, password } = target;
@@ -81,9 +84,9 @@ function withoutCredentials(url: URL): { target: string; authorization: { author
   };
 }
 
-/** The code of what lies beneath: sentences of the network's own may quote the URL. */
+/** Returns the code of the underlying error. The error's message is not used, because it may quote the URL. */
 function reasonOf(error: unknown): string {
   const cause = error instanceof Error ? (error.cause ?? error) : error;
   if (cause instanceof Error && "code" in cause && typeof cause.code === "string") return cause.code;
-  return cause instanceof Error ? cause.name : "unknown why";
+  return cause instanceof Error ? cause.name : "unknown error";
 }

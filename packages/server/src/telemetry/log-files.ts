@@ -3,7 +3,10 @@ import { join } from "node:path";
 
 const NAME = /^(\d{8})\.jsonl$/;
 
-/** The files of the log: numbered, so that a position in them stays what it is when the oldest go. */
+/**
+ * The files of the log. They are numbered in order of creation, so that a position in the log stays valid when the
+ * oldest files are deleted.
+ */
 export class LogFiles {
   readonly #directory: string;
 
@@ -19,7 +22,7 @@ export class LogFiles {
     return mkdir(this.#directory, { recursive: true, mode: 0o700 });
   }
 
-  /** Oldest first. */
+  /** Returns the numbers of the files, oldest first. */
   async numbers(): Promise<number[]> {
     const names = await readdir(this.#directory).catch((error: NodeJS.ErrnoException) => {
       if (error.code === "ENOENT") return [];
@@ -32,7 +35,7 @@ export class LogFiles {
     return (await stat(this.path(number))).size;
   }
 
-  /** Only the newest `count` stay. */
+  /** Deletes all files except the newest `count`. */
   async keep(count: number): Promise<void> {
     const numbers = await this.numbers();
     for (const number of numbers.slice(0, Math.max(0, numbers.length - count)))

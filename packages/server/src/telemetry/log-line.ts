@@ -1,22 +1,9 @@
 import { LOG_LINE_LEVELS, type LogLine } from "@holdfast/contract";
+import type { LogFilter } from "../http/telemetry-ports.ts";
 
 type Level = LogLine["level"];
 
-/** What lines are asked for. */
-export interface LogFilter {
-  sandboxId?: string | undefined;
-  execId?: string | undefined;
-  driveId?: string | undefined;
-  requestId?: string | undefined;
-  /** This one and those that are worse. */
-  level?: Level | undefined;
-  /** In what the line says, in any case. */
-  text?: string | undefined;
-  since?: number | undefined;
-  until?: number | undefined;
-}
-
-/** Pino's own numbers. */
+/** Converts pino's level number to the name of the level. */
 const levelOf = (level: unknown): Level => {
   const number = Number(level);
   return number >= 50 ? "error" : number >= 40 ? "warn" : number >= 30 ? "info" : "debug";
@@ -25,7 +12,10 @@ const levelOf = (level: unknown): Level => {
 const textOf = (...values: readonly unknown[]): string | null =>
   values.find((value): value is string => typeof value === "string") ?? null;
 
-/** A line as it is answered; null for what is none. Different parts call the same thing by two names. */
+/**
+ * Converts a line of the log to a line of the response; null if the text is not a log line. Components use two names
+ * for some fields, such as `sandbox` and `sandboxId`; both are read.
+ */
 export function readLine(text: string): LogLine | null {
   let value: unknown;
   try {
@@ -49,13 +39,16 @@ export function readLine(text: string): LogLine | null {
   };
 }
 
-/** Pino puts it before all that anybody else has a say in. */
+/**
+ * Returns the time of a line. The time is found by its position in the line: pino writes level and time before any
+ * field that other code controls.
+ */
 export function timeIn(line: string): number | null {
   const [, time] = /^\{"level":\d+,"time":(\d+)/.exec(line) ?? [];
   return time === undefined ? null : Number(time);
 }
 
-/** Whether a line may be one that is asked for, as cheaply as that can be told: most are not, and are not taken apart. */
+/** Checks quickly whether a line can match the filter. Most lines can't, and are not parsed. */
 export function mayMatch(line: string, filter: LogFilter): boolean {
   const { sandboxId, execId, driveId, requestId, since, until } = filter;
   const ids = [sandboxId, execId, driveId, requestId];
@@ -75,11 +68,11 @@ export function matches(line: LogLine, filter: LogFilter): boolean {
     (level === undefined || rank(line.level) >= rank(level)) &&
     (since === undefined || at >= since) &&
     (until === undefined || at < until) &&
-    (text === undefined || saysIt(line, text.toLowerCase()))
+    (text === undefined || containsText(line, text.toLowerCase()))
   );
 }
 
 const rank = (level: Level): number => LOG_LINE_LEVELS.indexOf(level);
 
-const saysIt = ({ message, fields }: LogLine, text: string): boolean =>
+const containsText = ({ message, fields }: LogLine, text: string): boolean =>
   message.toLowerCase().includes(text) || JSON.stringify(fields).toLowerCase().includes(text);

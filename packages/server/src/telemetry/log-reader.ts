@@ -2,11 +2,11 @@ import { type FileHandle, open } from "node:fs/promises";
 import type { LogFiles } from "./log-files.ts";
 import { LINE_BYTES } from "./log-writer.ts";
 
-/** What is read, and looked through, in one turn of the event loop. */
+/** Bytes read and searched in one turn of the event loop. */
 const CHUNK_BYTES = 262_144;
 const NEWLINE = 10;
 
-/** A place between two lines. */
+/** A position between two lines. */
 export interface LogPosition {
   number: number;
   offset: number;
@@ -14,18 +14,21 @@ export interface LogPosition {
 
 export interface FoundLine {
   text: string;
-  /** Where it begins: what is before it, is older. */
+  /** Position of the line's first byte. All bytes before it belong to older lines. */
   at: LogPosition;
 }
 
-/** Lines from a position backwards, newest first, a chunk at a time. Where it ends there is nothing older. */
-export async function* linesBefore(
+/**
+ * Yields the log's lines backwards from a position, newest first, one chunk at a time. The iteration ends after the
+ * oldest line.
+ */
+export async function* readLinesBefore(
   files: LogFiles,
   from: LogPosition,
 ): AsyncGenerator<FoundLine[], void, undefined> {
   const numbers = (await files.numbers()).filter((number) => number <= from.number);
   for (const number of numbers.reverse()) {
-    // It may go while this is read.
+    // The oldest file may be deleted while the log is read.
     const file = await open(files.path(number)).catch(() => null);
     if (file === null) return;
     try {
@@ -43,7 +46,10 @@ async function* linesOf(
   number: number,
   end: number,
 ): AsyncGenerator<FoundLine[], void, undefined> {
-  /** The beginning of what was read, which may be the end of a line that began before it. */
+  /**
+   * The first bytes of the chunk that was read last, up to its first newline. They may be the end of a line that began
+   * in the chunk before, which is read next.
+   */
   let rest: Buffer = Buffer.alloc(0);
   for (let to = end; to > 0; ) {
     const chunk = Buffer.alloc(Math.min(CHUNK_BYTES, to));
@@ -54,13 +60,13 @@ async function* linesOf(
     const first = to === 0 ? 0 : bytes.indexOf(NEWLINE) + 1;
     const lines = split(bytes, first).map(({ text, at }) => ({ text, at: { number, offset: to + at } }));
     rest = bytes.subarray(0, first);
-    // No line is as long: it is something else that lies there.
+    // No line of a log is this long, so the bytes are something else and are dropped.
     if (rest.length > CHUNK_BYTES + LINE_BYTES) rest = rest.subarray(0, 0);
     yield lines;
   }
 }
 
-/** The lines from `first` on, newest first. */
+/** Returns the lines that begin at or after offset `first`, newest first. */
 function split(bytes: Buffer, first: number): { text: string; at: number }[] {
   const lines: { text: string; at: number }[] = [];
   for (let at = first; at < bytes.length; ) {

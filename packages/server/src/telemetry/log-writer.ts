@@ -8,12 +8,12 @@ const truncated = promisify(ftruncate);
 const written = promisify(write);
 const readBack = promisify(read);
 
-/** What waits to be written: beyond it lines are left out, and counted. */
+/** Maximum number of buffered bytes; further lines are dropped and counted. */
 const PENDING_BYTES = 1_048_576;
 const BATCH_BYTES = 262_144;
-/** A longer line is left out. */
+/** Maximum length of a line; longer lines are dropped. */
 export const LINE_BYTES = 65_536;
-/** After a write that failed. */
+/** Time to wait after a failed write. */
 const RETRY_MS = 1_000;
 const NEWLINE = 10;
 
@@ -24,9 +24,10 @@ interface Current {
 }
 
 /**
- * Appends lines to the newest file of the log and begins another when that is full. Whoever writes a line waits for nothing:
- * lines are gathered here and written behind their back, and where the disk takes none they are left out and counted, because a
- * server must not end, or wait, for its log. A line that the server dies with is on stderr.
+ * Appends lines to the newest log file, and starts another file when that one is full. Callers never wait: lines are
+ * buffered and written in the background. If the disk accepts no data, lines are dropped and counted, because the
+ * server must neither exit nor block for its log. Every line is also written to stderr, so lines that are missing from
+ * this log after a crash can be found there.
  */
 export class LogWriter {
   readonly #files: LogFiles;
@@ -47,7 +48,7 @@ export class LogWriter {
     this.#count = count;
   }
 
-  /** From now on what was given is written. */
+  /** Starts writing the buffered lines. */
   open(): void {
     this.#isOpen = true;
     this.#flush();
@@ -65,12 +66,12 @@ export class LogWriter {
     this.#flush();
   }
 
-  /** Up to where the newest file can be read; null where nothing was written yet. */
+  /** Position up to which the newest file can be read; null if nothing was written yet. */
   get position(): { number: number; size: number } | null {
     return this.#current === null ? null : { number: this.#current.number, size: this.#current.size };
   }
 
-  /** Resolves when what was given so far is written, or left out. */
+  /** Resolves when all lines added so far are written or dropped. */
   async settle(): Promise<void> {
     this.#flush();
     await this.#flushing;
@@ -85,7 +86,10 @@ export class LogWriter {
     if (current !== null) await closed(current.descriptor);
   }
 
-  /** At the very end of the process, when nothing can be waited for. What is under way is written at its place once more. */
+  /**
+   * Writes all buffered lines synchronously when the process exits. A write that is in progress then is repeated at the
+   * same position of the file.
+   */
   finish(): void {
     if (this.#current === null) return;
     const { descriptor, size } = this.#current;
@@ -95,7 +99,7 @@ export class LogWriter {
     try {
       writeSync(descriptor, rest, 0, rest.length, size);
     } catch {
-      // Then it is on stderr alone.
+      // The write failed, so these lines are only on stderr.
     }
   }
 
@@ -104,7 +108,7 @@ export class LogWriter {
     if (this.#pending.length === 0) return;
     this.#flushing = this.#writeAll().finally(() => {
       this.#flushing = null;
-      // What came while the last look was taken.
+      // Lines may have arrived while the last batch was written.
       this.#flush();
     });
   }
@@ -124,19 +128,19 @@ export class LogWriter {
   }
 
   #sayLeftOut(): void {
-    const said = {
+    const notice = {
       level: 40,
       time: Date.now(),
       lines: this.#leftOut,
       msg: "lines of this log were left out",
     };
-    const bytes = Buffer.from(`${JSON.stringify(said)}\n`);
+    const bytes = Buffer.from(`${JSON.stringify(notice)}\n`);
     this.#leftOut = 0;
     this.#pending.unshift(bytes);
     this.#pendingBytes += bytes.length;
   }
 
-  /** As many lines as make a batch: one at least. */
+  /** Returns the lines of the next batch: at least one. */
   #take(): Buffer[] {
     const most = Math.min(BATCH_BYTES, this.#fileBytes);
     let bytes = 0;
@@ -169,7 +173,7 @@ export class LogWriter {
     }
   }
 
-  /** Half a line must not be what the next one is written behind. */
+  /** Removes a partial line from the end of the file, so that the next line starts on a line of its own. */
   async #dropTorn(): Promise<void> {
     const current = this.#current;
     if (current !== null) await truncated(current.descriptor, current.size).catch(() => undefined);
@@ -179,7 +183,7 @@ export class LogWriter {
     this.#current ??= await this.#newest();
     const { number, size, descriptor } = this.#current;
     if (size + bytes <= this.#fileBytes || size === 0) return this.#current;
-    // The oldest go first: on a full disk that is the room for the next.
+    // The oldest files are deleted first, which makes room for the next file on a full disk.
     await this.#files.keep(this.#count - 1);
     const next = await this.#openFile(number + 1, 0);
     this.#current = next;
@@ -203,7 +207,10 @@ export class LogWriter {
   }
 }
 
-/** A server that was killed may have left half a line: that is written over. */
+/**
+ * Returns the end of the last complete line. A server that was killed may have left a partial line after it, which is
+ * removed.
+ */
 async function wholeLines({ descriptor, size }: Current): Promise<number> {
   const tail = Buffer.alloc(Math.min(size, LINE_BYTES));
   const start = size - tail.length;

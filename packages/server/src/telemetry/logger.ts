@@ -1,26 +1,60 @@
 import type { Log } from "@holdfast/engine";
 import { pino } from "pino";
+import { terminalLine } from "./terminal-line.ts";
 
 export const LOG_LEVELS = ["debug", "info", "warn", "error", "silent"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
-/** Only what is never a secret is logged; these are taken out all the same. */
+export const LOG_FORMATS = ["json", "text"] as const;
+export type LogFormat = (typeof LOG_FORMATS)[number];
+
+/** Fields that are redacted as a second line of defense: secrets are not logged anyway. */
 const REDACTED = ["authorization", "*.authorization", "key", "secret", "*.secret"];
 
 interface LoggerOptions {
-  /** Of what goes to stderr. */
+  /** Minimum level of lines on stderr. */
   level: LogLevel;
+  /** Format of lines on stderr; `text` is for people. Default: `json`. */
+  format?: LogFormat;
+  /**
+   * In the format `text`, lines about these sandboxes are left out, because the user is informed about these sandboxes
+   * in another way.
+   */
+  unmentioned?: ReadonlySet<string>;
   fields?: Record<string, unknown>;
-  /** Where lines are kept. It is told of level info at least, whatever stderr is told. */
-  book?: { write(line: string): void };
+  /** The stored log. It receives lines of level info and above, and also debug lines if stderr does. */
+  serverLog?: { write(line: string): void };
 }
 
-/** One JSON line per decision, on stderr and in the book; stdout is for what a person should read. */
-export function createLogger({ level, fields = {}, book }: LoggerOptions): Log {
-  const stderr = pino.destination({ dest: 2, sync: true });
+/**
+ * Creates the logger: one line per decision, on stderr and as JSON in the server log. Stdout is for text that a person
+ * should read.
+ */
+export function createLogger({
+  level,
+  format = "json",
+  unmentioned,
+  fields = {},
+  serverLog,
+}: LoggerOptions): Log {
+  const bytes = pino.destination({ dest: 2, sync: true });
+  const stderr = format === "json" ? bytes : forPeople(bytes, unmentioned ?? new Set());
   const settings = { base: fields, redact: REDACTED };
-  if (book === undefined) return pino({ ...settings, level }, stderr);
+  if (serverLog === undefined) return pino({ ...settings, level }, stderr);
   const kept = level === "debug" ? "debug" : "info";
-  const streams = [{ level: kept, stream: book }, ...(level === "silent" ? [] : [{ level, stream: stderr }])];
+  const streams = [
+    { level: kept, stream: serverLog },
+    ...(level === "silent" ? [] : [{ level, stream: stderr }]),
+  ];
   return pino({ ...settings, level: kept }, pino.multistream(streams));
+}
+
+function forPeople(out: { write(text: string): unknown }, unmentioned: ReadonlySet<string>) {
+  const isColored = process.stderr.isTTY === true && !process.env.NO_COLOR;
+  return {
+    write(line: string): void {
+      for (const id of unmentioned) if (line.includes(id)) return;
+      out.write(terminalLine(line, isColored));
+    },
+  };
 }

@@ -1,8 +1,8 @@
 import { type AlertKind, type LayerHealth, STATUSES, type Stats } from "@holdfast/contract";
 import type { Commit, Driver, EngineApi, Reading, Store } from "@holdfast/engine";
 import { expect, test } from "vitest";
+import { aStats, someFigures } from "../testing/double.ts";
 import { Metrics } from "./metrics.ts";
-import { aStats, someFigures } from "./testing/double.ts";
 
 const aLayer: LayerHealth = {
   layer: "stale",
@@ -30,15 +30,15 @@ const stats = aStats({
   launches: { state: "suspended", waiting: 12, failuresInARow: 5 },
   capacity: { diskFreeBytes: 5e9, diskTotalBytes: 1e10, memoryFreeBytes: 6e9, memoryTotalBytes: 8e9 },
 });
-const engineOf = (told: Stats, figures = someFigures()) =>
+const engineOf = (stats: Stats, figures = someFigures()) =>
   ({
-    stats: async () => told,
+    stats: async () => stats,
     alerts: { figures: async () => figures },
     ports: { open: 13 },
   }) as unknown as EngineApi;
 const engine = engineOf(stats);
 
-test("gauges show what the engine says when asked", async () => {
+test("gauges show the engine's values at the time of the scrape", async () => {
   const text = await new Metrics({ process: false }).render(engine);
   expect(text).toContain('holdfast_sandboxes{status="ready"} 2');
   expect(text).toContain('holdfast_links{state="down"} 1');
@@ -53,7 +53,7 @@ test("gauges show what the engine says when asked", async () => {
   expect(text).toContain('holdfast_total{what="created"} 5');
 });
 
-test("cleaning that has stopped, or fails, is seen", async () => {
+test("stopped or failing cleanup is visible", async () => {
   const text = await new Metrics({ process: false }).render(engine);
   expect(text).toContain("holdfast_audit_age_seconds 10");
   expect(text).toContain('holdfast_sweep_age_seconds{layer="stale"} 8');
@@ -64,7 +64,7 @@ test("cleaning that has stopped, or fails, is seen", async () => {
   expect(text).toContain('holdfast_sweep_removed_total{layer="stale"} 40');
 });
 
-test("whether there is room for more, and launches are let through, is seen", async () => {
+test("free capacity and suspended launches are visible", async () => {
   const metrics = new Metrics({ process: false });
   const text = await metrics.render(engine);
   expect(text).toContain("holdfast_launches_suspended 1");
@@ -77,7 +77,7 @@ test("whether there is room for more, and launches are let through, is seen", as
   expect(unmeasured).toContain("holdfast_audit_age_seconds Nan");
 });
 
-test("what the engine has counted is counted once, however often the figures are read", async () => {
+test("engine counters are exported once, however often they are scraped", async () => {
   const metrics = new Metrics({ process: false });
   await metrics.render(engine);
   const text = await metrics.render(engine);
@@ -85,7 +85,7 @@ test("what the engine has counted is counted once, however often the figures are
   expect(text).toContain('holdfast_sweep_failures_total{layer="stale"} 3');
 });
 
-test("alerts, what they are about and who was told is seen", async () => {
+test("alerts, their readings and deliveries are visible", async () => {
   const about = (kind: AlertKind, subject: string | null, value: number | null): Reading => ({
     kind,
     subject,
@@ -119,12 +119,12 @@ test("alerts, what they are about and who was told is seen", async () => {
   expect(text).toContain('holdfast_sweep_failed_in_a_row{layer="age"} 4');
   expect(text).toContain('holdfast_sweep_failed_in_a_row{layer="stale"} 0');
   expect(text).toContain('holdfast_capacity_used_percent{what="disk"} 81.5');
-  // What could not be read is not shown as it was before.
+  // A value that could not be read is not exported with its old value.
   expect(text).toContain('holdfast_capacity_used_percent{what="memory"} Nan');
   expect(text).toContain("holdfast_leaks Nan");
 });
 
-test("ends of execs are counted by outcome, from zero on", async () => {
+test("ended execs are counted by outcome, starting at zero", async () => {
   const metrics = new Metrics({ process: false });
   const store = metrics.watchStore({ commit: async () => undefined } as unknown as Store);
   const record = { status: "timed_out", startedAt: null, endedAt: 3_000 };
@@ -134,7 +134,7 @@ test("ends of execs are counted by outcome, from zero on", async () => {
   expect(text).toContain('holdfast_execs_ended_total{status="exited"} 0');
 });
 
-test("an exec's duration is counted when its end was stored, and not when that failed", async () => {
+test("an exec's duration is counted when its end was stored, and not if that failed", async () => {
   class Recorder {
     #fails = true;
     async commit(): Promise<void> {
@@ -155,7 +155,7 @@ test("an exec's duration is counted when its end was stored, and not when that f
   expect(text).toContain('holdfast_exec_seconds_sum{status="exited"} 2');
 });
 
-test("launches are timed by outcome, and the driver's other verbs stay its own", async () => {
+test("launches are timed by outcome, and the driver's other methods are unchanged", async () => {
   class Launcher {
     readonly name = "test";
     #launched = 0;

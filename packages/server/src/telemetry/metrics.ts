@@ -1,6 +1,7 @@
 import { type Stats, TERMINAL_EXEC_STATUSES } from "@holdfast/contract";
 import type { Driver, EngineApi, Store } from "@holdfast/engine";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import type { RequestMetrics } from "../http/telemetry-ports.ts";
 import { AlertMetrics } from "./alert-metrics.ts";
 
 const HTTP_BUCKETS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 240];
@@ -8,10 +9,10 @@ const EXEC_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 
 const LAUNCH_BUCKETS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 15, 60];
 
 /**
- * The server's figures. Gauges are read from the engine when they are asked for; durations are taken where the thing
- * itself happens: an exec's when its end is stored, a launch's around the driver.
+ * The server's metrics. Gauges are read from the engine when they are scraped. Durations are measured where the
+ * operation happens: an exec's duration when its end is stored, and a launch's duration around the driver call.
  */
-export class Metrics {
+export class Metrics implements RequestMetrics {
   readonly registry = new Registry();
   readonly #http = this.#histogram("http_request_seconds", "HTTP requests", HTTP_BUCKETS, [
     "method",
@@ -26,46 +27,53 @@ export class Metrics {
   ]);
   readonly #sandboxes = this.#gauge("sandboxes", "sandboxes by status", ["status"]);
   readonly #links = this.#gauge("links", "links to keepers", ["state"]);
-  readonly #orphans = this.#gauge("orphans", "things that carry our marker and have no record");
-  readonly #linksLost = this.#counter("links_lost_total", "links given up since the server started");
-  readonly #running = this.#gauge("execs_running", "execs under way");
-  readonly #queued = this.#gauge("execs_queued", "execs that wait for their turn");
-  readonly #readers = this.#gauge("readers", "callers that read output right now");
+  readonly #orphans = this.#gauge(
+    "orphans",
+    "resources that carry this installation's marker and have no record",
+  );
+  readonly #linksLost = this.#counter("links_lost_total", "keeper links lost since the server started");
+  readonly #running = this.#gauge("execs_running", "running execs");
+  readonly #queued = this.#gauge("execs_queued", "queued execs");
+  readonly #readers = this.#gauge("readers", "callers currently reading output");
   readonly #readersCut = this.#counter(
     "readers_cut_total",
-    "streams of output ended before their exec: wedged, or expired after streamMaxMs",
+    "output streams ended before their exec: reader stalled (wedged), or expired after streamMaxMs",
     ["why"],
   );
-  readonly #attached = this.#gauge("attached_sockets", "WebSockets attached to execs right now");
-  readonly #streamed = this.#counter("output_bytes_total", "bytes of output sent, by form", ["format"]);
-  readonly #ports = this.#gauge("port_connections", "connections to ports of sandboxes right now");
+  readonly #attached = this.#gauge("attached_sockets", "WebSockets currently attached to execs");
+  readonly #streamed = this.#counter("output_bytes_total", "bytes of output sent, by format", ["format"]);
+  readonly #ports = this.#gauge("port_connections", "open connections to ports of sandboxes");
   readonly #portRequests = this.#counter(
     "port_requests_total",
-    "requests for ports by outcome: answered, upgraded, cut in the middle of the answer, or the code of the error",
+    "port requests by outcome: answered, upgraded, cut (during the response), or the error code",
     ["outcome"],
   );
-  readonly #age = this.#gauge("observation_age_seconds", "time since the last pass over all instances");
+  readonly #age = this.#gauge("observation_age_seconds", "time since all instances were last observed");
   readonly #auditAge = this.#gauge("audit_age_seconds", "time since the last audit");
-  readonly #sweepAge = this.#gauge("sweep_age_seconds", "time since a layer of cleaning last ran", ["layer"]);
-  readonly #sweepOverdue = this.#gauge("sweep_overdue", "1 where a layer of cleaning does not run", [
+  readonly #sweepAge = this.#gauge("sweep_age_seconds", "time since a cleanup layer last ran", ["layer"]);
+  readonly #sweepOverdue = this.#gauge("sweep_overdue", "1 if a cleanup layer does not run", ["layer"]);
+  readonly #sweepFailures = this.#counter("sweep_failures_total", "failed runs of a cleanup layer", [
     "layer",
   ]);
-  readonly #sweepFailures = this.#counter("sweep_failures_total", "runs of a layer that failed", ["layer"]);
-  readonly #sweepRemoved = this.#counter("sweep_removed_total", "things a layer removed", ["layer"]);
+  readonly #sweepRemoved = this.#counter(
+    "sweep_removed_total",
+    "resources and records removed by a cleanup layer",
+    ["layer"],
+  );
   readonly #suspended = this.#gauge(
     "launches_suspended",
-    "1 while launches are refused, as they keep failing",
+    "1 while launches are suspended because they keep failing",
   );
-  readonly #waiting = this.#gauge("launches_waiting", "creates that wait in line for their launch");
-  readonly #diskFree = this.#gauge("disk_free_bytes", "free disk, as last measured");
+  readonly #waiting = this.#gauge("launches_waiting", "creates waiting for a launch slot");
+  readonly #diskFree = this.#gauge("disk_free_bytes", "free disk space, as last measured");
   readonly #memoryFree = this.#gauge("memory_free_bytes", "free memory of the host, as last measured");
-  readonly #totals = this.#gauge("total", "stored counters that never go down", ["what"]);
+  readonly #totals = this.#gauge("total", "stored counters that never decrease", ["what"]);
   readonly #errors = this.#counter("http_errors_total", "error responses by code", ["code"]);
   readonly #ended = this.#counter("execs_ended_total", "execs that ended, by outcome", ["status"]);
   readonly #alerts = new AlertMetrics(this.registry);
 
   constructor(options: { process: boolean } = { process: true }) {
-    // A rate is known from the first on only where there was a zero before.
+    // Counters start at zero, because a rate can include the first increment only if a zero was exported before it.
     for (const status of TERMINAL_EXEC_STATUSES) this.#ended.inc({ status }, 0);
     if (options.process) collectDefaultMetrics({ register: this.registry });
   }
@@ -82,6 +90,10 @@ export class Metrics {
     return new Counter({ name: `holdfast_${name}`, help, labelNames, registers: [this.registry] });
   }
 
+  get contentType(): string {
+    return this.registry.contentType;
+  }
+
   request(method: string, route: string, status: number, ms: number): void {
     this.#http.observe({ method, route, status }, ms / 1000);
   }
@@ -90,17 +102,20 @@ export class Metrics {
     this.#errors.inc({ code });
   }
 
-  /** Output that was given to a caller's socket. */
+  /** Bytes of output written to callers' sockets. */
   streamed(format: string, bytes: number): void {
     this.#streamed.inc({ format }, bytes);
   }
 
-  /** How a request for a port went. */
+  /** Counts a port request by its outcome. */
   portRequest(outcome: string): void {
     this.#portRequests.inc({ outcome });
   }
 
-  /** One more attached socket; the answer is to be called when it is gone. */
+  /**
+   * Adds an attached socket to the count. The returned function removes it, and must be called when the socket is
+   * closed.
+   */
   attach(): () => void {
     this.#attached.inc();
     return () => this.#attached.dec();
@@ -147,7 +162,7 @@ export class Metrics {
     this.#memoryFree.set(capacity?.memoryFreeBytes ?? Number.NaN);
   }
 
-  /** The store, with the duration of every exec taken from the commit that ends it. */
+  /** Wraps the store, so that every commit that ends an exec also measures the exec's duration. */
   watchStore<S extends Store>(store: S): S {
     return withMethod(store, "commit", async (commit) => {
       await store.commit(commit);
@@ -161,7 +176,7 @@ export class Metrics {
     });
   }
 
-  /** The driver, with every launch timed. */
+  /** Wraps the driver, so that every launch is measured. */
   watchDriver(driver: Driver): Driver {
     return withMethod(driver, "launch", async (order, signal) => {
       const startedAt = performance.now();
@@ -177,11 +192,11 @@ export class Metrics {
   }
 }
 
-/** NaN where it has not happened yet. */
+/** Returns how many seconds ago a time was; NaN if the event has not happened yet. */
 const ageSeconds = ({ at }: Stats, then: string | null): number =>
   then === null ? Number.NaN : (Date.parse(at) - Date.parse(then)) / 1000;
 
-/** The same object with one method replaced. The others stay bound to the object itself. */
+/** Returns an object with one method replaced. All other methods keep `this` bound to the original object. */
 function withMethod<Target extends object, Name extends keyof Target>(
   target: Target,
   name: Name,

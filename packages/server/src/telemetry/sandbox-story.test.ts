@@ -1,8 +1,8 @@
 import { HoldfastError, type SandboxStory } from "@holdfast/contract";
 import type { EngineApi, OutputRecord } from "@holdfast/engine";
 import { describe, expect, test } from "vitest";
-import { sandboxStory } from "./sandbox-story.ts";
-import { anEvent, anExec, aSandbox, serve } from "./testing/double.ts";
+import { anEvent, anExec, aSandbox, serve } from "../testing/double.ts";
+import { readSandboxStory } from "./sandbox-story.ts";
 
 const signal = new AbortController().signal;
 const second = (n: number) => `2025-01-01T00:00:${String(n).padStart(2, "0")}.000Z`;
@@ -13,8 +13,8 @@ const out = (type: "stdout" | "stderr", at: number, data: string | Uint8Array): 
   data: Buffer.from(data),
 });
 
-/** An engine with one sandbox, these events, newest first, and these execs with what they wrote. */
-function told(
+/** Creates an engine with one sandbox, these events (newest first), and these execs with their output. */
+function engineWith(
   events: readonly [number, string][],
   execs: Record<string, readonly OutputRecord[] | Error> = {},
 ): EngineApi {
@@ -42,8 +42,8 @@ function told(
 const texts = ({ lines }: SandboxStory) => lines.map(({ text }) => text);
 
 describe("the story of a sandbox", () => {
-  test("is what happened and what its commands said, in the order of time", async () => {
-    const engine = told(
+  test("contains events and command output in time order", async () => {
+    const engine = engineWith(
       [
         [1, "Made."],
         [4, "Ended."],
@@ -53,7 +53,7 @@ describe("the story of a sandbox", () => {
         exe_a: [out("stdout", 2, "two\n"), out("stderr", 5, "five\n")],
       },
     );
-    const story = await sandboxStory(engine, "demo", { limit: 100 }, signal);
+    const story = await readSandboxStory(engine, "demo", { limit: 100 }, signal);
     expect(story).toMatchObject({ sandboxId: aSandbox().id, lastActivityAt: second(9) });
     expect(story.lines).toEqual([
       { at: second(1), kind: "event", text: "sandbox.ready: Made.", execId: null },
@@ -64,9 +64,9 @@ describe("the story of a sandbox", () => {
     ]);
   });
 
-  test("has whole lines, however they came, and the last one without its end", async () => {
+  test("has complete lines, however they arrived, and an unterminated last one", async () => {
     const bytes = Buffer.from("é\n");
-    const engine = told([], {
+    const engine = engineWith([], {
       exe_a: [
         out("stdout", 1, "o"),
         out("stderr", 2, "between\r\n"),
@@ -77,7 +77,7 @@ describe("the story of a sandbox", () => {
         out("stdout", 7, "end"),
       ],
     });
-    const { lines } = await sandboxStory(engine, "demo", { limit: 100 }, signal);
+    const { lines } = await readSandboxStory(engine, "demo", { limit: 100 }, signal);
     expect(lines.map(({ at, text }) => [at, text])).toEqual([
       [second(1), "one"],
       [second(2), "between"],
@@ -88,41 +88,43 @@ describe("the story of a sandbox", () => {
     ]);
   });
 
-  test("has no more lines than are asked for, the newest, and no endless one", async () => {
+  test("has at most the requested number of lines, the newest, and no endless line", async () => {
     const many = Array.from({ length: 500 }, (_, n) => `line ${n}\n`).join("");
-    const engine = told([[1, "Made."]], {
+    const engine = engineWith([[1, "Made."]], {
       exe_a: [out("stdout", 2, many), out("stdout", 3, "x".repeat(99_999))],
     });
-    const story = await sandboxStory(engine, "demo", { limit: 3 }, signal);
+    const story = await readSandboxStory(engine, "demo", { limit: 3 }, signal);
     expect(texts(story).slice(0, 2)).toEqual(["line 498", "line 499"]);
     expect(texts(story)[2]?.length).toBe(2_000);
   });
 
-  test("reads a bounded part of what a chatty command wrote, and says where it stopped", async () => {
+  test("reads a bounded part of a chatty command's output, and marks where it stopped", async () => {
     let given = 0;
     const chunk = Buffer.from(`${"y".repeat(99)}\n`.repeat(10_000));
-    const engine = told([], { exe_a: [] });
+    const engine = engineWith([], { exe_a: [] });
     engine.execs.output = async function* () {
       for (; given < 1_000; given++) yield { ...out("stdout", 1, ""), data: chunk } as OutputRecord;
     };
-    const story = await sandboxStory(engine, "demo", { limit: 5 }, signal);
+    const story = await readSandboxStory(engine, "demo", { limit: 5 }, signal);
     expect(given).toBeLessThan(20);
-    expect(texts(story).at(-1)).toBe("More of its output follows than is read here.");
+    expect(texts(story).at(-1)).toBe("More output follows; it is not read here.");
   });
 
-  test("is whole but for what can't be read, which leaves a word", async () => {
-    const engine = told([[1, "Made."]], {
+  test("is complete except for unreadable parts, which leave a note", async () => {
+    const engine = engineWith([[1, "Made."]], {
       exe_b: new HoldfastError("output_dropped"),
       exe_a: [out("stdout", 2, "two\n")],
     });
-    const story = await sandboxStory(engine, "demo", { limit: 10 }, signal);
+    const story = await readSandboxStory(engine, "demo", { limit: 10 }, signal);
     expect(texts(story)).toContain("two");
-    expect(texts(story)).toContain("Its output can't be read: The output at that cursor is no longer kept.");
+    expect(texts(story)).toContain(
+      "The output could not be read: The output at that cursor is no longer kept.",
+    );
   });
 });
 
-test("its route takes the host's paths out of events, and leaves the words of commands alone", async () => {
-  const engine = told([[1, "/srv/state/x failed"]], { exe_a: [out("stdout", 2, "/srv/state/x\n")] });
+test("has host paths removed from events, but not from command output", async () => {
+  const engine = engineWith([[1, "/srv/state/x failed"]], { exe_a: [out("stdout", 2, "/srv/state/x\n")] });
   await using server = await serve(engine, { hostPaths: ["/srv/state"] });
   const response = await server.fetch("/v1/sandboxes/demo/logs?limit=5");
   expect(response.status).toBe(200);

@@ -1,7 +1,7 @@
 /**
- * What happened in a sandbox and what its commands said last, in one list: what someone reads first who wonders what it is
- * doing. It wakes nobody, and costs the same however much was written: a journal can only be read from its beginning, so
- * that of a chatty command is read up to a bound, and a line says where the reading ended.
+ * The latest events and output lines of a sandbox in one list: the first thing to read when investigating a sandbox.
+ * Reading the list wakes no sandbox, and its cost is bounded: a journal can only be read from its beginning, so the
+ * journal of a command with much output is read up to a limit, and a line in the list marks where reading stopped.
  */
 import { StringDecoder } from "node:string_decoder";
 import {
@@ -13,17 +13,18 @@ import {
   type StoryLine,
 } from "@holdfast/contract";
 import type { EngineApi, OutputRecord } from "@holdfast/engine";
-import { timeWithin } from "./frames.ts";
+import { timeWithin } from "../streams/frames.ts";
 
-/** The newest execs whose output is looked at, and how much of it is read, of all of them together. */
+/** Number of newest execs whose output is read. */
 const EXECS = 8;
+/** Maximum number of bytes read from the output of these execs in total. */
 const READ_BYTES = 16 * 1_048_576;
 const READ_MS = 3_000;
-/** More of one line is cut off. */
+/** Maximum length of a line; longer ones are truncated. */
 const LINE_CHARACTERS = 2_000;
 
-/** The last `limit` lines, oldest first. */
-export async function sandboxStory(
+/** Returns the last `limit` lines, oldest first. */
+export async function readSandboxStory(
   engine: EngineApi,
   ref: string,
   { limit }: { limit: number },
@@ -54,31 +55,34 @@ interface Reading {
   signal: AbortSignal;
 }
 
-/** What can't be read leaves a word about it, and the rest of the story whole. */
+/**
+ * Returns the last output lines of one exec. If the output can't be read, a line in its place says so, and the other
+ * parts of the story are still shown.
+ */
 async function linesOf(
   engine: EngineApi,
   exec: Exec,
   { limit, budget, signal }: Reading,
 ): Promise<StoryLine[]> {
-  const said = new Lines(exec, limit);
+  const lines = new Lines(exec, limit);
   const either = AbortSignal.any([signal, budget.until]);
   try {
     for await (const record of engine.execs.output(exec.id, { follow: false, signal: either })) {
       if (!("data" in record)) continue;
-      said.take(record);
+      lines.take(record);
       budget.bytes -= record.data.length;
-      if (budget.bytes <= 0) return said.end("More of its output follows than is read here.");
+      if (budget.bytes <= 0) return lines.end("More output follows; it is not read here.");
     }
-    return said.end();
+    return lines.end();
   } catch (error) {
     signal.throwIfAborted();
-    if (budget.until.aborted) return said.end("Its output could not be read in time.");
+    if (budget.until.aborted) return lines.end("The output could not be read in time.");
     if (!isHoldfastError(error)) throw error;
-    return said.end(`Its output can't be read: ${causeOf(error).message}`);
+    return lines.end(`The output could not be read: ${causeOf(error).message}`);
   }
 }
 
-/** The last lines of one exec. A line is dated by its first byte. */
+/** Collects the last lines of one exec. The time of a line is that of its first byte. */
 class Lines {
   readonly #exec: Exec;
   readonly #limit: number;
@@ -106,7 +110,7 @@ class Lines {
     if (this.#lines.length > 2 * this.#limit) this.#lines = this.#lines.slice(-this.#limit);
   }
 
-  /** With what stands on lines that were not ended, and a word about what is not there. */
+  /** Adds lines that have no line end yet, and a note if output is missing. */
   end(remark?: string): StoryLine[] {
     for (const type of ["stdout", "stderr"] as const) {
       const { at, text } = this.#begun[type];
@@ -118,7 +122,7 @@ class Lines {
   }
 }
 
-/** A line whose end has not come yet. */
+/** A line of which only the beginning has arrived. */
 class BegunLine {
   readonly decoder = new StringDecoder("utf8");
   text = "";

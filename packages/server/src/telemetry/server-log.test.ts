@@ -13,40 +13,41 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { NUMBERS, type Numbers } from "@holdfast/contract";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { LogBook, type LogQuestion } from "./log-book.ts";
+import type { LogQuery } from "../http/telemetry-ports.ts";
 import { createLogger } from "./logger.ts";
+import { ServerLog } from "./server-log.ts";
 
 let state: string;
 let directory: string;
-const books: LogBook[] = [];
+const serverLogs: ServerLog[] = [];
 beforeEach(() => {
   state = mkdtempSync(join(tmpdir(), "holdfast-logs-"));
   directory = join(state, "logs");
 });
 afterEach(async () => {
-  for (const book of books.splice(0)) await book.close();
+  for (const serverLog of serverLogs.splice(0)) await serverLog.close();
   rmSync(state, { recursive: true, force: true });
 });
 
 const signal = new AbortController().signal;
 const asIs = (text: string) => text;
 
-/** A log that is kept, as a server keeps it. */
+/** Creates a stored log, as the server uses it. */
 function keeping(numbers: Partial<Numbers> = {}) {
-  const book = new LogBook({ ...NUMBERS, ...numbers });
-  books.push(book);
-  const log = createLogger({ level: "silent", book });
-  book.open(directory);
-  const find = (question: Partial<LogQuestion> = {}) => book.find({ limit: 100, ...question }, asIs, signal);
-  const messages = async (question: Partial<LogQuestion> = {}) =>
-    (await find(question)).items.map(({ message }) => message);
-  return { book, log, find, messages };
+  const serverLog = new ServerLog({ ...NUMBERS, ...numbers });
+  serverLogs.push(serverLog);
+  const log = createLogger({ level: "silent", serverLog });
+  serverLog.open(directory);
+  const find = (query: Partial<LogQuery> = {}) => serverLog.find({ limit: 100, ...query }, asIs, signal);
+  const messages = async (query: Partial<LogQuery> = {}) =>
+    (await find(query)).items.map(({ message }) => message);
+  return { serverLog, log, find, messages };
 }
 
 const sizes = () => readdirSync(directory).map((name) => statSync(join(directory, name)).size);
 
-describe("the log that is kept", () => {
-  test("has what was said, newest first, with what it is about", async () => {
+describe("the stored log", () => {
+  test("returns its lines, newest first, with their subjects", async () => {
     const { log, find } = keeping();
     log.child({ part: "engine" }).info({ sandbox: "sbx_1", exec: "exe_1", n: 1 }, "one");
     log.error({ driveId: "drv_1", requestId: "req_1", err: new Error("no") }, "two");
@@ -86,7 +87,7 @@ describe("the log that is kept", () => {
     expect(await messages({ until: soon - 3_600_000 })).toEqual([]);
   });
 
-  test("is read a page at a time, over several files, without gap or repetition", async () => {
+  test("is read page by page, over several files, without gap or repetition", async () => {
     const { log, find } = keeping({ logFileBytes: 2_000, logFiles: 1_000 });
     for (let n = 0; n < 200; n++) log.info({ n }, `line ${n}`);
     const seen: string[] = [];
@@ -94,7 +95,7 @@ describe("the log that is kept", () => {
     for (let cursor: string | undefined; ; pages++) {
       const { items, nextCursor } = await find({ cursor, limit: 7 });
       seen.push(...items.map(({ message }) => message));
-      // What is written meanwhile is newer, and not asked for.
+      // Lines written meanwhile are newer and do not match.
       log.info({}, "later");
       if (nextCursor === null) break;
       cursor = nextCursor;
@@ -104,7 +105,7 @@ describe("the log that is kept", () => {
     expect(sizes().length).toBeGreaterThan(5);
   });
 
-  test("has every line of a file that is read in parts", async () => {
+  test("returns every line of a file that is read in chunks", async () => {
     const { log, find } = keeping();
     for (let n = 0; n < 5_000; n++) log.info({ n, text: "é".repeat(n % 100) }, `line ${n}`);
     const { items } = await find({ limit: 10_000 });
@@ -113,7 +114,7 @@ describe("the log that is kept", () => {
     expect(sizes()[0]).toBeGreaterThan(600_000);
   });
 
-  test("costs one question a bounded part of it, with a cursor to look through the rest", async () => {
+  test("limits the cost of one query, with a cursor to search the rest", async () => {
     const { log, find } = keeping({ logFileBytes: 4_000, logFiles: 1_000 });
     log.info({ sandbox: "sbx_1" }, "long ago");
     for (let n = 0; n < 300; n++) log.info({ n }, "something else");
@@ -126,7 +127,7 @@ describe("the log that is kept", () => {
     expect(found.items.map(({ message }) => message)).toEqual(["long ago"]);
   });
 
-  test("takes no more room than it may, and is what was said last", async () => {
+  test("stays within its size limit, and keeps the latest lines", async () => {
     const { log, messages } = keeping({ logFileBytes: 3_000, logFiles: 3 });
     for (let n = 0; n < 500; n++) {
       log.info({ n }, `line ${n}`);
@@ -137,7 +138,7 @@ describe("the log that is kept", () => {
     for (const size of sizes()) expect(size).toBeLessThanOrEqual(3_000);
   });
 
-  test("is nobody's but the server's to read", async () => {
+  test("is readable only by the server", async () => {
     const { log, messages } = keeping();
     log.info({}, "one");
     await messages();
@@ -146,10 +147,10 @@ describe("the log that is kept", () => {
       expect(statSync(join(directory, name)).mode & 0o777).toBe(0o600);
   });
 
-  test("goes on where an earlier server ended, also one that died in the middle of a line", async () => {
+  test("continues after an earlier server, even one that died in the middle of a line", async () => {
     const before = keeping();
     before.log.info({}, "before");
-    await before.book.close();
+    await before.serverLog.close();
     const [name = ""] = readdirSync(directory);
     appendFileSync(join(directory, name), '{"level":30,"time":17');
     const after = keeping();
@@ -158,34 +159,34 @@ describe("the log that is kept", () => {
     expect(readFileSync(join(directory, name), "utf8").trimEnd().split("\n")).toHaveLength(2);
   });
 
-  test("has the lines that came before it was opened", async () => {
-    const book = new LogBook(NUMBERS);
-    books.push(book);
-    createLogger({ level: "silent", book }).info({}, "early");
-    book.open(directory);
-    const { items } = await book.find({ limit: 10 }, asIs, signal);
+  test("contains the lines logged before it was opened", async () => {
+    const serverLog = new ServerLog(NUMBERS);
+    serverLogs.push(serverLog);
+    createLogger({ level: "silent", serverLog }).info({}, "early");
+    serverLog.open(directory);
+    const { items } = await serverLog.find({ limit: 10 }, asIs, signal);
     expect(items.map(({ message }) => message)).toEqual(["early"]);
   });
 
-  test("has what was said in the last moment of the process", async () => {
-    const { book, log } = keeping();
+  test("contains the lines logged at process exit", async () => {
+    const { serverLog, log } = keeping();
     log.info({}, "first");
-    await book.find({ limit: 1 }, asIs, signal);
+    await serverLog.find({ limit: 1 }, asIs, signal);
     log.error({}, "last words");
-    // What the process does when it exits, with a write under way that nobody waits for.
+    // Simulates process exit during a write that no caller waits for.
     process.listeners("exit").at(-1)?.call(process, 0);
     const [name = ""] = readdirSync(directory);
     const lines = readFileSync(join(directory, name), "utf8").trimEnd().split("\n");
     expect(lines.map((line) => JSON.parse(line).msg)).toEqual(["first", "last words"]);
-    await book.close();
+    await serverLog.close();
     const again = readFileSync(join(directory, name), "utf8").trimEnd().split("\n");
     expect(again.map((line) => JSON.parse(line).msg)).toEqual(["first", "last words"]);
   });
 
-  test("leaves out what lies in its files and is no line of it", async () => {
-    const { book, log } = keeping();
+  test("skips content of its files that is not a log line", async () => {
+    const { serverLog, log } = keeping();
     log.info({}, "one");
-    await book.close();
+    await serverLog.close();
     const [name = ""] = readdirSync(directory);
     appendFileSync(join(directory, name), 'nonsense\n{"time":"x"}\n[]\nnull\n');
     const again = keeping();
@@ -193,7 +194,7 @@ describe("the log that is kept", () => {
     expect(await again.messages()).toEqual(["two", "one"]);
   });
 
-  test("does not harm the server where it can't be written, says what it left out, and goes on", async () => {
+  test("does not harm the server if it cannot be written, reports dropped lines, and continues", async () => {
     writeFileSync(directory, "a file where a directory should be");
     const { log, messages } = keeping();
     log.info({}, "lost");
@@ -213,11 +214,11 @@ describe("the log that is kept", () => {
     expect(said).not.toContain("lost");
   });
 
-  test("is silent on a full disk, keeps no half line, and goes on when there is room again", async () => {
+  test("drops lines on a full disk, keeps no partial line, and continues when there is space", async () => {
     mkdirSync(directory);
     execFileSync("mount", ["-t", "tmpfs", "-o", "size=60k", "holdfast-logs", directory]);
     try {
-      const { book, log, messages } = keeping({ logFileBytes: 8_192, logFiles: 100 });
+      const { serverLog, log, messages } = keeping({ logFileBytes: 8_192, logFiles: 100 });
       for (let n = 0; n < 500; n++) {
         log.info({ text: "x".repeat(100) }, `line ${n}`);
         if (n % 40 === 0) await messages({ limit: 1 });
@@ -225,7 +226,7 @@ describe("the log that is kept", () => {
       expect(sizes().reduce((sum, size) => sum + size, 0)).toBeLessThanOrEqual(65_536);
       for (const name of readdirSync(directory))
         expect(readFileSync(join(directory, name), "utf8")).toMatch(/^$|\n$/);
-      // Room for what waits to be written, and for what comes.
+      // Old files are removed, which makes room for the buffered lines and for later ones.
       for (const name of readdirSync(directory).slice(0, 7)) rmSync(join(directory, name));
       await expect
         .poll(
@@ -236,7 +237,7 @@ describe("the log that is kept", () => {
           { timeout: 10_000 },
         )
         .toContain("room again");
-      await book.close();
+      await serverLog.close();
       const said = readdirSync(directory).flatMap((name) => {
         const lines = readFileSync(join(directory, name), "utf8").split("\n");
         expect(lines.pop()).toBe("");
@@ -244,19 +245,19 @@ describe("the log that is kept", () => {
       });
       expect(said).toContain("lines of this log were left out");
     } finally {
-      await books.splice(0)[0]?.close();
+      await serverLogs.splice(0)[0]?.close();
       execFileSync("umount", [directory]);
     }
   });
 
-  test("is not kept where it may have no room", async () => {
+  test("is disabled if its size limit is zero", async () => {
     const { log, find } = keeping({ logFiles: 0 });
     log.info({}, "one");
     await expect(find()).rejects.toMatchObject({ code: "not_supported" });
     expect(() => readdirSync(directory)).toThrow();
   });
 
-  test("refuses a cursor that is none, and more questions at a time than it answers", async () => {
+  test("refuses an invalid cursor, and too many concurrent queries", async () => {
     const { find } = keeping();
     for (const cursor of ["", "1", "a.b", "1.2.3", "-1.0"])
       await expect(find({ cursor })).rejects.toMatchObject({ code: "invalid_request" });
@@ -269,28 +270,28 @@ describe("the log that is kept", () => {
 });
 
 describe("a line", () => {
-  test("is answered without paths of the host, and is not found by them", async () => {
-    const { book, log } = keeping();
+  test("is returned without host paths, and is not found by them", async () => {
+    const { serverLog, log } = keeping();
     log.info({ file: "/srv/state/x", deep: { list: ["at /srv/state/y"] } }, "opened '/srv/state/z'");
     const scrub = (text: string) => text.replaceAll(/\/srv\/state\/\w/g, "<host path>");
-    const { items } = await book.find({ limit: 10 }, scrub, signal);
+    const { items } = await serverLog.find({ limit: 10 }, scrub, signal);
     expect(items).toMatchObject([
       {
         message: "opened '<host path>'",
         fields: { file: "<host path>", deep: { list: ["at <host path>"] } },
       },
     ]);
-    expect((await book.find({ limit: 10, text: "srv" }, scrub, signal)).items).toEqual([]);
+    expect((await serverLog.find({ limit: 10, text: "srv" }, scrub, signal)).items).toEqual([]);
   });
 
-  test("goes into the book from info on, whatever stderr is told", async () => {
+  test("is stored from level info on, whatever the level of stderr", async () => {
     const { log, messages } = keeping();
     log.debug({}, "whispered");
     log.info({}, "said");
     expect(await messages()).toEqual(["said"]);
   });
 
-  test("that is far too long is left out, and that is said", async () => {
+  test("that is too long is dropped, and the drop is reported", async () => {
     const { log, messages } = keeping();
     log.info({ text: "x".repeat(100_000) }, "endless");
     log.info({}, "short");

@@ -1,33 +1,31 @@
 /**
- * The server's own log, kept where it can be asked for: the lines that go to stderr, and those of level info where stderr is
- * told less, in a few files of a bounded size that survive restarts. Questions read backwards from the newest line, a bounded part
- * at a time, so that none of them costs more than another; the cursor goes on from there.
+ * The server's stored log, in a few files of bounded size that survive restarts. It contains all lines of level info
+ * and above, even those that are not written to stderr. It contains debug lines only if debug lines are also written to
+ * stderr. A query reads backwards, from the newest line or from a cursor, and stops after a bounded number of bytes, so
+ * that all queries have the same maximum cost. If it stops before the oldest line, it returns a cursor from which the
+ * next query continues.
  */
 import { HoldfastError, type LogLine, type LogList, type Numbers } from "@holdfast/contract";
-import type { Scrub } from "./errors.ts";
+import type { Scrub } from "../http/scrub.ts";
+import { scrubJson } from "../http/scrub-json.ts";
+import type { LogFilter, LogQuery, ServerLogReader } from "../http/telemetry-ports.ts";
 import { LogFiles } from "./log-files.ts";
-import { type LogFilter, matches, mayMatch, readLine, timeIn } from "./log-line.ts";
-import { type FoundLine, type LogPosition, linesBefore } from "./log-reader.ts";
+import { matches, mayMatch, readLine, timeIn } from "./log-line.ts";
+import { type FoundLine, type LogPosition, readLinesBefore } from "./log-reader.ts";
 import { LogWriter } from "./log-writer.ts";
-import { scrubbed } from "./scrubbed.ts";
 
-/** Questions that are answered at the same time. */
-const QUESTIONS_AT_ONCE = 4;
-
-export interface LogQuestion extends LogFilter {
-  cursor?: string | undefined;
-  limit: number;
-}
+/** Maximum number of concurrent queries. */
+const MAX_CONCURRENT_QUERIES = 4;
 
 interface Place {
   files: LogFiles;
   writer: LogWriter;
 }
 
-/** Lines that are given before it is opened, at the start of a server, are kept until then. */
+/** Maximum number of lines buffered before `open` is called, while the server starts. */
 const EARLY_LINES = 1_000;
 
-export class LogBook {
+export class ServerLog implements ServerLogReader {
   readonly #fileBytes: number;
   readonly #count: number;
   #place: Place | null = null;
@@ -40,13 +38,16 @@ export class LogBook {
     this.#count = logFiles;
   }
 
-  /** Takes a line, as a stream of pino's does. It never waits and never fails. */
+  /** Appends a line. Pino calls this method as on a stream; it never waits and never throws. */
   write(line: string): void {
     if (this.#place !== null) this.#place.writer.write(line);
     else if (this.#early.length < EARLY_LINES) this.#early.push(line);
   }
 
-  /** Only by who holds the state directory: two writers would write over each other. */
+  /**
+   * Opens the log. Must be called only while this process holds the lock on the state directory, because two writers
+   * would overwrite each other.
+   */
   open(directory: string): void {
     if (this.#fileBytes === 0 || this.#count === 0) return;
     const files = new LogFiles(directory);
@@ -64,17 +65,20 @@ export class LogBook {
     await place?.writer.close();
   }
 
-  /** Newest first. A page may have few lines, or none, and a cursor: then there is more to look through. */
-  async find(question: LogQuestion, scrub: Scrub, signal: AbortSignal): Promise<LogList> {
+  /**
+   * Returns lines, newest first. If the page has a cursor, the log has more lines to search, even if the page contains
+   * few or no lines.
+   */
+  async find(query: LogQuery, scrub: Scrub, signal: AbortSignal): Promise<LogList> {
     if (this.#place === null)
-      throw new HoldfastError("not_supported", { message: "This server keeps no log of its own." });
-    if (this.#asked >= QUESTIONS_AT_ONCE)
+      throw new HoldfastError("not_supported", { message: "This server does not store its log." });
+    if (this.#asked >= MAX_CONCURRENT_QUERIES)
       throw new HoldfastError("too_many_readers", {
-        message: `${QUESTIONS_AT_ONCE} callers look through the log already.`,
+        message: `${MAX_CONCURRENT_QUERIES} callers are already reading the log.`,
       });
     this.#asked += 1;
     try {
-      return await this.#search(this.#place, question, scrub, signal);
+      return await this.#search(this.#place, query, scrub, signal);
     } finally {
       this.#asked -= 1;
     }
@@ -82,17 +86,17 @@ export class LogBook {
 
   async #search(
     { files, writer }: Place,
-    { cursor, limit, ...filter }: LogQuestion,
+    { cursor, limit, ...filter }: LogQuery,
     scrub: Scrub,
     signal: AbortSignal,
   ): Promise<LogList> {
     const from = cursor === undefined ? await endOf(writer) : positionIn(cursor);
     const items: LogLine[] = [];
     let bytes = 0;
-    for await (const lines of linesBefore(files, from)) {
+    for await (const lines of readLinesBefore(files, from)) {
       signal.throwIfAborted();
       for (const { text, at } of lines) {
-        const line = mayMatch(text, filter) ? told(text, filter, scrub) : null;
+        const line = mayMatch(text, filter) ? readMatching(text, filter, scrub) : null;
         if (line === null) continue;
         items.push(line);
         if (items.length === limit) return { items, nextCursor: cursorOf(at) };
@@ -112,14 +116,20 @@ async function endOf(writer: LogWriter): Promise<LogPosition> {
   return newest === null ? { number: 0, offset: 0 } : { number: newest.number, offset: newest.size };
 }
 
-/** What is not told can't be found by looking for it either. */
-function told(text: string, filter: LogFilter, scrub: Scrub): LogLine | null {
+/**
+ * Returns the line if it matches the filter. The filter sees the line after host paths were removed, so a search can't
+ * reveal removed text.
+ */
+function readMatching(text: string, filter: LogFilter, scrub: Scrub): LogLine | null {
   const line = readLine(text);
-  const clean = line === null ? null : scrubbed(line, scrub);
+  const clean = line === null ? null : scrubJson(line, scrub);
   return clean !== null && matches(clean, filter) ? clean : null;
 }
 
-/** Lines are written in the order of time. A clock that was set back mixes some of them, not as many as are read at once. */
+/**
+ * Returns whether all lines are older than `since`, so that older lines need not be read. Lines are ordered by time,
+ * except where the clock was set back. The lines affected by that fill less than one chunk.
+ */
 const areOlder = (lines: readonly FoundLine[], since: number | undefined): boolean =>
   since !== undefined && lines.length > 0 && lines.every(({ text }) => (timeIn(text) ?? 0) < since);
 

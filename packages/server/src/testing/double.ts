@@ -1,6 +1,6 @@
 /**
- * An engine that answers what a test tells it to: for what happens on the wire only (framing, errors, slow and leaving
- * callers), where the real one could not be made to stand still at the right moment.
+ * An engine double that answers as the test configures it. It is used for behaviour on the wire (framing, errors, slow
+ * and disconnecting callers), where the real engine could not be stopped at the right moment.
  */
 import {
   type Checkpoint,
@@ -18,10 +18,11 @@ import {
   type Stats,
 } from "@holdfast/contract";
 import type { AlertFigures, EngineApi, Log } from "@holdfast/engine";
-import type { App } from "../context.ts";
-import { buildHttp } from "../http.ts";
-import type { LogBook } from "../log-book.ts";
-import { Metrics } from "../metrics.ts";
+import { buildHttp } from "../app.ts";
+import type { Adapter } from "../http/adapter.ts";
+import type { App } from "../http/context.ts";
+import { Metrics } from "../telemetry/metrics.ts";
+import type { ServerLog } from "../telemetry/server-log.ts";
 
 type Loose<Part> = { [Name in keyof Part]?: Part[Name] };
 export interface EngineDouble {
@@ -55,7 +56,7 @@ export interface LogLine {
   message: string;
 }
 
-export function recordingLog(lines: LogLine[] = []): Log {
+function recordingLog(lines: LogLine[] = []): Log {
   const at = (level: string) => (fields: Record<string, unknown>, message: string) => {
     lines.push({ level, fields, message });
   };
@@ -73,22 +74,23 @@ export interface TestServer extends AsyncDisposable {
   app: App;
   url: string;
   lines: LogLine[];
-  /** Execs whose readers were cut off as wedged. */
+  /** Execs whose readers were disconnected because they stalled. */
   wedged: string[];
   fetch(path: string, init?: RequestInit): Promise<Response>;
 }
 
-/** A listening server over a double. */
+/** A listening server with an engine double. */
 export async function serve(
   engine: EngineDouble,
   options: {
     numbers?: Partial<Numbers>;
     started?: Promise<void>;
     hostPaths?: string[];
-    /** Further keys that are known. */
+    /** Additional valid keys. */
     keys?: readonly string[];
-    logs?: LogBook;
+    logs?: ServerLog;
     linkSecret?: string;
+    adapters?: readonly Adapter[];
   } = {},
 ): Promise<TestServer> {
   const lines: LogLine[] = [];
@@ -111,6 +113,7 @@ export async function serve(
     ...(options.hostPaths ? { hostPaths: options.hostPaths } : {}),
     logs: options.logs,
     linkSecret: options.linkSecret,
+    ...(options.adapters ? { adapters: options.adapters } : {}),
   });
   const url = await app.listen({ host: "127.0.0.1", port: 0 });
   return {
@@ -235,10 +238,11 @@ export const aStats = (over: Partial<Stats> = {}): Stats => ({
   sweeps: [],
   launches: { state: "open", waiting: 0, failuresInARow: 0 },
   capacity: null,
+  driver: { name: "double", capabilities: [] },
   ...over,
 });
 
-/** Of a server that has not evaluated its alerts yet. */
+/** Returns figures as of a server that has not evaluated its alerts yet. */
 export const someFigures = (over: Partial<AlertFigures> = {}): AlertFigures => ({
   evaluatedAt: null,
   firing: [],
@@ -293,7 +297,7 @@ export const aFile = (sizeBytes: number): FileStat => ({
   modifiedAt: "2025-01-01T00:00:00.000Z",
 });
 
-/** Resolves when the condition holds; fails after a while, so that no test hangs. */
+/** Resolves when the condition is true; fails after a while, so that no test hangs. */
 export async function until(condition: () => boolean): Promise<void> {
   const deadline = Date.now() + 15_000;
   while (!condition()) {

@@ -1,15 +1,15 @@
-/** An exec that writes what it is given, as a terminal would, and remembers what was done to it. */
+/** An exec that sends its input back as output, as a terminal does, and records the calls made to it. */
 import type { Exec } from "@holdfast/contract";
 import type { OutputOptions, OutputRecord } from "@holdfast/engine";
 import { anExec, type EngineDouble } from "./double.ts";
 
 export class Echo {
   readonly calls: unknown[] = [];
-  /** Callers that read right now. */
+  /** Number of callers that are currently reading. */
   readers = 0;
-  /** What stdin takes at once, like a keeper whose buffer is full. */
+  /** Maximum number of bytes that stdin accepts at once. A small number simulates a keeper whose buffer is full. */
   takes = Number.POSITIVE_INFINITY;
-  /** Fails every call that gives the exec something. */
+  /** If set, every call that sends input to the exec throws this error. */
   refusal: Error | null = null;
   #journal = Buffer.alloc(0);
   #ended: Exec | null = null;

@@ -2,17 +2,20 @@ import type { OutputOptions, OutputRecord } from "@holdfast/engine";
 import { anExec } from "./double.ts";
 
 export const FLOOD_RECORD_BYTES = 65_536;
-/** Far more than sockets hold, far less than a server that holds nothing back would take of the machine. */
+/**
+ * Maximum number of records that are produced. Socket buffers hold far fewer, and a server without backpressure would
+ * buffer all of them.
+ */
 const MOST_RECORDS = 2_000;
 
-/** An exec that writes as fast as it is read, for as long as somebody reads. */
+/** An exec that writes as fast as it is read, while a reader is connected. */
 export class Flood {
   produced = 0;
   isOver = false;
 
   readonly output = (_id: string, options: OutputOptions) => this.#read(options);
 
-  /** Resolves when the reader has stopped asking for more. */
+  /** Resolves when the server has stopped asking for more output. */
   async held(): Promise<void> {
     for (let seen = -1; seen !== this.produced; ) {
       seen = this.produced;

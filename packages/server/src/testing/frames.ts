@@ -1,5 +1,5 @@
-/** Reads frames as a client does: from chunks cut anywhere. */
-import { FRAME_KINDS, JSON_HEADER_BYTES, OUTPUT_HEADER_BYTES } from "../frames.ts";
+/** Reads frames as a client does, from chunks that may begin and end anywhere in a frame. */
+import { FRAME_KINDS, JSON_HEADER_BYTES, OUTPUT_HEADER_BYTES } from "../streams/frames.ts";
 
 export type Frame =
   | { kind: "json"; record: unknown }
@@ -8,7 +8,7 @@ export type Frame =
 export class FrameReader {
   #rest = Buffer.alloc(0);
 
-  /** What is left over: part of a frame, or nothing. */
+  /** Number of bytes that belong to an incomplete frame. */
   get pending(): number {
     return this.#rest.length;
   }

@@ -1,10 +1,10 @@
-/** A client of attached sockets: Node's own WebSocket, and all that came over it. */
+/** A client that attaches to execs. It consists of Node's WebSocket and everything that was received over it. */
 import { authorized } from "./double.ts";
 import { type Frame, FrameReader } from "./frames.ts";
 
-export interface Viewer extends Disposable {
+interface Viewer extends Disposable {
   socket: WebSocket;
-  /** Text messages. */
+  /** Received text messages. */
   records: Record<string, unknown>[];
   frames: Frame[];
   closed: Promise<{ code: number; reason: string }>;
@@ -12,7 +12,7 @@ export interface Viewer extends Disposable {
 
 export const socketUrl = (url: string, path: string) => url.replace(/^http/, "ws") + path;
 
-/** Resolves when the socket is open; rejects where it is refused. */
+/** Resolves when the socket is open; rejects if it is refused. */
 export async function attach(
   url: string,
   options: { headers?: Record<string, string>; protocols?: string[] } = { headers: authorized },

@@ -1,58 +1,64 @@
 import { HoldfastError, type Numbers } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
-import type { Fact } from "./facts.ts";
-import type { Process } from "./process.ts";
-import { type Question, Questions } from "./questions.ts";
-import type { Act } from "./schedule.ts";
-import type { VirtualTime } from "./virtual-time.ts";
+import type { Act } from "../schedule/schedule.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
+import type { Fact } from "../world/facts.ts";
+import type { Process } from "../world/process.ts";
+import type { ClientRequest } from "./request.ts";
+import { ClientRequests } from "./requests.ts";
 
-/** A server that takes calls. */
-export interface Serving {
+/** A server that accepts calls. */
+interface Serving {
   readonly process: Process;
   readonly engine: EngineApi;
 }
 
-/** A call that has no answer yet. */
+/** A call without an answer yet. */
 export interface OpenCall {
   readonly what: string;
   readonly since: number;
-  /** How long the engine may take, by its own numbers. */
+  /** Maximum duration of the call, computed from the engine's own numbers. */
   readonly boundMs: number;
   readonly abort: AbortController;
   readonly process: Process;
 }
 
-/** Nothing that the engine does at once takes longer than this; latencies and short waits are in it. */
+/**
+ * Time added to the maximum duration of every call, for latencies and short waits. Calls that should complete
+ * immediately have only this time.
+ */
 const SLACK_MS = 2_000;
-/** Of the caller who left. */
+/** Abort reason for a caller that disconnects. */
 const LEFT = new Error("the caller went away");
 
 interface Parts {
   time: VirtualTime;
   numbers: Numbers;
   serving(): Serving | null;
-  tell(fact: Fact): void;
+  report(fact: Fact): void;
   note(line: () => string): void;
   recordOf(ref: string): SandboxRecord | undefined;
 }
 
-/** The callers: whom they ask, how long they have waited, who goes away. */
+/**
+ * Simulates the callers: sends their requests, tracks how long each caller has waited, and disconnects some of them.
+ */
 export class Clients {
   readonly open = new Set<OpenCall>();
   readonly #parts: Parts;
-  readonly #questions: Questions;
+  readonly #requests: ClientRequests;
 
   constructor(parts: Parts) {
     this.#parts = parts;
-    this.#questions = new Questions(parts);
+    this.#requests = new ClientRequests(parts);
   }
 
-  /** What was asked of a server dies with it. */
+  /** Removes the open calls to a dead server, because these are never answered. */
   readonly forgetCallsTo = (process: Process): void => {
     for (const call of this.open) if (call.process === process) this.open.delete(call);
   };
 
-  /** The server shuts down, and says so to everybody who waits. */
+  /** Answers all waiting callers with an error, as a server does on shutdown. */
   dismiss(process: Process): void {
     for (const call of [...this.open])
       if (call.process === process) call.abort.abort(new HoldfastError("shutting_down"));
@@ -60,19 +66,19 @@ export class Clients {
 
   act(act: Exclude<Act, { do: "fault" }>): void {
     if (act.do === "leave") this.#leave();
-    else this.#ask(this.#questions.of(act));
+    else this.#send(this.#requests.of(act));
   }
 
   delete(ref: string, waitMs: number): void {
-    this.#ask(this.#questions.delete(ref, waitMs));
+    this.#send(this.#requests.delete(ref, waitMs));
   }
 
   removeDrive(id: string): void {
-    this.#ask(this.#questions.removeDrive(id));
+    this.#send(this.#requests.removeDrive(id));
   }
 
   rouse(id: string, what: "resume" | "wake"): void {
-    this.#ask(this.#questions.rouse(id, what));
+    this.#send(this.#requests.rouse(id, what));
   }
 
   #leave(): void {
@@ -83,25 +89,25 @@ export class Clients {
     oldest.abort.abort(LEFT);
   }
 
-  /** Asks, unless there is nothing to ask or no server to ask. */
-  #ask(question: Question | null): void {
-    const { time, tell, note } = this.#parts;
+  /** Sends the request, unless it is null or no server accepts calls. */
+  #send(request: ClientRequest | null): void {
+    const { time, report, note } = this.#parts;
     const serving = this.#parts.serving();
-    if (question === null || serving === null) return;
-    const { what, ref, boundMs, ask } = question;
+    if (request === null || serving === null) return;
+    const { what, ref, boundMs, send } = request;
     const { process, engine } = serving;
     const abort = new AbortController();
     const call = { what, since: time.elapsed, boundMs: boundMs + SLACK_MS, abort, process };
     this.open.add(call);
     note(() => `${what}?`);
-    const settle = (hear: () => void) => {
+    const settle = (use: () => void) => {
       this.open.delete(call);
-      if (process.alive) hear();
+      if (process.alive) use();
     };
-    ask(engine, abort.signal).then(settle, (error: unknown) =>
+    send(engine, abort.signal).then(settle, (error: unknown) =>
       settle(() => {
         note(() => `${what}: ${error instanceof Error ? error.message : String(error)}`);
-        if (error !== LEFT) tell({ type: "refused", call: what, ref, error });
+        if (error !== LEFT) report({ type: "refused", call: what, ref, error });
       }),
     );
   }

@@ -1,16 +1,16 @@
 import type { CreateDrive, Drive, Mount, MountDrive, SandboxId } from "@holdfast/contract";
+import type { Act } from "../schedule/schedule.ts";
 import { driveMs, gateMs, mountMs, undriveMs, usableMs } from "./bounds.ts";
-import { type Parts, type Question, question } from "./questions.ts";
-import type { Act } from "./schedule.ts";
+import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 
-/** Where drives are mounted: the last lies within the first, where nothing may lie. */
+/** Mount paths. The last path lies inside the first one, so the two can't both be mounted. */
 export const PATHS = ["/mnt/a", "/mnt/b", "/mnt/a/deep"] as const;
 
-export type DriveDeed = "drive" | "undrive" | "show-drive" | "mount" | "unmount" | "mounts" | "write-at";
-export type DriveAct = Extract<Act, { do: DriveDeed }>;
+type DriveDeed = "drive" | "undrive" | "show-drive" | "mount" | "unmount" | "mounts" | "write-at";
+type DriveAct = Extract<Act, { do: DriveDeed }>;
 
-/** What callers ask about drives, and what sandboxes have of them. */
-export class DriveQuestions {
+/** Creates the requests of callers about drives and mounts. */
+export class DriveRequests {
   readonly #parts: Parts;
   readonly #refOf: (box: number) => string | null;
   readonly #drives = new Map<number, { name: string | null; id: string | null }>();
@@ -20,8 +20,8 @@ export class DriveQuestions {
     this.#refOf = refOf;
   }
 
-  /** Null where what it is about was never heard of. */
-  of(act: DriveAct): Question | null {
+  /** Returns the request for an act; null if the callers do not know the id of the object that the act is about. */
+  of(act: DriveAct): ClientRequest | null {
     if (act.do === "drive") return this.#create(act);
     if (act.do === "undrive" || act.do === "show-drive") {
       const drive = this.#driveRef(act.drive);
@@ -32,14 +32,17 @@ export class DriveQuestions {
     return ref === null ? null : this.#onBox(act, ref);
   }
 
-  /** By its id or that of another one, else by name: whoever wants a drive takes what there is. */
+  /**
+   * Returns a reference to a drive for a request: the drive's id if callers know it, else the id of another drive that
+   * they know, else the drive's name. Null if callers know no drive.
+   */
   #driveRef(drive: number): string | null {
     const known = [...this.#drives.values()].flatMap(({ id }) => id ?? []);
     const asked = this.#drives.get(drive);
     return asked?.id ?? known.at(-1) ?? asked?.name ?? null;
   }
 
-  /** Those that a sandbox is to be created with, as far as they were ever heard of. */
+  /** Returns the mounts for a create request. Mounts for which callers know no drive are left out. */
   inputs(mounts: readonly { drive: number; path: number }[]): MountDrive[] {
     return mounts.flatMap(({ drive, path }) => this.#input(drive, path, false) ?? []);
   }
@@ -49,7 +52,7 @@ export class DriveQuestions {
     return ref === null ? null : { drive: ref, path: PATHS[path] ?? PATHS[0], ...(readOnly && { readOnly }) };
   }
 
-  #create({ drive, name, sized, ifExists }: Extract<Act, { do: "drive" }>): Question {
+  #create({ drive, name, sized, ifExists }: Extract<Act, { do: "drive" }>): ClientRequest {
     const { numbers, note } = this.#parts;
     const input: CreateDrive = {
       ...(name === null ? {} : { name: `drive-${name}` }),
@@ -57,68 +60,70 @@ export class DriveQuestions {
       ifExists,
     };
     this.#drives.set(drive, { name: input.name ?? null, id: null });
-    return question(
+    return clientRequest(
       [`drive ${drive}${input.name === undefined ? "" : ` as ${input.name}`}`],
       driveMs(numbers),
       ({ drives }, signal) => drives.create(input, { signal }),
       ({ drive: made }) => {
         note(() => `drive ${drive} is ${made.id.slice(-3)} ${made.status}`);
         this.#drives.set(drive, { name: made.name, id: made.id });
-        this.#told(made);
+        this.#reported(made);
       },
     );
   }
 
-  #told(drive: Drive): void {
-    this.#parts.tell({ type: "told-drive", drive });
+  #reported(drive: Drive): void {
+    this.#parts.report({ type: "reported-drive", drive });
   }
 
-  /** By its id or its name. */
-  remove(ref: string, force: boolean): Question {
-    const { numbers, note, tell } = this.#parts;
+  /** Creates a request to delete a drive by id or name. */
+  remove(ref: string, force: boolean): ClientRequest {
+    const { numbers, note, report } = this.#parts;
     const what = `${force ? "force " : ""}undrive ${ref.slice(-7)}`;
-    return question(
+    return clientRequest(
       [what],
       undriveMs(numbers),
       ({ drives }, signal) => {
-        tell({ type: "unwanted", id: ref, force });
+        report({ type: "unwanted", id: ref, force });
         return drives.remove(ref, { force, signal });
       },
       (left) => {
         note(() => `${what}: ${left?.status ?? "gone"}`);
-        if (left !== null) this.#told(left);
+        if (left !== null) this.#reported(left);
       },
     );
   }
 
-  #show(ref: string): Question {
+  #show(ref: string): ClientRequest {
     const { numbers } = this.#parts;
-    return question(
+    return clientRequest(
       [`show drive ${ref.slice(-7)}`],
       usableMs(numbers) + numbers.driveUsageMs,
       ({ drives }, signal) => drives.get(ref, signal),
-      (drive) => this.#told(drive),
+      (drive) => this.#reported(drive),
     );
   }
 
-  #onBox(act: Extract<DriveAct, { box: number }>, ref: string): Question | null {
+  #onBox(act: Extract<DriveAct, { box: number }>, ref: string): ClientRequest | null {
     const { numbers, recordOf } = this.#parts;
     const record = recordOf(ref);
     if (act.do === "mounts")
-      return question([`mounts ${ref.slice(-6)}`, ref], 0, (to) => to.mounts.list(ref));
+      return clientRequest([`mounts ${ref.slice(-6)}`, ref], 0, (to) => to.mounts.list(ref));
     const path = PATHS[act.path] ?? PATHS[0];
     const what: [string, string] = [`${act.do} ${path} in ${ref.slice(-6)}`, ref];
     if (act.do === "unmount")
-      return question(what, mountMs(record, numbers), (to, signal) => to.mounts.unmount(ref, path, signal));
+      return clientRequest(what, mountMs(record, numbers), (to, signal) =>
+        to.mounts.unmount(ref, path, signal),
+      );
     if (act.do === "write-at") {
       const bound = gateMs(record, numbers) + numbers.keeperCallMs + numbers.linkDeadMs;
-      return question(what, bound, (to, signal) =>
+      return clientRequest(what, bound, (to, signal) =>
         to.files.write(ref, `${path}/file`, once("some text"), { parents: true }, signal),
       );
     }
     const input = this.#input(act.drive, act.path, act.readOnly);
     if (input === null) return null;
-    return question(
+    return clientRequest(
       what,
       mountMs(record, numbers),
       async ({ mounts, sandboxes }, signal) => {
@@ -130,9 +135,9 @@ export class DriveQuestions {
   }
 
   #mounted(sandboxId: SandboxId, mount: Mount): void {
-    const { note, tell } = this.#parts;
+    const { note, report } = this.#parts;
     note(() => `${mount.drive} is at ${mount.path} of ${sandboxId.slice(-3)}, ${mount.state}`);
-    tell({ type: "mounted", sandboxId, mount });
+    report({ type: "mounted", sandboxId, mount });
   }
 }
 

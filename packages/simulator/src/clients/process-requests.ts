@@ -1,79 +1,82 @@
 import type { Process, StartProcess } from "@holdfast/contract";
+import { argvOf } from "../schedule/command.ts";
+import type { Act } from "../schedule/schedule.ts";
 import { gateMs } from "./bounds.ts";
-import { argvOf } from "./command.ts";
-import { type Parts, type Question, question } from "./questions.ts";
-import type { Act } from "./schedule.ts";
+import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 
 type ProcessAct = Extract<Act, { do: "process" | "stop-process" | "restart-process" | "processes" }>;
 
-/** So many of the same name may be started before it, each of which waits for its sandbox and its keeper. */
+/**
+ * Maximum number of other processes of the same name that start before this one. Each of them waits for its sandbox and
+ * its keeper.
+ */
 const TURNS = 4;
 const READY_MS = 3_000;
 
-/** What callers ask about named processes. */
-export class ProcessQuestions {
+/** Creates the requests of callers about named processes. */
+export class ProcessRequests {
   readonly #parts: Parts;
 
   constructor(parts: Parts) {
     this.#parts = parts;
   }
 
-  of(act: ProcessAct, ref: string): Question {
-    const { numbers, recordOf, tell } = this.#parts;
+  of(act: ProcessAct, ref: string): ClientRequest {
+    const { numbers, recordOf, report } = this.#parts;
     const gate = gateMs(recordOf(ref), numbers);
-    // Its turn may be held by what is asked of its keeper.
+    // The keeper may handle other requests before this one.
     const turnMs = 2 * numbers.keeperCallMs;
     if (act.do === "processes")
-      return question(
+      return clientRequest(
         [`processes of ${ref.slice(-6)}`, ref],
         0,
         (to) => to.processes.list(ref),
         ({ items }) => {
-          for (const process of items) this.#told(process);
+          for (const process of items) this.#reported(process);
         },
       );
     const name = `process-${act.name}`;
     const what: [string, string] = [`${act.do} ${name} of ${ref.slice(-6)}`, ref];
     const unwanted = () => {
-      tell({ type: "unwanted", id: `${ref}/${name}` });
+      report({ type: "unwanted", id: `${ref}/${name}` });
       const id = recordOf(ref)?.id;
-      if (id !== undefined) tell({ type: "unwanted", id: `${id}/${name}` });
+      if (id !== undefined) report({ type: "unwanted", id: `${id}/${name}` });
     };
-    const heard = (process: Process) => this.#told(process);
+    const onAnswer = (process: Process) => this.#reported(process);
     if (act.do === "process") {
       const { waitMs } = act;
-      return question(
+      return clientRequest(
         what,
         TURNS * (gate + numbers.execStartDeadlineMs) + waitMs + turnMs,
         (to, signal) => to.processes.start(ref, inputOf(act, name), { waitMs, signal }),
-        ({ process }) => heard(process),
+        ({ process }) => onAnswer(process),
       );
     }
     if (act.do === "stop-process")
-      return question(
+      return clientRequest(
         what,
         gate + numbers.keeperCallMs + turnMs,
         (to, signal) => {
           unwanted();
           return to.processes.stop(ref, name, signal);
         },
-        heard,
+        onAnswer,
       );
-    return question(
+    return clientRequest(
       what,
       gate + numbers.execStartDeadlineMs + turnMs,
       (to, signal) => {
         unwanted();
         return to.processes.restart(ref, name, { waitMs: 0, signal });
       },
-      heard,
+      onAnswer,
     );
   }
 
-  #told(process: Process): void {
-    const { note, tell } = this.#parts;
+  #reported(process: Process): void {
+    const { note, report } = this.#parts;
     note(() => `${process.id.slice(-3)} ${process.name} is ${process.status}, run ${process.runs}`);
-    tell({ type: "told-process", process });
+    report({ type: "reported-process", process });
   }
 }
 

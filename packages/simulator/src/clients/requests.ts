@@ -4,10 +4,11 @@ import {
   type Exec,
   type ExecId,
   isTerminal,
-  type Numbers,
   type StartExec,
 } from "@holdfast/contract";
-import type { EngineApi, SandboxRecord } from "@holdfast/engine";
+import type { EngineApi } from "@holdfast/engine";
+import { argvOf } from "../schedule/command.ts";
+import type { Act } from "../schedule/schedule.ts";
 import {
   AFTERMATH_MS,
   gateMs,
@@ -20,76 +21,43 @@ import {
   standbyMs,
   usableMs,
 } from "./bounds.ts";
-import { argvOf } from "./command.ts";
-import { DriveQuestions } from "./drive-questions.ts";
-import type { Fact } from "./facts.ts";
-import { ProcessQuestions } from "./process-questions.ts";
-import type { Act } from "./schedule.ts";
-import type { VirtualTime } from "./virtual-time.ts";
+import { DriveRequests } from "./drive-requests.ts";
+import { ProcessRequests } from "./process-requests.ts";
+import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 
-/** Something that a caller asks the engine, how long the answer may take, and what is made of it. */
-export interface Question {
-  readonly what: string;
-  /** The sandbox or exec that it is about, where there is one already. */
-  readonly ref: string | null;
-  readonly boundMs: number;
-  /** Resolves with what to do with the answer. */
-  readonly ask: (engine: EngineApi, signal: AbortSignal) => Promise<() => void>;
-}
-
-/** Going through everything, with each thing as slow as it can be. */
+/** Maximum duration of an operation on all sandboxes, if every part of it is slow. */
 const THOROUGH_MS = 300_000;
-/** A caller that is told nothing for so long counts as waiting for the end. */
+/** A caller that waits for longer than this is treated as waiting for the exec's end. */
 const AWAITED_MS = 1_000;
-
-export interface Parts {
-  time: VirtualTime;
-  numbers: Numbers;
-  tell(fact: Fact): void;
-  note(line: () => string): void;
-  /** What is stored of the sandbox that an id or a name means. */
-  recordOf(ref: string): SandboxRecord | undefined;
-}
 
 type Create = Extract<Act, { do: "create" }>;
 type Start = Extract<Act, { do: "exec" }>;
 
-export function question<Answer>(
-  [what, ref]: [what: string, ref?: string],
-  boundMs: number,
-  ask: (engine: EngineApi, signal: AbortSignal) => Promise<Answer>,
-  heard: (answer: Answer) => void = () => undefined,
-): Question {
-  return {
-    what,
-    ref: ref ?? null,
-    boundMs,
-    ask: async (engine, signal) => {
-      const answer = await ask(engine, signal);
-      return () => heard(answer);
-    },
-  };
-}
-
-/** What callers ask for. They know only what they were told: ids from answers, and names that they chose. */
-export class Questions {
+/**
+ * Creates the requests of callers. Callers know only the ids that they received in answers, and the names that they
+ * chose.
+ */
+export class ClientRequests {
   readonly #parts: Parts;
   readonly #boxes = new Map<number, { act: Create; id: string | null }>();
-  /** Those that a fork began with have no act of their own. */
+  /**
+   * Execs by their number in the schedule. `act` is null for execs that were already running when their fork was
+   * created.
+   */
   readonly #execs = new Map<number, { act: Start | null; id: string | null }>();
-  /** With the sandbox that each was asked of. */
+  /** Saved checkpoints by their number in the schedule, each with its sandbox. */
   readonly #saves = new Map<number, { ref: string; name: string | null; id: string | null }>();
-  readonly #drives: DriveQuestions;
-  readonly #processes: ProcessQuestions;
+  readonly #drives: DriveRequests;
+  readonly #processes: ProcessRequests;
 
   constructor(parts: Parts) {
     this.#parts = parts;
-    this.#drives = new DriveQuestions(parts, (box) => this.#refOf(box));
-    this.#processes = new ProcessQuestions(parts);
+    this.#drives = new DriveRequests(parts, (box) => this.#refOf(box));
+    this.#processes = new ProcessRequests(parts);
   }
 
-  /** Null where what it is about was never heard of. */
-  of(act: Exclude<Act, { do: "fault" | "leave" }>): Question | null {
+  /** Returns the request for an act; null if the callers do not know the id of the object that the act is about. */
+  of(act: Exclude<Act, { do: "fault" | "leave" }>): ClientRequest | null {
     switch (act.do) {
       case "create":
         this.#boxes.set(act.box, { act, id: null });
@@ -124,7 +92,7 @@ export class Questions {
       case "drives":
         return this.#survey(act.do);
       case "audit":
-        return question(["audit"], THOROUGH_MS, (engine) => engine.audit());
+        return clientRequest(["audit"], THOROUGH_MS, (engine) => engine.audit());
       case "cleanup":
         return this.#cleanup(act);
       case "delete":
@@ -149,39 +117,39 @@ export class Questions {
     }
   }
 
-  #again(of: number): Question | null {
+  #again(of: number): ClientRequest | null {
     const box = this.#boxes.get(of);
     if (box !== undefined) return this.#create(box.act);
     const exec = this.#execs.get(of);
     return exec?.act ? this.#start(exec.act) : null;
   }
 
-  /** By id where it is known, else by name, else not at all. */
+  /** Returns the sandbox's id if callers know it, else its name, else null. */
   #refOf(box: number): string | null {
     const { id, act } = this.#boxes.get(box) ?? {};
     return id ?? (act?.name == null ? null : `name-${act.name}`);
   }
 
-  /** Being made or woken, then proven. */
+  /** Maximum time until the sandbox serves: launching or waking it, then proving that it serves. */
   #gateMs(ref: string | null): number {
     const { numbers, recordOf } = this.#parts;
     return gateMs(ref === null ? undefined : recordOf(ref), numbers);
   }
 
-  /** Of the sandbox of an exec, wherever that is: whoever acts on one that sleeps wakes it, and a wake may end in a launch. */
+  /** Maximum duration of a wake. It includes the time of a launch, because a wake may fall back to one. */
   get #wakeMs(): number {
     const { wakeDeadlineMs, proofDeadlineMs } = this.#parts.numbers;
     return wakeDeadlineMs + proofDeadlineMs + madeMs(this.#parts.numbers);
   }
 
-  /** Reading output: a link that dies, then the disk. */
+  /** Maximum duration of reading output: first over a link that dies during the read, then from disk. */
   get #readMs(): number {
     return 2 * this.#parts.numbers.linkDeadMs + AFTERMATH_MS;
   }
 
-  /** Null where the checkpoint that it is to begin with was never heard of. */
-  #create(act: Create): Question | null {
-    const { numbers, tell, note } = this.#parts;
+  /** Returns the create request; null if callers do not know the checkpoint to fork. */
+  #create(act: Create): ClientRequest | null {
+    const { numbers, report, note } = this.#parts;
     const from = act.from == null ? null : this.#savedAs(act.from);
     if (act.from != null && from === null) return null;
     const key = act.key === null ? null : `key-${act.key}`;
@@ -201,13 +169,14 @@ export class Questions {
     };
     const owner = act.owner === null ? null : `owner-${act.owner}`;
     const options = { wait: act.wait, owner, ...(key === null ? {} : { idempotencyKey: key }) };
-    return question(
+    return clientRequest(
       [`create ${act.box}${input.name === undefined ? "" : ` as ${input.name}`}`],
-      // The host is measured first, and cleaned; what failed is cleaned up before its caller hears of it.
+      // The host is measured and cleaned up before the launch. A failed launch is cleaned up before the caller gets the
+      // answer.
       numbers.keeperCallMs +
         (from === null ? 0 : numbers.keeperCallMs + numbers.standbyDeadlineMs) +
         2 * AFTERMATH_MS +
-        // One that is there already is to have them as well, one after another.
+        // If the sandbox already exists, the requested mounts are added to it one after another.
         mounts.length * (usableMs(numbers) + mountMs(undefined, numbers)) +
         2 * numbers.deleteWaitMs +
         this.#gateMs(null) +
@@ -220,19 +189,19 @@ export class Questions {
         if (from !== null && exec !== undefined) this.#execs.set(act.box, { act: null, id: exec });
         note(() => `create ${act.box} is ${sandbox.id.slice(-3)} ${sandbox.status}`);
         const request = JSON.stringify(input);
-        tell({ type: "created", sandbox, request, key, existed, waited: act.wait });
-        tell({ type: "told-sandbox", sandbox });
+        report({ type: "created", sandbox, request, key, existed, waited: act.wait });
+        report({ type: "reported-sandbox", sandbox });
       },
     );
   }
 
-  #save({ save, box, name }: Extract<Act, { do: "save" }>): Question | null {
+  #save({ save, box, name }: Extract<Act, { do: "save" }>): ClientRequest | null {
     const ref = this.#refOf(box);
     if (ref === null) return null;
     const { numbers, note, recordOf } = this.#parts;
     const input: CreateCheckpoint = name === null ? {} : { name: `saved-${name}` };
     this.#saves.set(save, { ref, name: input.name ?? null, id: null });
-    return question(
+    return clientRequest(
       [`save ${save} of ${ref.slice(-6)}`, ref],
       saveMs(recordOf(ref), numbers),
       ({ checkpoints }, signal) => checkpoints.create(ref, input, signal),
@@ -243,29 +212,32 @@ export class Questions {
     );
   }
 
-  /** Its id, or that of another one: whoever wants a fork takes what there is. */
+  /**
+   * Returns a checkpoint's id: that of checkpoint number `save` if callers know it, else that of another one that they
+   * know; null if they know none.
+   */
   #savedAs(save: number): string | null {
     const known = [...this.#saves.values()].flatMap(({ id }) => id ?? []);
     return this.#saves.get(save)?.id ?? known.at(-1) ?? null;
   }
 
-  #unsave(save: number): Question | null {
+  #unsave(save: number): ClientRequest | null {
     const known = this.#saves.get(save);
     const which = known?.id ?? known?.name;
     if (known === undefined || which == null) return null;
-    const { numbers, recordOf, tell } = this.#parts;
+    const { numbers, recordOf, report } = this.#parts;
     const { ref } = known;
-    return question(
+    return clientRequest(
       [`unsave ${which.slice(-6)} of ${ref.slice(-6)}`, ref],
       saveMs(recordOf(ref), numbers),
       ({ checkpoints }, signal) => {
-        tell({ type: "unwanted", id: which });
+        report({ type: "unwanted", id: which });
         return checkpoints.remove(ref, which, signal);
       },
     );
   }
 
-  #start(act: Start): Question | null {
+  #start(act: Start): ClientRequest | null {
     const ref = this.#refOf(act.box);
     if (ref === null) return null;
     const { waitMs } = act;
@@ -281,84 +253,87 @@ export class Questions {
     };
     const awaited = waitMs !== null && waitMs > AWAITED_MS;
     const options = { awaited, ...(act.key === null ? {} : { idempotencyKey: `key-${act.key}` }) };
-    return question(
+    return clientRequest(
       [`exec ${act.exec} in ${ref.slice(-6)}`, ref],
       this.#gateMs(ref) + this.#parts.numbers.execStartDeadlineMs + (waitMs ?? 0) + this.#readMs,
       async ({ execs }, signal) => {
         const { exec } = await execs.start(ref, input, { ...options, signal });
         const known = this.#execs.get(act.exec);
         if (known !== undefined) known.id = exec.id;
-        if (!awaited) this.#told(exec, askedAt);
+        if (!awaited) this.#reported(exec, askedAt);
         return waitMs === null ? exec : execs.wait(exec.id, { waitMs, signal });
       },
-      (exec) => this.#told(exec, askedAt),
+      (exec) => this.#reported(exec, askedAt),
     );
   }
 
-  /** `askedAt`: when the question was asked that this answers. */
-  #told(exec: Exec, askedAt: number): void {
-    const { note, tell } = this.#parts;
+  /**
+   * Passes an exec, as an answer reported it, to the invariants. `askedAt` is the time at which the request of that
+   * answer was sent.
+   */
+  #reported(exec: Exec, askedAt: number): void {
+    const { note, report } = this.#parts;
     note(() => `${exec.id} is ${exec.status}${exec.exitCode === null ? "" : ` ${exec.exitCode}`}`);
-    tell({ type: "told-exec", exec, askedAt });
+    report({ type: "reported-exec", exec, askedAt });
   }
 
   #onExec(
     act: Extract<Act, { do: "wait" | "cancel" | "signal" | "show-exec" | "output" | "type"; exec: number }>,
     id: string,
-  ): Question {
+  ): ClientRequest {
     const { linkWaitMs, keeperCallMs } = this.#parts.numbers;
     const askedAt = this.#parts.time.elapsed;
-    const heard = (exec: Exec) => this.#told(exec, askedAt);
+    const onAnswer = (exec: Exec) => this.#reported(exec, askedAt);
     const reachMs = 2 * linkWaitMs + keeperCallMs + this.#wakeMs;
     switch (act.do) {
       case "wait": {
         const { waitMs } = act;
         const bound = waitMs + this.#readMs;
-        return question(
+        return clientRequest(
           [`wait for ${id}`, id],
           bound,
           (to, signal) => to.execs.wait(id, { waitMs, signal }),
-          heard,
+          onAnswer,
         );
       }
       case "cancel":
-        return question(
+        return clientRequest(
           [`cancel ${id}`, id],
           reachMs + keeperCallMs,
           (to, signal) => {
-            this.#parts.tell({ type: "unwanted", id });
+            this.#parts.report({ type: "unwanted", id });
             return to.execs.cancel(id, signal);
           },
-          heard,
+          onAnswer,
         );
       case "signal":
-        return question(
+        return clientRequest(
           [`signal ${id}`, id],
           reachMs,
           (to, signal) => to.execs.signal(id, "TERM", signal),
-          heard,
+          onAnswer,
         );
       case "show-exec":
-        return question([`show ${id}`, id], 0, (to) => to.execs.get(id), heard);
+        return clientRequest([`show ${id}`, id], 0, (to) => to.execs.get(id), onAnswer);
       case "output":
         return this.#output(id, act.follow);
       case "type":
-        return question(
+        return clientRequest(
           [`type ${act.text} to ${id}`, id],
           reachMs,
           (to, signal) => {
             const data = Buffer.from(act.text);
             return to.execs.writeStdin(id, { offset: null, data, end: act.end }, signal);
           },
-          () => this.#parts.tell({ type: "typed", id: id as ExecId, text: act.text }),
+          () => this.#parts.report({ type: "typed", id: id as ExecId, text: act.text }),
         );
     }
   }
 
-  /** A stream that follows ends with its exec, so how long it may take depends on that and is not bounded here. */
-  #output(id: string, follow: boolean): Question {
+  /** Reads an exec's output. A stream that follows the output ends with the exec, so its duration has no bound here. */
+  #output(id: string, follow: boolean): ClientRequest {
     const askedAt = this.#parts.time.elapsed;
-    return question(
+    return clientRequest(
       [`output of ${id}`, id],
       follow ? Number.POSITIVE_INFINITY : this.#readMs,
       async ({ execs }, signal) => {
@@ -371,20 +346,20 @@ export class Questions {
         return { last, text };
       },
       ({ last, text }) => {
-        if (last !== null && isTerminal(last.status)) this.#told({ ...last, stdout: text }, askedAt);
+        if (last !== null && isTerminal(last.status)) this.#reported({ ...last, stdout: text }, askedAt);
       },
     );
   }
 
-  #onBox(act: Extract<Act, { box: number; do: BoxDeed }>, ref: string): Question {
-    const { numbers, tell, time } = this.#parts;
+  #onBox(act: Extract<Act, { box: number; do: BoxDeed }>, ref: string): ClientRequest {
+    const { numbers, report, time } = this.#parts;
     const askedAt = time.elapsed;
     const what: [string, string] = [`${act.do} ${ref.slice(-6)}`, ref];
     switch (act.do) {
       case "delete":
         return this.delete(ref, act.waitMs);
       case "verify":
-        return question(what, this.#gateMs(ref) + numbers.proofDeadlineMs, (to, signal) =>
+        return clientRequest(what, this.#gateMs(ref) + numbers.proofDeadlineMs, (to, signal) =>
           to.sandboxes.verify(ref, signal),
         );
       case "pause":
@@ -394,39 +369,42 @@ export class Questions {
       case "wake":
         return this.#sleep(act.do, ref);
       case "read":
-        // From the disk, or by waking it, or from the disk at first.
-        return question(
+        // The duration covers all three cases: the file is read from disk, read after waking the sandbox, or read from
+        // disk without success and then after waking.
+        return clientRequest(
           what,
           this.#gateMs(ref) + 2 * numbers.keeperCallMs + numbers.linkDeadMs,
           (to, signal) => read(to, ref, act, signal),
         );
       case "show":
-        return question(
+        return clientRequest(
           what,
           0,
           (to) => to.sandboxes.get(ref),
-          (sandbox) => tell({ type: "told-sandbox", sandbox }),
+          (sandbox) => report({ type: "reported-sandbox", sandbox }),
         );
       case "write":
-        return question(what, this.#gateMs(ref) + numbers.keeperCallMs + numbers.linkDeadMs, (to, signal) =>
-          to.files.write(ref, "/tmp/a", once("some text"), { parents: true }, signal),
+        return clientRequest(
+          what,
+          this.#gateMs(ref) + numbers.keeperCallMs + numbers.linkDeadMs,
+          (to, signal) => to.files.write(ref, "/tmp/a", once("some text"), { parents: true }, signal),
         );
       case "saves":
-        return question(what, 0, (to) => to.checkpoints.list(ref));
+        return clientRequest(what, 0, (to) => to.checkpoints.list(ref));
       case "execs":
-        return question(
+        return clientRequest(
           what,
           0,
           (to) => to.execs.list(ref, { limit: 10 }),
           ({ items }) => {
-            for (const exec of items) this.#told(exec, askedAt);
+            for (const exec of items) this.#reported(exec, askedAt);
           },
         );
     }
   }
 
-  #sleep(what: "pause" | "resume" | "standby" | "wake" | "restart", ref: string): Question {
-    const { numbers, tell, note, recordOf } = this.#parts;
+  #sleep(what: "pause" | "resume" | "standby" | "wake" | "restart", ref: string): ClientRequest {
+    const { numbers, report, note, recordOf } = this.#parts;
     const record = recordOf(ref);
     const bounds = {
       pause: pauseMs(record, numbers),
@@ -435,72 +413,73 @@ export class Questions {
       wake: gateMs(record, numbers),
       restart: restartMs(record, numbers),
     };
-    return question(
+    return clientRequest(
       [`${what} ${ref.slice(-6)}`, ref],
       bounds[what],
       ({ sandboxes }, signal) => sandboxes[what](ref, signal),
       (sandbox) => {
         note(() => `${what} ${ref.slice(-6)}: ${sandbox.status}`);
-        tell({ type: "told-sandbox", sandbox });
-        if (what === "pause") tell({ type: "paused", sandbox });
+        report({ type: "reported-sandbox", sandbox });
+        if (what === "pause") report({ type: "paused", sandbox });
       },
     );
   }
 
-  /** By its id. */
-  rouse(id: string, what: "resume" | "wake"): Question {
+  /** Creates a request to resume or wake a sandbox by id. */
+  rouse(id: string, what: "resume" | "wake"): ClientRequest {
     return this.#sleep(what, id);
   }
 
-  /** By its id. */
-  removeDrive(id: string): Question {
+  /** Creates a request to delete a drive by id. */
+  removeDrive(id: string): ClientRequest {
     return this.#drives.remove(id, false);
   }
 
-  delete(ref: string, waitMs: number): Question {
-    const { tell, note } = this.#parts;
+  delete(ref: string, waitMs: number): ClientRequest {
+    const { report, note } = this.#parts;
     const what = `delete ${ref.slice(-6)}`;
-    return question(
+    return clientRequest(
       [what, ref],
-      // What has no readable record is removed before the answer.
+      // Deleting a sandbox with an unreadable record responds only after the sandbox was removed, so the removal's time
+      // is added.
       waitMs + 2 * this.#parts.numbers.stopAttemptMs,
       ({ sandboxes }, signal) => {
-        tell({ type: "unwanted", id: ref });
+        report({ type: "unwanted", id: ref });
         return sandboxes.remove(ref, { graceMs: 0, waitMs, signal });
       },
       (sandbox) => {
         note(() => `${what}: ${sandbox.status}`);
-        tell({ type: "told-sandbox", sandbox });
+        report({ type: "reported-sandbox", sandbox });
       },
     );
   }
 
-  #cleanup({ dryRun, emergency }: Extract<Act, { do: "cleanup" }>): Question {
-    return question(["cleanup"], THOROUGH_MS, (engine) => {
-      if (emergency && !dryRun) this.#parts.tell({ type: "emergency" });
+  #cleanup({ dryRun, emergency }: Extract<Act, { do: "cleanup" }>): ClientRequest {
+    return clientRequest(["cleanup"], THOROUGH_MS, (engine) => {
+      if (emergency && !dryRun) this.#parts.report({ type: "emergency" });
       return engine.cleanup({ dryRun, emergency });
     });
   }
 
-  #survey(what: "list" | "stats" | "events" | "drives"): Question {
-    const { tell } = this.#parts;
+  #survey(what: "list" | "stats" | "events" | "drives"): ClientRequest {
+    const { report } = this.#parts;
     if (what === "drives")
-      return question(
+      return clientRequest(
         [what],
         0,
         ({ drives }) => drives.list({ limit: 100 }),
         ({ items }) => {
-          for (const drive of items) tell({ type: "told-drive", drive });
+          for (const drive of items) report({ type: "reported-drive", drive });
         },
       );
-    if (what === "events") return question([what], 0, (engine) => engine.events({ limit: 20 }));
-    if (what === "stats") return question([what], 0, (engine) => engine.stats());
-    return question(
+    if (what === "events") return clientRequest([what], 0, (engine) => engine.events({ limit: 20 }));
+    if (what === "stats") return clientRequest([what], 0, (engine) => engine.stats());
+    return clientRequest(
       [what],
       0,
       ({ sandboxes }) => sandboxes.list({ limit: 100 }),
       ({ items }) => {
-        for (const sandbox of items) tell({ type: "told-sandbox", sandbox });
+        for (const sandbox of items) report({ type: "reported-sandbox", sandbox });
       },
     );
   }

@@ -7,28 +7,35 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import type { DriveRecord, MountRecord, SandboxRecord } from "@holdfast/engine";
-import { driveOn } from "./drives.ts";
-import type { Host } from "./host.ts";
-import type { Invariant, Scene } from "./invariants.ts";
+import { driveOn } from "../world/drives.ts";
+import type { Host } from "../world/host.ts";
+import type { Invariant, Scene } from "./invariant.ts";
 
-/** What has become of drives and mounts, which the present no longer shows. */
+/** Facts about drives and mounts in the past, which can't be derived from the present state. */
 export class DriveHistory {
-  /** What appeared by itself, and is nobody's. */
+  /** Drives that a fault created without a record. */
   readonly strays = new Set<DriveId>();
-  /** Those that could be used once. */
+  /** Drives that were once usable. */
   readonly served = new Set<DriveId>();
-  /** Those that somebody wants to be deleted, and those of them that may be in use. */
+  /** Drives that a caller asked to delete. */
   readonly unwanted = new Set<DriveId>();
+  /** Drives that a caller asked to delete with `force`. */
   readonly forced = new Set<DriveId>();
-  /** Of drives that are not on record yet. */
+  /**
+   * Requests to delete a drive whose record does not exist yet, by the id or name in the request. The value says
+   * whether `force` was given.
+   */
   readonly #wishes = new Map<string, boolean>();
-  /** Paths at which callers were told that a drive is: from then on nothing is written under it. */
+  /**
+   * Paths at which a caller got confirmation that a drive is mounted. From then on nothing may be written to the
+   * directory under the mount.
+   */
   readonly #promised = new Map<SandboxId, Set<string>>();
-  /** Since when a drive, or a mount, is not what it should be. */
+  /** Time since which a drive or mount has not been in its expected state, by its key. */
   readonly #wrongSince = new Map<string, number>();
-  /** What was once what it should be, since it was asked for. */
+  /** Mounts that were in their expected state at least once since they were requested. */
   readonly #rightOnce = new Set<string>();
-  /** When somebody looked at drives and could see nothing. */
+  /** Time at which drives last could not be observed. */
   unseenAt = Number.NEGATIVE_INFINITY;
 
   wish(ref: string, force: boolean, records: Iterable<DriveRecord>): void {
@@ -58,7 +65,10 @@ export class DriveHistory {
     return this.#promised.get(id)?.has(path) ?? false;
   }
 
-  /** What is given up is promised no longer, and what comes in its place is another. */
+  /**
+   * Forgets the paths of removed mounts. These paths are no longer promised, and a later mount at the same path is a
+   * new one.
+   */
   given({ id, mounts }: SandboxRecord): void {
     const wanted = new Set(mounts.filter(({ state }) => state === "wanted").map(({ path }) => path));
     const paths = this.#promised.get(id);
@@ -85,7 +95,7 @@ export class DriveHistory {
     return this.#rightOnce.has(key);
   }
 
-  /** Null where it is what it should be. */
+  /** Returns the time since which a drive or mount has not been in its expected state; null if it is in that state. */
   wrongSince(key: string): number | null {
     return this.#wrongSince.get(key) ?? null;
   }
@@ -96,7 +106,7 @@ const keyOf = (id: string, path: string): string => `${id} ${path}`;
 const isWithin = (path: string, { path: at }: MountRecord): boolean =>
   path === at || path.startsWith(`${at}/`);
 
-/** Whether a mount is there, of the drive that it should be, as it should be. */
+/** Returns whether a mount exists, of the right drive and with the right options. */
 export function isThere(host: Host, id: SandboxId, mount: MountRecord): boolean {
   const place = host.instanceOf(id)?.places.get(mount.path);
   const drive = driveOn(host, mount.driveId);
@@ -106,7 +116,8 @@ export function isThere(host: Host, id: SandboxId, mount: MountRecord): boolean 
 
 const drivesOwned: Invariant = {
   name: "drives-owned",
-  promise: "Every drive on disk is owned by a record, which goes when nothing of the drive is left.",
+  promise:
+    "Every drive on disk is owned by a record, which is removed only when nothing of the drive is left.",
   standing({ host, mirror, history }) {
     for (const { id, isAway } of host.drives.values())
       if (!isAway && !mirror.drives.has(id) && !history.drives.strays.has(id))
@@ -117,7 +128,7 @@ const drivesOwned: Invariant = {
 
 const drivesMadeOnce: Invariant = {
   name: "drives-made-once",
-  promise: "A drive that could be used is never made anew: an empty one in its place would be a lie.",
+  promise: "A drive that was usable is never created again: an empty drive must not take its place.",
   witnessed({ mirror, history }, fact) {
     if (
       fact.type === "stored" &&
@@ -127,12 +138,12 @@ const drivesMadeOnce: Invariant = {
     if (fact.type !== "drive-made" || history.drives.strays.has(fact.id)) return null;
     const record = mirror.drives.get(fact.id);
     if (record?.phase !== "making")
-      return `drive ${short(fact.id)} is made, and is ${record?.phase} on record`;
-    return history.drives.served.has(fact.id) ? `drive ${short(fact.id)} is made anew` : null;
+      return `drive ${short(fact.id)} is created, and is ${record?.phase} on record`;
+    return history.drives.served.has(fact.id) ? `drive ${short(fact.id)} is created again` : null;
   },
 };
 
-/** Phases of what will use its drives again, or does. */
+/** Phases of sandboxes that use their drives, or may use them again later. */
 const LIVES: ReadonlySet<string> = new Set([
   "queued",
   "launching",
@@ -146,14 +157,14 @@ const LIVES: ReadonlySet<string> = new Set([
 const drivesKept: Invariant = {
   name: "drives-kept",
   promise:
-    "A drive is removed only at somebody's wish, and where a sandbox has it, asleep or not, only by force.",
+    "A drive is removed only on request, and a drive that a sandbox has, asleep or not, only by force.",
   witnessed({ mirror, history }, fact) {
     const { strays, served, unwanted, forced } = history.drives;
     if (fact.type === "unwanted" && fact.force !== undefined)
       history.drives.wish(fact.id, fact.force, mirror.drives.values());
     if (fact.type !== "drive-removed" || (!served.has(fact.id) && !strays.has(fact.id))) return null;
     const { id } = fact;
-    if (!unwanted.has(id)) return `drive ${short(id)} is removed, and nobody wanted that`;
+    if (!unwanted.has(id)) return `drive ${short(id)} is removed without a request`;
     if (forced.has(id)) return null;
     const holder = mirror
       .readable()
@@ -164,7 +175,7 @@ const drivesKept: Invariant = {
 
 const mountsRecorded: Invariant = {
   name: "mounts-recorded",
-  promise: "Every mount of an instance is on its sandbox's record, until it is seen to be gone.",
+  promise: "Every mount of an instance is on its sandbox's record, until it is observed to be gone.",
   standing({ host, mirror }) {
     for (const { sandboxId, places } of host.instances) {
       const mounts = mirror.sandboxes.get(sandboxId)?.mounts;
@@ -178,10 +189,13 @@ const mountsRecorded: Invariant = {
   },
 };
 
-/** A pass, two looks with their deadlines, and a little. */
+/**
+ * Maximum time until the engine notices a change: one pass over all sandboxes, two observations with their deadlines,
+ * and some extra time.
+ */
 const noticedWithin = ({ observeEveryMs }: Numbers): number => observeEveryMs * 5 + 2_000;
 
-/** A mount that is on its way may take this long, or be given up and taken off. */
+/** Maximum duration of a mount. If the mount fails, this includes the unmount that follows. */
 const mountedWithin = (numbers: Numbers): number =>
   noticedWithin(numbers) + 2 * numbers.driveCallMs + numbers.proofDeadlineMs;
 
@@ -189,30 +203,30 @@ function unservedMount({ host, mirror, history, time, numbers }: Scene, sandbox:
   const id = sandbox.id as SandboxId;
   for (const mount of mirror.sandboxes.get(id)?.mounts ?? []) {
     const { path, state } = mount;
-    const told = sandbox.mounts.find((each) => each.path === path);
-    if (state !== "wanted" || told === undefined) continue;
-    if (told.state === "proven") history.drives.promise(id, path);
-    if (told.state !== "proven" && sandbox.status !== "ready") continue;
+    const reported = sandbox.mounts.find((each) => each.path === path);
+    if (state !== "wanted" || reported === undefined) continue;
+    if (reported.state === "proven") history.drives.promise(id, path);
+    if (reported.state !== "proven" && sandbox.status !== "ready") continue;
     const since = isThere(host, id, mount) ? null : history.drives.wrongSince(keyOf(id, path));
     const ms = since === null ? 0 : time.elapsed - since;
-    if (told.state === "proven" && since !== null && !history.drives.wasRight(keyOf(id, path)))
-      return `${path} of ${short(id)} is called proven, and never was`;
-    const isNew = told.state !== "proven" && !history.drives.isPromised(id, path);
+    if (reported.state === "proven" && since !== null && !history.drives.wasRight(keyOf(id, path)))
+      return `${path} of ${short(id)} is reported as proven, but never was`;
+    const isNew = reported.state !== "proven" && !history.drives.isPromised(id, path);
     if (ms <= (isNew ? mountedWithin(numbers) : noticedWithin(numbers))) continue;
-    return `${short(id)} is ${sandbox.status}, ${path} is called ${told.state}, and is not there for ${ms} ms`;
+    return `${short(id)} is ${sandbox.status}, ${path} is reported as ${reported.state}, but has been missing for ${ms} ms`;
   }
   return null;
 }
 
 const readyMeansMounted: Invariant = {
   name: "ready-means-mounted",
-  promise: "A sandbox that is called ready has all its drives; a mount that is called proven is there.",
+  promise: "A sandbox reported as ready has all its drives; a mount reported as proven is there.",
   standing({ mirror, host, history, time }) {
     for (const { id, phase, mounts } of mirror.readable())
       for (const mount of mounts) {
         if (mount.state !== "wanted") continue;
         const isWrong = !isThere(host, id, mount);
-        // What does not run is not missed.
+        // Only a running sandbox is expected to have its mounts.
         if (phase.name === "running" || !isWrong)
           history.drives.note(keyOf(id, mount.path), isWrong, time.elapsed);
         else history.drives.rest(keyOf(id, mount.path));
@@ -220,7 +234,7 @@ const readyMeansMounted: Invariant = {
     return null;
   },
   witnessed(scene, fact) {
-    if (fact.type === "told-sandbox") return unservedMount(scene, fact.sandbox);
+    if (fact.type === "reported-sandbox") return unservedMount(scene, fact.sandbox);
     if (fact.type !== "mounted" || fact.mount.state !== "proven") return null;
     scene.history.drives.promise(fact.sandboxId, fact.mount.path);
     return null;
@@ -229,7 +243,8 @@ const readyMeansMounted: Invariant = {
 
 const nothingUnderMounts: Invariant = {
   name: "nothing-under-mounts",
-  promise: "Where a caller was told that a drive is, nothing is ever written onto the sandbox's own disk.",
+  promise:
+    "At a path at which a mounted drive was confirmed to a caller, nothing is ever written to the sandbox's own disk.",
   standing({ host, mirror, history }) {
     for (const { sandboxId, places, holds, hasRun } of host.instances) {
       if (holds.size > 0 || !hasRun) continue;
@@ -255,7 +270,7 @@ const nothingUnderMounts: Invariant = {
 
 const drivesToldTruly: Invariant = {
   name: "drives-told-truly",
-  promise: "A drive is called ready no longer than seconds after it is not where it belongs.",
+  promise: "A drive is not reported as ready for more than seconds after it is missing.",
   standing({ host, mirror, history, time }) {
     for (const { id, phase } of mirror.drives.values())
       history.drives.note(id, phase === "ready" && driveOn(host, id) === null, time.elapsed);
@@ -263,12 +278,12 @@ const drivesToldTruly: Invariant = {
   },
   witnessed({ history, time, numbers }, fact) {
     if (fact.type === "drives-unseen") history.drives.unseenAt = time.elapsed;
-    if (fact.type !== "told-drive" || fact.drive.status !== "ready") return null;
+    if (fact.type !== "reported-drive" || fact.drive.status !== "ready") return null;
     const since = history.drives.wrongSince(fact.drive.id);
     if (since === null) return null;
     const ms = time.elapsed - Math.max(since, history.drives.unseenAt);
     if (ms <= noticedWithin(numbers)) return null;
-    return `drive ${short(fact.drive.id)} is called ready, and is not where it belongs for ${ms} ms`;
+    return `drive ${short(fact.drive.id)} is reported as ready, but has been missing for ${ms} ms`;
   },
 };
 
@@ -288,7 +303,7 @@ const isAboutDrives = ({ code, message, cause }: Cause): boolean =>
 
 const outlivesDrives: Invariant = {
   name: "outlives-drives",
-  promise: "A sandbox that has served does not end, and does not lose its memory, because it lacks a drive.",
+  promise: "A sandbox that has served does not end or lose its memory because it lacks a drive.",
   witnessed({ history }, fact) {
     if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
     const { id, phase } = fact.change.record;
@@ -298,7 +313,7 @@ const outlivesDrives: Invariant = {
   },
 };
 
-/** Promises about drives, and about what sandboxes have of them. */
+/** Invariants about drives and mounts. */
 export const DRIVE_INVARIANTS: readonly Invariant[] = [
   drivesOwned,
   drivesMadeOnce,

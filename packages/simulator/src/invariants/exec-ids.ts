@@ -1,10 +1,12 @@
 import { type ExecId, isProcessId, type ProcessId, type SandboxId } from "@holdfast/contract";
 import type { ProcessRecord } from "@holdfast/engine";
-import type { Mirror } from "./mirror.ts";
+import type { Host } from "../world/host.ts";
+import type { Journal } from "../world/journal.ts";
+import type { Mirror } from "../world/mirror.ts";
 
 /**
- * What a keeper calls an exec of its sandbox, and the other way round: in a fork, those that it began with have changed
- * names with what its keeper knows them by. Everywhere else both are the same.
+ * Translates the recorded id of an exec to its id in the keeper, and back. The two differ only for execs that were
+ * already running when their fork was created.
  */
 export function otherName({ sandboxes }: Mirror, sandboxId: SandboxId, id: ExecId): ExecId {
   const { execs, processes = [] } = sandboxes.get(sandboxId)?.forkedFrom ?? {};
@@ -21,15 +23,31 @@ export function otherName({ sandboxes }: Mirror, sandboxId: SandboxId, id: ExecI
   return id;
 }
 
-/** What an id says of a run: the process's own, a hyphen and its number; null where it is no run's. */
+/**
+ * Splits the exec id of a process's run into the process id and the run's number. Returns null if the exec is not a run
+ * of a process.
+ */
 export function runIn(id: string): { process: ProcessId; run: number } | null {
   const [process = "", run = "", ...rest] = id.split("-");
   return isProcessId(process) && rest.length === 0 && run !== "" ? { process, run: Number(run) } : null;
 }
 
-/** The process on record that a command of a sandbox, by the name that its keeper has for it, is a run of. */
+/** Returns the recorded process to which a run belongs. `inside` is the run's id in the keeper. */
 export function processOf(mirror: Mirror, sandboxId: SandboxId, inside: ExecId): ProcessRecord | undefined {
   const run = runIn(otherName(mirror, sandboxId, inside));
   const process = run === null ? undefined : mirror.processes.get(run.process);
   return process?.sandboxId === sandboxId ? process : undefined;
+}
+
+/**
+ * Returns the journal of an exec. Looks first among the journals that are kept after the end of a sandbox, then in the
+ * sandbox's directory.
+ */
+export function journalOf(
+  { host, mirror }: { host: Host; mirror: Mirror },
+  exec: { sandboxId: string; id: string },
+): Journal | undefined {
+  const sandboxId = exec.sandboxId as SandboxId;
+  const id = otherName(mirror, sandboxId, exec.id as ExecId);
+  return host.kept.get(sandboxId)?.get(id) ?? host.directories.get(sandboxId)?.journals.get(id);
 }

@@ -1,11 +1,14 @@
 import type { SandboxId } from "@holdfast/contract";
 import type { CheckpointSummary, ExecRecord, KeeperExec } from "@holdfast/engine";
-import type { Invariant, Scene } from "./invariants.ts";
-import { otherName, processOf } from "./names.ts";
+import { otherName, processOf } from "./exec-ids.ts";
+import type { Invariant, Scene } from "./invariant.ts";
 
 const short = (id: string): string => id.slice(-3);
 
-/** Whether somebody has asked for the end of a checkpoint, by its id or its name: from then on its files may be gone. */
+/**
+ * Returns whether a caller asked to delete a checkpoint, by its id or name. After such a request the checkpoint's files
+ * may be missing.
+ */
 const isUnwanted = ({ history }: Scene, { id, name }: CheckpointSummary): boolean =>
   history.unwanted.has(id) || history.unwanted.has(name);
 
@@ -13,17 +16,17 @@ function withoutFiles(scene: Scene, saved: CheckpointSummary): string | null {
   const { host, history, mirror } = scene;
   const { id, sandboxId } = saved;
   if (history.sleep.harmed.has(id) || isUnwanted(scene, saved)) return null;
-  // Files go before their record does.
+  // While a sandbox is being deleted, its files are removed before the records that refer to them.
   if (mirror.sandboxes.get(sandboxId)?.phase.name === "deleting" || mirror.unreadable.has(sandboxId))
     return null;
   const stored = host.directories.get(sandboxId)?.saved.get(id);
   if (stored?.state === "whole") return null;
-  return `checkpoint ${short(id)} of ${short(sandboxId)} is kept by its record and ${stored?.state ?? "not there"}`;
+  return `checkpoint ${short(id)} of ${short(sandboxId)} is saved on record, but ${stored?.state ?? "not there"}`;
 }
 
 const keptIsWhole: Invariant = {
   name: "kept-is-whole",
-  promise: "A checkpoint that is on record is on disk, whole, until somebody removes it or its sandbox.",
+  promise: "A saved checkpoint on record is complete on disk, until a caller removes it or its sandbox.",
   standing(scene) {
     for (const saved of scene.mirror.checkpoints.values()) {
       const wrong = withoutFiles(scene, saved);
@@ -39,18 +42,21 @@ const keptIsWhole: Invariant = {
 
 const begunOnNothing: Invariant = {
   name: "begun-on-nothing",
-  promise: "A sandbox that has not served is launched on no files but those that its launch makes or copies.",
+  promise: "A sandbox that has not served is launched only on files that its launch creates or copies.",
   witnessed: (_scene, fact) =>
     fact.type === "begun-on-files"
       ? `${short(fact.sandboxId)} is launched on files of an earlier launch`
       : null,
 };
 
-/** The execs that a fork began with, as far as they are on record. */
+/** Returns the recorded execs that were already running when the fork was created. */
 const begunWith = ({ mirror }: Scene, sandboxId: SandboxId): ExecRecord[] =>
   (mirror.sandboxes.get(sandboxId)?.forkedFrom?.execs ?? []).flatMap(({ id }) => mirror.execs.get(id) ?? []);
 
-/** How one had ended, unheard of, when the checkpoint was taken that it is forked from. */
+/**
+ * Returns how an exec ended, according to its journal in the forked checkpoint; null if it had not ended. An exec may
+ * have ended before that checkpoint was taken, without its end being recorded yet.
+ */
 function endIn({ host, mirror }: Scene, { sandboxId, id }: ExecRecord): KeeperExec | null {
   const origin = mirror.sandboxes.get(sandboxId)?.forkedFrom;
   if (origin == null) return null;
@@ -60,12 +66,12 @@ function endIn({ host, mirror }: Scene, { sandboxId, id }: ExecRecord): KeeperEx
 
 const forkGoesOn: Invariant = {
   name: "fork-goes-on",
-  promise: "A fork goes on with what was under way there, under names of its own, and with nothing else.",
+  promise: "A fork continues the commands of its checkpoint, under its own ids, and nothing else.",
   witnessed(scene, fact) {
     if (fact.type === "stored" && fact.change.kind === "exec.insert") {
       const { record } = fact.change;
       if (begunWith(scene, record.sandboxId).some(({ id }) => id === record.id))
-        scene.history.goesOn(record, endIn(scene, record));
+        scene.history.continues(record, endIn(scene, record));
     }
     if (fact.type !== "forked") return null;
     const { mirror, history } = scene;
@@ -74,18 +80,18 @@ const forkGoesOn: Invariant = {
     for (const exec of instance.keeper.list()) {
       const id = otherName(mirror, sandboxId, exec.id);
       const record = own.get(id);
-      // A run that was not on record yet is put there when the fork is linked.
+      // A run of a process may have no record yet. It gets one when the server first connects to the fork.
       const isRun = processOf(mirror, sandboxId, exec.id) !== undefined;
       if (record === undefined && exec.state === "running" && !exec.id.startsWith("proof-") && !isRun)
-        return `${exec.id} goes on in ${short(sandboxId)}, which has no name for it`;
+        return `${exec.id} runs in ${short(sandboxId)}, which has no record of it`;
       if (record === undefined) continue;
-      if (record.endedAt !== null) return `${id} goes on again after it was called ${record.status}`;
-      history.goesOn(record, exec.state === "running" ? null : exec);
+      if (record.endedAt !== null) return `${id} continues after it was reported as ${record.status}`;
+      history.continues(record, exec.state === "running" ? null : exec);
       own.delete(id);
     }
     for (const record of own.values())
       if (record.endedAt === null)
-        return `${record.id} should go on in ${short(sandboxId)}, and is not there`;
+        return `${record.id} should continue in ${short(sandboxId)}, but is missing`;
     return null;
   },
 };
@@ -93,7 +99,7 @@ const forkGoesOn: Invariant = {
 const namesApart: Invariant = {
   name: "names-apart",
   promise:
-    "What happens to a command in a fork is never told of the one that it was copied from, nor the other way round.",
+    "An outcome of a command in a fork is never reported for the command it was copied from, nor the reverse.",
   witnessed({ mirror }, fact) {
     if (fact.type !== "command-ended" && fact.type !== "command") return null;
     const { sandboxId } = fact;
@@ -105,5 +111,5 @@ const namesApart: Invariant = {
   },
 };
 
-/** Promises about checkpoints that are kept, and about forks. */
+/** Promises about saved checkpoints and forks. */
 export const FORK_INVARIANTS: readonly Invariant[] = [keptIsWhole, begunOnNothing, forkGoesOn, namesApart];

@@ -1,6 +1,6 @@
-import type { Cause } from "@holdfast/contract";
+import type { Cause, SandboxId } from "@holdfast/contract";
 import type { SandboxRecord } from "@holdfast/engine";
-import type { Invariant } from "./invariants.ts";
+import type { Invariant } from "./invariant.ts";
 
 const GIVEN_UP: ReadonlySet<string> = new Set(["not_healed", "keeps_breaking"]);
 
@@ -10,14 +10,14 @@ const causeOf = ({ phase }: SandboxRecord): Cause | undefined =>
 const givenUpForAReason: Invariant = {
   name: "given-up-for-a-reason",
   promise:
-    "An instance is ended by the ladder only while it does not serve: no look that failed is a reason.",
+    "The healing ladder ends an instance only while it does not serve: a failed observation is no reason.",
   witnessed({ host, time, numbers }, fact) {
     if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
     const { record } = fact.change;
     const cause = causeOf(record);
     if (cause === undefined || !GIVEN_UP.has(cause.code)) return null;
     if (cause.cause?.code === "observation_unknown")
-      return `${record.id.slice(-3)} was given up though nobody could see it: ${cause.message}`;
+      return `${record.id.slice(-3)} was given up although it could not be observed: ${cause.message}`;
     const instance = host.instanceOf(record.id);
     if (instance === null || instance.generation !== record.generation) return null;
     if (instance.brokenSince !== null || instance.provenAt === null) return null;
@@ -27,4 +27,40 @@ const givenUpForAReason: Invariant = {
   },
 };
 
-export const HEAL_INVARIANTS: readonly Invariant[] = [givenUpForAReason];
+/** Remembers when each sandbox last began a wake. */
+export class WakeHistory {
+  readonly #begun = new Map<SandboxId, { generation: number; at: number; consumed: boolean }>();
+
+  /**
+   * Notes a stored record. Returns when the last wake of the sandbox began, if that wake had used up its checkpoint and
+   * this record gives up the restored memory. Otherwise returns null.
+   */
+  stored({ id, generation, phase }: SandboxRecord, now: number): number | null {
+    const known = this.#begun.get(id);
+    const wake = known?.generation === generation ? known : undefined;
+    if (phase.name === "waking") {
+      this.#begun.set(id, { generation, at: wake?.at ?? now, consumed: phase.consumed });
+      return null;
+    }
+    this.#begun.delete(id);
+    const isGivenUp = phase.name === "failed" || phase.name === "queued";
+    return wake?.consumed && isGivenUp ? wake.at : null;
+  }
+}
+
+const memoryTriedFor: Invariant = {
+  name: "memory-tried-for",
+  promise: "A wake gives up an instance that serves only when no time is left for another proof.",
+  witnessed({ history, host, time, numbers }, fact) {
+    if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
+    const { record } = fact.change;
+    const since = history.wakes.stored(record, time.elapsed);
+    const instance = host.instanceOf(record.id);
+    if (since === null || instance === null || instance.brokenSince !== null || instance.isHalf) return null;
+    const triedMs = time.elapsed - since;
+    if (triedMs >= numbers.wakeDeadlineMs - numbers.proofDeadlineMs) return null;
+    return `the memory of ${record.id.slice(-3)} was given up after ${triedMs} ms: ${causeOf(record)?.message}`;
+  },
+};
+
+export const HEAL_INVARIANTS: readonly Invariant[] = [givenUpForAReason, memoryTriedFor];

@@ -1,48 +1,54 @@
 import type { Exec, ExecId, Sandbox, SandboxId } from "@holdfast/contract";
 import type { ExecRecord, KeeperExec } from "@holdfast/engine";
 import { DriveHistory } from "./drive-invariants.ts";
+import { WakeHistory } from "./heal-invariants.ts";
 import { SleepHistory } from "./sleep-invariants.ts";
 
-/** One life of an exec id: it becomes free again when its exec is forgotten. */
+/**
+ * Identifies one exec. Its id is not enough, because an id can be used again after the record of its exec was removed.
+ */
 type Life = string;
 const lifeOf = ({ id, createdAt }: Pick<ExecRecord, "id" | "createdAt">): Life => `${id}@${createdAt}`;
 
-/** The end of an exec, as far as it must never change. */
-export interface Told {
+/** The part of an exec's end that must never change. */
+interface ReportedEnd {
   status: Exec["status"];
   exitCode: number | null;
   signal: string | null;
 }
 
-/** The first that was said of an end, and when. */
-interface FirstTold {
-  told: Told;
+/** The first reported end of an exec, and when it was reported. */
+interface FirstReport {
+  reported: ReportedEnd;
   at: number;
 }
 
-/** What has happened so far that the present state no longer shows. */
+/** Facts about the past, which can't be derived from the present state. */
 export class History {
-  /** Commands that ran, and how they really ended. */
+  /** Commands that ran, and how they actually ended in the simulated world. */
   readonly #runs = new Map<Life, { count: number; end: KeeperExec | null }>();
-  readonly #ends = new Map<Life, FirstTold>();
-  /** Execs whose journal could not be read when somebody wanted to know its end. */
+  readonly #ends = new Map<Life, FirstReport>();
+  /** Execs whose journal could not be read when it was needed to find the exec's end. */
   readonly unread = new Set<ExecId>();
   /** When the record of a sandbox was first stored. */
   readonly insertedAt = new Map<SandboxId, number>();
   readonly madeUnderKey = new Map<string, { sandbox: Sandbox; request: string; at: number }>();
-  /** What appeared by itself, and is nobody's. */
+  /** Sandboxes that a fault created without a record. */
   readonly strays = new Set<SandboxId>();
-  /** Execs that a caller wanted to be ended, and sandboxes, by id or name, that one wanted to be deleted. */
+  /** Ids of execs that a caller asked to end, and ids or names of sandboxes that a caller asked to delete. */
   readonly unwanted = new Set<string>();
   readonly sleep = new SleepHistory();
   readonly drives = new DriveHistory();
+  readonly wakes = new WakeHistory();
   readonly deleting = new Set<SandboxId>();
   readonly keptUntil = new Map<SandboxId, number>();
   emergencyAt = Number.NEGATIVE_INFINITY;
   readonly provenOnce = new Set<SandboxId>();
-  /** Whether so little may be kept that execs are forgotten before their time. */
+  /** Whether the disk is so full that records of execs may be removed early. */
   readonly isThrifty: boolean;
-  /** Whether something failed that is Holdfast's own, and not a sandbox's: only then may a caller be told `internal`. */
+  /**
+   * Whether a part of Holdfast itself failed, and not only a sandbox. Only then may a caller get the error `internal`.
+   */
   oursHasFailed = false;
 
   constructor({ isThrifty }: { isThrifty: boolean }) {
@@ -56,8 +62,11 @@ export class History {
     return run.count;
   }
 
-  /** It goes on in a fork, for the first time or anew: how it ends is open, unless it had ended unheard of. */
-  goesOn(record: ExecRecord, end: KeeperExec | null): void {
+  /**
+   * Notes that an exec continues in a fork. `end` is the exec's end if the exec had ended before the checkpoint was
+   * taken, but its end was not recorded yet; otherwise null.
+   */
+  continues(record: ExecRecord, end: KeeperExec | null): void {
     this.#runs.set(lifeOf(record), { count: 1, end });
   }
 
@@ -70,16 +79,16 @@ export class History {
     if (run !== undefined) run.end ??= end;
   }
 
-  /** When its end was first told; infinitely late where it was not yet. */
-  toldAt(life: Pick<ExecRecord, "id" | "createdAt">): number {
+  /** Returns when the exec's end was first reported; infinity if it was never reported. */
+  reportedAt(life: Pick<ExecRecord, "id" | "createdAt">): number {
     return this.#ends.get(lifeOf(life))?.at ?? Number.POSITIVE_INFINITY;
   }
 
-  /** The first that was said of its end; the same ever after, or somebody was lied to. */
-  firstTold(life: Pick<ExecRecord, "id" | "createdAt">, told: Told, at: number): Told {
+  /** Returns the end that was first reported for an exec. Every later report must be the same. */
+  firstReported(life: Pick<ExecRecord, "id" | "createdAt">, reported: ReportedEnd, at: number): ReportedEnd {
     const first = this.#ends.get(lifeOf(life));
-    if (first !== undefined) return first.told;
-    this.#ends.set(lifeOf(life), { told, at });
-    return told;
+    if (first !== undefined) return first.reported;
+    this.#ends.set(lifeOf(life), { reported, at });
+    return reported;
   }
 }

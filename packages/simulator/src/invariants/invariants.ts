@@ -12,45 +12,17 @@ import {
   type SandboxId,
 } from "@holdfast/contract";
 import type { ExecRecord, SandboxRecord } from "@holdfast/engine";
-import type { OpenCall } from "./clients.ts";
-import type { SimulatedDatabase } from "./database.ts";
+import type { Mirror } from "../world/mirror.ts";
 import { DRIVE_INVARIANTS } from "./drive-invariants.ts";
-import type { Fact } from "./facts.ts";
+import { journalOf, otherName, runIn } from "./exec-ids.ts";
 import { FORK_INVARIANTS } from "./fork-invariants.ts";
 import { HEAL_INVARIANTS } from "./heal-invariants.ts";
 import type { History } from "./history.ts";
-import type { Host } from "./host.ts";
-import type { Journal } from "./journal.ts";
-import type { Mirror } from "./mirror.ts";
-import { otherName, runIn } from "./names.ts";
+import type { Invariant, Scene } from "./invariant.ts";
 import { PROCESS_INVARIANTS } from "./process-invariants.ts";
 import { SLEEP_INVARIANTS } from "./sleep-invariants.ts";
-import type { VirtualTime } from "./virtual-time.ts";
 
-/** All that can be looked at. */
-export interface Scene {
-  readonly time: VirtualTime;
-  readonly host: Host;
-  readonly mirror: Mirror;
-  readonly database: SimulatedDatabase;
-  readonly history: History;
-  readonly numbers: Numbers;
-  readonly openCalls: ReadonlySet<OpenCall>;
-}
-
-/** A promise, and how it shows that it is broken: what is wrong, or null. */
-export interface Invariant {
-  readonly name: string;
-  readonly promise: string;
-  /** Looked at whenever nothing is left to do at a moment. */
-  readonly standing?: (scene: Scene) => string | null;
-  /** Looked at when something happens. */
-  readonly witnessed?: (scene: Scene, fact: Fact) => string | null;
-  /** Looked at after every step, because it asks the database. */
-  readonly stored?: (scene: Scene) => string | null;
-}
-
-/** The first that is wrong with one of them. */
+/** Returns the first problem that `wrong` finds among the items, or null. */
 function first<Item>(items: Iterable<Item>, wrong: (item: Item) => string | null): string | null {
   for (const item of items) {
     const found = wrong(item);
@@ -61,7 +33,7 @@ function first<Item>(items: Iterable<Item>, wrong: (item: Item) => string | null
 
 const short = (id: string): string => id.slice(-3);
 
-// ── What runs, what lies on disk ─────────────────────────────────────────────────────────────────────────────────
+// ── Instances and files on disk ──────────────────────────────────────────────────────────────────────────────────
 
 const oneInstance: Invariant = {
   name: "one-instance",
@@ -87,7 +59,7 @@ function withoutLease(record: SandboxRecord | undefined, generation: number): st
 
 const leased: Invariant = {
   name: "leased",
-  promise: "Whatever runs is owned by a lease, which was stored before it was started.",
+  promise: "Every running instance is owned by a lease that was stored before it was started.",
   standing({ host, mirror, history }) {
     return first(host.instances, ({ sandboxId, generation }) => {
       if (history.strays.has(sandboxId)) return null;
@@ -102,24 +74,26 @@ const leased: Invariant = {
   },
 };
 
-/** Causes that say that nothing of an instance is left. */
+/** Codes of the causes with which a sandbox's record says that the instance no longer exists. */
 const GONE: ReadonlySet<string> = new Set(["keeper_died", "host_rebooted"]);
 
 const goneMeansGone: Invariant = {
   name: "gone-means-gone",
-  promise: "An instance is called gone only when it is: not being able to look is no absence.",
+  promise: "An instance is reported as gone only when it is: a failed observation does not mean absence.",
   witnessed({ host }, fact) {
     if (fact.type !== "stored" || fact.change.kind !== "sandbox.update") return null;
     const { id, phase, generation } = fact.change.record;
     const cause = phase.name === "failed" ? phase.cause : phase.name === "queued" ? phase.restart : undefined;
     if (cause === undefined || !GONE.has(cause.code)) return null;
-    return host.instanceOf(id)?.generation === generation ? `${short(id)} is called gone, and runs` : null;
+    return host.instanceOf(id)?.generation === generation
+      ? `${short(id)} is reported as gone, but runs`
+      : null;
   },
 };
 
 const owned: Invariant = {
   name: "owned",
-  promise: "Whatever lies on disk is owned by a record; a record is gone only when nothing is left.",
+  promise: "Everything on disk is owned by a record; a record is gone only when nothing is left.",
   standing({ host, mirror, history }) {
     return first(host.directories.keys(), (id) => {
       if (history.strays.has(id)) return null;
@@ -132,12 +106,12 @@ const owned: Invariant = {
 
 const terminatedMeansAbsent: Invariant = {
   name: "terminated-means-absent",
-  promise: "A sandbox is called terminated only when nothing of it is left.",
+  promise: "A sandbox is reported as terminated only when nothing of it is left.",
   witnessed({ host }, fact) {
-    if (fact.type !== "told-sandbox" || fact.sandbox.status !== "terminated") return null;
+    if (fact.type !== "reported-sandbox" || fact.sandbox.status !== "terminated") return null;
     const id = fact.sandbox.id as SandboxId;
-    if (host.instanceOf(id) !== null) return `${short(id)} was called terminated and runs`;
-    return host.directories.has(id) ? `${short(id)} was called terminated and has files` : null;
+    if (host.instanceOf(id) !== null) return `${short(id)} was reported as terminated, but runs`;
+    return host.directories.has(id) ? `${short(id)} was reported as terminated, but has files` : null;
   },
 };
 
@@ -145,14 +119,14 @@ const terminatedMeansAbsent: Invariant = {
 
 const ranOnce: Invariant = {
   name: "ran-once",
-  promise: "A command runs at most once, and never without a record that is open.",
+  promise: "A command runs at most once, and never without an open record.",
   witnessed({ mirror, history }, fact) {
-    // What a keeper begins by itself is a promise of its own.
+    // Other promises cover the next runs of supervised processes, which a keeper starts without a request.
     if (fact.type !== "command" || fact.isProof || fact.why === "next") return null;
     const id = otherName(mirror, fact.sandboxId, fact.id);
     const record = mirror.execs.get(id);
     if (record === undefined) return `${id} runs and no record knows of it`;
-    if (record.endedAt !== null) return `${id} runs after it was called ${record.status}`;
+    if (record.endedAt !== null) return `${id} runs after it was reported as ${record.status}`;
     return history.ran(record) > 1 ? `${id} ran twice` : null;
   },
 };
@@ -166,24 +140,25 @@ const text = (value: unknown): string => JSON.stringify(value);
 
 const oneOutcome: Invariant = {
   name: "one-outcome",
-  promise: "An exec has one outcome, and everybody is told the same.",
+  promise: "An exec has one outcome, and every caller gets the same.",
   witnessed({ history, mirror, time }, fact) {
-    if (fact.type === "told-exec") {
+    if (fact.type === "reported-exec") {
       const life = { id: fact.exec.id as ExecId, createdAt: Date.parse(fact.exec.createdAt) };
-      const told = endOf(fact.exec);
-      if (!isTerminal(told.status))
-        return history.toldAt(life) >= fact.askedAt
+      const reported = endOf(fact.exec);
+      if (!isTerminal(reported.status))
+        return history.reportedAt(life) >= fact.askedAt
           ? null
-          : `${life.id} is called ${told.status} after its end`;
-      const before = history.firstTold(life, told, time.elapsed);
-      if (text(told) !== text(before)) return `${life.id} ended as ${text(before)} and as ${text(told)}`;
+          : `${life.id} is reported as ${reported.status} after its end`;
+      const before = history.firstReported(life, reported, time.elapsed);
+      if (text(reported) !== text(before))
+        return `${life.id} ended as ${text(before)} and as ${text(reported)}`;
       const stored = mirror.execs.get(life.id);
       if (stored?.createdAt === life.createdAt && stored.endedAt === null)
-        return `${life.id} was told to have ended, and that is not stored`;
+        return `${life.id} was reported as ended, but its end is not stored`;
     }
     if (fact.type === "stored" && fact.change.kind === "exec.end") {
       const { record } = fact.change;
-      const before = history.firstTold(record, endOf(record), time.elapsed);
+      const before = history.firstReported(record, endOf(record), time.elapsed);
       if (text(before) !== text(endOf(record)))
         return `${record.id} ended as ${text(before)} and as ${text(endOf(record))}`;
     }
@@ -191,14 +166,7 @@ const oneOutcome: Invariant = {
   },
 };
 
-/** The journal of an exec, wherever it lies. */
-function journalOf({ host, mirror }: Scene, exec: { sandboxId: string; id: string }): Journal | undefined {
-  const sandboxId = exec.sandboxId as SandboxId;
-  const id = otherName(mirror, sandboxId, exec.id as ExecId);
-  return host.kept.get(sandboxId)?.get(id) ?? host.directories.get(sandboxId)?.journals.get(id);
-}
-
-/** What an exec of a fork is called inside is told by a record that can't be read. */
+/** Returns whether the keeper's id of an exec is unknown, because only a fork's unreadable record contains it. */
 const isNameless = ({ mirror }: Scene, { sandboxId, id }: ExecRecord): boolean =>
   mirror.unreadable.has(sandboxId) && otherName(mirror, sandboxId, id) !== id;
 
@@ -206,24 +174,24 @@ function untrue(scene: Scene, record: ExecRecord): string | null {
   const { history } = scene;
   const run = history.runOf(record);
   const { id, status, dispatched } = record;
-  if (dispatched === "no" && run !== undefined) return `${id} ran, and was called never dispatched`;
+  if (dispatched === "no" && run !== undefined) return `${id} ran, but was reported as never dispatched`;
   const end = run?.end ?? null;
   const wasSeen = status === "exited" || status === "timed_out";
-  // A timeout that the keeper forgot is enforced by cancelling.
+  // If the keeper does not enforce a timeout, the engine does so by cancelling the exec.
   const isBackstop = status === "timed_out" && end?.state === "cancelled" && record.spec.timeoutMs !== null;
-  if (wasSeen && end?.state !== status && !isBackstop) return `${id} was called ${status}, and was not`;
+  if (wasSeen && end?.state !== status && !isBackstop) return `${id} was reported as ${status}, but was not`;
   if (status === "exited" && end !== null && end.signal === 0 && end.exitCode !== record.exitCode)
-    return `${id} exited with ${end.exitCode}, and was said to with ${record.exitCode}`;
+    return `${id} exited with ${end.exitCode}, but was reported with ${record.exitCode}`;
   const exit = journalOf(scene, record)?.exit ?? null;
   const isUnseen = status === "lost" || (status === "cancelled" && exit?.state !== "cancelled");
   if (isUnseen && exit !== null && !history.unread.has(id) && !isNameless(scene, record))
-    return `${id} was called ${status} though its journal says ${exit.state}`;
+    return `${id} was reported as ${status}, but its journal says ${exit.state}`;
   return null;
 }
 
 const trueOutcome: Invariant = {
   name: "true-outcome",
-  promise: "An outcome is what happened: no exit is made up, and none that is on disk is called lost.",
+  promise: "An outcome is what happened: no exit is invented, and no exit on disk is reported as lost.",
   witnessed(scene, fact) {
     if (fact.type === "journal-unread")
       scene.history.unread.add(otherName(scene.mirror, fact.sandboxId, fact.id));
@@ -238,17 +206,17 @@ const trueOutcome: Invariant = {
 
 const trueOutput: Invariant = {
   name: "true-output",
-  promise: "Output is what the command printed, in order; where it is not all of it, that is said.",
+  promise: "Output is what the command printed, in order; missing output is reported as such.",
   witnessed(scene, fact) {
-    if (fact.type !== "told-exec" || fact.exec.stdout === undefined) return null;
+    if (fact.type !== "reported-exec" || fact.exec.stdout === undefined) return null;
     const { exec } = fact;
     const journal = journalOf(scene, exec);
     if (journal === undefined || journal.torn) return null;
-    const said = exec.stdout ?? "";
-    if (!journal.text.startsWith(said))
-      return `${exec.id} printed ${text(journal.text)}, told as ${text(said)}`;
-    if (isTerminal(exec.status) && !exec.truncated && said !== journal.text)
-      return `${exec.id} was told as whole with ${text(said)}, and printed ${text(journal.text)}`;
+    const reported = exec.stdout ?? "";
+    if (!journal.text.startsWith(reported))
+      return `${exec.id} printed ${text(journal.text)}, reported as ${text(reported)}`;
+    if (isTerminal(exec.status) && !exec.truncated && reported !== journal.text)
+      return `${exec.id} was reported as complete with ${text(reported)}, but printed ${text(journal.text)}`;
     return null;
   },
 };
@@ -257,7 +225,7 @@ const times = (whole: string, part: string): number => whole.split(part).length 
 
 const stdinOnce: Invariant = {
   name: "stdin-once",
-  promise: "What is typed arrives at most once, and for certain where the caller was told so.",
+  promise: "Input arrives at most once, and exactly once if that was confirmed to the caller.",
   standing({ host }) {
     return first(host.instances, ({ keeper }) =>
       first(keeper.execs.values(), ({ order, stdin }) => {
@@ -271,7 +239,7 @@ const stdinOnce: Invariant = {
     const record = mirror.execs.get(fact.id);
     const inside = record && otherName(mirror, record.sandboxId, fact.id);
     const exec = inside && host.instanceOf(record.sandboxId)?.keeper.execs.get(inside);
-    // One that has ended takes everything, and reads nothing.
+    // An exec that has ended accepts all input and reads none of it, so there is nothing to compare.
     if (exec?.state !== "running" || exec.stdinOver || times(exec.stdin, fact.text) === 1) return null;
     return `${fact.text} was accepted, and stdin of ${fact.id} is ${text(exec.stdin)}`;
   },
@@ -279,7 +247,7 @@ const stdinOnce: Invariant = {
 
 const endedForAReason: Invariant = {
   name: "ended-for-a-reason",
-  promise: "A command is ended only at somebody's wish, or when it has lived for longer than its timeout.",
+  promise: "A command is ended only on request, or after it has lived longer than its timeout.",
   witnessed({ history, mirror }, fact) {
     if (fact.type === "unwanted") history.unwanted.add(fact.id);
     if (fact.type !== "cancelled") return null;
@@ -290,7 +258,7 @@ const endedForAReason: Invariant = {
   },
 };
 
-/** Whether somebody wanted the process to be stopped, or begun anew, that this is a run of. */
+/** Returns whether a caller asked to stop or restart the process to which this run belongs. */
 function isUnwantedRun(
   { unwanted }: History,
   { processes, sandboxes }: Mirror,
@@ -304,8 +272,7 @@ function isUnwantedRun(
 
 const keptLongEnough: Invariant = {
   name: "kept-long-enough",
-  promise:
-    "What was told of can be found: an exec for as long after its end as was said, a sandbox for ever.",
+  promise: "Reported objects can be found: an exec for its retention time after its end, a sandbox forever.",
   witnessed({ mirror, time, numbers, history }, fact) {
     if (fact.type === "refused" && fact.ref !== null && fact.error instanceof HoldfastError) {
       const { code } = fact.error;
@@ -321,13 +288,13 @@ const keptLongEnough: Invariant = {
   },
 };
 
-/** Whoever looks only now and then may act a little after a shortage. */
+/** Maximum time from the end of a shortage, or from an emergency cleanup, to a deletion that it causes. */
 const SHORT_MS = 30_000;
 
 const removedForAReason: Invariant = {
   name: "removed-for-a-reason",
   promise:
-    "A sandbox is deleted only at somebody's wish, past its TTL, unused for its idle TTL with nothing running in it, past the time that a failure keeps it, or, if it was created disposable and nothing runs in it, when the host is short.",
+    "A sandbox is deleted only on request, after its TTL, after its idle TTL with nothing running in it, after the retention of a failure, or, if it was created disposable and nothing runs in it, when the host is short of resources.",
   witnessed({ mirror, history, host, time }, fact) {
     if (fact.type === "emergency") history.emergencyAt = time.elapsed;
     if (fact.type === "stored" && fact.change.kind === "sandbox.update") {
@@ -348,12 +315,25 @@ const removedForAReason: Invariant = {
         (idleTtlMs !== undefined && isIdle && lastActivityAt + idleTtlMs <= now) ||
         (history.keptUntil.get(id) ?? Number.POSITIVE_INFINITY) <= now ||
         (disposable === true && isIdle && isShort);
-      return isAllowed ? null : `${short(id)} is deleted, and nobody wanted that`;
+      return isAllowed ? null : `${short(id)} is deleted without a reason`;
     }
     if (fact.type !== "pruned") return null;
     const { id, phase, endedAt } = fact.record;
     const isOld = phase.name === "gone" && endedAt !== null && endedAt < fact.goneBefore;
     return isOld ? null : `the record of ${short(id)} was removed in phase ${phase.name}`;
+  },
+};
+
+const OVER: ReadonlySet<Sandbox["status"]> = new Set(["stopping", "terminated", "failed"]);
+
+const endsAtItsEnd: Invariant = {
+  name: "ends-at-its-end",
+  promise: "A sandbox past the end of its TTL is never reported as one that serves or will serve.",
+  witnessed({ time }, fact) {
+    if (fact.type !== "reported-sandbox") return null;
+    const { id, status, expiresAt, lease } = fact.sandbox;
+    if (expiresAt === null || Date.parse(expiresAt) > time.now() || OVER.has(status)) return null;
+    return lease.state === "quarantined" ? null : `${short(id)} is past its end and ${status}`;
   },
 };
 
@@ -380,7 +360,7 @@ const COUNTED: ReadonlySet<string> = new Set([
 
 const limitsKept: Invariant = {
   name: "limits-kept",
-  promise: "There are never more sandboxes, or commands at a time in one of them, than the limits allow.",
+  promise: "There are never more sandboxes, or concurrent commands in a sandbox, than the limits allow.",
   standing({ mirror, host, numbers }) {
     const live = mirror.readable().filter(({ phase }) => COUNTED.has(phase.name));
     if (live.length > numbers.maxSandboxes) return `there are ${live.length} sandboxes`;
@@ -389,7 +369,7 @@ const limitsKept: Invariant = {
         return `${owner} has ${own.length} sandboxes`;
     return first(host.instances, ({ keeper, sandboxId }) => {
       const running = [...keeper.execs.values()].filter(
-        // Keepers ask nobody before they begin the next run of a row.
+        // Keepers start the next run of a supervised process without asking the server.
         ({ state, command, order }) =>
           state === "running" && command.kind !== "prove" && (runIn(order.id)?.run ?? 1) === 1,
       );
@@ -400,14 +380,17 @@ const limitsKept: Invariant = {
   },
 };
 
-// ── What callers are told ────────────────────────────────────────────────────────────────────────────────────────
+// ── Answers to callers ───────────────────────────────────────────────────────────────────────────────────────────
 
-/** A pass, two looks with their deadlines, and a little. */
+/**
+ * Maximum time until the engine notices a change: one pass over all sandboxes, two observations with their deadlines,
+ * and some extra time.
+ */
 const noticedWithin = ({ observeEveryMs }: Numbers): number => observeEveryMs * 5 + 2_000;
 
 function unprovenReady({ host, time, numbers }: Scene, sandbox: Sandbox): string | null {
   const { proof, generation, lease } = sandbox;
-  const what = `${short(sandbox.id)} is called ready`;
+  const what = `${short(sandbox.id)} is reported as ready`;
   if (!proof?.ok || proof.generation !== generation) return `${what} without a proof of its generation`;
   if (lease.state !== "held") return `${what} with a lease that is ${lease.state}`;
   const instance = host.instanceOf(sandbox.id as SandboxId);
@@ -420,9 +403,9 @@ function unprovenReady({ host, time, numbers }: Scene, sandbox: Sandbox): string
 const readyMeansProven: Invariant = {
   name: "ready-means-proven",
   promise:
-    "A sandbox is called ready only with a valid proof, and no longer than seconds after it stops serving.",
+    "A sandbox is reported as ready only with a valid proof, and for no more than seconds after it stops serving.",
   witnessed(scene, fact) {
-    if (fact.type !== "told-sandbox" || fact.sandbox.status !== "ready") return null;
+    if (fact.type !== "reported-sandbox" || fact.sandbox.status !== "ready") return null;
     return unprovenReady(scene, fact.sandbox);
   },
 };
@@ -448,7 +431,7 @@ const answered: Invariant = {
 
 const nothingUnhandled: Invariant = {
   name: "nothing-unhandled",
-  promise: "No failure goes past everybody: a server would end itself.",
+  promise: "No rejection is unhandled: a server would end itself.",
   witnessed(_scene, fact) {
     if (fact.type !== "unhandled") return null;
     return fact.error instanceof Error ? (fact.error.stack ?? fact.error.message) : text(fact.error);
@@ -457,41 +440,44 @@ const nothingUnhandled: Invariant = {
 
 const nothingSpins: Invariant = {
   name: "nothing-spins",
-  promise: "No loop goes round without waiting for something.",
+  promise: "No loop runs without waiting for something.",
   witnessed: (_scene, fact) =>
     fact.type === "spun" ? "the engine asks without end while time stands still" : null,
 };
 
 const keysKept: Invariant = {
   name: "keys-kept",
-  promise: "Under one idempotency key there is one sandbox.",
+  promise: "An idempotency key belongs to one sandbox.",
   witnessed({ history, time, numbers }, fact) {
     if (fact.type === "stored" && fact.change.kind === "sandbox.insert")
       history.insertedAt.set(fact.change.record.id, time.now());
-    // What was forgotten stays so, whatever time it is afterwards.
+    // After the record of an idempotency key was removed, the key stays unknown, even if the time of day is set back to
+    // before the key's expiry.
     if (fact.type === "stored" && fact.change.kind === "prune")
       for (const [key, { at }] of history.madeUnderKey)
         if (at < fact.change.keysBefore) history.madeUnderKey.delete(key);
     if (fact.type !== "created" || fact.key === null) return null;
     const before = history.madeUnderKey.get(fact.key);
-    // Keys of what is gone are forgotten after a while, which begins when it is stored.
+    // An idempotency key is kept for a limited time, measured from when its sandbox was first stored. After that time
+    // the key may be unknown.
     const isOld = before !== undefined && time.now() - before.at >= numbers.keyRetentionMs;
     const made = isOld ? undefined : before;
     const at = history.insertedAt.get(fact.sandbox.id as SandboxId) ?? time.now();
     if (!fact.existed) history.madeUnderKey.set(fact.key, { ...fact, at });
-    // One that another request found by its name was not made under the key.
+    // The caller may have received an existing sandbox that has the requested name. If another request created that
+    // sandbox, the idempotency key does not belong to it.
     const isOther = fact.existed && made?.request !== fact.request;
     if (made === undefined || isOther || made.sandbox.id === fact.sandbox.id) return null;
     return `${fact.key} made ${short(made.sandbox.id)}, then gave ${short(fact.sandbox.id)}`;
   },
 };
 
-/** Phases that are only reached by way of a proof. */
+/** Phases that a sandbox reaches only after a successful proof. */
 const PROVEN: ReadonlySet<string> = new Set(["running", "paused", "suspending", "standby", "waking"]);
 
 const namesKept: Invariant = {
   name: "names-kept",
-  promise: "A name belongs to one live sandbox, and to none that is gone or never was ready.",
+  promise: "A name belongs to one live sandbox, and to none that is gone or was never ready.",
   standing({ mirror, history }) {
     const holders = new Map<string, SandboxId>();
     return first(mirror.sandboxes.values(), ({ id, name, nameHeld, phase }) => {
@@ -510,7 +496,7 @@ const namesKept: Invariant = {
 
 const createdIsReady: Invariant = {
   name: "created-is-ready",
-  promise: "A create is answered with a sandbox that is stored and, where that is waited for, ready.",
+  promise: "A create is answered with a stored sandbox that, if the caller waited for it, is ready.",
   witnessed({ mirror }, fact) {
     if (fact.type !== "created") return null;
     const { id, status } = fact.sandbox;
@@ -521,7 +507,7 @@ const createdIsReady: Invariant = {
 
 const countersExact: Invariant = {
   name: "counters-exact",
-  promise: "Totals are exact: each thing is counted once, in the commit that stores it.",
+  promise: "Totals are exact: everything is counted once, in the commit that stores it.",
   stored({ mirror, database }) {
     const rows = database.ask("SELECT name, value FROM counters");
     const stored = new Map(rows.map(({ name, value }) => [name, value]));
@@ -534,8 +520,8 @@ const countersExact: Invariant = {
 };
 
 const storedAsSaid: Invariant = {
-  name: "stored-as-said",
-  promise: "The database has what it said that it took, and nothing else.",
+  name: "stored-as-reported",
+  promise: "The database contains exactly what it confirmed.",
   stored({ mirror, database }) {
     const rows = database.ask("SELECT id, phase, revision FROM sandboxes");
     const execs = database.ask("SELECT id, status FROM execs");
@@ -566,7 +552,7 @@ const storedAsSaid: Invariant = {
   },
 };
 
-/** All promises. To add one: say it, say how it shows that it is broken, and put it here. */
+/** All promises. To add one, state it, define its check, and list it here. */
 export const INVARIANTS: readonly Invariant[] = [
   oneInstance,
   leased,
@@ -582,6 +568,7 @@ export const INVARIANTS: readonly Invariant[] = [
   keptLongEnough,
   limitsKept,
   removedForAReason,
+  endsAtItsEnd,
   failsForItsOwn,
   readyMeansProven,
   answered,

@@ -1,10 +1,10 @@
-import type { Fact } from "./facts.ts";
-import type { Invariant, Scene } from "./invariants.ts";
-import { otherName, processOf, runIn } from "./names.ts";
+import type { Fact } from "../world/facts.ts";
+import { journalOf, otherName, processOf, runIn } from "./exec-ids.ts";
+import type { Invariant, Scene } from "./invariant.ts";
 
 const oneRun: Invariant = {
   name: "one-run",
-  promise: "Of a process at most one run is alive.",
+  promise: "At most one run of a process is alive.",
   standing({ host }) {
     for (const { keeper } of host.instances) {
       const alive = new Set<string>();
@@ -23,7 +23,7 @@ function begunForNothing(
   { mirror }: Scene,
   { sandboxId, id }: Extract<Fact, { type: "command" }>,
 ): string | null {
-  // Nobody knows what a record says that can't be read.
+  // The record is unreadable, so its content is unknown.
   if (mirror.unreadable.has(sandboxId)) return null;
   const outside = otherName(mirror, sandboxId, id);
   const process = processOf(mirror, sandboxId, id);
@@ -34,30 +34,34 @@ function begunForNothing(
 
 const overMeansOver: Invariant = {
   name: "over-means-over",
-  promise: "What a keeper begins by itself is the next run of a process that is not over.",
+  promise: "A run that a keeper starts by itself is the next run of a process that has not ended.",
   witnessed(scene, fact) {
     if (fact.type !== "command" || fact.why !== "next") return null;
     return begunForNothing(scene, fact);
   },
 };
 
-/** What really became of a run that its keeper began, when it is put on record. */
+/** This check also notes in the history how each recorded run actually ended. */
 const runsRecorded: Invariant = {
   name: "runs-recorded",
-  promise: "Runs are put on record in their order, each once, as what their keeper has begun.",
-  witnessed({ mirror, history, host }, fact) {
+  promise: "Runs are recorded in order, each once, as their keeper started them.",
+  witnessed(scene, fact) {
     if (fact.type !== "stored" || fact.change.kind !== "exec.insert") return null;
+    const { mirror, history } = scene;
     const { record } = fact.change;
     const run = runIn(record.id);
-    // What a fork begins with is there when that is launched.
+    // The runs with which a fork starts are recorded before the fork is launched.
     const isForked = mirror.sandboxes
       .get(record.sandboxId)
       ?.forkedFrom?.execs.some(({ id }) => id === record.id);
-    if (run === null || record.startedAt === null || isForked) return null;
-    const inside = otherName(mirror, record.sandboxId, record.id);
-    const journal = host.directories.get(record.sandboxId)?.journals.get(inside);
-    if (journal === undefined) return `${record.id} is on record and was never begun`;
-    history.goesOn(record, journal.exit === null ? null : { ...journal.exit });
+    if (run === null || isForked) return null;
+    const journal = journalOf(scene, record);
+    // A run without a journal is one that the engine is about to begin, so its record has no start yet. A run that its
+    // keeper began may be lost with the memory before any server has seen it. Such a run has a journal, but no recorded
+    // start.
+    if (journal === undefined)
+      return record.startedAt === null ? null : `${record.id} is on record and was never begun`;
+    history.continues(record, journal.exit === null ? null : { ...journal.exit });
     const process = mirror.processes.get(run.process);
     return process !== undefined && process.run >= run.run
       ? null

@@ -1,17 +1,20 @@
 import { type DriveId, type ExecId, type ProcessId, type SandboxId, STATUSES } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
+import { driveOn } from "../world/drives.ts";
+import type { Host } from "../world/host.ts";
+import type { SimulatedExec } from "../world/keeper.ts";
+import type { Mirror } from "../world/mirror.ts";
+import { copiesOn } from "../world/saved-checkpoints.ts";
 import { isThere } from "./drive-invariants.ts";
-import { driveOn } from "./drives.ts";
-import type { Host } from "./host.ts";
-import type { Scene } from "./invariants.ts";
-import type { SimulatedExec } from "./keeper.ts";
-import type { Mirror } from "./mirror.ts";
-import { otherName, runIn } from "./names.ts";
-import { copiesOn } from "./saved.ts";
+import { otherName, runIn } from "./exec-ids.ts";
+import type { Scene } from "./invariant.ts";
 
 const ALL = 1_000;
 
-/** What has not come to rest yet. Empty: every sandbox and exec is where it stays unless somebody asks for something. */
+/**
+ * Lists everything that has not settled yet. The list is empty if each sandbox and each exec is in a state that only a
+ * request can change.
+ */
 export async function unsettled(scene: Scene, engine: EngineApi | null): Promise<string[]> {
   if (engine === null) return ["no server serves"];
   return [
@@ -28,7 +31,8 @@ export async function unsettled(scene: Scene, engine: EngineApi | null): Promise
 }
 
 function strays({ host, mirror, history, time }: Scene): string[] {
-  // The grace of what is nobody's is counted by the time of day.
+  // The grace period of objects without a record is measured with the time of day. Setting the clock back makes the
+  // period longer.
   const isInGrace = (id: SandboxId) => time.setBackMs > 0 && history.strays.has(id);
   const owned = new Set(mirror.live().map(({ id }) => id));
   const withExecs = new Set([...mirror.execs.values()].map(({ sandboxId }) => sandboxId));
@@ -39,12 +43,15 @@ function strays({ host, mirror, history, time }: Scene): string[] {
   ].filter((id) => !owned.has(id) && !isInGrace(id));
   const forgotten = [...host.kept.keys()].filter((id) => !owned.has(id) && !withExecs.has(id));
   return [
-    ...unowned.map((id) => `something of ${id} is left and nobody owns it`),
+    ...unowned.map((id) => `something of ${id} is left without an owner`),
     ...forgotten.map((id) => `journals of ${id} are kept and no exec owns them`),
   ];
 }
 
-/** Kept checkpoints of which no record speaks. Those of a sandbox whose record can't be read go with it. */
+/**
+ * Returns saved checkpoints without a record. Checkpoints of a sandbox with an unreadable record are left out, because
+ * they are removed together with the sandbox.
+ */
 const copies = ({ host, mirror }: Scene): string[] =>
   copiesOn(host)
     .filter(
@@ -55,24 +62,27 @@ const copies = ({ host, mirror }: Scene): string[] =>
         `${stored.id} of ${sandboxId} is ${stored.state}, and no record speaks of it`,
     );
 
-/** A drive that can be read is made, or not being deleted any more, and is called what it is. */
+/**
+ * Returns drives that have not settled. A drive with a readable record has settled if it exists, is not being deleted,
+ * and has the reported status.
+ */
 async function drives({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
   const { items } = await engine.drives.list({ limit: ALL });
   return items.flatMap(({ id, status, cause }) => {
     const phase = mirror.drives.get(id as DriveId)?.phase;
     const isWell = driveOn(host, id as DriveId) !== null;
-    // A back-off is over at a time of day.
+    // The end of a back-off is stored as a time of day, so setting the clock back makes the back-off longer.
     if (phase === "deleting" && time.setBackMs > 0) return [];
     if (phase === "ready" && status === (isWell ? "ready" : "degraded")) return [];
     return [`drive ${id} is ${status} (${cause?.message ?? "no cause"}), and ${phase} on record`];
   });
 }
 
-/** A drive that is gone is nowhere mounted: whoever has it would hold what is not there any more, and its disk. */
+/** Returns mounts of deleted drives. Such a mount would keep the drive's disk space in use. */
 const leftMounted = ({ host, mirror }: Scene): string[] =>
   [...host.instances].flatMap(({ sandboxId, places }) =>
     [...places].flatMap(([path, { directory }]) =>
-      // Nobody knows what a record says that can't be read.
+      // The record is unreadable, so its content is unknown.
       directory?.state === "removed" && !mirror.unreadable.has(sandboxId)
         ? [`${path} of ${sandboxId} is drive ${directory.id}, which is gone`]
         : [],
@@ -82,7 +92,7 @@ const leftMounted = ({ host, mirror }: Scene): string[] =>
 const lacksMount = ({ host }: Scene, { id, mounts }: SandboxRecord): boolean =>
   mounts.some((mount) => mount.state === "wanted" && !isThere(host, id, mount));
 
-/** Whether a sandbox lacks a drive that can't be had. */
+/** Returns whether a sandbox can't serve because one of its drives can't be mounted. */
 const lacksDrive = ({ host, mirror }: Scene, { id, mounts }: SandboxRecord): boolean =>
   mounts.some(
     (mount) => mount.state === "wanted" && !isThere(host, id, mount) && !isHad(host, mirror, mount.driveId),
@@ -91,10 +101,13 @@ const lacksDrive = ({ host, mirror }: Scene, { id, mounts }: SandboxRecord): boo
 const isHad = (host: Host, { drives: records, unreadableDrives }: Mirror, id: DriveId): boolean =>
   driveOn(host, id) !== null && records.has(id) && !unreadableDrives.has(id);
 
-/** Of those that serve but for their mounts: what was given up is off, and what can be had is there. */
+/**
+ * Returns mounts that have not settled: a mount that is no longer wanted must be unmounted, and a mount of an available
+ * drive must be mounted.
+ */
 function mounts({ host, mirror }: Scene): string[] {
   return mirror.readable().flatMap(({ id, phase, lease, mounts: all }) => {
-    // Nothing is done about one whose lease can't be read until it is deleted.
+    // A sandbox whose lease is unreadable stays unchanged until it is deleted.
     if (lease.state === "quarantined") return [];
     if (phase.name !== "running" || host.instanceOf(id)?.brokenSince != null) return [];
     const owed = all.filter(
@@ -111,21 +124,22 @@ function mounts({ host, mirror }: Scene): string[] {
 async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
   const { host, mirror, time } = scene;
   const found: string[] = [];
-  // One whose record can't be read is left alone until somebody deletes it.
+  // A sandbox whose record is unreadable stays unchanged until a caller deletes it.
   for (const record of mirror.readable()) {
     const { id } = record;
     const { status, cause, lease } = await engine.sandboxes.get(id);
-    // All else that is broken is healed, or given up.
+    // A sandbox may stay broken only if one of its drives is missing. Otherwise the engine heals it or declares it
+    // failed.
     const isBroken = lacksDrive(scene, record);
     const isAtRest =
       (status === "ready" && !lacksMount(scene, record)) ||
       (status === "standby" && host.instanceOf(id) === null) ||
       (status === "paused" && host.instanceOf(id)?.holds.has("frozen")) ||
       (status === "degraded" && isBroken) ||
-      // Shown, and left to whoever deletes it.
+      // An unreadable lease is reported, and stays until a caller deletes the sandbox.
       lease.state === "quarantined" ||
       (status === "failed" && lease.state === "none") ||
-      // A back-off is stored as the time of day at which it is over.
+      // The end of a back-off is stored as a time of day, so setting the clock back makes the back-off longer.
       (time.setBackMs > 0 && (lease.state === "stop_needed" || lease.state === "exhausted"));
     if (!isAtRest)
       found.push(`${id} is ${status} (${cause?.message ?? "no cause"}), its lease ${lease.state}`);
@@ -133,7 +147,7 @@ async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
   return found;
 }
 
-/** An exec without an outcome is one that really runs and has no end of its own. */
+/** Returns execs that have not settled: an exec without a recorded outcome must still be running. */
 function execs({ host, mirror, time, history }: Scene): string[] {
   return mirror.openExecs().flatMap(({ id, sandboxId, status, spec }) => {
     const { lease, phase } = mirror.sandboxes.get(sandboxId) ?? {};
@@ -141,22 +155,23 @@ function execs({ host, mirror, time, history }: Scene): string[] {
     const inside = otherName(mirror, sandboxId, id);
     const exec =
       host.instanceOf(sandboxId)?.keeper.execs.get(inside) ?? rememberedOf(host, phase, sandboxId, inside);
-    // So is the end of its place in the line.
+    // The end of an exec's time in the queue is stored as a time of day, so setting the clock back lets the exec stay
+    // queued for longer.
     if (time.setBackMs > 0 && status === "queued") return [];
-    // Whoever deletes a sandbox whose record or lease can't be read ends its execs with it.
+    // The execs of a sandbox with an unreadable record or lease end when that sandbox is deleted.
     if (mirror.unreadable.has(sandboxId)) return [];
     if (lease?.state === "quarantined" && phase?.name !== "deleting") return [];
-    // Nobody has looked yet at a checkpoint that was harmed; whoever wakes it ends its execs.
+    // The checkpoint is damaged. The next wake discovers this, and then ends the sandbox's execs.
     if (phase?.name === "standby" && phase.checkpoint && history.sleep.harmed.has(phase.checkpoint.id))
       return [];
-    // One that was on its way when its sandbox was paused goes on its way when that is resumed.
+    // An exec that was starting when its sandbox was paused starts when the sandbox is resumed.
     if (exec === undefined && phase?.name === "paused") return [];
     if (exec === undefined) return [`${id} has no outcome, and nothing runs under its id`];
     if (exec.state !== "running" && !isAsleep) return [`${id} has no outcome, and ${exec.state} long ago`];
-    // How it ended before its sandbox fell asleep, or that it goes on, is told when that wakes.
+    // Only a wake can show whether the exec ended before its sandbox fell asleep, or still runs.
     if (isAsleep) return [];
     const waits = exec.command.kind === "cat" && spec.stdin?.end === false;
-    // How long it runs is up to the process that it is a run of.
+    // A run of a process may last as long as the process, so a run that still runs is settled.
     if (runIn(id) !== null) return [];
     const isEndless = waits || (exec.command.kind === "run" && exec.command.ms === null);
     return isEndless && exec.order.timeoutMs === 0 ? [] : [`${id} still runs`];
@@ -164,8 +179,9 @@ function execs({ host, mirror, time, history }: Scene): string[] {
 }
 
 /**
- * Of a sandbox that serves, every process is over, runs, or is about to, and is told as what it is. Without memory the next run
- * is begun when it serves again.
+ * Returns processes that have not settled. In a serving sandbox every process must have ended, be running, or be about
+ * to run, and this must also be its reported status. In a sandbox whose memory is lost, the next run starts only when
+ * the sandbox serves again.
  */
 async function processes({ host, mirror, time }: Scene, engine: EngineApi): Promise<string[]> {
   const found: string[] = [];
@@ -180,7 +196,7 @@ async function processes({ host, mirror, time }: Scene, engine: EngineApi): Prom
       else if ((record.end === null) !== (endedAt === null)) found.push(`${what}, and that is not stored`);
       else if (record.order !== null) found.push(`${what}, and is to ${record.order.do}`);
       if (endedAt !== null) continue;
-      // The end of a place in the line is a time of day.
+      // The run is queued. The end of its time in the queue is stored as a time of day, and the clock was set back.
       if (time.setBackMs > 0 && mirror.execs.get(execId as ExecId)?.status === "queued") continue;
       const inside = otherName(mirror, sandboxId, execId as ExecId);
       const isAlive = instance.keeper.execs.get(inside)?.state === "running";
@@ -193,7 +209,7 @@ async function processes({ host, mirror, time }: Scene, engine: EngineApi): Prom
   return found;
 }
 
-/** An exec in the memory that its sandbox would be woken with. */
+/** Returns an exec as it is in the memory that a wake of its sandbox would restore. */
 function rememberedOf(
   host: Host,
   phase: SandboxRecord["phase"] | undefined,
@@ -205,7 +221,10 @@ function rememberedOf(
   return stored?.memory.execs.find(({ order }) => order.id === id);
 }
 
-/** What still sleeps though it was asked for, and has no reason of its own to sleep again. */
+/**
+ * Returns sandboxes that are still asleep although a caller asked to wake them, and that have no reason to fall asleep
+ * again.
+ */
 export function sleepers({ mirror }: Scene): SandboxRecord[] {
   return mirror.readable().filter(({ phase, lease, spec }) => {
     const isAsleep = phase.name === "standby" || phase.name === "paused";
@@ -213,7 +232,10 @@ export function sleepers({ mirror }: Scene): SandboxRecord[] {
   });
 }
 
-/** Every call is answered; whoever follows the output of an exec hears of its end when it has one. */
+/**
+ * Returns calls without an answer, except those that follow the output of a running exec. Such a call may still wait
+ * for output.
+ */
 function calls({ openCalls, mirror }: Scene): string[] {
   const running = new Set<string>(mirror.openExecs().map(({ id }) => id));
   return [...openCalls]
@@ -221,7 +243,10 @@ function calls({ openCalls, mirror }: Scene): string[] {
     .map(({ what }) => `"${what}" has no answer`);
 }
 
-/** What is left after everything was deleted and its time was over. */
+/**
+ * Lists everything that is left after all objects were deleted and the time for which their records are kept has
+ * passed.
+ */
 export async function remains(scene: Scene, engine: EngineApi | null): Promise<string[]> {
   if (engine === null) return ["no server serves"];
   const { host, mirror } = scene;
@@ -241,7 +266,10 @@ export async function remains(scene: Scene, engine: EngineApi | null): Promise<s
   return left.length > 0 ? left : figures(await engine.stats());
 }
 
-/** With nothing left, every figure but the totals is zero: else a place of a quota was lost. */
+/**
+ * Returns the figures that should be zero when nothing is left, but are not. Such a figure shows, for example, a quota
+ * slot that was not released.
+ */
 function figures(stats: Awaited<ReturnType<EngineApi["stats"]>>): string[] {
   const { execsRunning, execsQueued, readers, orphans, totals } = stats;
   const counts = STATUSES.filter((status) => status !== "terminated").map(

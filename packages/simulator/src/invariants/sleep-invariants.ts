@@ -1,18 +1,24 @@
 import type { CheckpointId, SandboxId } from "@holdfast/contract";
 import type { ExecRecord, KeptMemory, SandboxRecord } from "@holdfast/engine";
-import type { SimulatedInstance } from "./host.ts";
-import type { Invariant, Scene } from "./invariants.ts";
-import { otherName } from "./names.ts";
+import type { SimulatedInstance } from "../world/host.ts";
+import { otherName } from "./exec-ids.ts";
+import type { Invariant, Scene } from "./invariant.ts";
 
-/** What has become of checkpoints, which the disk no longer shows. */
+/** Facts about checkpoints that can't be derived from the files on disk. */
 export class SleepHistory {
-  /** Memory that has run on since it was written, or since it came back: by the process that it ran in. */
+  /**
+   * Checkpoints whose memory was used: an instance has run with it since the checkpoint was written or restored. The
+   * value is the pid of that instance.
+   */
   readonly #ranIn = new Map<CheckpointId, number>();
-  /** Those that were harmed by somebody else: that they can't be used is nobody's fault. */
+  /** Checkpoints that a fault damaged. The engine is not to blame if they can't be restored. */
   readonly harmed = new Set<CheckpointId>();
 
-  /** The process that has the memory of a checkpoint before this one; null where there was none. */
-  goesOn({ pid, origin, dumps }: SimulatedInstance): number | null {
+  /**
+   * Notes that an instance runs. Returns the pid of an earlier instance that ran with the memory of the same
+   * checkpoint, or null.
+   */
+  resumed({ pid, origin, dumps }: SimulatedInstance): number | null {
     const before = origin === null ? undefined : this.#ranIn.get(origin);
     for (const id of [...(origin === null ? [] : [origin]), ...dumps])
       if (!this.#ranIn.has(id)) this.#ranIn.set(id, pid);
@@ -24,12 +30,12 @@ const short = (id: string): string => id.slice(-3);
 
 const wokenOnce: Invariant = {
   name: "woken-once",
-  promise: "A checkpoint becomes a running instance at most once, and only when it is stored as spent.",
+  promise: "A checkpoint becomes a running instance at most once, and only after it is stored as spent.",
   witnessed({ history, mirror }, fact) {
-    if (fact.type !== "goes-on") return null;
+    if (fact.type !== "resumed") return null;
     const { instance, sandboxId } = fact;
     const what = `an instance of ${short(sandboxId)}`;
-    const before = history.sleep.goesOn(instance);
+    const before = history.sleep.resumed(instance);
     if (instance.origin === null) return null;
     if (before !== null) return `${what} runs with memory that has run in process ${before}`;
     if (instance.isHalf) return `${what} runs, and half of it was restored`;
@@ -41,16 +47,16 @@ const wokenOnce: Invariant = {
 
 const memoryAsNewAsFiles: Invariant = {
   name: "memory-as-new-as-files",
-  promise: "Whatever runs remembers all that its files do: old memory is never put on newer files.",
+  promise: "A running instance remembers everything that its files do: old memory never runs on newer files.",
   witnessed(_scene, fact) {
-    if (fact.type !== "goes-on" && fact.type !== "behind") return null;
+    if (fact.type !== "resumed" && fact.type !== "behind") return null;
     const { sandboxId, memory, disk } = fact;
     if (memory === disk) return null;
     return `${short(sandboxId)} remembers ${memory} steps, and its files know of ${disk}`;
   },
 };
 
-/** The checkpoint that a sandbox would be woken from. */
+/** Returns the checkpoint that a wake of the sandbox would restore, or null. */
 const keptBy = ({ phase }: SandboxRecord): KeptMemory | null => {
   if (phase.name === "standby") return phase.checkpoint;
   return phase.name === "waking" && !phase.consumed ? phase.checkpoint : null;
@@ -67,7 +73,7 @@ function withoutMemory({ host, history }: Scene, record: SandboxRecord): string 
 
 const standbyIsWhole: Invariant = {
   name: "standby-is-whole",
-  promise: "In standby memory is on disk, whole, and nothing runs; the checkpoint stays until it is spent.",
+  promise: "In standby, memory is complete on disk and nothing runs; the checkpoint stays until it is spent.",
   standing(scene) {
     for (const record of scene.mirror.readable()) {
       const wrong = withoutMemory(scene, record);
@@ -79,18 +85,18 @@ const standbyIsWhole: Invariant = {
     if (fact.type === "harmed") scene.history.sleep.harmed.add(fact.id);
     if (fact.type === "stored" && fact.change.kind === "sandbox.update")
       return withoutMemory(scene, fact.change.record);
-    if (fact.type !== "told-sandbox" || fact.sandbox.status !== "standby") return null;
+    if (fact.type !== "reported-sandbox" || fact.sandbox.status !== "standby") return null;
     const id = fact.sandbox.id as SandboxId;
-    return scene.host.instanceOf(id) === null ? null : `${short(id)} is called standby and runs`;
+    return scene.host.instanceOf(id) === null ? null : `${short(id)} is reported as standby, but runs`;
   },
 };
 
 const pausedIsFrozen: Invariant = {
   name: "paused-is-frozen",
-  promise: "A pause is answered when nothing in the sandbox goes on.",
+  promise: "A pause is answered when nothing in the sandbox runs.",
   witnessed({ host, openCalls }, fact) {
     if (fact.type !== "paused" || fact.sandbox.status !== "paused") return null;
-    // Somebody else may have resumed it meanwhile.
+    // Another caller may have resumed the sandbox meanwhile.
     if ([...openCalls].some(({ what }) => what.startsWith("resume"))) return null;
     const instance = host.instanceOf(fact.sandbox.id as SandboxId);
     return instance === null || instance.holds.size > 0
@@ -99,19 +105,19 @@ const pausedIsFrozen: Invariant = {
   },
 };
 
-/** Phases of a sandbox whose memory is not given up. */
+/** Phases of a sandbox whose memory still exists. */
 const WITH_MEMORY: ReadonlySet<string> = new Set(["running", "paused", "suspending", "standby", "waking"]);
 
-/** Whether a command goes on, or will when its sandbox is woken. */
+/** Returns whether a command is running, or will continue when its sandbox is woken. */
 function isThere({ host, history, mirror }: Scene, exec: ExecRecord): boolean {
   const { sandboxId } = exec;
   const id = otherName(mirror, sandboxId, exec.id);
   const record = mirror.sandboxes.get(sandboxId);
-  // A fork that is still to be launched, for the first time or again, begins with it.
+  // The fork is not launched yet. It will start with this command running.
   if (record?.phase.name === "queued" && record.restarts === null && record.forkedFrom !== null)
     return !mirror.unreadable.has(sandboxId) && id !== exec.id;
   if (record === undefined || !WITH_MEMORY.has(record.phase.name)) return false;
-  // Nobody can know what a record says that can't be read.
+  // The record is unreadable, so its content is unknown.
   if (mirror.unreadable.has(sandboxId)) return false;
   const instance = host.instanceOf(sandboxId);
   const isAlive = instance?.generation === record.generation && !instance.isHalf;
@@ -124,12 +130,12 @@ function isThere({ host, history, mirror }: Scene, exec: ExecRecord): boolean {
 
 const lostMeansLost: Invariant = {
   name: "lost-means-lost",
-  promise: "A command is called lost only when it doesn't go on, in memory or in a checkpoint.",
+  promise: "A command is reported as lost only when it does not continue, in memory or in a checkpoint.",
   witnessed(scene, fact) {
     if (fact.type !== "stored" || fact.change.kind !== "exec.end") return null;
     const { record } = fact.change;
     if (record.status !== "lost" || !isThere(scene, record)) return null;
-    return `${record.id} is called lost, and goes on: ${record.cause?.message ?? "no cause"}`;
+    return `${record.id} is reported as lost, but continues: ${record.cause?.message ?? "no cause"}`;
   },
 };
 

@@ -1,11 +1,12 @@
-import type { Fact } from "./facts.ts";
-import { INVARIANTS, type Scene } from "./invariants.ts";
-import type { VirtualTime } from "./virtual-time.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
+import type { Fact } from "../world/facts.ts";
+import type { Scene } from "./invariant.ts";
+import { INVARIANTS } from "./invariants.ts";
 
 export interface Violation {
   readonly invariant: string;
   readonly what: string;
-  /** The step after which it showed; the number of steps where they were over. */
+  /** Number of the step after which the violation was found. If it was found after all steps, the number of steps. */
   readonly step: number;
 }
 
@@ -13,7 +14,7 @@ const STANDING = INVARIANTS.flatMap(({ name, standing }) => (standing ? [{ name,
 const WITNESSED = INVARIANTS.flatMap(({ name, witnessed }) => (witnessed ? [{ name, witnessed }] : []));
 const STORED = INVARIANTS.flatMap(({ name, stored }) => (stored ? [{ name, stored }] : []));
 
-/** Watches over the promises, and writes down what happens. The first that is broken is what a run is about. */
+/** Checks the promises and records the trace. A run ends at the first violation, which is its result. */
 export class Watch {
   readonly trace: string[] = [];
   readonly #time: VirtualTime;
@@ -21,7 +22,7 @@ export class Watch {
   #scene: Scene | null = null;
   #violation: Violation | null = null;
   #commitsSeen = -1;
-  /** Steps taken so far. */
+  /** Steps executed so far. */
   step = 0;
 
   constructor(time: VirtualTime, options: { trace: boolean }) {
@@ -29,7 +30,7 @@ export class Watch {
     this.#isTraced = options.trace;
   }
 
-  /** What there is to look at; facts before that are nobody's. */
+  /** Sets the scene to examine. Facts that were reported before this call are ignored. */
   begin(scene: Scene): void {
     this.#scene = scene;
   }
@@ -38,7 +39,7 @@ export class Watch {
     return this.#violation;
   }
 
-  /** A line of the trace, which is not even made unless somebody will read it. */
+  /** Adds a line to the trace. `line` is only called if the trace is recorded. */
   readonly note = (line: () => string): void => {
     if (!this.#isTraced) return;
     this.trace.push(`${(this.#time.elapsed / 1000).toFixed(3).padStart(9)} ${line()}`);
@@ -50,13 +51,16 @@ export class Watch {
     this.note(() => `VIOLATION of ${invariant}: ${what}`);
   }
 
-  readonly tell = (fact: Fact): void => {
+  readonly report = (fact: Fact): void => {
     const scene = this.#scene;
     if (scene === null) return;
     for (const { name, witnessed } of WITNESSED) this.#judge(name, witnessed(scene, fact));
   };
 
-  /** At a moment at which nothing is left to do. False once a promise is broken: the rest would show nothing more. */
+  /**
+   * Checks all promises at a moment, after everything that can happen at that moment has happened. Returns false once a
+   * promise is broken, because later checks would show nothing more.
+   */
   readonly look = (): boolean => {
     const scene = this.#scene;
     if (this.#violation !== null || scene === null) return false;
@@ -64,7 +68,7 @@ export class Watch {
     return this.#violation === null;
   };
 
-  /** At what the database itself says, if it was given anything since the last look. */
+  /** Checks the content of the database, if anything was written to it since the last check. */
   lookAtDatabase(): void {
     const scene = this.#scene;
     if (this.#violation !== null || scene === null || scene.mirror.commits === this.#commitsSeen) return;

@@ -1,8 +1,11 @@
-/** What a simulated command does. It is written into argv, so that the engine carries it as it carries any command. */
+/**
+ * Behaviour of a simulated command. The command line (argv) contains it, so that it reaches the keeper through the
+ * engine like any command.
+ */
 export type Command =
-  /** Says something `prints` times, evenly spread over `ms`, then exits. Without `ms` it runs until it is ended. */
+  /** Prints `prints` times, evenly spread over `ms`, then exits. Without `ms` it runs until it is killed. */
   | { kind: "run"; ms: number | null; exitCode: number; prints: number }
-  /** Copies stdin to stdout and exits at its end. */
+  /** Copies stdin to stdout, and exits when stdin ends. */
   | { kind: "cat" }
   | { kind: "missing" };
 

@@ -1,5 +1,3 @@
-import type { Point } from "./faults.ts";
-import type { Random } from "./random.ts";
 import {
   DRIVE_EFFECTS,
   DRIVE_STAGES,
@@ -8,21 +6,26 @@ import {
   REQUESTS,
   SLEEP_EFFECTS,
   SLEEP_STAGES,
-} from "./requests.ts";
+} from "./fault-targets.ts";
+import type { Point } from "./faults.ts";
+import type { Random } from "./random.ts";
 
-/** What a fault is given, so that a schedule is data: how long, how many, which of two ways, whom it is about. */
+/**
+ * Parameters of a fault, as they are stored in a schedule. `ms` is a duration, and `flag` selects one of two variants
+ * of the fault.
+ */
 export interface FaultParams {
   ms: number;
-  /** Chances that are let pass, or the number of times. */
+  /** Depends on the fault: for example, the number of opportunities to skip, or the number of repetitions. */
   n: number;
   flag: boolean;
-  /** The n-th living instance. */
+  /** Index of the target among the living instances. */
   box: number;
-  /** A kind of request, or of write. */
+  /** The kind of request or write during which the fault strikes; null for any. */
   on: string | null;
 }
 
-/** What a fault can do to the world at once. */
+/** The immediate effects that faults can have on the simulated world. */
 export interface Reach {
   crash(why: string, downMs: number): boolean;
   restart(downMs: number): Promise<boolean>;
@@ -39,23 +42,23 @@ export interface Reach {
   dropLinks(box: number): boolean;
   silenceLinks(box: number): boolean;
   stray(params: FaultParams): boolean;
-  bendLease(n: number, downMs: number): boolean;
-  bendRecord(n: number, downMs: number): boolean;
+  corruptLease(n: number, downMs: number): boolean;
+  corruptRecord(n: number, downMs: number): boolean;
   harmCheckpoint(n: number, how: "damaged" | "foreign" | "lost"): boolean;
   harmSaved(n: number, how: "damaged" | "lost"): boolean;
   takeDrive(params: FaultParams): boolean;
   takeMount(n: number): boolean;
   strayDrive(): boolean;
-  bendDrive(n: number, downMs: number): boolean;
+  corruptDrive(n: number, downMs: number): boolean;
 }
 
 interface Kind {
   readonly name: string;
   readonly weight: number;
   readonly about: string;
-  /** Where it waits to strike. */
+  /** The operation during which the fault strikes; absent for faults with an immediate effect. */
   readonly point?: Point;
-  /** Or what it does at once; false where there was nothing to do it to. */
+  /** Applies the immediate effect of the fault. Returns false if the fault had no target. */
   readonly strike?: (reach: Reach, params: FaultParams) => boolean | Promise<boolean>;
   readonly draw?: (random: Random) => Partial<FaultParams>;
 }
@@ -69,47 +72,52 @@ const anyStage = (random: Random) => ({
   n: random.below(3),
 });
 
-/** What can go wrong on the way into standby and out of it. */
+/** Faults while a sandbox enters or leaves standby. */
 const SLEEP_FAULTS = [
-  { name: "freeze-hangs", weight: 1, about: "freezing is never answered, done or not", point: "freeze" },
+  { name: "freeze-hangs", weight: 1, about: "freezing hangs, done or not", point: "freeze" },
   { name: "thaw-fails", weight: 2, about: "thawing fails, done or not", point: "thaw" },
-  { name: "thaw-hangs", weight: 1, about: "thawing is never answered, done or not", point: "thaw" },
-  { name: "measure-fails", weight: 1, about: "figures can't be read", point: "measure" },
-  { name: "measure-hangs", weight: 1, about: "figures are never answered", point: "measure" },
+  { name: "thaw-hangs", weight: 2, about: "thawing hangs, done or not", point: "thaw" },
+  { name: "measure-fails", weight: 1, about: "usage can't be measured", point: "measure" },
+  { name: "measure-hangs", weight: 1, about: "measuring usage hangs", point: "measure" },
   {
     name: "remount-fails",
-    weight: 4,
-    about: "a root can't be put back, or that is never answered",
+    weight: 24,
+    about: "a root can't be remounted, or the remount hangs",
     point: "remount",
   },
-  { name: "dump-fails", weight: 2, about: "memory is half written", point: "checkpoint" },
-  { name: "dump-hangs", weight: 2, about: "writing memory never ends", point: "checkpoint" },
+  { name: "dump-fails", weight: 2, about: "memory is partly written", point: "checkpoint" },
+  { name: "dump-hangs", weight: 2, about: "writing memory hangs", point: "checkpoint" },
   {
     name: "dump-answer-lost",
     weight: 2,
-    about: "memory is written and that is answered as if it had failed",
+    about: "memory is written but the answer is a failure",
     point: "checkpoint",
   },
   { name: "dump-slow", weight: 2, about: "writing memory takes long", point: "checkpoint", draw: seconds },
-  { name: "restore-fails", weight: 2, about: "a restore fails before it made anything", point: "restore" },
-  { name: "restore-hangs", weight: 2, about: "a restore is never answered, done or not", point: "restore" },
+  { name: "restore-fails", weight: 2, about: "a restore fails before it creates anything", point: "restore" },
+  { name: "restore-hangs", weight: 2, about: "a restore hangs, done or not", point: "restore" },
   {
     name: "restore-answer-lost",
     weight: 2,
-    about: "a restore succeeds and is answered as if it had failed",
+    about: "a restore succeeds but the answer is a failure",
     point: "restore",
   },
-  { name: "restore-half", weight: 2, about: "a restore fails and leaves half a tree", point: "restore" },
-  { name: "restore-slow", weight: 2, about: "a restore takes long", point: "restore", draw: seconds },
-  { name: "restore-stillborn", weight: 2, about: "what was restored dies at once", point: "restore" },
+  { name: "restore-half", weight: 2, about: "a restore fails and leaves some processes", point: "restore" },
+  { name: "restore-slow", weight: 3, about: "a restore takes long", point: "restore", draw: seconds },
+  { name: "restore-stillborn", weight: 2, about: "the restored instance dies at once", point: "restore" },
   {
     name: "restore-hollow",
     weight: 2,
-    about: "a restore says that it succeeded, and the root, the keeper or a command is missing",
+    about: "a restore reports success, but the root, the keeper or a command is missing",
     point: "restore",
   },
   { name: "discard-fails", weight: 1, about: "old checkpoints can't be removed", point: "discard" },
-  { name: "disk-unreadable", weight: 7, about: "the disk of a sleeper can't be opened", point: "files" },
+  {
+    name: "disk-unreadable",
+    weight: 16,
+    about: "the disk of a sleeping sandbox can't be opened",
+    point: "files",
+  },
   {
     name: "stop-asleep-does-nothing",
     weight: 2,
@@ -119,7 +127,7 @@ const SLEEP_FAULTS = [
   {
     name: "checkpoint-truncated",
     weight: 2,
-    about: "a checkpoint on disk is cut short",
+    about: "a checkpoint on disk is truncated",
     strike: (reach, { box }) => reach.harmCheckpoint(box, "damaged"),
   },
   {
@@ -131,7 +139,7 @@ const SLEEP_FAULTS = [
   {
     name: "checkpoint-foreign",
     weight: 2,
-    about: "a checkpoint is exchanged for that of another sandbox",
+    about: "a checkpoint is replaced by that of another sandbox",
     strike: (reach, { box }) => reach.harmCheckpoint(box, "foreign"),
   },
   {
@@ -144,7 +152,7 @@ const SLEEP_FAULTS = [
   {
     name: "crash-asleep-after-write",
     weight: 3,
-    about: "the server is killed after a write on that way",
+    about: "the server is killed after such a write",
     point: "commit.asleep",
     draw: anyStage,
   },
@@ -164,8 +172,8 @@ const SLEEP_FAULTS = [
   },
   {
     name: "power-cut-asleep",
-    weight: 1,
-    about: "the host loses power on that way",
+    weight: 2,
+    about: "the host loses power at such a write",
     point: "commit.asleep",
     draw: anyStage,
   },
@@ -177,62 +185,62 @@ const anyForkStage = (random: Random) => ({
   n: random.chance(0.7) ? 0 : 1,
 });
 
-/** What can go wrong with checkpoints that are kept, and with what begins with them. */
+/** Faults of saved checkpoints and forks. */
 const FORK_FAULTS = [
-  { name: "save-fails", weight: 2, about: "a checkpoint is half copied", point: "save" },
-  { name: "save-hangs", weight: 2, about: "copying a checkpoint never ends", point: "save" },
+  { name: "save-fails", weight: 5, about: "a checkpoint is partly copied", point: "save" },
+  { name: "save-hangs", weight: 5, about: "copying a checkpoint hangs", point: "save" },
   {
     name: "save-answer-lost",
-    weight: 2,
-    about: "a checkpoint is copied and that is answered as if it had failed",
+    weight: 5,
+    about: "a checkpoint is copied but the answer is a failure",
     point: "save",
   },
-  { name: "save-slow", weight: 3, about: "copying a checkpoint takes long", point: "save", draw: seconds },
+  { name: "save-slow", weight: 5, about: "copying a checkpoint takes long", point: "save", draw: seconds },
   {
     name: "unsave-fails",
-    weight: 2,
-    about: "kept checkpoints can't be removed, done or not",
+    weight: 3,
+    about: "removing saved checkpoints fails, done or not",
     point: "unsave",
   },
   {
     name: "unsave-hangs",
     weight: 2,
-    about: "removing kept checkpoints is never answered, done or not",
+    about: "removing saved checkpoints hangs, done or not",
     point: "unsave",
   },
-  { name: "fork-fails", weight: 2, about: "a fork fails when its files are copied", point: "fork" },
-  { name: "fork-hangs", weight: 3, about: "a fork is never answered, done or not", point: "fork" },
+  { name: "fork-fails", weight: 7, about: "a fork fails when its files are copied", point: "fork" },
+  { name: "fork-hangs", weight: 7, about: "a fork hangs, done or not", point: "fork" },
   {
     name: "fork-answer-lost",
-    weight: 2,
-    about: "a fork succeeds and is answered as if it had failed",
+    weight: 7,
+    about: "a fork succeeds but the answer is a failure",
     point: "fork",
   },
-  { name: "fork-slow", weight: 2, about: "a fork takes long", point: "fork", draw: seconds },
-  { name: "fork-hollow", weight: 3, about: "a fork lacks the commands that it should have", point: "fork" },
+  { name: "fork-slow", weight: 8, about: "a fork takes long", point: "fork", draw: seconds },
+  { name: "fork-hollow", weight: 10, about: "a fork lacks the commands that it should have", point: "fork" },
   {
     name: "saved-truncated",
-    weight: 2,
-    about: "a kept checkpoint on disk is cut short",
+    weight: 3,
+    about: "a saved checkpoint on disk is truncated",
     strike: (reach, { box }) => reach.harmSaved(box, "damaged"),
   },
   {
     name: "saved-lost",
-    weight: 2,
-    about: "a kept checkpoint is gone from the disk",
+    weight: 3,
+    about: "a saved checkpoint is gone from the disk",
     strike: (reach, { box }) => reach.harmSaved(box, "lost"),
   },
   {
     name: "crash-forking-before-write",
     weight: 3,
-    about: "the server is killed before a write on the way to a kept checkpoint or a fork",
+    about: "the server is killed before a write on the way to a saved checkpoint or a fork",
     point: "commit.fork",
     draw: anyForkStage,
   },
   {
     name: "crash-forking-after-write",
     weight: 3,
-    about: "the server is killed after a write on that way",
+    about: "the server is killed after such a write",
     point: "commit.fork",
     draw: anyForkStage,
   },
@@ -245,8 +253,8 @@ const FORK_FAULTS = [
   },
   {
     name: "reboot-forking",
-    weight: 2,
-    about: "the host reboots on the way to a kept checkpoint or a fork",
+    weight: 4,
+    about: "the host reboots on the way to a saved checkpoint or a fork",
     point: "commit.fork",
     draw: anyForkStage,
   },
@@ -258,81 +266,86 @@ const anyDriveStage = (random: Random) => ({
   n: random.chance(0.7) ? 0 : 1,
 });
 
-/** What can go wrong with drives, and with what sandboxes have of them. */
+/** Faults of drives and mounts. */
 const DRIVE_FAULTS = [
-  { name: "mount-refused", weight: 3, about: "a drive can't be mounted at a path", point: "mount" },
-  { name: "mount-half", weight: 3, about: "a path is closed and the drive is not over it", point: "mount" },
+  { name: "mount-refused", weight: 5, about: "a drive can't be mounted at a path", point: "mount" },
+  { name: "mount-half", weight: 5, about: "a path is sealed but the drive is not mounted", point: "mount" },
   {
     name: "mount-answer-lost",
-    weight: 3,
-    about: "a drive is mounted and that is answered as if it had failed",
+    weight: 5,
+    about: "a drive is mounted but the answer is a failure",
     point: "mount",
   },
-  { name: "mount-hangs", weight: 3, about: "a mount is never answered, done or not", point: "mount" },
+  { name: "mount-hangs", weight: 5, about: "a mount hangs, done or not", point: "mount" },
   {
     name: "mount-astray",
-    weight: 3,
-    about: "a mount is said to be there, and another directory is seen inside",
+    weight: 4,
+    about: "a mount is reported, but another directory is visible inside",
     point: "mount",
   },
   { name: "mount-slow", weight: 4, about: "a mount takes long", point: "mount", draw: seconds },
-  { name: "unmount-does-nothing", weight: 6, about: "a mount stays, and that is said", point: "unmount" },
   {
-    name: "unmount-fails",
-    weight: 6,
-    about: "a drive is taken off and that is answered as if it had failed",
+    name: "unmount-does-nothing",
+    weight: 8,
+    about: "an unmount does nothing, and reports so",
     point: "unmount",
   },
-  { name: "unmount-hangs", weight: 4, about: "an unmount is never answered, done or not", point: "unmount" },
-  { name: "make-fails", weight: 4, about: "a drive can't be made", point: "drive.make" },
-  { name: "make-half", weight: 5, about: "a drive is half made", point: "drive.make" },
+  {
+    name: "unmount-fails",
+    weight: 9,
+    about: "a drive is unmounted but the answer is a failure",
+    point: "unmount",
+  },
+  { name: "unmount-hangs", weight: 7, about: "an unmount hangs, done or not", point: "unmount" },
+  { name: "make-fails", weight: 6, about: "a drive can't be created", point: "drive.make" },
+  { name: "make-half", weight: 7, about: "a drive is partly created", point: "drive.make" },
   {
     name: "make-hangs",
-    weight: 4,
-    about: "making a drive is never answered, done or not",
+    weight: 6,
+    about: "creating a drive hangs, done or not",
     point: "drive.make",
   },
   {
     name: "make-answer-lost",
-    weight: 4,
-    about: "a drive is made and that is answered as if it had failed",
+    weight: 7,
+    about: "a drive is created but the answer is a failure",
     point: "drive.make",
   },
-  { name: "undrive-fails", weight: 5, about: "a drive can't be removed", point: "drive.destroy" },
-  { name: "undrive-half", weight: 5, about: "a part of a drive is removed", point: "drive.destroy" },
+  { name: "undrive-fails", weight: 9, about: "a drive can't be removed", point: "drive.destroy" },
+  { name: "undrive-half", weight: 9, about: "a drive is partly removed", point: "drive.destroy" },
   {
     name: "undrive-hangs",
-    weight: 5,
-    about: "removing a drive is never answered, done or not",
+    weight: 10,
+    about: "removing a drive hangs, done or not",
     point: "drive.destroy",
   },
-  { name: "drive-open-fails", weight: 2, about: "a drive can't be opened", point: "drive.open" },
+  { name: "drive-open-fails", weight: 3, about: "a drive can't be opened", point: "drive.open" },
   {
     name: "drives-unknown",
     weight: 3,
-    about: "nobody can say what is there of drives",
+    about: "the state of drives is unknown",
     point: "drive.observe",
   },
-  { name: "drives-observe-fails", weight: 1, about: "looking at drives fails", point: "drive.observe" },
+  { name: "drives-observe-fails", weight: 2, about: "observing drives fails", point: "drive.observe" },
   {
     name: "drives-observe-hangs",
     weight: 2,
-    about: "looking at drives is never answered",
+    about: "observing drives hangs",
     point: "drive.observe",
   },
-  { name: "drive-immeasurable", weight: 5, about: "measuring a drive never ends", point: "drive.usage" },
-  { name: "drives-list-fails", weight: 2, about: "drives can't be listed", point: "drive.list" },
+  { name: "drive-immeasurable", weight: 13, about: "measuring a drive hangs", point: "drive.usage" },
+  { name: "drives-list-fails", weight: 5, about: "drives can't be listed", point: "drive.list" },
   {
     name: "drive-taken",
     weight: 4,
-    about: "a drive is taken away behind everybody's back, for a while or for good",
+    about: "a drive disappears, temporarily or permanently",
     strike: (reach, params) => reach.takeDrive(params),
     draw: seconds,
   },
   {
     name: "mount-taken",
-    weight: 3,
-    about: "a mount is taken off behind everybody's back",
+    weight: 4,
+    about: "a mount disappears",
     strike: (reach, { box }) => reach.takeMount(box),
   },
   {
@@ -343,9 +356,9 @@ const DRIVE_FAULTS = [
   },
   {
     name: "drive-unreadable",
-    weight: 1,
+    weight: 3,
     about: "the record of a drive can't be read by the next server",
-    strike: (reach, { box, ms }) => reach.bendDrive(box, ms),
+    strike: (reach, { box, ms }) => reach.corruptDrive(box, ms),
     draw: soon,
   },
   {
@@ -365,20 +378,20 @@ const DRIVE_FAULTS = [
   {
     name: "crash-after-drive-effect",
     weight: 4,
-    about: "the server is killed right after it made or removed a drive, or mounted or unmounted one",
+    about: "the server is killed right after it created or removed a drive, or mounted or unmounted one",
     point: "effect",
     draw: (random) => ({ ...soon(random), on: random.pick(DRIVE_EFFECTS) }),
   },
   {
     name: "reboot-driving",
-    weight: 3,
+    weight: 4,
     about: "the host reboots after a write about a drive or a mount",
     point: "commit.drive",
     draw: anyDriveStage,
   },
 ] as const satisfies readonly Kind[];
 
-/** What makes a sandbox that runs stop serving, and what then keeps it from being healed. */
+/** Faults that make a running sandbox stop serving, or prevent its healing. */
 const HEAL_FAULTS: ReadonlySet<string> = new Set([
   "root-unmounted",
   "keeper-stopped",
@@ -400,11 +413,11 @@ export const isForkFault = (name: FaultName): boolean => FORK_FAULTS.some((each)
 export const isSleepFault = (name: FaultName): boolean => SLEEP_FAULTS.some((each) => each.name === name);
 
 /**
- * Everything that can go wrong. To add one: a line here and, for one that waits at a point, what it does there. A run
- * in which one of these never struck does not pass, because it has shown nothing about it.
+ * All faults. To add one, add a line here. A fault with a `point` also needs code at that point, which applies the
+ * fault's effect. A run fails if one of these faults never struck, because the run has shown nothing about that fault.
  */
 export const FAULTS = [
-  // The server.
+  // Faults of the server.
   {
     name: "crash",
     weight: 3,
@@ -415,28 +428,28 @@ export const FAULTS = [
   {
     name: "crash-before-write",
     weight: 5,
-    about: "the server is killed with a write in its hands",
+    about: "the server is killed right before a write",
     point: "commit",
     draw: (random) => ({ ...soon(random), n: random.below(8) }),
   },
   {
     name: "crash-after-write",
     weight: 5,
-    about: "the server is killed when a write is done and nobody has heard of it",
+    about: "the server is killed right after a write, before its answer",
     point: "commit",
     draw: (random) => ({ ...soon(random), n: random.below(8) }),
   },
   {
     name: "crash-after-effect",
     weight: 4,
-    about: "the server is killed when a physical act is done and nothing of it is written",
+    about: "the server is killed after a physical effect that is not recorded yet",
     point: "effect",
     draw: soon,
   },
   {
     name: "restart",
-    weight: 1,
-    about: "the server is stopped in an orderly way and started again",
+    weight: 2,
+    about: "the server is stopped gracefully and restarted",
     strike: (reach, { ms }) => reach.restart(ms),
     draw: soon,
   },
@@ -446,7 +459,7 @@ export const FAULTS = [
     about: "another server is started on the same state while the first one lives",
     strike: (reach) => reach.secondServer(),
   },
-  // The host.
+  // Faults of the host.
   {
     name: "reboot",
     weight: 1,
@@ -457,14 +470,14 @@ export const FAULTS = [
   {
     name: "power-cut",
     weight: 1,
-    about: "the host loses power: what was not flushed is lost too",
+    about: "the host loses power: unflushed data is lost too",
     strike: (reach, { ms }) => reach.reboot({ powerCut: true, downMs: ms }),
     draw: soon,
   },
   {
     name: "power-cut-after-start",
     weight: 3,
-    about: "the same, when the start of an exec is written and not flushed",
+    about: "the host loses power after the start of an exec is written but not flushed",
     point: "commit",
     draw: (random) => ({ ...soon(random), on: "server" }),
   },
@@ -492,14 +505,14 @@ export const FAULTS = [
   {
     name: "disk-low",
     weight: 3,
-    about: "the disk runs out, because a sandbox fills it or for another reason",
+    about: "the disk runs low, because a sandbox fills it or for another reason",
     strike: (reach, params) => reach.lowDisk(params),
     draw: seconds,
   },
   {
     name: "store-slow",
     weight: 2,
-    about: "a write takes long before it is done",
+    about: "a write takes long",
     point: "commit",
     draw: (random) => ({ ms: random.between(50, 1_500), n: random.below(4) }),
   },
@@ -520,36 +533,36 @@ export const FAULTS = [
   {
     name: "stray",
     weight: 1,
-    about: "something with our marker appears that no record owns",
+    about: "a resource with our marker appears that no record owns",
     strike: (reach, params) => reach.stray(params),
   },
   {
     name: "lease-unreadable",
     weight: 1,
     about: "a stored lease can't be read by the next server",
-    strike: (reach, { box, ms }) => reach.bendLease(box, ms),
+    strike: (reach, { box, ms }) => reach.corruptLease(box, ms),
     draw: soon,
   },
   {
     name: "record-unreadable",
-    weight: 1,
+    weight: 2,
     about: "the record of a sandbox can't be read by the next server",
-    strike: (reach, { box, ms }) => reach.bendRecord(box, ms),
+    strike: (reach, { box, ms }) => reach.corruptRecord(box, ms),
     draw: soon,
   },
-  // The driver's verbs.
-  { name: "launch-refused", weight: 1, about: "a launch fails before it made anything", point: "launch" },
+  // Faults of driver methods.
+  { name: "launch-refused", weight: 2, about: "a launch fails before it creates anything", point: "launch" },
   { name: "launch-half", weight: 2, about: "a launch fails and leaves a directory", point: "launch" },
   {
     name: "launch-answer-lost",
     weight: 2,
-    about: "a launch succeeds and is answered as if it had failed",
+    about: "a launch succeeds but the answer is a failure",
     point: "launch",
   },
-  { name: "launch-hangs", weight: 2, about: "a launch succeeds and is never answered", point: "launch" },
+  { name: "launch-hangs", weight: 2, about: "a launch succeeds but hangs", point: "launch" },
   { name: "launch-slow", weight: 2, about: "a launch takes long", point: "launch", draw: seconds },
-  { name: "launch-stillborn", weight: 1, about: "the instance dies at once", point: "launch" },
-  { name: "stop-does-nothing", weight: 2, about: "a stop doesn't stop, and says so", point: "stop" },
+  { name: "launch-stillborn", weight: 2, about: "the instance dies at once", point: "launch" },
+  { name: "stop-does-nothing", weight: 2, about: "a stop does nothing, and reports so", point: "stop" },
   {
     name: "stop-unknown",
     weight: 3,
@@ -557,43 +570,43 @@ export const FAULTS = [
     point: "stop",
   },
   { name: "stop-fails", weight: 2, about: "a stop fails, before or after the kill", point: "stop" },
-  { name: "stop-hangs", weight: 2, about: "a stop is never answered", point: "stop" },
-  { name: "stop-slow", weight: 1, about: "a stop takes long", point: "stop", draw: seconds },
+  { name: "stop-hangs", weight: 2, about: "a stop hangs", point: "stop" },
+  { name: "stop-slow", weight: 4, about: "a stop takes long", point: "stop", draw: seconds },
   { name: "destroy-fails", weight: 3, about: "files can't be removed", point: "destroy" },
-  { name: "destroy-half", weight: 3, about: "a part of the files is removed", point: "destroy" },
-  { name: "destroy-hangs", weight: 3, about: "removing files is never answered", point: "destroy" },
-  { name: "observe-unknown", weight: 3, about: "the driver can't say what it sees", point: "observe" },
+  { name: "destroy-half", weight: 4, about: "files are partly removed", point: "destroy" },
+  { name: "destroy-hangs", weight: 4, about: "removing files hangs", point: "destroy" },
+  { name: "observe-unknown", weight: 3, about: "an observation is unknown", point: "observe" },
   { name: "observe-fails", weight: 1, about: "observing fails", point: "observe" },
-  { name: "observe-hangs", weight: 1, about: "observing is never answered", point: "observe" },
+  { name: "observe-hangs", weight: 1, about: "observing hangs", point: "observe" },
   {
     name: "observe-late",
     weight: 1,
-    about: "what was observed is told late",
+    about: "an observation is answered late",
     point: "observe",
     draw: seconds,
   },
-  { name: "recover-fails", weight: 3, about: "an instance can't be looked at on recovery", point: "recover" },
-  { name: "recover-hangs", weight: 3, about: "looking at it is never answered", point: "recover" },
+  { name: "recover-fails", weight: 4, about: "an instance can't be observed on recovery", point: "recover" },
+  { name: "recover-hangs", weight: 5, about: "observing it on recovery hangs", point: "recover" },
   { name: "connect-refused", weight: 1, about: "the keeper doesn't listen", point: "connect" },
-  { name: "connect-hangs", weight: 1, about: "the keeper doesn't greet", point: "connect" },
-  { name: "connect-impostor", weight: 1, about: "another answers in its place", point: "connect" },
-  { name: "list-fails", weight: 1, about: "what carries our marker can't be listed", point: "list" },
+  { name: "connect-hangs", weight: 1, about: "the keeper doesn't answer the hello", point: "connect" },
+  { name: "connect-impostor", weight: 2, about: "another keeper answers in its place", point: "connect" },
+  { name: "list-fails", weight: 2, about: "marked resources can't be listed", point: "list" },
   { name: "capacity-unknown", weight: 1, about: "the host can't be measured", point: "capacity" },
-  { name: "capacity-hangs", weight: 1, about: "measuring the host is never answered", point: "capacity" },
+  { name: "capacity-hangs", weight: 1, about: "measuring the host hangs", point: "capacity" },
   {
     name: "freeze-fails",
-    weight: 2,
-    about: "freezing or asking who writes fails, done or not",
+    weight: 4,
+    about: "freezing or finding the writer fails, done or not",
     point: "freeze",
   },
   ...SLEEP_FAULTS,
   ...FORK_FAULTS,
   ...DRIVE_FAULTS,
-  // Journals.
-  { name: "journal-unreadable", weight: 5, about: "output on disk can't be read", point: "journals.read" },
+  // Faults of journals.
+  { name: "journal-unreadable", weight: 16, about: "output on disk can't be read", point: "journals.read" },
   {
     name: "journal-end-unreadable",
-    weight: 4,
+    weight: 8,
     about: "an exit on disk can't be read",
     point: "journals.end",
   },
@@ -605,16 +618,16 @@ export const FAULTS = [
   },
   {
     name: "journals-slow",
-    weight: 3,
-    about: "looking at a journal takes long",
+    weight: 8,
+    about: "reading a journal takes long",
     point: "journals.end",
     draw: seconds,
   },
-  // Inside.
+  // Faults inside a sandbox.
   {
     name: "keeper-dies",
     weight: 3,
-    about: "PID 1 of a sandbox ends, and all else in it",
+    about: "PID 1 of a sandbox ends, and everything else in it",
     strike: (reach, { box }) => reach.killKeeper(box),
   },
   {
@@ -633,7 +646,7 @@ export const FAULTS = [
   },
   {
     name: "out-of-memory",
-    weight: 3,
+    weight: 4,
     about: "the kernel kills a command",
     strike: (reach, { box }) => reach.killForMemory(box),
   },
@@ -643,7 +656,7 @@ export const FAULTS = [
     about: "a keeper doesn't enforce a timeout",
     point: "exec.timeout",
   },
-  // The links.
+  // Faults of links.
   {
     name: "links-drop",
     weight: 2,
@@ -653,34 +666,46 @@ export const FAULTS = [
   {
     name: "links-half-open",
     weight: 2,
-    about: "the links of a sandbox fall silent, without a FIN",
+    about: "the links of a sandbox become silent, without a FIN",
     strike: (reach, { box }) => reach.silenceLinks(box),
   },
-  { name: "request-lost", weight: 2, about: "the link breaks before a request arrives", point: "link" },
-  { name: "answer-lost", weight: 3, about: "the link breaks before an answer arrives", point: "link" },
+  { name: "request-lost", weight: 3, about: "the link breaks before a request arrives", point: "link" },
+  { name: "answer-lost", weight: 4, about: "the link breaks before an answer arrives", point: "link" },
   {
     name: "answer-late",
     weight: 2,
-    about: "an answer comes late",
+    about: "an answer arrives late",
     point: "link",
     draw: (random) => ({ ms: random.between(200, 12_000) }),
   },
   {
     name: "link-half-open",
-    weight: 2,
-    about: "the link falls silent with a request on its way",
+    weight: 3,
+    about: "the link becomes silent with a request in transit",
     point: "link",
   },
   {
     name: "request-refused",
-    weight: 2,
+    weight: 3,
     about: "the keeper has no resources for a request",
     point: "link",
     draw: (random) => ({ on: random.pick(["start", "read", "cancel", "list", "file", "probe"]) }),
   },
-  { name: "end-lost", weight: 2, about: "nobody is told of an exec's end", point: "exec.end" },
-  { name: "end-late", weight: 2, about: "an exec's end is told late", point: "exec.end", draw: seconds },
-  { name: "end-twice", weight: 1, about: "an exec's end is told twice", point: "exec.end", draw: seconds },
+  { name: "end-lost", weight: 4, about: "the event of an exec's end is lost", point: "exec.end" },
+  {
+    name: "end-late",
+    weight: 3,
+    about: "the event of an exec's end is late",
+    point: "exec.end",
+    draw: seconds,
+  },
+  {
+    name: "end-twice",
+    weight: 3,
+    about: "the event of an exec's end is repeated",
+    point: "exec.end",
+    draw: seconds,
+  },
 ] as const satisfies readonly Kind[];
 
 export type FaultName = (typeof FAULTS)[number]["name"];

@@ -1,4 +1,4 @@
-/** The kinds of requests on a link, as far as faults tell them apart. */
+/** Kinds of requests on a link. A fault can be limited to one of these kinds. */
 export const REQUESTS = [
   "ping",
   "start",
@@ -12,11 +12,13 @@ export const REQUESTS = [
 ] as const;
 export type RequestKind = (typeof REQUESTS)[number];
 
-/** Writes on the way into standby and out of it, as far as faults tell them apart. */
+/**
+ * Kinds of writes to the store while a sandbox enters or leaves standby. A fault can be limited to one of these kinds.
+ */
 export const SLEEP_STAGES = ["suspending", "standby", "waking", "spent", "awake"] as const;
 export type SleepStage = (typeof SLEEP_STAGES)[number];
 
-/** Writes on the way to a checkpoint that is kept, to its end, and to a fork of it. */
+/** Kinds of writes to the store while a checkpoint is saved, removed or forked. */
 export const FORK_STAGES = [
   "saving",
   "saved",
@@ -28,10 +30,10 @@ export const FORK_STAGES = [
 ] as const;
 export type ForkStage = (typeof FORK_STAGES)[number];
 
-/** Physical acts on those ways. */
+/** Physical effects of saving, removing and forking checkpoints. */
 export const FORK_EFFECTS = ["begins to save", "saves", "unsaves", "copies a checkpoint", "forks"] as const;
 
-/** Writes about drives, and about what sandboxes have of them. */
+/** Kinds of writes to the store about drives and mounts. A fault can be limited to one of these kinds. */
 export const DRIVE_STAGES = [
   "making",
   "ready",
@@ -45,7 +47,7 @@ export const DRIVE_STAGES = [
 ] as const;
 export type DriveStage = (typeof DRIVE_STAGES)[number];
 
-/** Physical acts on drives, and in sandboxes. */
+/** Physical effects on drives and mounts. */
 export const DRIVE_EFFECTS = [
   "begins a drive",
   "makes a drive",
@@ -55,7 +57,7 @@ export const DRIVE_EFFECTS = [
   "unmounts",
 ] as const;
 
-/** Physical acts on the way into standby and out of it. */
+/** Physical effects while a sandbox enters or leaves standby. */
 export const SLEEP_EFFECTS = [
   "freezes",
   "thaws",

@@ -1,6 +1,9 @@
 import type { FaultName } from "./fault-table.ts";
 
-/** Where something can go wrong: a port's verb, a request on a link, an event of a keeper, a write. */
+/**
+ * An operation during which a fault can strike: a driver or store method, a request on a link, an event of a keeper, a
+ * write.
+ */
 export type Point =
   | "launch"
   | "stop"
@@ -42,18 +45,18 @@ export type Point =
   | "commit.drive"
   | "effect";
 
-/** A fault that waits for its moment. */
+/** An armed fault: it waits for the operation during which it strikes. */
 export interface Armed {
   readonly kind: FaultName;
   readonly ms: number;
   readonly flag: boolean;
-  /** So many chances are let pass before it strikes. */
+  /** How many more opportunities to skip before the fault strikes. */
   skip: number;
-  /** Only requests, or writes, of this kind. */
+  /** The kind of request or write during which the fault strikes; null for any. */
   readonly on: string | null;
 }
 
-/** The faults of one simulation: those that wait, and how often each kind has struck. */
+/** The faults of one simulation: the armed ones, and how often each kind has struck. */
 export class Faults {
   readonly fired = new Map<FaultName, number>();
   readonly #armed = new Map<Point, Armed[]>();
@@ -71,7 +74,7 @@ export class Faults {
     else waiting.push(armed);
   }
 
-  /** The fault that strikes here and now, if one does. It strikes once. */
+  /** Returns the fault that strikes at this point now, or null. Each fault strikes once. */
   take(point: Point, about: string | null = null): Armed | null {
     const waiting = this.#armed.get(point);
     if (waiting === undefined) return null;
@@ -92,7 +95,7 @@ export class Faults {
     this.#onFired(kind);
   }
 
-  /** From now on everything works. */
+  /** Disarms all faults; from now on everything works. */
   stop(): void {
     this.#isOver = true;
     this.#armed.clear();

@@ -20,13 +20,13 @@ describe("a seed", () => {
     `);
   });
 
-  it("gives others than the next one, and than the same beyond 32 bits", () => {
+  it("gives different numbers than other seeds, also beyond 32 bits", () => {
     expect(drawn(2)).not.toEqual(drawn(1));
     expect(drawn(1 + 2 ** 32)).not.toEqual(drawn(1));
     expect(drawn(1, 2)).not.toEqual(drawn(1, 3));
   });
 
-  it("chooses as often as weights say", () => {
+  it("chooses items in proportion to their weights", () => {
     const random = new Random(7);
     const items = [
       { weight: 1, name: "rare" },

@@ -1,15 +1,18 @@
 /**
- * Numbers that a seed decides: xoshiro128**, seeded by splitmix32. Both are small enough to be read, and the same on
- * every machine because they use 32-bit integers only.
+ * Seeded random numbers: xoshiro128**, seeded by splitmix32. Both are short, and give the same numbers on every machine
+ * because they only use 32-bit integers.
  */
 export class Random {
   readonly #state = new Uint32Array(4);
 
-  /** The same parts give the same numbers; any difference in them gives others. */
+  /**
+   * Creates a generator from the parts of a seed. The same parts give the same sequence of numbers; different parts
+   * give different sequences.
+   */
   constructor(...parts: readonly number[]) {
     let seed = 0x9e37_79b9;
     for (const part of parts) {
-      // Seeds may be larger than 32 bits: both halves count.
+      // The lower and the upper 32 bits of a seed are mixed in separately, because a seed may have more than 32 bits.
       seed = splitmix(seed ^ (part >>> 0));
       seed = splitmix(seed ^ Math.floor(part / 0x1_0000_0000));
     }
@@ -37,12 +40,12 @@ export class Random {
     return this.#next() / 0x1_0000_0000;
   }
 
-  /** A whole number in [0, count). */
+  /** An integer in [0, count). */
   below(count: number): number {
     return Math.floor(this.unit() * count);
   }
 
-  /** A whole number in [from, to]. */
+  /** An integer in [from, to]. */
   between(from: number, to: number): number {
     return from + this.below(to - from + 1);
   }
@@ -57,7 +60,7 @@ export class Random {
     return items[this.below(items.length)];
   }
 
-  /** One of them, as often as its weight says. */
+  /** Returns one of the items, with a probability proportional to its weight. */
   weighted<Item extends { readonly weight: number }>(items: readonly Item[]): Item {
     let left = this.unit() * items.reduce((sum, { weight }) => sum + weight, 0);
     for (const item of items) {

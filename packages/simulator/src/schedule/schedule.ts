@@ -13,8 +13,9 @@ import {
 import { Random } from "./random.ts";
 
 /**
- * One thing that a caller does, or that goes wrong. Sandboxes, execs, checkpoints and drives are called by the number of their
- * first step; the first exec that a fork begins with, by that of the fork's.
+ * One action of a caller, or a fault. A sandbox, exec, checkpoint or drive is identified by the number of the step that
+ * creates it. A fork continues execs of its source; the first of them is identified by the number of the step that
+ * creates the fork.
  */
 export type Act =
   | {
@@ -25,33 +26,33 @@ export type Act =
       ifExists: "return" | "fail";
       wait: boolean;
       image: "host" | "nothing";
-      /** Whose key it is created with. */
+      /** Owner of the API key that creates the sandbox. */
       owner: number | null;
       coldStart: boolean;
       ttlMs: number | null;
       disposable: boolean;
       idleStandbyMs: number | null;
-      /** The checkpoint that it begins with, and not with an image. */
+      /** The checkpoint to fork; null to start from an image. */
       from: number | null;
-      /** The drives that it is to have. */
+      /** The drives to mount. */
       mounts: { drive: number; path: number }[];
     }
   | {
       do: "drive";
       drive: number;
       name: number | null;
-      /** Whether it has a file system of its own. */
+      /** Whether the drive has its own file system. */
       sized: boolean;
       ifExists: "return" | "fail";
     }
   | { do: "undrive"; drive: number; force: boolean }
   | { do: "show-drive"; drive: number }
-  /** At one of a few paths. */
+  /** Mounts a drive at one of a few paths. */
   | { do: "mount"; box: number; drive: number; path: number; readOnly: boolean }
   | { do: "unmount"; box: number; path: number }
   | { do: "write-at"; box: number; path: number }
   | { do: "mounts"; box: number }
-  /** Under a name, or under one that is made up. */
+  /** Saves a checkpoint under a given name, or a generated one. */
   | { do: "save"; save: number; box: number; name: number | null }
   | { do: "unsave"; save: number }
   | { do: "saves"; box: number }
@@ -64,15 +65,15 @@ export type Act =
       hasId: boolean;
       key: number | null;
       stdin: string | null;
-      /** Whether more may be typed behind it. */
+      /** Whether stdin stays open, so that more input can be sent. */
       openStdin: boolean;
-      /** How long the caller waits for its end; null: it only wants it started. */
+      /** How long the caller waits for the exec's end; null if the caller waits only for the start. */
       waitMs: number | null;
       keepAwake: boolean;
-      /** How it wants to be told that it was woken. */
+      /** How the exec learns that its sandbox was woken. */
       onWake: "argv" | "signal" | null;
     }
-  /** Under one of a few names; how it is started again, where it is. */
+  /** Starts a process under one of a few names, with or without a restart policy. */
   | {
       do: "process";
       process: number;
@@ -86,63 +87,66 @@ export type Act =
     }
   | { do: "stop-process" | "restart-process"; box: number; name: number }
   | { do: "processes"; box: number }
-  /** The same request again, as a client does that lost its answer. */
+  /** Repeats an earlier request, like a client that did not get the answer. */
   | { do: "again"; of: number }
   | { do: "wait"; exec: number; waitMs: number }
   | { do: "cancel" | "signal" | "show-exec"; exec: number }
   | { do: "output"; exec: number; follow: boolean }
-  /** More for stdin, wherever that has got. */
+  /** Appends to the exec's stdin at its current offset. */
   | { do: "type"; exec: number; text: string; end: boolean }
   | { do: "delete"; box: number; waitMs: number }
   | { do: "verify" | "show" | "write" | "execs"; box: number }
   | { do: "pause" | "resume" | "standby" | "wake" | "restart"; box: number }
-  /** From its disk where it sleeps; of what is only there while it is awake, by waking it, or not at all. */
+  /**
+   * Reads a file. If the sandbox is asleep, a file on disk is read without waking it. For a path that exists only while
+   * the sandbox runs, `wake` decides whether the sandbox is woken or the read refused.
+   */
   | { do: "read"; box: number; path: "/tmp/a" | "/proc/a"; wake: boolean }
   | { do: "list" | "stats" | "events" | "audit" | "drives" }
   | { do: "cleanup"; dryRun: boolean; emergency: boolean }
-  /** Whoever waits longest goes away. */
+  /** Disconnects the caller that has waited longest. */
   | { do: "leave" }
   | { do: "fault"; fault: FaultName; params: FaultParams };
 
 export interface Step {
-  /** Milliseconds since the step before. */
+  /** Milliseconds since the previous step. */
   after: number;
   act: Act;
 }
 
-/** All of a simulation: what happens, in which order, to an engine with which limits. Replaying it gives the same trace. */
+/** A whole simulation: the steps in order, and the limits of the engine. Replaying it gives the same trace. */
 export interface Schedule {
   seed: number;
   limits: {
     launchesAtOnce: number;
     execsPerSandbox: number;
     thrifty: boolean;
-    /** What standby keeps on this host. */
+    /** The kind of standby that this host supports. */
     standby: StandbyKind;
   };
   steps: Step[];
 }
 
-/** So many names are used. */
+/** Number of distinct sandbox names. */
 export const NAMES = 3;
 const KEYS = 3;
 const PROCESSES = 2;
 
-/** What a schedule is mostly about, beside all else. */
+/** The features that a schedule uses most. */
 interface Topics {
-  /** Standby and waking. */
+  /** Whether sandboxes enter standby and are woken. */
   readonly isSleepy: boolean;
-  /** Checkpoints are kept, and sandboxes made of them. */
+  /** Whether checkpoints are saved and forked. */
   readonly isForking: boolean;
-  /** Drives are made and mounted. */
+  /** Whether drives are created and mounted. */
   readonly isDriving: boolean;
-  /** Sandboxes stop serving, and there is time to heal them. */
+  /** Whether sandboxes stop serving, with enough time between faults for the engine to heal them. */
   readonly isBreaking: boolean;
-  /** Named processes, which end and are started again. */
-  readonly isKeeping: boolean;
+  /** Whether there are named processes that end and are restarted. */
+  readonly hasProcesses: boolean;
 }
 
-/** Where it is about something, most of what goes wrong is. */
+/** Returns all faults. Those that belong to the schedule's topics get a higher weight. */
 const faultsAbout = ({ isSleepy, isForking, isDriving, isBreaking }: Topics) =>
   FAULTS.map((each) => {
     const isAbout =
@@ -150,16 +154,16 @@ const faultsAbout = ({ isSleepy, isForking, isDriving, isBreaking }: Topics) =>
       (isForking && isForkFault(each.name)) ||
       (isBreaking && isHealFault(each.name));
     const isAboutDrives = isDriving && isDriveFault(each.name);
-    // What nobody asks for can't fail.
+    // A fault of a feature that the schedule does not use would never strike.
     const isMoot = (!isForking && isForkFault(each.name)) || (!isDriving && isDriveFault(each.name));
-    // Of drives there are more than of the others.
+    // The weight of drive faults is raised less than that of other faults, because there are more drive faults.
     const times = isMoot ? 0 : isAbout ? 5 : isAboutDrives ? 2 : 1;
     return { ...each, weight: times * each.weight };
   });
 
 /**
- * The schedule of a seed. Each has a few favourite faults of its own and spares the rest: combinations that would drown
- * in the noise of all faults at once are reached that way.
+ * Creates the schedule of a seed. Each schedule uses only a few faults and omits the others, so that it reaches
+ * combinations that would be rare if all faults were used at once.
  */
 export function scheduleOf(seed: number, steps: number): Schedule {
   return new Composer(seed).compose(steps);
@@ -173,13 +177,13 @@ class Composer {
   readonly #topics: Topics;
   #saves: number[] = [];
   #drives: number[] = [];
-  /** Where drives were mounted, or were to be. */
+  /** Paths at which a drive was mounted, or at which a mount was requested. */
   #mounted: { box: number; path: number }[] = [];
   #boxes: number[] = [];
   #execs: number[] = [];
-  /** Where something was started. */
+  /** Sandboxes in which an exec or process was started. */
   #busy: number[] = [];
-  /** Those of them that read from an open stdin. */
+  /** Execs that read from an open stdin. */
   #readers: number[] = [];
 
   constructor(seed: number) {
@@ -191,13 +195,13 @@ class Composer {
       isForking: random.chance(0.4),
       isDriving: random.chance(0.4),
       isBreaking: random.chance(0.25),
-      isKeeping: random.chance(0.4),
+      hasProcesses: random.chance(0.4),
     };
     const count = random.pick([1, 2, 3, 5, 8, FAULTS.length]);
     const faults = faultsAbout(this.#topics);
     const favourites = Array.from({ length: count }, () => random.weighted(faults).name);
     this.#faults = [favourites[0] ?? "crash", ...favourites.slice(1)];
-    this.#faultRate = random.pick([0.1, 0.25, 0.4]);
+    this.#faultRate = random.pick([0.1, 0.25, 0.4, 0.55]);
   }
 
   compose(count: number): Schedule {
@@ -230,9 +234,9 @@ class Composer {
     if (isDriving && this.#drives.length === 0) return this.#makeDrive(number);
     if (this.#boxes.length === 0 || random.chance(0.18)) return this.#create(number);
     if (isDriving && random.chance(0.45)) return this.#drive(number);
-    if (this.#topics.isKeeping && random.chance(0.4)) return this.#keepOne(number);
+    if (this.#topics.hasProcesses && random.chance(0.4)) return this.#process(number);
     if (this.#execs.length === 0 || random.chance(0.3)) return this.#exec(number);
-    if (isForking && random.chance(0.4)) return this.#keep(number);
+    if (isForking && random.chance(0.5)) return this.#save(number);
     if (random.chance(isSleepy ? 0.6 : 0.1)) return this.#sleep();
     const [box = 0] = this.#recent(this.#boxes);
     const [exec = 0] = this.#recent(this.#execs);
@@ -275,7 +279,7 @@ class Composer {
     return random.weighted(all).act;
   }
 
-  /** A drive is made, mounted, written to, taken off or removed. */
+  /** Creates, mounts, writes to, unmounts or removes a drive. */
   #drive(number: number): Act {
     const random = this.#random;
     if (random.chance(this.#drives.length < 3 ? 0.3 : 0.08)) return this.#makeDrive(number);
@@ -298,7 +302,7 @@ class Composer {
     return act;
   }
 
-  /** Mostly the same, so that things meet. */
+  /** Picks a mount path. One path is picked most often, so that mounts conflict. */
   #path(): number {
     return this.#random.pick([0, 0, 0, 1, 1, 2]);
   }
@@ -315,7 +319,7 @@ class Composer {
     };
   }
 
-  /** The drives of a new sandbox. */
+  /** Picks the drives of a new sandbox. */
   #mounts(box: number): { drive: number; path: number }[] {
     const random = this.#random;
     if (this.#drives.length === 0 || !random.chance(0.45)) return [];
@@ -328,8 +332,8 @@ class Composer {
     });
   }
 
-  /** A checkpoint is made, used or removed. */
-  #keep(number: number): Act {
+  /** Creates, uses or removes a saved checkpoint. */
+  #save(number: number): Act {
     const random = this.#random;
     const [box = 0] = this.#recent(this.#boxes);
     const [save = 0] = this.#recent(this.#saves);
@@ -352,14 +356,16 @@ class Composer {
     return { ...rest, name: isPlain ? null : name, key: isPlain ? null : key, from: save };
   }
 
-  /** Mostly one of the last few: things are talked about while they are new. */
+  /**
+   * Picks an id. Recent ids are picked more often, because most operations on an object follow soon after its creation.
+   */
   #recent(all: readonly number[]): number[] {
     const random = this.#random;
     const some = random.chance(0.8) ? all.slice(-3) : all;
     return [random.pick(some) ?? 0];
   }
 
-  /** Every piece is another, so that it can be told which came twice. */
+  /** Creates stdin input. Every piece is unique, so that a piece that arrives twice is noticed. */
   #type(number: number): Act {
     const [exec] = this.#recent(this.#readers.length > 0 ? this.#readers : this.#execs);
     return { do: "type", exec: exec ?? 0, text: `<${number}>`, end: this.#random.chance(0.2) };
@@ -415,8 +421,8 @@ class Composer {
     };
   }
 
-  /** A process is started, stopped or begun anew. */
-  #keepOne(process: number): Act {
+  /** Starts, stops or restarts a process. */
+  #process(process: number): Act {
     const random = this.#random;
     const [box = 0] = this.#recent(this.#boxes);
     const name = random.below(PROCESSES);

@@ -1,15 +1,15 @@
-import { SimulatedDatabase } from "./database.ts";
-import { FAULTS, type FaultName } from "./fault-table.ts";
-import { type Schedule, scheduleOf } from "./schedule.ts";
+import type { Violation } from "../invariants/watch.ts";
+import { FAULTS, type FaultName } from "../schedule/fault-table.ts";
+import { type Schedule, scheduleOf } from "../schedule/schedule.ts";
+import { SimulatedDatabase } from "../world/database.ts";
 import { type Outcome, Simulation } from "./simulation.ts";
-import type { Violation } from "./watch.ts";
 
 export interface Failure {
   readonly seed: number;
   readonly violation: Violation;
 }
 
-/** What many schedules have shown. */
+/** The results of many schedules. */
 export interface Tally {
   schedules: number;
   virtualMs: number;
@@ -19,7 +19,7 @@ export interface Tally {
 
 export const emptyTally = (): Tally => ({ schedules: 0, virtualMs: 0, fired: {}, failures: [] });
 
-export function addOutcome(tally: Tally, seed: number, { violation, fired, virtualMs }: Outcome): void {
+function addOutcome(tally: Tally, seed: number, { violation, fired, virtualMs }: Outcome): void {
   tally.schedules += 1;
   tally.virtualMs += virtualMs;
   for (const [kind, count] of fired) tally.fired[kind] = (tally.fired[kind] ?? 0) + count;
@@ -33,7 +33,7 @@ export function addTally(tally: Tally, more: Tally): void {
   tally.failures.push(...more.failures);
 }
 
-/** Faults that never struck: about these the schedules have shown nothing. */
+/** Returns the faults that never struck in these schedules. */
 export const neverFired = (tally: Tally): FaultName[] =>
   FAULTS.map(({ name }) => name).filter((name) => (tally.fired[name] ?? 0) === 0);
 
@@ -53,7 +53,7 @@ export class Runner {
     return new Simulation(this.#database, schedule, options).run();
   }
 
-  /** The schedules of these seeds; stops at the first failure unless told to go on. */
+  /** Runs the schedules of these seeds. Stops at the first failure unless `goOn` is set. */
   async runSeeds(
     order: { from: number; count: number; steps: number; goOn: boolean },
     onSeed: (seed: number) => void = () => undefined,

@@ -1,44 +1,44 @@
-/** What the engine's own rounds cost with many sandboxes: processor time and queries, as their number grows. */
+/** Measures the cost of the engine's periodic work, as CPU time and queries, with growing numbers of sandboxes. */
 import process from "node:process";
 import { StatementSync } from "node:sqlite";
 import { NUMBERS, type Numbers, type SandboxId } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
-import { SimulatedDatabase } from "./database.ts";
-import { Faults } from "./faults.ts";
-import { Host } from "./host.ts";
-import { Mirror } from "./mirror.ts";
-import { Process } from "./process.ts";
-import { Random } from "./random.ts";
-import { engineOf, SimulatedIds } from "./server.ts";
-import { Durability } from "./store-gate.ts";
-import { VirtualTime } from "./virtual-time.ts";
+import { Faults } from "../schedule/faults.ts";
+import { Random } from "../schedule/random.ts";
+import { VirtualTime } from "../time/virtual-time.ts";
+import { SimulatedDatabase } from "../world/database.ts";
+import { Host } from "../world/host.ts";
+import { Mirror } from "../world/mirror.ts";
+import { Process } from "../world/process.ts";
+import { engineOf, SimulatedIds } from "../world/server.ts";
+import { Durability } from "../world/server-store.ts";
 
 const MINUTE_MS = 60_000;
-/** How long a round may take, by the virtual clock. */
+/** Maximum duration of one step of the measurement, on the virtual clock. */
 const ROUND_MS = 10 * MINUTE_MS;
 const INSERTED_AT_ONCE = 500;
 const TRIES = 5;
 
 interface Cost {
-  /** Of this thread: what it takes on an idle machine, however busy this one is. */
+  /** CPU time of this thread only, so that other load on the machine does not count. */
   readonly cpuMs: number;
   readonly queries: number;
 }
 
-/** With so many sandboxes that run and are left alone. */
-export interface CostRow {
+/** Costs with a certain number of sandboxes (`records`), all running and idle. */
+interface CostRow {
   readonly records: number;
-  /** Taking all of them up again after the server was killed. */
+  /** Cost of starting a server that recovers all sandboxes, after the previous server was killed. */
   readonly start: Cost;
   readonly audit: Cost;
   readonly sweep: Cost;
-  /** All rounds of an idle minute. */
+  /** Cost of all periodic work in an idle minute. */
   readonly minute: Cost;
 }
 
 let queries = 0;
 
-/** Every statement that is run is counted, whoever runs it. */
+/** Counts every SQL statement that this thread runs. */
 function countQueries(): void {
   for (const verb of ["run", "get", "all"] as const) {
     const original = StatementSync.prototype[verb] as (...given: never[]) => unknown;
@@ -54,7 +54,7 @@ function countQueries(): void {
 export async function costOf(counts: readonly number[]): Promise<CostRow[]> {
   countQueries();
   const rows: CostRow[] = [];
-  // Once before it counts: what is run for the first time is compiled first.
+  // The first measurement is repeated and its result discarded, because code is compiled when it first runs.
   for (const [index, records] of [counts[0] ?? 0, ...counts].entries()) {
     const row = await rowOf(records);
     if (index > 0) rows.push(row);
@@ -66,7 +66,7 @@ async function rowOf(records: number): Promise<CostRow> {
   const time = new VirtualTime();
   const database = await SimulatedDatabase.open();
   const faults = new Faults(() => undefined);
-  const host = new Host({ time, random: new Random(1), faults, tell: () => undefined, keepsMemory: true });
+  const host = new Host({ time, random: new Random(1), faults, report: () => undefined, keepsMemory: true });
   await fill(database, host, records);
   const engine = engineWith({ time, database, faults, host, records });
   const measure = async (work: () => Promise<unknown>): Promise<Cost> => {
@@ -89,14 +89,14 @@ async function rowOf(records: number): Promise<CostRow> {
   return row;
 }
 
-/** Of a few: what else the machine does only ever makes it dearer. */
+/** Returns the smallest cost of a few runs, because other load on the machine only increases the cost. */
 async function cheapest(measure: () => Promise<Cost>): Promise<Cost> {
   const costs: Cost[] = [];
   while (costs.length < TRIES) costs.push(await measure());
   return costs.reduce((least, cost) => (cost.cpuMs < least.cpuMs ? cost : least));
 }
 
-/** Lets time pass until it is done. */
+/** Lets virtual time pass until `work` has completed. */
 async function done(time: VirtualTime, work: Promise<unknown>): Promise<void> {
   let isOver = false;
   const over = work.finally(() => {
@@ -108,7 +108,7 @@ async function done(time: VirtualTime, work: Promise<unknown>): Promise<void> {
   await over;
 }
 
-/** Sandboxes that run, and their records, as a server leaves them behind. */
+/** Creates running sandboxes and their records, in the state in which a server leaves them when it ends. */
 async function fill(database: SimulatedDatabase, host: Host, count: number): Promise<void> {
   const records = Array.from({ length: count }, (_, index) => recordOf(host, index));
   for (let from = 0; from < count; from += INSERTED_AT_ONCE)
@@ -124,7 +124,6 @@ function recordOf(host: Host, index: number): SandboxRecord {
   const id = `sbx_${String(index).padStart(16, "0")}` as SandboxId;
   const at = host.time.now();
   const instance = host.reference(host.spawn({ sandboxId: id, generation: 1 }));
-  const { hostBootId } = instance;
   return {
     id,
     name: `name-${index}`,
@@ -132,7 +131,7 @@ function recordOf(host: Host, index: number): SandboxRecord {
     phase: { name: "running" },
     generation: 1,
     memorySince: 1,
-    lease: { state: "held", generation: 1, startupDeadline: at, hostBootId },
+    lease: { state: "held", generation: 1, startupDeadline: at },
     instance,
     spec: {
       image: "host",
@@ -155,7 +154,7 @@ function recordOf(host: Host, index: number): SandboxRecord {
   };
 }
 
-/** With the numbers of earnest, but for how many there may be. */
+/** Creates an engine with production numbers, except for the maximum number of sandboxes. */
 function engineWith(world: {
   time: VirtualTime;
   database: SimulatedDatabase;
@@ -168,7 +167,7 @@ function engineWith(world: {
   const nothing = () => undefined;
   const server = new Process({
     number: 1,
-    askedAtOnce: Number.POSITIVE_INFINITY,
+    callsAtOnce: Number.POSITIVE_INFINITY,
     time,
     faults,
     onDeath: nothing,
@@ -178,5 +177,5 @@ function engineWith(world: {
   const durability = new Durability({ database, time, mirror, matters: false });
   const ids = new SimulatedIds(new Random(2));
   const parts = { time, database, durability, mirror, faults, host, ids, numbers, process: server };
-  return engineOf({ ...parts, blackout: nothing, tell: nothing, note: nothing });
+  return engineOf({ ...parts, blackout: nothing, report: nothing, note: nothing });
 }

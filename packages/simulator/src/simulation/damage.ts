@@ -1,23 +1,25 @@
 import type { DriveId, SandboxId } from "@holdfast/contract";
-import { checkpointsOn } from "./checkpoints.ts";
-import type { Clients } from "./clients.ts";
-import type { SimulatedDatabase } from "./database.ts";
-import type { FaultParams, Reach } from "./fault-table.ts";
-import type { History } from "./history.ts";
-import { GIGABYTE, type Host, type SimulatedInstance } from "./host.ts";
-import type { Mirror } from "./mirror.ts";
-import { copiesOn } from "./saved.ts";
-import type { Servers } from "./servers.ts";
-import type { Durability } from "./store-gate.ts";
-import type { VirtualTime } from "./virtual-time.ts";
+import type { Clients } from "../clients/clients.ts";
+import type { History } from "../invariants/history.ts";
+import type { FaultParams, Reach } from "../schedule/fault-table.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
+import { checkpointsOn } from "../world/checkpoints.ts";
+import type { SimulatedDatabase } from "../world/database.ts";
+import { GIGABYTE, type Host, type SimulatedInstance } from "../world/host.ts";
+import type { Mirror } from "../world/mirror.ts";
+import { copiesOn } from "../world/saved-checkpoints.ts";
+import type { Durability } from "../world/server-store.ts";
+import type { Servers } from "../world/servers.ts";
 
-/** With the simulation's numbers: below the reserve, below where fillers are frozen, and how fast one fills. */
+/** Free disk space below the engine's reserve. */
 const LOW_DISK_BYTES = 8 * GIGABYTE;
+/** Free disk space below the level at which the engine freezes writers. */
 const RUNNING_OUT_BYTES = 3 * GIGABYTE;
+/** Rate at which a writer fills the disk. */
 const FILLS_PER_SECOND = 0.1 * GIGABYTE;
 const LOW_MEMORY_BYTES = 0.1 * GIGABYTE;
-/** What can't be read as anything. */
-const BENT = "{bent";
+/** Text that can't be parsed. */
+const CORRUPT = "{corrupt";
 
 interface Parts {
   time: VirtualTime;
@@ -30,7 +32,7 @@ interface Parts {
   servers: Servers;
 }
 
-/** What faults do at once, to the server, the host and what runs on it; and how it is mended. */
+/** Applies the immediate effects of faults to the server, the host and its processes. Also repairs them at the end. */
 export class Damage implements Reach {
   readonly #parts: Parts;
   #strays = 0;
@@ -45,7 +47,7 @@ export class Damage implements Reach {
     return living !== null;
   }
 
-  /** Callers are sent away first, as a server does that shuts down. */
+  /** Restarts the server gracefully. As on any shutdown, waiting callers are answered before the server ends. */
   async restart(downMs: number): Promise<boolean> {
     const { servers, clients, time } = this.#parts;
     const { serving } = servers;
@@ -67,7 +69,10 @@ export class Damage implements Reach {
     return true;
   }
 
-  /** The state directory is held by the first, so the second one ends before it has touched anything. */
+  /**
+   * Starts a second server. The first server holds the state directory, so the second one ends before it touches
+   * anything.
+   */
   secondServer(): boolean {
     const { servers } = this.#parts;
     const { living } = servers;
@@ -97,7 +102,10 @@ export class Damage implements Reach {
     database.free();
   }
 
-  /** Below the reserve, or so far below it that whoever fills it has to be stopped. */
+  /**
+   * Reduces the free disk space below the reserve, or so far below it that the engine has to freeze the sandbox that
+   * writes.
+   */
   lowDisk({ flag, box, ms, n }: FaultParams): boolean {
     const { host, time } = this.#parts;
     const filler = this.#instance(box);
@@ -166,7 +174,10 @@ export class Damage implements Reach {
     return links.length > 0;
   }
 
-  /** A directory, a running instance or kept journals of a sandbox that nobody has ever heard of. */
+  /**
+   * Creates one of the objects that belong to a sandbox, without a record of that sandbox: a directory, a running
+   * instance, or kept journals.
+   */
   stray({ box, flag }: FaultParams): boolean {
     const { host, history } = this.#parts;
     this.#strays += 1;
@@ -178,55 +189,58 @@ export class Damage implements Reach {
     return true;
   }
 
-  /** While no server is there to write over it. */
-  bendLease(n: number, downMs: number): boolean {
+  /** Makes a stored lease unreadable. Kills the server first, because a running server could overwrite the lease. */
+  corruptLease(n: number, downMs: number): boolean {
     const { mirror, database } = this.#parts;
     const owed = mirror.readable().filter(({ lease }) => lease.state !== "none");
     const record = owed[n % Math.max(1, owed.length)];
     if (record === undefined) return false;
     this.crash("its database is damaged", downMs);
-    database.bend(record.id, "lease", BENT);
-    mirror.sandboxes.set(record.id, { ...record, lease: { state: "quarantined", raw: BENT } });
+    database.corrupt(record.id, "lease", CORRUPT);
+    mirror.sandboxes.set(record.id, { ...record, lease: { state: "quarantined", raw: CORRUPT } });
     return true;
   }
 
-  /** The same for all that is known of it, but for its id and its name. */
-  bendRecord(n: number, downMs: number): boolean {
+  /** Makes a sandbox's record unreadable, except for its id and name. */
+  corruptRecord(n: number, downMs: number): boolean {
     const { mirror, database } = this.#parts;
     const live = mirror.readable();
     const record = live[n % Math.max(1, live.length)];
     if (record === undefined) return false;
     this.crash("its database is damaged", downMs);
-    database.bend(record.id, "spec", BENT);
+    database.corrupt(record.id, "spec", CORRUPT);
     mirror.unreadable.add(record.id);
     return true;
   }
 
-  /** Of those that are whole. */
+  /** Damages a complete standby checkpoint, removes it, or replaces it with the checkpoint of another sandbox. */
   harmCheckpoint(n: number, how: "damaged" | "foreign" | "lost"): boolean {
     const { host } = this.#parts;
     const whole = checkpointsOn(host).filter(({ stored }) => stored.state === "whole");
     const one = whole[n % Math.max(1, whole.length)];
     if (one === undefined) return false;
-    host.tell({ type: "harmed", id: one.stored.id });
+    host.report({ type: "harmed", id: one.stored.id });
     if (how === "lost") host.directories.get(one.sandboxId)?.checkpoints.delete(one.stored.id);
     else one.stored.state = how;
     return true;
   }
 
-  /** The same for those that are kept. */
+  /** Damages or removes a saved checkpoint. */
   harmSaved(n: number, how: "damaged" | "lost"): boolean {
     const { host } = this.#parts;
     const whole = copiesOn(host).filter(({ stored }) => stored.state === "whole");
     const one = whole[n % Math.max(1, whole.length)];
     if (one === undefined) return false;
-    host.tell({ type: "harmed", id: one.stored.id });
+    host.report({ type: "harmed", id: one.stored.id });
     if (how === "lost") host.directories.get(one.sandboxId)?.saved.delete(one.stored.id);
     else one.stored.state = how;
     return true;
   }
 
-  /** One that serves. It comes back after a while, or never; where it is deleted meanwhile, it comes back as nobody's. */
+  /**
+   * Hides the directory of a ready drive, forever or for a while. If the drive is deleted while its directory is
+   * hidden, the directory comes back without a record.
+   */
   takeDrive({ box, ms, flag }: FaultParams): boolean {
     const { host, mirror, history, time } = this.#parts;
     const there = [...host.drives.values()].filter(
@@ -243,7 +257,7 @@ export class Damage implements Reach {
     return true;
   }
 
-  /** What is seen there then is the empty directory under it. */
+  /** Unmounts a drive in a sandbox, so that the empty directory under the mount becomes visible. */
   takeMount(n: number): boolean {
     const all = [...this.#parts.host.instances].flatMap(({ places }) => [...places.values()]);
     const mounted = all.filter(({ directory }) => directory !== null);
@@ -261,18 +275,21 @@ export class Damage implements Reach {
     return true;
   }
 
-  bendDrive(n: number, downMs: number): boolean {
+  corruptDrive(n: number, downMs: number): boolean {
     const { mirror, database } = this.#parts;
     const all = [...mirror.drives.values()].filter(({ id }) => !mirror.unreadableDrives.has(id));
     const record = all[n % Math.max(1, all.length)];
     if (record === undefined) return false;
     this.crash("its database is damaged", downMs);
-    database.bendDrive(record.id, BENT);
+    database.corruptDrive(record.id, CORRUPT);
     mirror.unreadableDrives.add(record.id);
     return true;
   }
 
-  /** The disk has room, what was stopped goes on, a server is there. What is broken for good stays so. */
+  /**
+   * Repairs what can be repaired: frees the disk, lets stopped processes continue, and starts a server. Permanent
+   * damage stays.
+   */
   mend(): void {
     const { host } = this.#parts;
     this.#relieve();

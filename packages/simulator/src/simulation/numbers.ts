@@ -1,10 +1,10 @@
 import { NUMBERS, type Numbers } from "@holdfast/contract";
-import { GIGABYTE } from "./host.ts";
-import type { Schedule } from "./schedule.ts";
+import type { Schedule } from "../schedule/schedule.ts";
+import { GIGABYTE } from "../world/host.ts";
 
 /**
- * The engine's numbers, closer together than in earnest: what takes a day takes a minute here, so that a schedule sees
- * the end of everything. Their order is the real one.
+ * The engine's numbers with shorter times: a day becomes a minute, so that a schedule lasts longer than every expiry.
+ * If one time is longer than another in production, it is longer here too.
  */
 export const numbersOf = ({ limits }: Schedule): Numbers => ({
   ...NUMBERS,

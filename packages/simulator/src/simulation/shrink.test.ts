@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { type Schedule, scheduleOf } from "./schedule.ts";
+import { type Schedule, scheduleOf } from "../schedule/schedule.ts";
 import { shrink } from "./shrink.ts";
 
 describe("a failing schedule", () => {
@@ -21,7 +21,7 @@ describe("a failing schedule", () => {
     );
   });
 
-  it("stays as it is where nothing can be left out", async () => {
+  it("stays unchanged if no step can be removed", async () => {
     const schedule = scheduleOf(1, 6);
     const violation = { invariant: "broken", what: "", step: 6 };
     const smallest = await shrink(schedule, violation, async ({ steps }) =>

@@ -1,14 +1,14 @@
-import type { Schedule, Step } from "./schedule.ts";
-import type { Violation } from "./watch.ts";
+import type { Violation } from "../invariants/watch.ts";
+import type { Schedule, Step } from "../schedule/schedule.ts";
 
-/** So many tries are made at most, so that a failure is always reported soon. */
+/** Maximum number of attempts, so that a failure is always reported soon. */
 const TRIES = 600;
 
 type Run = (schedule: Schedule) => Promise<Violation | null>;
 
 /**
- * The smallest schedule found that breaks the same promise: steps are left out, many at a time and then one by one, and
- * pauses are left out, as long as it still does.
+ * Finds a small schedule that breaks the same promise. First removes steps, many at a time and then one by one. Then
+ * removes pauses. A removal is kept only if the smaller schedule still breaks the promise.
  */
 export async function shrink(schedule: Schedule, violation: Violation, run: Run): Promise<Schedule> {
   let best = upTo(schedule, violation.step);
@@ -29,7 +29,7 @@ export async function shrink(schedule: Schedule, violation: Violation, run: Run)
   return best;
 }
 
-/** What came after the violation has nothing to do with it. */
+/** Returns the schedule up to the step of the violation; later steps are irrelevant. */
 const upTo = (schedule: Schedule, step: number): Schedule => ({
   ...schedule,
   steps: schedule.steps.slice(0, step + 1),
@@ -41,7 +41,8 @@ async function leaveOut(size: number, steps: () => Step[], breaks: Breaks): Prom
   for (let at = Math.max(0, steps().length - size); ; at -= size) {
     const from = Math.max(0, at);
     const rest = steps().toSpliced(from, size);
-    // The time that they took may be all that mattered about them.
+    // The removed steps may have mattered only because of the time they took. So the schedule is also tried with a
+    // pause of that length in their place.
     if (!(await breaks(rest))) await breaks(waited(rest, from, taken(steps().slice(from, from + size))));
     if (from === 0) return;
   }

@@ -1,43 +1,44 @@
 import { createHash } from "node:crypto";
 import type { SandboxRecord } from "@holdfast/engine";
-import { Clients } from "./clients.ts";
+import { Clients } from "../clients/clients.ts";
+import { History } from "../invariants/history.ts";
+import type { Scene } from "../invariants/invariant.ts";
+import { remains, sleepers, unsettled } from "../invariants/settled.ts";
+import { type Violation, Watch } from "../invariants/watch.ts";
+import { type FaultName, type FaultParams, faultKind } from "../schedule/fault-table.ts";
+import { Faults } from "../schedule/faults.ts";
+import { Random } from "../schedule/random.ts";
+import { type Act, NAMES, type Schedule, type Step } from "../schedule/schedule.ts";
+import { VirtualTime } from "../time/virtual-time.ts";
+import type { SimulatedDatabase } from "../world/database.ts";
+import { Host } from "../world/host.ts";
+import { Mirror } from "../world/mirror.ts";
+import { SimulatedIds } from "../world/server.ts";
+import { Durability } from "../world/server-store.ts";
+import { Servers } from "../world/servers.ts";
 import { Damage } from "./damage.ts";
-import type { SimulatedDatabase } from "./database.ts";
-import { type FaultName, type FaultParams, faultKind } from "./fault-table.ts";
-import { Faults } from "./faults.ts";
-import { History } from "./history.ts";
-import { Host } from "./host.ts";
-import type { Scene } from "./invariants.ts";
-import { Mirror } from "./mirror.ts";
 import { numbersOf } from "./numbers.ts";
-import { Random } from "./random.ts";
-import { type Act, NAMES, type Schedule, type Step } from "./schedule.ts";
-import { SimulatedIds } from "./server.ts";
-import { Servers } from "./servers.ts";
-import { remains, sleepers, unsettled } from "./settled.ts";
-import { Durability } from "./store-gate.ts";
-import { VirtualTime } from "./virtual-time.ts";
-import { type Violation, Watch } from "./watch.ts";
 
 export interface Outcome {
   readonly violation: Violation | null;
   readonly fired: ReadonlyMap<FaultName, number>;
-  /** What happened, line by line; empty unless it was asked for. */
+  /** The lines of the trace; empty unless a trace was requested. */
   readonly trace: readonly string[];
-  /** Of the trace. */
+  /** Hash of the trace. */
   readonly hash: string;
   readonly virtualMs: number;
 }
 
-/** How long everything may take to settle once nothing goes wrong any more, and to vanish once it is deleted. */
+/** Maximum time from the last fault until everything has settled. */
 const SETTLE_MS = 180_000;
+/** Maximum time from the deletion of everything until nothing is left. */
 const VANISH_MS = 180_000;
 const LOOK_EVERY_MS = 5_000;
 const DELETE_MS = 4_000;
-/** How long a few launches take when nothing is slow. */
+/** Duration of a few launches when no operation is slow. */
 const LAUNCHES_MS = 1_000;
 
-/** What fails with these is Holdfast's own. */
+/** Faults that are failures of Holdfast itself, not of a sandbox. */
 const OURS: ReadonlySet<FaultName> = new Set([
   "store-refuses",
   "disk-full",
@@ -51,7 +52,7 @@ const OURS: ReadonlySet<FaultName> = new Set([
   "undrive-hangs",
 ]);
 
-/** One under every name that schedules use. */
+/** Creates one sandbox under every name that schedules use. */
 const LAST_CREATES = Array.from(
   { length: NAMES },
   (_, name): Extract<Act, { do: "create" }> => ({
@@ -72,7 +73,7 @@ const LAST_CREATES = Array.from(
   }),
 );
 
-/** The same for drives. */
+/** Creates one drive under every name that schedules use. */
 const LAST_DRIVES = LAST_CREATES.map(
   ({ box, name }): Extract<Act, { do: "drive" }> => ({
     do: "drive",
@@ -83,7 +84,10 @@ const LAST_DRIVES = LAST_CREATES.map(
   }),
 );
 
-/** One run of one schedule: the steps, then peace until everything has settled, then the end of everything. */
+/**
+ * One run of one schedule: its steps, then time without faults until everything has settled, then the deletion of
+ * everything.
+ */
 export class Simulation {
   readonly #schedule: Schedule;
   readonly #time = new VirtualTime();
@@ -103,17 +107,17 @@ export class Simulation {
       watch.note(() => `! ${kind}`);
       if (OURS.has(kind)) history.oursHasFailed = true;
     });
-    const { tell, note } = watch;
+    const { report, note } = watch;
     const numbers = numbersOf(schedule);
     const mirror = new Mirror();
     const { recordOf } = mirror;
     const keepsMemory = schedule.limits.standby !== "files";
-    const host = new Host({ time, random: new Random(schedule.seed, 2), faults, tell, keepsMemory });
+    const host = new Host({ time, random: new Random(schedule.seed, 2), faults, report, keepsMemory });
     const clients = new Clients({
       time,
       numbers,
       serving: () => this.#servers.serving,
-      tell,
+      report,
       note,
       recordOf,
     });
@@ -125,7 +129,8 @@ export class Simulation {
     this.#watch = watch;
     this.#faults = faults;
     this.#clients = clients;
-    // When the write has been answered, and with it all that shared its transaction.
+    // A power cut or reboot that a fault causes at a write happens only after the callers of all writes in that
+    // transaction were answered.
     const blackout = (downMs: number, { powerCut } = { powerCut: true }) => {
       time.after(0, () => void this.#damage.reboot({ powerCut, downMs }));
     };
@@ -136,7 +141,7 @@ export class Simulation {
   }
 
   async run(): Promise<Outcome> {
-    const unhandled = (error: unknown) => this.#watch.tell({ type: "unhandled", error });
+    const unhandled = (error: unknown) => this.#watch.report({ type: "unhandled", error });
     process.on("unhandledRejection", unhandled);
     try {
       this.#scene.database.reset();
@@ -146,7 +151,7 @@ export class Simulation {
         if (this.#watch.violation !== null) break;
         this.#watch.step += 1;
       }
-      for (const part of [this.#settle, this.#rouse, this.#vanish, this.#beginAgain])
+      for (const part of [this.#settle, this.#wakeAll, this.#deleteAll, this.#recreateAll])
         if (this.#watch.violation === null) await part();
     } finally {
       this.#servers.living?.process.die("the simulation is over", Number.POSITIVE_INFINITY);
@@ -186,9 +191,9 @@ export class Simulation {
     return this.#watch.look();
   };
 
-  /** Also at what the database says, and at every sandbox through the engine, as a caller would. */
+  /** Checks the promises and the database, and reads every sandbox through the engine, as a caller would. */
   async #lookCloser(): Promise<void> {
-    const { tell } = this.#watch;
+    const { report } = this.#watch;
     await this.#time.rest();
     if (!this.#look()) return;
     this.#watch.lookAtDatabase();
@@ -196,44 +201,46 @@ export class Simulation {
     if (engine === undefined) return;
     for (const { id } of this.#scene.mirror.readable()) {
       engine.sandboxes.get(id).then(
-        (sandbox) => tell({ type: "told-sandbox", sandbox }),
-        (error: unknown) => tell({ type: "refused", call: `look at ${id}`, ref: id, error }),
+        (sandbox) => report({ type: "reported-sandbox", sandbox }),
+        (error: unknown) => report({ type: "refused", call: `look at ${id}`, ref: id, error }),
       );
     }
     await this.#time.quiet();
   }
 
-  /** Nothing goes wrong any more. What can be mended is mended; the engine has to do the rest. */
+  /** Ends all faults and repairs what can be repaired. The engine has to recover the rest. */
   readonly #settle = async (): Promise<void> => {
-    this.#watch.note(() => "peace");
+    this.#watch.note(() => "faults end");
     this.#faults.stop();
     this.#damage.mend();
-    // A measurement of the host that hangs is given up first: the creates that wait for it are still to come.
+    // Waits until measurements of the host that hang have timed out. A create that waits for such a measurement has
+    // stored nothing yet, so the check that follows would not notice it.
     await this.#pass(this.#scene.numbers.measureMs);
     await this.#until(SETTLE_MS, "settles", unsettled);
   };
 
-  /** Whatever sleeps is asked for once more: it serves again, or it has failed with its files kept. */
-  readonly #rouse = async (): Promise<void> => {
-    this.#watch.note(() => "everybody is woken");
+  /** Wakes every sleeping sandbox. Each must then serve again, or have failed with its files kept. */
+  readonly #wakeAll = async (): Promise<void> => {
+    this.#watch.note(() => "waking all sandboxes");
     const rouse = ({ id, phase }: SandboxRecord) =>
       this.#clients.rouse(id, phase.name === "paused" ? "resume" : "wake");
     for (const record of this.#scene.mirror.readable())
       if (record.phase.name === "standby" || record.phase.name === "paused") rouse(record);
     await this.#until(SETTLE_MS, "wakes", async (scene, engine) => {
       const asleep = sleepers(scene);
-      // Again and again, because a standby whose caller left may have come after the first time.
+      // Wakes sandboxes in several rounds, because a standby whose caller disconnected may complete after the first
+      // round.
       for (const record of asleep) rouse(record);
       const found = asleep.map(({ id, phase }) => `${id} was woken and is ${phase.name}`);
       return [...found, ...(await unsettled(scene, engine))];
     });
   };
 
-  /** All that is left is deleted; then nothing may be left. */
-  readonly #vanish = async (): Promise<void> => {
-    this.#watch.note(() => "the end of everything");
+  /** Deletes everything, and checks that nothing is left. */
+  readonly #deleteAll = async (): Promise<void> => {
+    this.#watch.note(() => "deleting everything");
     await this.#until(VANISH_MS + this.#time.setBackMs, "leaves-nothing", (scene, engine) => {
-      // Again and again, because a create that was held may have come after the first time.
+      // Deletes sandboxes in several rounds, because a delayed create may complete after the first round.
       for (const { id, phase } of scene.mirror.live())
         if (phase.name !== "deleting" || scene.mirror.unreadable.has(id)) this.#clients.delete(id, DELETE_MS);
       this.#removeDrives();
@@ -241,21 +248,21 @@ export class Simulation {
     });
   };
 
-  /** Those that sandboxes have are refused until these are gone. */
+  /** Asks the engine to delete all drives. It refuses to delete a drive that a sandbox still uses. */
   #removeDrives(): void {
     for (const { id } of this.#scene.mirror.drives.values()) this.#clients.removeDrive(id);
   }
 
-  /** Every name is free and there is a place for each: nothing that was given out was lost. */
-  readonly #beginAgain = async (): Promise<void> => {
+  /** Creates sandboxes under every name again, to check that every name is free and no quota slot was lost. */
+  readonly #recreateAll = async (): Promise<void> => {
     const { mirror } = this.#scene;
-    this.#watch.note(() => "once more from the beginning");
+    this.#watch.note(() => "creating everything again");
     const before = new Set(mirror.sandboxes.keys());
     const [first, ...rest] = LAST_CREATES;
     const isDriving = this.#schedule.steps.some(({ act }) => act.do === "drive");
     if (isDriving) for (const act of LAST_DRIVES) this.#clients.act(act);
     await this.#pass(isDriving ? LAUNCHES_MS : 0);
-    // After launches that failed, one has to succeed before others are tried.
+    // After failed launches, the engine launches one sandbox as a probe before it launches others.
     if (first !== undefined) this.#clients.act(first);
     await this.#pass(LAUNCHES_MS);
     for (const act of rest) this.#clients.act(act);
@@ -270,14 +277,14 @@ export class Simulation {
     if (left > 0) this.#watch.broken("begins-again", `${left} sandboxes are not deleted`);
     const drives = mirror.drives.size;
     if (isDriving && drives < LAST_DRIVES.length)
-      this.#watch.broken("begins-again", `of ${LAST_DRIVES.length} drives ${drives} are made`);
+      this.#watch.broken("begins-again", `of ${LAST_DRIVES.length} drives ${drives} are created`);
     this.#removeDrives();
     await this.#pass(isDriving ? LAUNCHES_MS : 0);
     if (mirror.drives.size > 0)
       this.#watch.broken("begins-again", `${mirror.drives.size} drives are not deleted`);
   };
 
-  /** Lets time pass until nothing is missing any more; too much of it breaks a promise. */
+  /** Lets time pass until `missing` returns an empty list. If that takes longer than `ms`, `promise` is broken. */
   async #until(ms: number, promise: string, missing: typeof unsettled): Promise<void> {
     const end = this.#time.elapsed + ms;
     for (;;) {
@@ -289,7 +296,7 @@ export class Simulation {
     }
   }
 
-  /** The engine's answers come within this very moment. */
+  /** Returns the result of `missing`. The engine must answer before virtual time advances. */
   async #ask(missing: typeof unsettled): Promise<string[]> {
     let what = ["the engine does not answer"];
     missing(this.#scene, this.#servers.serving?.engine ?? null).then(

@@ -5,7 +5,7 @@ import { VirtualTime } from "./virtual-time.ts";
 const always = () => true;
 
 describe("virtual time", () => {
-  it("rings timers in the order of their time, and in that of their making where that is the same", async () => {
+  it("fires timers in the order of their time, and equal ones in the order of creation", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.nat(20), { maxLength: 30 }), async (delays) => {
         const time = new VirtualTime();
@@ -23,7 +23,7 @@ describe("virtual time", () => {
     );
   });
 
-  it("rings none that was cancelled, and none of an owner that is dead", async () => {
+  it("fires no cancelled timer, and none of a dead owner", async () => {
     const time = new VirtualTime();
     const owner = { alive: true };
     const rung: string[] = [];
@@ -36,7 +36,7 @@ describe("virtual time", () => {
     expect(rung).toEqual(["free"]);
   });
 
-  it("goes on only when everything that can happen at a moment has happened", async () => {
+  it("advances only when everything that can happen at a moment has happened", async () => {
     const time = new VirtualTime();
     const seen: number[] = [];
     time.after(1, async () => {
@@ -48,7 +48,7 @@ describe("virtual time", () => {
     expect(seen).toEqual([1, 2]);
   });
 
-  it("does so also where it is asked for by what is no microtask, such as a message", async () => {
+  it("waits for microtasks also if called from a macrotask", async () => {
     const time = new VirtualTime();
     let happened = 0;
     const asked = await new Promise<number>((resolve) => {
@@ -62,7 +62,7 @@ describe("virtual time", () => {
     expect(asked).toBe(100);
   });
 
-  it("lets the time of day be set without a timer noticing", async () => {
+  it("sets the time of day without affecting timers", async () => {
     const time = new VirtualTime();
     const before = time.now();
     let rung = false;

@@ -1,4 +1,4 @@
-/** Whoever a timer belongs to. The timers of one that is no longer alive never ring. */
+/** The owner of timers, such as a server. When it dies, its timers never fire. */
 export interface Owner {
   readonly alive: boolean;
 }
@@ -10,12 +10,12 @@ interface Timer {
   owner: Owner | null;
 }
 
-/** Some morning. Nothing depends on it but the dates in traces. */
+/** Start of virtual time, chosen arbitrarily. Only the dates in traces depend on it. */
 const EPOCH = Date.UTC(2026, 0, 1, 8);
 
 /**
- * Time that passes only when nothing is left to do at this moment. There are two of it, as on a machine: one that timers
- * count by and that only goes forward, and the time of day, which can be set.
+ * Virtual time. It advances only when everything that can happen at the current moment has happened. It has two clocks,
+ * like a real machine: a monotonic one for timers, and the time of day, which can be set.
  */
 export class VirtualTime {
   readonly #heap: Timer[] = [];
@@ -23,12 +23,15 @@ export class VirtualTime {
   #elapsed = 0;
   #offset = EPOCH;
   #settings: { since: number; offset: number }[] = [{ since: 0, offset: EPOCH }];
-  /** How far the time of day was set back, in all: whatever is stored as a time of day comes that much later. */
+  /**
+   * Total amount by which the time of day was set back. Everything that is due at a stored time of day happens that
+   * much later.
+   */
   setBackMs = 0;
-  /** What the engine has given to the real database and not yet had an answer to. */
-  underWay = 0;
+  /** Number of calls to the real database that have not been answered yet. */
+  inProgress = 0;
 
-  /** Milliseconds since the simulation began, by the clock that nobody can set. */
+  /** Milliseconds since the simulation began, on the monotonic clock. */
   get elapsed(): number {
     return this.#elapsed;
   }
@@ -36,13 +39,13 @@ export class VirtualTime {
   /** The time of day. */
   readonly now = (): number => this.#elapsed + this.#offset;
 
-  /** What the time of day was then. */
+  /** Returns the time of day at an earlier moment of the monotonic clock. */
   wallAt(elapsed: number): number {
     const setting = this.#settings.findLast(({ since }) => since <= elapsed);
     return elapsed + (setting?.offset ?? EPOCH);
   }
 
-  /** Sets the time of day; timers don't notice. */
+  /** Moves the wall clock by `ms`; timers are unaffected. */
   jump(ms: number): void {
     this.#offset += ms;
     if (ms < 0) this.setBackMs -= ms;
@@ -79,21 +82,28 @@ export class VirtualTime {
   }
 
   /**
-   * Lets everything happen that can happen at this moment. A tick comes after all microtasks, which is all that there is
-   * but for the database's group commit: that needs turns of the event loop, which cost more.
+   * Runs everything that can happen at the current moment. Waiting for a `process.nextTick` callback is enough for most
+   * work, because that callback runs after all microtasks. Only the database's group commit needs whole turns of the
+   * event loop. Turns cost more, so they are taken only while a commit is in progress.
    */
   async quiet(): Promise<void> {
     await tick();
-    while (this.underWay > 0) await turn();
+    while (this.inProgress > 0) await turn();
   }
 
-  /** The same, and whatever else the event loop has to do: rejections that nobody handled are told of then. */
+  /**
+   * Runs everything that `quiet` runs, and everything else that the event loop has to do, such as reporting unhandled
+   * rejections.
+   */
   async rest(): Promise<void> {
     do await turn();
-    while (this.underWay > 0);
+    while (this.inProgress > 0);
   }
 
-  /** Lets time pass, timer by timer. `quiet` is called after each; once it answers false the rest is left. */
+  /**
+   * Advances time from timer to timer. After each timer, runs everything that can happen at that moment, then calls
+   * `quiet`. Stops early if `quiet` returns false.
+   */
   async pass(ms: number, quiet: () => boolean): Promise<void> {
     const end = this.#elapsed + ms;
     for (;;) {
@@ -143,7 +153,10 @@ export class VirtualTime {
 
 const before = (a: Timer, b: Timer): boolean => a.due < b.due || (a.due === b.due && a.order < b.order);
 
-/** Asked for by a microtask: one that is asked for by anything else, such as a message, comes before them all. */
+/**
+ * Resolves after all pending microtasks. `process.nextTick` is called from a microtask, because its callback would
+ * otherwise run before the microtasks if the caller is, for example, a message handler.
+ */
 const tick = (): Promise<void> => new Promise((resolve) => queueMicrotask(() => process.nextTick(resolve)));
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));

@@ -1,13 +1,13 @@
 import type { CheckpointId, ExecId, SandboxId } from "@holdfast/contract";
 import type { ExecOrder } from "@holdfast/engine";
 import { beforeEach, describe, expect, it } from "vitest";
+import { Faults } from "../schedule/faults.ts";
+import { Random } from "../schedule/random.ts";
+import { VirtualTime } from "../time/virtual-time.ts";
 import { dump, restore } from "./checkpoints.ts";
 import type { Fact } from "./facts.ts";
-import { Faults } from "./faults.ts";
 import { Host, type SimulatedInstance } from "./host.ts";
 import { Process } from "./process.ts";
-import { Random } from "./random.ts";
-import { VirtualTime } from "./virtual-time.ts";
 
 const sandboxId = "sbx_1" as SandboxId;
 const id = "ckp_1" as CheckpointId;
@@ -23,14 +23,14 @@ beforeEach(() => {
   time = new VirtualTime();
   facts = [];
   const faults = new Faults(() => undefined);
-  const tell = (fact: Fact) => facts.push(fact);
-  host = new Host({ time, random: new Random(1), faults, tell, keepsMemory: true });
+  const report = (fact: Fact) => facts.push(fact);
+  host = new Host({ time, random: new Random(1), faults, report, keepsMemory: true });
   process = new Process({ number: 1, time, faults, onDeath: () => undefined, onSpin: () => undefined });
 });
 
 const pass = (ms: number) => time.pass(ms, () => true);
 
-/** What takes virtual time, with that passing. */
+/** Runs an operation while virtual time passes. */
 async function during<Result>(work: Promise<Result>): Promise<Result> {
   const settled = work.then(
     () => undefined,
@@ -77,7 +77,7 @@ const restored = async (generation: number) => {
 const stateOf = (instance: SimulatedInstance | null) => instance?.keeper.execs.get(execId)?.state;
 
 describe("a frozen instance", () => {
-  it("does not go on, and no time passes for it", async () => {
+  it("does not run, and no time passes for it", async () => {
     const instance = running();
     await pass(4_000);
     host.hold(instance, "frozen");
@@ -88,13 +88,13 @@ describe("a frozen instance", () => {
     await pass(5_999);
     expect(stateOf(instance)).toBe("running");
     await pass(1);
-    // By its own end: the timeout counts the time that it lived.
+    // Ended by itself: the timeout counts lived time.
     expect(stateOf(instance)).toBe("exited");
   });
 });
 
 describe("a checkpoint", () => {
-  it("brings memory back, frozen, on the files of the present", async () => {
+  it("restores memory, frozen, on the current files", async () => {
     const instance = running();
     await pass(4_000);
     await dumped(instance);
@@ -107,7 +107,7 @@ describe("a checkpoint", () => {
     await pass(60_000);
     expect(stateOf(woken)).toBe("running");
     if (woken !== null) host.release(woken, "frozen");
-    expect(facts.findLast(({ type }) => type === "goes-on")).toMatchObject({ memory: 1, disk: 1 });
+    expect(facts.findLast(({ type }) => type === "resumed")).toMatchObject({ memory: 1, disk: 1 });
     await pass(6_000);
     expect(stateOf(woken)).toBe("exited");
     expect(host.directories.get(sandboxId)?.journals.get(execId)?.text).toBe("x1 says 1\n");
@@ -115,7 +115,7 @@ describe("a checkpoint", () => {
     expect(facts.filter(({ type }) => type === "behind")).toEqual([]);
   });
 
-  it("that is used a second time is older than the files, and that shows", async () => {
+  it("that is used a second time is older than the files, which is detected", async () => {
     await dumped(running());
     for (const generation of [2, 3]) {
       const before = host.instanceOf(sandboxId);
@@ -125,8 +125,8 @@ describe("a checkpoint", () => {
       if (woken !== null) host.release(woken, "frozen");
       await pass(60_000);
     }
-    const goesOn = facts.filter((fact) => fact.type === "goes-on");
-    expect(goesOn.map(({ memory, disk }) => disk - memory)).toEqual([0, 2]);
+    const resumed = facts.filter((fact) => fact.type === "resumed");
+    expect(resumed.map(({ memory, disk }) => disk - memory)).toEqual([0, 2]);
   });
 
   it.each(["half", "damaged", "foreign", null] as const)("that is %s is refused", async (state) => {
@@ -138,7 +138,7 @@ describe("a checkpoint", () => {
     await expect(restored(2)).rejects.toThrow("checkpoint");
   });
 
-  it("is not made of what runs, and leaves it frozen when it fails", async () => {
+  it("can't be taken of a running instance, and leaves it frozen on failure", async () => {
     const instance = running();
     await expect(during(dump(parts(), { sandboxId, generation: 1, id }, null))).rejects.toThrow("not frozen");
     host.hold(instance, "frozen");

@@ -6,25 +6,25 @@ import {
   type Instance,
   type RestoreOrder,
 } from "@holdfast/engine";
-import type { Armed } from "./faults.ts";
+import type { Armed } from "../schedule/faults.ts";
 import type { Helper, Host, SimulatedInstance } from "./host.ts";
 import type { KeeperMemory } from "./keeper.ts";
 import type { Process } from "./process.ts";
 
-/** What all memory takes here, on disk and off it. */
+/** Size of every instance's memory, in RAM and on disk. */
 export const MEMORY_BYTES = 64 * 2 ** 20;
-/** Whoever writes memory looks this often whether it is to go on. */
+/** Interval at which a helper process checks whether it was killed. */
 const LOOK_MS = 250;
-/** An exec of a hollow instance, a root of one, the keeper of one: which of them is missing. */
+/** What a faulty restore can leave out of an instance: its running execs, its root or its keeper. */
 const HOLLOWS = ["exec", "root", "keeper"] as const;
 
-/** The memory of an instance, as files: what is half written, cut short or of another sandbox lies there as well. */
+/** The memory of an instance as files on disk. The files may be incomplete, truncated, or those of another sandbox. */
 export interface StoredCheckpoint {
   readonly id: CheckpointId;
   readonly memory: KeeperMemory;
-  /** The largest generation that its keeper had met. */
+  /** The largest generation with which a server had connected to the instance's keeper. */
   readonly greeted: number;
-  /** Where its memory expects drives. */
+  /** Paths at which the saved memory expects drives. */
   readonly paths: readonly string[];
   state: "half" | "whole" | "damaged" | "foreign";
 }
@@ -36,8 +36,8 @@ export interface Parts {
 }
 
 /**
- * Writes memory. It is a process of its own, which its server's death does not end, and which leaves the instance frozen
- * when it ends, whatever was done to that meanwhile.
+ * Writes an instance's memory to disk in a helper process. The helper keeps running if its server dies. When it ends,
+ * it leaves the instance frozen, even if the instance was thawed meanwhile.
  */
 export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | null): Promise<Checkpoint> {
   const { host, process, signal } = parts;
@@ -46,13 +46,13 @@ export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | 
   if (instance === null) throw new Error("there is no instance whose memory could be written");
   if (!instance.holds.has("frozen")) throw new Error("the instance is not frozen");
   if (instance.links.size > 0) throw new Error("a link to the keeper is open");
-  return asHelper(parts, sandboxId, async (goesOn) => {
+  return asHelper(parts, sandboxId, async (throwIfKilled) => {
     try {
       const { keeper, greeted, places } = instance;
       const paths = [...places.keys()];
       const stored: StoredCheckpoint = { id, memory: keeper.remember(), greeted, paths, state: "half" };
       process.effect("begins a checkpoint", () => host.directory(sandboxId).checkpoints.set(id, stored));
-      await lasts(host, fault?.kind === "dump-slow" ? fault.ms : host.latency(), goesOn);
+      await lasts(host, fault?.kind === "dump-slow" ? fault.ms : host.latency(), throwIfKilled);
       if (fault?.kind === "dump-fails") throw new Error("the memory could not be written");
       if (fault?.kind === "dump-hangs") return await hangs(signal);
       if (host.diskIsFull) throw new Error("no space left on device");
@@ -61,9 +61,9 @@ export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | 
         stored.state = "whole";
         instance.dumps.push(id);
       });
-      await lasts(host, host.latency(), goesOn);
+      await lasts(host, host.latency(), throwIfKilled);
       if (fault?.kind === "dump-answer-lost")
-        throw new Error("it could not be told that the memory is written");
+        throw new Error("the answer was lost after the memory was written");
       return { id, takenAt: host.time.now(), generation, sizeBytes: MEMORY_BYTES };
     } finally {
       host.hold(instance, "frozen");
@@ -71,13 +71,13 @@ export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | 
   });
 }
 
-/** Makes an instance of a checkpoint, and leaves it frozen. */
+/** Restores an instance from a checkpoint and leaves it frozen. */
 export async function restore(parts: Parts, order: RestoreOrder, fault: Armed | null): Promise<Instance> {
   const { host, process, signal } = parts;
   const { sandboxId, checkpoint } = order;
   const stored = usable(host, sandboxId, checkpoint.id);
-  return asHelper(parts, sandboxId, async (goesOn) => {
-    await lasts(host, fault?.kind === "restore-slow" ? fault.ms : host.latency(), goesOn);
+  return asHelper(parts, sandboxId, async (throwIfKilled) => {
+    await lasts(host, fault?.kind === "restore-slow" ? fault.ms : host.latency(), throwIfKilled);
     if (fault?.kind === "restore-fails") throw new Error("the memory could not be restored");
     if (fault?.kind === "restore-hangs" && fault.flag) return await hangs(signal);
     const isHalf = fault?.kind === "restore-half";
@@ -85,14 +85,14 @@ export async function restore(parts: Parts, order: RestoreOrder, fault: Armed | 
     if (isHalf) throw new Error("some of the processes could not be restored");
     if (fault?.kind === "restore-stillborn") host.kill(instance, "it did not outlive its restore");
     if (fault?.kind === "restore-hollow") hollow(host, instance, fault);
-    await lasts(host, host.latency(), goesOn);
+    await lasts(host, host.latency(), throwIfKilled);
     if (fault?.kind === "restore-answer-lost") throw new Error("the answer of the restore was lost");
     if (fault?.kind === "restore-hangs") return await hangs(signal);
     return host.reference(instance);
   });
 }
 
-/** What can't be used is recognised before anything is started from it. */
+/** Returns the checkpoint. Throws if it is unusable, before any process is started from it. */
 function usable(host: Host, sandboxId: SandboxId, id: CheckpointId): StoredCheckpoint {
   const stored = host.directories.get(sandboxId)?.checkpoints.get(id);
   if (stored === undefined) throw new CheckpointUnusable("checkpoint_missing", "there is no such checkpoint");
@@ -106,7 +106,7 @@ function usable(host: Host, sandboxId: SandboxId, id: CheckpointId): StoredCheck
   return stored;
 }
 
-/** It is said to be restored, and something of it is missing. */
+/** Simulates an incomplete restore that is reported as successful: removes a part of the restored instance. */
 function hollow(host: Host, instance: SimulatedInstance, { ms }: Armed): void {
   const missing = HOLLOWS[ms % HOLLOWS.length];
   if (missing === "root") host.unmount(instance);
@@ -117,7 +117,7 @@ function hollow(host: Host, instance: SimulatedInstance, { ms }: Armed): void {
 export async function asHelper<Result>(
   { host, signal }: Parts,
   sandboxId: SandboxId,
-  work: (goesOn: () => void) => Promise<Result>,
+  work: (throwIfKilled: () => void) => Promise<Result>,
 ): Promise<Result> {
   const helper: Helper = { sandboxId, killed: false };
   const abort = () => {
@@ -127,7 +127,7 @@ export async function asHelper<Result>(
   signal.addEventListener("abort", abort, { once: true });
   try {
     return await work(() => {
-      if (helper.killed) throw signal.reason ?? new Error("it was broken off");
+      if (helper.killed) throw signal.reason ?? new Error("the helper was killed");
     });
   } finally {
     host.helpers.delete(helper);
@@ -135,13 +135,13 @@ export async function asHelper<Result>(
   }
 }
 
-/** So long, unless it is ended meanwhile. */
-export async function lasts({ time }: Host, ms: number, goesOn: () => void): Promise<void> {
+/** Lets `ms` of virtual time pass, and checks repeatedly whether the helper process was killed. */
+export async function lasts({ time }: Host, ms: number, throwIfKilled: () => void): Promise<void> {
   for (let left = ms; left > 0; left -= LOOK_MS) {
     await time.pause(Math.min(left, LOOK_MS));
-    goesOn();
+    throwIfKilled();
   }
-  goesOn();
+  throwIfKilled();
 }
 
 export const hangs = (signal: AbortSignal): Promise<never> =>
@@ -150,7 +150,7 @@ export const hangs = (signal: AbortSignal): Promise<never> =>
     signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   });
 
-/** Every checkpoint that lies on the host. */
+/** Returns every standby checkpoint on the host. */
 export const checkpointsOn = (host: Host): { sandboxId: SandboxId; stored: StoredCheckpoint }[] =>
   [...host.directories].flatMap(([sandboxId, { checkpoints }]) =>
     [...checkpoints.values()].map((stored) => ({ sandboxId, stored })),

@@ -3,14 +3,15 @@ import { invariant } from "@holdfast/contract";
 import { type OpenedStore, openStore } from "@holdfast/store";
 
 type Row = Record<string, SQLInputValue>;
-/** Every row of every table. */
+/** All rows of all tables. */
 export type Snapshot = ReadonlyMap<string, readonly Row[]>;
 
 const NO_LIMIT_PAGES = 1_073_741_823;
 
 /**
- * The real store on a database in memory, with a hand on the database itself: it is emptied between two simulations,
- * which is a hundred times cheaper than making it, put back to an earlier state by a power cut, and filled up.
+ * The real store on an in-memory database. The simulator also accesses this database directly. It empties the database
+ * between two simulations, which is a hundred times cheaper than creating a new one. It resets the database to an
+ * earlier state after a power cut, and it can fill the database up.
  */
 export class SimulatedDatabase {
   readonly store: OpenedStore;
@@ -24,14 +25,14 @@ export class SimulatedDatabase {
   }
 
   static async open(): Promise<SimulatedDatabase> {
-    const { opened, database } = await caught(() =>
+    const { opened, database } = await captureConnection(() =>
       openStore({ path: ":memory:", onUnreadable: () => undefined }),
     );
     compileOnce(database);
     return new SimulatedDatabase(opened, database);
   }
 
-  /** As it was when it was made. */
+  /** Restores the initial content. */
   reset(): void {
     this.free();
     this.restore(this.#fresh);
@@ -56,7 +57,7 @@ export class SimulatedDatabase {
     database.exec("COMMIT");
   }
 
-  /** From now on the database can't grow: what needs a new page fails as on a full disk. */
+  /** Prevents the database from growing. A write that needs a new page then fails, as on a full disk. */
   fill(): void {
     this.#database.exec("VACUUM");
     const pages = this.#database.prepare("PRAGMA page_count").get()?.page_count;
@@ -67,12 +68,12 @@ export class SimulatedDatabase {
     this.#database.exec(`PRAGMA max_page_count = ${NO_LIMIT_PAGES}`);
   }
 
-  /** Writes something into a record that does not belong there. */
-  bend(id: string, column: "lease" | "spec", raw: string): void {
+  /** Writes unreadable content into a sandbox's record. */
+  corrupt(id: string, column: "lease" | "spec", raw: string): void {
     this.#database.prepare(`UPDATE sandboxes SET ${column} = ? WHERE id = ?`).run(raw, id);
   }
 
-  bendDrive(id: string, raw: string): void {
+  corruptDrive(id: string, raw: string): void {
     this.#database.prepare("UPDATE drives SET labels = ? WHERE id = ?").run(raw, id);
   }
 
@@ -80,7 +81,7 @@ export class SimulatedDatabase {
     return new Set(this.ask("SELECT id FROM sandboxes").map(({ id }) => String(id)));
   }
 
-  /** A question to the database itself, past the store. */
+  /** Queries the database directly, bypassing the store. */
   ask(sql: string): Row[] {
     return this.#database.prepare(sql).all() as Row[];
   }
@@ -90,7 +91,7 @@ export class SimulatedDatabase {
   }
 }
 
-/** The same few statements are run in every schedule, thousands of times: each is compiled once. */
+/** Caches prepared statements, because every schedule runs the same few statements thousands of times. */
 function compileOnce(database: DatabaseSync): void {
   const statements = new Map<string, StatementSync>();
   database.prepare = (sql) => {
@@ -102,8 +103,8 @@ function compileOnce(database: DatabaseSync): void {
   };
 }
 
-/** The store keeps its connection to itself, and it is right to. The one that it opens is caught on the way. */
-async function caught<Result>(open: () => Promise<Result>) {
+/** Opens a store, and also returns the database connection that the store opens and keeps private. */
+async function captureConnection<Result>(open: () => Promise<Result>) {
   const { prepare } = DatabaseSync.prototype;
   const seen = new Set<DatabaseSync>();
   DatabaseSync.prototype.prepare = function (this: DatabaseSync, sql: string) {

@@ -3,52 +3,69 @@ import {
   type Capacity,
   type Checkpoint,
   type CheckpointOrder,
+  type Checkpoints,
   type Driver,
+  type DriverCapabilities,
   type FileAccess,
   type ForkSource,
   type Found,
+  type Freezer,
   type Instance,
+  type InstanceIdentity,
   KeeperRefusal,
   type LaunchOrder,
   type Link,
   LinkLost,
-  type Look,
+  type MemoryStandby,
   type MountOrder,
   type Observation,
+  type OfflineFiles,
+  type OutsideView,
+  type PortDialing,
   type PortStream,
+  type ProcessSnapshot,
   type RestoreOrder,
   type SaveOrder,
+  type StandbySupport,
+  sameIdentity,
   type Usage,
 } from "@holdfast/engine";
+import type { Armed, Point } from "../schedule/faults.ts";
 import { dump, lasts, MEMORY_BYTES, restore } from "./checkpoints.ts";
-import type { Armed, Point } from "./faults.ts";
+import { drivesOf } from "./drives.ts";
 import { filesOf } from "./files.ts";
 import type { Directory, Helper, Host, SimulatedInstance } from "./host.ts";
+import { hostImage } from "./host-image.ts";
+import { journalsOf } from "./journals.ts";
 import { SimulatedLink } from "./link.ts";
 import { mount, unmount } from "./mounts.ts";
 import { never, type Process } from "./process.ts";
-import { layOut, save, usableCopy } from "./saved.ts";
+import { layOut, save, usableCopy } from "./saved-checkpoints.ts";
 
-/** How long what an earlier server had set going may go on, and how often it is looked for. */
+/** Maximum time to wait for the end of an earlier server's helper processes. */
 const HELPERS_MS = 3_000;
+/** Interval at which the driver checks whether those helper processes have ended. */
 const HELPERS_LOOK_MS = 500;
 
-/** A launch under way. */
+/** A launch in progress. */
 interface Building {
   directory: Directory;
   fault: Armed | null;
-  goesOn(): void;
+  throwIfKilled(): void;
   signal: AbortSignal;
 }
 
 /**
- * The driver of one server over the one host. It keeps a driver's promises, which are few: absence is only said where
- * it is seen, a stop also ends launches that are under way, a destroy refuses under a living process. All else can fail,
- * take for ever, or succeed and be answered as if it had failed. What it does goes on when its server is dead.
+ * The driver of one server on the shared host. It keeps the few promises of a driver: it reports absence only when it
+ * observed absence, a stop also ends launches in progress, and a destroy is refused while a process lives. Everything
+ * else can fail, hang, or succeed but be reported as failed. Effects in progress continue when the server dies.
  */
-export class SimulatedDriver implements Driver {
+export class SimulatedDriver
+  implements Driver, Freezer, MemoryStandby, Checkpoints, PortDialing, OutsideView, OfflineFiles
+{
   readonly name = "simulated";
   readonly keeperVersion = "simulated";
+  readonly capabilities: DriverCapabilities;
   readonly #host: Host;
   readonly #process: Process;
   readonly #numbers: Numbers;
@@ -57,20 +74,42 @@ export class SimulatedDriver implements Driver {
     this.#host = host;
     this.#process = process;
     this.#numbers = numbers;
+    this.capabilities = {
+      freezer: this,
+      standby: this,
+      checkpoints: this,
+      drives: {
+        directories: drivesOf(host, process),
+        mount: (...given) => this.mount(...given),
+        unmount: (...given) => this.unmount(...given),
+      },
+      ports: this,
+      journals: journalsOf(host, process),
+      outsideView: this,
+      offlineFiles: this,
+      images: hostImage,
+    };
   }
 
-  get hostBootId(): string {
-    return this.#host.bootId;
+  isOfThisBoot(identity: InstanceIdentity): boolean {
+    return identity.hostBootId === this.#host.bootId;
   }
 
-  /** One verb: refused to the dead, slow or not, possibly struck by a fault; the answer dies with the server. */
+  describe({ pid }: InstanceIdentity): { pid: number } {
+    return { pid: Number(pid) };
+  }
+
+  /**
+   * Runs one driver method. A call of a dead server never returns. A fault may strike, the call may be slow, and the
+   * answer is lost if the server dies during the call.
+   */
   #verb<Answer>(
     point: Point,
     signal: AbortSignal,
     act: (fault: Armed | null) => Promise<Answer>,
   ): Promise<Answer> {
-    if (!this.#process.asks()) return never();
-    return this.#process.hears(
+    if (!this.#process.mayCall()) return never();
+    return this.#process.delivers(
       (async () => {
         signal.throwIfAborted();
         const fault = this.#host.faults.take(point);
@@ -84,7 +123,7 @@ export class SimulatedDriver implements Driver {
     if (ms > 0) await this.#host.time.pause(ms, signal);
   }
 
-  /** Until the asker gives up. */
+  /** Hangs until the caller aborts. */
   #hang(signal: AbortSignal): Promise<never> {
     return new Promise((_, reject) => {
       if (signal.aborted) reject(signal.reason);
@@ -124,7 +163,10 @@ export class SimulatedDriver implements Driver {
     });
   }
 
-  /** A launch is a process of its own: it ends when it is killed, not when its server dies. */
+  /**
+   * Launches an instance. The launch is a process of its own, so it continues when its server dies and ends only when
+   * it is killed.
+   */
   async #build(
     order: LaunchOrder,
     helper: Helper,
@@ -132,43 +174,43 @@ export class SimulatedDriver implements Driver {
     signal: AbortSignal,
   ): Promise<Instance> {
     const host = this.#host;
-    const goesOn = () => {
-      if (helper.killed) throw signal.reason ?? new Error("the launch was broken off");
+    const throwIfKilled = () => {
+      if (helper.killed) throw signal.reason ?? new Error("the launch was killed");
     };
     if (host.diskIsFull) throw new HoldfastError("disk_full");
     if (!order.restart && host.directories.has(order.sandboxId))
-      host.tell({ type: "begun-on-files", sandboxId: order.sandboxId });
+      host.report({ type: "begun-on-files", sandboxId: order.sandboxId });
     const directory = this.#process.effect("makes a directory", () => host.directory(order.sandboxId));
     await host.time.pause(fault?.kind === "launch-slow" ? fault.ms : host.latency());
-    goesOn();
+    throwIfKilled();
     if (fault?.kind === "launch-half") throw new HoldfastError("launch_failed");
     const instance =
       order.fork === undefined
         ? this.#process.effect("starts an instance", () => host.spawn(order))
-        : await this.#fork(order, order.fork, { directory, fault, goesOn, signal });
+        : await this.#fork(order, order.fork, { directory, fault, throwIfKilled, signal });
     if (fault?.kind === "launch-stillborn") host.kill(instance, "the keeper ended at once");
     await host.time.pause(host.latency());
     if (fault?.kind === "launch-answer-lost" || fault?.kind === "fork-answer-lost")
       throw new Error("the runtime's answer was lost");
     if (fault?.kind === "launch-hangs" || fault?.kind === "fork-hangs") return this.#hang(signal);
-    goesOn();
+    throwIfKilled();
     return host.reference(instance);
   }
 
-  /** From a copy of what was kept, which may be removed meanwhile. */
+  /** Starts a fork from a copy of a saved checkpoint. The checkpoint may be removed while the fork starts. */
   async #fork(
     order: LaunchOrder,
     source: ForkSource,
-    { directory, fault, goesOn, signal }: Building,
+    { directory, fault, throwIfKilled, signal }: Building,
   ): Promise<SimulatedInstance> {
     const host = this.#host;
     const stored = usableCopy(host, source);
-    await lasts(host, fault?.kind === "fork-slow" ? fault.ms : host.latency(), goesOn);
+    await lasts(host, fault?.kind === "fork-slow" ? fault.ms : host.latency(), throwIfKilled);
     if (fault?.kind === "fork-hangs" && fault.flag) return this.#hang(signal);
     if (usableCopy(host, source) !== stored) throw new Error("the checkpoint was exchanged");
     const memory = this.#process.effect("copies a checkpoint", () => layOut(directory, stored));
     if (fault?.kind === "fork-fails") throw new Error("the copy can't be used");
-    await lasts(host, host.latency(), goesOn);
+    await lasts(host, host.latency(), throwIfKilled);
     const instance = this.#process.effect("forks", () =>
       memory === null ? host.spawn(order) : host.fork(order, memory, stored),
     );
@@ -185,7 +227,7 @@ export class SimulatedDriver implements Driver {
     });
   }
 
-  /** What an earlier server had set going is waited for, then ended. */
+  /** Waits for the end of an earlier server's helper processes, then kills those that are left. */
   async #endHelpers(id: SandboxId, signal: AbortSignal): Promise<void> {
     for (let waited = 0; this.#helpers(id).length > 0 && waited < HELPERS_MS; waited += HELPERS_LOOK_MS)
       await this.#pause(HELPERS_LOOK_MS, signal);
@@ -195,11 +237,13 @@ export class SimulatedDriver implements Driver {
     await this.#pause(HELPERS_LOOK_MS, signal);
   }
 
-  /** A pid counts only with its start time and within its boot. */
-  #same({ sandboxId, pid, startTime, hostBootId }: Instance): SimulatedInstance | null {
+  /**
+   * Returns the running instance if it is the given one. The pid must match, and the start time and boot id too,
+   * because the host may reuse a pid.
+   */
+  #same({ sandboxId, identity }: Instance): SimulatedInstance | null {
     const there = this.#host.instanceOf(sandboxId);
-    const isSame = there?.pid === pid && there.startTime === startTime && there.hostBootId === hostBootId;
-    return isSame ? there : null;
+    return there !== null && sameIdentity(this.#host.reference(there).identity, identity) ? there : null;
   }
 
   connect(instance: Instance, signal: AbortSignal): Promise<Link> {
@@ -207,12 +251,12 @@ export class SimulatedDriver implements Driver {
       if (fault?.kind === "connect-refused") throw new Error("connection refused");
       if (fault?.kind === "connect-hangs") return this.#hang(signal);
       const there = this.#host.instanceOf(instance.sandboxId);
-      if (there === null) throw new Error("nobody listens");
+      if (there === null) throw new Error("no process listens");
       if (there.keeper.isStopped) return this.#hang(signal);
       if (instance.generation < there.greeted)
         throw new KeeperRefusal("stale_generation", "a later generation was greeted");
       there.greeted = instance.generation;
-      // Only a command that ran can have put itself in the keeper's place.
+      // Another program can take the keeper's place only if a caller's command has run in the instance.
       const isImpostor = fault?.kind === "connect-impostor" && there.hasRun;
       const bootId = isImpostor ? "impostor" : there.keeper.bootId;
       return new SimulatedLink(this.#host, there, {
@@ -223,12 +267,12 @@ export class SimulatedDriver implements Driver {
     });
   }
 
-  /** No command of this world listens at a port. */
+  /** Refuses every connection to a port, because no simulated command listens on one. */
   async dial(instance: Instance, _port: number, signal: AbortSignal): Promise<PortStream> {
     signal.throwIfAborted();
-    if (!this.#process.asks()) return never();
+    if (!this.#process.mayCall()) return never();
     const there = this.#host.instanceOf(instance.sandboxId);
-    if (there === null) throw new LinkLost("nobody listens", "no");
+    if (there === null) throw new LinkLost("no process listens", "no");
     if (there.keeper.isStopped) return this.#hang(signal);
     throw new KeeperRefusal("system", "Connection refused", "ECONNREFUSED");
   }
@@ -269,7 +313,7 @@ export class SimulatedDriver implements Driver {
     });
   }
 
-  inspect(id: SandboxId, signal: AbortSignal): Promise<Look> {
+  inspect(id: SandboxId, signal: AbortSignal): Promise<ProcessSnapshot> {
     return this.#verb("measure", signal, async (fault) => {
       if (fault?.kind === "measure-hangs") return this.#hang(signal);
       if (fault !== null || this.#host.instanceOf(id) === null)
@@ -283,7 +327,7 @@ export class SimulatedDriver implements Driver {
       if (fault?.flag) return this.#hang(signal);
       const instance = this.#host.instanceOf(id);
       if (instance === null || instance.isRootLost || fault !== null)
-        throw new Error("the root could not be put back");
+        throw new Error("the root could not be mounted again");
       this.#process.effect("puts the root back", () => this.#host.mountAgain(instance));
     });
   }
@@ -322,7 +366,7 @@ export class SimulatedDriver implements Driver {
     });
   }
 
-  get standby(): Driver["standby"] {
+  get support(): StandbySupport {
     return this.#host.standby;
   }
 
@@ -374,12 +418,17 @@ export class SimulatedDriver implements Driver {
     });
   }
 
+  /** On the simulated host no fault removes the files of a sandbox. */
+  async missing(ids: readonly SandboxId[]): Promise<Map<SandboxId, string | null>> {
+    return new Map(ids.map((id) => [id, null]));
+  }
+
   files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }> {
     return this.#verb("files", signal, async (fault) => {
       if (fault !== null) throw new Error("the disk of the sandbox could not be opened");
       const ask: Parameters<typeof filesOf>[0] = async (work, inner) => {
         inner.throwIfAborted();
-        return this.#process.asks() ? this.#process.hears((async () => work())()) : never();
+        return this.#process.mayCall() ? this.#process.delivers((async () => work())()) : never();
       };
       const files = filesOf(ask, this.#host, { sandboxId: id }, null);
       const read: FileAccess["read"] = async (path, range, inner) => {
@@ -414,14 +463,18 @@ export class SimulatedDriver implements Driver {
         this.#kill(id);
       if (fault?.kind === "stop-fails") throw new Error("the porter ended at once");
       if (fault?.kind === "stop-hangs") return this.#hang(signal);
-      // A launch under way would still make what a look does not show yet.
+      // A launch in progress may still create processes that an observation does not show, so the result is not
+      // certain.
       const isUnclear = fault?.kind === "stop-unknown" || this.#helpers(id).length > 0;
       if (isUnclear) return { seen: "unknown", at: this.#host.time.now(), why: "EIO" };
       return this.#host.see(id);
     });
   }
 
-  /** What frozen is left of an instance whose memory is on disk. */
+  /**
+   * Returns a fault that makes an instance survive its stop, or null. Such a fault strikes only an instance that is
+   * still frozen in memory after its memory was written to disk.
+   */
   #sleeperSurvives(id: SandboxId): Armed | null {
     const instance = this.#host.instanceOf(id);
     const isAsleep = instance?.holds.has("frozen") && instance.dumps.length > 0;
@@ -458,7 +511,7 @@ export class SimulatedDriver implements Driver {
         throw new Error("the tree could not be removed");
       }
       this.#process.effect("removes a directory", () => {
-        if (host.directories.delete(id)) host.tell({ type: "destroyed", sandboxId: id });
+        if (host.directories.delete(id)) host.report({ type: "destroyed", sandboxId: id });
       });
     });
   }

@@ -1,16 +1,16 @@
 import type { DriveId, SandboxId } from "@holdfast/contract";
 import type { MountOrder } from "@holdfast/engine";
 import { beforeEach, describe, expect, it } from "vitest";
+import { type Armed, Faults } from "../schedule/faults.ts";
+import { Random } from "../schedule/random.ts";
+import { VirtualTime } from "../time/virtual-time.ts";
 import { dump, restore } from "./checkpoints.ts";
 import { drivesOf } from "./drives.ts";
 import type { Fact } from "./facts.ts";
-import { type Armed, Faults } from "./faults.ts";
 import { filesOf } from "./files.ts";
 import { Host, type SimulatedInstance } from "./host.ts";
 import { mount, unmount } from "./mounts.ts";
 import { Process } from "./process.ts";
-import { Random } from "./random.ts";
-import { VirtualTime } from "./virtual-time.ts";
 
 const sandboxId = "sbx_1" as SandboxId;
 const driveId = "drv_1" as DriveId;
@@ -28,12 +28,12 @@ beforeEach(() => {
   time = new VirtualTime();
   facts = [];
   faults = new Faults(() => undefined);
-  const tell = (fact: Fact) => facts.push(fact);
-  host = new Host({ time, random: new Random(1), faults, tell, keepsMemory: true });
+  const report = (fact: Fact) => facts.push(fact);
+  host = new Host({ time, random: new Random(1), faults, report, keepsMemory: true });
   process = new Process({ number: 1, time, faults, onDeath: () => undefined, onSpin: () => undefined });
 });
 
-/** What takes virtual time, with that passing. */
+/** Runs an operation while virtual time passes. */
 async function during<Result>(work: Promise<Result>): Promise<Result> {
   const settled = work.then(
     () => undefined,
@@ -53,7 +53,7 @@ const fault = (kind: Armed["kind"], flag = false): Armed => ({ kind, ms: 0, flag
 const off = (keepClosed: boolean, struck: Armed | null = null) =>
   during(unmount(parts(), { id: sandboxId, path: "/mnt", keepClosed }, struck));
 
-/** What comes of a write at the mount: where it landed, or why it did not. */
+/** Writes a file at the mount. Returns where it landed, or why it failed. */
 async function write(instance: SimulatedInstance): Promise<string | null> {
   const files = filesOf(async (work) => work(), host, instance, instance);
   const body = (async function* () {
@@ -65,7 +65,7 @@ async function write(instance: SimulatedInstance): Promise<string | null> {
 }
 
 describe("a drive", () => {
-  it("is seen when it is made, and not when it is taken away, half there, or not open since a boot", async () => {
+  it("is observed when it is created, and not when it is missing, incomplete, or not opened since a boot", async () => {
     expect(await seen()).toMatchObject({ seen: "absent" });
     await make(64);
     expect(await seen()).toMatchObject({ seen: "present", problem: null });
@@ -78,9 +78,9 @@ describe("a drive", () => {
     expect(await seen()).toMatchObject({ seen: "absent" });
   });
 
-  it("that is half made lies there, and is made whole by the next try", async () => {
+  it("that is partly created stays, and is completed by the next attempt", async () => {
     faults.arm("drive.make", fault("make-half"));
-    await expect(make()).rejects.toThrow("could not be made");
+    await expect(make()).rejects.toThrow("could not be created");
     expect(await seen()).toMatchObject({ problem: { code: "drive_half" } });
     await make();
     expect(await seen()).toMatchObject({ problem: null });
@@ -89,7 +89,7 @@ describe("a drive", () => {
 });
 
 describe("a mount", () => {
-  it("takes what is written; under it is a directory that nobody can write to, until it is given back", async () => {
+  it("receives writes; the directory beneath is sealed until it is unmounted", async () => {
     await make();
     const instance = host.spawn({ sandboxId, generation: 1 });
     expect(await write(instance)).toBeNull();
@@ -101,7 +101,7 @@ describe("a mount", () => {
     expect(await write(instance)).toBeNull();
   });
 
-  it("that is half made is closed, and the driver does not speak of it", async () => {
+  it("that is incomplete is sealed, and the driver does not report it", async () => {
     await make();
     const instance = host.spawn({ sandboxId, generation: 1 });
     await expect(during(mount(parts(), order, fault("mount-half")))).rejects.toThrow("over it");
@@ -109,7 +109,7 @@ describe("a mount", () => {
     expect(host.see(sandboxId)).toMatchObject({ mounts: [] });
   });
 
-  it("of a drive that is not there is refused, and of one that went is told", async () => {
+  it("of a missing drive is refused, and of one that disappeared is reported", async () => {
     const instance = host.spawn({ sandboxId, generation: 1 });
     await expect(during(mount(parts(), order, null))).rejects.toMatchObject({ code: "drive_gone" });
     await make();
@@ -120,33 +120,30 @@ describe("a mount", () => {
     await expect(write(instance)).rejects.toThrow("no such file");
   });
 
-  it.each([true, false])(
-    "comes back with memory, or is empty where its drive is gone: %s",
-    async (isGone) => {
-      await make();
-      const instance = host.spawn({ sandboxId, generation: 1 });
-      await during(mount(parts(), order, null));
-      host.hold(instance, "frozen");
-      const checkpoint = await during(dump(parts(), { sandboxId, generation: 1, id: checkpointId }, null));
-      host.kill(instance, "asleep");
-      if (isGone) await during(drives().destroy(driveId, signal));
-      const resources = { memoryMb: 1, cpus: 1, pids: 1 };
-      const { sandboxId: _sandboxId, make: _make, ...point } = order;
-      const back = {
-        sandboxId,
-        name: "one",
-        generation: 2,
-        checkpoint,
-        image: "host",
-        resources,
-        mounts: [point],
-      };
-      await during(restore(parts(), back, null));
-      const woken = host.instanceOf(sandboxId);
-      if (woken === null) throw new Error("nothing was restored");
-      host.release(woken, "frozen");
-      if (isGone) await expect(write(woken)).rejects.toThrow("read-only");
-      else expect(await write(woken)).toBe(driveId);
-    },
-  );
+  it.each([true, false])("is restored with memory, or is empty if its drive is gone: %s", async (isGone) => {
+    await make();
+    const instance = host.spawn({ sandboxId, generation: 1 });
+    await during(mount(parts(), order, null));
+    host.hold(instance, "frozen");
+    const checkpoint = await during(dump(parts(), { sandboxId, generation: 1, id: checkpointId }, null));
+    host.kill(instance, "asleep");
+    if (isGone) await during(drives().destroy(driveId, signal));
+    const resources = { memoryMb: 1, cpus: 1, pids: 1 };
+    const { sandboxId: _sandboxId, make: _make, ...point } = order;
+    const back = {
+      sandboxId,
+      name: "one",
+      generation: 2,
+      checkpoint,
+      image: "host",
+      resources,
+      mounts: [point],
+    };
+    await during(restore(parts(), back, null));
+    const woken = host.instanceOf(sandboxId);
+    if (woken === null) throw new Error("nothing was restored");
+    host.release(woken, "frozen");
+    if (isGone) await expect(write(woken)).rejects.toThrow("read-only");
+    else expect(await write(woken)).toBe(driveId);
+  });
 });

@@ -1,30 +1,33 @@
 import type { DriveId } from "@holdfast/contract";
-import { type DriveObservation, type Drives, type Identity, KeeperRefusal } from "@holdfast/engine";
+import { type DriveDirectories, type DriveObservation, type Identity, KeeperRefusal } from "@holdfast/engine";
+import type { Armed, Point } from "../schedule/faults.ts";
 import { hangs } from "./checkpoints.ts";
-import type { Armed, Point } from "./faults.ts";
 import type { Host } from "./host.ts";
 import { never, type Process } from "./process.ts";
 
-/** The directory of a drive, wherever it is. */
+/** The directory of a drive. */
 export interface DriveDirectory {
   readonly id: DriveId;
-  /** Another for every directory that comes into being. */
+  /** Inode number, unique for every directory ever created. */
   readonly ino: string;
-  /** Whether it is a file system of its own, which every boot of the host leaves unmounted. */
+  /** Whether the drive has its own file system, which is unmounted after every boot of the host. */
   readonly isSized: boolean;
   state: "half" | "whole" | "removed";
   isOpen: boolean;
-  /** Somebody took it away behind everybody's back, and may bring it back. */
+  /** Whether a fault has hidden the directory. The fault may bring it back later. */
   isAway: boolean;
 }
 
-/** The directory of a drive, where it belongs and with all that it should have; null where it is not. */
+/**
+ * Returns the directory of a drive; null if the directory is missing or incomplete, or its own file system is not
+ * mounted.
+ */
 export function driveOn(host: Host, id: DriveId): DriveDirectory | null {
   const drive = host.drives.get(id);
   return drive?.state === "whole" && drive.isOpen && !drive.isAway ? drive : null;
 }
 
-/** Of one of its directories, from inside and outside. */
+/** Identity of a drive's directory. It is the same inside a sandbox and on the host. */
 export const identityOf = ({ ino }: DriveDirectory, subpath: string): Identity => ({
   dev: "drive",
   ino: `${ino}${subpath}`,
@@ -43,19 +46,19 @@ function seen(host: Host, id: DriveId): DriveObservation {
   return { seen: "present", at, problem };
 }
 
-/** The drives of the one host, on behalf of one server. What it is in the middle of ends with the server. */
-export function drivesOf(host: Host, process: Process): Drives {
+/** The drive operations of one server on the shared host. Operations in progress end when the server dies. */
+export function drivesOf(host: Host, process: Process): DriveDirectories {
   const verb = <Answer>(
     point: Point,
     signal: AbortSignal,
     act: (fault: Armed | null, pause: (ms: number) => Promise<void>) => Promise<Answer>,
   ): Promise<Answer> => {
-    if (!process.asks()) return never();
+    if (!process.mayCall()) return never();
     const pause = async (ms: number) => {
       if (ms > 0) await host.time.pause(ms, signal);
       if (!process.alive) await never();
     };
-    return process.hears(
+    return process.delivers(
       (async () => {
         signal.throwIfAborted();
         const fault = host.faults.take(point);
@@ -71,14 +74,15 @@ export function drivesOf(host: Host, process: Process): Drives {
         if (fault?.kind === "make-fails" || host.diskIsFull) throw new Error("the disk has no room");
         const drive = host.drives.get(id) ?? begin(host, process, id, sizeMb !== null);
         await pause(host.latency());
-        if (fault?.kind === "make-half") throw new Error("the file system could not be made");
+        if (fault?.kind === "make-half") throw new Error("the file system could not be created");
         if (fault?.kind === "make-hangs" && fault.flag) return hangs(signal);
         process.effect("makes a drive", () => {
           if (drive.state === "half") drive.state = "whole";
           drive.isOpen = true;
         });
         if (fault?.kind === "make-hangs") return hangs(signal);
-        if (fault?.kind === "make-answer-lost") throw new Error("it could not be told that it is made");
+        if (fault?.kind === "make-answer-lost")
+          throw new Error("the answer was lost after the drive was created");
       }),
     open: (id, signal) =>
       verb("drive.open", signal, async (fault) => {
@@ -88,8 +92,8 @@ export function drivesOf(host: Host, process: Process): Drives {
       }),
     observe: (ids, signal) =>
       verb("drive.observe", signal, async (fault) => {
-        if (fault !== null) host.tell({ type: "drives-unseen" });
-        if (fault?.kind === "drives-observe-fails") throw new Error("the drives could not be looked at");
+        if (fault !== null) host.report({ type: "drives-unseen" });
+        if (fault?.kind === "drives-observe-fails") throw new Error("the drives could not be observed");
         if (fault?.kind === "drives-observe-hangs") return hangs(signal);
         const unknown: DriveObservation = { seen: "unknown", at: host.time.now(), why: "EIO" };
         return new Map(ids.map((id) => [id, fault === null ? seen(host, id) : unknown]));
@@ -97,7 +101,7 @@ export function drivesOf(host: Host, process: Process): Drives {
     usage: (id, signal) =>
       verb("drive.usage", signal, async (fault) => {
         if (fault !== null) return hangs(signal);
-        if (driveOn(host, id) === null) throw new Error("it is not there");
+        if (driveOn(host, id) === null) throw new Error("the drive is missing");
         return { usedBytes: 0, freeBytes: host.capacity().diskFreeBytes };
       }),
     files: async () => {
@@ -124,11 +128,11 @@ function begin(host: Host, process: Process, id: DriveId, isSized: boolean): Dri
   return process.effect("begins a drive", () => host.makeDrive(id, { isSized, state: "half" }));
 }
 
-/** What was taken away is not there to be removed. */
+/** Removes a drive, completely or partly. A drive that a fault has hidden stays. */
 function remove(host: Host, id: DriveId, isHalf: boolean): void {
   const drive = host.drives.get(id);
   if (drive === undefined || drive.isAway) return;
-  host.tell({ type: "drive-removed", id });
+  host.report({ type: "drive-removed", id });
   drive.state = isHalf ? "half" : "removed";
   if (!isHalf) host.drives.delete(id);
 }

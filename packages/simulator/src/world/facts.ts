@@ -12,35 +12,38 @@ import type {
 import type { Change, ExecRecord, KeeperExec, SandboxRecord } from "@holdfast/engine";
 import type { SimulatedInstance } from "./host.ts";
 
-/** Something that happened, told at the very moment, so that a promise about moments can be checked. */
+/** An event, reported at the moment at which it happens, so that promises about single moments can be checked. */
 export type Fact =
-  /** A process of a sandbox came into being. */
+  /** A process of a sandbox was started. */
   | { type: "spawned"; sandboxId: SandboxId; generation: number }
-  /** A sandbox is launched for the first time, and files of it are there. */
+  /** A sandbox is launched on files of an earlier launch, although this launch is not a restart. */
   | { type: "begun-on-files"; sandboxId: SandboxId }
-  /** One came into being with a copy of another's memory. */
+  /** A sandbox was started with a copy of another's memory. */
   | { type: "forked"; sandboxId: SandboxId; instance: SimulatedInstance }
   /** The files of a sandbox were removed. */
   | { type: "destroyed"; sandboxId: SandboxId }
-  /** An instance that was held runs, or runs on. */
-  | { type: "goes-on"; sandboxId: SandboxId; instance: SimulatedInstance; memory: number; disk: number }
-  /** A sandbox did something that its files know more before than its memory. */
+  /**
+   * An instance that was stopped or frozen runs again. `memory` and `disk` are the numbers of actions recorded in its
+   * memory and in its files.
+   */
+  | { type: "resumed"; sandboxId: SandboxId; instance: SimulatedInstance; memory: number; disk: number }
+  /** A sandbox performed an action although its memory and its files had recorded different numbers of actions. */
   | { type: "behind"; sandboxId: SandboxId; memory: number; disk: number }
-  /** A checkpoint, or a copy that is kept, was cut short, lost or exchanged. */
+  /** A fault truncated, removed or replaced a checkpoint. */
   | { type: "harmed"; id: CheckpointId }
-  /** The directory of a drive came into being, or is removed, or a part of it. */
+  /** The directory of a drive was created, or removed completely or partly. */
   | { type: "drive-made" | "drive-removed"; id: DriveId }
-  /** Somebody looked at drives, and could see nothing. */
+  /** Drives could not be observed. */
   | { type: "drives-unseen" }
   /** Something was written in a sandbox: into a drive, or onto its own disk. */
   | { type: "wrote"; sandboxId: SandboxId; path: string; driveId: DriveId | null }
-  /** A caller's mount was answered with this. */
+  /** The answer to a mount request. */
   | { type: "mounted"; sandboxId: SandboxId; mount: Mount }
-  /** A caller was told this of a drive. */
-  | { type: "told-drive"; drive: Drive }
-  /** A caller's pause was answered with this sandbox. */
+  /** A drive as reported to a caller. */
+  | { type: "reported-drive"; drive: Drive }
+  /** The answer to a pause request. */
   | { type: "paused"; sandbox: Sandbox }
-  /** A command began to run, because somebody asked for it or as the next run of a row. */
+  /** A command started, on request or as the next run of a supervised process. */
   | {
       type: "command";
       sandboxId: SandboxId;
@@ -50,39 +53,39 @@ export type Fact =
       why: "asked" | "next";
     }
   | { type: "command-ended"; sandboxId: SandboxId; exec: KeeperExec }
-  /** The database has taken this. */
+  /** A change committed to the database. */
   | { type: "stored"; change: Change }
   /** The record of a sandbox was removed. */
   | { type: "pruned"; record: SandboxRecord; goneBefore: number }
   /** The record of an exec was removed. */
   | { type: "forgotten"; record: ExecRecord }
-  /** A caller wants an exec to be ended, or a sandbox, a checkpoint or a drive to be deleted, though it is in use or not. */
+  /** A caller asked to end an exec, or to delete a sandbox, checkpoint or drive, possibly with `force`. */
   | { type: "unwanted"; id: string; force?: boolean }
-  /** An operator says that there is an emergency. */
+  /** An operator requested an emergency cleanup. */
   | { type: "emergency" }
-  /** A caller was told that stdin has all of this. */
+  /** A caller received confirmation that stdin accepted all of this text. */
   | { type: "typed"; id: ExecId; text: string }
-  /** A keeper was told to end one. */
+  /** A keeper was asked to end an exec. */
   | { type: "cancelled"; sandboxId: SandboxId; id: ExecId; livedMs: number; timeoutMs: number }
-  /** Somebody wanted to know from a journal how its exec ended, and could not. */
+  /** The journal of an exec could not be read when it was needed to find the exec's end. */
   | { type: "journal-unread"; sandboxId: SandboxId; id: ExecId }
-  /** A caller's create was answered with this sandbox. */
+  /** The answer to a create request. */
   | {
       type: "created";
       sandbox: Sandbox;
       request: string;
       key: string | null;
       existed: boolean;
-      /** Whether the caller waited for it to be ready. */
+      /** Whether the caller waited until the sandbox was ready. */
       waited: boolean;
     }
-  /** A caller was told this of a sandbox or an exec. */
-  | { type: "told-sandbox"; sandbox: Sandbox }
-  | { type: "told-exec"; exec: Exec; askedAt: number }
-  | { type: "told-process"; process: Process }
-  /** A caller was refused. */
+  /** A sandbox or exec as reported to a caller. */
+  | { type: "reported-sandbox"; sandbox: Sandbox }
+  | { type: "reported-exec"; exec: Exec; askedAt: number }
+  | { type: "reported-process"; process: Process }
+  /** A caller's request was refused with an error. */
   | { type: "refused"; call: string; ref: string | null; error: unknown }
-  /** The engine asks the world for something again and again, and never lets time pass. */
+  /** The engine made calls in an endless loop, in which virtual time does not pass. */
   | { type: "spun" }
-  /** A promise was rejected and nobody had thought of that: a server ends itself then. */
+  /** A promise rejection that no code handles. It ends a real server. */
   | { type: "unhandled"; error: unknown };

@@ -5,14 +5,14 @@ import { placeOf } from "./mounts.ts";
 
 type Ask = <Answer>(work: () => Answer | Promise<Answer>, signal: AbortSignal) => Promise<Answer>;
 
-/** The files of one root, as far as proofs and a small workload need them. */
+/** File access to one sandbox's root, limited to what proofs and a small workload need. */
 export function filesOf(
   ask: Ask,
   host: Host,
   { sandboxId }: Pick<SimulatedInstance, "sandboxId">,
   instance: SimulatedInstance | null,
 ): FileAccess {
-  /** A keeper that is stopped in the middle of something goes on with it later. */
+  /** Waits while the keeper is stopped. The keeper finishes the file operation when it continues. */
   const running = async (): Promise<void> => {
     while (instance?.keeper.isStopped) await instance.resumed?.promise;
     if (instance?.alive === false) throw new KeeperRefusal("system", "input/output error", "EIO");
@@ -27,7 +27,7 @@ export function filesOf(
     if (data === undefined) throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
     return data;
   };
-  /** What is seen at a path: of a place where a drive is, or should be, its own. */
+  /** Returns the stat of a path. At a mount point this is the stat of the drive. */
   const look = (path: string): Stat => {
     const place = instance?.places.get(path);
     if (place === undefined) return statOf(find(path));
@@ -36,7 +36,7 @@ export function filesOf(
     const identity = directory === null || isAstray ? other : identityOf(directory, point?.subpath ?? "/");
     return { ...statOf(new Uint8Array()), kind: "directory", ...identity };
   };
-  /** Into a drive, where one is mounted; never under it. */
+  /** Writes a file: into the drive if one is mounted at the path, never into the directory under the mount. */
   const put = (path: string, data: Uint8Array): void => {
     const place = instance === null ? null : placeOf(instance, path);
     const driveId = place?.directory?.id ?? null;
@@ -44,7 +44,7 @@ export function filesOf(
       throw new KeeperRefusal("system", "read-only file system", "EROFS");
     if (place?.directory?.state === "removed")
       throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
-    host.tell({ type: "wrote", sandboxId, path, driveId });
+    host.report({ type: "wrote", sandboxId, path, driveId });
     if (driveId === null) directory().files.set(path, data);
   };
   return {

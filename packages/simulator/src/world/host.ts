@@ -1,44 +1,45 @@
 import type { CheckpointId, DriveId, ExecId, SandboxId } from "@holdfast/contract";
 import type {
   Capacity,
-  Driver,
   ExecOrder,
   Instance,
+  InstanceIdentity,
   KeeperExec,
   LaunchOrder,
   MountPoint,
   Observation,
+  StandbySupport,
   Usage,
 } from "@holdfast/engine";
+import type { Armed, Faults } from "../schedule/faults.ts";
+import type { Random } from "../schedule/random.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
 import type { StoredCheckpoint } from "./checkpoints.ts";
 import type { DriveDirectory } from "./drives.ts";
 import type { Fact } from "./facts.ts";
-import type { Armed, Faults } from "./faults.ts";
 import type { Journal } from "./journal.ts";
 import { type KeeperMemory, SimulatedKeeper } from "./keeper.ts";
 import type { SimulatedLink } from "./link.ts";
 import { ownPaths, type Places, placesFor, seenMounts } from "./mounts.ts";
-import type { Random } from "./random.ts";
-import type { StoredCopy } from "./saved.ts";
-import type { VirtualTime } from "./virtual-time.ts";
+import type { StoredCopy } from "./saved-checkpoints.ts";
 
 export const GIGABYTE = 2 ** 30;
 const TOTAL = { disk: 100 * GIGABYTE, memory: 16 * GIGABYTE };
-/** What is free while nothing is wrong. */
+/** Free resources of a healthy host. */
 const PLENTY = { disk: 50 * GIGABYTE, memory: 8 * GIGABYTE };
 
-/** What a sandbox has on disk. */
+/** A sandbox's data on disk. */
 export interface Directory {
   readonly things: Set<"directory" | "mount" | "cgroup">;
   readonly journals: Map<ExecId, Journal>;
   readonly files: Map<string, Uint8Array>;
   readonly checkpoints: Map<CheckpointId, StoredCheckpoint>;
   readonly saved: Map<CheckpointId, StoredCopy>;
-  /** How much was done in the sandbox, by its files. */
+  /** Number of the sandbox's actions that are recorded in its files. */
   steps: number;
 }
 
-/** One incarnation of a sandbox: its processes, and the keeper among them. */
+/** One incarnation of a sandbox: its processes, including the keeper. */
 export interface SimulatedInstance {
   readonly sandboxId: SandboxId;
   readonly generation: number;
@@ -49,50 +50,53 @@ export interface SimulatedInstance {
   readonly links: Set<SimulatedLink>;
   alive: boolean;
   isMounted: boolean;
-  /** A root that was unmounted can't be put back. */
+  /** Whether the root on the host was unmounted in a way that can't be repaired. */
   isRootLost: boolean;
-  /** Where drives are mounted, or expected, by their paths. */
+  /** Paths at which drives are mounted, or at which the instance's memory expects drives. */
   readonly places: Places;
   oomKills: number;
-  /** Whether a caller's command ever ran in it. */
+  /** Whether a caller's command ever ran in the instance. */
   hasRun: boolean;
-  /** The largest generation that a link came with. */
+  /** The largest generation with which a server ever connected to the instance's keeper. */
   greeted: number;
-  /** Since when it can't serve though it should: dead, stopped or without its root. */
+  /**
+   * When the instance became unable to serve although it should, because it is dead, stopped or without its root. Null
+   * if the instance can serve.
+   */
   brokenSince: number | null;
-  /** When a command of a proof last ran in it. */
+  /** When a proof command last ran in the instance. */
   provenAt: number | null;
-  /** What keeps it from running: a signal, or the freezer of its cgroup. */
+  /** What prevents the instance from running: a signal, or the freezer of its cgroup. */
   readonly holds: Set<Hold>;
-  /** Resolves when nothing holds it any more. */
+  /** Resolves when nothing prevents the instance from running any more; null while it runs. */
   resumed: PromiseWithResolvers<void> | null;
-  /** What it has written to disk, and how fast it goes on. */
+  /** Bytes written to disk until `since`, and the number of bytes written per second from then on. */
   written: { bytes: number; since: number; perSecond: number };
-  /** The checkpoint that it came out of; null where it was launched, as a fork or not. */
+  /** The checkpoint that the instance was restored from; null if it was launched or forked. */
   readonly origin: CheckpointId | null;
-  /** A part of the processes that it should have. */
+  /** Whether only some of the instance's processes exist, because its restore failed. */
   readonly isHalf: boolean;
-  /** Checkpoints of it that were written to the end. */
+  /** Complete checkpoints of the instance. */
   readonly dumps: CheckpointId[];
 }
 
 export type Hold = "stopped" | "frozen";
 
-/** A launch, a dump or a restore under way: a process of its own, which the server's death does not end. */
+/** A launch, dump or restore in progress. It is a process of its own, which keeps running when its server dies. */
 export interface Helper {
   readonly sandboxId: SandboxId;
   killed: boolean;
 }
 
 /**
- * The machine under the servers: processes, directories, journals, the disk. It obeys physics and nothing else: what was
- * started runs, what was written stays, whoever it was that asked. A reboot ends every process and leaves every file.
+ * The machine on which the servers run: processes, directories, journals, the disk. It only models physics: started
+ * processes run and written data stays, whichever server caused them. A reboot ends every process and keeps every file.
  */
 export class Host {
   readonly time: VirtualTime;
   readonly random: Random;
   readonly faults: Faults;
-  readonly tell: (fact: Fact) => void;
+  readonly report: (fact: Fact) => void;
   readonly directories = new Map<SandboxId, Directory>();
   readonly instances = new Set<SimulatedInstance>();
   readonly #instancesOf = new Map<SandboxId, SimulatedInstance[]>();
@@ -100,13 +104,13 @@ export class Host {
   readonly kept = new Map<SandboxId, Map<ExecId, Journal>>();
   readonly drives = new Map<DriveId, DriveDirectory>();
   readonly #ends = new Map<SandboxId, number>();
-  /** What standby keeps here. */
-  readonly standby: Driver["standby"];
+  /** The kind of standby that the host supports. */
+  readonly standby: StandbySupport;
   bootId = "boot-1";
   diskIsFull = false;
   diskFreeBytes = PLENTY.disk;
   memoryFreeBytes = PLENTY.memory;
-  /** When the host last was short of disk or memory. */
+  /** Time at which the host was last short of disk or memory; infinity while it is short. */
   shortAt = Number.NEGATIVE_INFINITY;
   #boots = 1;
   #pids = 1_000;
@@ -116,19 +120,22 @@ export class Host {
     time: VirtualTime;
     random: Random;
     faults: Faults;
-    tell: (fact: Fact) => void;
+    report: (fact: Fact) => void;
     keepsMemory: boolean;
   }) {
     this.time = parts.time;
     this.random = parts.random;
     this.faults = parts.faults;
-    this.tell = parts.tell;
+    this.report = parts.report;
     this.standby = parts.keepsMemory
       ? { kind: "memory", why: null }
       : { kind: "files", why: "memory can't be written here" };
   }
 
-  /** How long something takes: often no time at all, so that everything also happens at once. */
+  /**
+   * Returns a random duration for an operation. It is often zero, so that several operations complete at the same
+   * moment.
+   */
   latency(): number {
     return this.random.chance(0.6) ? 0 : this.random.between(1, 25);
   }
@@ -143,7 +150,7 @@ export class Host {
     };
   }
 
-  /** There is less of it than there should be, until it is relieved. */
+  /** Reduces the free disk or memory until `relieve` is called. */
   runShort(of: { disk?: number; memory?: number }): void {
     this.diskFreeBytes = of.disk ?? this.diskFreeBytes;
     this.memoryFreeBytes = of.memory ?? this.memoryFreeBytes;
@@ -158,7 +165,7 @@ export class Host {
     for (const instance of this.instances) this.write(instance, 0);
   }
 
-  /** So much a second from now on. */
+  /** Sets the rate at which an instance writes to disk, in bytes per second. */
   write(instance: SimulatedInstance, perSecond: number): void {
     instance.written = { bytes: this.writtenBy(instance), since: this.time.elapsed, perSecond };
   }
@@ -182,49 +189,56 @@ export class Host {
     return made;
   }
 
-  /** The directory of a drive comes into being, whoever wants it. */
+  /** Creates the directory of a drive, on a server's request or because of a fault. */
   makeDrive(id: DriveId, how: Pick<DriveDirectory, "isSized" | "state">): DriveDirectory {
     this.#inodes += 1;
     const drive = { id, ino: String(this.#inodes), ...how, isOpen: true, isAway: false };
     this.drives.set(id, drive);
-    this.tell({ type: "drive-made", id });
+    this.report({ type: "drive-made", id });
     return drive;
   }
 
-  /** Where there are several, which must not be, the first. */
+  /**
+   * Returns the running instance of a sandbox, or null. If there are several, which breaks a promise, returns the
+   * first.
+   */
   instanceOf(id: SandboxId): SimulatedInstance | null {
     return this.#instancesOf.get(id)?.[0] ?? null;
   }
 
-  /** When the last process of a sandbox ended; null where it never had one. */
+  /** When the last process of a sandbox ended; null if it never had one. */
   absentSince(id: SandboxId): number | null {
     return this.#ends.get(id) ?? null;
   }
 
-  /** A process comes into being. Whether it may is for the one who asked to know: a machine starts what it is told to. */
-  spawn(order: Birth): SimulatedInstance {
-    return this.#bear(order, null);
+  /** Starts an instance without any checks: the caller decides whether the instance may start. */
+  spawn(order: InstanceOrder): SimulatedInstance {
+    return this.#create(order, null);
   }
 
-  /** One comes back with its memory. None of its processes runs yet. */
+  /** Restores an instance with its memory. The instance stays frozen. */
   revive(
-    order: Birth,
+    order: InstanceOrder,
     { id, memory, greeted, paths }: StoredCheckpoint,
     { isHalf }: { isHalf: boolean },
   ): SimulatedInstance {
-    return this.#bear(order, { memory, greeted, paths, origin: id, isHalf });
+    return this.#create(order, { memory, greeted, paths, origin: id, isHalf });
   }
 
-  /** One begins with a copy of another's memory, and runs. */
-  fork(order: Birth, memory: KeeperMemory, { greeted, paths: had }: Pick<Back, "greeted" | "paths">) {
+  /** Starts a running instance with a copy of another instance's memory. */
+  fork(
+    order: InstanceOrder,
+    memory: KeeperMemory,
+    { greeted, paths: had }: Pick<InitialMemory, "greeted" | "paths">,
+  ) {
     const paths = ownPaths(had, order.mounts);
-    const instance = this.#bear(order, { memory, greeted, paths, origin: null, isHalf: false });
-    this.tell({ type: "forked", sandboxId: order.sandboxId, instance });
+    const instance = this.#create(order, { memory, greeted, paths, origin: null, isHalf: false });
+    this.report({ type: "forked", sandboxId: order.sandboxId, instance });
     this.release(instance, "frozen");
     return instance;
   }
 
-  #bear({ sandboxId, generation, mounts }: Birth, back: Back | null): SimulatedInstance {
+  #create({ sandboxId, generation, mounts }: InstanceOrder, back: InitialMemory | null): SimulatedInstance {
     const directory = this.directory(sandboxId);
     const { journals, things } = directory;
     things.add("mount").add("cgroup");
@@ -234,10 +248,11 @@ export class Host {
       time: this.time,
       begun: (order: ExecOrder, why: "asked" | "next") => this.#begun(instance, order, why),
       cancelled: ({ id, timeoutMs }: ExecOrder, livedMs: number) =>
-        this.tell({ type: "cancelled", sandboxId, id, livedMs, timeoutMs }),
+        this.report({ type: "cancelled", sandboxId, id, livedMs, timeoutMs }),
       announce: (exec: KeeperExec) => this.#announce(instance, exec),
       announceStart: (exec: KeeperExec) => this.#announceStart(instance, exec),
       forgetsTimeout: () => this.faults.take("exec.timeout") !== null,
+      endsAtDeadline: () => this.#endsAtDeadline(instance),
       stepped: (memory: number) => this.#stepped(sandboxId, directory, memory),
     };
     const host = this;
@@ -274,25 +289,34 @@ export class Host {
     };
     this.instances.add(instance);
     this.#instancesOf.set(sandboxId, [...(this.#instancesOf.get(sandboxId) ?? []), instance]);
-    this.tell({ type: "spawned", sandboxId, generation });
+    this.report({ type: "spawned", sandboxId, generation });
     return instance;
+  }
+
+  #endsAtDeadline(instance: SimulatedInstance): boolean {
+    if (instance.links.size > 0) return false;
+    this.kill(instance, "the keeper's deadline has passed");
+    return true;
   }
 
   #stepped(sandboxId: SandboxId, directory: Directory, memory: number): void {
     directory.steps += 1;
-    if (memory !== directory.steps) this.tell({ type: "behind", sandboxId, memory, disk: directory.steps });
+    if (memory !== directory.steps) this.report({ type: "behind", sandboxId, memory, disk: directory.steps });
   }
 
   #begun(instance: SimulatedInstance, { id, digest, argv }: ExecOrder, why: "asked" | "next"): void {
     const isProof = argv[1] === "prove";
     if (!isProof) instance.hasRun = true;
-    this.tell({ type: "command", sandboxId: instance.sandboxId, id, digest, isProof, why });
+    this.report({ type: "command", sandboxId: instance.sandboxId, id, digest, isProof, why });
   }
 
-  /** Events are not answered, so nobody notices that one was dropped. */
+  /**
+   * Sends the end of an exec to all links. A link does not acknowledge such an event, so the keeper does not notice if
+   * it is lost.
+   */
   #announce(instance: SimulatedInstance, exec: KeeperExec): void {
     if (exec.id.startsWith("proof-")) instance.provenAt = this.time.elapsed;
-    else this.tell({ type: "command-ended", sandboxId: instance.sandboxId, exec });
+    else this.report({ type: "command-ended", sandboxId: instance.sandboxId, exec });
     const fault = exec.id.startsWith("proof-") ? null : this.faults.take("exec.end");
     this.#deliver(instance, fault, (link) => link.hearEnd(exec));
   }
@@ -317,7 +341,7 @@ export class Host {
     if (fault?.kind === "end-twice") this.time.after(fault.ms, deliver);
   }
 
-  /** Ends the processes of an instance, by whatever it was. */
+  /** Ends the processes of an instance. */
   kill(instance: SimulatedInstance, why: string): void {
     if (!instance.alive) return;
     instance.alive = false;
@@ -337,7 +361,10 @@ export class Host {
     instance.brokenSince ??= this.time.elapsed;
   }
 
-  /** It neither answers nor ends, until nothing holds it any more. */
+  /**
+   * Stops an instance by a signal or by its freezer, depending on `hold`. The instance neither answers nor ends until
+   * all its holds are released.
+   */
   hold(instance: SimulatedInstance, hold: Hold): void {
     if (!instance.alive || instance.holds.has(hold)) return;
     const wasFree = instance.holds.size === 0;
@@ -355,7 +382,7 @@ export class Host {
     if (!instance.alive || !wasHeld || instance.holds.size > 0) return;
     const { sandboxId } = instance;
     const disk = this.directories.get(sandboxId)?.steps ?? 0;
-    this.tell({ type: "goes-on", sandboxId, instance, memory: instance.keeper.steps, disk });
+    this.report({ type: "resumed", sandboxId, instance, memory: instance.keeper.steps, disk });
     instance.keeper.resume();
     if (instance.isMounted) instance.brokenSince = null;
     instance.resumed?.resolve();
@@ -363,7 +390,7 @@ export class Host {
     for (const link of instance.links) link.hearAgain();
   }
 
-  /** Its root is where the host sees it again. */
+  /** Mounts the root on the host again. */
   mountAgain(instance: SimulatedInstance): void {
     instance.isMounted = true;
     this.directories.get(instance.sandboxId)?.things.add("mount");
@@ -387,7 +414,8 @@ export class Host {
   }
 
   reference({ sandboxId, generation, pid, startTime, hostBootId }: SimulatedInstance): Instance {
-    return { sandboxId, generation, pid, startTime, hostBootId, keeperVersion: "simulated" };
+    const identity = { pid, startTime, hostBootId } as unknown as InstanceIdentity;
+    return { sandboxId, generation, identity, keeperVersion: "simulated" };
   }
 
   see(id: SandboxId): Observation {
@@ -395,7 +423,8 @@ export class Host {
     const instance = this.instanceOf(id);
     if (instance === null)
       return { seen: "absent", at, leftovers: [...(this.directories.get(id)?.things ?? [])] };
-    const { pid, startTime, isMounted, oomKills, holds } = instance;
+    const { isMounted, oomKills, holds } = instance;
+    const { identity } = this.reference(instance);
     const problems = [
       ...(holds.has("stopped")
         ? [{ code: "keeper_stopped", message: "the keeper was stopped by a signal" }]
@@ -406,10 +435,10 @@ export class Host {
     const root = isMounted ? ROOT : null;
     const state = holds.has("frozen") ? "frozen" : holds.has("stopped") ? "stopped" : "running";
     const mounts = seenMounts(this, instance);
-    return { seen: "present", at, pid, startTime, state, root, oomKills, mounts, problems };
+    return { seen: "present", at, identity, state, root, oomKills, mounts, problems };
   }
 
-  /** Every process ends, every file stays; pids and boot id mean nothing any more. */
+  /** Reboots the host: every process ends, every file stays, and earlier pids and boot ids become invalid. */
   reboot(): void {
     for (const instance of [...this.instances]) this.kill(instance, "the host rebooted");
     for (const helper of this.helpers) helper.killed = true;
@@ -423,7 +452,7 @@ export class Host {
     this.bootId = `boot-${this.#boots}`;
   }
 
-  /** What the disk had not got yet is gone from the journals. */
+  /** Removes data that was not flushed to disk from some journals, as a power cut does. */
   tearJournals(): void {
     const all = [...this.directories.values()].flatMap(({ journals }) => [...journals.values()]);
     for (const journal of all)
@@ -431,18 +460,18 @@ export class Host {
   }
 }
 
-/** Memory that an instance comes into being with. */
-interface Back {
+/** Memory that a restored or forked instance starts with. */
+interface InitialMemory {
   memory: KeeperMemory;
   greeted: number;
-  /** Where it expects drives. */
+  /** Paths at which the memory expects drives. */
   paths: readonly string[];
-  /** The checkpoint that is spent with it; null where any number may have it. */
+  /** The checkpoint that this start uses up; null if the memory is a copy of a checkpoint that can be forked again. */
   origin: CheckpointId | null;
   isHalf: boolean;
 }
 
-type Birth = Pick<LaunchOrder, "sandboxId" | "generation"> & { mounts?: readonly MountPoint[] };
+type InstanceOrder = Pick<LaunchOrder, "sandboxId" | "generation"> & { mounts?: readonly MountPoint[] };
 
-/** Of every root, seen from inside and outside. */
+/** Identity of every root, which is the same inside a sandbox and on the host. */
 export const ROOT = { dev: "1", ino: "2" };

@@ -9,12 +9,14 @@ import {
 
 const HEADER_BYTES = 24;
 
-/** The journal of one exec, as a file: it outlives the process that wrote it, the keeper and the sandbox. */
+/**
+ * The journal of one exec, as a file. It still exists after the command's process, the keeper and the sandbox are gone.
+ */
 export class Journal {
   readonly id: ExecId;
   readonly records: JournalRecord[] = [];
   exit: KeeperExec | null = null;
-  /** A power cut took what the disk did not have yet. */
+  /** Whether a power cut removed data that was not flushed to disk. */
   torn = false;
 
   constructor(id: ExecId) {
@@ -30,7 +32,7 @@ export class Journal {
     this.records.push({ stream: "stdout", at, cursor: this.end + HEADER_BYTES + data.length, data });
   }
 
-  /** Whole records behind a cursor. */
+  /** Returns the complete records that follow a cursor. */
   slice(cursor: number, more: boolean): JournalSlice {
     const end = this.end;
     const begins = cursor === 0 || this.records.some((record) => record.cursor === cursor);
@@ -39,12 +41,15 @@ export class Journal {
     return { records, next: end, floor: 0, end, more };
   }
 
-  /** What it tells of how the exec ended. */
+  /**
+   * Returns what the journal says about the exec's end: the exit record, or null if there is none, and the position at
+   * which the journal ends.
+   */
   ending(): JournalEnd {
     return { exec: this.exit === null ? null : { ...this.exit }, end: this.exit?.journalEnd ?? this.end };
   }
 
-  /** Another file with the same in it. */
+  /** Returns an independent copy, as if it were another file. */
   copy(): Journal {
     const copy = new Journal(this.id);
     copy.records.push(...this.records);
@@ -53,7 +58,7 @@ export class Journal {
     return copy;
   }
 
-  /** Loses the exit record and, where `records` is less than there are, some output before it. */
+  /** Removes the exit record, and all output after the first `records` records, as a power cut does. */
   tear(records: number): void {
     this.exit = null;
     this.torn = true;

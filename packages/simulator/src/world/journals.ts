@@ -1,12 +1,12 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
-import type { Journals } from "@holdfast/engine";
-import type { Armed, Point } from "./faults.ts";
+import type { JournalsAfterDeath } from "@holdfast/engine";
+import type { Armed, Point } from "../schedule/faults.ts";
 import type { Host } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import { never, type Process } from "./process.ts";
 
-/** Journals as files of the one host, read and moved about on behalf of one server. */
-export function journalsOf(host: Host, process: Process): Journals {
+/** The journal operations of one server on the shared host's files. */
+export function journalsOf(host: Host, process: Process): JournalsAfterDeath {
   const find = (sandboxId: SandboxId, id: ExecId): Journal | undefined =>
     host.kept.get(sandboxId)?.get(id) ?? host.directories.get(sandboxId)?.journals.get(id);
 
@@ -16,8 +16,8 @@ export function journalsOf(host: Host, process: Process): Journals {
     act: () => Answer,
     onFault: () => void = () => undefined,
   ): Promise<Answer> => {
-    if (!process.asks()) return never();
-    return process.hears(
+    if (!process.mayCall()) return never();
+    return process.delivers(
       (async () => {
         signal.throwIfAborted();
         const fault = host.faults.take(point);
@@ -43,7 +43,7 @@ export function journalsOf(host: Host, process: Process): Journals {
         "journals.end",
         signal,
         () => find(sandboxId, id)?.ending() ?? null,
-        () => host.tell({ type: "journal-unread", sandboxId, id }),
+        () => host.report({ type: "journal-unread", sandboxId, id }),
       ),
     keep: (sandboxId, signal) =>
       verb("journals.change", signal, () => {

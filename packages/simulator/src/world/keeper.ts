@@ -4,37 +4,45 @@ import {
   type JournalSlice,
   type KeeperExec,
   KeeperRefusal,
-  type KeepPolicy,
-  type KeptRun,
   type ProcessInfo,
+  type SupervisedRun,
+  type SupervisePolicy,
 } from "@holdfast/engine";
-import { type Parsed, parse } from "./command.ts";
+import { type Parsed, parse } from "../schedule/command.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
 import { Journal } from "./journal.ts";
-import type { VirtualTime } from "./virtual-time.ts";
 
 const SIGKILL = 9;
 const STDIN_AT_ONCE = 5;
-/** A run that lasted so long begins the row anew, and no wait between two is longer. */
+/**
+ * A run that lasts this long resets the number of restarts to zero. This is also the longest pause before a restart.
+ */
 const MINUTE_MS = 60_000;
+const TURN_MS = 1_000;
 
-/** What a keeper needs of the host that it runs on. */
+/** What a keeper needs from its surroundings. The simulated host provides it. */
 export interface Surroundings {
   readonly time: VirtualTime;
   readonly diskIsFull: boolean;
-  /** A command begins to run, because somebody asked for it or as the next run of a row. */
+  /** Called when a command starts, on request or as the next run of a supervised process. */
   begun(order: ExecOrder, why: "asked" | "next"): void;
-  /** It was told to end one. */
+  /** Called when the keeper was asked to end an exec. */
   cancelled(order: ExecOrder, livedMs: number): void;
-  /** To every link that is up. */
+  /** Sends the end of an exec to every open link. */
   announce(exec: KeeperExec): void;
   announceStart(exec: KeeperExec): void;
-  /** Whether the timeout of the exec that starts now will be forgotten. */
+  /** Returns whether a fault makes the keeper ignore the timeout of the exec that is being started. */
   forgetsTimeout(): boolean;
-  /** It did something that both its memory and its disk know of; so much it has done by its memory. */
+  /**
+   * Called when the keeper's deadline has passed. Returns whether the keeper ends now. While a link is up, the keeper
+   * waits.
+   */
+  endsAtDeadline(): boolean;
+  /** Records an action on disk. `steps` is the number of actions that the memory has recorded. */
   stepped(steps: number): void;
 }
 
-/** What will happen to an exec, and at which age of its keeper. */
+/** A future event of an exec. `at` is a time on the keeper's own clock, which stops while the keeper is stopped. */
 type Planned =
   | { readonly at: number; readonly do: "print"; readonly n: number }
   | { readonly at: number; readonly do: "exit"; readonly exitCode: number }
@@ -46,9 +54,9 @@ export interface SimulatedExec {
   readonly command: Parsed;
   readonly pid: number;
   readonly startedAt: number;
-  /** The age of the keeper then. */
+  /** Time on the keeper's own clock at which the exec started. */
   readonly startedLived: number;
-  /** What is still to come. */
+  /** Events that have not happened yet. */
   readonly plan: Set<Planned>;
   state: KeeperExec["state"];
   exitCode: number;
@@ -60,18 +68,18 @@ export interface SimulatedExec {
   readonly readers: Set<() => void>;
 }
 
-/** A row of runs: a command that is started again when it ends. */
-export interface SimulatedRow {
-  readonly policy: KeepPolicy;
+/** A supervised process: a command that is restarted when it ends. */
+interface SimulatedRow {
+  readonly policy: SupervisePolicy;
   readonly order: ExecOrder;
   last: ExecId;
-  state: KeptRun["state"];
+  state: SupervisedRun["state"];
   restarts: number;
-  /** The age of the keeper at which the next run is due. */
+  /** Time on the keeper's own clock at which the next run is due. */
   dueLived: number;
 }
 
-/** All that a keeper knows: what a checkpoint has of it, and what it lives on with when it comes back. */
+/** The complete state of a keeper: a checkpoint contains it, and a restored keeper starts with it. */
 export interface KeeperMemory {
   readonly bootId: string;
   readonly livedMs: number;
@@ -79,9 +87,13 @@ export interface KeeperMemory {
   readonly pids: number;
   readonly execs: readonly SimulatedExec[];
   readonly rows: readonly SimulatedRow[];
+  readonly endsAt: number | null;
 }
 
-/** The keeper of one instance, as its protocol says that it is: execs by id, journals before forks, one end each. */
+/**
+ * The keeper of one instance, as its protocol specifies: execs are identified by id, a journal is created before the
+ * process of its command, and every exec ends once.
+ */
 export class SimulatedKeeper {
   readonly bootId: string;
   readonly execs = new Map<ExecId, SimulatedExec>();
@@ -90,17 +102,20 @@ export class SimulatedKeeper {
   readonly #journals: Map<ExecId, Journal>;
   readonly #host: Surroundings;
   #pids: number;
-  /** Of what is planned while the keeper runs. */
+  /** Functions that cancel the timers of future events. There are timers only while the keeper runs. */
   readonly #timers = new Map<Planned, () => void>();
-  /** How long it has lived: only running counts. */
+  /** Time on the keeper's own clock at `#runsSince`. That clock counts only the time in which the keeper ran. */
   #livedBefore: number;
   #runsSince: number;
-  /** Things that it has done and that are on its disk too. */
+  /** Number of actions recorded in memory. The files of the sandbox record the number too, separately. */
   #steps: number;
   #isStopped: boolean;
   #isDead = false;
+  /** Time on the keeper's own clock at which the keeper ends if no link is up; null if it never ends by itself. */
+  #endsAt: number | null;
+  #cancelEnd: () => void = () => undefined;
 
-  /** One that comes back with its memory does not run yet. */
+  /** A keeper that is restored from memory starts in the stopped state. */
   constructor(
     born: { bootId: string; steps: number } | KeeperMemory,
     journals: Map<ExecId, Journal>,
@@ -113,17 +128,42 @@ export class SimulatedKeeper {
     this.#livedBefore = memory?.livedMs ?? 0;
     this.#runsSince = host.time.elapsed;
     this.#isStopped = memory !== null;
+    this.#endsAt = memory?.endsAt ?? null;
     this.#journals = journals;
     this.#host = host;
     for (const exec of memory?.execs ?? []) this.execs.set(exec.order.id, copyOf(exec));
     for (const row of memory?.rows ?? []) this.rows.add({ ...row });
   }
 
-  /** As it is now, and untouched by what it does from now on. */
+  /** Returns a snapshot that later changes do not affect. */
   remember(): KeeperMemory {
     const execs = [...this.execs.values()].map(copyOf);
     const rows = [...this.rows].map((row) => ({ ...row }));
-    return { bootId: this.bootId, livedMs: this.livedMs, steps: this.#steps, pids: this.#pids, execs, rows };
+    return {
+      bootId: this.bootId,
+      livedMs: this.livedMs,
+      steps: this.#steps,
+      pids: this.#pids,
+      execs,
+      rows,
+      endsAt: this.#endsAt,
+    };
+  }
+
+  setDeadline(remainingMs: number | null): void {
+    this.#endsAt = remainingMs === null ? null : this.livedMs + remainingMs;
+    this.#awaitEnd();
+  }
+
+  #awaitEnd(): void {
+    this.#cancelEnd();
+    if (this.#endsAt === null || this.#isStopped || this.#isDead) return;
+    const ms = Math.max(0, this.#endsAt - this.livedMs);
+    this.#cancelEnd = this.#host.time.after(ms, () => {
+      // While the keeper may not end, it checks again regularly, as the real keeper does in each turn of its loop.
+      if (!this.#host.endsAtDeadline())
+        this.#cancelEnd = this.#host.time.after(TURN_MS, () => this.#awaitEnd());
+    });
   }
 
   get livedMs(): number {
@@ -138,7 +178,7 @@ export class SimulatedKeeper {
     return this.#isStopped;
   }
 
-  /** Something that memory and disk both know of. */
+  /** Records an action, in memory and in the sandbox's files. */
   step(): void {
     this.#steps += 1;
     this.#host.stepped(this.#steps);
@@ -156,13 +196,13 @@ export class SimulatedKeeper {
     return { existed: false, exec: known(exec) };
   }
 
-  /** As a start, and has it started again. */
-  keep(order: ExecOrder, policy: KeepPolicy): { existed: boolean; exec: KeeperExec } {
+  /** Starts a supervised command, which is restarted when it ends. */
+  keep(order: ExecOrder, policy: SupervisePolicy): { existed: boolean; exec: KeeperExec } {
     const isTaken = [...this.rows].some((row) => isOpen(row) && countsAlike(row.last, order.id));
     if (!this.execs.has(order.id) && isTaken)
-      throw new KeeperRefusal("exec_conflict", "another command counts by this id");
+      throw new KeeperRefusal("exec_conflict", "another supervised command uses this id prefix");
     const row: SimulatedRow = { policy, order, last: order.id, state: "running", restarts: 0, dueLived: 0 };
-    // Before it runs: it may end at once.
+    // The supervised process is added before its command starts, because the command may end immediately.
     if (!this.execs.has(order.id)) this.rows.add(row);
     try {
       return this.start(order);
@@ -172,7 +212,7 @@ export class SimulatedKeeper {
     }
   }
 
-  kept(): KeptRun[] {
+  kept(): SupervisedRun[] {
     const now = this.#host.time.now();
     return [...this.rows].map(({ last, state, restarts, dueLived }) => ({
       execId: last,
@@ -186,7 +226,7 @@ export class SimulatedKeeper {
     return [...this.rows].find(({ last }) => last === id);
   }
 
-  /** What follows a run that ended. */
+  /** Decides what happens after a supervised run has ended. */
   #follow(row: SimulatedRow, exec: SimulatedExec): void {
     if (row.state !== "running") return;
     const { on, max, backoffMs } = row.policy;
@@ -288,7 +328,7 @@ export class SimulatedKeeper {
   }
 
   #happens(exec: SimulatedExec, planned: Planned): void {
-    // What comes due at the very moment of a stop happens when it goes on.
+    // The keeper is stopped. The event happens when the keeper continues.
     if (this.#isStopped || this.#isDead) return;
     this.#timers.delete(planned);
     exec.plan.delete(planned);
@@ -297,7 +337,7 @@ export class SimulatedKeeper {
     else this.#end(exec, "timed_out", -1, SIGKILL);
   }
 
-  /** Neither it nor its commands go on, and no time passes for them. */
+  /** Stops the keeper, its clock, and its commands. */
   stop(): void {
     if (this.#isStopped) return;
     this.#livedBefore = this.livedMs;
@@ -310,6 +350,7 @@ export class SimulatedKeeper {
     this.#timers.clear();
     for (const cancel of this.#dues.values()) cancel();
     this.#dues.clear();
+    this.#cancelEnd();
   }
 
   resume(): void {
@@ -318,9 +359,10 @@ export class SimulatedKeeper {
     this.#runsSince = this.#host.time.elapsed;
     for (const exec of this.execs.values()) for (const planned of exec.plan) this.#await(exec, planned);
     for (const row of this.rows) if (row.state === "waiting") this.#awaitRow(row);
+    this.#awaitEnd();
   }
 
-  /** Commands that ran are not there any more, and it does not know that they ever were. */
+  /** Forgets the running commands, as after an incomplete restore. */
   lose(): void {
     for (const [id, { state }] of this.execs) if (state === "running") this.execs.delete(id);
     for (const row of this.rows) if (!this.execs.has(row.last)) this.rows.delete(row);
@@ -358,21 +400,24 @@ export class SimulatedKeeper {
     return exec;
   }
 
-  /** What there is to read, and whether that is worth an answer to somebody who would wait for more. */
+  /** Returns the output that is available, and whether a reader that waits should get an answer now. */
   read(id: ExecId, cursor: number): { slice: JournalSlice; isNews: boolean } {
     const exec = this.#find(id);
     const slice = exec.journal.slice(cursor, exec.state === "running");
     return { slice, isNews: slice.records.length > 0 || exec.state !== "running" };
   }
 
-  /** Calls once something is printed or the exec ends. */
+  /** Calls `then` when the exec prints something or ends. The returned function cancels this. */
   onNews(id: ExecId, then: () => void): () => void {
     const { readers } = this.#find(id);
     readers.add(then);
     return () => readers.delete(then);
   }
 
-  /** As the keeper does it: what it has is skipped, and no more than so much is taken at once. */
+  /**
+   * Accepts stdin as the real keeper does: it skips bytes that it has already accepted, and limits the number of bytes
+   * per call.
+   */
   stdin(id: ExecId, { offset, data, end }: { offset: number; data: Uint8Array; end: boolean }): number {
     const exec = this.#find(id);
     if (exec.state !== "running") return offset + data.length;
@@ -397,7 +442,7 @@ export class SimulatedKeeper {
     this.#end(exec, "exited", -1, signal);
   }
 
-  /** Of the kernel's own will, as when memory runs out. */
+  /** Kills the command with SIGKILL, as the kernel does when memory runs out. */
   kill(id: ExecId): void {
     const exec = this.execs.get(id);
     if (exec !== undefined) this.#end(exec, "exited", -1, SIGKILL);
@@ -432,7 +477,7 @@ export class SimulatedKeeper {
     return [];
   }
 
-  /** Its memory and its commands are gone; the journals stay as they are. */
+  /** Ends the keeper. Its memory and commands are lost; the journals stay. */
   die(): void {
     this.#isDead = true;
     this.#still();
@@ -448,7 +493,10 @@ const nextId = (id: ExecId): ExecId => {
   return `${stem}-${Number(id.slice(stem.length + 1)) + 1}` as ExecId;
 };
 
-/** Its journal is a file, and the same for all copies; its readers were on links, which are gone. */
+/**
+ * Copies an exec. All copies share the journal, because it is a file. Readers are not copied, because their links are
+ * closed.
+ */
 const copyOf = (exec: SimulatedExec): SimulatedExec => ({
   ...exec,
   plan: new Set(exec.plan),

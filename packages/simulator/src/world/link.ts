@@ -3,26 +3,26 @@ import {
   type ExecOrder,
   type KeeperExec,
   KeeperRefusal,
-  type KeepPolicy,
-  type KeptRun,
   type Link,
   LinkLost,
+  type SupervisedRun,
+  type SupervisePolicy,
 } from "@holdfast/engine";
+import type { RequestKind } from "../schedule/fault-targets.ts";
 import { filesOf } from "./files.ts";
 import type { Host, SimulatedInstance } from "./host.ts";
 import { ROOT } from "./host.ts";
 import { never, type Process } from "./process.ts";
-import type { RequestKind } from "./requests.ts";
 
-/** What was sent lies in a buffer for so long at most. */
+/** Maximum time for which data that was sent may stay in a buffer before it arrives. */
 const LATE_MS = 10_000;
 
 type Liveness = Pick<Numbers, "heartbeatMs" | "linkDeadMs">;
 
 /**
- * A byte stream between one server and one keeper. Requests arrive in the order they were sent, answers come in any. A
- * link can be dropped, or fall silent: then nothing comes any more and nobody is told, until the server's own heartbeat
- * gives it up. What was sent before may still reach the keeper afterwards.
+ * A byte stream between one server and one keeper. Requests arrive in order, answers in any order. A link can be
+ * dropped, which both sides notice. It can also become silent: then nothing arrives any more, and neither side notices
+ * until the server's heartbeat gives up the link. Data sent before that may still reach the keeper later.
  */
 export class SimulatedLink implements Link {
   readonly keeper: Link["keeper"];
@@ -36,7 +36,7 @@ export class SimulatedLink implements Link {
   #why: string | null = null;
   #listeners: ((exec: KeeperExec) => void)[] = [];
   #startListeners: ((exec: KeeperExec) => void)[] = [];
-  /** Since when nothing has come; null while it is heard. */
+  /** When the link became silent; null while the link is healthy. */
   #silentSince: number | null = null;
   #isHalfOpen = false;
   #lastArrival = 0;
@@ -61,8 +61,8 @@ export class SimulatedLink implements Link {
     return this.#over.promise;
   }
 
-  /** A healthy link hears at least the answers to its own pings. */
-  get lastHeardAt(): number {
+  /** When data last arrived. A healthy link receives at least the answers to its own pings. */
+  get lastReceivedAt(): number {
     const { time } = this.#host;
     const upTo = this.#silentSince ?? time.elapsed;
     const beats = Math.floor((upTo - this.#openedAt) / this.#liveness.heartbeatMs);
@@ -81,7 +81,7 @@ export class SimulatedLink implements Link {
     this.drop("closed by this side");
   }
 
-  /** Nothing comes any more, and no FIN either. */
+  /** Makes the link silent: nothing arrives any more, not even a FIN. */
   goHalfOpen(): void {
     this.#isHalfOpen = true;
     this.fallSilent();
@@ -105,7 +105,10 @@ export class SimulatedLink implements Link {
     if (!this.#isHalfOpen) this.#silentSince = null;
   }
 
-  /** An event from the keeper. One that was under way arrives even where the link is given up meanwhile. */
+  /**
+   * Delivers an event from the keeper. An event that was already sent is delivered even if the server gives up the link
+   * meanwhile.
+   */
   hearEnd(exec: KeeperExec): void {
     if (!this.server.alive || this.#isHalfOpen) return;
     for (const listener of this.#listeners) listener({ ...exec });
@@ -124,13 +127,16 @@ export class SimulatedLink implements Link {
     this.#startListeners.push(listener);
   }
 
-  /** One request: its way there, what the keeper does, the way back, and all that can happen to it in between. */
+  /**
+   * Sends one request. Simulates the transmission of the request, the keeper's work, the transmission of the answer,
+   * and every failure of these three.
+   */
   #ask<Answer>(
     kind: RequestKind,
     signal: AbortSignal,
     carry: () => Answer | Promise<Answer>,
   ): Promise<Answer> {
-    if (!this.server.asks()) return never();
+    if (!this.server.mayCall()) return never();
     if (this.#why !== null) return Promise.reject(new LinkLost(this.#why, "no"));
     if (signal.aborted) return Promise.reject(signal.reason);
     return new Promise<Answer>((resolve, reject) => {
@@ -172,7 +178,7 @@ export class SimulatedLink implements Link {
     return this.#instance.alive ? answer : never();
   }
 
-  /** Whether a silent link still carries something to the keeper, and when, is a matter of luck. */
+  /** Decides at random whether a silent link still delivers a request to the keeper, and when. */
   async #arrivesLate(flag: boolean | undefined): Promise<boolean> {
     const { random, time } = this.#host;
     if (!(flag ?? random.chance(0.5))) return false;
@@ -180,7 +186,7 @@ export class SimulatedLink implements Link {
     return true;
   }
 
-  /** In the order they were sent. */
+  /** Waits until the request arrives at the keeper. Requests arrive in the order in which they were sent. */
   async #arrive(): Promise<void> {
     const { time } = this.#host;
     this.#lastArrival = Math.max(this.#lastArrival, time.elapsed + this.#host.latency());
@@ -196,11 +202,11 @@ export class SimulatedLink implements Link {
     return this.#ask(kind, signal, () => this.#instance.keeper.start(order));
   }
 
-  keepExec(order: ExecOrder, policy: KeepPolicy, signal: AbortSignal) {
+  superviseExec(order: ExecOrder, policy: SupervisePolicy, signal: AbortSignal) {
     return this.#ask("start", signal, () => this.#instance.keeper.keep(order, policy));
   }
 
-  listKept(signal: AbortSignal): Promise<KeptRun[]> {
+  listSupervised(signal: AbortSignal): Promise<SupervisedRun[]> {
     return this.#ask("list", signal, () => this.#instance.keeper.kept());
   }
 
@@ -235,8 +241,17 @@ export class SimulatedLink implements Link {
     return this.#ask("list", signal, () => this.#instance.keeper.list());
   }
 
+  /** Does nothing. Simulated journals never drop output, so the keeper does not have to hold any. */
+  async holdExec(): Promise<boolean> {
+    return true;
+  }
+
   forgetExec(id: ExecId, { keepJournal }: { keepJournal: boolean }, signal: AbortSignal): Promise<void> {
     return this.#ask("forget", signal, () => this.#instance.keeper.forget(id, keepJournal));
+  }
+
+  setDeadline(remainingMs: number | null, signal: AbortSignal): Promise<void> {
+    return this.#ask("ping", signal, () => this.#instance.keeper.setDeadline(remainingMs));
   }
 
   resizeExec(_id: ExecId, _size: unknown, signal: AbortSignal): Promise<void> {

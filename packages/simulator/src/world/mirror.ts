@@ -21,8 +21,8 @@ import type {
 const ALL = 10_000;
 
 /**
- * What the database has taken, commit by commit: the promises are about what is stored, and this can be looked at any
- * number of times within one moment. After every step it is compared with the database itself.
+ * A copy of the committed content of the database. Promises are about stored data, and this copy can be examined often
+ * at little cost. After every step it is compared with the database itself.
  */
 export class Mirror {
   readonly sandboxes = new Map<SandboxId, SandboxRecord>();
@@ -30,18 +30,18 @@ export class Mirror {
   readonly checkpoints = new Map<CheckpointId, CheckpointSummary>();
   readonly processes = new Map<ProcessId, ProcessRecord>();
   readonly drives = new Map<DriveId, DriveRecord>();
-  /** Those whose record is damaged; what it said is still known here. */
+  /** Sandboxes whose record in the database is damaged. The mirror still has the content of the record. */
   readonly unreadable = new Set<SandboxId>();
   readonly unreadableDrives = new Set<DriveId>();
-  /** Those that are gone, and whose record no reader of the database can read any more. */
+  /** Sandboxes that are gone and whose record in the database is damaged. */
   readonly #scrapped = new Set<SandboxId>();
-  /** What the totals must be, counted from the changes themselves. */
+  /** The totals that the database should have, counted from the committed changes. */
   counts = Object.fromEntries(COUNTERS.map((name) => [name, 0])) as Record<Counter, number>;
 
-  /** Commits seen so far. */
+  /** Number of commits so far. */
   commits = 0;
 
-  /** Answers with the records that the commit removed. */
+  /** Applies a commit, and returns the exec records that it removed. */
   apply({ changes }: Commit): ExecRecord[] {
     this.commits += 1;
     const gone = changes.flatMap((change) => (change.kind === "exec.forget" ? this.#ended(change.ids) : []));
@@ -62,7 +62,7 @@ export class Mirror {
       case "sandbox.update":
         this.#countPhase(change.record);
         this.sandboxes.set(change.record.id, { ...change.record });
-        if (change.record.phase.name === "gone") this.#removeWhatIsOf(change.record.id);
+        if (change.record.phase.name === "gone") this.#removeOwnedBy(change.record.id);
         return;
       case "process.insert":
         for (const { id, sandboxId, name } of this.processes.values())
@@ -110,12 +110,12 @@ export class Mirror {
     }
   }
 
-  /** A damaged record is a gone one from now on. */
+  /** Notes that a sandbox with a damaged record is gone. */
   #scrap(id: SandboxId, at: number): void {
     const record = this.sandboxes.get(id);
     this.unreadable.delete(id);
     this.#scrapped.add(id);
-    this.#removeWhatIsOf(id);
+    this.#removeOwnedBy(id);
     if (record === undefined) return;
     const gone = { phase: { name: "gone", cause: null }, lease: { state: "none" }, instance: null } as const;
     const next = { ...record, ...gone, nameHeld: false, endedAt: at, revision: record.revision + 1 };
@@ -123,14 +123,14 @@ export class Mirror {
     this.sandboxes.set(id, next);
   }
 
-  #removeWhatIsOf(id: SandboxId): void {
+  #removeOwnedBy(id: SandboxId): void {
     for (const process of this.processes.values())
       if (process.sandboxId === id) this.processes.delete(process.id);
     for (const { id: checkpointId, sandboxId } of this.checkpoints.values())
       if (sandboxId === id) this.checkpoints.delete(checkpointId);
   }
 
-  /** After a prune: forgets those that the database does not have any more, and answers with them. */
+  /** Forgets the sandboxes whose records were removed from the database, and returns these records. */
   prune(left: ReadonlySet<string>): SandboxRecord[] {
     const pruned = [...this.sandboxes.values()].filter(({ id }) => !left.has(id));
     for (const { id } of pruned) this.sandboxes.delete(id);
@@ -144,7 +144,7 @@ export class Mirror {
     if (phase.name === "failed" && before !== "failed") this.counts.failed += 1;
   }
 
-  /** After the database was put back to an earlier state. */
+  /** Reads everything again after a power cut has reset the database to an earlier state. */
   async reload(store: Store): Promise<void> {
     const records = await store.sandboxes({ includeGone: true, limit: ALL });
     const isDamaged = ({ id }: SandboxRecord) => this.unreadable.has(id) || this.#scrapped.has(id);
@@ -152,8 +152,8 @@ export class Mirror {
     const all = [...damaged, ...records];
     const execs = await Promise.all(all.map(({ id }) => store.execs(id, { limit: ALL })));
     const checkpoints = await Promise.all(all.map(({ id }) => store.checkpoints(id)));
-    const bent = [...this.drives.values()].filter(({ id }) => this.unreadableDrives.has(id));
-    const drives = [...bent, ...(await store.drives())];
+    const unreadable = [...this.drives.values()].filter(({ id }) => this.unreadableDrives.has(id));
+    const drives = [...unreadable, ...(await store.drives())];
     const processes = await store.processes();
     this.processes.clear();
     for (const process of processes) this.processes.set(process.id, process);
@@ -167,7 +167,7 @@ export class Mirror {
     for (const exec of execs.flat()) this.execs.set(exec.id, exec);
   }
 
-  /** The one that an id means, or the live one that has a name. */
+  /** Returns the sandbox with this id, or the one that currently holds this name. */
   readonly recordOf = (ref: string): SandboxRecord | undefined =>
     this.sandboxes.get(ref as SandboxId) ??
     [...this.sandboxes.values()].find(({ name, nameHeld }) => nameHeld && name === ref);
@@ -176,7 +176,7 @@ export class Mirror {
     return [...this.sandboxes.values()].filter(({ phase }) => phase.name !== "gone");
   }
 
-  /** The live ones that a server can know of. */
+  /** Returns the live sandboxes whose record a server can read. */
   readable(): SandboxRecord[] {
     return this.live().filter(({ id }) => !this.unreadable.has(id));
   }

@@ -1,27 +1,29 @@
-import type { Faults } from "./faults.ts";
-import type { Owner, VirtualTime } from "./virtual-time.ts";
+import type { Faults } from "../schedule/faults.ts";
+import type { Owner, VirtualTime } from "../time/virtual-time.ts";
 
-/** So much is never asked of the world within one moment, except by a loop that has no end. */
-const ASKED_AT_ONCE = 20_000;
+/**
+ * Maximum number of calls that a server may make at one moment of virtual time. Only an endless loop makes more calls.
+ */
+const CALLS_AT_ONCE = 20_000;
 
 interface Parts {
   number: number;
-  /** So much may be asked within one moment, where that is more than usual. */
-  askedAtOnce?: number;
+  /** Replaces the default maximum number of calls at one moment of virtual time. */
+  callsAtOnce?: number;
   time: VirtualTime;
   faults: Faults;
   onDeath(why: string, downMs: number): void;
-  /** It asks and asks, and time stands still. */
+  /** Called when the server makes calls in an endless loop, in which virtual time does not pass. */
   onSpin(): void;
 }
 
-/** The server's process: from its death on it hears nothing and does nothing, in the middle of whatever it was doing. */
+/** The operating system process of a server. After its death it receives nothing and does nothing. */
 export class Process implements Owner {
   readonly #parts: Parts;
   readonly number: number;
   #alive = true;
   #moment = 0;
-  #asked = 0;
+  #calls = 0;
 
   constructor(parts: Parts) {
     this.number = parts.number;
@@ -38,21 +40,21 @@ export class Process implements Owner {
     this.#parts.onDeath(why, downMs);
   }
 
-  /** Whether it may ask the world for something. One that is dead may not, nor one that does nothing else. */
-  asks(): boolean {
+  /** Returns whether the server may call the simulated world. It may not if it is dead or in an endless loop. */
+  mayCall(): boolean {
     const { elapsed } = this.#parts.time;
-    if (elapsed !== this.#moment) this.#asked = 0;
+    if (elapsed !== this.#moment) this.#calls = 0;
     this.#moment = elapsed;
-    this.#asked += 1;
-    if (this.#alive && this.#asked > (this.#parts.askedAtOnce ?? ASKED_AT_ONCE)) {
+    this.#calls += 1;
+    if (this.#alive && this.#calls > (this.#parts.callsAtOnce ?? CALLS_AT_ONCE)) {
       this.#parts.onSpin();
       this.die("it spins", Number.POSITIVE_INFINITY);
     }
     return this.#alive;
   }
 
-  /** An answer that comes after death is never heard. */
-  hears<Answer>(work: Promise<Answer>): Promise<Answer> {
+  /** Resolves with the answer of `work`; never resolves if the server dies before. */
+  delivers<Answer>(work: Promise<Answer>): Promise<Answer> {
     return new Promise((resolve, reject) => {
       work.then(
         (answer) => {
@@ -66,8 +68,8 @@ export class Process implements Owner {
   }
 
   /**
-   * A physical act of this server's: what a helper of it does is done whether or not it lives to hear of it. This is one of
-   * the moments at which the server may die: right after the act, with nothing of it written down yet.
+   * Performs a physical effect of this server. An effect of a helper process happens even if the server is dead. A
+   * fault may kill the server right after the effect, before the server has recorded anything.
    */
   effect<Result>(what: string, act: () => Result): Result {
     const result = act();

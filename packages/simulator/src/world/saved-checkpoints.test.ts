@@ -1,13 +1,13 @@
 import type { CheckpointId, ExecId, SandboxId } from "@holdfast/contract";
 import type { ExecOrder } from "@holdfast/engine";
 import { beforeEach, describe, expect, it } from "vitest";
+import { Faults } from "../schedule/faults.ts";
+import { Random } from "../schedule/random.ts";
+import { VirtualTime } from "../time/virtual-time.ts";
 import type { Fact } from "./facts.ts";
-import { Faults } from "./faults.ts";
 import { Host, type SimulatedInstance } from "./host.ts";
 import { Process } from "./process.ts";
-import { Random } from "./random.ts";
-import { layOut, save, usableCopy } from "./saved.ts";
-import { VirtualTime } from "./virtual-time.ts";
+import { layOut, save, usableCopy } from "./saved-checkpoints.ts";
 
 const source = "sbx_1" as SandboxId;
 const child = "sbx_2" as SandboxId;
@@ -24,8 +24,8 @@ beforeEach(() => {
   time = new VirtualTime();
   facts = [];
   const faults = new Faults(() => undefined);
-  const tell = (fact: Fact) => facts.push(fact);
-  host = new Host({ time, random: new Random(1), faults, tell, keepsMemory: true });
+  const report = (fact: Fact) => facts.push(fact);
+  host = new Host({ time, random: new Random(1), faults, report, keepsMemory: true });
   process = new Process({ number: 1, time, faults, onDeath: () => undefined, onSpin: () => undefined });
 });
 
@@ -86,8 +86,8 @@ function forked(sandboxId: SandboxId): SimulatedInstance {
 
 const textOf = (sandboxId: SandboxId) => host.directories.get(sandboxId)?.journals.get(execId)?.text;
 
-describe("a kept checkpoint", () => {
-  it("goes on in each fork from where it was taken, and not in the source's files", async () => {
+describe("a saved checkpoint", () => {
+  it("continues in each fork from where it was taken, without the source's later files", async () => {
     const instance = running();
     await pass(7_000);
     await saved(instance);
@@ -96,7 +96,7 @@ describe("a kept checkpoint", () => {
     const fork = forked(child);
     expect(fork.keeper.bootId).toBe(instance.keeper.bootId);
     expect(fork.keeper.execs.get(execId)?.state).toBe("running");
-    expect(facts.findLast(({ type }) => type === "goes-on")).toMatchObject({
+    expect(facts.findLast(({ type }) => type === "resumed")).toMatchObject({
       sandboxId: child,
       memory: 2,
       disk: 2,
@@ -109,11 +109,11 @@ describe("a kept checkpoint", () => {
     expect(ends()).toEqual([source, child]);
     expect(textOf(child)).toBe("x1 says 1\n");
     expect(facts.filter(({ type }) => type === "behind")).toEqual([]);
-    // A second one begins where the first began.
+    // A second fork starts where the first started.
     expect(forked("sbx_3" as SandboxId).keeper.execs.get(execId)?.state).toBe("running");
   });
 
-  it("of what ran meanwhile remembers less than its files", async () => {
+  it("of an instance that ran meanwhile remembers less than its files", async () => {
     const instance = running();
     await pass(4_990);
     host.hold(instance, "frozen");
@@ -123,14 +123,14 @@ describe("a kept checkpoint", () => {
     host.release(instance, "frozen");
     await during(saving);
     forked(child);
-    expect(facts.findLast(({ type }) => type === "goes-on")).toMatchObject({
+    expect(facts.findLast(({ type }) => type === "resumed")).toMatchObject({
       sandboxId: child,
       memory: 1,
       disk: 2,
     });
   });
 
-  it("is not made of what runs, and is half one when it fails", async () => {
+  it("can't be taken of a running sandbox, and leaves a partial copy on failure", async () => {
     const instance = running();
     await expect(during(save({ host, process, signal }, order, null))).rejects.toThrow("not frozen");
     host.hold(instance, "frozen");

@@ -1,32 +1,32 @@
 import type { CheckpointId, ExecId, SandboxId, StandbyKind } from "@holdfast/contract";
 import { CheckpointUnusable, type ForkSource, type SaveOrder } from "@holdfast/engine";
+import type { Armed } from "../schedule/faults.ts";
 import { asHelper, hangs, lasts, MEMORY_BYTES, type Parts } from "./checkpoints.ts";
-import type { Armed } from "./faults.ts";
 import type { Directory, Host, SimulatedInstance } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import type { KeeperMemory } from "./keeper.ts";
 
-/** What every copy takes on disk. */
+/** Size on disk of every saved checkpoint. */
 const COPY_BYTES = 2 * MEMORY_BYTES;
 
-/** A sandbox as it was, among its files: a copy of those, of journals, and of its memory where that was asked for. */
+/** A saved checkpoint on disk: a copy of the sandbox's files and journals and, if requested, its memory. */
 export interface StoredCopy {
   readonly id: CheckpointId;
   readonly kind: StandbyKind;
   readonly memory: KeeperMemory | null;
   readonly greeted: number;
-  /** Where its memory expects drives. */
+  /** Paths at which the saved memory expects drives. */
   readonly paths: readonly string[];
   readonly files: ReadonlyMap<string, Uint8Array>;
   readonly journals: ReadonlyMap<ExecId, Journal>;
-  /** How much was done in the sandbox, by these files. */
+  /** Number of the sandbox's actions that are recorded in these files. */
   readonly steps: number;
   state: "half" | "whole" | "damaged";
 }
 
 /**
- * Copies files and memory. It is a process of its own, as writing memory to disk is. Memory is copied first and the files
- * last: where the instance ran meanwhile, the two are not of one moment, and whatever is forked from it shows that.
+ * Copies memory and files in a helper process, as a standby does. Memory is copied first and the files last. If the
+ * instance ran in between, the copied memory does not match the copied files, which every fork of the copy shows.
  */
 export async function save(parts: Parts, order: SaveOrder, fault: Armed | null) {
   const { host, process, signal } = parts;
@@ -35,21 +35,21 @@ export async function save(parts: Parts, order: SaveOrder, fault: Armed | null) 
   if (instance === null) throw new Error("there is no instance that could be copied");
   if (!instance.holds.has("frozen")) throw new Error("the instance is not frozen");
   if (instance.links.size > 0) throw new Error("a link to the keeper is open");
-  return asHelper(parts, sandboxId, async (goesOn) => {
+  return asHelper(parts, sandboxId, async (throwIfKilled) => {
     try {
       const directory = host.directory(sandboxId);
       const memory = kind === "memory" ? instance.keeper.remember() : null;
       const half: StoredCopy = { ...copyOf(directory, order, memory, instance), state: "half" };
       process.effect("begins to save", () => directory.saved.set(id, half));
-      await lasts(host, fault?.kind === "save-slow" ? fault.ms : host.latency(), goesOn);
+      await lasts(host, fault?.kind === "save-slow" ? fault.ms : host.latency(), throwIfKilled);
       if (fault?.kind === "save-fails") throw new Error("the files could not be copied");
       if (fault?.kind === "save-hangs") return await hangs(signal);
       if (host.diskIsFull || COPY_BYTES > maxBytes) throw new Error("no space left on device");
       if (!instance.alive) throw new Error("the instance ended while it was copied");
       const whole: StoredCopy = { ...copyOf(directory, order, memory, instance), state: "whole" };
       process.effect("saves", () => directory.saved.set(id, whole));
-      await lasts(host, host.latency(), goesOn);
-      if (fault?.kind === "save-answer-lost") throw new Error("it could not be told that it is copied");
+      await lasts(host, host.latency(), throwIfKilled);
+      if (fault?.kind === "save-answer-lost") throw new Error("the answer was lost after the copy");
       return { sizeBytes: COPY_BYTES, memoryBytes: memory === null ? 0 : MEMORY_BYTES };
     } finally {
       host.hold(instance, "frozen");
@@ -72,7 +72,10 @@ function copyOf(
 const copies = (journals: Iterable<readonly [ExecId, Journal]>): Map<ExecId, Journal> =>
   new Map([...journals].map(([id, journal]) => [id, journal.copy()]));
 
-/** What a keeper writes into is its own, whether or not it has a name on disk. */
+/**
+ * Returns the memory with copied journals. A journal whose file was removed from disk is copied too, because its keeper
+ * still writes to it.
+ */
 const withJournals = (memory: KeeperMemory, journals: ReadonlyMap<ExecId, Journal>): KeeperMemory => ({
   ...memory,
   execs: memory.execs.map((exec) => ({
@@ -81,7 +84,7 @@ const withJournals = (memory: KeeperMemory, journals: ReadonlyMap<ExecId, Journa
   })),
 });
 
-/** What can't be used is recognised before anything is made of it. */
+/** Returns the saved checkpoint. Throws if it is unusable, before a sandbox is created from it. */
 export function usableCopy(host: Host, { sandboxId, id, kind }: ForkSource): StoredCopy {
   const stored = host.directories.get(sandboxId)?.saved.get(id);
   if (stored === undefined) throw new CheckpointUnusable("checkpoint_missing", "there is no such checkpoint");
@@ -90,7 +93,7 @@ export function usableCopy(host: Host, { sandboxId, id, kind }: ForkSource): Sto
   return stored;
 }
 
-/** Lays a copy of the copy into an empty directory. Says which memory goes with it. */
+/** Copies a saved checkpoint's files into the empty directory of a new sandbox, and returns the checkpoint's memory. */
 export function layOut(directory: Directory, stored: StoredCopy): KeeperMemory | null {
   for (const [path, data] of stored.files) directory.files.set(path, data);
   for (const [id, journal] of copies(stored.journals)) directory.journals.set(id, journal);
@@ -98,7 +101,7 @@ export function layOut(directory: Directory, stored: StoredCopy): KeeperMemory |
   return stored.memory === null ? null : withJournals(stored.memory, directory.journals);
 }
 
-/** Every saved checkpoint that lies on the host. */
+/** Returns every saved checkpoint on the host. */
 export const copiesOn = (host: Host): { sandboxId: SandboxId; stored: StoredCopy }[] =>
   [...host.directories].flatMap(([sandboxId, { saved }]) =>
     [...saved.values()].map((stored) => ({ sandboxId, stored })),

@@ -1,19 +1,19 @@
 import type { Commit, Store } from "@holdfast/engine";
+import type { FaultName } from "../schedule/fault-table.ts";
+import type { DriveStage, ForkStage, SleepStage } from "../schedule/fault-targets.ts";
+import type { Faults } from "../schedule/faults.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
 import type { SimulatedDatabase, Snapshot } from "./database.ts";
 import type { Fact } from "./facts.ts";
-import type { FaultName } from "./fault-table.ts";
-import type { Faults } from "./faults.ts";
 import type { Mirror } from "./mirror.ts";
 import { never, type Process } from "./process.ts";
-import type { DriveStage, ForkStage, SleepStage } from "./requests.ts";
-import type { VirtualTime } from "./virtual-time.ts";
 
-/** The database flushes by itself what nobody waited for, after this long. */
+/** Time after which the database flushes writes that no commit waits for. */
 const LATE_FLUSH_MS = 200;
 
 /**
- * The disk under the database: what of it a power cut would still undo. Nothing is kept unless the schedule has a power
- * cut, because a copy of the database costs more than most commits.
+ * Models the disk under the database: it knows which writes a power cut would still undo. It is used only if the
+ * schedule has a power cut, because a copy of the database costs more than most commits.
  */
 export class Durability {
   readonly #database: SimulatedDatabase;
@@ -35,7 +35,7 @@ export class Durability {
     this.#matters = parts.matters;
   }
 
-  /** A commit that only has to outlive the server is about to be written. */
+  /** Called before a commit that must survive the death of the server, but not a power cut. */
   relaxed(): void {
     if (!this.#matters || this.#before !== null) return;
     this.#before = { snapshot: this.#database.snapshot(), counts: { ...this.#mirror.counts } };
@@ -50,7 +50,7 @@ export class Durability {
     this.#before = null;
   }
 
-  /** Puts the database back to what the disk has. */
+  /** Resets the database to what is on the simulated disk. */
   async cut(): Promise<void> {
     const before = this.#before;
     this.flushed();
@@ -61,35 +61,38 @@ export class Durability {
   }
 }
 
-export interface GateParts {
+export interface ServerStoreParts {
   database: SimulatedDatabase;
   durability: Durability;
   mirror: Mirror;
   faults: Faults;
   time: VirtualTime;
   process: Process;
-  /** The host loses power. */
+  /** Cuts the host's power. */
   blackout(downMs: number, options?: { powerCut: boolean }): void;
-  tell(fact: Fact): void;
+  report(fact: Fact): void;
   note(line: () => string): void;
 }
 
-/** The one store, as one server has it: closed to the dead, and the place where servers die between two writes. */
-export function gateOf(parts: GateParts): Store {
+/**
+ * The shared store as one server sees it. It gives no answer to a dead server. Faults kill servers here, right before
+ * or after a write.
+ */
+export function serverStore(parts: ServerStoreParts): Store {
   const { database, process } = parts;
   const guard =
     (ask: (...given: unknown[]) => Promise<unknown>) =>
     (...given: unknown[]): Promise<unknown> =>
-      process.asks() ? process.hears(ask(...given)) : never();
+      process.mayCall() ? process.delivers(ask(...given)) : never();
   const verbs = Object.entries(database.store).filter(([, verb]) => typeof verb === "function");
   return {
     ...(Object.fromEntries(verbs.map(([name, verb]) => [name, guard(verb)])) as unknown as Store),
-    commit: (commit) => (process.asks() ? process.hears(write(parts, commit)) : never()),
+    commit: (commit) => (process.mayCall() ? process.delivers(write(parts, commit)) : never()),
   };
 }
 
-async function write(parts: GateParts, commit: Commit): Promise<void> {
-  const { database, durability, mirror, faults, time, process, tell, note } = parts;
+async function write(parts: ServerStoreParts, commit: Commit): Promise<void> {
+  const { database, durability, mirror, faults, time, process, report, note } = parts;
   const stage = stageOf(commit, mirror);
   const asleep = stage === null ? null : faults.take("commit.asleep", stage);
   const fork = forkStageOf(commit, mirror);
@@ -104,20 +107,20 @@ async function write(parts: GateParts, commit: Commit): Promise<void> {
   if (fault?.kind === "store-refuses") throw new Error("disk I/O error");
   if (fault?.kind === "store-slow") {
     await time.pause(fault.ms);
-    // Whoever waited for it may have died meanwhile, with it still unwritten.
+    // If the server died while the write was delayed, the write does not happen.
     if (!process.alive) return never();
   }
   if (commit.outlives === "server") durability.relaxed();
-  time.underWay += 1;
+  time.inProgress += 1;
   try {
     await database.store.commit(commit);
     if (commit.outlives !== "server") durability.flushed();
-    for (const record of mirror.apply(commit)) tell({ type: "forgotten", record });
+    for (const record of mirror.apply(commit)) report({ type: "forgotten", record });
     note(() => `stored ${describe(commit)}`);
     for (const change of commit.changes) if (change.kind === "prune") pruned(parts, change);
-    for (const change of commit.changes) tell({ type: "stored", change });
+    for (const change of commit.changes) report({ type: "stored", change });
   } finally {
-    time.underWay -= 1;
+    time.inProgress -= 1;
   }
   if (fault !== null && AFTER.has(fault.kind)) process.die("right after a write", fault.ms);
   if (fault?.kind === "power-cut-after-start") parts.blackout(fault.ms);
@@ -139,7 +142,7 @@ const AFTER: ReadonlySet<FaultName> = new Set([
 ]);
 const REBOOTS: ReadonlySet<FaultName> = new Set(["reboot-asleep", "reboot-forking", "reboot-driving"]);
 
-/** What a commit says of a drive, or of a mount; null where it is about something else. */
+/** Returns which stage of a drive or mount a commit stores; null if the commit is about something else. */
 function driveStageOf({ changes, events = [] }: Commit, mirror: Mirror): DriveStage | null {
   for (const { type } of events) {
     const stage = STAGE_OF_EVENT[type];
@@ -164,7 +167,7 @@ const STAGE_OF_EVENT: Partial<Record<string, DriveStage>> = {
   "mount.removed": "unmounted",
 };
 
-/** How far to a checkpoint that is kept, or to a fork, a commit takes a sandbox; null where it is about something else. */
+/** Returns which stage of a checkpoint or fork a commit stores; null if the commit is about something else. */
 function forkStageOf({ changes }: Commit, mirror: Mirror): ForkStage | null {
   for (const change of changes) {
     if (change.kind === "checkpoint.insert") return "saved";
@@ -180,7 +183,7 @@ function forkStageOf({ changes }: Commit, mirror: Mirror): ForkStage | null {
   return null;
 }
 
-/** How far into standby, or out of it, a commit takes a sandbox; null where it is about something else. */
+/** Returns which stage of a standby or wake a commit stores; null if the commit is about something else. */
 function stageOf({ changes }: Commit, mirror: Mirror): SleepStage | null {
   for (const change of changes) {
     if (change.kind !== "sandbox.update") continue;
@@ -193,8 +196,11 @@ function stageOf({ changes }: Commit, mirror: Mirror): SleepStage | null {
   return null;
 }
 
-function pruned({ mirror, database, tell }: GateParts, { goneBefore }: { goneBefore: number }): void {
-  for (const record of mirror.prune(database.sandboxIds())) tell({ type: "pruned", record, goneBefore });
+function pruned(
+  { mirror, database, report }: ServerStoreParts,
+  { goneBefore }: { goneBefore: number },
+): void {
+  for (const record of mirror.prune(database.sandboxIds())) report({ type: "pruned", record, goneBefore });
 }
 
 function describe({ changes, events = [] }: Commit): string {

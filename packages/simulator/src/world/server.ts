@@ -5,23 +5,20 @@ import type {
   DeliveryId,
   DriveId,
   ExecId,
-  Image,
   Numbers,
   PreviewId,
   ProcessId,
   SandboxId,
   TokenId,
 } from "@holdfast/contract";
-import { clockOf, createEngine, type EngineApi, type Ids, type Images, type Log } from "@holdfast/engine";
+import { clockOf, createEngine, type EngineApi, type Ids, type Log } from "@holdfast/engine";
+import type { Random } from "../schedule/random.ts";
 import { SimulatedDriver } from "./driver.ts";
-import { drivesOf } from "./drives.ts";
 import type { Host } from "./host.ts";
-import { journalsOf } from "./journals.ts";
 import type { Process } from "./process.ts";
-import type { Random } from "./random.ts";
-import { type GateParts, gateOf } from "./store-gate.ts";
+import { type ServerStoreParts, serverStore } from "./server-store.ts";
 
-/** Ids in the order they are asked for, so that the same schedule gives the same ids. */
+/** Generates ids by counting, so that the same schedule always creates the same ids. */
 export class SimulatedIds implements Ids {
   readonly #random: Random;
   #count = 0;
@@ -49,30 +46,14 @@ export class SimulatedIds implements Ids {
   readonly random = () => this.#random.unit();
 }
 
-const host: Image = {
-  name: "host",
-  kind: "host",
-  fingerprint: "f",
-  createdAt: new Date(0).toISOString(),
-  sizeBytes: 0,
-  files: 0,
-};
-
-const images: Images = {
-  list: async () => [host],
-  get: async (name) => (name === host.name ? host : null),
-  import: async () => host,
-  remove: async () => undefined,
-};
-
-/** The real engine, with everything that it knows of the world replaced. */
+/** Creates the real engine with a simulated environment. */
 export function engineOf(
-  parts: GateParts & { host: Host; ids: Ids; numbers: Numbers; process: Process },
+  parts: ServerStoreParts & { host: Host; ids: Ids; numbers: Numbers; process: Process },
 ): EngineApi {
   const { host, ids, numbers, process, time, database, note } = parts;
   const clock = clockOf({
     now: time.now,
-    after: (ms, then) => (process.asks() ? time.after(ms, then, process) : () => undefined),
+    after: (ms, then) => (process.mayCall() ? time.after(ms, then, process) : () => undefined),
   });
   const driver = new SimulatedDriver(host, process, numbers);
   return createEngine(
@@ -81,18 +62,15 @@ export function engineOf(
       clock,
       ids,
       log: logTo(note),
-      store: gateOf(parts),
+      store: serverStore(parts),
       driver,
-      drives: drivesOf(host, process),
-      images,
-      journals: journalsOf(host, process),
       notifier: null,
     },
     numbers,
   );
 }
 
-function logTo(note: GateParts["note"]): Log {
+function logTo(note: ServerStoreParts["note"]): Log {
   const at = (level: string) => (fields: Record<string, unknown>, message: string) =>
     note(() => `  ${level} ${message} ${JSON.stringify(plain(fields))}`);
   const log: Log = {
@@ -105,5 +83,5 @@ function logTo(note: GateParts["note"]): Log {
   return log;
 }
 
-/** Without what is measured or made up anew at every run. */
+/** Removes the log fields whose values differ from run to run. */
 const plain = ({ checks: _checks, ...fields }: Record<string, unknown>): Record<string, unknown> => fields;

@@ -1,29 +1,36 @@
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Ids } from "@holdfast/engine";
+import type { Faults } from "../schedule/faults.ts";
+import type { VirtualTime } from "../time/virtual-time.ts";
 import type { SimulatedDatabase } from "./database.ts";
-import type { Faults } from "./faults.ts";
+import type { Fact } from "./facts.ts";
 import type { Host } from "./host.ts";
 import type { Mirror } from "./mirror.ts";
 import { Process } from "./process.ts";
 import { engineOf } from "./server.ts";
-import type { Durability } from "./store-gate.ts";
-import type { VirtualTime } from "./virtual-time.ts";
-import type { Watch } from "./watch.ts";
+import type { Durability } from "./server-store.ts";
 
-/** One server: a process with an engine in it. */
+/** One server: a process with an engine that runs in it. */
 export interface Server {
   readonly process: Process;
   readonly engine: EngineApi;
-  /** Whether it takes calls. */
+  /** Whether the server accepts calls. */
   isServing: boolean;
-  /** Since when it starts, or stops. */
+  /** Time at which the server last began to start or stop. */
   changingSince: number;
 }
 
-/** What a supervisor waits before it starts a server again that could not start. */
+/** How long the simulated supervisor waits before it restarts a server that could not start. */
 const RETRY_START_MS = 1_000;
-/** Recovery and the audit behind it are what takes longest, with everything slow. */
+/** Maximum duration of a server's start or stop. The recovery and the audit that follow a start take longest. */
 const CHANGE_MS = 120_000;
+
+/** Functions that receive facts, trace lines and violations. */
+interface Reports {
+  report(fact: Fact): void;
+  note(line: () => string): void;
+  broken(invariant: string, what: string): void;
+}
 
 interface Parts {
   time: VirtualTime;
@@ -34,13 +41,15 @@ interface Parts {
   host: Host;
   ids: Ids;
   numbers: Numbers;
-  watch: Watch;
+  watch: Reports;
   blackout(downMs: number, options?: { powerCut: boolean }): void;
-  /** What was asked of it is answered by nobody. */
+  /** Called when a server dies. The calls that it has not answered are never answered. */
   onDeath(process: Process): void;
 }
 
-/** The servers of one state directory: one at a time, each on what the one before has left. */
+/**
+ * The servers of one state directory. One runs at a time, and each starts with the state that the one before it left.
+ */
 export class Servers {
   readonly #parts: Parts;
   #current: Server | null = null;
@@ -50,17 +59,17 @@ export class Servers {
     this.#parts = parts;
   }
 
-  /** The one that lives. */
+  /** The living server. */
   get living(): Server | null {
     return this.#current?.process.alive ? this.#current : null;
   }
 
-  /** The one that lives and takes calls. */
+  /** The running server, if it accepts calls. */
   get serving(): Server | null {
     return this.living?.isServing ? this.living : null;
   }
 
-  /** Starts one, unless another holds the state directory. */
+  /** Starts a server, unless another one holds the state directory. */
   boot(): void {
     if (this.living !== null) return;
     this.#count += 1;
@@ -70,9 +79,9 @@ export class Servers {
       time,
       faults,
       onDeath: (why, downMs) => this.#died(process, why, downMs),
-      onSpin: () => watch.tell({ type: "spun" }),
+      onSpin: () => watch.report({ type: "spun" }),
     });
-    const engine = engineOf({ ...this.#parts, process, tell: watch.tell, note: watch.note });
+    const engine = engineOf({ ...this.#parts, process, report: watch.report, note: watch.note });
     const server: Server = { process, engine, isServing: false, changingSince: time.elapsed };
     this.#current = server;
     watch.note(() => `server ${process.number} starts`);
@@ -85,7 +94,7 @@ export class Servers {
     );
   }
 
-  /** In an orderly way: the engine lets go, then the process ends. */
+  /** Shuts a server down gracefully: the engine stops first, then the process ends. */
   stop(server: Server, downMs: number): void {
     server.isServing = false;
     server.changingSince = this.#parts.time.elapsed;
@@ -102,7 +111,7 @@ export class Servers {
     if (Number.isFinite(downMs)) time.after(downMs, () => this.boot());
   }
 
-  /** A server starts and stops in bounded time, whatever it finds. */
+  /** Checks that a server starts or stops in bounded time. */
   look(): void {
     const { time, watch } = this.#parts;
     const server = this.living;

@@ -1,6 +1,6 @@
 /**
- * Commits what is to outlive the server or the host until it is killed, sixteen at a time, and prints the id of each
- * sandbox once its commit was acknowledged.
+ * Commits sandboxes, sixteen at a time, until it is killed. The commits are durable against a crash of either the
+ * server or the host. Prints each sandbox id once its commit was acknowledged.
  */
 import { openStore } from "../store.ts";
 import { sampleSandbox } from "./samples.ts";

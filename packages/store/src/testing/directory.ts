@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
 
-/** A directory of the test's own, gone when the test is. */
+/** Creates a temporary directory, which is removed when the test ends. */
 export function temporaryDirectory(): string {
   const directory = mkdtempSync(join(tmpdir(), "holdfast-store-"));
   onTestFinished(() => rmSync(directory, { recursive: true, force: true }));

@@ -1,4 +1,4 @@
-/** Records for tests: whole ones, to be changed where a test cares. */
+/** Complete records for tests. Each test changes only the fields that it is about. */
 import {
   ALERT_KINDS,
   ALERT_UNITS,
@@ -28,6 +28,7 @@ import type {
   DriveRecord,
   ExecRecord,
   Instance,
+  InstanceIdentity,
   Lease,
   MountRecord,
   Origin,
@@ -103,7 +104,7 @@ export function sampleExec(sandboxId: SandboxId, changes: Partial<ExecRecord> = 
   };
 }
 
-/** Of a sandbox with one command under way. */
+/** Returns a checkpoint of a sandbox with one running command. */
 export function sampleCheckpoint(
   { id: sandboxId, name: sandboxName, spec }: SandboxRecord,
   changes: Partial<SavedCheckpoint> = {},
@@ -159,7 +160,6 @@ const held: fc.Arbitrary<Lease> = record({
   state: is("held"),
   generation: count,
   startupDeadline: time,
-  hostBootId: orNull(text),
 });
 const heldLeases: fc.Arbitrary<Lease> = fc.oneof(
   held,
@@ -241,7 +241,9 @@ const mount: fc.Arbitrary<MountRecord> = record({
   state: fc.constantFrom("wanted", "removing"),
 });
 
-/** Any preview that may be written, of a sandbox. */
+const headers = fc.dictionary(fc.constantFrom("vary", "x-one", "x-two"), fc.string());
+
+/** Generates valid previews of a sandbox. */
 export const anyPreviewOf = (sandboxId: SandboxId): fc.Arbitrary<PreviewRecord> =>
   record({
     name: fc.uuid(),
@@ -249,15 +251,17 @@ export const anyPreviewOf = (sandboxId: SandboxId): fc.Arbitrary<PreviewRecord> 
     public: fc.boolean(),
     createdAt: time,
     expiresAt: orNull(time),
+    headers: fc.option(record({ request: headers, response: headers }), { nil: undefined }),
     tokens: fc.array(record({ createdAt: time, expiresAt: time }), { maxLength: 3 }),
-  }).map(({ tokens, ...rest }) => ({
+  }).map(({ tokens, headers: set, ...rest }) => ({
+    ...(set === undefined ? {} : { headers: set }),
     id: newPreviewId(),
     sandboxId,
     ...rest,
     tokens: tokens.map((token) => ({ id: newTokenId(), ...token })),
   }));
 
-/** Any drive that may be written. */
+/** Any valid drive. */
 export const anyDrive: fc.Arbitrary<DriveRecord> = record({
   id: driveId,
   name: fc.uuid(),
@@ -315,7 +319,7 @@ export const sampleDelivery = (changes: Partial<DeliveryRecord> = {}): DeliveryR
 
 const figure = fc.double({ noNaN: true, noDefaultInfinity: true, min: 0 });
 
-/** Any alert that may be written. */
+/** Any valid alert. */
 export const anyAlert: fc.Arbitrary<AlertRecord> = record({
   key: fc.string({ minLength: 1 }),
   kind: fc.constantFrom(...ALERT_KINDS),
@@ -330,7 +334,7 @@ export const anyAlert: fc.Arbitrary<AlertRecord> = record({
   firedAt: time,
 }).map((rest) => ({ id: newAlertId(), clearedAt: null, ...rest }));
 
-/** Any delivery that may be written. */
+/** Any valid delivery. */
 export const anyDelivery: fc.Arbitrary<DeliveryRecord> = fc
   .tuple(
     record({ alert: anyAlert, attempts: count, createdAt: time, lastError: orNull(text) }),
@@ -342,7 +346,7 @@ export const anyDelivery: fc.Arbitrary<DeliveryRecord> = fc
   )
   .map(([base, state]) => ({ id: newDeliveryId(), ...base, ...state }));
 
-/** Any sandbox that may be written. */
+/** Any valid sandbox. */
 export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
   .tuple(
     record({ name: fc.uuid(), nameHeld: fc.boolean(), spec, createdAt: time, lastActivityAt: time }),
@@ -367,7 +371,13 @@ export const anySandbox: fc.Arbitrary<SandboxRecord> = fc
         launched: is(false),
       }),
     ),
-    record({ pid: fc.integer({ min: 1 }), startTime: text, hostBootId: text, keeperVersion: text }),
+    record({
+      identity: record({
+        pid: fc.integer({ min: 1 }),
+        startTime: text,
+      }) as fc.Arbitrary<unknown> as fc.Arbitrary<InstanceIdentity>,
+      keeperVersion: text,
+    }),
   )
   .map(([base, times, { phase, lease, launched }, where]) => {
     const id = newSandboxId();
@@ -404,7 +414,7 @@ const anyProcessSpec: fc.Arbitrary<ProcessSpec> = record({
 
 const seenFields = { run: is(1), generation: count, at: time };
 
-/** Any process that may be written. */
+/** Any valid process. */
 export const anyProcess = (sandboxId: SandboxId): fc.Arbitrary<ProcessRecord> =>
   fc
     .tuple(
@@ -454,7 +464,7 @@ export const sampleProcess = (sandboxId: SandboxId, changes: Partial<ProcessReco
   ...changes,
 });
 
-/** Any checkpoint that may be inserted. */
+/** Generates checkpoints that can be inserted. */
 export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoint> =>
   record({
     name: fc.uuid(),
@@ -491,7 +501,7 @@ export const anyCheckpoint = (sandboxId: SandboxId): fc.Arbitrary<SavedCheckpoin
     }),
   );
 
-/** What a listing has of it. */
+/** Returns the part of a checkpoint that a listing contains. */
 export function summaryOf({
   keeperBootId,
   spec,
@@ -503,7 +513,7 @@ export function summaryOf({
   return summary;
 }
 
-/** Any exec that may be inserted, terminal ones included. */
+/** Generates execs that can be inserted, including ended ones. */
 export const anyExec = (sandboxId: SandboxId): fc.Arbitrary<ExecRecord> =>
   fc
     .tuple(

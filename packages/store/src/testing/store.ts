@@ -3,7 +3,7 @@ import { onTestFinished } from "vitest";
 import { type OpenedStore, openStore, type StoreOptions } from "../store.ts";
 import { temporaryDirectory } from "./directory.ts";
 
-/** A store on a real file, closed when the test is over. */
+/** Opens a store on a real file and closes it when the test ends. */
 export async function temporaryStore(
   options: Partial<StoreOptions> = {},
 ): Promise<{ store: OpenedStore; path: string }> {

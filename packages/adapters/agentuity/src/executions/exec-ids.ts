@@ -1,4 +1,7 @@
-/** What an execution, a job and a stream of stdin are called. One order makes one of each, under ids that end alike. */
+/**
+ * Prefixes of the ids of executions, jobs and stdin streams. A request that creates several of these gives all their
+ * ids the same suffix.
+ */
 const EXECUTION = "exe_";
 const JOB = "job_";
 const STDIN = "sin_";
@@ -7,10 +10,13 @@ export const executionIdOf = (order: string): string => `${EXECUTION}${order}`;
 export const jobIdOf = (order: string): string => `${JOB}${order}`;
 export const stdinIdOf = (order: string): string => `${STDIN}${order}`;
 
-/** Jobs are execs like any other; only their ids tell them apart. */
+/** A job is an ordinary exec. Only the prefix of its id distinguishes it from other execs. */
 export const isJob = (execId: string): boolean => execId.startsWith(JOB);
 
-/** The order that a stream of stdin was made for; null where this is no such stream. */
+/**
+ * Returns the suffix of a stdin stream's id; the id of the execution that reads the stream has the same suffix. Returns
+ * null if the id is not that of a stdin stream.
+ */
 export function orderOfStdin(streamId: string): string | null {
   const [, order] = /^sin_([a-z0-9]{20})$/.exec(streamId) ?? [];
   return order ?? null;

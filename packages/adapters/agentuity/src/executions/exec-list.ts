@@ -3,7 +3,7 @@ import type { ExecApi } from "@holdfast/engine";
 
 const PAGE = 1_000;
 
-/** Newest first, as far back as there are records or as many as are wanted. */
+/** Lists execs, newest first, until `limit` execs match or no records are left. */
 export async function execsOf(
   execs: ExecApi,
   ref: string,

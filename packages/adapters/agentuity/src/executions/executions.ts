@@ -1,17 +1,17 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { fieldsOf, refuseFields } from "@holdfast/adapter-shared";
 import { type Exec, isHoldfastError, isTerminal, type Status } from "@holdfast/contract";
-import type { App } from "../../context.ts";
-import { fieldsOf, refuseFields } from "../refusals.ts";
-import { durationIn } from "./durations.ts";
-import { AGENTUITY_EXECUTE } from "./errors.ts";
+import type { App } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox, succeeded } from "../adapter-context.ts";
+import { durationIn } from "../durations.ts";
+import { AGENTUITY_EXECUTE } from "../errors.ts";
+import { FilesIn, takeFilesIn } from "../files/files-in.ts";
+import { executeShape, executionShape } from "../shapes.ts";
+import { linksFor } from "../view-for-request.ts";
+import { Command, refuseStreams, Streams } from "./command-request.ts";
 import { executionIdOf, isJob } from "./exec-ids.ts";
 import { execsOf } from "./exec-list.ts";
-import { FilesIn, takeFilesIn } from "./files-in.ts";
-import { InSandbox, type Parts, succeeded } from "./parts.ts";
-import { Command, refuseStreams, Streams } from "./sandbox-request.ts";
-import { executeShape, executionShape } from "./shapes.ts";
 import { startCommand } from "./start-command.ts";
-import { linksFor } from "./told.ts";
 
 const ExecuteRequest = Type.Object({
   command: Command,
@@ -28,15 +28,15 @@ const LISTED = 100;
 const LISTED_MAX = 1_000;
 export const limitOf = ({ limit = LISTED }: Static<typeof LimitQuery>): number => Math.min(limit, LISTED_MAX);
 
-/** What a call wakes. */
+/** Statuses of a sandbox that must be woken before a call can use it. */
 const ASLEEP: readonly Status[] = ["standby", "waking"];
 
-/** Commands and what became of them. */
-export function executionRoutes(app: App, parts: Parts): void {
-  const { engine, callers, numbers, lost, views } = parts;
+/** Routes that start a command and return its state and outcome. */
+export function executionRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers, numbers, lost, views } = context;
 
   app.register(async (scope) => {
-    takeFilesIn(scope as App, parts);
+    takeFilesIn(scope as App, context);
     executeRoute(scope as App);
   });
 
@@ -51,20 +51,20 @@ export function executionRoutes(app: App, parts: Parts): void {
         refuseStreams("execute.stream", body.stream);
         const { id, status } = await engine.sandboxes.get(params.id);
         const order = await lost.idFor(["execute", owner, id, body], reply.raw, signal);
-        const exec = await startCommand(parts, id, {
+        const exec = await startCommand(context, id, {
           id: executionIdOf(order),
           argv: body.command,
           files: body.files ?? [],
           timeoutMs: body.timeout ? durationIn("body/timeout", body.timeout) : undefined,
           signal,
         });
-        const data = executeShape(exec, linksFor(request, parts.links, body.stream));
+        const data = executeShape(exec, linksFor(request, context.links, body.stream));
         return { ...succeeded(data), ...(ASLEEP.includes(status) ? { autoResumed: true } : {}) };
       },
     );
   }
 
-  /** Held until the command has ended, or the wait is over; the client then asks again. */
+  /** Waits until the command has ended or the wait times out. After a timeout the client sends the request again. */
   app.get(
     "/sandbox/execution/:execution",
     { schema: { params: InExecution, querystring: WaitQuery } },
@@ -75,18 +75,21 @@ export function executionRoutes(app: App, parts: Parts): void {
       const signal = callers.signal(reply.raw);
       if (waitMs > 0) await engine.execs.wait(params.execution, { waitMs, signal });
       const exec = await engine.execs.get(params.execution);
-      if (isTerminal(exec.status)) await tellEnd(exec);
-      return succeeded(executionShape(exec, linksFor(request, parts.links)));
+      if (isTerminal(exec.status)) await readSandboxAfterEnd(exec);
+      return succeeded(executionShape(exec, linksFor(request, context.links)));
     },
   );
 
-  /** Its sandbox is looked at too: one that was to run this alone is over with it. Nothing of it may be left to look at. */
-  async function tellEnd({ sandboxId }: Exec): Promise<void> {
+  /**
+   * Reads the sandbox after its command has ended. A one-shot sandbox is deleted when a client learns that the command
+   * has ended, so the sandbox may already be gone.
+   */
+  async function readSandboxAfterEnd({ sandboxId }: Exec): Promise<void> {
     try {
       await views.get(sandboxId);
     } catch (error) {
       if (!isHoldfastError(error)) throw error;
-      parts.log.debug({ sandbox: sandboxId, err: error }, "the sandbox of an execution can't be looked at");
+      context.log.debug({ sandbox: sandboxId, err: error }, "failed to read the sandbox of an execution");
     }
   }
 
@@ -97,7 +100,7 @@ export function executionRoutes(app: App, parts: Parts): void {
       const { params, query } = request;
       const wanted = { limit: limitOf(query), isWanted: (id: string) => !isJob(id) };
       const execs = await execsOf(engine.execs, params.id, wanted);
-      const links = linksFor(request, parts.links);
+      const links = linksFor(request, context.links);
       return succeeded({ executions: execs.map((exec) => executionShape(exec, links)) });
     },
   );

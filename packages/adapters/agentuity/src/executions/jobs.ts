@@ -1,27 +1,30 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { fieldsOf, refuseFields } from "@holdfast/adapter-shared";
 import { type Exec, HoldfastError, isTerminal } from "@holdfast/contract";
-import type { App } from "../../context.ts";
-import { fieldsOf, refuseFields } from "../refusals.ts";
+import type { App } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox, succeeded } from "../adapter-context.ts";
+import { jobShape } from "../shapes.ts";
+import { linksFor } from "../view-for-request.ts";
+import { Command, refuseStreams, Streams } from "./command-request.ts";
 import { isJob, jobIdOf } from "./exec-ids.ts";
 import { execsOf } from "./exec-list.ts";
 import { LimitQuery, limitOf } from "./executions.ts";
-import { InSandbox, type Parts, succeeded } from "./parts.ts";
-import { Command, refuseStreams, Streams } from "./sandbox-request.ts";
-import { jobShape } from "./shapes.ts";
 import { startCommand } from "./start-command.ts";
-import { linksFor } from "./told.ts";
 
 const JobRequest = Type.Object({ command: Command, streams: Type.Optional(Streams) });
 const KNOWN = fieldsOf(JobRequest);
 const InJob = Type.Object({ ...InSandbox.properties, job: Type.String({ minLength: 1, maxLength: 64 }) });
 const StopQuery = Type.Object({ force: Type.Optional(Type.Boolean()) });
 
-/** How long one that was asked to end is waited for; it is answered as it is then. */
+/** How long a stop waits for the job to end. After that the response has the current state. */
 const STOP_WAIT_MS = 10_000;
 
-/** Commands that run beside everything else: a sandbox sleeps with them, and they go on when it wakes. */
-export function jobRoutes(app: App, parts: Parts): void {
-  const { engine, callers, lost } = parts;
+/**
+ * Jobs are background commands. A job does not keep its sandbox awake: it is frozen in standby, and continues after the
+ * wake. If standby keeps only files, a job does keep its sandbox awake.
+ */
+export function jobRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers, lost } = context;
 
   app.post(
     "/sandbox/sandboxes/:id/jobs",
@@ -33,15 +36,15 @@ export function jobRoutes(app: App, parts: Parts): void {
       refuseStreams("job.streams", body.streams);
       const { id, standbyKind } = await engine.sandboxes.get(params.id);
       const order = await lost.idFor(["job", owner, id, body], reply.raw, signal);
-      const job = await startCommand(parts, id, {
+      const job = await startCommand(context, id, {
         id: jobIdOf(order),
         argv: body.command,
         files: [],
-        // Where sleep keeps files only, it is the end of whatever does not keep the sandbox from it.
+        // A standby that keeps only files would end the command. In that case the command keeps the sandbox awake.
         keepAwake: standbyKind === "files",
         signal,
       });
-      return reply.code(201).send(succeeded(jobShape(job, linksFor(request, parts.links, body.streams))));
+      return reply.code(201).send(succeeded(jobShape(job, linksFor(request, context.links, body.streams))));
     },
   );
 
@@ -51,7 +54,7 @@ export function jobRoutes(app: App, parts: Parts): void {
     async (request) => {
       const { params, query } = request;
       const jobs = await execsOf(engine.execs, params.id, { limit: limitOf(query), isWanted: isJob });
-      const links = linksFor(request, parts.links);
+      const links = linksFor(request, context.links);
       return succeeded({ jobs: jobs.map((job) => jobShape(job, links)) });
     },
   );
@@ -67,7 +70,7 @@ export function jobRoutes(app: App, parts: Parts): void {
   }
 
   app.get("/sandbox/sandboxes/:id/jobs/:job", { schema: { params: InJob } }, async (request) =>
-    succeeded(jobShape(await found(request.params), linksFor(request, parts.links))),
+    succeeded(jobShape(await found(request.params), linksFor(request, context.links))),
   );
 
   app.delete(
@@ -76,7 +79,7 @@ export function jobRoutes(app: App, parts: Parts): void {
     async (request, reply) => {
       const signal = callers.signal(reply.raw);
       const job = await found(request.params);
-      const links = linksFor(request, parts.links);
+      const links = linksFor(request, context.links);
       if (!isTerminal(job.status)) await stop(job, request.query.force ?? false, signal);
       return succeeded(jobShape(await engine.execs.get(job.id), links));
     },

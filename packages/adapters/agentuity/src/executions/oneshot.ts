@@ -1,17 +1,18 @@
 import { isTerminal } from "@holdfast/contract";
-import type { RouteContext } from "../../context.ts";
-import type { Shown } from "./shapes.ts";
+import type { RouteContext } from "@holdfast/server/adapter";
+import type { Shown } from "../shapes.ts";
 
 /**
- * Deletes a one-shot whose command has ended, when somebody is told of that: its client counts on it and deletes nothing. The
- * output outlives the sandbox. What fails here is taken up by the next who asks, and in the end by the sandbox's age.
+ * Deletes a one-shot sandbox when a client learns that its command has ended: the client relies on this and deletes
+ * nothing itself. The output outlives the sandbox. If the deletion fails, the next request retries it; in the end the
+ * sandbox's maximum age deletes it.
  */
 export function endOneshot({ engine, log }: RouteContext, { sandbox, details, first }: Shown): void {
   const isOver = details.mode === "oneshot" && first !== null && isTerminal(first.status);
   if (!isOver || sandbox.status === "stopping" || sandbox.status === "terminated") return;
-  // Not the caller's: it goes on when that leaves.
+  // The caller's signal is not used: the deletion continues if the caller disconnects.
   const { signal } = new AbortController();
   engine.sandboxes.remove(sandbox.id, { graceMs: 0, waitMs: 0, signal }).catch((error: unknown) => {
-    log.warn({ sandbox: sandbox.id, err: error }, "a one-shot sandbox was not deleted");
+    log.warn({ sandbox: sandbox.id, err: error }, "failed to delete a one-shot sandbox");
   });
 }

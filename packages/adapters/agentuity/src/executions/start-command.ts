@@ -1,12 +1,12 @@
+import { checker } from "@holdfast/adapter-shared";
 import { type Exec, isHoldfastError, StartExec } from "@holdfast/contract";
-import type { RouteContext } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { type FilesIn, writeAll } from "./files-in.ts";
+import type { RouteContext } from "@holdfast/server/adapter";
+import { type FilesIn, writeAll } from "../files/files-in.ts";
 
-export interface CommandOrder {
+interface CommandOrder {
   id: string;
   argv: readonly string[];
-  /** Written before it starts. */
+  /** Files to write before the command starts. */
   files: FilesIn;
   timeoutMs?: number | undefined;
   openStdin?: boolean;
@@ -16,7 +16,10 @@ export interface CommandOrder {
 
 const check = checker(StartExec);
 
-/** Starts a command, or follows the one that was started under this id: its files are not put back under its feet. */
+/**
+ * Starts a command and returns its exec. If a command was already started under this id, returns that command's exec
+ * and does not write the files again.
+ */
 export async function startCommand(
   { engine }: RouteContext,
   sandboxId: string,
@@ -29,7 +32,7 @@ export async function startCommand(
     ...(timeoutMs ? { timeoutMs } : {}),
     ...(openStdin ? { openStdin } : {}),
   };
-  const asked = check(order, "The command that was asked for can't be run");
+  const asked = check(order, "The command is not valid");
   if (files.length > 0 && !(await isKnown())) await writeAll(engine.files, sandboxId, files, signal);
   const { exec } = await engine.execs.start(sandboxId, asked, { awaited: false, signal });
   return exec;

@@ -2,9 +2,9 @@ import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { HoldfastError, type OutputStream } from "@holdfast/contract";
 
 /**
- * Where an execution's output is read. The client reads it without its key, so the URL itself says that whoever has it may:
- * it carries a signature of what it leads to, which nobody without the server's secret can make. It leads to that one stream,
- * for as long as the output is kept.
+ * URLs for reading an execution's output. The client reads them without its key, so the URL itself grants access: it
+ * contains a signature of its target that only the server's secret can produce. A URL grants access to one output
+ * stream, as long as the output is retained.
  */
 export class StreamLinks {
   readonly #key: Buffer;
@@ -13,7 +13,7 @@ export class StreamLinks {
     this.#key = createHmac("sha256", secret).update("agentuity stream links").digest();
   }
 
-  /** Behind the adapter's own URL. */
+  /** Path relative to the adapter's base URL. */
   pathOf(execId: string, stream: OutputStream): string {
     return `/streams/${execId}/${stream}?token=${this.#sign(execId, stream)}`;
   }
@@ -23,7 +23,7 @@ export class StreamLinks {
     const given = Buffer.from(token);
     if (given.length === wanted.length && timingSafeEqual(given, wanted)) return;
     throw new HoldfastError("unauthorized", {
-      message: "This URL is not one that was given out for the stream.",
+      message: "The URL's signature is not valid for this stream.",
     });
   }
 

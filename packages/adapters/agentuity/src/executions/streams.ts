@@ -1,4 +1,5 @@
 import { Type } from "@fastify/type-provider-typebox";
+import { records, sendLines } from "@holdfast/adapter-shared";
 import {
   EXEC_ID_PATTERN,
   HoldfastError,
@@ -9,13 +10,10 @@ import {
   randomText,
 } from "@holdfast/contract";
 import type { ExecApi } from "@holdfast/engine";
-import { readChunks } from "../../body.ts";
-import type { App } from "../../context.ts";
-import { takeAnyBody } from "../../routes/files.ts";
-import { records } from "../exec-records.ts";
-import { sendLines } from "../line-sender.ts";
+import type { App } from "@holdfast/server/adapter";
+import { acceptAnyBody, readChunks } from "@holdfast/server/adapter";
+import type { AdapterContext } from "../adapter-context.ts";
 import { executionIdOf, orderOfStdin, stdinIdOf } from "./exec-ids.ts";
-import type { Parts } from "./parts.ts";
 
 const InStream = Type.Object({
   execution: Type.String({ pattern: EXEC_ID_PATTERN }),
@@ -26,9 +24,9 @@ const InStdin = Type.Object({ stream: Type.String({ maxLength: 64 }) });
 const ORDER_LENGTH = 20;
 const NOTHING = new Uint8Array(0);
 
-/** What commands write, for whoever has the URL; and what they read, where a stream was made for it. */
-export function streamRoutes(app: App, parts: Parts): void {
-  const { engine, callers, links } = parts;
+/** Streams: command output for anyone who has the URL, and stdin for commands that were started with a stream id. */
+export function streamRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers, links } = context;
 
   app.get(
     "/streams/:execution/:stream",
@@ -39,19 +37,25 @@ export function streamRoutes(app: App, parts: Parts): void {
       const signal = callers.signal(reply.raw);
       await engine.execs.get(execution);
       const lines = bytesOf(engine.execs, execution, stream, signal);
-      return sendLines(reply, parts, { type: "text/plain", lines, signal });
+      return sendLines(reply, context, { type: "text/plain", lines, signal });
     },
   );
 
-  /** Nothing is kept of it: it is called as the command will be that reads it. */
+  /**
+   * Creates a stdin stream. No state is stored: the stream's id and the id of the command that will read it have the
+   * same suffix.
+   */
   app.post("/stream", { config: { optionalBody: true } }, async () => ({
     id: stdinIdOf(randomText(ORDER_LENGTH)),
   }));
 
-  app.register(async (scope) => stdinRoute(scope as App, parts));
+  app.register(async (scope) => stdinRoute(scope as App, context));
 }
 
-/** To the end of the command. The first is empty: what can be read begins at once, though there may be nothing yet. */
+/**
+ * Streams output until the command ends. The first chunk is empty, so that the response starts at once, even without
+ * output.
+ */
 async function* bytesOf(
   execs: ExecApi,
   id: string,
@@ -64,13 +68,13 @@ async function* bytesOf(
   }
 }
 
-function stdinRoute(app: App, { engine, callers, numbers }: Parts): void {
-  takeAnyBody(app);
+function stdinRoute(app: App, { engine, callers, numbers }: AdapterContext): void {
+  acceptAnyBody(app);
 
   app.put("/stream/:stream", { schema: { params: InStdin } }, async ({ params, raw }, reply) => {
     const order = orderOfStdin(params.stream);
     if (order === null) {
-      throw new HoldfastError("exec_not_found", { message: "There is no such stream of stdin." });
+      throw new HoldfastError("exec_not_found", { message: "There is no such stdin stream." });
     }
     const id = executionIdOf(order);
     await engine.execs.get(id);
@@ -78,13 +82,14 @@ function stdinRoute(app: App, { engine, callers, numbers }: Parts): void {
     const done = new AbortController();
     const over = ended(id, AbortSignal.any([signal, done.signal]));
     const fed = feed(id, readChunks(raw, numbers.streamMaxMs), signal);
-    // The client waits for this answer when its command has ended, though nobody may ever end what it reads from.
+    // Closes the connection after the response, so that the server does not wait for the rest of the request body. The
+    // source of the stdin bytes may never end, and the client waits for this response after its command has ended.
     reply.header("connection", "close");
     try {
       await Promise.race([fed, over]);
     } finally {
       done.abort();
-      // Whichever is left over has nobody to tell of its end.
+      // The race is decided by the first promise that settles. A later failure of the other promise is ignored.
       for (const rest of [fed, over]) rest.catch(() => undefined);
     }
     return { success: true };

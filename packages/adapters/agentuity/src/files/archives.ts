@@ -1,13 +1,10 @@
 import { pipeline, Readable } from "node:stream";
 import { createGzip } from "node:zlib";
 import { Type } from "@fastify/type-provider-typebox";
-import { sendArchive } from "../../archive-sender.ts";
-import { readChunks } from "../../body.ts";
-import type { App } from "../../context.ts";
-import { gunzipped } from "../../gunzip.ts";
-import { takeAnyBody } from "../../routes/files.ts";
-import { notSupported } from "../refusals.ts";
-import { InSandbox, type Parts } from "./parts.ts";
+import { notSupported } from "@holdfast/adapter-shared";
+import type { App } from "@holdfast/server/adapter";
+import { acceptAnyBody, gunzipBody, readChunks, sendArchive } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox } from "../adapter-context.ts";
 import { inWorkspace, WORKSPACE } from "./paths.ts";
 
 const ArchiveQuery = Type.Object({
@@ -16,10 +13,10 @@ const ArchiveQuery = Type.Object({
 });
 const TYPE = "application/gzip";
 
-/** Directories in and out as archives, at any size: they are made and taken apart as they pass. */
-export function archiveRoutes(app: App, parts: Parts): void {
-  const { engine, callers, numbers } = parts;
-  takeAnyBody(app);
+/** Uploads and downloads directories as archives of any size, packed and unpacked while they stream. */
+export function archiveRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers, numbers } = context;
+  acceptAnyBody(app);
 
   app.get(
     "/fs/download/:id",
@@ -29,7 +26,7 @@ export function archiveRoutes(app: App, parts: Parts): void {
       const path = inWorkspace(query.path ?? WORKSPACE);
       const signal = callers.signal(reply.raw);
       const archive = gzipped(await engine.files.pack(params.id, path, { wake: true }, signal));
-      return sendArchive(reply, parts, { archive, path, signal, type: TYPE, suffix: ".tar.gz" });
+      return sendArchive(reply, context, { archive, path, signal, type: TYPE, suffix: ".tar.gz" });
     },
   );
 
@@ -39,7 +36,7 @@ export function archiveRoutes(app: App, parts: Parts): void {
     async ({ params, query, raw }, reply) => {
       refuseZip(query.format);
       const path = inWorkspace(query.path ?? WORKSPACE);
-      const body = gunzipped(readChunks(raw, numbers.httpStallMs));
+      const body = gunzipBody(readChunks(raw, numbers.httpStallMs));
       await engine.files.unpack(params.id, path, body, callers.signal(reply.raw));
       return { success: true };
     },
@@ -48,7 +45,7 @@ export function archiveRoutes(app: App, parts: Parts): void {
 
 function refuseZip(format: string | undefined): void {
   if (format === undefined || format === "" || format === "tar.gz") return;
-  throw notSupported(`archives as ${format.slice(0, 20)}`, "tar.gz can be had.");
+  throw notSupported(`archives as ${format.slice(0, 20)}`, "Use tar.gz.");
 }
 
 async function* gzipped(archive: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {

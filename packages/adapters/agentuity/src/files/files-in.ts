@@ -1,9 +1,9 @@
-/** Files that come within a request, as base64. */
+/** Files embedded in a request, as base64. */
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { BODY_MAX_BYTES, once } from "@holdfast/adapter-shared";
 import type { FileApi } from "@holdfast/engine";
-import type { App, RouteContext } from "../../context.ts";
-import { takeJson } from "../../json-body.ts";
-import { BODY_MAX_BYTES, once } from "../whole-bodies.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { acceptJson } from "@holdfast/server/adapter";
 import { inWorkspace } from "./paths.ts";
 
 export const FilesIn = Type.Array(
@@ -12,11 +12,11 @@ export const FilesIn = Type.Array(
 );
 export type FilesIn = Static<typeof FilesIn>;
 
-/** Bodies may be as long as files make them; archives have no such limit. */
+/** Body limit for requests with files; archives have no such limit. */
 export const takeFilesIn = (app: App, { numbers }: RouteContext): void =>
-  takeJson(app, { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs });
+  acceptJson(app, { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs });
 
-/** One after the other, and missing directories with them; how many there were. */
+/** Writes the files in order, creating missing directories; returns their number. */
 export async function writeAll(
   files: FileApi,
   ref: string,

@@ -1,11 +1,11 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { type FileKind, HoldfastError, isHoldfastError } from "@holdfast/contract";
-import type { App } from "../../context.ts";
-import { sendFile } from "../../file-sender.ts";
+import type { App } from "@holdfast/server/adapter";
+import { sendFile } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox, succeeded } from "../adapter-context.ts";
+import { fileShape } from "../shapes.ts";
 import { FilesIn, takeFilesIn, writeAll } from "./files-in.ts";
-import { InSandbox, type Parts, succeeded } from "./parts.ts";
 import { inWorkspace, WORKSPACE } from "./paths.ts";
-import { fileShape } from "./shapes.ts";
 
 const Path = Type.String({ minLength: 1, maxLength: 4_096 });
 const ReadQuery = Type.Object({ path: Path });
@@ -13,13 +13,13 @@ const ListQuery = Type.Object({ path: Type.Optional(Path) });
 const PathRequest = Type.Object({ path: Path, recursive: Type.Optional(Type.Boolean()) });
 const WriteRequest = Type.Object({ files: FilesIn });
 
-/** A listing has no pages there, so what has more entries can't be listed. */
+/** Maximum number of entries of a listing. Listings of this API have no pages, so larger directories are refused. */
 const MAX_ENTRIES = 10_000;
 
-/** Files of a sandbox, below its workspace unless a path is absolute. */
-export function fileRoutes(app: App, parts: Parts): void {
-  const { engine, callers } = parts;
-  takeFilesIn(app, parts);
+/** Files of a sandbox; relative paths are below its workspace. */
+export function fileRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers } = context;
+  takeFilesIn(app, context);
 
   app.post(
     "/fs/:id",
@@ -35,7 +35,7 @@ export function fileRoutes(app: App, parts: Parts): void {
     { schema: { params: InSandbox, querystring: ReadQuery } },
     ({ params, query }, reply) => {
       const wanted = { ref: params.id, path: inWorkspace(query.path), wake: true };
-      return sendFile(reply, parts, { ...wanted, range: { kind: "whole" } });
+      return sendFile(reply, context, { ...wanted, range: { kind: "whole" } });
     },
   );
 
@@ -47,7 +47,7 @@ export function fileRoutes(app: App, parts: Parts): void {
       const options = { wake: true, limit: MAX_ENTRIES };
       const listing = await engine.files.list(params.id, path, options, callers.signal(reply.raw));
       if (!listing.truncated) return succeeded({ files: listing.items.map(fileShape) });
-      const message = `${listing.path} has more than ${MAX_ENTRIES} entries; list it with a command.`;
+      const message = `${listing.path} has more than ${MAX_ENTRIES} entries; list it with a shell command.`;
       throw new HoldfastError("too_large", { message });
     },
   );
@@ -81,7 +81,10 @@ export function fileRoutes(app: App, parts: Parts): void {
     },
   );
 
-  /** Whether there was something to remove; what is of the other kind is left alone. */
+  /**
+   * Removes a file or directory. Returns false if the path does not exist. Throws if a directory is found where a file
+   * was expected, or the reverse.
+   */
   async function removed(
     what: { ref: string; path: string; recursive: boolean; isDirectory: boolean },
     signal: AbortSignal,

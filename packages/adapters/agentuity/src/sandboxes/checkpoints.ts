@@ -1,11 +1,10 @@
 import { Type } from "@fastify/type-provider-typebox";
+import { checker, notSupported } from "@holdfast/adapter-shared";
 import { CreateCheckpoint } from "@holdfast/contract";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { notSupported } from "../refusals.ts";
-import { InSandbox, type Parts, succeeded } from "./parts.ts";
-import { checkpointShape } from "./shapes.ts";
+import type { App } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox, succeeded } from "../adapter-context.ts";
+import { checkpointShape } from "../shapes.ts";
 
 const InCheckpoint = Type.Object({
   ...InSandbox.properties,
@@ -14,13 +13,13 @@ const InCheckpoint = Type.Object({
 const CheckpointRequest = Type.Object({ name: Type.String() });
 const check = checker(CreateCheckpoint);
 
-/** Copies of a sandbox, kept beside it. */
-export function checkpointRoutes(app: App, { engine, callers }: Parts): void {
+/** Checkpoints of a sandbox. */
+export function checkpointRoutes(app: App, { engine, callers }: AdapterContext): void {
   app.post(
     "/sandbox/:id/checkpoint",
     { schema: { params: InSandbox, body: CheckpointRequest } },
     async ({ params, body }, reply) => {
-      const asked = check({ name: body.name }, "The checkpoint that was asked for can't be had");
+      const asked = check({ name: body.name }, "The checkpoint request is not valid");
       const order = engine.checkpoints.create(params.id, asked, callers.signal(reply.raw));
       return reply.code(201).send(succeeded(checkpointShape(await orMaybeDispatched(callers, order))));
     },
@@ -47,8 +46,8 @@ export function checkpointRoutes(app: App, { engine, callers }: Parts): void {
     async ({ params }) => {
       await engine.sandboxes.get(params.id);
       throw notSupported(
-        "putting a sandbox back to a checkpoint",
-        "A checkpoint begins a new sandbox: create({ snapshot: checkpoint id }).",
+        "restoring a sandbox to a checkpoint",
+        "Create a new sandbox from the checkpoint: create({ snapshot: checkpoint id }).",
       );
     },
   );

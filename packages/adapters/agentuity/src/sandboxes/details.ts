@@ -1,22 +1,33 @@
 /**
- * What a sandbox is told there besides what it has here: description, metadata, project, mode and the rest of its kind. Kept
- * as one text in labels, so that it lives as long as the sandbox does and needs no place of its own.
+ * The platform's sandbox properties that Holdfast does not have: description, metadata, project, mode and the like.
+ * They are stored as text in labels, which are kept as long as the sandbox and need no storage of their own.
  */
+
+import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "@holdfast/adapter-shared";
 import { HoldfastError, type Labels } from "@holdfast/contract";
-import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "../label-text.ts";
 
 export type Mode = "oneshot" | "interactive";
+
+interface AskedResources {
+  memory?: string | undefined;
+  cpu?: string | undefined;
+  disk?: string | undefined;
+}
 
 export interface Details {
   description?: string | undefined;
   projectId?: string | undefined;
   metadata?: Record<string, unknown> | undefined;
-  /** The runtime's name as it was asked for. */
+  /** The runtime's name, as the create request gave it. */
   runtime?: string | undefined;
   mode?: Mode | undefined;
-  /** Where it is open to everybody. */
+  /** Memory, CPU and disk, as the create request gave them. */
+  resources?: AskedResources | undefined;
+  /** The public port. */
   port?: number | undefined;
-  /** The execution of the command that it was created with: its end is the sandbox's where the mode is `oneshot`. */
+  /**
+   * The execution that was created with the sandbox. In mode `oneshot` the sandbox is deleted when this execution ends.
+   */
   executionId?: string | undefined;
 }
 
@@ -27,7 +38,7 @@ export function detailsToLabels(details: Details): Labels {
   const labels = text === "{}" ? [] : textToLabels(PREFIX, text);
   if (labels.length <= LABELS_MAX) return Object.fromEntries(labels);
   throw new HoldfastError("invalid_request", {
-    message: `body: description and metadata together are more than the ${LABELS_MAX * LABEL_VALUE_MAX} characters that can be kept.`,
+    message: `body: description and metadata together exceed the limit of ${LABELS_MAX * LABEL_VALUE_MAX} characters.`,
   });
 }
 
@@ -37,7 +48,7 @@ export function detailsOf(labels: Labels): Details {
     const details: unknown = text === "" ? {} : JSON.parse(text);
     return typeof details === "object" && details !== null ? details : {};
   } catch {
-    // Somebody else wrote labels that look like these.
+    // Labels with these keys that can't be parsed were written by another client, and are ignored.
     return {};
   }
 }

@@ -1,13 +1,13 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type Sandbox, STATUSES, type Status } from "@holdfast/contract";
 import type { SandboxApi } from "@holdfast/engine";
-import type { App } from "../../context.ts";
-import { MAX_LIMIT } from "../../schemas.ts";
+import type { App } from "@holdfast/server/adapter";
+import { MAX_LIMIT } from "@holdfast/server/adapter";
+import { type AdapterContext, InSandbox, OrgQuery, succeeded } from "../adapter-context.ts";
+import { type Orders, pageOf, SortQuery } from "../pages.ts";
+import { type Shown, summaryShape } from "../shapes.ts";
+import { viewForRequest } from "../view-for-request.ts";
 import { detailsOf } from "./details.ts";
-import { type Orders, pageOf, SortQuery } from "./pages.ts";
-import { InSandbox, OrgQuery, type Parts, succeeded } from "./parts.ts";
-import { type Shown, summaryShape } from "./shapes.ts";
-import { toldTo } from "./told.ts";
 
 const ListQuery = Type.Object({
   ...OrgQuery,
@@ -35,16 +35,19 @@ const SHOWN_ORDERS: Orders<Shown> = Object.fromEntries(
   Object.entries(ORDERS).map(([name, by]) => [name, ({ sandbox }: Shown) => by(sandbox)]),
 );
 
-/** Sandboxes in numbers. The client pages by number and sorts, so all that match are read, and those of the page told. */
-export function listingRoutes(app: App, parts: Parts): void {
-  const { engine, views } = parts;
+/**
+ * Routes that list sandboxes. The client requests pages by number and chooses the order, so the adapter reads all
+ * matches, sorts them and returns one page.
+ */
+export function listingRoutes(app: App, context: AdapterContext): void {
+  const { engine, views } = context;
   const shownAll = (sandboxes: readonly Sandbox[]): Promise<Shown[]> =>
     Promise.all(sandboxes.map((sandbox) => views.show(sandbox)));
 
   async function found(query: ListQuery): Promise<{ page: Shown[]; total: number }> {
     const all = await every(engine.sandboxes, statusesOf(query));
     const matching = all.filter((sandbox) => matches(sandbox, query));
-    // Only what a sandbox is called takes more than its record.
+    // Every property except the reported status can be read from the sandbox's record alone.
     if (query.status === undefined && query.sort !== "status") {
       const { page, total } = pageOf(matching, query, ORDERS);
       return { page: await shownAll(page), total };
@@ -56,13 +59,16 @@ export function listingRoutes(app: App, parts: Parts): void {
 
   app.get("/sandbox", { schema: { querystring: ListQuery } }, async (request) => {
     const { page, total } = await found(request.query);
-    const told = toldTo(request, parts);
-    return succeeded({ sandboxes: page.map((shown) => summaryShape(shown, told)), total });
+    const view = viewForRequest(request, context);
+    return succeeded({ sandboxes: page.map((shown) => summaryShape(shown, view)), total });
   });
+
+  /** Agentuity's command line reads the list of regions before any other request. */
+  app.get("/cli/region", async () => succeeded([{ region: REGION, description: "This Holdfast server" }]));
 
   app.get("/cli/sandbox", { schema: { querystring: ListQuery } }, async (request) => {
     const { page, total } = await found(request.query);
-    const { org } = toldTo(request, parts);
+    const { org } = viewForRequest(request, context);
     const rows = page.map((shown) => ({
       ...rowShape(shown, org.id),
       description: shown.details.description ?? null,
@@ -75,7 +81,8 @@ export function listingRoutes(app: App, parts: Parts): void {
   app.get(
     "/cli/sandbox/:id",
     { schema: { params: InSandbox, querystring: Type.Object(OrgQuery) } },
-    async (request) => succeeded(rowShape(await views.get(request.params.id), toldTo(request, parts).org.id)),
+    async (request) =>
+      succeeded(rowShape(await views.get(request.params.id), viewForRequest(request, context).org.id)),
   );
 }
 
@@ -88,7 +95,7 @@ const rowShape = ({ sandbox, status, details }: Shown, orgId: string) => ({
   projectId: details.projectId ?? null,
 });
 
-/** The gone are told of only where they are asked for. */
+/** Deleted sandboxes are included only on request. */
 function statusesOf({ status, deletedOnly, live }: ListQuery): Status[] | undefined {
   if (deletedOnly || live === false) return ["terminated"];
   return status === "terminated" || status === "deleted" || status === "failed" ? [...STATUSES] : undefined;

@@ -1,10 +1,13 @@
 import { isHoldfastError, type PreviewInfo, type Sandbox } from "@holdfast/contract";
 import type { PreviewApi } from "@holdfast/engine";
 
-/** The preview that a sandbox's one port there is. */
+/** Name of the preview for the sandbox's one public port. */
 const NAME = "agentuity";
 
-/** Opens a port to everybody, as is asked for there by naming it; once, however often it is asked for. */
+/**
+ * Makes a port public, as the platform does when a request names a port. Exposing the same port twice has no further
+ * effect.
+ */
 export async function exposePort(previews: PreviewApi, sandboxId: string, port: number): Promise<void> {
   try {
     await previews.create(sandboxId, { name: NAME, port, public: true });
@@ -13,7 +16,7 @@ export async function exposePort(previews: PreviewApi, sandboxId: string, port: 
   }
 }
 
-/** As long as it is open. */
+/** Returns the preview of the sandbox's public port; null if there is none. */
 export async function openPort(previews: PreviewApi, { id }: Sandbox): Promise<PreviewInfo | null> {
   try {
     return (await previews.list(id)).find(({ name }) => name === NAME) ?? null;

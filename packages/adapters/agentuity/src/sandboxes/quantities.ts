@@ -13,20 +13,37 @@ const BYTES: Readonly<Record<string, number>> = {
 };
 const MB = 1_048_576;
 
-/** `512Mi`, `1Gi`, in MiB; a part of one counts as a whole. */
-export function megabytesIn(where: string, text: string): number {
+/** Parses `512Mi` or `1Gi` to MiB, rounded up; null if the text is not a quantity. */
+export function megabytesOf(text: string): number | null {
   const [, count, unit] = /^(\d{1,12}(?:\.\d{1,6})?)([kMGT]?i?)$/.exec(text.trim()) ?? [];
   const size = BYTES[unit ?? "-"];
-  if (size === undefined) throw notOne(where, text, "512Mi or 1Gi");
-  return Math.ceil((Number(count) * size) / MB);
+  return size === undefined ? null : Math.ceil((Number(count) * size) / MB);
 }
 
-/** `500m`, `0.5`, `2`, in cores. */
-export function coresIn(where: string, text: string): number {
+/** Parses `500m`, `0.5` or `2` to cores; null if the text is not a quantity. */
+export function coresOf(text: string): number | null {
   const [, count, milli] = /^(\d{1,9}(?:\.\d{1,6})?)(m?)$/.exec(text.trim()) ?? [];
-  if (count === undefined) throw notOne(where, text, "500m or 2");
-  return Number(count) / (milli ? 1_000 : 1);
+  return count === undefined ? null : Number(count) / (milli ? 1_000 : 1);
 }
+
+export function megabytesIn(where: string, text: string): number {
+  const megabytes = megabytesOf(text);
+  if (megabytes === null) throw notOne(where, text, "512Mi or 1Gi");
+  return megabytes;
+}
+
+export function coresIn(where: string, text: string): number {
+  const cores = coresOf(text);
+  if (cores === null) throw notOne(where, text, "500m or 2");
+  return cores;
+}
+
+/** Returns the requested text if it still means the current amount, and undefined otherwise. */
+export const sameQuantity = (
+  text: unknown,
+  amount: number,
+  parse: (text: string) => number | null,
+): string | undefined => (typeof text === "string" && parse(text) === amount ? text : undefined);
 
 const notOne = (where: string, text: string, such: string): HoldfastError =>
   new HoldfastError("invalid_request", {

@@ -1,13 +1,13 @@
 import { Type } from "@fastify/type-provider-typebox";
-import type { App } from "../../context.ts";
-import { pageOf, SortQuery } from "./pages.ts";
-import { type Parts, succeeded } from "./parts.ts";
-import { runtimeShape } from "./shapes.ts";
+import type { App } from "@holdfast/server/adapter";
+import { type AdapterContext, succeeded } from "../adapter-context.ts";
+import { pageOf, SortQuery } from "../pages.ts";
+import { runtimeShape } from "../shapes.ts";
 
 const RuntimeQuery = Type.Object(SortQuery);
 
-/** Images, as runtimes. */
-export function runtimeRoutes(app: App, { engine }: Parts): void {
+/** Lists images as runtimes. */
+export function runtimeRoutes(app: App, { engine }: AdapterContext): void {
   app.get("/sandbox/runtimes", { schema: { querystring: RuntimeQuery } }, async ({ query }) => {
     const { page, total } = pageOf(await engine.images.list(), query, {
       name: ({ name }) => name,

@@ -1,25 +1,22 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import {
+  checker,
+  fieldsOf,
+  imageFor,
+  isAnything,
+  type Known,
+  notSupported,
+  refuseFields,
+} from "@holdfast/adapter-shared";
 import { CreateSandbox, isCheckpointId, type Lifecycle, Port, type Resources } from "@holdfast/contract";
-import { checker } from "../checked.ts";
-import { type ImageAliases, imageFor } from "../image-aliases.ts";
-import { fieldsOf, isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
+import type { ImageAliases } from "@holdfast/server/adapter";
+import { durationIn } from "../durations.ts";
+import { Command, refuseStreams, Streams } from "../executions/command-request.ts";
+import { FilesIn } from "../files/files-in.ts";
 import { type Details, detailsToLabels } from "./details.ts";
-import { durationIn } from "./durations.ts";
-import { FilesIn } from "./files-in.ts";
 import { coresIn, megabytesIn } from "./quantities.ts";
 
 const Text = Type.Optional(Type.String());
-
-export const Command = Type.Array(Type.String(), { minItems: 1, maxItems: 4_096 });
-
-/** A stream to write to somewhere else can't be had; one that nobody wants need not be told of. */
-export const Streams = Type.Object({
-  stdout: Text,
-  stderr: Text,
-  stdin: Text,
-  timestamps: Type.Optional(Type.Boolean()),
-});
-export type Streams = Static<typeof Streams>;
 
 export const SandboxRequest = Type.Object({
   name: Text,
@@ -50,14 +47,14 @@ export type SandboxRequest = Static<typeof SandboxRequest>;
 
 const DEFAULT_RUNTIME = "host";
 /**
- * The client of a one-shot deletes nothing: whoever is told of its command's end has it deleted. Should nobody ask, its age
- * ends it, and it may go sooner where the host runs short.
+ * Maximum age of a one-shot sandbox. Normally the sandbox is deleted when a client learns that its command has ended.
+ * If no client asks, the maximum age ends it. The server may delete it earlier when the host runs short of resources.
  */
 const ONESHOT_TTL_MS = 86_400_000;
 
 const check = checker(CreateSandbox);
 
-/** A request for a sandbox in Holdfast's words. What asks for something that it would not get is refused by its field. */
+/** Translates a sandbox request to Holdfast's. Unsupported fields are refused by name. */
 export function sandboxRequest(
   body: SandboxRequest,
   { aliases, executionId }: { aliases: ImageAliases | undefined; executionId: string | undefined },
@@ -71,6 +68,7 @@ export function sandboxRequest(
     metadata: body.metadata,
     runtime,
     mode,
+    resources: body.resources,
     port: body.network?.port,
     executionId,
   };
@@ -85,7 +83,7 @@ export function sandboxRequest(
   };
   const resources = resourcesOf(body.resources);
   if (resources !== undefined) request.resources = resources;
-  return check(request, "The sandbox that was asked for can't be had");
+  return check(request, "The sandbox request is not valid");
 }
 
 const ONESHOT: Lifecycle = { ttlMs: ONESHOT_TTL_MS, disposable: true };
@@ -97,7 +95,10 @@ const KNOWN: Known = {
   packages: isNothing,
   scopes: isNothing,
 };
-/** The way out is closed, which is what is had where it is asked for in so many words. */
+/**
+ * Supported network fields. Outbound network access is always disabled, so a request that disables it explicitly is
+ * accepted.
+ */
 const NETWORK: Known = { enabled: (value) => value === false, port: isAnything };
 const TIMEOUT: Known = {
   idle: isAnything,
@@ -112,21 +113,15 @@ function refuseUnknown(body: SandboxRequest): void {
   refuseStreams("stream", body.stream);
 }
 
-const STREAMS: Known = {
-  stdout: (value) => value === "ignore",
-  stderr: (value) => value === "ignore",
-  stdin: isAnything,
-  timestamps: (value) => value === false,
-};
-export const refuseStreams = (where: string, streams: Streams | undefined): void =>
-  refuseFields(where, streams ?? {}, STREAMS);
-
-/** Only what was made here can be begun with: a checkpoint, which is of a sandbox, and its memory too. */
+/**
+ * Returns the checkpoint id that the request gives as its snapshot. A sandbox can start only from a Holdfast
+ * checkpoint, which contains a sandbox's files and memory, so any other snapshot id is refused.
+ */
 function checkpointIn(snapshot: string): string {
   if (isCheckpointId(snapshot)) return snapshot;
   throw notSupported(
     `creating from the snapshot ${JSON.stringify(snapshot.slice(0, 80))}`,
-    "The id of a disk checkpoint (ckp_…) can be given instead, while its sandbox lives.",
+    "Use the id of a disk checkpoint (ckp_…) whose sandbox still exists.",
   );
 }
 

@@ -1,19 +1,25 @@
 import { type Exec, isHoldfastError, isTerminal, type Sandbox } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
+import { isJob } from "../executions/exec-ids.ts";
+import { type Shown, shownAs, type TheirStatus } from "../shapes.ts";
 import { detailsOf } from "./details.ts";
-import { isJob } from "./exec-ids.ts";
 import { openPort } from "./open-port.ts";
-import { type Shown, shownAs, type TheirStatus } from "./shapes.ts";
 
-/** A command that still runs behind so many newer ones is not seen: the sandbox is then called idle, and takes commands. */
+/**
+ * Number of newest execs that are searched for a running command. If only an older exec is running, the sandbox is
+ * reported as idle, and accepts commands.
+ */
 const EXECS_LOOKED_AT = 100;
 
-/** Sandboxes as the client has them: whether one is idle or running is not in its own record. */
+/**
+ * Reads sandboxes in the form that the client expects. Whether a sandbox is idle or running is not in its record, so
+ * this class also reads its execs.
+ */
 export class SandboxViews {
   readonly #engine: EngineApi;
   readonly #onShown: (shown: Shown) => void;
 
-  /** `onShown` is called with every one that somebody is told of. */
+  /** `onShown` is called with every sandbox that is returned to a client. */
   constructor(engine: EngineApi, onShown: (shown: Shown) => void) {
     this.#engine = engine;
     this.#onShown = onShown;
@@ -35,8 +41,8 @@ export class SandboxViews {
   }
 
   /**
-   * As it is when it gets to one of these, or after that long. Held by the sandbox's own events, and looked at again whenever
-   * those have nothing new to tell.
+   * Returns the sandbox when it reaches one of these statuses, or when the time limit passes. Follows the sandbox's
+   * events, and reads the sandbox again after each page of events.
    */
   async when(ref: string, wanted: readonly string[], waitMs: number, signal: AbortSignal): Promise<Shown> {
     const { id } = await this.#engine.sandboxes.get(ref);
@@ -55,7 +61,7 @@ export class SandboxViews {
     return this.get(id);
   }
 
-  /** Jobs run beside whatever a sandbox does; they don't make it busy. */
+  /** Returns whether a command is running. Jobs run in the background and do not make a sandbox busy. */
   async #isBusy({ id }: Sandbox): Promise<boolean> {
     const { items } = await this.#engine.execs.list(id, { limit: EXECS_LOOKED_AT });
     return items.some((exec) => !isTerminal(exec.status) && !isJob(exec.id));

@@ -1,17 +1,17 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { checker } from "@holdfast/adapter-shared";
 import { HoldfastError, UpdateSandbox } from "@holdfast/contract";
+import type { App } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { executionIdOf, orderOfStdin } from "./exec-ids.ts";
-import { takeFilesIn, writeAll } from "./files-in.ts";
+import { type AdapterContext, InSandbox, OrgQuery, succeeded } from "../adapter-context.ts";
+import { executionIdOf, orderOfStdin } from "../executions/exec-ids.ts";
+import { startCommand } from "../executions/start-command.ts";
+import { takeFilesIn, writeAll } from "../files/files-in.ts";
+import { exitCodeOf, type Shown, STATUS, sandboxShape } from "../shapes.ts";
+import { linksFor, viewForRequest } from "../view-for-request.ts";
 import { exposePort } from "./open-port.ts";
-import { InSandbox, OrgQuery, type Parts, succeeded } from "./parts.ts";
 import { SandboxRequest, sandboxRequest } from "./sandbox-request.ts";
-import { exitCodeOf, type Shown, STATUS, sandboxShape } from "./shapes.ts";
-import { startCommand } from "./start-command.ts";
-import { linksFor, toldTo } from "./told.ts";
 
 const WaitQuery = Type.Object({
   ...OrgQuery,
@@ -26,16 +26,16 @@ const EnvRequest = Type.Object({ env: Type.Record(Type.String(), Type.Union([Typ
 
 const checkUpdate = checker(UpdateSandbox);
 
-/** Sandboxes from their beginning to their end. */
-export function sandboxRoutes(app: App, parts: Parts): void {
-  const { engine, callers, numbers, views } = parts;
+/** Routes of sandboxes, from create to delete. */
+export function sandboxRoutes(app: App, context: AdapterContext): void {
+  const { engine, callers, numbers, views } = context;
 
   app.register(async (scope) => {
-    takeFilesIn(scope as App, parts);
-    createRoute(scope as App, parts);
+    takeFilesIn(scope as App, context);
+    createRoute(scope as App, context);
   });
 
-  /** The sandbox, once it is what is waited for, or as it is when the wait is over. */
+  /** Returns the sandbox when it reaches the awaited status, or its current state when the wait times out. */
   function waited(ref: string, query: Static<typeof WaitQuery>, signal: AbortSignal): Promise<Shown> {
     const wanted = query.waitForStatus?.split(",").map((status) => status.trim()) ?? [];
     const waitMs = wanted.length === 0 ? 0 : Math.min(query.waitMs ?? 0, numbers.execWaitMaxMs);
@@ -50,11 +50,11 @@ export function sandboxRoutes(app: App, parts: Parts): void {
       const shown = await waited(params.id, query, callers.signal(reply.raw));
       const isDeleted = shown.sandbox.status === "terminated" && shown.details.mode !== "oneshot";
       if (isDeleted && !query.includeDeleted) {
-        const message = "The sandbox was destroyed; ask for it with includeDeleted.";
+        const message = "The sandbox was destroyed; use includeDeleted to get it.";
         throw new HoldfastError("sandbox_not_found", { sandboxId: shown.sandbox.id, message });
       }
       const known: Shown = isDeleted ? { ...shown, status: "deleted" } : shown;
-      return succeeded(sandboxShape(known, toldTo(request, parts)));
+      return succeeded(sandboxShape(known, viewForRequest(request, context)));
     },
   );
 
@@ -71,11 +71,11 @@ export function sandboxRoutes(app: App, parts: Parts): void {
     const options = { graceMs: 0, signal: callers.signal(reply.raw) };
     const { id, status } = await orMaybeDispatched(callers, engine.sandboxes.remove(params.id, options));
     if (status === "terminated") return { success: true };
-    const message = "The sandbox is still being destroyed; that goes on by itself.";
+    const message = "The sandbox is still being destroyed; this continues in the background.";
     throw new HoldfastError("deadline", { sandboxId: id, dispatched: "yes", message });
   });
 
-  /** The one answer without `data`. */
+  /** The response to a pause is the only one without `data`. */
   app.post(
     "/sandbox/:id/pause",
     { schema: { params: InSandbox }, config: { optionalBody: true } },
@@ -104,20 +104,23 @@ export function sandboxRoutes(app: App, parts: Parts): void {
     },
   );
 
-  /** What others have set is nobody's to read: it is told what this call has set. */
+  /**
+   * The response contains only the environment variables that this request set. Variables that other callers set may be
+   * secret.
+   */
   app.patch(
     "/sandbox/env/:id",
     { schema: { params: InSandbox, body: EnvRequest } },
     async ({ params, body }) => {
-      await engine.sandboxes.update(params.id, checkUpdate(body, "The environment can't be had"));
+      await engine.sandboxes.update(params.id, checkUpdate(body, "The environment is not valid"));
       const set = Object.entries(body.env).filter(([, value]) => value !== null);
       return succeeded({ env: Object.fromEntries(set) });
     },
   );
 }
 
-function createRoute(app: App, parts: Parts): void {
-  const { engine, callers, lost, views } = parts;
+function createRoute(app: App, context: AdapterContext): void {
+  const { engine, callers, lost, views } = context;
 
   app.post(
     "/sandbox",
@@ -127,17 +130,21 @@ function createRoute(app: App, parts: Parts): void {
       const signal = callers.signal(reply.raw);
       const order = await lost.idFor(["create", owner, body], reply.raw, signal);
       const executionId = body.command && executionIdOf(stdinOrder(body) ?? order);
-      const asked = sandboxRequest(body, { aliases: parts.imageAliases, executionId });
-      const options = { wait: true, owner, idempotencyKey: `agentuity-${order}`, signal };
+      const asked = sandboxRequest(body, { aliases: context.imageAliases, executionId });
+      const idempotencyKey = `agentuity-${order}`;
+      const options = { wait: true, owner, beyondHost: true, idempotencyKey, signal };
       const { sandbox } = await orMaybeDispatched(callers, engine.sandboxes.create(asked, options));
       const started = await orMaybeDispatched(callers, begun(request, sandbox.id, executionId, signal));
       const { status, preview } = await views.get(sandbox.id);
-      const url = preview === null ? {} : { url: toldTo(request, parts).portUrl(preview) };
+      const url = preview === null ? {} : { url: viewForRequest(request, context).portUrl(preview) };
       return reply.code(201).send(succeeded({ sandboxId: sandbox.id, status, ...url, ...started }));
     },
   );
 
-  /** What a new sandbox begins with. One that can't begin is of no use to who asked for it, and is not left behind. */
+  /**
+   * Carries out the rest of a create request: exposes the port, writes the files and starts the command. If a step
+   * fails, the caller cannot use the sandbox, so it is deleted.
+   */
   async function begun(
     request: FastifyRequest<{ Body: SandboxRequest }>,
     sandboxId: string,
@@ -151,16 +158,16 @@ function createRoute(app: App, parts: Parts): void {
         await writeAll(engine.files, sandboxId, files, signal);
         return {};
       }
-      const exec = await startCommand(parts, sandboxId, {
+      const exec = await startCommand(context, sandboxId, {
         id: executionId,
         argv: command.exec,
         files: [...files, ...(command.files ?? [])],
         openStdin: stdinOrder(request.body) !== null,
         signal,
       });
-      return { executionId: exec.id, ...linksFor(request, parts.links, stream)(exec) };
+      return { executionId: exec.id, ...linksFor(request, context.links, stream)(exec) };
     } catch (error) {
-      // Whoever left may come back for it: the client repeats a create whose answer it did not get.
+      // If the caller disconnected, the sandbox is kept: the client repeats a create whose response it did not get.
       if (!signal.aborted) await discard(sandboxId, signal);
       throw error;
     }
@@ -170,18 +177,18 @@ function createRoute(app: App, parts: Parts): void {
     try {
       await engine.sandboxes.remove(sandboxId, { graceMs: 0, waitMs: 0, signal });
     } catch (error) {
-      parts.log.warn({ sandbox: sandboxId, err: error }, "a sandbox that could not begin was not deleted");
+      context.log.warn({ sandbox: sandboxId, err: error }, "failed to delete a sandbox whose setup failed");
     }
   }
 }
 
-/** The order that a stream of stdin was made for is that of the command which reads it. */
+/** Returns the id suffix of the stdin stream that the sandbox's command reads; null if the command reads none. */
 function stdinOrder({ stream, command }: SandboxRequest): string | null {
   const id = stream?.stdin;
   if (id === undefined || id === "ignore") return null;
   const order = command === undefined ? null : orderOfStdin(id);
   if (order !== null) return order;
   throw new HoldfastError("invalid_request", {
-    message: "body/stream/stdin must be a stream that was made here, for the command that comes with it.",
+    message: "body/stream/stdin must be a stream created for this command.",
   });
 }

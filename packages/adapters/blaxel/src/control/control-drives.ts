@@ -1,16 +1,15 @@
-/** Drives, and volumes, which are drives with a size: both are persistent, have a name, and are mounted by it. */
+/** Drives and volumes. A volume is a drive with a size. Both are persistent and named, and are mounted by name. */
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { checker, isAnything, type Known, notSupported, refuseFields } from "@holdfast/adapter-shared";
 import { CreateDrive, type Drive, HoldfastError, type Labels, Nullable } from "@holdfast/contract";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
+import { NO_KEYS } from "../not-supported.ts";
+import { driveShape, type PublicOrigin, volumeShape } from "../shapes.ts";
 import { chosenTags, externalIdLabel, fromLabels, replacing, toLabels, VOLUME } from "./labels.ts";
 import { everything, factsOf, ListQuery, listed } from "./listing.ts";
-import { NO_KEYS } from "./not-supported.ts";
+import { publicOrigin } from "./public-origin.ts";
 import { ByExternalId, Metadata } from "./sandbox-request.ts";
-import { driveShape, type Site, volumeShape } from "./shapes.ts";
-import { siteOf } from "./site.ts";
 
 const DriveRequest = Type.Object({
   metadata: Metadata,
@@ -24,19 +23,22 @@ const DriveRequest = Type.Object({
 type Spec = NonNullable<Static<typeof DriveRequest>["spec"]>;
 const Called = Type.Object({ called: Type.String({ minLength: 1, maxLength: 64 }) });
 
-/** How one of the two is called, and told. */
+/** The names, units, labels and shapes by which the API distinguishes drives from volumes. */
 interface Kind {
   noun: "drive" | "volume";
   unitMb: number;
-  /** What its drives have that others don't. */
+  /** Labels that mark the drives of this kind. */
   label: Labels;
-  /** Empty ones ask for nothing. */
+  /** The supported fields of a request, each with a check of its supported values. */
   known: Known;
-  shape(drive: Drive, site: Site): ReturnType<typeof driveShape> | ReturnType<typeof volumeShape>;
+  shape(drive: Drive, site: PublicOrigin): ReturnType<typeof driveShape> | ReturnType<typeof volumeShape>;
 }
 
 const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0;
-/** There is one region, and what else is made of a drive is told, not asked for. */
+/**
+ * How drives appear in the API. Holdfast has one region, so a requested region has no effect. The client also sends
+ * back the other fields of the drive that it read; a request can't change them.
+ */
 const DRIVES: Kind = {
   noun: "drive",
   unitMb: 1_024,
@@ -52,8 +54,8 @@ const VOLUMES: Kind = {
   shape: volumeShape,
 };
 const WHY = {
-  permissions: "Whoever has a key may mount every drive.",
-  template: "A volume begins empty; what is to be in it can be written by a sandbox that has it.",
+  permissions: "Any API key may mount every drive.",
+  template: "A volume starts empty; fill it from a sandbox that mounts it.",
 };
 const check = checker(CreateDrive);
 
@@ -82,19 +84,19 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
         ...sizeOf(kind, spec),
         labels: { ...toLabels(chosenTags(metadata, { labels: {} })), ...label },
       },
-      `The ${noun} that was asked for can't be had`,
+      `The ${noun} request is not valid`,
     );
     const options = { owner: request.owner, signal: callers.signal(reply.raw) };
     const { drive } = await orMaybeDispatched(callers, engine.drives.create(wanted, options));
-    return shape(drive, siteOf(request));
+    return shape(drive, publicOrigin(request));
   });
 
   app.get(base, { schema: { querystring: ListQuery } }, async (request) => {
     const { status, externalId } = request.query;
     if (status)
-      throw notSupported(`listing ${noun}s with status`, "Leave it out: each is listed with its own.");
+      throw notSupported(`listing ${noun}s with status`, "Omit it: every item is listed with its status.");
     const labels = { ...label, ...(externalId === undefined ? {} : externalIdLabel(externalId)) };
-    const site = siteOf(request);
+    const site = publicOrigin(request);
     const all = await everything((page) => engine.drives.list({ labels, ...page }));
     return listed(
       request,
@@ -107,28 +109,31 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
     const { externalId } = request.params;
     const labels = { ...label, ...externalIdLabel(externalId) };
     const { items } = await engine.drives.list({ labels, limit: 1 });
-    if (items[0] !== undefined) return shape(items[0], siteOf(request));
+    if (items[0] !== undefined) return shape(items[0], publicOrigin(request));
     const message = `No ${noun} has the external id ${JSON.stringify(externalId)}.`;
     throw new HoldfastError("drive_not_found", { message });
   });
 
   app.get(`${base}/:called`, { schema: { params: Called } }, async (request, reply) =>
-    shape(await find(request.params.called, callers.signal(reply.raw)), siteOf(request)),
+    shape(await find(request.params.called, callers.signal(reply.raw)), publicOrigin(request)),
   );
 
-  /** What the client read of it, with a part exchanged: what it does not name stays. */
+  /**
+   * Updates a drive. The client sends the complete drive that it read, including its changes. Absent fields stay
+   * unchanged.
+   */
   app.put(`${base}/:called`, { schema: { params: Called, body: DriveRequest } }, async (request, reply) => {
     const { metadata, spec = {} } = request.body;
     const signal = callers.signal(reply.raw);
     const drive = await find(request.params.called, signal);
     const { sizeMb = drive.sizeMb } = sizeOf(kind, spec);
     if (sizeMb !== drive.sizeMb)
-      throw notSupported("changing spec.size", `A ${noun} keeps the size that it was created with.`);
+      throw notSupported("changing spec.size", `The size of a ${noun} is fixed when it is created.`);
     const before = fromLabels(drive.labels);
     const after = { ...toLabels({ ...before, ...chosenTags(metadata, before) }), ...label };
     const labels = replacing(drive.labels, after);
     const order = engine.drives.update(drive.id, { labels }, signal);
-    return shape(await orMaybeDispatched(callers, order), siteOf(request));
+    return shape(await orMaybeDispatched(callers, order), publicOrigin(request));
   });
 
   app.delete(`${base}/:called`, { schema: { params: Called } }, async (request, reply) => {
@@ -136,8 +141,8 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
     const before = await find(request.params.called, signal);
     const order = engine.drives.remove(before.id, { force: false, signal });
     const left = await orMaybeDispatched(callers, order);
-    const told = shape(left ?? before, siteOf(request));
-    return left === null ? { ...told, status: "TERMINATED" } : told;
+    const body = shape(left ?? before, publicOrigin(request));
+    return left === null ? { ...body, status: "TERMINATED" } : body;
   });
 }
 

@@ -1,27 +1,32 @@
 /**
- * Previews and their tokens. A session is a preview too, as the client makes it, but what it opens is the sandbox's own API
- * and no port: it is kept under a name that no other API can give, so that nobody's link to a port ever becomes one.
+ * Previews and their tokens. The client creates a session with the same call as a preview: a preview gives access to a
+ * port, a session gives access to the sandbox's API. Sessions are stored as previews, under names that no other call
+ * can create, so that the link of a preview can never be used as a session.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { checker, isAnything, type Known, notSupported, refuseFields } from "@holdfast/adapter-shared";
 import {
   CreatePreview,
   CreatePreviewToken,
   HoldfastError,
   Nullable,
+  type PreviewId,
   type PreviewInfo,
   type PreviewTokenInfo,
   type Sandbox,
 } from "@holdfast/contract";
+import type { PreviewHeaders } from "@holdfast/engine";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import {
+  buildPreviewUrls,
+  checkPreviewHeaders,
+  publicOrigin as readPublicOrigin,
+} from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import type { App, RouteContext } from "../../context.ts";
-import { previewUrls } from "../../ports/preview-urls.ts";
-import { siteOf as whereAsked } from "../../site.ts";
-import { checker } from "../checked.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
+import { InSandbox } from "../process/process.ts";
 import { ageMs, untilMs } from "./expiry.ts";
-import { InSandbox } from "./process.ts";
-import { isSession, isSessionRequest, SESSION_PORT, sessionUrl, storedName, toldName } from "./sessions.ts";
-import { siteOf } from "./site.ts";
+import { publicOrigin } from "./public-origin.ts";
+import { clientName, isSession, isSessionRequest, SESSION_PORT, sessionUrl, storedName } from "./sessions.ts";
 
 const Ref = Type.String({ minLength: 1, maxLength: 64 });
 const InPreview = Type.Object({ ...InSandbox.properties, previewName: Ref });
@@ -29,6 +34,7 @@ const InToken = Type.Object({ ...InPreview.properties, tokenName: Ref });
 const Maybe = <Schema extends Parameters<typeof Nullable>[0]>(schema: Schema) =>
   Type.Optional(Nullable(schema));
 
+const Headers = Type.Record(Type.String(), Type.String());
 const PreviewRequest = Type.Object({
   metadata: Type.Optional(Type.Object({ name: Maybe(Type.String()), displayName: Maybe(Type.String()) })),
   spec: Type.Object({
@@ -36,6 +42,8 @@ const PreviewRequest = Type.Object({
     public: Maybe(Type.Boolean()),
     expires: Maybe(Type.String()),
     ttl: Maybe(Type.String()),
+    requestHeaders: Maybe(Headers),
+    responseHeaders: Maybe(Headers),
   }),
 });
 type PreviewRequest = Static<typeof PreviewRequest>;
@@ -43,8 +51,6 @@ const TokenRequest = Type.Object({
   spec: Type.Optional(Type.Object({ expiresAt: Maybe(Type.String()) })),
 });
 
-const isEmpty = (value: unknown) =>
-  typeof value === "object" && value !== null && Object.keys(value).length === 0;
 const SPEC: Known = {
   port: isAnything,
   public: isAnything,
@@ -52,15 +58,13 @@ const SPEC: Known = {
   ttl: isAnything,
   url: isAnything,
   region: isAnything,
-  requestHeaders: isEmpty,
-  responseHeaders: isEmpty,
+  requestHeaders: isAnything,
+  responseHeaders: isAnything,
 };
-const OWN_URLS = "Previews have URLs of the server's own; HOLDFAST_PREVIEW_DOMAIN chooses their domain.";
+const OWN_URLS = "The server assigns preview URLs; HOLDFAST_PREVIEW_DOMAIN sets their domain.";
 const WHY = {
   prefixUrl: OWN_URLS,
   customDomain: OWN_URLS,
-  requestHeaders: "A request comes as it is sent; the program that listens can set its own.",
-  responseHeaders: "An answer comes as it is given; the program that listens can set its own.",
 };
 
 const checkPreview = checker(CreatePreview);
@@ -70,15 +74,17 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
   const { engine } = context;
 
   function shown(preview: PreviewInfo, { name: resourceName }: Sandbox, request: FastifyRequest) {
-    const { workspace, base } = siteOf(request);
+    const { workspace, base } = publicOrigin(request);
     const { port, createdAt, expiresAt } = preview;
-    const site = whereAsked(request.headers);
-    const urls = previewUrls(preview, { token: null, site, domain: context.domain });
-    // Names below the default domain are known to browsers, and not to every program.
+    const site = readPublicOrigin(request.headers);
+    const urls = buildPreviewUrls(preview, { token: null, site, domain: context.domain });
+    // With the default domain, the URL with a path is returned, not the one with a host name: browsers resolve host
+    // names below that domain, but other programs may not.
     const portUrl = context.previewDomain === undefined ? urls.pathUrl : urls.url;
+    const headers = engine.previews.headersOf(preview.id as PreviewId);
     return {
       metadata: {
-        name: toldName(preview),
+        name: clientName(preview),
         ...{ resourceName, resourceType: "sandbox", workspace, createdAt, updatedAt: createdAt },
       },
       spec: {
@@ -86,6 +92,8 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
         public: preview.public,
         url: isSession(preview) ? sessionUrl(base, preview) : portUrl.replace(/\/$/, ""),
         ...(expiresAt === null ? {} : { expires: expiresAt }),
+        requestHeaders: headers.request,
+        responseHeaders: headers.response,
       },
       status: "DEPLOYED",
       events: [],
@@ -93,7 +101,10 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
     };
   }
 
-  /** Those that are over are kept until another takes their place, and open nothing. */
+  /**
+   * Returns the previews that have not expired. An expired preview stays stored until another one takes its name, but
+   * no longer grants access.
+   */
   async function live(sandbox: Sandbox): Promise<PreviewInfo[]> {
     const isLive = ({ expiresAt }: PreviewInfo) => expiresAt === null || Date.parse(expiresAt) > Date.now();
     return (await engine.previews.list(sandbox.id)).filter(isLive);
@@ -101,7 +112,12 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
 
   async function find(ref: string, name: string): Promise<{ sandbox: Sandbox; preview: PreviewInfo }> {
     const sandbox = await engine.sandboxes.get(ref);
-    const found = (await live(sandbox)).find((preview) => toldName(preview) === name);
+    const all = await live(sandbox);
+    // Holdfast's own API can create a preview whose name looks like that of a session. Such a preview is stored without
+    // the prefix of sessions.
+    const found =
+      all.find((preview) => preview.name === storedName(name)) ??
+      all.find((preview) => preview.name === name);
     if (found !== undefined) return { sandbox, preview: found };
     const message = `The sandbox has no preview ${JSON.stringify(name)}.`;
     throw new HoldfastError("preview_not_found", { sandboxId: sandbox.id, message });
@@ -122,17 +138,19 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
           ...(name === undefined ? {} : { name }),
           ...durationOf(body, Date.now()),
         },
-        "The preview that was asked for can't be had",
+        "The preview request is not valid",
       );
       if (name !== undefined && (await isTaken(sandbox, name))) throw taken(sandbox, name);
       const stored = isSessionRequest(wanted) ? { ...wanted, name: storedName(wanted.name) } : wanted;
-      const { preview } = await engine.previews.create(sandbox.id, stored, { token: false });
+      const headers = headersIn(body.spec);
+      if (isSessionRequest(wanted)) refuseHeaders(headers);
+      const { preview } = await engine.previews.create(sandbox.id, stored, { token: false, headers });
       return shown(preview, sandbox, request);
     },
   );
 
   const isTaken = async (sandbox: Sandbox, name: string) =>
-    (await live(sandbox)).some((preview) => toldName(preview) === name);
+    (await live(sandbox)).some((preview) => clientName(preview) === name);
 
   app.get("/sandboxes/:name/previews", { schema: { params: InSandbox } }, async (request) => {
     const sandbox = await engine.sandboxes.get(request.params.name);
@@ -144,7 +162,10 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
     return shown(preview, sandbox, request);
   });
 
-  /** What the client read of it, with a part exchanged: what it does not name stays. */
+  /**
+   * Updates a preview. The client sends the complete preview that it read, including its changes. Absent fields stay
+   * unchanged.
+   */
   app.put(
     "/sandboxes/:name/previews/:previewName",
     { schema: { params: InPreview, body: PreviewRequest } },
@@ -155,18 +176,21 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
       const { port = preview.port, public: open = preview.public, expires, ttl } = body.spec;
       if (isSession(preview) && (port !== SESSION_PORT || open))
         throw notSupported(
-          "changing a session's port, or opening it to everybody",
-          "Make a preview of a port.",
+          "changing a session's port, or making a session public",
+          "Create a preview of the port.",
         );
       const isKept = !ttl && (expires === undefined || expires === preview.expiresAt);
       const wanted = checkPreview(
         { port, public: open, ...(isKept ? {} : durationOf(body, Date.now())) },
-        "The preview can't be that",
+        "The preview update is not valid",
       );
       const changes = { port: wanted.port, public: wanted.public };
+      const before = engine.previews.headersOf(preview.id as PreviewId);
+      if (isSession(preview)) refuseHeaders(headersIn(body.spec));
       const changed = await engine.previews.update(sandbox.id, preview.id, {
         ...changes,
         ...(isKept ? {} : { ttlMs: wanted.ttlMs ?? null }),
+        ...(setsHeaders(body.spec) ? { headers: headersIn(body.spec, before) } : {}),
       });
       return shown(changed, sandbox, request);
     },
@@ -185,10 +209,10 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
     { id, expiresAt, expired }: PreviewTokenInfo,
     request: FastifyRequest,
   ) {
-    const { workspace } = siteOf(request);
+    const { workspace } = publicOrigin(request);
     return {
       metadata: {
-        ...{ name: id, previewName: toldName(preview), resourceName: sandbox.name },
+        ...{ name: id, previewName: clientName(preview), resourceName: sandbox.name },
         ...{ resourceType: "sandbox", workspace },
       },
       spec: { token: await engine.previews.token(sandbox.id, preview.id, id), expiresAt, expired },
@@ -203,7 +227,7 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
       const found = await find(params.name, params.previewName);
       const { expiresAt } = body.spec ?? {};
       const asked = expiresAt ? { ttlMs: untilMs("body/spec/expiresAt", expiresAt, Date.now()) } : {};
-      const wanted = checkToken(asked, "The token that was asked for can't be had");
+      const wanted = checkToken(asked, "The token request is not valid");
       const { info } = await engine.previews.createToken(found.sandbox.id, found.preview.id, wanted);
       return tokenShape(found, info, request);
     },
@@ -217,19 +241,54 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
 
   app.delete(`${TOKENS}/:tokenName`, { schema: { params: InToken } }, async ({ params }) => {
     const { sandbox, preview } = await find(params.name, params.previewName);
-    await engine.previews.removeToken(sandbox.id, preview.id, params.tokenName);
-    return { message: "The token opens nothing any more.", name: params.tokenName };
+    const name = await tokenNameOf(sandbox.id, preview.id, params.tokenName);
+    await engine.previews.removeToken(sandbox.id, preview.id, name);
+    return { message: "The token was revoked.", name };
   });
+
+  /** Returns the name of a token. The caller may give the token's name or its secret value. */
+  async function tokenNameOf(sandboxId: string, previewId: string, given: string): Promise<string> {
+    for (const { id } of await engine.previews.tokens(sandboxId, previewId))
+      if ((await engine.previews.token(sandboxId, previewId, id)) === given) return id;
+    return given;
+  }
 }
 
 function refuseUnknown({ metadata, spec }: PreviewRequest): void {
   refuseFields("spec", spec, SPEC, WHY);
   const { name, displayName } = metadata ?? {};
   if (displayName && displayName !== name)
-    throw notSupported("metadata.displayName", "A preview has a name only.");
+    throw notSupported("metadata.displayName", "A preview has only a name.");
 }
 
-/** Whichever ends it first. */
+/**
+ * Refuses header rules for a session. A session gives access to the sandbox's API, where the server alone determines
+ * the requests and responses.
+ */
+function refuseHeaders({ request, response }: PreviewHeaders): void {
+  for (const [field, headers] of Object.entries({ requestHeaders: request, responseHeaders: response }))
+    if (Object.keys(headers).length > 0) throw notSupported(`spec.${field} of a session`, "Leave it out.");
+}
+
+const setsHeaders = ({ requestHeaders, responseHeaders }: PreviewRequest["spec"]): boolean =>
+  requestHeaders !== undefined || responseHeaders !== undefined;
+
+/**
+ * Returns the header rules of a preview request. If the request has no rules for a direction (request or response), the
+ * existing rules for it are kept.
+ */
+function headersIn(
+  { requestHeaders, responseHeaders }: PreviewRequest["spec"],
+  before: PreviewHeaders = { request: {}, response: {} },
+): PreviewHeaders {
+  return checkPreviewHeaders(
+    "body/spec",
+    requestHeaders === undefined ? before.request : requestHeaders,
+    responseHeaders === undefined ? before.response : responseHeaders,
+  );
+}
+
+/** Returns the earlier of the two expiry times as a duration. */
 function durationOf({ spec: { ttl, expires } }: PreviewRequest, now: number): { ttlMs?: number } {
   const limits = expires ? [untilMs("body/spec/expires", expires, now)] : [];
   if (ttl) limits.push(ageMs("body/spec/ttl", ttl));
@@ -237,4 +296,4 @@ function durationOf({ spec: { ttl, expires } }: PreviewRequest, now: number): { 
 }
 
 const taken = ({ id: sandboxId }: Sandbox, name: string): HoldfastError =>
-  new HoldfastError("preview_exists", { sandboxId, message: `The sandbox has a preview ${name}.` });
+  new HoldfastError("preview_exists", { sandboxId, message: `The sandbox already has a preview ${name}.` });

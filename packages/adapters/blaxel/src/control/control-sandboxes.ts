@@ -1,18 +1,19 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, isHoldfastError, type Sandbox, STATUSES, type Status } from "@holdfast/contract";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
+import { InSandbox } from "../process/process.ts";
+import { type PublicOrigin, SHOWN_EVENTS, sandboxShape, statusesCalled } from "../shapes.ts";
 import { externalIdLabel } from "./labels.ts";
 import { everything, factsOf, ListQuery, listed } from "./listing.ts";
-import { InSandbox } from "./process.ts";
+import { publicOrigin } from "./public-origin.ts";
 import { ByExternalId, SandboxRequest, sandboxRequest } from "./sandbox-request.ts";
 import { sandboxUpdate } from "./sandbox-update.ts";
-import { SHOWN_EVENTS, type Site, sandboxShape, statusesCalled } from "./shapes.ts";
-import { siteOf } from "./site.ts";
 
 const CreateQuery = Type.Object({ createIfNotExist: Type.Optional(Type.Boolean()) });
 
 const EVENTS_MAX = 200;
+const ENDING: readonly Status[] = ["failed", "stopping", "terminated"];
 
 export function controlSandboxRoutes(app: App, context: RouteContext): void {
   const { engine, callers } = context;
@@ -27,17 +28,20 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
         now: Date.now(),
         createIfNotExist: query.createIfNotExist ?? false,
       };
-      const options = { wait: true, owner, signal: callers.signal(reply.raw) };
+      const options = { wait: true, owner, beyondHost: true, signal: callers.signal(reply.raw) };
       const asked = engine.sandboxes.create(sandboxRequest(body, reading), options);
-      const { sandbox } = await orMaybeDispatched(callers, asked.catch(stillThere));
-      return shown(sandbox, siteOf(request));
+      const { sandbox } = await orMaybeDispatched(callers, asked.catch(rethrowNameTaken));
+      return shown(sandbox, publicOrigin(request));
     },
   );
 
-  /** A sandbox with its timeline, as only one that is asked for by itself comes. */
-  async function shown(sandbox: Sandbox, site: Site) {
+  /** Returns a sandbox with its timeline and environment, which listings omit. */
+  async function shown(sandbox: Sandbox, site: PublicOrigin) {
     const { items } = await engine.events({ ref: sandbox.id, types: SHOWN_EVENTS, limit: EVENTS_MAX });
-    return sandboxShape(sandbox, site, items);
+    return sandboxShape(sandbox, site, {
+      events: items,
+      env: await engine.sandboxes.environment(sandbox.id),
+    });
   }
 
   app.get("/sandboxes", { schema: { querystring: ListQuery } }, async (request) => {
@@ -46,7 +50,7 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
       status: statusFilter(query),
       labels: query.externalId === undefined ? undefined : externalIdLabel(query.externalId),
     };
-    const site = siteOf(request);
+    const site = publicOrigin(request);
     const all = await everything((page) => engine.sandboxes.list({ ...filter, ...page }));
     return listed(
       request,
@@ -56,14 +60,18 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
   });
 
   app.get("/sandboxes/:name", { schema: { params: InSandbox } }, async (request) =>
-    shown(await engine.sandboxes.get(request.params.name), siteOf(request)),
+    shown(await engine.sandboxes.get(request.params.name), publicOrigin(request)),
   );
 
   app.get("/sandboxes/by-external-id/:externalId", { schema: { params: ByExternalId } }, async (request) => {
     const { externalId } = request.params;
-    const { items } = await engine.sandboxes.list({ labels: externalIdLabel(externalId), limit: 1 });
-    const found = items[0];
-    if (found !== undefined) return shown(found, siteOf(request));
+    const all = await everything((page) =>
+      engine.sandboxes.list({ labels: externalIdLabel(externalId), ...page }),
+    );
+    // A sandbox that failed or is being deleted keeps its external id for a while, even if a new sandbox already has
+    // the same one.
+    const found = all.find(({ status }) => !ENDING.includes(status)) ?? all.at(-1);
+    if (found !== undefined) return shown(found, publicOrigin(request));
     const message = `No sandbox has the external id ${JSON.stringify(externalId)}.`;
     throw new HoldfastError("sandbox_not_found", { message });
   });
@@ -72,21 +80,24 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
     const { params, body } = request;
     const sandbox = await engine.sandboxes.get(params.name);
     const changed = await engine.sandboxes.update(sandbox.id, sandboxUpdate(body, sandbox, Date.now()));
-    return shown(changed, siteOf(request));
+    return shown(changed, publicOrigin(request));
   });
 
   app.delete("/sandboxes/:name", { schema: { params: InSandbox } }, async (request, reply) => {
     const options = { graceMs: 0, signal: callers.signal(reply.raw) };
     const order = engine.sandboxes.remove(request.params.name, options);
     const sandbox = await orMaybeDispatched(callers, order);
-    return shown(sandbox, siteOf(request));
+    return shown(sandbox, publicOrigin(request));
   });
 }
 
-/** The client waits for a delete that is under way where it is told that the name is taken, and asks again. */
-function stillThere(error: unknown): never {
+/**
+ * Rethrows a name conflict. If the name is taken by a sandbox that is being deleted, the client waits for the delete
+ * and asks again.
+ */
+function rethrowNameTaken(error: unknown): never {
   if (!isHoldfastError(error) || error.code !== "sandbox_gone") throw error;
-  const message = "The sandbox that has that name is being deleted.";
+  const message = "The sandbox with that name is being deleted.";
   throw new HoldfastError("name_taken", { message, ...(error.sandboxId && { sandboxId: error.sandboxId }) });
 }
 
@@ -96,7 +107,7 @@ function statusFilter({ status, showTerminated }: ListQuery): Status[] | undefin
     const known = statusesCalled(name.trim());
     if (known.length > 0) return known;
     throw new HoldfastError("invalid_request", {
-      message: `query/status is ${JSON.stringify(name.slice(0, 40))}, which no sandbox here is ever in.`,
+      message: `query/status is ${JSON.stringify(name.slice(0, 40))}; no sandbox of this server ever has that status.`,
     });
   });
 }

@@ -1,8 +1,9 @@
 /**
- * Snapshots are checkpoints, and a fork is a sandbox that begins with one. There they belong to the account and outlive what
- * they were taken of; here they belong to their sandbox and go with it.
+ * Snapshots are checkpoints, and a fork is a sandbox created from one. On the platform snapshots belong to the account
+ * and outlive their source; here they belong to their sandbox and are deleted with it.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { checker, isAnything, type Known, notSupported, refuseFields } from "@holdfast/adapter-shared";
 import {
   type Checkpoint,
   CreateCheckpoint,
@@ -12,17 +13,15 @@ import {
   randomText,
   type Sandbox,
 } from "@holdfast/contract";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
+import { InSandbox } from "../process/process.ts";
+import { snapshotShape } from "../shapes.ts";
 import { fromLabels, toLabels } from "./labels.ts";
 import { everything, ListQuery, listed } from "./listing.ts";
-import { InSandbox } from "./process.ts";
+import { publicOrigin } from "./public-origin.ts";
 import { environmentOf } from "./sandbox-request.ts";
-import { snapshotShape } from "./shapes.ts";
-import { siteOf } from "./site.ts";
 
 const Ref = Type.String({ minLength: 1, maxLength: 64 });
 const InSnapshot = Type.Object({ ...InSandbox.properties, snapshotId: Ref });
@@ -47,7 +46,7 @@ const FORK: Known = {
   snapshotId: isAnything,
   envs: isAnything,
 };
-const NO_APPLICATIONS = "There are no applications here; a fork is a sandbox, and a preview shows its port.";
+const NO_APPLICATIONS = "Holdfast has no applications; a fork is a sandbox, and a preview exposes its port.";
 const WHY = Object.fromEntries(
   ["targetType", "port", "traffic", "customDomain", "prefix"].map((field) => [field, NO_APPLICATIONS]),
 );
@@ -55,7 +54,10 @@ const WHY = Object.fromEntries(
 const checkSnapshot = checker(CreateCheckpoint);
 const checkFork = checker(CreateSandbox);
 const SUFFIX_LENGTH = 8;
-/** A copy that was made for one fork goes whatever became of the fork, and of its caller. */
+/**
+ * Time limit for deleting the temporary checkpoint of a fork, which happens even if the fork fails or the caller
+ * disconnects.
+ */
 const TIDY_MS = 30_000;
 
 interface Found {
@@ -88,14 +90,14 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
 
   async function take(ref: string, name: string | null | undefined, signal: AbortSignal): Promise<Found> {
     const sandbox = await engine.sandboxes.get(ref);
-    const wanted = checkSnapshot(name ? { name } : {}, "The snapshot that was asked for can't be had");
+    const wanted = checkSnapshot(name ? { name } : {}, "The snapshot request is not valid");
     const taking = engine.checkpoints.create(sandbox.id, wanted, signal);
     return { sandbox, checkpoint: await orMaybeDispatched(callers, taking) };
   }
 
   async function remove({ sandbox, checkpoint }: Found, request: FastifyRequest, signal: AbortSignal) {
     await orMaybeDispatched(callers, engine.checkpoints.remove(sandbox.id, checkpoint.id, signal));
-    return snapshotShape(sandbox, checkpoint, siteOf(request));
+    return snapshotShape(sandbox, checkpoint, publicOrigin(request));
   }
 
   async function fork({ sandbox, checkpoint }: Found, request: FastifyRequest, signal: AbortSignal) {
@@ -105,17 +107,17 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
         name: body.targetName,
         fromCheckpoint: checkpoint.id,
         env: environmentOf(body.envs ?? []),
-        // An external id means one sandbox.
+        // The fork gets no external id, because an external id identifies exactly one sandbox.
         labels: toLabels({ ...fromLabels(sandbox.labels), externalId: undefined }),
       },
-      "The fork that was asked for can't be had",
+      "The fork request is not valid",
     );
     const options = { wait: true, owner: request.owner, signal };
     const { sandbox: made } = await orMaybeDispatched(callers, engine.sandboxes.create(wanted, options));
     return { name: made.name, snapshotId: checkpoint.id, type: "sandbox" };
   }
 
-  /** From a copy of now, which is nobody's when the fork is there. */
+  /** Creates a fork of the current state: takes a temporary checkpoint, forks it, and then deletes it. */
   async function forkLive(ref: string, request: FastifyRequest, signal: AbortSignal) {
     const copy = await take(ref, `fork-${randomText(SUFFIX_LENGTH)}`, signal);
     try {
@@ -125,13 +127,16 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
       const { sandbox, checkpoint } = copy;
       const tidying = engine.checkpoints.remove(sandbox.id, checkpoint.id, AbortSignal.timeout(TIDY_MS));
       await tidying.catch((error: unknown) => {
-        log.warn({ sandbox: sandbox.id, checkpoint: checkpoint.id, err: error }, "a fork's copy is left");
+        log.warn(
+          { sandbox: sandbox.id, checkpoint: checkpoint.id, err: error },
+          "failed to delete the temporary checkpoint of a fork",
+        );
       });
     }
   }
 
   app.get("/snapshots", { schema: { querystring: ListQuery } }, async (request) => {
-    const site = siteOf(request);
+    const site = publicOrigin(request);
     const all: ReturnType<typeof snapshotShape>[] = [];
     for await (const { sandbox, checkpoint } of everySnapshot())
       all.push(snapshotShape(sandbox, checkpoint, site));
@@ -141,14 +146,14 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
   app.post("/snapshots", { schema: { body: SnapshotOf } }, async (request, reply) => {
     const { name, source } = request.body;
     if (source.kind && source.kind !== "sandbox")
-      throw notSupported("source.kind", "Only sandboxes have them.");
+      throw notSupported("source.kind", "Only sandboxes have snapshots.");
     const { sandbox, checkpoint } = await take(source.name, name, callers.signal(reply.raw));
-    return snapshotShape(sandbox, checkpoint, siteOf(request));
+    return snapshotShape(sandbox, checkpoint, publicOrigin(request));
   });
 
   app.get("/snapshots/:snapshotName", { schema: { params: SnapshotId } }, async (request) => {
     const { sandbox, checkpoint } = await inAccount(request.params.snapshotName);
-    return snapshotShape(sandbox, checkpoint, siteOf(request));
+    return snapshotShape(sandbox, checkpoint, publicOrigin(request));
   });
 
   app.delete("/snapshots/:snapshotName", { schema: { params: SnapshotId } }, async (request, reply) =>
@@ -167,7 +172,7 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
   app.get("/sandboxes/:name/snapshots", { schema: { params: InSandbox } }, async (request) => {
     const sandbox = await engine.sandboxes.get(request.params.name);
     const { items } = await engine.checkpoints.list(sandbox.id);
-    return items.map((checkpoint) => snapshotShape(sandbox, checkpoint, siteOf(request)));
+    return items.map((checkpoint) => snapshotShape(sandbox, checkpoint, publicOrigin(request)));
   });
 
   app.post(
@@ -176,7 +181,7 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
     async (request, reply) => {
       const { params, body } = request;
       const { sandbox, checkpoint } = await take(params.name, body.name, callers.signal(reply.raw));
-      return snapshotShape(sandbox, checkpoint, siteOf(request));
+      return snapshotShape(sandbox, checkpoint, publicOrigin(request));
     },
   );
 
@@ -196,7 +201,7 @@ export function controlSnapshotRoutes(app: App, context: RouteContext): void {
       await inSandbox(params.name, params.snapshotId);
       throw notSupported(
         "restoring a sandbox to a snapshot",
-        "A sandbox never loses what it has written since; fork the snapshot into a new one.",
+        "Holdfast does not roll a sandbox back; fork the snapshot into a new sandbox.",
       );
     },
   );

@@ -1,11 +1,11 @@
 import { Type } from "@fastify/type-provider-typebox";
+import { fieldsOf, notSupported, refuseFields } from "@holdfast/adapter-shared";
 import { HoldfastError, type Mount, Nullable } from "@holdfast/contract";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { fieldsOf, notSupported, refuseFields } from "../refusals.ts";
-import { AtPath, pathOf } from "./filesystem.ts";
-import { homed } from "./paths.ts";
-import { InSandbox } from "./process.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { orMaybeDispatched } from "@holdfast/server/adapter";
+import { AtPath, pathOf } from "../filesystem/filesystem.ts";
+import { resolveHome } from "../paths.ts";
+import { InSandbox } from "../process/process.ts";
 
 const MountRequest = Type.Object({
   driveName: Type.String({ minLength: 1, maxLength: 64 }),
@@ -17,15 +17,15 @@ const MountRequest = Type.Object({
 });
 
 const KNOWN = fieldsOf(MountRequest);
-/** Who comes by a session has no key, and a drive may have what other sandboxes wrote. */
+/** The holder of a session token has no API key, and a drive may contain data of other sandboxes. */
 const NOT_BY_SESSION =
-  "Mounting a drive takes a key: a session opens its own sandbox, with the drives it has.";
+  "Mounting a drive needs an API key; a session only gives access to its sandbox and the drives mounted there.";
 
 export function driveMountRoutes(app: App, { engine, callers }: RouteContext): void {
   app.get("/drives/mount", { schema: { params: InSandbox } }, async ({ params }) => {
     const { items } = await engine.mounts.list(params.name);
     const isBroken = ({ state }: Mount) => state === "broken";
-    // A reader that knows nothing of states takes all that it finds here for served.
+    // Lists only mounts that serve, because clients that ignore the state of a mount would use every listed one.
     return {
       mounts: items.filter((mount) => !isBroken(mount)).map(mountShape),
       broken: items.filter(isBroken).map((mount) => ({ ...mountShape(mount), cause: mount.cause })),
@@ -38,17 +38,17 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
     async ({ params, body, owner }, reply) => {
       if (owner === null) throw new HoldfastError("unauthorized", { message: NOT_BY_SESSION });
       refuseFields("mount", body, KNOWN);
-      if (body.uidMap) throw notSupported("uidMap", "A drive's files belong to who wrote them.");
-      if (body.gidMap) throw notSupported("gidMap", "A drive's files belong to who wrote them.");
+      if (body.uidMap) throw notSupported("uidMap", "Files on a drive keep the owner that wrote them.");
+      if (body.gidMap) throw notSupported("gidMap", "Files on a drive keep the owner that wrote them.");
       const wanted = {
         drive: body.driveName,
-        path: homed(body.mountPath),
+        path: resolveHome(body.mountPath),
         ...(body.drivePath ? { subpath: body.drivePath } : {}),
         readOnly: body.readOnly ?? false,
       };
       const order = engine.mounts.mount(params.name, wanted, callers.signal(reply.raw));
       const { mount, existed } = await orMaybeDispatched(callers, order);
-      const message = existed ? "The drive was mounted there already." : "The drive is mounted.";
+      const message = existed ? "The drive was already mounted there." : "The drive is mounted.";
       return { success: true, message, ...mountShape(mount) };
     },
   );
@@ -57,7 +57,7 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
     const mountPath = pathOf(params);
     const order = engine.mounts.unmount(params.name, mountPath, callers.signal(reply.raw));
     await orMaybeDispatched(callers, order);
-    return { success: true, message: "The drive is no longer mounted there.", mountPath };
+    return { success: true, message: "The drive was unmounted.", mountPath };
   });
 }
 

@@ -1,8 +1,11 @@
-/** When a sandbox is to be deleted, as that platform says it: an age, a date, a while without use, or several of these. */
+/**
+ * Expiry settings: the platform's ways to say when a sandbox is deleted. A request gives a maximum age, a date, an idle
+ * time, or several of these.
+ */
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { notSupported } from "@holdfast/adapter-shared";
 import { HoldfastError, type Lifecycle } from "@holdfast/contract";
-import { notSupported } from "../refusals.ts";
-import { durationMs } from "./durations.ts";
+import { durationMs } from "../durations.ts";
 
 export const Policy = Type.Object({
   type: Type.String(),
@@ -11,18 +14,22 @@ export const Policy = Type.Object({
 });
 type Policy = Static<typeof Policy>;
 
-/** As it was asked for. */
+/** The expiry settings as requested. */
 export interface AskedExpiry {
   ttl?: string;
   expires?: string;
   policies?: readonly Policy[];
 }
 
-export type Expiry = Pick<Lifecycle, "ttlMs" | "idleTtlMs">;
+type Expiry = Pick<Lifecycle, "ttlMs" | "idleTtlMs">;
 
 const POLICIES = "body/spec/lifecycle/expirationPolicies";
 
-/** What ends it first counts. Dates are counted from its creation, as ages are. */
+/**
+ * Converts the expiry settings to a maximum age (`ttlMs`) and a maximum idle time (`idleTtlMs`). A date is converted to
+ * a maximum age, counted from the sandbox's creation. If several settings give a maximum age, the shortest one applies,
+ * and likewise for the maximum idle time. A limit that no setting gives is left out.
+ */
 export function expiryOf({ ttl, expires, policies = [] }: AskedExpiry, createdAt: number): Expiry {
   const ages = ttl === undefined ? [] : [ageMs("body/spec/runtime/ttl", ttl)];
   if (expires !== undefined) ages.push(untilMs("body/spec/runtime/expires", expires, createdAt));
@@ -41,10 +48,13 @@ export function expiryOf({ ttl, expires, policies = [] }: AskedExpiry, createdAt
   };
 }
 
-/** A date was read a moment before the sandbox had a time of creation. */
+/** Tolerance for dates, because a date was converted to an age shortly before the sandbox got its creation time. */
 const DRIFT_MS = 60_000;
 
-/** What was asked for, where that is still so; what somebody made of it meanwhile, in the same words, where it is not. */
+/**
+ * Returns the expiry settings as the client requested them, if the sandbox still has the limits that they give.
+ * Otherwise returns settings that give the sandbox's current limits.
+ */
 export function shownExpiry(
   asked: AskedExpiry,
   { ttlMs, idleTtlMs }: Expiry,
@@ -63,7 +73,10 @@ export function shownExpiry(
   };
 }
 
-/** It is kept in labels, which others can write as well. */
+/**
+ * Returns no limits if the settings are invalid. They can be invalid because they are stored in labels, which other
+ * clients can write too.
+ */
 function expiryOrNone(asked: AskedExpiry, createdAt: number): Expiry {
   try {
     return expiryOf(asked, createdAt);
@@ -72,7 +85,7 @@ function expiryOrNone(asked: AskedExpiry, createdAt: number): Expiry {
   }
 }
 
-/** Of a duration that a field has. */
+/** Parses the duration in a field. */
 export function ageMs(where: string, text: string): number {
   const ms = durationMs(text);
   if (ms !== null && ms > 0) return ms;
@@ -81,11 +94,11 @@ export function ageMs(where: string, text: string): number {
   });
 }
 
-/** How long after a time the date is that a field has. */
+/** Returns the time from `from` until the date in a field. */
 export function untilMs(where: string, text: string, from: number): number {
   const ms = Date.parse(text) - from;
   if (ms > 0) return ms;
   throw new HoldfastError("invalid_request", {
-    message: `${where} is ${JSON.stringify(text.slice(0, 80))}; it must be a date that is still to come.`,
+    message: `${where} is ${JSON.stringify(text.slice(0, 80))}; it must be a date in the future.`,
   });
 }

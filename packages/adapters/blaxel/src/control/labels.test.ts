@@ -14,7 +14,7 @@ const tags = fc.record({
   image: fc.option(fc.constant("blaxel/base-image:latest"), { nil: undefined }),
 });
 
-test("whatever text labels are there, they are valid labels here and come back as they were", () => {
+test("any label text is stored as valid labels and returned unchanged", () => {
   fc.assert(
     fc.property(tags, (given) => {
       const labels = toLabels(given);
@@ -24,7 +24,7 @@ test("whatever text labels are there, they are valid labels here and come back a
   );
 });
 
-test("labels that fit are kept as they are, so that listings filter by them", () => {
+test("labels that fit are stored as they are, so that listings filter by them", () => {
   expect(toLabels({ labels: { team: "a", "a b": "c" }, externalId: "x-1" })).toEqual({
     team: "a",
     "blaxel/external-id": "x-1",
@@ -32,16 +32,16 @@ test("labels that fit are kept as they are, so that listings filter by them", ()
   });
 });
 
-test("a label of the caller's own that looks like ours is not taken for it", () => {
+test("a caller's label that looks like a generated one is not mistaken for it", () => {
   const given = { labels: { "blaxel/external-id": "mine", "blaxel/rest-00": "{" } };
   expect(fromLabels(toLabels(given))).toMatchObject({ ...given, externalId: undefined });
 });
 
-test("labels that look like ours and are not are shown as they are", () => {
+test("foreign labels that look generated are returned as they are", () => {
   expect(fromLabels({ "blaxel/rest-00": "{nope" }).labels).toEqual({ "blaxel/rest-00": "{nope" });
 });
 
-test("more than can be kept is refused, and nothing is dropped", () => {
+test("labels beyond the limit are refused, and none are dropped", () => {
   const many = Object.fromEntries(Array.from({ length: 65 }, (_, index) => [`k${index}`, "v"]));
   expect(() => toLabels({ labels: many })).toThrow(expect.objectContaining({ code: "invalid_request" }));
   const long = { key: "v".repeat(64 * 256) };

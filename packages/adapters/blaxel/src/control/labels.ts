@@ -1,25 +1,31 @@
 /**
- * Labels there may be any text, labels here may not, and there are fields beside them that have no other place here. All of
- * it is kept in labels: what fits as it is, so that both APIs filter by it, and the rest as one text in as many labels as it
- * takes. Nothing is dropped; what is too much altogether is refused.
+ * Stores the platform's labels and extra fields in Holdfast's labels. The platform allows any text in labels, Holdfast
+ * does not. Labels that fit are stored as they are, so that both APIs filter by them; the others are stored as one
+ * text, split over several labels. Nothing is dropped; values that exceed the limits are refused.
  */
+
+import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "@holdfast/adapter-shared";
 import { HoldfastError, type Labels } from "@holdfast/contract";
-import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "../label-text.ts";
 import type { AskedExpiry } from "./expiry.ts";
 
-/** What a sandbox or a drive is called there, besides its name. */
+/** Platform metadata of a sandbox or drive, besides its name. */
 export interface Tags {
   labels: Readonly<Record<string, string>>;
   externalId?: string | undefined;
   displayName?: string | undefined;
-  /** The image's name as it was asked for. */
+  /** The image's name as requested. */
   image?: string | undefined;
   asked?: Asked | undefined;
 }
 
-/** What has a meaning here, and is told again in the words that it was asked for in. */
+/**
+ * Requested values of settings that Holdfast also has. They are stored in addition, so that the client gets them back
+ * in the form in which it sent them.
+ */
 export interface Asked extends AskedExpiry {
   ports?: readonly object[];
+  /** Names of the environment variables whose values are not returned. */
+  secrets?: readonly string[];
 }
 
 const OURS = "blaxel/";
@@ -30,10 +36,10 @@ const FIELDS = {
 } as const;
 const REST = `${OURS}rest-`;
 const ASKED = `${OURS}asked-`;
-/** Of the contract's labels. */
+/** Limits of the contract's labels. */
 const KEY = /^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$/;
 
-/** What a drive has that was made as a volume. */
+/** Marks a drive that was created as a volume. */
 export const VOLUME: Labels = { [`${OURS}kind`]: "volume" };
 
 export const externalIdLabel = (externalId: string): Labels => ({ [FIELDS.externalId]: externalId });
@@ -53,11 +59,14 @@ export function toLabels({ labels, asked, ...fields }: Tags): Labels {
   const made = [...given.filter(fits), ...named, ...pieces];
   if (made.length <= LABELS_MAX) return Object.fromEntries(made);
   throw new HoldfastError("invalid_request", {
-    message: `body/metadata/labels are more than can be kept: ${LABELS_MAX} labels of ${LABEL_VALUE_MAX} characters.`,
+    message: `body/metadata/labels exceed the limit of ${LABELS_MAX} labels of ${LABEL_VALUE_MAX} characters.`,
   });
 }
 
-/** As a label of ours, and not as one that this file makes. */
+/**
+ * Returns whether a label can be stored unchanged: it meets Holdfast's limits, and its key differs from the keys that
+ * this file generates.
+ */
 const fits = ([key, value]: [string, string]): boolean =>
   KEY.test(key) && !key.startsWith(OURS) && value.length <= LABEL_VALUE_MAX;
 
@@ -74,12 +83,15 @@ export function fromLabels(labels: Labels): Tags {
 }
 
 function restOf(labels: Labels): Record<string, string> {
-  // Somebody else may have written labels that look like these.
+  // Another client may have written labels with keys that this file generates. Such labels are returned unchanged.
   const shown = Object.entries(labels).filter(([key]) => key.startsWith(REST));
   return joined<Record<string, string>>(labels, REST) ?? Object.fromEntries(shown);
 }
 
-/** What pieces with that prefix make together; null where that is nothing that this file wrote. */
+/**
+ * Joins the text that was split over the labels with that prefix, and parses it; null if another client wrote these
+ * labels.
+ */
 function joined<Value extends object>(labels: Labels, prefix: string): Value | null {
   const { text } = textFromLabels(prefix, labels);
   try {
@@ -90,7 +102,7 @@ function joined<Value extends object>(labels: Labels, prefix: string): Value | n
   }
 }
 
-/** What metadata says of something, over what was said before: what it does not name stays, and nothing takes it away. */
+/** Merges the given metadata into the existing metadata: absent fields stay unchanged. */
 export function chosenTags(
   metadata: { [Field in keyof Pick<Tags, "externalId" | "displayName">]?: string | null | undefined } & {
     labels?: Readonly<Record<string, string>> | null | undefined;
@@ -106,7 +118,7 @@ export function chosenTags(
   };
 }
 
-/** A change of labels to others: null for those that are to go. */
+/** Returns the change from one set of labels to another: null removes a label. */
 export const replacing = (before: Labels, after: Labels): Record<string, string | null> => ({
   ...Object.fromEntries(Object.keys(before).map((key) => [key, null])),
   ...after,

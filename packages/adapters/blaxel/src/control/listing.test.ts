@@ -24,7 +24,7 @@ test.each<[ListQuery, string[]]>([
   [{ anchor: "end", limit: 2 }, ["2", "1"]],
 ])("%j lists %j", (query, wanted) => expect(ids(query)).toEqual(wanted));
 
-test("pages have every item once, in order, whatever comes and goes between them", () => {
+test("pages contain every item once, in order, while items are created and deleted between them", () => {
   const query = fc.record({
     sort: fc.constantFrom("createdAt:desc", "createdAt:asc", "name:asc", "name:desc"),
     limit: fc.integer({ min: 1, max: 5 }),
@@ -55,7 +55,7 @@ test("pages have every item once, in order, whatever comes and goes between them
   );
 });
 
-test("a cursor of another question is refused", () => {
+test("a cursor of another query is refused", () => {
   const { meta } = page({ limit: 1 });
   const { nextCursor: cursor } = meta as { nextCursor: string };
   expect(page({ limit: 2, cursor }).data.map(({ id }) => id)).toEqual(["3", "2"]);

@@ -17,12 +17,12 @@ export const ListQuery = Type.Object({
 });
 export type ListQuery = Static<typeof ListQuery>;
 
-/** The platform's own. */
+/** The platform's default page size. */
 const PAGE = 50;
 const PAGE_MAX = 200;
 const Q_MIN = 2;
 
-/** What items are sorted and searched by. */
+/** The fields by which items are sorted and searched. */
 export interface Facts {
   id: string;
   name: string;
@@ -30,7 +30,10 @@ export interface Facts {
   texts: readonly (string | undefined)[];
 }
 
-/** Of a sandbox or a drive: what the platform searches is its names and its labels. */
+/**
+ * Returns the fields of a sandbox or drive that are sorted and searched. As on the platform, a search covers names and
+ * labels.
+ */
 export const factsOf = (
   {
     name,
@@ -43,7 +46,7 @@ export const factsOf = (
 
 const ALL_AT_ONCE = 1_000;
 
-/** All that there is, of what comes in pages. */
+/** Reads all pages. */
 export async function everything<Item>(
   read: (page: {
     cursor: string | undefined;
@@ -60,8 +63,9 @@ export async function everything<Item>(
 }
 
 /**
- * All of it as an array for clients that send no version of the API, as those expect; else a page. A page's cursor is the
- * place of its last item in the order, so that what comes and goes meanwhile neither repeats nor hides another.
+ * Returns one page. A client that sends no API version expects an array of all items, and gets that. A page's cursor is
+ * the position of its last item in the sort order. So if items are created or deleted between two pages, no other item
+ * is repeated or skipped.
  */
 export function listed<Item>(
   request: FastifyRequest,
@@ -94,11 +98,14 @@ export function pageOf<Item>(query: ListQuery, items: readonly Item[], factsOf: 
   };
 }
 
-/** As it is where pages are counted from the front. */
+/** Returns the last page: the items that remain after all full pages, counted from the first item. */
 const tailOf = <Item>(items: readonly Item[], limit: number): Item[] =>
   items.slice(items.length - (items.length % limit || Math.min(limit, items.length)));
 
-/** The id decides between equals, so that every item has a place of its own. */
+/**
+ * Position of an item in the sort order. The id distinguishes items with equal values, so that every position is
+ * unique.
+ */
 type Place = Pick<Facts, "id" | "name" | "createdAt">;
 function orderOf(sort: Sort): (a: Place, b: Place) => number {
   const [key, direction] = sort.split(":") as ["name" | "createdAt", "asc" | "desc"];
@@ -112,7 +119,10 @@ function matches({ texts }: Facts, q = ""): boolean {
   return wanted.length < Q_MIN || texts.some((text) => text?.toLowerCase().includes(wanted));
 }
 
-/** What a cursor is good for: the same question, whatever the length of its pages. */
+/**
+ * Returns the query without its paging fields. This text is part of the cursor, because a cursor is valid only for the
+ * query for which it was created, with any page size.
+ */
 const questionOf = ({ limit: _limit, cursor: _cursor, anchor: _anchor, ...question }: ListQuery): string =>
   JSON.stringify(Object.entries(question).sort(([a], [b]) => compare(a, b)));
 
@@ -121,15 +131,15 @@ const cursorAt = ({ id, name, createdAt }: Place, query: ListQuery): string =>
 
 function placeIn(cursor: string, query: ListQuery): Place {
   try {
-    const told: unknown = JSON.parse(Buffer.from(cursor, "base64url").toString("utf8"));
-    if (Array.isArray(told) && told.every((part) => typeof part === "string")) {
-      const [id = "", name = "", createdAt = "", question] = told as string[];
+    const fields: unknown = JSON.parse(Buffer.from(cursor, "base64url").toString("utf8"));
+    if (Array.isArray(fields) && fields.every((part) => typeof part === "string")) {
+      const [id = "", name = "", createdAt = "", question] = fields as string[];
       if (question === questionOf(query)) return { id, name, createdAt };
     }
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
   }
   throw new HoldfastError("invalid_request", {
-    message: "query/cursor is not of an earlier page of the same listing.",
+    message: "query/cursor does not belong to this listing.",
   });
 }

@@ -1,14 +1,14 @@
+import { first, publicOrigin as readPublicOrigin } from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import { first, siteOf as whereAsked } from "../../site.ts";
-import type { Site } from "./shapes.ts";
+import type { PublicOrigin } from "../shapes.ts";
 
-/** Where all of it is mounted. */
+/** Base path of the adapter. */
 export const MOUNTED_AT = "/compat/blaxel";
 
 const DEFAULT_WORKSPACE = "holdfast";
 
-export function siteOf({ headers }: Pick<FastifyRequest, "headers">): Site {
-  const { protocol, host } = whereAsked(headers);
+export function publicOrigin({ headers }: Pick<FastifyRequest, "headers">): PublicOrigin {
+  const { protocol, host } = readPublicOrigin(headers);
   return {
     workspace: first(headers["x-blaxel-workspace"]) || DEFAULT_WORKSPACE,
     base: host === null ? null : `${protocol}://${host}${MOUNTED_AT}`,

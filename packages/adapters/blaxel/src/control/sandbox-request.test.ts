@@ -7,7 +7,7 @@ type Spec = NonNullable<SandboxRequest["spec"]>;
 const read = (spec: Spec) => sandboxRequest({ spec }, reading);
 const runtime = (fields: object) => read({ runtime: fields } as Spec);
 
-test("a request that says nothing gets what the platform gives", () => {
+test("an empty request gets the platform's defaults", () => {
   expect(sandboxRequest({}, reading)).toEqual({
     image: "host",
     env: {},
@@ -18,7 +18,7 @@ test("a request that says nothing gets what the platform gives", () => {
   });
 });
 
-test("memory, environment, volumes and the name are taken over; region and generation are places on one host", () => {
+test("memory, environment, volumes and name are translated; region and generation are placement hints", () => {
   const spec = {
     region: "us-pdx-1",
     enabled: true,
@@ -69,7 +69,7 @@ test.each<[string, Spec, number]>([
   expect(read(spec).lifecycle).toEqual({ idleStandbyMs: 15_000, ttlMs });
 });
 
-test("a while without use is another limit than an age, and of several the shortest counts", () => {
+test("an idle time and a maximum age are separate limits, and the shortest of several counts", () => {
   const expirationPolicies = [
     { type: "ttl-idle", value: "2h", action: "delete" },
     { type: "ttl-idle", value: "30m", action: "delete" },
@@ -82,7 +82,7 @@ test("a while without use is another limit than an age, and of several the short
   });
 });
 
-describe("what asks for something that is not had is refused by its field", () => {
+describe("unsupported fields are refused by name", () => {
   test.each<[string, Spec]>([
     ["spec.runtime.ports with UDP", { runtime: { ports: [{ target: 80, protocol: "UDP" }] } }],
     ["spec.runtime.extraArgs", { runtime: { extraArgs: { nfs: "enabled" } } }],
@@ -110,13 +110,13 @@ describe("what asks for something that is not had is refused by its field", () =
 });
 
 test.each<[string, () => unknown, string]>([
-  ["an image that nobody has", () => runtime({ image: "nobody/knows:it" }), "image_not_found"],
-  ["a ttl that is no duration", () => runtime({ ttl: "1h30m" }), "invalid_request"],
-  ["a ttl of nothing", () => runtime({ ttl: "0s" }), "invalid_request"],
+  ["an unknown image", () => runtime({ image: "nobody/knows:it" }), "image_not_found"],
+  ["a malformed ttl", () => runtime({ ttl: "1h30m" }), "invalid_request"],
+  ["a ttl of zero", () => runtime({ ttl: "0s" }), "invalid_request"],
   ["a date in the past", () => runtime({ expires: "2024-01-01T00:00:00Z" }), "invalid_request"],
-  ["a date that is none", () => runtime({ expires: "soon" }), "invalid_request"],
-  ["a variable that is none", () => runtime({ envs: [{ name: "a b", value: "c" }] }), "invalid_request"],
-  ["a value that is no text", () => runtime({ envs: [{ name: "A", value: 1 }] }), "invalid_request"],
+  ["a malformed date", () => runtime({ expires: "soon" }), "invalid_request"],
+  ["an invalid variable name", () => runtime({ envs: [{ name: "a b", value: "c" }] }), "invalid_request"],
+  ["a value that is not a string", () => runtime({ envs: [{ name: "A", value: 1 }] }), "invalid_request"],
 ])("%s is refused", (_what, work, code) => {
   expect(work).toThrow(expect.objectContaining({ code }));
 });

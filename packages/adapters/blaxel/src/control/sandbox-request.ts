@@ -1,5 +1,13 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import {
+  checker,
+  imageFor,
+  isAnything,
+  type Known,
+  notSupported,
+  refuseFields,
+} from "@holdfast/adapter-shared";
+import {
   CreateSandbox,
   HoldfastError,
   type MountDrive,
@@ -7,9 +15,7 @@ import {
   Nullable,
   Port,
 } from "@holdfast/contract";
-import { checker } from "../checked.ts";
-import { type ImageAliases, imageFor } from "../image-aliases.ts";
-import { isAnything, type Known, notSupported, refuseFields } from "../refusals.ts";
+import type { ImageAliases } from "@holdfast/server/adapter";
 import { type AskedExpiry, expiryOf, Policy } from "./expiry.ts";
 import { type Asked, toLabels } from "./labels.ts";
 
@@ -69,20 +75,20 @@ export const SandboxRequest = Type.Object({
 export type SandboxRequest = Static<typeof SandboxRequest>;
 type Spec = NonNullable<SandboxRequest["spec"]>;
 
-/** The platform's own: a sandbox that nobody calls sleeps after this long. */
+/** The platform's default time after which an idle sandbox is suspended. */
 const IDLE_STANDBY_MS = 15_000;
 const DEFAULT_IMAGE_NAME = "blaxel/base-image:latest";
 
 export interface Reading {
   aliases: ImageAliases | undefined;
   now: number;
-  /** Whether one that exists is as good as a new one. */
+  /** Whether the request may return an existing sandbox of that name. */
   createIfNotExist: boolean;
 }
 
 const check = checker(CreateSandbox);
 
-/** A request for a sandbox in Holdfast's words. What asks for something that it would not get is refused by its field. */
+/** Translates a sandbox request to Holdfast's. Unsupported fields are refused by name. */
 export function sandboxRequest(
   { metadata = {}, spec = {} }: SandboxRequest,
   reading: Reading,
@@ -107,24 +113,32 @@ export function sandboxRequest(
   };
   if (metadata.name) request.name = metadata.name;
   if (runtime?.memory) request.resources = { memoryMb: runtime.memory };
-  return check(request, "The sandbox that was asked for can't be had");
+  return check(request, "The sandbox request is not valid");
 }
 
-/** What was asked for in words that have no field here, and is told in the same ones. */
+/**
+ * Returns the requested values that Holdfast can't store in the form of the request, so that they can be stored in
+ * labels and returned unchanged.
+ */
 export function askedOf({ runtime, lifecycle }: Spec): Asked & AskedExpiry {
   const policies = lifecycle?.expirationPolicies ?? [];
+  const secrets = (runtime?.envs ?? []).filter(({ secret }) => secret === true).map(({ name }) => name);
   return {
     ...(runtime?.ttl ? { ttl: runtime.ttl } : {}),
     ...(runtime?.expires ? { expires: runtime.expires } : {}),
     ...(policies.length > 0 ? { policies } : {}),
     ...(runtime?.ports?.length ? { ports: runtime.ports } : {}),
+    ...(secrets.length > 0 ? { secrets } : {}),
   };
 }
 
 const isNothing = (value: unknown) =>
   typeof value === "object" && value !== null && Object.values(value).every((part) => part == null);
 
-/** Region and generation are places, and here is only one. */
+/**
+ * Supported fields. Region and generation are hints about placement and are ignored, because Holdfast runs all
+ * sandboxes in one place.
+ */
 const SPEC: Known = {
   runtime: isAnything,
   volumes: isAnything,
@@ -150,13 +164,12 @@ const LIFECYCLE: Known = { expirationPolicies: isAnything };
 const ENV: Known = { name: isAnything, value: isAnything, secret: isAnything };
 
 const WHY: Readonly<Record<string, string>> = {
-  network:
-    "A sandbox's network is its own loopback: nothing leaves it, and there is nothing to route or to filter.",
-  vpc: "A sandbox's network is its own loopback.",
-  enabled: "Pause it with Holdfast's own API, or delete it.",
+  network: "A sandbox has only its own loopback network; there is no outbound traffic to route or filter.",
+  vpc: "A sandbox has only its own loopback network.",
+  enabled: "Pause the sandbox with Holdfast's own API, or delete it.",
   terminatedRetention:
-    "Records and output of deleted sandboxes are kept for as long as the server is configured to.",
-  terminationGracePeriodSeconds: "A delete ends processes at once; stop them before.",
+    "The server's configuration sets how long records and output of deleted sandboxes are retained.",
+  terminationGracePeriodSeconds: "A delete kills processes at once; stop them first.",
 };
 
 export function refuseUnknown(spec: Spec): void {
@@ -165,7 +178,8 @@ export function refuseUnknown(spec: Spec): void {
   refuseFields("spec.lifecycle", spec.lifecycle ?? {}, LIFECYCLE, WHY);
   for (const env of spec.runtime?.envs ?? []) refuseFields("spec.runtime.envs", env, ENV);
   for (const { protocol } of spec.runtime?.ports ?? [])
-    if (protocol === "UDP") throw notSupported("spec.runtime.ports with UDP", "Ports here are TCP.");
+    if (protocol === "UDP")
+      throw notSupported("spec.runtime.ports with UDP", "Only TCP ports are supported.");
 }
 
 export function environmentOf(envs: readonly { name: string; value?: unknown }[]): Record<string, string> {
@@ -173,16 +187,16 @@ export function environmentOf(envs: readonly { name: string; value?: unknown }[]
     envs.map(({ name, value = "" }) => {
       if (typeof value === "string") return [name, value];
       throw new HoldfastError("invalid_request", {
-        message: `body/spec/runtime/envs: the value of ${JSON.stringify(name.slice(0, 80))} is no text.`,
+        message: `body/spec/runtime/envs: the value of ${JSON.stringify(name.slice(0, 80))} is not a string.`,
       });
     }),
   );
 }
 
-/** A volume is persistent and has a name, and so has a drive: the drive of that name is what is mounted. */
+/** Translates a volume, which is a persistent, named drive: the drive of that name is mounted. */
 function mountOf({ name, mountPath, readOnly, type }: Static<typeof Volume>): MountDrive {
   if (type === "ephemeral") {
-    throw notSupported("spec.volumes of type ephemeral", "The sandbox's own disk is one.");
+    throw notSupported("spec.volumes of type ephemeral", "The sandbox's own disk is ephemeral storage.");
   }
   return { drive: name, path: mountPath, readOnly: readOnly ?? false };
 }

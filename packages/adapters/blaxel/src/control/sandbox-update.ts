@@ -1,16 +1,15 @@
+import { checker, notSupported } from "@holdfast/adapter-shared";
 import { HoldfastError, type Sandbox, UpdateSandbox } from "@holdfast/contract";
-import { checker } from "../checked.ts";
-import { notSupported } from "../refusals.ts";
+import { expiryShown } from "../shapes.ts";
 import { expiryOf } from "./expiry.ts";
 import { chosenTags, fromLabels, replacing, type Tags, toLabels } from "./labels.ts";
 import { askedOf, environmentOf, refuseUnknown, type SandboxRequest } from "./sandbox-request.ts";
-import { expiryShown } from "./shapes.ts";
 
 const check = checker(UpdateSandbox);
 
 /**
- * What a sandbox is to become, as the client says it: all that it read of it, with a part exchanged. What it does not name
- * stays; so does what it names as it is.
+ * Translates an update of a sandbox. The client sends the complete sandbox that it read, including its changes. Absent
+ * and unchanged fields are left as they are.
  */
 export function sandboxUpdate(
   { metadata = {}, spec }: SandboxRequest,
@@ -19,14 +18,14 @@ export function sandboxUpdate(
 ): UpdateSandbox {
   const before = fromLabels(sandbox.labels);
   if (metadata.name && metadata.name !== sandbox.name)
-    throw notSupported("changing metadata.name", "A sandbox keeps its name.");
+    throw notSupported("changing metadata.name", "A sandbox's name cannot be changed.");
   const tags: Tags = { ...before, ...chosenTags(metadata, before) };
   const changes: UpdateSandbox = {};
   if (spec !== undefined) {
     refuseUnknown(spec);
     refuseOthers(spec, sandbox, before);
-    const { ports: portsBefore, ...limitsBefore } = before.asked ?? {};
-    const { ports = portsBefore, ...asked } = askedOf(spec);
+    const { ports: portsBefore, secrets: secretsBefore = [], ...limitsBefore } = before.asked ?? {};
+    const { ports = portsBefore, secrets: _given, ...asked } = askedOf(spec);
     const isKept = isSame(asked, expiryShown(sandbox));
     if (!isKept) {
       const createdAt = Date.parse(sandbox.createdAt);
@@ -34,11 +33,29 @@ export function sandboxUpdate(
       refusePast(createdAt + (ttlMs ?? Number.POSITIVE_INFINITY), now);
       changes.lifecycle = { ttlMs: ttlMs ?? null, idleTtlMs: idleTtlMs ?? null };
     }
-    tags.asked = { ...(isKept ? limitsBefore : asked), ...(ports === undefined ? {} : { ports }) };
-    if (spec.runtime?.envs?.length) changes.env = environmentOf(spec.runtime.envs);
+    const envs = spec.runtime?.envs ?? [];
+    const secrets = secretsOf(envs, secretsBefore);
+    tags.asked = {
+      ...(isKept ? limitsBefore : asked),
+      ...(ports === undefined ? {} : { ports }),
+      ...(secrets.length > 0 ? { secrets } : {}),
+    };
+    // A client reads a secret without its value, and sends it back without a value.
+    const sent = envs.filter(({ name, value }) => value != null || !secretsBefore.includes(name));
+    if (sent.length > 0) changes.env = environmentOf(sent);
   }
   changes.labels = replacing(sandbox.labels, toLabels(tags));
-  return check(changes, "The sandbox can't be changed to that");
+  return check(changes, "The sandbox update is not valid");
+}
+
+/**
+ * Returns the names of the variables that are secrets after an update. A variable in the update is a secret if the
+ * update says so. A variable that is not in the update stays what it was.
+ */
+function secretsOf(envs: readonly { name: string; secret?: unknown }[], before: readonly string[]): string[] {
+  const named = new Set(envs.map(({ name }) => name));
+  const given = envs.filter(({ secret }) => secret === true).map(({ name }) => name);
+  return [...before.filter((name) => !named.has(name)), ...given];
 }
 
 const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(sorted(a)) === JSON.stringify(sorted(b));
@@ -51,7 +68,7 @@ function sorted(value: unknown): unknown {
     .map(([key, part]) => [key, sorted(part)]);
 }
 
-/** What it runs on is chosen when it is created. */
+/** Refuses changes of properties that are fixed when the sandbox is created. */
 function refuseOthers(
   { runtime, volumes }: NonNullable<SandboxRequest["spec"]>,
   sandbox: Sandbox,
@@ -63,15 +80,15 @@ function refuseOthers(
   ];
   for (const [what, isOther] of others)
     if (isOther)
-      throw notSupported(`changing spec.runtime.${what}`, "A sandbox keeps what it was created with.");
-  if (volumes?.length)
-    throw notSupported("changing spec.volumes", "drives.mount and drives.unmount do that.");
+      throw notSupported(`changing spec.runtime.${what}`, "This is fixed when the sandbox is created.");
+  if (volumes?.length) throw notSupported("changing spec.volumes", "Use drives.mount and drives.unmount.");
 }
 
-/** To be deleted at once is not what a limit is asked for. */
+/** Refuses a lifetime limit that has already passed, because it would delete the sandbox immediately. */
 function refusePast(expiresAt: number, now: number): void {
   if (expiresAt > now) return;
   throw new HoldfastError("invalid_request", {
-    message: "The sandbox is older than that already, counted from its creation; to be rid of it, delete it.",
+    message:
+      "The sandbox is already older than that, counted from its creation. To remove the sandbox, delete it.",
   });
 }

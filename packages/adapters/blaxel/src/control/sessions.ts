@@ -1,12 +1,12 @@
 import { type CreatePreview, HoldfastError, type PreviewInfo } from "@holdfast/contract";
-import type { FastifyReply, FastifyRequest } from "fastify";
-import type { App, RouteContext } from "../../context.ts";
-import { presented } from "../../ports/credentials.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { presented } from "@holdfast/server/adapter";
+import type { FastifyReply } from "fastify";
 
-/** What the client makes its sessions as: private previews of this port, with this in their names. */
+/** The client creates its sessions as private previews of this port, with this text in their names. */
 export const SESSION_PORT = 443;
 const SESSION_NAME = "session-";
-/** No name of a preview has a colon, unless this file gave it. */
+/** Prefix of the stored names of sessions. Only this file creates preview names with a colon. */
 const STORED = "blaxel:";
 
 export const isSessionRequest = (wanted: CreatePreview): wanted is CreatePreview & { name: string } =>
@@ -14,35 +14,39 @@ export const isSessionRequest = (wanted: CreatePreview): wanted is CreatePreview
 
 export const storedName = (name: string): string => `${STORED}${name}`;
 export const isSession = ({ name }: Pick<PreviewInfo, "name">): boolean => name.startsWith(STORED);
-/** As whoever made it calls it. */
-export const toldName = (preview: Pick<PreviewInfo, "name">): string =>
+/** Returns the name under which the client knows the session. */
+export const clientName = (preview: Pick<PreviewInfo, "name">): string =>
   isSession(preview) ? preview.name.slice(STORED.length) : preview.name;
 
-/** Below this, the data plane of one sandbox, for who has a session's token instead of a key. */
+/** Base path of a sandbox's data plane for callers with a session token instead of a key. */
 export const SESSION_BASE = "/session";
 export const sessionUrl = (base: string | null, { id }: Pick<PreviewInfo, "id">): string =>
   `${base ?? ""}${SESSION_BASE}/${id}`;
 
 /**
- * Lets a request in by the token of the session that its path names, into the sandbox of that session. The token is looked at
- * with every request: one that is over, was taken back, or is another session's or a port's opens nothing. What came in by
- * one that is taken back is cut.
+ * Admits a request by the token of the session in its path, to the sandbox of that session. The token is checked with
+ * every request: expired and revoked tokens, and tokens of other sessions or ports, are refused. Revoking a token
+ * closes the connections it admitted.
  */
-export function admitSessions(app: App, { engine }: RouteContext): void {
+export function admitSessions(app: App, { engine, tokenPlaces }: RouteContext): void {
   app.addHook("onRoute", (route) => {
     route.config = { ...route.config, public: true };
   });
   app.addHook("onRequest", async (request, reply) => {
     const params = request.params as { name: string };
     const session = engine.previews.byId(params.name);
-    const grant = session !== null && isSession(session) ? admitted(request, session) : null;
+    const { tokens } = presented(request.raw.url ?? "", request.raw.headers, tokenPlaces);
+    // A caller without a token gets the same error whether or not the session exists.
+    if (tokens.length === 0)
+      throw new HoldfastError("unauthorized", { message: "A session needs its token." });
+    const grant = session !== null && isSession(session) ? admitted(tokens, session) : null;
     if (grant === null) throw new HoldfastError("preview_denied");
     params.name = grant.sandboxId;
     cutWith(grant.signal, reply);
   });
 
-  function admitted({ raw }: FastifyRequest, session: PreviewInfo) {
-    for (const token of presented(raw.url ?? "", raw.headers).tokens) {
+  function admitted(tokens: readonly string[], session: PreviewInfo) {
+    for (const token of tokens) {
       const grant = grantOf(token);
       if (grant?.previewId === session.id) return grant;
     }

@@ -1,11 +1,11 @@
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { type FileMatch, HoldfastError } from "@holdfast/contract";
 import type { SearchOptions } from "@holdfast/engine";
-import type { App, RouteContext } from "../../context.ts";
-import { CONTEXT_LINES_MAX } from "../../schemas.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { CONTEXT_LINES_MAX } from "@holdfast/server/adapter";
 import { AtPath, pathOf } from "./filesystem.ts";
 
-/** The platform's own defaults. */
+/** Directories that are skipped by default, as on the platform. */
 const SKIPPED = [
   "node_modules",
   "vendor",
@@ -20,7 +20,7 @@ const SKIPPED = [
 ];
 const FOUND_MAX = 20;
 const LINES_MAX = 100;
-/** What is looked at before type, hidden names and scores decide which of it is wanted. */
+/** Number of paths that a search reads before it filters them by type, hidden names and score. */
 const LOOKED_AT = 10_000;
 
 const Found = {
@@ -41,11 +41,11 @@ const ContentQuery = Type.Object({
 });
 
 export function searchRoutes(app: App, { engine, callers }: RouteContext): void {
-  /** All below a directory that fits. A search that ended before it had seen everything is an error, not an answer. */
+  /** Returns all matches below a directory. Throws if the search stopped before it had read everything. */
   async function search(ref: string, path: string, options: SearchOptions, signal: AbortSignal) {
     const found = await engine.files.search(ref, path, { wake: true, ...options }, signal);
     if (!found.truncated) return found.items;
-    const message = `There is more below ${found.path} than one search goes through; look below a smaller directory, or for less.`;
+    const message = `${found.path} contains more than one search covers; search a smaller directory or narrow the query.`;
     throw new HoldfastError("too_large", { message });
   }
 
@@ -127,7 +127,7 @@ export function searchRoutes(app: App, { engine, callers }: RouteContext): void 
   );
 }
 
-/** Separated by commas; undefined where nothing was given, which is not the same as an empty list. */
+/** Splits a list at commas; undefined if absent, which differs from an empty list. */
 const listOf = (text: string | undefined): string[] | undefined =>
   text
     ?.split(",")
@@ -141,7 +141,10 @@ const typeOf = ({ kind }: FileMatch): "file" | "directory" => (kind === "directo
 
 const columnOf = (text: string, query: string): number => text.toLowerCase().indexOf(query.toLowerCase()) + 1;
 
-/** How well the letters of a query are found in a path, in their order: the closer together the better; 0: not at all. */
+/**
+ * Returns how well a path matches a fuzzy query: letters must occur in order, and closer letters score higher; 0 means
+ * no match.
+ */
 function scoreOf(path: string, query: string): number {
   const text = path.toLowerCase();
   let score = 0;
@@ -157,12 +160,14 @@ function scoreOf(path: string, query: string): number {
 
 const badType = (type: string): HoldfastError =>
   new HoldfastError("invalid_request", {
-    message: `query/type is ${JSON.stringify(type.slice(0, 20))}; it may be file or directory.`,
+    message: `query/type is ${JSON.stringify(type.slice(0, 20))}; allowed values: file, directory.`,
   });
 
-/** The published clients leave it out of their request, so nobody here knows what was looked for. */
+/**
+ * The error for a content search. The published clients do not send the search text, so the server can't run the
+ * search.
+ */
 const noQuery = (): HoldfastError =>
   new HoldfastError("invalid_request", {
-    message:
-      "query/query is missing: some clients don't send what they were asked to look for. fs.find and fs.grep do.",
+    message: "query/query is missing: some client versions do not send it. Use fs.find or fs.grep.",
   });

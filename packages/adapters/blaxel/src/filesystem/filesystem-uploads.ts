@@ -1,24 +1,24 @@
 /**
- * Uploads in parts. The parts, and what is to become of them, lie in the sandbox itself: they count as its own files, they
- * outlive a server, and if whoever began the upload never comes back they go with the next one, or with the sandbox. Nothing
- * of the file is to be seen at its path before all of it is there.
+ * Multipart uploads. The parts and the upload's target are stored in the sandbox: they use the sandbox's disk and
+ * survive a server restart. The uploaded file appears at its path only when it is complete. An upload that its client
+ * abandons is deleted by a later upload, or with the sandbox.
  */
 import { hash } from "node:crypto";
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { once } from "@holdfast/adapter-shared";
 import { type FileStat, HoldfastError, isHoldfastError, randomText } from "@holdfast/contract";
 import type { FileApi } from "@holdfast/engine";
-import type { App, RouteContext } from "../../context.ts";
-import { once } from "../whole-bodies.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { InSandbox } from "../process/process.ts";
 import { AtPath, modeOf, pathOf, takeFiles } from "./filesystem.ts";
-import { formOf } from "./form.ts";
-import { InSandbox } from "./process.ts";
+import { formOf } from "./multipart-form.ts";
 
-/** On the disk: what is below /tmp may lie in memory. */
+/** Directory of the parts. It is on disk, unlike files below /tmp, which may be in memory. */
 const UPLOADS = "/var/tmp/.blaxel-uploads";
 const ORDER = "order.json";
 const ID_LENGTH = 24;
 const ID_PATTERN = `^[a-z0-9]{${ID_LENGTH}}$`;
-/** One that has got nothing for so long is nobody's any more. */
+/** An upload without activity for this long is considered abandoned. */
 const ABANDONED_MS = 86_400_000;
 const IS_ID = new RegExp(ID_PATTERN);
 const UPLOADS_LOOKED_AT = 1_000;
@@ -68,7 +68,9 @@ export function uploadRoutes(app: App, context: RouteContext): void {
     },
   );
 
-  /** Those that are left behind would fill the sandbox's disk in the end. None of it is a reason to refuse another. */
+  /**
+   * Deletes abandoned uploads, which would fill the sandbox's disk. A failed deletion does not affect the new upload.
+   */
   async function giveUpAbandoned(ref: string, signal: AbortSignal): Promise<void> {
     try {
       const { items } = await engine.files.list(
@@ -84,7 +86,7 @@ export function uploadRoutes(app: App, context: RouteContext): void {
         await engine.files.remove(ref, directoryOf(name), { recursive: true }, signal);
     } catch (error) {
       if (!isHoldfastError(error)) throw error;
-      context.log.debug({ ref, err: error }, "uploads that were left behind were not looked for");
+      context.log.debug({ ref, err: error }, "failed to look for abandoned uploads");
     }
   }
 
@@ -126,7 +128,7 @@ export function uploadRoutes(app: App, context: RouteContext): void {
       const signal = callers.signal(reply.raw);
       const { path } = await orderOf(engine.files, name, uploadId, signal);
       await engine.files.remove(name, directoryOf(uploadId), { recursive: true }, signal);
-      return { message: "The upload was given up.", path };
+      return { message: "The upload was aborted.", path };
     },
   );
 }
@@ -135,7 +137,10 @@ const Order = Type.Object({ path: Type.String(), mode: Type.Optional(Type.Intege
 const ORDER_MAX_BYTES = 65_536;
 const whole = { wake: true, offset: 0, length: null };
 
-/** What an upload is for. It was written by us and lies where others can write: it is read like anything of theirs. */
+/**
+ * Reads the target of an upload from a file in the sandbox. The sandbox can modify this file, so its content is not
+ * trusted.
+ */
 async function orderOf(
   files: FileApi,
   ref: string,
@@ -152,11 +157,11 @@ async function orderOf(
     if (!(error instanceof SyntaxError || error instanceof TypeError)) throw error;
   }
   throw new HoldfastError("file_conflict", {
-    message: "What is kept of the upload is not what was written.",
+    message: "The stored state of the upload was modified.",
   });
 }
 
-interface Parts {
+interface UploadParts {
   uploadId: string;
   parts: readonly Part[];
 }
@@ -164,7 +169,7 @@ interface Parts {
 async function refuseMissing(
   files: FileApi,
   ref: string,
-  { uploadId, parts }: Parts,
+  { uploadId, parts }: UploadParts,
   signal: AbortSignal,
 ): Promise<void> {
   const at = directoryOf(uploadId);
@@ -172,14 +177,14 @@ async function refuseMissing(
   const there = new Set(items.map(({ path }) => path));
   const missing = parts.find((part) => !there.has(partPath(uploadId, part)));
   if (missing === undefined) return;
-  const message = `Part ${missing.partNumber} of the upload was not sent, or with other bytes.`;
+  const message = `Part ${missing.partNumber} of the upload is missing or has a different ETag.`;
   throw new HoldfastError("invalid_request", { message });
 }
 
 async function* joined(
   files: FileApi,
   ref: string,
-  { uploadId, parts }: Parts,
+  { uploadId, parts }: UploadParts,
   signal: AbortSignal,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   for (const part of parts) {

@@ -1,9 +1,9 @@
 import { posix } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Type } from "@fastify/type-provider-typebox";
+import { sendLines } from "@holdfast/adapter-shared";
 import type { FileChange } from "@holdfast/contract";
-import type { App, RouteContext } from "../../context.ts";
-import { sendLines } from "../line-sender.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
 import { AtPath, pathOf } from "./filesystem.ts";
 
 const WatchQuery = Type.Object({ ignore: Type.Optional(Type.String()) });
@@ -36,7 +36,7 @@ const OPERATIONS: Readonly<Record<FileChange["kind"], string>> = {
   overflow: "OVERFLOW",
 };
 
-/** One line for each change; while there are none, lines that say only that somebody still looks. */
+/** Yields one line per change, and keepalive lines while there are none. */
 async function* changeLines(
   changes: AsyncIterable<FileChange>,
   ignored: readonly string[],
@@ -46,7 +46,7 @@ async function* changeLines(
   yield KEEPALIVE;
   try {
     for (let next = source.next(); ; ) {
-      const step = await orSilence(next, keepaliveMs);
+      const step = await orNullAfter(next, keepaliveMs);
       if (step === null) {
         yield KEEPALIVE;
         continue;
@@ -61,14 +61,14 @@ async function* changeLines(
   }
 }
 
-async function orSilence<Value>(work: Promise<Value>, ms: number): Promise<Value | null> {
+async function orNullAfter<Value>(work: Promise<Value>, ms: number): Promise<Value | null> {
   const timer = new AbortController();
   const silence = sleep(ms, null, { signal: timer.signal }).catch(() => null);
   return Promise.race([work, silence]).finally(() => timer.abort());
 }
 
 function changeLine(kind: FileChange["kind"], path: string): string {
-  const error = kind === "overflow" ? "Changes were missed; look again." : null;
+  const error = kind === "overflow" ? "Some changes were missed; read the directory again." : null;
   const change = { op: OPERATIONS[kind], name: posix.basename(path), path: posix.dirname(path), error };
   return `${JSON.stringify(change)}\n`;
 }

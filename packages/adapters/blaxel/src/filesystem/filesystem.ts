@@ -1,19 +1,21 @@
 import { Readable } from "node:stream";
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { BODY_MAX_BYTES, once } from "@holdfast/adapter-shared";
 import { type FileStat, HoldfastError, isHoldfastError } from "@holdfast/contract";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { readChunks, readWhole, sendFile } from "@holdfast/server/adapter";
 import type { FastifyReply, FastifyRequest } from "fastify";
-import { readChunks, readWhole } from "../../body.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { sendFile } from "../../file-sender.ts";
-import { BODY_MAX_BYTES, once } from "../whole-bodies.ts";
-import { formOf } from "./form.ts";
-import { homed } from "./paths.ts";
-import { InSandbox } from "./process.ts";
-import { directoryShape, fileShape } from "./shapes.ts";
+import { resolveHome } from "../paths.ts";
+import { InSandbox } from "../process/process.ts";
+import { directoryShape, fileShape } from "../shapes.ts";
+import { formOf } from "./multipart-form.ts";
 
-/** The rest of the URL is a path: with its slashes percent-encoded, or as it is, and then with two in a row. */
+/**
+ * The parameters of a route whose URL ends with a path. The slashes in the path are percent-encoded, or literal, which
+ * gives two slashes in a row.
+ */
 export const AtPath = Type.Object({ ...InSandbox.properties, "*": Type.String() });
-export const pathOf = ({ "*": rest }: Static<typeof AtPath>): string => homed(rest);
+export const pathOf = ({ "*": rest }: Static<typeof AtPath>): string => resolveHome(rest);
 
 const FileRequest = Type.Object({
   content: Type.Optional(Type.String()),
@@ -26,15 +28,15 @@ const RemoveQuery = Type.Object({ recursive: Type.Optional(Type.Boolean()) });
 const ReadQuery = Type.Object({ download: Type.Optional(Type.Boolean()) });
 
 const DIRECTORY_MODE = 0o755;
-/** A listing has no pages there, so what has more entries can't be listed. */
+/** Maximum number of entries of a listing. Listings of this API have no pages, so larger directories are refused. */
 const MAX_ENTRIES = 10_000;
-/** A file that is read as text is in memory as a whole, more than once. */
+/** Maximum size of a file that is read as text: such a file is held in memory as a whole, in several copies. */
 const TEXT_MAX_BYTES = 32 * 1_048_576;
 
 export function filesystemRoutes(app: App, context: RouteContext): void {
   const { engine, callers, numbers } = context;
   takeFiles(app, context);
-  tellEmptyFiles(app);
+  keepEmptyFiles(app);
 
   app.get(
     "/filesystem/*",
@@ -70,7 +72,7 @@ export function filesystemRoutes(app: App, context: RouteContext): void {
   async function directory(ref: string, path: string, signal: AbortSignal) {
     const listing = await engine.files.list(ref, path, { wake: true, limit: MAX_ENTRIES }, signal);
     if (!listing.truncated) return directoryShape(listing.path, listing.items);
-    const message = `${listing.path} has more than ${MAX_ENTRIES} entries; list it with a command.`;
+    const message = `${listing.path} has more than ${MAX_ENTRIES} entries; list it with a shell command.`;
     throw new HoldfastError("too_large", { message });
   }
 
@@ -89,7 +91,7 @@ export function filesystemRoutes(app: App, context: RouteContext): void {
       if (asked?.isDirectory) {
         const options = { mode: modeOf(asked.permissions) ?? DIRECTORY_MODE, parents: true };
         await engine.files.mkdir(params.name, path, options, signal);
-        return { message: "The directory is there.", path };
+        return { message: "The directory exists.", path };
       }
       const { body, permissions } = await contentOf(request, asked);
       const options = { mode: modeOf(permissions), parents: true };
@@ -98,7 +100,7 @@ export function filesystemRoutes(app: App, context: RouteContext): void {
     },
   );
 
-  /** A file's content, in whichever of the three forms it comes. */
+  /** Returns the file content in a request, which is JSON, a multipart form or the raw bytes. */
   async function contentOf(request: FastifyRequest, asked: FileRequest | undefined) {
     if (asked !== undefined)
       return { body: once(Buffer.from(asked.content ?? "")), permissions: asked.permissions };
@@ -132,13 +134,13 @@ export function filesystemRoutes(app: App, context: RouteContext): void {
         const path = pathOf(params);
         const signal = callers.signal(reply.raw);
         await engine.files.remove(params.name, path, { recursive: query.recursive ?? false }, signal);
-        return { message: "It was removed.", path };
+        return { message: "The path was deleted.", path };
       },
     );
   }
 }
 
-/** JSON is parsed, up to what a file in it may take; bodies of other types reach their route unread. */
+/** Parses JSON bodies up to the size of an embedded file. Bodies of other types go to the route unread. */
 export function takeFiles(app: App, { numbers }: RouteContext): void {
   const parse = app.getDefaultJsonParser("error", "error");
   const limits = { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs };
@@ -149,8 +151,10 @@ export function takeFiles(app: App, { numbers }: RouteContext): void {
   app.addContentTypeParser("*", (_request, _payload, done) => done(null));
 }
 
-/** The client takes an answer that says it has no bytes for no answer at all; one that has no bytes to come is a file. */
-function tellEmptyFiles(app: App): void {
+/**
+ * Removes `content-length: 0` from responses: the client interprets this header as a missing file, not as an empty one.
+ */
+function keepEmptyFiles(app: App): void {
   app.addHook("onSend", (_request, reply: FastifyReply, payload, done) => {
     if (reply.getHeader("content-length") !== "0") return done(null, payload);
     reply.removeHeader("content-length");
@@ -162,7 +166,7 @@ const wantsBytes = (accept = ""): boolean => /application\/octet-stream/i.test(a
 
 const tooLong = ({ path, sizeBytes }: FileStat): HoldfastError =>
   new HoldfastError("too_large", {
-    message: `${path} has ${sizeBytes} bytes, too many to be read as one text; read it as binary.`,
+    message: `${path} has ${sizeBytes} bytes, too many to return as text; read it as binary.`,
   });
 
 export function modeOf(permissions: string | undefined): number | undefined {

@@ -1,12 +1,12 @@
+import { BODY_MAX_BYTES } from "@holdfast/adapter-shared";
 import { HoldfastError, type Numbers } from "@holdfast/contract";
+import { readWhole } from "@holdfast/server/adapter";
 import type { FastifyRequest } from "fastify";
-import { readWhole } from "../../body.ts";
-import { BODY_MAX_BYTES } from "../whole-bodies.ts";
 
-export const wholeBody = (request: FastifyRequest, { httpStallMs }: Numbers): Promise<Buffer> =>
+const wholeBody = (request: FastifyRequest, { httpStallMs }: Numbers): Promise<Buffer> =>
   readWhole(request.raw, { limitBytes: BODY_MAX_BYTES, withinMs: httpStallMs });
 
-/** What `multipart/form-data` holds of a file: its bytes, and the fields beside it. */
+/** Reads a file from `multipart/form-data`: its bytes and the other fields. */
 export async function formOf(
   request: FastifyRequest,
   numbers: Numbers,
@@ -16,7 +16,10 @@ export async function formOf(
   const form = await new Response(Uint8Array.from(body), { headers: { "content-type": type } })
     .formData()
     .catch((error: unknown) => {
-      throw new HoldfastError("invalid_request", { message: "The body is no valid form.", cause: error });
+      throw new HoldfastError("invalid_request", {
+        message: "The body is not a valid multipart form.",
+        cause: error,
+      });
     });
   const file = form.get("file");
   const permissions = form.get("permissions");

@@ -3,7 +3,7 @@ import { Collector } from "./collected-output.ts";
 
 const bytes = (...values: number[]) => Uint8Array.from(values);
 
-test("characters that are cut by a record's end are put together, for each stream by itself", () => {
+test("characters split across records are joined, separately for each stream", () => {
   const collector = new Collector();
   const pieces = [
     collector.take("stdout", bytes(0xe2, 0x82)),
@@ -18,10 +18,10 @@ test("characters that are cut by a record's end are put together, for each strea
   });
 });
 
-test("what is too much to keep is told all the same, and that it is missing is said", () => {
+test("output beyond the limit is still passed on, and reported as truncated", () => {
   const collector = new Collector(4);
-  const told = ["abc", "def", "g"].map((text) => collector.take("stdout", Buffer.from(text)));
-  expect(told.join("")).toBe("abcdefg");
+  const texts = ["abc", "def", "g"].map((text) => collector.take("stdout", Buffer.from(text)));
+  expect(texts.join("")).toBe("abcdefg");
   expect(collector.finish(false)).toEqual({ stdout: "abc", stderr: "", logs: "abc", truncated: true });
   expect(new Collector().finish(true).truncated).toBe(true);
 });

@@ -2,21 +2,23 @@ import { StringDecoder } from "node:string_decoder";
 import type { Exec, OutputStream } from "@holdfast/contract";
 import type { ExecApi } from "@holdfast/engine";
 
-/** What a process has written, as text: each stream, and both as they came. */
+/** The output of a process as text: stdout, stderr, and both interleaved (`logs`). */
 export interface Output {
   stdout: string;
   stderr: string;
   logs: string;
-  /** This is not all of it. */
+  /** Whether output is missing. */
   truncated: boolean;
 }
 
 export const NO_OUTPUT: Output = { stdout: "", stderr: "", logs: "", truncated: false };
 
-/** Of both streams together; a stream of the process has the rest. */
+/**
+ * Maximum size of collected stdout and stderr together. Longer output is available from the process's output stream.
+ */
 export const MOST_BYTES = 16 * 1_048_576;
 
-/** Characters that were cut by a record's end are put together again, for each stream by itself. */
+/** Decodes text across record boundaries, separately for each stream. */
 export class Collector {
   readonly #decoders = { stdout: new StringDecoder("utf8"), stderr: new StringDecoder("utf8") };
   readonly #output: Output = { ...NO_OUTPUT };
@@ -26,7 +28,10 @@ export class Collector {
     this.#left = mostBytes;
   }
 
-  /** The text that this record completes; told in full though it may be too much to keep. */
+  /**
+   * Decodes a record and returns the text of all characters that are complete with it. The text is returned even if it
+   * exceeds the limit of what is collected.
+   */
   take(stream: OutputStream, data: Uint8Array): string {
     const text = this.#decoders[stream].write(Buffer.from(data.buffer, data.byteOffset, data.byteLength));
     this.#left -= data.length;
@@ -35,7 +40,10 @@ export class Collector {
     return text;
   }
 
-  /** All of it, with what was cut off at the end; `isPart`: there was more that never came here. */
+  /**
+   * Returns all collected text, including an incomplete last character. `isPart`: whether the process has more output
+   * than was collected.
+   */
   finish(isPart: boolean): Output {
     for (const stream of ["stdout", "stderr"] as const) this.#keep(stream, this.#decoders[stream].end());
     return { ...this.#output, truncated: this.#output.truncated || isPart };
@@ -47,7 +55,7 @@ export class Collector {
   }
 }
 
-/** What is there now. */
+/** Reads the current output. */
 export async function outputOf(
   execs: ExecApi,
   id: string,
@@ -63,7 +71,10 @@ export async function outputOf(
   return collector.finish(isPart);
 }
 
-/** The same of an exec that came with its output; only where both streams have some is their order still to be read. */
+/**
+ * Returns the output that the exec record includes. Reads the output again if the record's output is truncated, or if
+ * both stdout and stderr have output: the record does not show in which order they were written.
+ */
 export async function outputWith(execs: ExecApi, exec: Exec, signal: AbortSignal): Promise<Output> {
   const { stdout = "", stderr = "" } = exec;
   if (exec.truncated || (stdout !== "" && stderr !== "")) return outputOf(execs, exec.id, signal);

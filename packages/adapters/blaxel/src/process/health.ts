@@ -1,12 +1,15 @@
 import { arch } from "node:process";
 import { HoldfastError, type Status } from "@holdfast/contract";
-import type { App, RouteContext } from "../../context.ts";
+import type { App, RouteContext } from "@holdfast/server/adapter";
 import { InSandbox } from "./process.ts";
 
-/** One of these serves the next call, asleep or not. */
+/** Statuses in which a sandbox can serve the next call, possibly after it is woken. */
 const SERVING: readonly Status[] = ["ready", "suspending", "standby", "waking"];
 
-/** Answers from the evidence that there is: asking wakes nobody, and is no use of the sandbox. */
+/**
+ * Reports the health of a sandbox from what the server already knows. The request does not wake the sandbox and does
+ * not count as use of it.
+ */
 export function healthRoutes(app: App, { engine, version }: RouteContext): void {
   app.get("/health", { schema: { params: InSandbox } }, async ({ params }) => {
     const { id, status, cause, createdAt, provenAt } = await engine.sandboxes.get(params.name);

@@ -1,21 +1,20 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, Port } from "@holdfast/contract";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { acceptAnyBody, Forwarder } from "@holdfast/server/adapter";
 import type { FastifyReply, FastifyRequest } from "fastify";
-import type { App, RouteContext } from "../../context.ts";
-import { Forwarder } from "../../ports/forwarder.ts";
-import { takeAnyBody } from "../../routes/files.ts";
 import { InSandbox } from "./process.ts";
 
 const InPort = Type.Object({ ...InSandbox.properties, port: Port });
 const METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] as const;
 const BELOW_PORT = /^(.*?\/port\/\d+)(\/[^?]*)?(\?.*)?$/;
-/** What the client says of itself; the program inside is not whom it is said to. */
+/** Headers that the client sends to the platform itself. They are not forwarded to the program. */
 const ITS_OWN = ["x-blaxel-workspace", "blaxel-version"];
 
-/** A program that listens inside, for who may call the sandbox: what follows the port is the program's own. */
+/** Forwards requests to a program in the sandbox. The path after the port belongs to the program. */
 export function portRoutes(app: App, context: RouteContext): void {
   const forwarder = new Forwarder(context);
-  takeAnyBody(app);
+  acceptAnyBody(app);
   for (const url of ["/port/:port", "/port/:port/*"])
     app.route({ method: [...METHODS], url, schema: { params: InPort }, handler: forward });
 

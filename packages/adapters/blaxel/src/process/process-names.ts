@@ -11,7 +11,7 @@ import {
 import type { EngineApi } from "@holdfast/engine";
 import { Restarts } from "./restarts.ts";
 
-/** `sh -c` takes a name behind its command, which the command sees as `$0`. */
+/** The shell that runs commands. `sh -c` takes a name after its command, which the command sees as `$0`. */
 const SHELL = ["/bin/sh", "-c"] as const;
 const NAMED_LENGTH = 4;
 const PAGE = 1_000;
@@ -22,14 +22,26 @@ export const namedArgv = (command: string, name: string): string[] => [...SHELL,
 const isShell = ({ argv }: Exec): boolean => argv[0] === SHELL[0] && argv[1] === SHELL[1];
 const isNamed = (exec: Exec): boolean => isShell(exec) && exec.argv.length === NAMED_LENGTH;
 
-/** One that was given no name is called by its id. */
-export const nameOf = (exec: Exec): string => (isNamed(exec) ? (exec.argv[3] ?? exec.id) : exec.id);
+/**
+ * Prefix of the names that are generated for processes without a name. The rest of such a name is the process's pid.
+ */
+const GENERATED = "proc-";
+export const generatedName = (pid: string): string => `${GENERATED}${pid}`;
+/** Returns the pid in a generated name. Any other identifier is returned unchanged. */
+export const pidIn = (identifier: string): string =>
+  identifier.startsWith(GENERATED) ? identifier.slice(GENERATED.length) : identifier;
+
+/** Returns the name with which a process was started; null if it was started without a name. */
+export const givenName = (exec: Exec): string | null => (isNamed(exec) ? (exec.argv[3] ?? null) : null);
+/** Returns the name of a process, given or generated. */
+export const nameOf = (exec: Exec): string => givenName(exec) ?? generatedName(exec.id);
 export const commandOf = (exec: Exec): string => (isShell(exec) ? (exec.argv[2] ?? "") : exec.argv.join(" "));
 
 /**
- * Processes by name. A name stands in the command itself, so every exec that is on record has its own, whatever became of
- * the server that started it. A name may be taken again once what had it has ended; the ids that such execs get are counted,
- * and the engine starts an id once, so that of two callers who take a name at the same moment one is refused.
+ * Finds processes by name. The name is stored in the command itself, so it can be read from every exec record, even
+ * after a restart of the server. A name is free again once its process has ended. The exec ids of processes with the
+ * same name are numbered, and the engine starts only one exec per id. So if two callers use a name at the same time,
+ * one of them is refused.
  */
 export class ProcessNames {
   readonly #engine: Pick<EngineApi, "execs" | "processes">;
@@ -40,15 +52,18 @@ export class ProcessNames {
     this.#restarts = new Restarts(engine);
   }
 
-  /** The process that a pid or a name means; of several that had the name, the last. */
+  /** Finds a process by its pid or its name. If several processes had the name, returns the last one. */
   async find({ id: sandboxId, name: ref }: Sandbox, identifier: string): Promise<Exec> {
-    const exec = (await this.#byId(sandboxId, identifier)) ?? (await this.#lastNamed(ref, identifier));
+    const exec =
+      (await this.#byId(sandboxId, identifier)) ??
+      (await this.#lastNamed(ref, identifier)) ??
+      (await this.#byId(sandboxId, pidIn(identifier)));
     if (exec !== null) return exec;
     const message = `There is no process ${JSON.stringify(identifier.slice(0, 80))} in the sandbox.`;
     throw new HoldfastError("exec_not_found", { sandboxId, message });
   }
 
-  /** The id of the next process of that name. Refuses while the last one runs. */
+  /** Returns the id for the next process of that name. Throws while the previous process of that name is running. */
   async nextId({ id: sandboxId, name: ref }: Sandbox, name: string): Promise<string> {
     await this.requireFree({ id: sandboxId, name: ref }, name);
     const prefix = `bl-${hash("sha256", `${sandboxId}\0${name}`).slice(0, KEY_DIGITS)}-`;
@@ -56,7 +71,7 @@ export class ProcessNames {
     return `${prefix}${last === null ? 1 : Number(last.id.slice(prefix.length)) + 1}`;
   }
 
-  /** Refuses while the last process of that name runs, or is to be started again. */
+  /** Throws while the last process of that name is running, or while it waits to be restarted. */
   async requireFree({ id: sandboxId, name: ref }: Pick<Sandbox, "id" | "name">, name: string): Promise<void> {
     const last = await this.#lastNamed(ref, name);
     if (last !== null && !(await this.#isOver(last))) throw nameTaken(sandboxId, name);
@@ -64,8 +79,8 @@ export class ProcessNames {
 
   async #isOver(exec: Exec): Promise<boolean> {
     if (!isTerminal(exec.status)) return false;
-    const row = await this.#restarts.rowFor(exec);
-    return row === null || isProcessOver(row.status);
+    const supervised = await this.#restarts.supervisedProcess(exec);
+    return supervised === null || isProcessOver(supervised.status);
   }
 
   async #byId(sandboxId: string, id: string): Promise<Exec | null> {
@@ -80,10 +95,10 @@ export class ProcessNames {
   }
 
   #lastNamed(ref: string, name: string): Promise<Exec | null> {
-    return this.#last(ref, (exec) => isNamed(exec) && nameOf(exec) === name);
+    return this.#last(ref, (exec) => givenName(exec) === name);
   }
 
-  /** Newest first, as far back as there are records. */
+  /** Returns the newest exec that matches, searching back to the oldest record; null if none does. */
   async #last(ref: string, isWanted: (exec: Exec) => boolean): Promise<Exec | null> {
     for (let cursor: string | undefined; ; ) {
       const { items, nextCursor } = await this.#engine.execs.list(ref, { cursor, limit: PAGE });

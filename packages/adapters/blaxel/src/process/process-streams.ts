@@ -1,19 +1,26 @@
-/** A process's output in the two forms that the client follows it in. */
+/** A process's output in the two formats that the client follows. */
+
+import { records } from "@holdfast/adapter-shared";
 import type { Exec, OutputStream } from "@holdfast/contract";
 import type { ExecApi } from "@holdfast/engine";
-import { records } from "../exec-records.ts";
+import { processShape } from "../shapes.ts";
 import { Collector } from "./collected-output.ts";
-import { processShape } from "./shapes.ts";
 
-/** Called with every record: following what runs is use of its sandbox. */
+/** Called for every record, so that reading the output of a running process is counted as use of its sandbox. */
 type OnRecord = () => Promise<void> | void;
 
 const line = (type: string, data: string) => `${JSON.stringify({ type, data })}\n`;
 
-/** What its last line repeats of what was streamed: the client's work on a line grows with the square of its length. */
+/**
+ * Maximum size of the output in the last line, which contains the output a second time. The client's parsing time grows
+ * with the square of a line's length.
+ */
 const RESULT_MOST_BYTES = 2 * 1_048_576;
 
-/** `application/x-ndjson`: pieces as they come, and at last the process, as a text within its line. */
+/**
+ * `application/x-ndjson`: one line for each piece of output as it arrives, then a last line whose data is the process,
+ * encoded as JSON.
+ */
 export async function* execLines(
   execs: ExecApi,
   { id }: Exec,
@@ -34,10 +41,10 @@ export async function* execLines(
   }
 }
 
-/** A longer line is sent in pieces: what waits for its end waits in memory. */
+/** Maximum length of a line. Longer lines are sent in pieces, because an incomplete line is buffered in memory. */
 const LONGEST_LINE = 1_048_576;
 
-/** `text/plain`: whole lines, each with the name of its stream. The client reads nothing but whole lines. */
+/** `text/plain`: complete lines, each prefixed with its stream. The client reads only complete lines. */
 export async function* logLines(
   execs: ExecApi,
   { id }: Exec,

@@ -1,27 +1,26 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Static, Type } from "@fastify/type-provider-typebox";
+import { checker, fieldsOf, notSupported, refuseFields, sendLines } from "@holdfast/adapter-shared";
 import {
   type Exec,
   HoldfastError,
   isHoldfastError,
+  isProcessOver,
   isTerminal,
   type Process,
   type Sandbox,
   StartExec,
 } from "@holdfast/contract";
+import type { App, RouteContext } from "@holdfast/server/adapter";
+import { orMaybeDispatched, readWhole } from "@holdfast/server/adapter";
 import type { FastifyReply } from "fastify";
-import { readWhole } from "../../body.ts";
-import { orMaybeDispatched } from "../../callers.ts";
-import type { App, RouteContext } from "../../context.ts";
-import { checker } from "../checked.ts";
-import { sendLines } from "../line-sender.ts";
-import { fieldsOf, notSupported, refuseFields } from "../refusals.ts";
+import { resolveHome } from "../paths.ts";
+import { processShape, supervisedShape } from "../shapes.ts";
 import { NO_OUTPUT, outputOf, outputWith } from "./collected-output.ts";
-import { untilListening } from "./listening.ts";
-import { homed } from "./paths.ts";
-import { namedArgv, nameTaken, ProcessNames } from "./process-names.ts";
+import { namedArgv, nameTaken, ProcessNames, pidIn } from "./process-names.ts";
 import { execLines, logLines } from "./process-streams.ts";
-import { Restarts, rowOf } from "./restarts.ts";
-import { processShape, rowShape } from "./shapes.ts";
+import { Restarts, supervisedIdOf } from "./restarts.ts";
+import { untilListening } from "./wait-for-ports.ts";
 
 const ProcessRequest = Type.Object({
   command: Type.String({ minLength: 1 }),
@@ -41,11 +40,15 @@ type ProcessRequest = Static<typeof ProcessRequest>;
 export const InSandbox = Type.Object({ name: Type.String({ minLength: 1, maxLength: 64 }) });
 const InProcess = Type.Object({ ...InSandbox.properties, identifier: Type.String({ minLength: 1 }) });
 
+const WaitQuery = Type.Object({ timeout: Type.Integer({ minimum: 1, default: 60 }) });
+
 const LISTED = 1_000;
-/** The platform's own: of a process that keeps its sandbox awake and says nothing of its end. */
+/** The platform's default timeout for a process that keeps its sandbox awake and has no timeout of its own. */
 const KEPT_ALIVE_MS = 600_000;
-/** A sandbox that is used so often does not sleep meanwhile. */
+/** Interval at which the adapter reports activity of a sandbox to the engine, so that the sandbox is not suspended. */
 const TOUCH_EVERY_MS = 5_000;
+/** Interval between two reads of a process that waits for its next run. */
+const BETWEEN_RUNS_MS = 200;
 const checkOrder = checker(StartExec);
 
 export function processRoutes(app: App, context: RouteContext): void {
@@ -62,7 +65,7 @@ export function processRoutes(app: App, context: RouteContext): void {
       const sandbox = await engine.sandboxes.get(params.name);
       if (body.restartOnFailure) return startRow(sandbox, body, signal);
       const exec = await start(sandbox, body, signal);
-      const workingDir = body.workingDir ? homed(body.workingDir) : "";
+      const workingDir = body.workingDir ? resolveHome(body.workingDir) : "";
       if (!body.waitForCompletion) {
         if (body.waitForPorts?.length) await listening(exec, body.waitForPorts, signal);
         return processShape(await engine.execs.get(exec.id), NO_OUTPUT, workingDir);
@@ -72,7 +75,10 @@ export function processRoutes(app: App, context: RouteContext): void {
     },
   );
 
-  /** The wait for what was started may be cut short by the server's shutdown; the command goes on, and nobody should repeat it. */
+  /**
+   * Waits for a started process. If the server's shutdown interrupts the wait, the command keeps running, so the client
+   * must not start it again.
+   */
   async function afterStart<Result>({ id, sandboxId }: Exec, wait: Promise<Result>): Promise<Result> {
     try {
       return await wait;
@@ -98,12 +104,12 @@ export function processRoutes(app: App, context: RouteContext): void {
     const exec = restarts.lastRun(process);
     if (waitForPorts.length > 0) await listening(exec, waitForPorts, signal);
     const now = await engine.processes.get(sandbox.id, process.id);
-    return rowShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && homed(workingDir));
+    return supervisedShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && resolveHome(workingDir));
   }
 
   async function start(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal): Promise<Exec> {
     const { name } = body;
-    const order = checkOrder(orderOf(body, sandbox), "The process that was asked for can't be had");
+    const order = checkOrder(orderOf(body, sandbox), "The process request is not valid");
     const awaited = body.waitForCompletion ?? false;
     if (name) order.id = await names.nextId(sandbox, name);
     const { exec, followed } = await engine.execs
@@ -117,7 +123,10 @@ export function processRoutes(app: App, context: RouteContext): void {
     return exec;
   }
 
-  /** Past the longest wait it is answered as it is, running: a client's own patience ends soon after. */
+  /**
+   * Waits until the process ends, up to the maximum wait. The maximum is shorter than the client's own timeout. A
+   * process that is still running then is returned as running.
+   */
   async function ended(exec: Exec, workingDir: string, signal: AbortSignal) {
     const known = await engine.execs.wait(exec.id, { waitMs: numbers.execWaitMaxMs, signal });
     if (!isTerminal(known.status)) signal.throwIfAborted();
@@ -137,33 +146,69 @@ export function processRoutes(app: App, context: RouteContext): void {
     const { items } = await engine.execs.list(params.name, { limit: LISTED });
     const running = items.find(({ status }) => !isTerminal(status));
     if (running) await engine.sandboxes.wake(running.sandboxId, signal);
-    const { items: rows } = await engine.processes.list(params.name);
-    const shown = rows.flatMap((row) => (row.exec === null ? [] : [rowShape(row, row.exec, NO_OUTPUT)]));
-    const single = items.filter((exec) => rowOf(exec) === null);
+    const { items: processes } = await engine.processes.list(params.name);
+    const shown = processes.flatMap((supervised) =>
+      supervised.exec === null ? [] : [supervisedShape(supervised, supervised.exec, NO_OUTPUT)],
+    );
+    const single = items.filter((exec) => supervisedIdOf(exec) === null);
     return [...shown, ...single.map((exec) => processShape(exec, NO_OUTPUT))];
   });
 
-  /** The process, in a sandbox that is awake if it still runs: who asks after it waits for it, and it does nothing asleep. */
+  /**
+   * Finds a process. If the process is still running, wakes its sandbox, because the caller waits for the process,
+   * which makes no progress in standby.
+   */
   async function found(params: Static<typeof InProcess>, signal: AbortSignal): Promise<Found> {
     const sandbox = await engine.sandboxes.get(params.name);
-    const byPid = await restarts.find(sandbox, params.identifier);
+    const byPid = await restarts.find(sandbox, pidIn(params.identifier));
     const exec = byPid ? restarts.lastRun(byPid) : await names.find(sandbox, params.identifier);
-    const row = byPid ?? (await restarts.rowFor(exec));
-    if (isTerminal(exec.status)) return { exec, row };
+    const supervised = byPid ?? (await restarts.supervisedProcess(exec));
+    if (isTerminal(exec.status)) return { exec, supervised };
     await engine.sandboxes.wake(exec.sandboxId, signal);
-    return { exec: await engine.execs.get(exec.id), row };
+    return { exec: await engine.execs.get(exec.id), supervised };
   }
 
-  const outputFound = ({ exec, row }: Found, signal: AbortSignal) =>
-    row === null ? outputOf(engine.execs, exec.id, signal) : restarts.output(row, signal);
+  const outputFound = ({ exec, supervised }: Found, signal: AbortSignal) =>
+    supervised === null ? outputOf(engine.execs, exec.id, signal) : restarts.output(supervised, signal);
+
+  async function shown(process: Found, signal: AbortSignal) {
+    const { exec, supervised } = process;
+    const output = await outputFound(process, signal);
+    return supervised === null ? processShape(exec, output) : supervisedShape(supervised, exec, output);
+  }
 
   app.get("/process/:identifier", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const process = await found(params, signal);
-    const { exec, row } = process;
-    const output = await outputFound(process, signal);
-    return row === null ? processShape(exec, output) : rowShape(row, exec, output);
+    return shown(await found(params, signal), signal);
   });
+
+  /**
+   * Responds when the process has ended. If the wait times out first, responds with the current state, and the client
+   * sends the request again.
+   */
+  app.get(
+    "/process/:identifier/wait",
+    { schema: { params: InProcess, querystring: WaitQuery } },
+    async ({ params, query }, reply) => {
+      const signal = callers.signal(reply.raw);
+      const deadline = Date.now() + Math.min(query.timeout * 1_000, numbers.execWaitMaxMs);
+      for (;;) {
+        // Finding the process keeps its sandbox awake.
+        const process = await found(params, signal);
+        const left = deadline - Date.now();
+        if (left <= 0 || isOver(process)) return shown(process, signal);
+        await endedWithin(process, Math.min(left, TOUCH_EVERY_MS), signal);
+      }
+    },
+  );
+
+  /** Waits until the process ends, for `waitMs` at most. */
+  async function endedWithin({ exec }: Found, waitMs: number, signal: AbortSignal): Promise<void> {
+    // A restarted process has no current run between two runs, so the engine has no exec to wait for.
+    if (isTerminal(exec.status)) await sleep(Math.min(waitMs, BETWEEN_RUNS_MS), undefined, { signal });
+    else if (!isTerminal((await engine.execs.wait(exec.id, { waitMs, signal })).status))
+      signal.throwIfAborted();
+  }
 
   app.get("/process/:identifier/logs", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
@@ -175,46 +220,54 @@ export function processRoutes(app: App, context: RouteContext): void {
     { schema: { params: InProcess } },
     async ({ params }, reply) => {
       const signal = callers.signal(reply.raw);
-      const { exec, row } = await found(params, signal);
+      const { exec, supervised } = await found(params, signal);
       const touch = touching(exec, signal);
       const lines =
-        row === null
+        supervised === null
           ? logLines(engine.execs, exec, touch, signal)
-          : linesOfRuns(restarts.following(row, signal), (run) => logLines(engine.execs, run, touch, signal));
+          : linesOfRuns(restarts.following(supervised, signal), (run) =>
+              logLines(engine.execs, run, touch, signal),
+            );
       return sendLines(reply, context, { type: "text/plain", lines, signal });
     },
   );
 
-  /** Keeps the sandbox awake for as long as somebody reads; one that can't be woken is no reason to stop reading. */
+  /**
+   * Returns a function that keeps the sandbox awake while its output is read. If a wake fails, the output is still
+   * read.
+   */
   function touching({ sandboxId }: Exec, signal: AbortSignal): () => Promise<void> {
     let touchedAt = Date.now();
     return async () => {
       if (Date.now() - touchedAt < TOUCH_EVERY_MS) return;
       touchedAt = Date.now();
       await engine.sandboxes.wake(sandboxId, signal).catch((error: unknown) => {
-        context.log.debug({ sandbox: sandboxId, err: error }, "a sandbox was not kept awake for its reader");
+        context.log.debug(
+          { sandbox: sandboxId, err: error },
+          "failed to keep a sandbox awake for its reader",
+        );
       });
     };
   }
 
-  /** The run that there is, and all that would follow. */
-  async function endRow({ sandboxId, id }: Process, signal: AbortSignal) {
+  /** Stops the current run of a supervised process and prevents further runs. */
+  async function stopSupervised({ sandboxId, id }: Process, signal: AbortSignal) {
     await orMaybeDispatched(callers, engine.processes.stop(sandboxId, id, signal));
-    return { message: "The process was ended, and is not started again.", pid: id };
+    return { message: "The process was stopped and will not be restarted.", pid: id };
   }
 
   app.delete("/process/:identifier", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const { exec, row } = await found(params, signal);
-    if (row !== null) return endRow(row, signal);
+    const { exec, supervised } = await found(params, signal);
+    if (supervised !== null) return stopSupervised(supervised, signal);
     await engine.execs.signal(exec.id, "SIGTERM", signal);
-    return { message: "The process was sent SIGTERM.", pid: exec.id };
+    return { message: "SIGTERM was sent to the process.", pid: exec.id };
   });
 
   app.delete("/process/:identifier/kill", { schema: { params: InProcess } }, async ({ params }, reply) => {
     const signal = callers.signal(reply.raw);
-    const { exec, row } = await found(params, signal);
-    if (row !== null) return endRow(row, signal);
+    const { exec, supervised } = await found(params, signal);
+    if (supervised !== null) return stopSupervised(supervised, signal);
     await engine.execs.cancel(exec.id, signal);
     return { message: "The process was killed.", pid: exec.id };
   });
@@ -249,11 +302,14 @@ export function processRoutes(app: App, context: RouteContext): void {
   }
 }
 
-/** A process, and the row that its last run is of. */
+/** A process, and the supervised process of which it is a run, if any. */
 interface Found {
   exec: Exec;
-  row: Process | null;
+  supervised: Process | null;
 }
+
+const isOver = ({ exec, supervised }: Found): boolean =>
+  supervised === null ? isTerminal(exec.status) : isProcessOver(supervised.status);
 
 async function* linesOfRuns(
   runs: AsyncIterable<Exec>,
@@ -269,34 +325,41 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
   const timeoutMs = timeout === undefined ? (keepAlive ? KEPT_ALIVE_MS : 0) : timeout * 1_000;
   return {
     ...(name ? { argv: namedArgv(command, name) } : { command }),
-    ...(workingDir ? { cwd: homed(workingDir) } : {}),
+    ...(workingDir ? { cwd: resolveHome(workingDir) } : {}),
     ...(env ? { env } : {}),
     ...(timeoutMs > 0 ? { timeoutMs } : {}),
     ...(body.stdin ? { openStdin: true } : {}),
     user: "root",
-    // Where sleep keeps files only, it is the end of whatever does not keep the sandbox from it.
+    // A standby that keeps only files would end the command. In that case the command keeps the sandbox awake.
     keepAwake: waitForCompletion || keepAlive || standbyKind === "files",
   };
 }
 
 const KNOWN = fieldsOf(ProcessRequest);
 
-/** What is started again has no one end that a call could wait for, and nobody could type to the next run. */
+/**
+ * Refuses unsupported combinations. A restarted process ends several times, so no call can wait for its end, and stdin
+ * would reach only its first run.
+ */
 function refuseUnknown(body: ProcessRequest): void {
   refuseFields("process", body, KNOWN);
   if (!body.restartOnFailure) return;
   if (body.waitForCompletion)
-    throw notSupported("restartOnFailure with waitForCompletion", "Start it without, and wait for it.");
-  if (body.stdin) throw notSupported("restartOnFailure with stdin", "The next run would not have heard it.");
+    throw notSupported(
+      "restartOnFailure with waitForCompletion",
+      "Start the process without waitForCompletion, then wait for it.",
+    );
+  if (body.stdin)
+    throw notSupported("restartOnFailure with stdin", "Input to one run would not reach the next run.");
 }
 
-/** Why a command that was sent into the sandbox did not run there. */
+/** Causes with which an exec ends if its command was sent to the sandbox but did not run. */
 const UNSTARTED: readonly string[] = ["not_found", "not_executable", "cwd", "user"];
 
-/** No command ran: the client is told so by an error, as it would be there. */
+/** Throws if no command ran: the client expects an error, as on the platform. */
 function refuseUnstarted({ id, sandboxId, status, cause, dispatched }: Exec): void {
   if (status !== "refused" && !UNSTARTED.includes(cause?.code ?? "")) return;
   const code = cause?.code === "queue_timeout" ? "too_many_execs" : "invalid_request";
-  const message = `The process could not be started: ${cause?.message ?? "it was refused."}`;
+  const message = `The process could not be started: ${cause?.message ?? "the exec was refused."}`;
   throw new HoldfastError(code, { sandboxId, execId: id, dispatched, message });
 }

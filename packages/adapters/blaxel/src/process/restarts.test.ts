@@ -1,12 +1,12 @@
 import type { EngineApi, OutputRecord } from "@holdfast/engine";
+import { anExec, aProcess } from "@holdfast/server/testing";
 import { expect, test } from "vitest";
-import { anExec, aProcess } from "../../testing/double.ts";
 import { Restarts } from "./restarts.ts";
 
 const MB = 1_048_576;
 const { signal } = new AbortController();
 
-/** A process whose runs have written these, the first one first. */
+/** Creates a process whose runs have written these outputs, the first run first. */
 function written(...texts: string[]) {
   const runs = texts.map((_, at) => anExec({ id: `prc_0123456789abcdef-${at + 1}` }));
   const read: string[] = [];
@@ -24,7 +24,7 @@ function written(...texts: string[]) {
   return { restarts: new Restarts(engine as unknown as Pick<EngineApi, "execs" | "processes">), read };
 }
 
-test("what the runs of a process have written is told one after the other", async () => {
+test("the output of all runs of a process is returned in order", async () => {
   const { restarts } = written("one\n", "two\n");
   expect(await restarts.output(aProcess(), signal)).toEqual({
     ...{ stdout: "one\ntwo\n", stderr: "", logs: "one\ntwo\n" },
@@ -32,7 +32,7 @@ test("what the runs of a process have written is told one after the other", asyn
   });
 });
 
-test("all runs together are told no more of than one would be: of the oldest some is left out", async () => {
+test("the output of all runs together is limited to that of one run, dropping the oldest", async () => {
   const size = 10 * MB;
   const { restarts, read } = written("a".repeat(size), "b".repeat(size), "c".repeat(size));
   const { stdout, logs, truncated } = await restarts.output(aProcess(), signal);

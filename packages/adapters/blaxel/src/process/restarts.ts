@@ -1,9 +1,10 @@
 /**
- * Processes that are started again when they fail. Here each is a row of runs, every run an exec with an end and an output of
- * its own; to the client the row is one process, whose pid stays and whose output goes on.
+ * Processes that are restarted when they fail. In Holdfast each is a supervised process whose runs are execs with their
+ * own end and output; for the client it is one process with a constant pid and continuous output.
  */
 import { hash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { checker } from "@holdfast/adapter-shared";
 import {
   type Exec,
   HoldfastError,
@@ -18,25 +19,27 @@ import {
   StartProcess,
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
-import { checker } from "../checked.ts";
 import { MOST_BYTES, NO_OUTPUT, type Output, outputOf } from "./collected-output.ts";
 
 const RUN_ID = new RegExp(`${PROCESS_ID_PATTERN.slice(0, -1)}(?=-)`);
-/** What is told of a row's earlier runs. */
-const RUNS_TOLD = 50;
+/** Maximum number of runs whose output is combined. */
+const RUNS_COMBINED_MAX = 50;
 const NEXT_RUN_EVERY_MS = 200;
-/** The most that there are in a row, for who asks for no end of them. */
+/** Maximum number of restarts of a process whose request sets no limit. */
 const RESTARTS_MAX = 1_000;
 const KEY_DIGITS = 32;
 
 const check = checker(StartProcess);
 
-/** Names there are any text; those that rows have here are made of them, or of nothing. */
+/**
+ * Prefix of generated process names. The platform allows any text as a name. So Holdfast's name of a process is derived
+ * from the platform's name, or random if there is none.
+ */
 const MADE_UP = "bl-";
 export const isMadeUp = (name: string): boolean => name.startsWith(MADE_UP);
 
-/** The row that an exec is a run of; null where it is one by itself. */
-export const rowOf = ({ id }: Pick<Exec, "id">): string | null => RUN_ID.exec(id)?.[0] ?? null;
+/** Returns the id of the supervised process of which an exec is a run; null if the exec is not a run of one. */
+export const supervisedIdOf = ({ id }: Pick<Exec, "id">): string | null => RUN_ID.exec(id)?.[0] ?? null;
 
 export class Restarts {
   readonly #engine: Pick<EngineApi, "execs" | "processes">;
@@ -58,36 +61,42 @@ export class Restarts {
     const key = name ? hash("sha256", name).slice(0, KEY_DIGITS) : randomText(KEY_DIGITS);
     const wanted = check(
       { ...order, name: `${MADE_UP}${key}`, restart: { on: "failure", ...max } },
-      "The process that was asked for can't be had",
+      "The process request is not valid",
     );
     return this.#engine.processes.start(id, wanted, { waitMs: 0, signal });
   }
 
-  /** By the pid that the client knows; null where that is none of a row. */
+  /** Finds a process by the pid that the client knows; null if no supervised process has this pid. */
   async find({ id }: Sandbox, pid: string): Promise<Process | null> {
     return isProcessId(pid) ? this.#engine.processes.get(id, pid) : null;
   }
 
-  /** Null for an exec by itself, and for a run of a row that another of its name has taken the place of. */
-  async rowFor(exec: Exec): Promise<Process | null> {
-    const row = rowOf(exec);
-    if (row === null) return null;
-    return this.#engine.processes.get(exec.sandboxId, row).catch((error: unknown) => {
+  /**
+   * Returns the supervised process of which the exec is a run. Returns null if the exec is not a run, or if a later
+   * process of the same name has replaced that process.
+   */
+  async supervisedProcess(exec: Exec): Promise<Process | null> {
+    const name = supervisedIdOf(exec);
+    if (name === null) return null;
+    return this.#engine.processes.get(exec.sandboxId, name).catch((error: unknown) => {
       if (isHoldfastError(error) && error.code === "process_not_found") return null;
       throw error;
     });
   }
 
-  /** Its last run, for as long as that is kept. */
+  /** Returns the exec of a process's last run. Throws if the record of that exec is no longer retained. */
   lastRun({ exec, sandboxId, name }: Process): Exec {
     if (exec !== null) return exec;
     throw new HoldfastError("exec_not_found", {
       sandboxId,
-      message: `The last run of ${name} is not kept any more.`,
+      message: `The last run of ${name} is no longer retained.`,
     });
   }
 
-  /** Of all runs together as much as of one: what is left out is of the oldest. */
+  /**
+   * Returns the output of all runs together. It is limited to the size of one run's output: the oldest output is
+   * dropped.
+   */
   async output(process: Process, signal: AbortSignal): Promise<Output> {
     const all: Output = { ...NO_OUTPUT };
     let left = MOST_BYTES;
@@ -103,23 +112,23 @@ export class Restarts {
     return all;
   }
 
-  /** One run after the other, those to come included, until it is over. */
+  /** Streams the output of one run after another, including runs that start meanwhile, until the process ends. */
   async *following(process: Process, signal: AbortSignal): AsyncGenerator<Exec, void, undefined> {
-    const told = new Set<string>();
+    const sent = new Set<string>();
     for (;;) {
       const { status } = await this.#engine.processes.get(process.sandboxId, process.id);
-      const next = (await this.#runs(process)).find(({ id }) => !told.has(id));
+      const next = (await this.#runs(process)).find(({ id }) => !sent.has(id));
       if (next !== undefined) {
-        told.add(next.id);
+        sent.add(next.id);
         yield next;
       } else if (isProcessOver(status)) return;
       else await sleep(NEXT_RUN_EVERY_MS, undefined, { signal });
     }
   }
 
-  /** Oldest first. */
+  /** Returns the runs of a process, oldest first. */
   async #runs({ sandboxId, id }: Process): Promise<Exec[]> {
-    const { items } = await this.#engine.processes.runs(sandboxId, id, { limit: RUNS_TOLD });
+    const { items } = await this.#engine.processes.runs(sandboxId, id, { limit: RUNS_COMBINED_MAX });
     return items.toReversed();
   }
 }

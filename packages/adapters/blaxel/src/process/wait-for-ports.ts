@@ -2,14 +2,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Exec, HoldfastError, isHoldfastError, isTerminal } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
 
-/** The kernel's tables of the sandbox's own network. */
+/** The kernel's tables of the sockets in the sandbox's network. */
 const TABLES = ["/proc/net/tcp", "/proc/net/tcp6"] as const;
 const LISTEN = "0A";
 const LOOK_EVERY_MS = 200;
-/** Below what proxies and clients wait for an answer. */
+/** Maximum wait, shorter than the timeouts of proxies and clients. */
 const LISTENING_MS = 50_000;
 
-/** Resolves when something listens on each of the ports, or the process has ended; looked up where the kernel keeps it. */
+/**
+ * Resolves when a program listens on each of the ports, according to the kernel's tables, or when the process has
+ * ended.
+ */
 export async function untilListening(
   { files, execs }: EngineApi,
   { id, sandboxId }: Exec,
@@ -23,7 +26,7 @@ export async function untilListening(
     const missing = ports.filter((port) => !open.has(port));
     if (missing.length === 0 || isTerminal((await execs.get(id)).status)) return;
     if (Date.now() >= end) {
-      const message = `Nothing listens on port ${missing.join(", ")} after ${LISTENING_MS / 1_000} s. The process goes on.`;
+      const message = `No program listens on port ${missing.join(", ")} after ${LISTENING_MS / 1_000} s. The process keeps running.`;
       throw new HoldfastError("deadline", { sandboxId, execId: id, dispatched: "yes", message });
     }
     await sleep(LOOK_EVERY_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
@@ -35,7 +38,7 @@ export async function untilListening(
       const { body } = await files.read(sandboxId, path, options, signal);
       return Buffer.concat(await Array.fromAsync(body)).toString("latin1");
     } catch (error) {
-      // A kernel without IPv6 has no table of it.
+      // A kernel without IPv6 has no table for it.
       if (isHoldfastError(error) && error.code === "file_not_found") return "";
       throw error;
     }

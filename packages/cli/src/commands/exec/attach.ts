@@ -1,12 +1,12 @@
 import { ConflictError, type ExecRun } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import type { DetachKeys } from "../detach-keys.ts";
-import { follow, outcome } from "../follow.ts";
-import { detachOption } from "../options.ts";
-import { writeTo } from "../pipe.ts";
-import { scrollback } from "../scrollback.ts";
-import { requireTerminal, terminalSize } from "../terminal.ts";
+import { detachOption } from "../../arguments/options.ts";
+import type { Context } from "../../context.ts";
+import { writeTo } from "../../output/streams.ts";
+import type { DetachKeys } from "../../terminal/detach-keys.ts";
+import { follow, outcome } from "../../terminal/follow.ts";
+import { scrollback } from "../../terminal/scrollback.ts";
+import { requireTerminal, terminalSize } from "../../terminal/terminal.ts";
 import { orHoldfastFailed } from "./run.ts";
 
 interface Options {
@@ -15,12 +15,12 @@ interface Options {
 }
 
 export function registerAttach(program: Command, context: Context): void {
-  detachOption(program.command("attach").summary("come back to a running exec"))
-    .argument("<exec>", "id of the exec")
-    .option("--no-stdin", "only watch: nothing that is typed goes to the command")
+  detachOption(program.command("attach").summary("attach to a running exec"))
+    .argument("<exec>", "exec id")
+    .option("--no-stdin", "only watch; do not send typed input to the command")
     .description(
-      "Shows what an exec wrote and goes on with it, live. A terminal is shown again from its last lines on, and typed into.\n" +
-        "Leaving, by the detach keys or an interruption, never ends the command. Exit codes are those of 'run'.",
+      "Shows the output of an exec so far and follows it live. For a terminal, shows its last lines and accepts input.\n" +
+        "Detaching, with the detach keys or Ctrl-C, never ends the command. Exit codes are those of 'run'.",
     )
     .addHelpText(
       "after",
@@ -39,21 +39,24 @@ async function attach(context: Context, id: string, { stdin, detachKeys }: Optio
   const { signal } = context.interruption;
   const run = await context.client().execs.get(id, { signal });
   if (!run.info.tty) return follow(run, { input: false, detachKeys, signal });
-  if (stdin) requireTerminal("--no-stdin only watches.");
+  if (stdin) requireTerminal("Use --no-stdin to watch without a terminal.");
   await writeTo("stdout", await scrollback(run, signal), signal);
   if (run.info.endedAt !== null) return outcome(run.info);
   if (stdin) await redraw(run, signal);
   return follow(run, { input: stdin, detachKeys, cursor: run.cursor ?? undefined, signal });
 }
 
-/** A program that draws the whole screen does so when its size changes; where ours is the size it has, that takes two steps. */
+/**
+ * Makes a full-screen program redraw by changing its terminal's size twice. One change is not enough, because the
+ * remote terminal may already have the local size.
+ */
 async function redraw(run: ExecRun, signal: AbortSignal): Promise<void> {
   const size = terminalSize();
   try {
     await run.resize({ ...size, rows: size.rows > 1 ? size.rows - 1 : 2 }, { signal });
     await run.resize(size, { signal });
   } catch (error) {
-    // It may end at any moment, which is then told by its output.
+    // The resize fails if the command has ended meanwhile. The output, which is read next, reports that end.
     if (!(error instanceof ConflictError)) throw error;
   }
 }

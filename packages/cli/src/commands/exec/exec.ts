@@ -1,11 +1,13 @@
 import type { Sandbox, StartOptions } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import type { DetachKeys } from "../detach-keys.ts";
-import { usage } from "../failure.ts";
-import { follow } from "../follow.ts";
-import { checkTerminal, detachOption, type ExecFlags, execOf, execOptions } from "../options.ts";
-import { commandOf, given } from "../values.ts";
+import { checkTerminal, detachOption, type ExecFlags, execOf, execOptions } from "../../arguments/options.ts";
+import { commandOf, given } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { usage } from "../../failure.ts";
+import { print, printError } from "../../output/streams.ts";
+import type { DetachKeys } from "../../terminal/detach-keys.ts";
+import { followWhole } from "../../terminal/follow.ts";
+import { forwardInterrupt } from "../../terminal/forward-interrupt.ts";
 import { signalName } from "./execs.ts";
 import { orHoldfastFailed } from "./run.ts";
 
@@ -18,15 +20,19 @@ type Options = ExecFlags & {
 
 export function registerExec(program: Command, context: Context): void {
   detachOption(execOptions(program.command("exec").summary("run a command in a sandbox")))
-    .option("-d, --detach", "print the exec's id and leave it running")
-    .option("--no-keep-awake", "let the sandbox sleep while it runs; it goes on after the wake")
-    .option("--on-wake <signal>", "send it this signal after every wake, such as HUP", signalName)
+    .option("-d, --detach", "print the exec's id and leave the command running")
+    .option(
+      "--no-keep-awake",
+      "let the sandbox go to standby while the command runs; the command continues after the wake",
+    )
+    .option("--on-wake <signal>", "send the command this signal after every wake, such as HUP", signalName)
     .argument("<sandbox>", "name or id")
     .argument("<command...>", "the command and its arguments")
     .passThroughOptions()
     .description(
-      "Runs a command with its output live. Options come before the sandbox's name. Exit codes are those of 'run'.\n" +
-        "An interruption kills the command; with --detach it goes on, and 'logs' and 'attach' show it.",
+      "Runs a command and streams its output. Options come before the sandbox's name. Exit codes are those of 'run'.\n" +
+        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it. With --detach it keeps\n" +
+        "running, and 'logs' and 'attach' show its output.",
     )
     .addHelpText(
       "after",
@@ -45,25 +51,28 @@ Examples:
 }
 
 async function exec(context: Context, name: string, argv: string[], options: Options): Promise<number> {
-  if (argv.length === 0) throw usage("there is no command to run", "Put it behind the sandbox's name.");
-  if (options.detach && options.stdin && !options.tty) throw usage("--stdin and --detach exclude each other");
+  if (argv.length === 0) throw usage("no command given", "Put the command after the sandbox's name.");
+  if (options.detach && options.stdin && !options.tty) throw usage("--stdin and --detach cannot be combined");
   if (!options.detach) checkTerminal(options);
   const { signal } = context.interruption;
   const box = await context.client().sandboxes.get(name, { signal });
   const start: StartOptions = given({ ...execOf(options), ...sleepOf(options) });
   if (!options.detach) return runHere(context, box, argv, { start, ...options });
   const run = await box.execs.start(argv, { ...start, signal });
-  process.stdout.write(`${run.id}\n`);
+  print(`${run.id}\n`);
   return 0;
 }
 
-/** What becomes of it when its sandbox sleeps; what was not said is left to the server. */
+/** The exec's behaviour in standby; unset options use the server's defaults. */
 const sleepOf = ({ keepAwake, onWake }: Options) => ({
   keepAwake: keepAwake ? undefined : false,
   onWake: onWake === undefined ? undefined : { signal: onWake },
 });
 
-/** Starts a command that belongs to us: it ends with us, unless it is left running on purpose. */
+/**
+ * Runs a command. The first Ctrl-C interrupts the command, and the next one the CLI. When the CLI is interrupted, it
+ * kills the command, unless the user has detached from it.
+ */
 export async function runHere(
   context: Context,
   box: Sandbox,
@@ -71,11 +80,18 @@ export async function runHere(
   { start, stdin = false, detachKeys }: { start: StartOptions; stdin?: boolean; detachKeys: DetachKeys },
 ): Promise<number> {
   const { signal } = context.interruption;
-  // Not interruptible: only a start that was answered can be undone for certain.
-  const run = await box.execs.start(argv, start);
+  // The start is not interruptible: only a start whose response arrived can be undone reliably.
+  const run = await box.execs.start(argv, { ...start, awaitReader: start.tty === undefined });
+  context.interruption.onSecond = ({ exitCode }) => {
+    printError(
+      `holdfast: exited before the command was confirmed killed; run 'holdfast kill ${run.id}' to be sure\n`,
+    );
+    process.exit(exitCode);
+  };
+  using _ = forwardInterrupt(context, run);
   try {
     signal.throwIfAborted();
-    return await follow(run, { input: stdin, detachKeys, signal });
+    return await followWhole(run, { input: stdin, detachKeys, signal });
   } catch (error) {
     if (signal.aborted) await run.cancel();
     throw error;

@@ -1,10 +1,11 @@
 import type { ExecRun, OutputChunk } from "@holdfast/sdk";
 import { NotFoundError } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import type { Context } from "../context.ts";
-import { Failure } from "../failure.ts";
-import { findSandbox } from "../lookup.ts";
-import { pipeOutput } from "../pipe.ts";
+import type { Context } from "../../context.ts";
+import { Failure } from "../../failure.ts";
+import { findSandbox } from "../../lookup.ts";
+import { printError } from "../../output/streams.ts";
+import { pipeOutput } from "../../terminal/pipe.ts";
 
 interface Options {
   follow?: boolean;
@@ -15,14 +16,14 @@ interface Options {
 export function registerLogs(program: Command, context: Context): void {
   program
     .command("logs")
-    .summary("show what an exec wrote")
-    .argument("<exec>", "id of the exec, or a sandbox for its newest one")
-    .option("-f, --follow", "go on until it ends")
-    .option("--since-cursor <cursor>", "begin there, not at the beginning")
-    .addOption(new Option("--stream <stream>", "only this one").choices(["stdout", "stderr"]))
+    .summary("show the output of an exec")
+    .argument("<exec>", "exec id, or a sandbox for its newest exec")
+    .option("-f, --follow", "follow the output until the exec ends")
+    .option("--since-cursor <cursor>", "start at this cursor instead of the beginning")
+    .addOption(new Option("--stream <stream>", "only this stream").choices(["stdout", "stderr"]))
     .description(
-      "Writes the exec's stdout and stderr, byte for byte, to our own. They stay readable for a while after the end, also\n" +
-        "when the sandbox was deleted.",
+      "Copies the exec's stdout and stderr, byte for byte, to stdout and stderr. Output stays readable for a while after the\n" +
+        "exec ends, even if the sandbox is deleted.",
     )
     .addHelpText(
       "after",
@@ -46,7 +47,10 @@ Examples:
     });
 }
 
-/** Exec ids and sandbox names look alike; an id is what this command is mostly given. */
+/**
+ * Finds the exec that an argument names. An exec id can look like a sandbox name. The argument is usually an exec id,
+ * so execs are searched first.
+ */
 async function find(context: Context, ref: string): Promise<ExecRun> {
   const { signal } = context.interruption;
   try {
@@ -57,18 +61,18 @@ async function find(context: Context, ref: string): Promise<ExecRun> {
   const box = await findSandbox(context, ref);
   const [newest] = (await box.execs.list({ limit: 1, signal })).items;
   if (newest === undefined)
-    throw new Failure(`sandbox ${box.name} has no execs`, "'holdfast exec' runs one.");
+    throw new Failure(`sandbox ${box.name} has no execs`, "Run one with 'holdfast exec'.");
   return context.client().execs.get(newest.id, { signal });
 }
 
-/** Says so where output is missing: it must not look as if this was all. */
+/** Warns where earlier output is missing, so that the output never looks complete when it is not. */
 async function* warned(run: ExecRun, output: AsyncIterable<OutputChunk>): AsyncGenerator<OutputChunk> {
   let isFirst = true;
   for await (const chunk of output) {
-    if (chunk.dropped || (isFirst && run.info.truncated)) warn("output before this is no longer kept");
+    if (chunk.dropped || (isFirst && run.info.truncated)) warn("earlier output is no longer available");
     isFirst = false;
     yield chunk;
   }
 }
 
-const warn = (text: string): void => void process.stderr.write(`holdfast: ${text}\n`);
+const warn = (text: string): void => printError(`holdfast: ${text}\n`);

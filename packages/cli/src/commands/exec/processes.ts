@@ -1,12 +1,13 @@
 import { type Process, ProcessNotReadyError, type ProcessOptions } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import type { Context } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { Failure, usage } from "../failure.ts";
-import { findSandbox } from "../lookup.ts";
-import { withSpinner } from "../spinner.ts";
-import { age, asJson, commandLine, table } from "../table.ts";
-import { count, duration, given, variable } from "../values.ts";
+import { count, duration, given, variable } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { Failure, usage } from "../../failure.ts";
+import { findSandbox } from "../../lookup.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print, printError } from "../../output/streams.ts";
+import { age, asJson, commandLine, table } from "../../output/table.ts";
 import { signalName } from "./execs.ts";
 
 export function registerProcesses(program: Command, context: Context): void {
@@ -42,37 +43,40 @@ function registerStart(program: Command, context: Context): void {
     .command("start")
     .summary("start a named, long-lived process in a sandbox")
     .argument("<sandbox>", "name or id")
-    .argument("<command...>", "the command and its arguments, behind --")
-    .requiredOption("--name <name>", "what it is called; one process of the sandbox has a name at a time")
+    .argument("<command...>", "the command and its arguments, after --")
+    .requiredOption("--name <name>", "name, unique among the sandbox's processes")
     .option(
       "-e, --env <key=value>",
-      "environment variable, any number of times; KEY alone passes it on",
+      "environment variable; KEY alone copies the local value; repeatable",
       variable,
     )
     .option("-w, --cwd <path>", "directory to run in")
     .option("-u, --user <user>", "user to run as: a name, or uid[:gid] (default: uid 1000)")
     .option("--timeout <time>", "kill each run after this long, such as 30s or 5m", duration)
-    .option("--keep-awake", "keep the sandbox awake for it; otherwise both sleep and wake together")
-    .option("--on-wake <signal>", "send it this signal after every wake, such as HUP", signalName)
-    .addOption(
-      new Option("--restart <when>", "start it again when it ends: after a failure, or always").choices([
-        "failure",
-        "always",
-      ]),
+    .option(
+      "--keep-awake",
+      "keep the sandbox awake while the process runs; otherwise both go to standby and wake together",
     )
-    .option("--max-restarts <number>", "give up after so many in a row (default: 10)", count)
-    .option("--backoff <time>", "wait before the first restart, doubled with each (default: 1s)", duration)
-    .option("--ready-port <port>", "it is ready when something listens at this port", count)
-    .option("--ready-output <text>", "it is ready when it has written this")
-    .option("--ready-within <time>", "how long it may take to be ready (default: 60s)", duration)
-    .option("--connect-port <port>", "after a wake, something has to listen at this port again", count)
-    .option("--connect-within <time>", "how long that may take (default: 30s)", duration)
-    .option("--no-wait", "don't wait until it is ready")
+    .option("--on-wake <signal>", "send the process this signal after every wake, such as HUP", signalName)
+    .addOption(
+      new Option(
+        "--restart <when>",
+        "restart the process when it ends: only after a failure, or always",
+      ).choices(["failure", "always"]),
+    )
+    .option("--max-restarts <number>", "give up after this many consecutive restarts (default: 10)", count)
+    .option("--backoff <time>", "wait before the first restart; doubles with each (default: 1s)", duration)
+    .option("--ready-port <port>", "ready when a program listens on this port", count)
+    .option("--ready-output <text>", "ready when the output contains this text")
+    .option("--ready-within <time>", "how long the process may take to be ready (default: 60s)", duration)
+    .option("--connect-port <port>", "after a wake, a program must listen on this port again", count)
+    .option("--connect-within <time>", "how long --connect-port may take (default: 30s)", duration)
+    .option("--no-wait", "do not wait until the process is ready")
     .option("--json", "print the process as JSON")
     .description(
-      "Starts a process and prints its id once it is ready, or fails with why it is not. The same command under the same name\n" +
-        "again follows the process that is there. It goes on, and is started again, with nobody watching: 'holdfast ps' shows it,\n" +
-        "'holdfast logs' its output, run by run.",
+      "Starts a process and prints its id once it is ready, or fails with the reason. Repeating the same command under the\n" +
+        "same name returns the running process. The process keeps running, and restarts, without a client: 'holdfast ps' shows\n" +
+        "it, 'holdfast logs' shows the output of each run.",
     )
     .addHelpText(
       "after",
@@ -87,30 +91,32 @@ function registerStart(program: Command, context: Context): void {
       const shown =
         flags.wait === false
           ? started.info
-          : await withSpinner(`waiting for ${flags.name}`, () => started.ready({ signal })).catch(told);
-      process.stdout.write(flags.json ? asJson(shown) : `${shown.id}\n`);
+          : await withSpinner(`waiting for ${flags.name}`, () => started.ready({ signal })).catch(
+              rethrowWithLogsHint,
+            );
+      print(flags.json ? asJson(shown) : `${shown.id}\n`);
     });
 }
 
-/** Its output is where the reason is, more often than not. */
-function told(error: unknown): never {
+/** Prints the command that shows the output of the failed run, because that output usually contains the reason. */
+function rethrowWithLogsHint(error: unknown): never {
   if (error instanceof ProcessNotReadyError)
-    process.stderr.write(`Its output: holdfast logs ${error.process.execId}\n`);
+    printError(`To see its output: holdfast logs ${error.process.execId}\n`);
   throw error;
 }
 
-/** What would mean nothing is refused: whoever gave it would believe that it holds. */
+/** Rejects options that would have no effect, because the user would believe that they apply. */
 function checkFlags(flags: StartFlags): void {
   const { restart, maxRestarts, backoff, readyPort, readyOutput, readyWithin } = flags;
   const { connectPort, connectWithin } = flags;
   if (restart === undefined && (maxRestarts !== undefined || backoff !== undefined))
-    throw usage("--max-restarts and --backoff mean nothing without --restart.");
+    throw usage("--max-restarts and --backoff require --restart");
   if (readyPort !== undefined && readyOutput !== undefined)
-    throw usage("Give either --ready-port or --ready-output.");
+    throw usage("--ready-port and --ready-output cannot be combined");
   if (readyPort === undefined && readyOutput === undefined && readyWithin !== undefined)
-    throw usage("--ready-within means nothing without --ready-port or --ready-output.");
+    throw usage("--ready-within requires --ready-port or --ready-output");
   if (connectPort === undefined && connectWithin !== undefined)
-    throw usage("--connect-within means nothing without --connect-port.");
+    throw usage("--connect-within requires --connect-port");
 }
 
 function optionsOf(flags: StartFlags): ProcessOptions {
@@ -143,15 +149,13 @@ function registerList(program: Command, context: Context): void {
     .command("ps")
     .summary("list the named processes of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print them as JSON")
-    .description(
-      "Lists the named processes of a sandbox, those that are over included. One that sleeps is not woken.",
-    )
+    .option("--json", "print the list as JSON")
+    .description("Lists the named processes of a sandbox, including ended ones. Does not wake the sandbox.")
     .addHelpText("after", "\nExamples:\n  holdfast ps box\n  holdfast ps --json box")
     .action(async (sandbox: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, sandbox);
       const found = await box.processes.list({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(found) : listing(found));
+      print(json ? asJson(found) : listing(found));
     });
 }
 
@@ -173,13 +177,13 @@ const listing = (found: readonly Process[]): string =>
 function registerStop(program: Command, context: Context): void {
   program
     .command("stop")
-    .summary("end named processes, with all that they started")
+    .summary("stop named processes and all their children")
     .argument("<sandbox>", "name or id")
     .argument("<processes...>", "names or ids")
-    .option("--restart", "begin the next run at once, also of one that is over")
+    .option("--restart", "start the next run immediately, even if the process has ended")
     .description(
-      "Ends processes and what would follow them, and prints each name once nothing of it is left. One that is over is fine. A\n" +
-        "sandbox that sleeps is woken for it.",
+      "Stops processes without restarting them, and prints each name once nothing of it is left. Does nothing if the process\n" +
+        "has already ended. Wakes a sandbox in standby.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast stop box web\n  holdfast stop --restart box web")
     .action(async (sandbox: string, names: string[], { restart }: { restart?: boolean }) => {
@@ -191,7 +195,7 @@ function registerStop(program: Command, context: Context): void {
             ? processes.restart(name, { signal })
             : processes.stop(name, { signal }));
           if (!restart && after.endedAt === null) throw notOver(after);
-          process.stdout.write(`${after.name}\n`);
+          print(`${after.name}\n`);
         }),
       );
     });
@@ -199,6 +203,6 @@ function registerStop(program: Command, context: Context): void {
 
 const notOver = ({ name, status }: Process): Failure =>
   new Failure(
-    `Process ${name} is not over yet: it is ${status}.`,
-    "The order is stored, and is carried out when it can be; 'holdfast ps' shows when it was.",
+    `process ${name} has not stopped yet: its status is ${status}`,
+    "The stop request is stored and will be carried out as soon as possible; check with 'holdfast ps'.",
   );

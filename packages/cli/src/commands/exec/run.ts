@@ -1,9 +1,5 @@
 import type { Sandbox } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { EXIT, Failure, report, usage } from "../failure.ts";
-import { follow } from "../follow.ts";
-import { Interrupted } from "../interrupt.ts";
 import {
   checkTerminal,
   type ExecFlags,
@@ -12,29 +8,36 @@ import {
   resourcesOf,
   type SandboxOptions,
   sandboxOptions,
-} from "../options.ts";
-import { type Progress, withSpinner } from "../spinner.ts";
-import { showSteps } from "../steps.ts";
-import { commandOf, given, givenAny } from "../values.ts";
+} from "../../arguments/options.ts";
+import { commandOf, given, givenAny } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { EXIT, Failure, OutputFailure, report, usage } from "../../failure.ts";
+import { Interrupted } from "../../interrupt.ts";
+import { type Progress, withSpinner } from "../../output/spinner.ts";
+import { showSteps } from "../../output/steps.ts";
+import { printError } from "../../output/streams.ts";
+import { followWhole } from "../../terminal/follow.ts";
+import { forwardInterrupt } from "../../terminal/forward-interrupt.ts";
 
 type Options = SandboxOptions & ExecFlags & { keep?: boolean };
 
-/** What a sandbox may need beyond its command's timeout: a turn in line, the launch, and the delete. */
+/** Time that is added to the command's timeout for the sandbox's own work: queueing, launch and delete. */
 const TTL_MARGIN_MS = 600_000;
 
 export function registerRun(program: Command, context: Context): void {
   const command = program
     .command("run")
-    .summary("run a command in a sandbox of its own, leaving nothing behind");
+    .summary("run a command in a new sandbox and delete the sandbox afterwards");
   execOptions(sandboxOptions(command))
-    .option("--keep", "leave the sandbox there afterwards")
+    .option("--keep", "keep the sandbox afterwards")
     .argument("<command...>", "the command and its arguments")
     .passThroughOptions()
     .description(
-      "Creates a sandbox, runs the command in it with its output live, and deletes the sandbox, also when interrupted.\n" +
-        "Should it be killed itself, the server may delete the sandbox: when the host runs short and the command has ended,\n" +
-        "or, with --timeout or --ttl, when it is past its time.\n" +
-        "Exits with the command's own code; 128+n if signal n ended it, 124 at its timeout, 125 if Holdfast failed.",
+      "Creates a sandbox, runs the command in it, streams its output, and deletes the sandbox, even if interrupted.\n" +
+        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it.\n" +
+        "If this CLI is killed, the server may delete the sandbox: when the host runs short of resources and the command has\n" +
+        "ended, or, with --timeout or --ttl, when that time is over.\n" +
+        "Exits with the command's exit code; 128+n if signal n ended it, 124 on timeout, 125 if Holdfast failed.",
     )
     .addHelpText(
       "after",
@@ -51,35 +54,41 @@ Examples:
     });
 }
 
-/** A failure of Holdfast must not look like one of the command. */
+/**
+ * Returns a special exit code if Holdfast fails, so that the failure can't be mistaken for a failure of the command.
+ */
 export async function orHoldfastFailed(work: Promise<number>): Promise<number> {
   try {
     return await work;
   } catch (error) {
+    if (error instanceof OutputFailure) throw new OutputFailure(error.message, EXIT.holdfastFailed);
     if (error instanceof Failure || error instanceof Interrupted) throw error;
     const { text } = report(error);
-    process.stderr.write(text);
+    printError(text);
     return EXIT.holdfastFailed;
   }
 }
 
 async function runOnce(context: Context, argv: string[], options: Options): Promise<number> {
-  if (argv.length === 0) throw usage("there is no command to run", "Put it behind '--'.");
+  if (argv.length === 0) throw usage("no command given", "Put the command after '--'.");
   checkTerminal(options);
   const { signal } = context.interruption;
-  // Not interruptible: only a create that was answered can be undone for certain.
+  // The create request can't be interrupted: the CLI can undo a create reliably only if it got the response.
   const box = await withSpinner("creating a sandbox", (progress) => create(context, options, progress));
   context.interruption.onSecond = ({ exitCode }) => {
-    process.stderr.write(
-      `holdfast: left before sandbox ${box.name} was seen gone; 'holdfast rm ${box.name}' makes sure\n`,
+    printError(
+      `holdfast: exited before sandbox ${box.name} was confirmed deleted; run 'holdfast rm ${box.name}' to be sure\n`,
     );
     process.exit(exitCode);
   };
   try {
     signal.throwIfAborted();
-    const run = await box.execs.start(argv, { ...given(execOf(options)), signal });
-    // Nothing to detach from: what runs here ends with its sandbox.
-    return await follow(run, { input: options.stdin ?? false, detachKeys: [], signal });
+    const start = given(execOf(options));
+    const awaitReader = start.tty === undefined;
+    const run = await box.execs.start(argv, { ...start, awaitReader, signal });
+    using _ = forwardInterrupt(context, run);
+    // Detaching is disabled: the command ends with its sandbox.
+    return await followWhole(run, { input: options.stdin ?? false, detachKeys: [], signal });
   } finally {
     await end(box, options);
   }
@@ -94,8 +103,10 @@ function create(context: Context, options: Options, progress: Progress): Promise
 }
 
 /**
- * Whoever is killed deletes nothing. So the server may: when the host runs short, once no command is under way; and, where
- * it is known how long the command may take, when that is long over. One that is to be kept has only the limit it was given.
+ * Returns a lifecycle with which the server deletes the sandbox even if the CLI was killed. The server may delete it
+ * when the host runs short of resources and no exec is running. If the command has a timeout, the sandbox also gets a
+ * TTL, which is `TTL_MARGIN_MS` longer than the timeout. A sandbox that the user wants to keep has only the TTL that
+ * the user set.
  */
 function lifecycleOf({ keep, ttl, timeout }: Options) {
   if (keep) return givenAny({ ttlMs: ttl });
@@ -104,6 +115,6 @@ function lifecycleOf({ keep, ttl, timeout }: Options) {
 }
 
 async function end(box: Sandbox, { keep }: Options): Promise<void> {
-  if (keep) process.stderr.write(`holdfast: kept sandbox ${box.name}\n`);
+  if (keep) printError(`holdfast: sandbox ${box.name} is kept\n`);
   else await withSpinner("deleting the sandbox", () => box.delete());
 }

@@ -1,16 +1,17 @@
 import type { AlertList, Delivery, DeliveryState } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import { alertTable } from "../alert-words.ts";
-import { type Context, everything } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { age, ahead, asJson, table } from "../table.ts";
+import { type Context, everything } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { alertTable } from "../../output/alert-words.ts";
+import { print } from "../../output/streams.ts";
+import { age, ahead, asJson, table } from "../../output/table.ts";
 
 export function registerAlerts(program: Command, context: Context): void {
   const alerts = program
     .command("alerts")
-    .summary("show what is wrong with the server, or with a sandbox for too long")
-    .option("--all", "those that have cleared lately, too")
-    .option("--json", "print them as JSON")
+    .summary("list active alerts")
+    .option("--all", "include alerts that cleared recently")
+    .option("--json", "print the list as JSON")
     .addHelpText(
       "after",
       `
@@ -23,7 +24,7 @@ Examples:
     .action(async ({ all, json }: { all?: boolean; json?: boolean }) => {
       const { signal } = context.interruption;
       const found = await context.client().alerts.list({ cleared: all, signal });
-      process.stdout.write(json ? asJson(found) : textOf(found));
+      print(json ? asJson(found) : textOf(found));
     });
   registerDeliveries(alerts, context);
   registerRetry(alerts, context);
@@ -31,15 +32,21 @@ Examples:
 
 function textOf({ items, evaluatedAt }: AlertList): string {
   if (items.length > 0) return alertTable(items);
-  return evaluatedAt === null ? "Alerts were not evaluated yet.\n" : "No alert is firing.\n";
+  return evaluatedAt === null ? "Alerts have not been evaluated yet.\n" : "No alert is firing.\n";
 }
 
 function registerDeliveries(alerts: Command, context: Context): void {
   alerts
     .command("deliveries")
-    .summary("list what was sent to the webhook, or is to be")
-    .addOption(new Option("--state <state>", "only these").choices(["pending", "delivered", "dead"]))
-    .option("--json", "print them as JSON")
+    .summary("list sent and pending webhook deliveries")
+    .addOption(
+      new Option("--state <state>", "only deliveries in this state").choices([
+        "pending",
+        "delivered",
+        "dead",
+      ]),
+    )
+    .option("--json", "print the list as JSON")
     .addHelpText(
       "after",
       "\nExamples:\n  holdfast alerts deliveries\n  holdfast alerts deliveries --state dead",
@@ -48,7 +55,7 @@ function registerDeliveries(alerts: Command, context: Context): void {
       const { signal } = context.interruption;
       const { alerts: api } = context.client();
       const found = await everything((page) => api.deliveries({ state, signal, ...page }));
-      process.stdout.write(json ? asJson(found) : listing(found));
+      print(json ? asJson(found) : listing(found));
     });
 }
 
@@ -70,13 +77,13 @@ function registerRetry(alerts: Command, context: Context): void {
   alerts
     .command("retry")
     .summary("send dead deliveries again")
-    .argument("<deliveries...>", "ids of deliveries")
-    .description("Tries deliveries again that were given up, from the first wait on, and prints each id.")
+    .argument("<deliveries...>", "delivery ids")
+    .description("Resends dead deliveries, with a fresh retry schedule, and prints each id.")
     .addHelpText("after", "\nExamples:\n  holdfast alerts retry dlv_3f9a")
     .action((ids: string[]) =>
       forEachOf(context, ids, async (id) => {
         const delivery = await context.client().alerts.retry(id, { signal: context.interruption.signal });
-        process.stdout.write(`${delivery.id}\n`);
+        print(`${delivery.id}\n`);
       }),
     );
 }

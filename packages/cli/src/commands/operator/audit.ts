@@ -1,31 +1,32 @@
 import type { AuditFinding, AuditReport } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { EXIT, Failure } from "../failure.ts";
-import { withSpinner } from "../spinner.ts";
-import { ahead, asJson, counted, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { EXIT, Failure } from "../../failure.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print, printError } from "../../output/streams.ts";
+import { ahead, asJson, counted, table } from "../../output/table.ts";
 
-/** More of them would push the message off the screen; `--json` has all. */
+/** Number of things listed per finding. More would push the message off the screen; `--json` prints all. */
 const THINGS_SHOWN = 3;
 
 export function registerAudit(program: Command, context: Context): void {
   program
     .command("audit")
-    .summary("compare records with reality, both ways")
-    .option("--last", "show the last audit instead of making one")
+    .summary("audit records against the host's state")
+    .option("--last", "show the last audit instead of running one")
     .option("--json", "print the report as JSON")
     .description(
-      "Compares every record with what is there, and all that carries our marker with its record.\n" +
-        "What differs is corrected at once, removed after its grace, or left; the message says why.\n" +
-        "Exits 1 if something could not be listed, or not be dealt with.",
+      "Compares every record with the host, and every resource that carries Holdfast's marker with its record.\n" +
+        "Differences are corrected immediately, removed after a grace period, or left alone for the reason in the message.\n" +
+        "Exits 1 if something could not be listed or corrected.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast audit\n  holdfast audit --last --json")
     .action(async ({ last, json }: { last?: boolean; json?: boolean }) => {
       const report = await (last ? lastAudit(context) : audit(context));
-      process.stdout.write(json ? asJson(report) : textOf(report));
+      print(json ? asJson(report) : textOf(report));
       if (!report.complete) {
-        process.stderr.write(
-          "holdfast: the audit is incomplete: not everything could be listed, so nothing was removed\n",
+        printError(
+          "holdfast: the audit is incomplete: some resources could not be listed, so nothing was removed\n",
         );
       }
       const isFailed = report.findings.some(({ action }) => action === "failed");
@@ -34,26 +35,26 @@ export function registerAudit(program: Command, context: Context): void {
 }
 
 const audit = (context: Context): Promise<AuditReport> =>
-  withSpinner("comparing records with reality", () =>
+  withSpinner("comparing records with the host", () =>
     context.client().audit({ signal: context.interruption.signal }),
   );
 
 async function lastAudit(context: Context): Promise<AuditReport> {
   const report = await context.client().lastAudit({ signal: context.interruption.signal });
-  if (report === null) throw new Failure("no audit was made yet", "'holdfast audit' makes one.");
+  if (report === null) throw new Failure("no audit has run yet", "Run 'holdfast audit'.");
   return report;
 }
 
 function textOf({ findings, complete, records, things, at, ms }: AuditReport): string {
-  const what = `${counted(records, "record")} and ${counted(things, "thing")}`;
+  const what = `${counted(records, "record")} and ${counted(things, "resource")}`;
   const compared = `${what} compared at ${at}, in ${Math.round(ms)} ms.\n`;
   if (findings.length > 0) return `${listing(findings)}\n${compared}`;
-  return complete ? `Records and reality agree.\n${compared}` : compared;
+  return complete ? `No differences found.\n${compared}` : compared;
 }
 
 const listing = (findings: readonly AuditFinding[]): string =>
   table(
-    ["KIND", "OF", "THINGS", "ACTION", "MESSAGE"],
+    ["KIND", "SUBJECT", "RESOURCES", "ACTION", "MESSAGE"],
     findings.map(({ kind, sandboxId, driveId, things, action, message, nextAt }) => [
       kind,
       sandboxId ?? driveId ?? "",

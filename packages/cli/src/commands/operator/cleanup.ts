@@ -1,10 +1,11 @@
 import type { Holdfast, SweepItem, SweepReport } from "@holdfast/sdk";
 import type { Command } from "commander";
-import { canAsk, confirm } from "../confirm.ts";
-import type { Context } from "../context.ts";
-import { EXIT, Failure } from "../failure.ts";
-import { withSpinner } from "../spinner.ts";
-import { asJson, counted, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { EXIT, Failure } from "../../failure.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print, printError } from "../../output/streams.ts";
+import { asJson, counted, table } from "../../output/table.ts";
+import { canAsk, confirm } from "../../terminal/confirm.ts";
 
 interface Options {
   emergency?: boolean;
@@ -16,18 +17,17 @@ interface Options {
 export function registerCleanup(program: Command, context: Context): void {
   program
     .command("cleanup")
-    .summary("remove now what the sweeps would remove in time")
+    .summary("run the periodic cleanup now")
     .option(
       "--emergency",
-      "put to standby what is idle, and delete what is disposable and has no exec under way",
+      "also suspend idle sandboxes, and delete disposable sandboxes that have no running exec",
     )
-    .option("--dry-run", "remove nothing; show what would be removed")
-    .option("-y, --yes", "don't ask before an emergency cleanup")
+    .option("--dry-run", "only show what would be removed")
+    .option("-y, --yes", "skip the confirmation of an emergency cleanup")
     .option("--json", "print the report as JSON")
     .description(
-      "Removes failed sandboxes that were kept long enough, sandboxes past their --ttl, and records past their retention.\n" +
-        "With --emergency what is idle is put to standby first, and what was created --disposable goes too; on a terminal it\n" +
-        "asks first.\n" +
+      "Removes failed sandboxes and records past their retention, and sandboxes past their --ttl. With --emergency, first\n" +
+        "suspends idle sandboxes, and also deletes sandboxes created with --disposable; on a terminal it asks for confirmation.\n" +
         "Exits 1 if something could not be removed.",
     )
     .addHelpText(
@@ -44,27 +44,27 @@ Examples:
       const client = context.client();
       if (emergency && !dryRun && !options.yes && canAsk()) await agree(client, signal);
       const report = await withSpinner("cleaning up", () => client.cleanup({ dryRun, emergency, signal }));
-      process.stdout.write(json ? asJson(report) : textOf(report));
+      print(json ? asJson(report) : textOf(report));
       if (report.failed > 0) context.exitCode = EXIT.failed;
     });
 }
 
-/** Asks where an emergency would cost a sandbox that no other rule takes; throws on a no. */
+/** Asks for confirmation if the emergency cleanup would delete disposable sandboxes. Throws if the user declines. */
 async function agree(client: Holdfast, signal: AbortSignal): Promise<void> {
   const { items } = await client.cleanup({ dryRun: true, emergency: true, signal });
   const disposable = items.filter(({ rule }) => rule === "disposable");
   if (disposable.length === 0) return;
-  process.stderr.write(listing(disposable));
+  printError(listing(disposable));
   const question = `Delete ${counted(disposable.length, "sandbox", "sandboxes")}?`;
   if (!(await confirm(question, signal))) throw new Failure("nothing was removed");
 }
 
 function textOf({ items, dryRun, removed, failed }: SweepReport): string {
-  if (items.length === 0) return dryRun ? "Nothing would be removed.\n" : "Nothing had to be removed.\n";
+  if (items.length === 0) return dryRun ? "Nothing would be removed.\n" : "Nothing to remove.\n";
   const slept = sum(items, dryRun ? "would_put_to_standby" : "put_to_standby");
   const summary = dryRun
-    ? `${sum(items, "would_remove")} would be removed${slept > 0 ? `, ${slept} put to standby` : ""}.`
-    : `${removed} removed, ${slept > 0 ? `${slept} put to standby, ` : ""}${sum(items, "ordered")} still going, ${failed} failed.`;
+    ? `${sum(items, "would_remove")} would be removed${slept > 0 ? `, ${slept} suspended` : ""}.`
+    : `${removed} removed, ${slept > 0 ? `${slept} suspended, ` : ""}${sum(items, "ordered")} in progress, ${failed} failed.`;
   return `${listing(items)}\n${summary}\n`;
 }
 

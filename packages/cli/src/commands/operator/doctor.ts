@@ -1,21 +1,22 @@
 import type { HostCheck } from "@holdfast/drivers/oci";
-import { ConnectionError, stateDirectory } from "@holdfast/sdk";
+import { ConnectionError, remoteUrls, stateDirectory } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { asJson, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { print } from "../../output/streams.ts";
+import { asJson, table } from "../../output/table.ts";
 
 export function registerDoctor(program: Command, context: Context): void {
   program
     .command("doctor")
-    .summary("check what this host can do, and how to fix what it can't")
+    .summary("check this host's requirements and suggest fixes")
     .option("--json", "print the findings as JSON")
-    .description("Looks at this machine and for the server. Exits 1 if something that is needed is missing.")
+    .description("Checks this machine and the server. Exits 1 if a requirement is missing.")
     .addHelpText("after", "\nExamples:\n  holdfast doctor\n  holdfast doctor --json")
     .action(async ({ json }: { json?: boolean }) => {
-      // Loaded here: no other command needs a driver.
+      // The driver is imported on demand, because no other command needs it.
       const { checkHost } = await import("@holdfast/drivers/oci");
-      const checks = [...(await checkHost(stateDirectory())), await checkServer(context)];
-      process.stdout.write(json ? asJson(checks) : listing(checks));
+      const checks = [...(await checkHost(stateDirectory())), await checkServer(context), ...checkExposure()];
+      print(json ? asJson(checks) : listing(checks));
       if (checks.some(({ ok, required }) => required && !ok)) context.exitCode = 1;
     });
 }
@@ -27,10 +28,20 @@ function listing(checks: readonly HostCheck[]): string {
     found,
   ]);
   const fixes = checks.filter(({ ok }) => !ok).map(({ name, fix }) => `  ${name}: ${fix}\n`);
-  return table(["", "WHAT", "FOUND"], rows) + (fixes.length === 0 ? "" : `\nWhat to do:\n${fixes.join("")}`);
+  return table(["", "CHECK", "FOUND"], rows) + (fixes.length === 0 ? "" : `\nWhat to do:\n${fixes.join("")}`);
 }
 
-/** Not required: every start begins without a server. */
+/** Warns if the running server of the state directory can be reached from other machines. */
+function checkExposure(): HostCheck[] {
+  const urls = remoteUrls();
+  if (urls.length === 0) return [];
+  const found = `plain HTTP at ${urls.join(", ")}: API keys travel unencrypted`;
+  const fix =
+    "Unset HOLDFAST_HOST and put a proxy with TLS in front: an API key gives root access to this machine.";
+  return [{ name: "network", ok: false, required: false, found, fix }];
+}
+
+/** Checks the server, if one is running: 'doctor' is also run before the first start. */
 async function checkServer(context: Context): Promise<HostCheck> {
   const client = context.client();
   const about = { name: "server", required: false };
@@ -41,7 +52,7 @@ async function checkServer(context: Context): Promise<HostCheck> {
       ...about,
       ok: reasons.length === 0,
       found,
-      fix: reasons.length === 0 ? "" : "Look at the server's log.",
+      fix: reasons.length === 0 ? "" : "See the server's log.",
     };
   } catch (error) {
     if (!(error instanceof ConnectionError)) throw error;

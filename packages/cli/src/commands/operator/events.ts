@@ -1,12 +1,12 @@
 import type { Event, EventFilter, EventSubject, EventType } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { everything } from "../context.ts";
-import { usage } from "../failure.ts";
-import { sandboxIdOf } from "../lookup.ts";
-import { writeTo } from "../pipe.ts";
-import { asJson, jsonText, printable } from "../table.ts";
-import { count, moment } from "../values.ts";
+import { count, moment } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { everything } from "../../context.ts";
+import { usage } from "../../failure.ts";
+import { sandboxIdOf } from "../../lookup.ts";
+import { print, printError, writeTo } from "../../output/streams.ts";
+import { asJson, jsonText, printable } from "../../output/table.ts";
 
 interface Options {
   sandbox?: string;
@@ -23,20 +23,24 @@ interface Options {
 export function registerEvents(program: Command, context: Context): void {
   program
     .command("events")
-    .summary("show what happened, oldest first")
-    .argument("[sandbox]", "name or id (default: everything)")
-    .option("--sandbox <sandbox>", "the same as the argument; by its id also when it is gone")
-    .option("--drive <drive>", "what happened to this drive; by its id also when it is gone")
-    .option("--exec <exec>", "what happened to this exec")
-    .option("--type <types...>", "only these, such as sandbox.failed or exec.ended")
-    .option("--since <time>", "not before this, such as 10m (ago) or 2026-01-31T12:00:00Z", moment)
-    .option("--until <time>", "before this; with --follow, end then", moment)
-    .option("-n, --last <number>", "only the last so many", count)
-    .option("-f, --follow", "go on with what happens, from now or --since on")
-    .option("--json", "print them as JSON, one a line with --follow")
+    .summary("show events, oldest first")
+    .argument("[sandbox]", "name or id (default: all events)")
+    .option("--sandbox <sandbox>", "same as the argument; a deleted sandbox must be given by id")
+    .option("--drive <drive>", "only events of this drive; a deleted drive must be given by id")
+    .option("--exec <exec>", "only events of this exec")
+    .option("--type <types...>", "only these types, such as sandbox.failed or exec.ended")
+    .option(
+      "--since <time>",
+      "only events since this time, such as 10m (ago) or 2026-01-31T12:00:00Z",
+      moment,
+    )
+    .option("--until <time>", "only events before this time; with --follow, stop then", moment)
+    .option("-n, --last <number>", "only the last events, up to this number", count)
+    .option("-f, --follow", "print new events as they happen, from now or from --since")
+    .option("--json", "print events as JSON; with --follow, one per line")
     .description(
-      "Shows what happened to sandboxes, execs and drives. With -f it goes on until Ctrl-C, over lost connections and servers\n" +
-        "that restart, and tells each event once.",
+      "Shows the events of sandboxes, execs and drives. With -f, follows until Ctrl-C, across lost connections and server\n" +
+        "restarts, and prints each event once.",
     )
     .addHelpText(
       "after",
@@ -59,7 +63,7 @@ type Filter = EventFilter & EventSubject;
 
 async function filterOf(context: Context, name: string | undefined, options: Options): Promise<Filter> {
   if (name !== undefined && options.sandbox !== undefined)
-    throw usage("name the sandbox once", "The argument and --sandbox mean the same.");
+    throw usage("the sandbox is given twice", "Use either the argument or --sandbox.");
   const ref = name ?? options.sandbox;
   const sandbox = ref === undefined ? undefined : await sandboxIdOf(context, ref);
   const { drive, exec, type: types, since, until } = options;
@@ -72,10 +76,10 @@ async function list(context: Context, filter: Filter, { last, json }: Options): 
     last === undefined
       ? await everything((page) => events.list({ ...filter, ...page }))
       : await lastOf(context, filter, last);
-  process.stdout.write(json ? asJson(found) : found.map(line).join(""));
+  print(json ? asJson(found) : found.map(line).join(""));
 }
 
-/** The newest, oldest first. */
+/** Returns the newest `last` events, oldest first. */
 async function lastOf(context: Context, filter: Filter, last: number): Promise<Event[]> {
   const { events } = context.client();
   const found: Event[] = [];
@@ -95,15 +99,16 @@ async function follow(context: Context, filter: Filter, { last, json }: Options)
   const show = (event: Event) => writeTo("stdout", json ? `${jsonText(event)}\n` : line(event), signal);
   let cursor: string | undefined;
   if (last !== undefined) {
-    // What happens from here on is followed, and what came before it is shown first.
+    // Fixes the position from which events are followed before the last events are shown, so that no event is missed or
+    // shown twice.
     const [newest] = await lastOf(context, { signal }, 1);
     cursor = newest === undefined ? "0" : String(newest.seq);
     for (const event of await lastOf(context, filter, last))
       if (event.seq <= Number(cursor)) await show(event);
   }
-  const missing = (text: string) => process.stderr.write(`holdfast: ${text}\n`);
+  const missing = (text: string) => printError(`holdfast: ${text}\n`);
   const onConnection = (state: "open" | "lost") => {
-    if (process.stderr.isTTY && state === "lost") missing("the connection was lost; trying again");
+    if (process.stderr.isTTY && state === "lost") missing("connection lost; reconnecting");
   };
   for await (const event of context.client().events.follow({ ...filter, cursor, onConnection }))
     await show(event);

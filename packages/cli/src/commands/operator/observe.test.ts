@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { anEvent, aSandbox, json, lines, refuse } from "../../sdk/src/testing/faulty-server.ts";
-import { useBench } from "./testing/bench.ts";
+import { anEvent, aSandbox, json, lines, refuse } from "../../../../sdk/src/testing/faulty-server.ts";
+import { useBench } from "../../testing/bench.ts";
 
 const bench = useBench();
 const { holdfast, start, serve, requests, atTerminal } = bench;
@@ -13,7 +13,7 @@ describe("holdfast events", () => {
   const event = (seq: number, facts: object = {}) => anEvent({ seq, message: `event ${seq}`, ...facts });
   const list = (...items: object[]) => json(200, { items, nextCursor: null });
 
-  it("shows what happened by all that it can be filtered by, with nothing that drives a terminal", async () => {
+  it("applies every filter and escapes terminal control characters", async () => {
     serve({ "GET /v1/events": list(event(1, { message: "bad\x1b[2J", execId: "exe_1" })) });
     const shown = await text(
       ...["events", "box", "--drive", "data", "--exec", "exe_1", "--type", "exec.ended", "sandbox.oom"],
@@ -31,7 +31,7 @@ describe("holdfast events", () => {
     expect(searchParams.getAll("type")).toEqual(["exec.ended", "sandbox.oom"]);
   });
 
-  it("takes the id of a sandbox that is gone as it is, and a time that is so long ago", async () => {
+  it("accepts the id of a deleted sandbox, and relative times", async () => {
     serve({ "GET /v1/events": list() });
     await holdfast("events", "--sandbox", "sbx_gone", "--since", "10m");
     expect(requests()).toEqual(["GET /v1/events"]);
@@ -44,7 +44,7 @@ describe("holdfast events", () => {
     expect((await holdfast("events", "--since", "lately")).code).toBe(2);
   });
 
-  it("shows the last so many, oldest first", async () => {
+  it("shows the last events, oldest first", async () => {
     serve({ "GET /v1/events": list(event(9), event(7)) });
     expect(
       JSON.parse(await text("events", "-n", "2", "--json")).map(({ seq }: { seq: number }) => seq),
@@ -52,7 +52,7 @@ describe("holdfast events", () => {
     expect(asked()).toEqual(["/v1/events?order=newest&limit=2"]);
   });
 
-  it("follows over lost connections, each event once, until `--until` or an interruption", async () => {
+  it("follows across lost connections, each event once, until `--until` or an interruption", async () => {
     const record = (seq: number) => ({ type: "event", cursor: String(seq), event: event(seq) });
     bench.server.answer(
       lines([{ type: "start", cursor: "4" }, record(5)], "cut"),
@@ -74,7 +74,24 @@ describe("holdfast events", () => {
     expect((await following.ended).code).toBe(130);
   });
 
-  it("follows behind the last so many without a gap between", async () => {
+  it("says nothing of the connection when Ctrl-C ends it on a terminal", async () => {
+    bench.server.answer(
+      lines(
+        [
+          { type: "start", cursor: "4" },
+          { type: "event", cursor: "5", event: event(5) },
+        ],
+        "silence",
+      ),
+    );
+    await using typist = bench.atTerminal("events -f");
+    await typist.sees("event 5");
+    typist.type("\x03");
+    const shown = await typist.sees("exit code 130");
+    expect(shown).not.toContain("connection");
+  });
+
+  it("follows after the last events without a gap", async () => {
     serve({
       "GET /v1/events": ({ url, headers, ...rest }, response) => {
         const { searchParams } = url;
@@ -129,7 +146,7 @@ describe("holdfast top", () => {
       .slice(1)
       .map((line) => line.split(" ", 1)[0]);
 
-  it("prints a table once where it is piped, the busiest first, by one call", async () => {
+  it("prints one table when piped, busiest first, with one request", async () => {
     serve({ "GET /v1/resources": json(200, { at: ago(0), items: all }) });
     const table = await text("top");
     expect(table).toMatch(/^NAME +STATUS +AGE +CPU % +MEMORY +PROCS +OPS +ACTIVE +CAUSE\n/);
@@ -153,7 +170,7 @@ describe("holdfast top", () => {
     expect(found.map(({ name }) => name)).toEqual(expected);
   });
 
-  it("keeps a table up to date on a terminal, through trouble and resizes, until q", async () => {
+  it("updates a table on a terminal, through errors and resizes, until q", async () => {
     let turn = 0;
     serve({
       "GET /v1/resources": (request, response) => {
@@ -175,7 +192,7 @@ describe("holdfast top", () => {
     expect(end).not.toContain("turn-999");
   }, 60_000);
 
-  it("gives the terminal back at Ctrl-C, and where the server refuses it", async () => {
+  it("restores the terminal after Ctrl-C and after a server error", async () => {
     serve({ "GET /v1/resources": json(200, { at: ago(0), items: all }) });
     await using typist = atTerminal("top; stty -a | grep -o ' -*icanon\\|-*opost'");
     await typist.sees("busy");
@@ -227,15 +244,15 @@ describe("holdfast resources", () => {
     history: [],
   };
 
-  it("shows figures and what processes wait for, with nothing that drives a terminal", async () => {
+  it("shows usage and what processes wait for, and escapes terminal control characters", async () => {
     serve({ [`GET /v1/sandboxes/${id}/resources`]: json(200, report) });
     const shown = await text("resources", "box");
-    expect(shown).toMatch(/^CPU: +99\.5 % of one core, of 2; 1m in all$/m);
-    expect(shown).toMatch(/^memory: +5\.0 MB of 10\.0 MB, grows by 1\.0 MB a minute$/m);
+    expect(shown).toMatch(/^CPU: +99\.5 % of one core, of 2; 1m in total$/m);
+    expect(shown).toMatch(/^memory: +5\.0 MB of 10\.0 MB, growing by 1\.0 MB per minute$/m);
     expect(shown).toMatch(
       /^7 +1 +S +3 futex, fifo \/tmp\/pipe\\x07 +1m +4\.0 MB +exe_1 +sh -c evil\\x1b\[2J x+…$/m,
     );
-    expect(shown).not.toMatch(/disk|refused|killed|held back/);
+    expect(shown).not.toMatch(/disk|refused|killed|throttled/);
     expect(JSON.parse(await text("resources", "--json", "box"))).toEqual(report);
   });
 });
@@ -262,14 +279,14 @@ describe("holdfast diagnose", () => {
     nextAt: new Date(Date.now() + 9_000_000).toISOString(),
   };
 
-  it("says the sentence first, then what was seen, what Holdfast does and what you can do", async () => {
+  it("prints the summary first, then the evidence, what Holdfast does and what you can do", async () => {
     serve({ [`GET /v1/sandboxes/${id}/diagnosis`]: json(200, diagnosis) });
     const { code, stdout } = await holdfast("diagnose", "--window", "2.5s", "box");
     expect(code).toBe(0);
     expect(stdout.toString()).toBe(`It waits on a FIFO\\x1b[2J.
 finding:        waiting_on_io, confidence medium
-seen:           cat waits on a fifo
-seen:           CPU 0 %
+evidence:       cat waits on a fifo
+evidence:       CPU 0 %
 Holdfast:       Nothing: this alone is no reason to act.
 you can:        write to it
 you can:        'holdfast kill' ends the command
@@ -279,15 +296,15 @@ finding:        no_task, confidence medium
 Holdfast:       Nothing: this alone is no reason to act.
 
 status:         degraded
-looked for:     2.5 s
+observed for:   2.5 s
 next step:      in 2h (${diagnosis.nextAt})
-not looked at:  its disk
+not examined:   its disk
 `);
     expect(asked().at(-1)).toBe(`/v1/sandboxes/${id}/diagnosis?windowMs=2500`);
     expect(JSON.parse(await text("diagnose", "--json", "box"))).toEqual(diagnosis);
   });
 
-  it("finds one that failed by the name that it had", async () => {
+  it("finds a failed sandbox by its former name", async () => {
     const failed = aSandbox({ id: "sbx_1111111111111111", name: "broken", status: "failed" });
     serve({
       "GET /v1/sandboxes/broken": refuse(404, "sandbox_not_found"),
@@ -295,7 +312,7 @@ not looked at:  its disk
       "GET /v1/sandboxes/sbx_1111111111111111": json(200, failed),
       "GET /v1/sandboxes/sbx_1111111111111111/diagnosis": json(200, { ...diagnosis, nextAt: null }),
     });
-    expect(await text("diagnose", "broken")).toContain("next step:      none by itself");
+    expect(await text("diagnose", "broken")).toContain("next step:      none\n");
   });
 });
 
@@ -324,7 +341,7 @@ describe("holdfast alerts", () => {
     lastError: "refused\n",
   };
 
-  it("lists those that fire, or says that none does", async () => {
+  it("lists firing alerts, or reports that there are none", async () => {
     serve({ "GET /v1/alerts": json(200, { items: [alert], evaluatedAt: ago(1) }) });
     expect(await text("alerts")).toMatch(
       /^warning +stuck +firing +1m ago +11m +10m +sbx_x +It does not serve\.\\x1b\[2J$/m,
@@ -334,10 +351,10 @@ describe("holdfast alerts", () => {
     serve({ "GET /v1/alerts": json(200, { items: [], evaluatedAt: ago(1) }) });
     expect(await text("alerts")).toBe("No alert is firing.\n");
     serve({ "GET /v1/alerts": json(200, { items: [], evaluatedAt: null }) });
-    expect(await text("alerts")).toBe("Alerts were not evaluated yet.\n");
+    expect(await text("alerts")).toBe("Alerts have not been evaluated yet.\n");
   });
 
-  it("lists deliveries, and sends dead ones again", async () => {
+  it("lists deliveries and resends dead ones", async () => {
     serve({
       "GET /v1/alerts/deliveries": json(200, { items: [delivery], nextCursor: null }),
       "POST /v1/alerts/deliveries/dlv_1/retry": json(200, { ...delivery, state: "pending" }),
@@ -352,7 +369,7 @@ describe("holdfast alerts", () => {
     expect((await holdfast("alerts", "retry")).code).toBe(2);
   });
 
-  it("has an example for each of its commands", async () => {
+  it("every subcommand has an example", async () => {
     for (const command of ["deliveries", "retry"])
       expect(await text("alerts", command, "--help")).toContain(`Examples:\n  holdfast alerts ${command}`);
   });
@@ -371,7 +388,7 @@ describe("holdfast server-logs", () => {
     ...facts,
   });
 
-  it("shows the last lines, oldest first, over pages that may be empty", async () => {
+  it("shows the last lines, oldest first, across pages that may be empty", async () => {
     const pages: Record<string, object> = {
       "": { items: [line(3)], nextCursor: "a" },
       a: { items: [], nextCursor: "b" },
@@ -392,7 +409,7 @@ describe("holdfast server-logs", () => {
     expect(JSON.parse(await text("server-logs", "-n", "1", "--json"))).toEqual([line(3)]);
   });
 
-  it("asks for what is named: a sandbox by name or id, an exec, a drive, a request, a text, a time", async () => {
+  it("filters by sandbox name or id, exec, drive, request, text and time", async () => {
     serve({ "GET /v1/logs": json(200, { items: [], nextCursor: null }) });
     await holdfast(
       ...["server-logs", "--sandbox", "box", "--exec", "exe_1", "--drive", "data", "--request", "req_1"],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { json } from "../../sdk/src/testing/faulty-server.ts";
-import { type Route, useBench } from "./testing/bench.ts";
+import { json } from "../../../../sdk/src/testing/faulty-server.ts";
+import { type Route, useBench } from "../../testing/bench.ts";
 
 const bench = useBench();
 const { holdfast, serve, requests, atTerminal } = bench;
@@ -24,17 +24,17 @@ describe("holdfast audit", () => {
     nextAt: new Date(Date.now() + 9_000_000).toISOString(),
   };
 
-  it("says that records and reality agree, or lists what differs", async () => {
+  it("reports no differences, or lists them", async () => {
     serve({ "POST /v1/audit": json(200, report) });
     const fine = await holdfast("audit");
     expect(fine).toMatchObject({ code: 0, stderr: "" });
     expect(fine.stdout.toString()).toBe(
-      "Records and reality agree.\n3 records and 20 things compared at 2026-01-01T00:00:00.000Z, in 13 ms.\n",
+      "No differences found.\n3 records and 20 resources compared at 2026-01-01T00:00:00.000Z, in 13 ms.\n",
     );
     serve({ "POST /v1/audit": json(200, { ...report, findings: [orphan] }) });
     const found = await holdfast("audit");
     expect(found.code).toBe(0);
-    expect(found.stdout.toString()).toMatch(/^KIND +OF +THINGS +ACTION +MESSAGE\norphan +sbx_x +/);
+    expect(found.stdout.toString()).toMatch(/^KIND +SUBJECT +RESOURCES +ACTION +MESSAGE\norphan +sbx_x +/);
     expect(found.stdout.toString()).toContain(
       "process 1, process 2, mount and 2 more  waits, due in 2h  It is nobody's.\\x1b[2J\n",
     );
@@ -48,24 +48,24 @@ describe("holdfast audit", () => {
     expect(JSON.parse(String(asJson.stdout)).findings).toEqual([orphan]);
   });
 
-  it("fails where not everything could be listed or dealt with, and claims no agreement then", async () => {
+  it("fails if something could not be listed or corrected, and does not claim that there are no differences", async () => {
     serve({ "POST /v1/audit": json(200, { ...report, complete: false }) });
     const { code, stdout, stderr } = await holdfast("audit");
     expect(code).toBe(1);
-    expect(stdout.toString()).not.toContain("agree");
+    expect(stdout.toString()).not.toContain("No differences");
     expect(stderr).toContain("incomplete");
     serve({ "POST /v1/audit": json(200, { ...report, findings: [{ ...orphan, action: "failed" }] }) });
     expect(await holdfast("audit")).toMatchObject({ code: 1, stderr: "" });
   });
 
-  it("shows the last one without making another", async () => {
+  it("shows the last audit without running another", async () => {
     serve({ "GET /v1/audit": json(200, report) });
-    expect((await holdfast("audit", "--last")).stdout.toString()).toContain("agree");
+    expect((await holdfast("audit", "--last")).stdout.toString()).toContain("No differences");
     serve({});
     const { code, stderr } = await holdfast("audit", "--last");
     expect({ code, stderr }).toEqual({
       code: 1,
-      stderr: "holdfast: no audit was made yet\n'holdfast audit' makes one.\n",
+      stderr: "holdfast: no audit has run yet\nRun 'holdfast audit'.\n",
     });
     expect(requests()).not.toContain("POST /v1/audit");
   });
@@ -87,7 +87,7 @@ describe("holdfast cleanup", () => {
     ],
     ...facts,
   });
-  /** Answers a dry run as such, and any other as one that removed all. */
+  /** Answers dry runs with a plan, and every other cleanup as one that removed everything. */
   const cleans: Route = (request, response) => {
     const { dryRun } = JSON.parse(request.body.toString());
     const report = dryRun ? swept("would_remove") : swept("removed", { removed: 8 });
@@ -96,7 +96,7 @@ describe("holdfast cleanup", () => {
   const bodies = () => bench.server.seen.map(({ url, body }) => `${url.pathname} ${body.toString()}`);
   const EMERGENCY = "/v1/cleanup/emergency";
 
-  it("says what it removed, or would remove, and fails where it could not", async () => {
+  it("reports what it removed or would remove, and fails if a removal failed", async () => {
     serve({ "POST /v1/cleanup": cleans });
     const dry = await holdfast("cleanup", "--dry-run");
     expect(dry).toMatchObject({ code: 0, stderr: "" });
@@ -105,30 +105,30 @@ describe("holdfast cleanup", () => {
     );
     expect(dry.stdout.toString()).toMatch(/\n8 would be removed\.\n$/);
     const real = await holdfast("cleanup");
-    expect(real.stdout.toString()).toMatch(/\n8 removed, 0 still going, 0 failed\.\n$/);
+    expect(real.stdout.toString()).toMatch(/\n8 removed, 0 in progress, 0 failed\.\n$/);
     expect(bodies()).toEqual(['/v1/cleanup {"dryRun":true}', '/v1/cleanup {"dryRun":false}']);
 
     const idle = { rule: "idle", sandboxId: "sbx_y", count: 1, action: "put_to_standby", message: "idle" };
     serve({ [`POST ${EMERGENCY}`]: json(200, swept("removed", { putToStandby: 1, items: [idle] })) });
     const relieved = (await holdfast("cleanup", "--emergency")).stdout.toString();
     expect(relieved).toMatch(/idle +sbx_y +1 +put to standby/);
-    expect(relieved).toMatch(/\n0 removed, 1 put to standby, 0 still going, 0 failed\.\n$/);
+    expect(relieved).toMatch(/\n0 removed, 1 suspended, 0 in progress, 0 failed\.\n$/);
 
     serve({ "POST /v1/cleanup": json(200, swept("removed", { items: [] })) });
-    expect((await holdfast("cleanup")).stdout.toString()).toBe("Nothing had to be removed.\n");
+    expect((await holdfast("cleanup")).stdout.toString()).toBe("Nothing to remove.\n");
     serve({ "POST /v1/cleanup": json(200, swept("failed", { failed: 8 })) });
     const failed = await holdfast("cleanup", "--json");
     expect(failed.code).toBe(1);
     expect(JSON.parse(String(failed.stdout)).failed).toBe(8);
   });
 
-  it("does not ask where nobody could answer", async () => {
+  it("does not ask without a terminal", async () => {
     serve({ [`POST ${EMERGENCY}`]: cleans });
     expect((await holdfast("cleanup", "--emergency")).code).toBe(0);
     expect(bodies()).toEqual([`${EMERGENCY} {"dryRun":false}`]);
   });
 
-  it("asks on a terminal before an emergency, and takes no answer but yes for one", async () => {
+  it("asks on a terminal before an emergency cleanup, and accepts only yes", async () => {
     serve({ [`POST ${EMERGENCY}`]: cleans });
     for (const [keys, code] of [
       ["\n", 1],
@@ -150,7 +150,7 @@ describe("holdfast cleanup", () => {
     expect(bodies().at(-1)).toBe(`${EMERGENCY} {"dryRun":false}`);
   }, 60_000);
 
-  it("does not ask where the answer was given, or nothing is at stake", async () => {
+  it("does not ask with --yes, or if no sandbox would be deleted", async () => {
     serve({ [`POST ${EMERGENCY}`]: cleans });
     await using yes = atTerminal("cleanup --emergency --yes");
     await yes.sees("exit code 0");
@@ -164,7 +164,7 @@ describe("holdfast cleanup", () => {
 });
 
 describe("holdfast stats", () => {
-  it("shows how the cleaning does, whether launches go through, and the host's room", async () => {
+  it("shows the health of cleanup, the state of launches, and the host's capacity", async () => {
     const layer = { everyMs: 300_000, overdue: false, runs: 4, failures: 0, removed: 2, lastError: null };
     const stats = {
       sandboxes: { ready: 2, failed: 1, queued: 0 },
@@ -198,9 +198,9 @@ describe("holdfast stats", () => {
     for (const line of [
       /^alerts firing +1$/m,
       /^critical +capacity +firing +1m ago +91\.2 % +80 % +- +The disk is full\.\\x9b$/m,
-      /^readers cut off, wedged +6$/m,
+      /^stalled readers disconnected +6$/m,
       /^launches +suspended$/m,
-      /^launches failed in a row +5$/m,
+      /^consecutive launch failures +5$/m,
       /^disk free +5\.0 GB of 20\.0 GB$/m,
       /^memory free +1\.0 GB of 4\.0 GB$/m,
       /^last audit +never$/m,

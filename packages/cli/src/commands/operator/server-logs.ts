@@ -1,13 +1,17 @@
 import type { LogFilter, LogLevel, LogLine } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import type { Context } from "../context.ts";
-import { sandboxIdOf } from "../lookup.ts";
-import { asJson, jsonText, printable } from "../table.ts";
-import { count, moment } from "../values.ts";
+import { count, moment } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { sandboxIdOf } from "../../lookup.ts";
+import { print } from "../../output/streams.ts";
+import { asJson, jsonText, printable } from "../../output/table.ts";
 
 const LINES = 100;
-/** A question looks through a part of the log; this is far more than there are. */
-const QUESTIONS_AT_MOST = 1_000;
+/**
+ * Maximum number of requests for the log. Each request covers one part of the log, and the log has far fewer parts than
+ * this.
+ */
+const QUERIES_MAX = 1_000;
 
 interface Options {
   sandbox?: string;
@@ -26,28 +30,30 @@ export function registerServerLogs(program: Command, context: Context): void {
   program
     .command("server-logs")
     .summary("show the server's own log")
-    .option("--sandbox <sandbox>", "lines about this one; by its id also when it is gone")
-    .option("--drive <drive>", "lines about this one; by its id also when it is gone")
-    .option("--exec <exec>", "lines about this one")
-    .option("--request <id>", "lines about this request, as named in an error")
+    .option("--sandbox <sandbox>", "only lines about this sandbox; a deleted sandbox must be given by id")
+    .option("--drive <drive>", "only lines about this drive; a deleted drive must be given by id")
+    .option("--exec <exec>", "only lines about this exec")
+    .option("--request <id>", "only lines about this request; errors contain the request id")
     .addOption(
-      new Option("--level <level>", "this one and those that are worse").choices([
+      new Option("--level <level>", "only lines of this level or more severe").choices([
         "debug",
         "info",
         "warn",
         "error",
       ]),
     )
-    .option("--text <text>", "lines that say this, in any case")
-    .option("--since <time>", "not before this, such as 10m (ago) or 2026-01-31T12:00:00Z", moment)
-    .option("--until <time>", "before this", moment)
+    .option("--text <text>", "only lines that contain this text, ignoring case")
+    .option("--since <time>", "only lines since this time, such as 10m (ago) or 2026-01-31T12:00:00Z", moment)
+    .option("--until <time>", "only lines before this time", moment)
     .addOption(
-      new Option("-n, --last <number>", "the last so many of them").argParser(count).default(LINES, "100"),
+      new Option("-n, --last <number>", "maximum number of lines, counted from the end")
+        .argParser(count)
+        .default(LINES, "100"),
     )
-    .option("--json", "print them as JSON")
+    .option("--json", "print the lines as JSON")
     .description(
-      "Shows the last lines of the server's own log that match all that is given, oldest first. What commands wrote is shown\n" +
-        "by 'holdfast logs', and what happened to sandboxes by 'holdfast events'.",
+      "Shows the last lines of the server's own log that match all given filters, oldest first. 'holdfast logs' shows the\n" +
+        "output of commands, 'holdfast events' the events of sandboxes.",
     )
     .addHelpText(
       "after",
@@ -60,16 +66,16 @@ Examples:
     .action(async ({ sandbox, last, json, ...options }: Options) => {
       const sandboxId = sandbox === undefined ? undefined : await sandboxIdOf(context, sandbox);
       const lines = await linesOf(context, { ...options, sandbox: sandboxId }, last);
-      process.stdout.write(json ? asJson(lines) : lines.map(textOf).join(""));
+      print(json ? asJson(lines) : lines.map(textOf).join(""));
     });
 }
 
-/** Oldest first. */
+/** Returns the last matching lines, oldest first. */
 async function linesOf(context: Context, filter: LogFilter, last: number): Promise<LogLine[]> {
   const { signal } = context.interruption;
   const found: LogLine[] = [];
   let cursor: string | undefined;
-  for (let asked = 0; asked < QUESTIONS_AT_MOST && found.length < last; asked++) {
+  for (let asked = 0; asked < QUERIES_MAX && found.length < last; asked++) {
     const limit = Math.min(1_000, last - found.length);
     const { items, nextCursor } = await context.client().logs({ ...filter, limit, cursor, signal });
     found.push(...items);

@@ -1,14 +1,15 @@
 import type { Alert, LayerHealth, Stats } from "@holdfast/sdk";
 import type { Command } from "commander";
-import { alertTable } from "../alert-words.ts";
-import type { Context } from "../context.ts";
-import { age, asJson, size, span, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { alertTable } from "../../output/alert-words.ts";
+import { print } from "../../output/streams.ts";
+import { age, asJson, size, span, table } from "../../output/table.ts";
 
 export function registerStats(program: Command, context: Context): void {
   program
     .command("stats")
-    .summary("show exact counts, alerts that fire, and how the server's own cleaning does")
-    .option("--json", "print them as JSON")
+    .summary("show counts, active alerts and the health of the server's cleanup")
+    .option("--json", "print the statistics as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast stats\n  holdfast stats --json")
     .action(async ({ json }: { json?: boolean }) => {
       const { signal } = context.interruption;
@@ -17,8 +18,8 @@ export function registerStats(program: Command, context: Context): void {
         client.stats({ signal }),
         client.alerts.list({ signal }),
       ]);
-      if (json) process.stdout.write(asJson({ ...stats, alerts }));
-      else process.stdout.write([counts(stats, alerts), sweeps(stats.sweeps), ...firing(alerts)].join("\n"));
+      if (json) print(asJson({ ...stats, alerts }));
+      else print([counts(stats, alerts), sweeps(stats.sweeps), ...firing(alerts)].join("\n"));
     });
 }
 
@@ -35,22 +36,22 @@ function counts(
     ["execs running", stats.execsRunning],
     ["execs queued", stats.execsQueued],
     ["readers", stats.readers],
-    ["readers cut off, wedged", stats.readersCut.wedged],
-    ["streams ended by age", stats.readersCut.expired],
+    ["stalled readers disconnected", stats.readersCut.wedged],
+    ["streams ended at maximum age", stats.readersCut.expired],
     ["links up", links.up],
     ["links down", links.down],
     ["links lost", links.lost],
     ["orphans", stats.orphans],
     ["launches", launches.state],
     ["launches waiting", launches.waiting],
-    ["launches failed in a row", launches.failuresInARow],
+    ["consecutive launch failures", launches.failuresInARow],
     ["disk free", freeOf(capacity?.diskFreeBytes, capacity?.diskTotalBytes)],
     ["memory free", freeOf(capacity?.memoryFreeBytes, capacity?.memoryTotalBytes)],
     ["last observation", stats.lastObservationAt ?? "never"],
     ["last audit", stats.lastAuditAt ?? "never"],
   ];
   return table(
-    ["WHAT", "COUNT"],
+    ["STATISTIC", "VALUE"],
     rows.map(([what, count]) => [what, String(count)]),
   );
 }

@@ -1,12 +1,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { HoldfastError, type UsageSummary } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import type { Context } from "../context.ts";
-import { Interrupted } from "../interrupt.ts";
-import { LiveScreen } from "../live-screen.ts";
-import { asJson, printable } from "../table.ts";
-import { inOrder, tallyOf, USAGE_ORDERS, type UsageOrder, usageTable } from "../usage-table.ts";
-import { duration } from "../values.ts";
+import { duration } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { Interrupted } from "../../interrupt.ts";
+import { print } from "../../output/streams.ts";
+import { asJson, printable } from "../../output/table.ts";
+import { inOrder, tallyOf, USAGE_ORDERS, type UsageOrder, usageTable } from "../../output/usage-table.ts";
+import { LiveScreen } from "../../terminal/live-screen.ts";
 
 const EVERY_MS = 2_000;
 
@@ -20,14 +21,14 @@ interface Options {
 export function registerTop(program: Command, context: Context): void {
   program
     .command("top")
-    .summary("show what all sandboxes use, live")
-    .addOption(new Option("--sort <order>", "what comes first").choices(USAGE_ORDERS).default("cpu"))
-    .addOption(new Option("--every <time>", "how often to ask").argParser(duration).default(EVERY_MS, "2s"))
-    .option("--once", "show it once, as when piped")
-    .option("--json", "print it once, as JSON")
+    .summary("show resource usage of all sandboxes, live")
+    .addOption(new Option("--sort <order>", "sort order").choices(USAGE_ORDERS).default("cpu"))
+    .addOption(new Option("--every <time>", "refresh interval").argParser(duration).default(EVERY_MS, "2s"))
+    .option("--once", "print the table once and exit; the default when piped")
+    .option("--json", "print the figures once, as JSON")
     .description(
-      "Shows a table of all sandboxes that is kept up to date, the busiest first; q ends it. Figures are those of the server's\n" +
-        "last look at all of them, every 5 s: asking costs the sandboxes nothing.",
+      "Shows a live table of all sandboxes, busiest first; press q to quit. The figures come from the server's own measurements,\n" +
+        "taken every 5 s, so 'top' puts no load on the sandboxes.",
     )
     .addHelpText(
       "after",
@@ -37,21 +38,24 @@ export function registerTop(program: Command, context: Context): void {
       const isLive = process.stdin.isTTY && process.stdout.isTTY && !options.once && !options.json;
       if (isLive) return live(context, options);
       const usage = inOrder(await ask(context, context.interruption.signal), options.sort);
-      process.stdout.write(options.json ? asJson(usage) : usageTable(usage));
+      print(options.json ? asJson(usage) : usageTable(usage));
     });
 }
 
 const ask = (context: Context, signal: AbortSignal): Promise<UsageSummary[]> =>
   context.client().sandboxes.usage({ signal });
 
-/** What is known, and what went wrong since. */
+/** The last known usage, and the error of the last request if that request failed. */
 interface Known {
   usage: UsageSummary[];
   at: number | null;
   trouble: string;
 }
 
-/** A server that is away is waited for, with what was last known of it: someone is looking. */
+/**
+ * Shows usage continuously. While the server is unavailable, the last known figures stay on the screen, together with
+ * the error.
+ */
 async function live(context: Context, { sort, every }: Options): Promise<void> {
   const over = new AbortController();
   const signal = AbortSignal.any([context.interruption.signal, over.signal]);
@@ -60,7 +64,7 @@ async function live(context: Context, { sort, every }: Options): Promise<void> {
     draw: (rows) => page(known, sort, rows),
     onKey: (key) => {
       if (key === "q" || key === "Q") over.abort();
-      // A terminal in raw mode makes no signal of it.
+      // In raw mode the terminal does not turn Ctrl-C into a signal.
       if (key === "\x03") context.interruption.interrupt(new Interrupted("SIGINT"));
     },
   });
@@ -82,8 +86,8 @@ async function live(context: Context, { sort, every }: Options): Promise<void> {
 }
 
 function page({ usage, at, trouble }: Known, sort: UsageOrder, rows: number): string[] {
-  const time = at === null ? "asking" : new Date(at).toLocaleTimeString();
-  const head = `${tallyOf(usage)}  (${time}, by ${sort}; q ends)`;
+  const time = at === null ? "loading" : new Date(at).toLocaleTimeString();
+  const head = `${tallyOf(usage)}  (${time}, by ${sort}; q to quit)`;
   const [titles = "", ...lines] = usageTable(usage).trimEnd().split("\n");
   const room = Math.max(1, rows - 3);
   const hidden = lines.length - room;

@@ -1,18 +1,19 @@
 import type { Checkpoint } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { findSandbox } from "../lookup.ts";
-import { withSpinner } from "../spinner.ts";
-import { age, asJson, printable, size, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { findSandbox } from "../../lookup.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print, printError } from "../../output/streams.ts";
+import { age, asJson, printable, size, table } from "../../output/table.ts";
 
 export function registerCheckpoint(program: Command, context: Context): void {
   const checkpoint = program
     .command("checkpoint")
-    .summary("keep copies of sandboxes to begin others with")
+    .summary("create, list and delete snapshots of sandboxes")
     .description(
-      "A checkpoint is a copy of a sandbox at one moment: its files, and its memory where the host can save that. Any number of\n" +
-        "sandboxes can begin with it ('holdfast create --from-checkpoint'). It belongs to its sandbox, and goes with it.",
+      "A checkpoint is a snapshot of a sandbox: its files, and its memory if the host can save it. Any number of sandboxes can\n" +
+        "be created from it ('holdfast create --from-checkpoint'). Deleting the sandbox deletes its checkpoints.",
     )
     .addHelpText(
       "after",
@@ -36,13 +37,13 @@ interface CreateOptions {
 function registerCreate(checkpoint: Command, context: Context): void {
   checkpoint
     .command("create")
-    .summary("keep a copy of a sandbox as it is now")
+    .summary("take a snapshot of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--name <name>", "its name, which no other checkpoint of the sandbox has (default: made up)")
+    .option("--name <name>", "name, unique among the sandbox's checkpoints (default: generated)")
     .option("--json", "print the checkpoint as JSON")
     .description(
-      "Copies a sandbox and prints the checkpoint's id once it is kept and the sandbox, which is frozen meanwhile, is proven to\n" +
-        "serve again. Calls into it wait for that. One that fails leaves the sandbox as it was.",
+      "Freezes a sandbox, takes a snapshot of it, and prints the checkpoint's id once the checkpoint is stored and the sandbox\n" +
+        "is proven to serve again. Calls to the sandbox wait meanwhile. A failure leaves the sandbox unchanged.",
     )
     .addHelpText(
       "after",
@@ -52,10 +53,10 @@ function registerCreate(checkpoint: Command, context: Context): void {
       const { signal } = context.interruption;
       const box = await context.client().sandboxes.get(sandbox, { signal });
       const made = await withSpinner(`copying ${box.name}`, () => box.checkpoints.create({ name, signal }));
-      process.stdout.write(json ? asJson(made) : `${made.id}\n`);
+      print(json ? asJson(made) : `${made.id}\n`);
       if (made.kind === "files") {
-        const text = `checkpoint ${made.name} has files only, no memory: what begins with it starts anew`;
-        process.stderr.write(`holdfast: ${printable(text)}\n`);
+        const text = `checkpoint ${made.name} has files only, no memory: sandboxes created from it start with no running processes`;
+        printError(`holdfast: ${printable(text)}\n`);
       }
     });
 }
@@ -65,19 +66,19 @@ function registerLs(checkpoint: Command, context: Context): void {
     .command("ls")
     .summary("list the checkpoints of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print them as JSON")
-    .description("Lists the checkpoints of a sandbox, oldest first. One that sleeps is not woken.")
+    .option("--json", "print the list as JSON")
+    .description("Lists the checkpoints of a sandbox, oldest first. Does not wake the sandbox.")
     .addHelpText("after", "\nExamples:\n  holdfast checkpoint ls box\n  holdfast checkpoint ls --json box")
     .action(async (sandbox: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, sandbox);
       const found = await box.checkpoints.list({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(found) : listing(found));
+      print(json ? asJson(found) : listing(found));
     });
 }
 
 const listing = (found: readonly Checkpoint[]): string =>
   table(
-    ["NAME", "ID", "KEEPS", "SIZE", "EXECS", "AGE"],
+    ["NAME", "ID", "CONTENT", "SIZE", "EXECS", "AGE"],
     found.map(({ name, id, kind, sizeBytes, execs, createdAt }) => [
       name,
       id,
@@ -91,20 +92,20 @@ const listing = (found: readonly Checkpoint[]): string =>
 function registerRm(checkpoint: Command, context: Context): void {
   checkpoint
     .command("rm")
-    .summary("remove checkpoints of a sandbox")
+    .summary("delete checkpoints of a sandbox")
     .argument("<sandbox>", "name or id")
-    .argument("<checkpoints...>", "their names or ids")
+    .argument("<checkpoints...>", "names or ids of checkpoints")
     .description(
-      "Removes checkpoints and prints each as it was named once it is removed. Sandboxes that began with one are not affected.",
+      "Deletes checkpoints and prints each one's name or id, as given, once it is deleted. Sandboxes created from them are not affected.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast checkpoint rm box before-upgrade after-upgrade")
     .action(async (sandbox: string, checkpoints: string[]) => {
       const { signal } = context.interruption;
       const box = await findSandbox(context, sandbox);
-      await withSpinner(`removing ${checkpoints.length}`, () =>
+      await withSpinner(`deleting ${checkpoints.length}`, () =>
         forEachOf(context, checkpoints, async (which) => {
           await box.checkpoints.delete(which, { signal });
-          process.stdout.write(`${which}\n`);
+          print(`${which}\n`);
         }),
       );
     });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { aPreview, aToken, json, refuse } from "../../sdk/src/testing/faulty-server.ts";
-import { type Route, useBench } from "./testing/bench.ts";
+import { aPreview, aToken, json, refuse } from "../../../../sdk/src/testing/faulty-server.ts";
+import { type Route, useBench } from "../../testing/bench.ts";
 
 const bench = useBench();
 const { holdfast, serve, requests } = bench;
@@ -8,7 +8,7 @@ const base = "/v1/sandboxes/sbx_0000000000000000/previews";
 const nothing: Route = (_, response) => void response.writeHead(204).end();
 const { token, url, pathUrl, ...info } = aToken();
 const opened = aPreview({ token, url, pathUrl });
-const told = async (...args: string[]) => {
+const runCli = async (...args: string[]) => {
   const { code, stdout, stderr } = await holdfast("preview", ...args);
   return { code, stdout: stdout.toString(), stderr };
 };
@@ -16,17 +16,17 @@ const bodyOf = (path: string) =>
   JSON.parse(String(bench.server.seen.find(({ url }) => url.pathname === path)?.body)) as unknown;
 
 describe("holdfast preview create", () => {
-  it("prints the link, and nothing else", async () => {
+  it("prints only the link", async () => {
     serve({ [`POST ${base}`]: json(201, opened) });
-    expect(await told("create", "box", "3000")).toEqual({ code: 0, stdout: `${url}\n`, stderr: "" });
+    expect(await runCli("create", "box", "3000")).toEqual({ code: 0, stdout: `${url}\n`, stderr: "" });
     expect(requests()).toEqual(["GET /v1/sandboxes/box", `POST ${base}`]);
     expect(bodyOf(base)).toMatchObject({ port: 3000 });
   });
 
-  it("opens it as it is told to, and shows all of it as JSON", async () => {
+  it("sends the given options and prints the preview as JSON", async () => {
     serve({ [`POST ${base}`]: json(201, opened) });
     const options = ["--name", "web", "--public", "--ttl", "8h", "--token-ttl", "90s", "--json"];
-    const { code, stdout } = await told("create", ...options, "box", "3000");
+    const { code, stdout } = await runCli("create", ...options, "box", "3000");
     expect(code).toBe(0);
     expect(JSON.parse(stdout)).toEqual(opened);
     expect(bodyOf(base)).toEqual({
@@ -38,19 +38,19 @@ describe("holdfast preview create", () => {
     });
   });
 
-  it("fails with the reason and what to do", async () => {
+  it("fails with the reason and a hint", async () => {
     serve({ [`POST ${base}`]: refuse(409, "preview_exists") });
-    expect(await told("create", "--name", "web", "box", "3000")).toEqual({
+    expect(await runCli("create", "--name", "web", "box", "3000")).toEqual({
       code: 1,
       stdout: "",
       stderr:
         "holdfast: said preview_exists\n" +
-        "'holdfast preview token' makes one more link to it; 'holdfast preview rm' closes it.\n",
+        "'holdfast preview token' creates another link to it; 'holdfast preview rm' deletes it.\n",
     });
   });
 });
 
-it("holdfast preview ls lists what is open, to whom and where", async () => {
+it("holdfast preview ls lists previews with their audience and URL", async () => {
   const items = [
     aPreview(),
     aPreview({
@@ -61,50 +61,50 @@ it("holdfast preview ls lists what is open, to whom and where", async () => {
     }),
   ];
   serve({ [`GET ${base}`]: json(200, { items }) });
-  const { code, stdout } = await told("ls", "box");
+  const { code, stdout } = await runCli("ls", "box");
   expect(code).toBe(0);
-  expect(stdout).toMatch(/^NAME +PORT +OPEN TO +AGE +ENDS +URL$/m);
+  expect(stdout).toMatch(/^NAME +PORT +OPEN TO +AGE +EXPIRES +URL$/m);
   expect(stdout).toMatch(
-    /^web +3000 +who has a token +\d+d +with the sandbox +http:\/\/3000-sbx_0+\.localhost:4750\/$/m,
+    /^web +3000 +token holders +\d+d +with the sandbox +http:\/\/3000-sbx_0+\.localhost:4750\/$/m,
   );
-  expect(stdout).toMatch(/^api +80 +everybody +\d+d +in 2h +http/m);
-  expect(JSON.parse((await told("ls", "--json", "box")).stdout)).toEqual(items);
+  expect(stdout).toMatch(/^api +80 +everyone +\d+d +in 2h +http/m);
+  expect(JSON.parse((await runCli("ls", "--json", "box")).stdout)).toEqual(items);
 });
 
-it("holdfast preview rm closes what it can, and fails for the rest with what to do", async () => {
+it("holdfast preview rm deletes what it can and fails for the rest with a hint", async () => {
   serve({ [`DELETE ${base}/web`]: nothing, [`DELETE ${base}/other`]: refuse(404, "preview_not_found") });
-  expect(await told("rm", "box", "web", "other")).toEqual({
+  expect(await runCli("rm", "box", "web", "other")).toEqual({
     code: 1,
     stdout: "web\n",
     stderr:
       "holdfast: said preview_not_found\n" +
-      "'holdfast preview ls' lists those of a sandbox, 'holdfast preview tokens' their tokens.\n",
+      "'holdfast preview ls' lists the previews of a sandbox, 'holdfast preview tokens' the tokens of a preview.\n",
   });
 });
 
 describe("the tokens of a preview", () => {
-  it("are made one by one: the link is printed, and nothing else", async () => {
+  it("are created one at a time, and only the link is printed", async () => {
     serve({ [`POST ${base}/web/tokens`]: json(201, aToken()) });
-    expect(await told("token", "--ttl", "10m", "box", "web")).toEqual({
+    expect(await runCli("token", "--ttl", "10m", "box", "web")).toEqual({
       code: 0,
       stdout: `${url}\n`,
       stderr: "",
     });
     expect(bodyOf(`${base}/web/tokens`)).toEqual({ ttlMs: 600_000 });
-    expect(JSON.parse((await told("token", "--json", "box", "web")).stdout)).toEqual(aToken());
+    expect(JSON.parse((await runCli("token", "--json", "box", "web")).stdout)).toEqual(aToken());
   });
 
-  it("are listed without their secrets, and taken back by their ids", async () => {
+  it("are listed without their secrets, and revoked by id", async () => {
     serve({
       [`GET ${base}/web/tokens`]: json(200, {
         items: [info, { ...info, id: "1111111111111111", expired: true }],
       }),
       [`DELETE ${base}/web/tokens/${info.id}`]: nothing,
     });
-    const { stdout } = await told("tokens", "box", "web");
+    const { stdout } = await runCli("tokens", "box", "web");
     expect(stdout).toMatch(/^0000000000000000 +\d+d +(in|now)/m);
-    expect(stdout).toMatch(/^1111111111111111 +\d+d +is over$/m);
-    expect(await told("revoke", "box", "web", info.id)).toEqual({
+    expect(stdout).toMatch(/^1111111111111111 +\d+d +expired$/m);
+    expect(await runCli("revoke", "box", "web", info.id)).toEqual({
       code: 0,
       stdout: `${info.id}\n`,
       stderr: "",
@@ -112,7 +112,7 @@ describe("the tokens of a preview", () => {
   });
 });
 
-it("what is left out, or makes no sense, is told, and nothing is asked of the server", async () => {
+it("reports missing and invalid arguments without sending a request", async () => {
   serve({});
   for (const args of [
     ["create", "box"],
@@ -123,13 +123,13 @@ it("what is left out, or makes no sense, is told, and nothing is asked of the se
     ["token", "box"],
     ["revoke", "box", "web"],
   ])
-    expect((await told(...args)).code).toBe(2);
+    expect((await runCli(...args)).code).toBe(2);
   expect(requests()).toEqual([]);
 }, 60_000);
 
-it("every one of its commands has an example", async () => {
+it("every subcommand has an example", async () => {
   for (const command of ["create", "ls", "rm", "token", "tokens", "revoke"]) {
-    const { code, stdout } = await told(command, "--help");
+    const { code, stdout } = await runCli(command, "--help");
     expect(code).toBe(0);
     expect(stdout).toMatch(new RegExp(`Examples:\n  holdfast preview ${command} `));
   }

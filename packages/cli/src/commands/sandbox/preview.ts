@@ -1,18 +1,19 @@
 import type { Preview, PreviewTokenInfo } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { findSandbox } from "../lookup.ts";
-import { age, ahead, asJson, table } from "../table.ts";
-import { duration, port } from "../values.ts";
+import { duration, port } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { findSandbox } from "../../lookup.ts";
+import { print } from "../../output/streams.ts";
+import { age, ahead, asJson, table } from "../../output/table.ts";
 
 export function registerPreview(program: Command, context: Context): void {
   const preview = program
     .command("preview")
-    .summary("open ports of sandboxes to who has a link")
+    .summary("share ports of sandboxes by link")
     .description(
-      "A preview opens one port of a sandbox to who has its link, and to nobody else; or, with --public, to everybody. It ends by its\n" +
-        "time, when it is removed, or with the sandbox. A visit wakes a sandbox that sleeps; these commands do not.",
+      "A preview opens one port of a sandbox to everyone who has its link or, with --public, to everyone. It ends when it\n" +
+        "expires, when it is deleted, or with the sandbox. Requests to a preview wake a sandbox in standby; these commands do not.",
     )
     .addHelpText(
       "after",
@@ -43,19 +44,19 @@ interface CreateOptions {
 function registerCreate(preview: Command, context: Context): void {
   preview
     .command("create")
-    .summary("open a port, and print the link to it")
+    .summary("open a port and print its link")
     .argument("<sandbox>", "name or id")
-    .argument("<port>", "where a program listens inside, or will", port)
-    .option("--name <name>", "its name, which no other preview of the sandbox has (default: made up)")
-    .option("--public", "open it to everybody: the link has no token in it")
+    .argument("<port>", "port that a program inside listens on, now or later", port)
+    .option("--name <name>", "name, unique among the sandbox's previews (default: generated)")
+    .option("--public", "open the port to everyone; the link contains no token")
     .option(
       "--ttl <time>",
-      "close it after this long, such as 30m or 8h (default: with the sandbox)",
+      "close the preview after this long, such as 30m or 8h (default: with the sandbox)",
       duration,
     )
-    .option("--token-ttl <time>", "how long the link is good for, such as 10m or 2h (default: 24h)", duration)
+    .option("--token-ttl <time>", "how long the link is valid, such as 10m or 2h (default: 24h)", duration)
     .option("--json", "print the preview as JSON, with its token")
-    .description("Opens a port of a sandbox and prints the link. The token in it is told once.")
+    .description("Opens a port of a sandbox and prints the link. The token in it is shown only once.")
     .addHelpText(
       "after",
       `
@@ -69,7 +70,7 @@ Examples:
       const { signal } = context.interruption;
       const box = await context.client().sandboxes.get(sandbox, { signal });
       const made = await box.previews.create(number, { name, public: isPublic, ttlMs, tokenTtlMs, signal });
-      process.stdout.write(json ? asJson(made) : `${made.url}\n`);
+      print(json ? asJson(made) : `${made.url}\n`);
     });
 }
 
@@ -78,23 +79,23 @@ function registerLs(preview: Command, context: Context): void {
     .command("ls")
     .summary("list the previews of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print them as JSON")
+    .option("--json", "print the list as JSON")
     .description("Lists the previews of a sandbox, oldest first. Tokens are not shown again.")
     .addHelpText("after", "\nExamples:\n  holdfast preview ls box\n  holdfast preview ls --json box")
     .action(async (sandbox: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, sandbox);
       const found = await box.previews.list({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(found) : listing(found));
+      print(json ? asJson(found) : listing(found));
     });
 }
 
 const listing = (found: readonly Preview[]): string =>
   table(
-    ["NAME", "PORT", "OPEN TO", "AGE", "ENDS", "URL"],
+    ["NAME", "PORT", "OPEN TO", "AGE", "EXPIRES", "URL"],
     found.map((preview) => [
       preview.name,
       String(preview.port),
-      preview.public ? "everybody" : "who has a token",
+      preview.public ? "everyone" : "token holders",
       age(preview.createdAt),
       preview.expiresAt === null ? "with the sandbox" : ahead(preview.expiresAt),
       preview.url,
@@ -104,17 +105,19 @@ const listing = (found: readonly Preview[]): string =>
 function registerRm(preview: Command, context: Context): void {
   preview
     .command("rm")
-    .summary("close previews of a sandbox")
+    .summary("delete previews of a sandbox")
     .argument("<sandbox>", "name or id")
-    .argument("<previews...>", "their names or ids")
-    .description("Closes previews and prints each as it was named. What came in by one is cut.")
+    .argument("<previews...>", "names or ids of previews")
+    .description(
+      "Deletes previews and prints each one's name or id, as given. Open connections through a preview are closed.",
+    )
     .addHelpText("after", "\nExamples:\n  holdfast preview rm box web")
     .action(async (sandbox: string, previews: string[]) => {
       const { signal } = context.interruption;
       const box = await findSandbox(context, sandbox);
       await forEachOf(context, previews, async (which) => {
         await box.previews.delete(which, { signal });
-        process.stdout.write(`${which}\n`);
+        print(`${which}\n`);
       });
     });
 }
@@ -122,20 +125,20 @@ function registerRm(preview: Command, context: Context): void {
 function registerToken(preview: Command, context: Context): void {
   preview
     .command("token")
-    .summary("print one more link to a preview")
+    .summary("create another link to a preview")
     .argument("<sandbox>", "name or id")
     .argument("<preview>", "name or id")
-    .option("--ttl <time>", "how long it is good for, such as 10m or 2h (default: 24h)", duration)
+    .option("--ttl <time>", "how long the token is valid, such as 10m or 2h (default: 24h)", duration)
     .option("--json", "print the token as JSON")
     .description(
-      "Makes one more token for a preview and prints the link with it. It is told once, and never outlives the preview.",
+      "Creates another token for a preview and prints the link with it. The token is shown only once and never outlives the preview.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast preview token --ttl 10m box web")
     .action(async (sandbox: string, which: string, { ttl, json }: { ttl?: number; json?: boolean }) => {
       const { signal } = context.interruption;
       const box = await context.client().sandboxes.get(sandbox, { signal });
       const made = await box.previews.createToken(which, { ttlMs: ttl, signal });
-      process.stdout.write(json ? asJson(made) : `${made.url}\n`);
+      print(json ? asJson(made) : `${made.url}\n`);
     });
 }
 
@@ -145,40 +148,42 @@ function registerTokens(preview: Command, context: Context): void {
     .summary("list the tokens of a preview, without their secrets")
     .argument("<sandbox>", "name or id")
     .argument("<preview>", "name or id")
-    .option("--json", "print them as JSON")
+    .option("--json", "print the list as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast preview tokens box web")
     .action(async (sandbox: string, which: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, sandbox);
       const found = await box.previews.tokens(which, { signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(found) : tokenListing(found));
+      print(json ? asJson(found) : tokenListing(found));
     });
 }
 
 const tokenListing = (found: readonly PreviewTokenInfo[]): string =>
   table(
-    ["ID", "AGE", "ENDS"],
+    ["ID", "AGE", "EXPIRES"],
     found.map(({ id, createdAt, expiresAt, expired }) => [
       id,
       age(createdAt),
-      expired ? "is over" : ahead(expiresAt),
+      expired ? "expired" : ahead(expiresAt),
     ]),
   );
 
 function registerRevoke(preview: Command, context: Context): void {
   preview
     .command("revoke")
-    .summary("take tokens of a preview back")
+    .summary("revoke tokens of a preview")
     .argument("<sandbox>", "name or id")
     .argument("<preview>", "name or id")
-    .argument("<tokens...>", "their ids, as 'holdfast preview tokens' shows them")
-    .description("Takes tokens back and prints the id of each. What came in by one is cut.")
+    .argument("<tokens...>", "token ids, as listed by 'holdfast preview tokens'")
+    .description(
+      "Revokes tokens and prints the id of each. Open connections made with a revoked token are closed.",
+    )
     .addHelpText("after", "\nExamples:\n  holdfast preview revoke box web 0123456789abcdef")
     .action(async (sandbox: string, which: string, tokens: string[]) => {
       const { signal } = context.interruption;
       const box = await findSandbox(context, sandbox);
       await forEachOf(context, tokens, async (id) => {
         await box.previews.deleteToken(which, id, { signal });
-        process.stdout.write(`${id}\n`);
+        print(`${id}\n`);
       });
     });
 }

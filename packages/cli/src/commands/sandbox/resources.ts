@@ -1,23 +1,24 @@
 import type { ProcessUsage, ResourceReport } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { findSandbox } from "../lookup.ts";
-import { age, asJson, factsheet, size, span, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { findSandbox } from "../../lookup.ts";
+import { print } from "../../output/streams.ts";
+import { age, asJson, factsheet, size, span, table } from "../../output/table.ts";
 
-/** What is shown of a command line. */
+/** Longest command line shown. */
 const COMMAND_CHARACTERS = 60;
 
 export function registerResources(program: Command, context: Context): void {
   program
     .command("resources")
-    .summary("show what a sandbox uses, and what its processes wait for")
+    .summary("show a sandbox's resource usage and what its processes wait for")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print the report, with the figures of the last minutes, as JSON")
+    .option("--json", "print the report as JSON, including the samples of the last minutes")
     .addHelpText("after", "\nExamples:\n  holdfast resources box\n  holdfast resources --json box")
     .action(async (name: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, name);
       const report = await box.resources({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(report) : `${figures(report)}${processes(report.processes)}`);
+      print(json ? asJson(report) : `${figures(report)}${processes(report.processes)}`);
     });
 }
 
@@ -27,8 +28,8 @@ const figures = ({ cpu, memory, io, disk, processes, ...report }: ResourceReport
     ["age", span(report.durationMs)],
     ["last activity", `${age(report.lastActivityAt)} ago`],
     ["operations", String(report.operations)],
-    ["CPU", `${cpu.percent} % of one core, of ${cpu.limitCpus}; ${span(cpu.totalMs)} in all`],
-    ["held back", cpu.throttledMs > 0 ? `${span(cpu.throttledMs)} by its CPU limit` : null],
+    ["CPU", `${cpu.percent} % of one core, of ${cpu.limitCpus}; ${span(cpu.totalMs)} in total`],
+    ["throttled", cpu.throttledMs > 0 ? `${span(cpu.throttledMs)} by its CPU limit` : null],
     ["memory", `${size(memory.bytes)} of ${size(memory.limitBytes)}${trendOf(memory.trendBytesPerMinute)}`],
     ["out of memory", memory.oomKills > 0 ? `${memory.oomKills} killed by the kernel` : null],
     ["I/O", `${size(io.readBytes)} read, ${size(io.writtenBytes)} written, ${io.operations} operations`],
@@ -39,11 +40,11 @@ const figures = ({ cpu, memory, io, disk, processes, ...report }: ResourceReport
 
 function trendOf(perMinute: number | null): string {
   if (perMinute === null || perMinute === 0) return "";
-  return `, ${perMinute > 0 ? "grows" : "shrinks"} by ${size(Math.abs(perMinute))} a minute`;
+  return `, ${perMinute > 0 ? "growing" : "shrinking"} by ${size(Math.abs(perMinute))} per minute`;
 }
 
 function processes({ items, truncated }: ResourceReport["processes"]): string {
-  if (items.length === 0) return truncated ? "\nIts processes could not be looked at.\n" : "";
+  if (items.length === 0) return truncated ? "\nThe processes could not be examined.\n" : "";
   const rows = items.map((process) => [
     String(process.pid),
     String(process.parent),
@@ -55,10 +56,10 @@ function processes({ items, truncated }: ResourceReport["processes"]): string {
     commandOf(process),
   ]);
   const head = ["PID", "PARENT", "STATE", "WAITS FOR", "CPU", "MEMORY", "EXEC", "COMMAND"];
-  return `\n${table(head, rows)}${truncated ? "There are more than are shown.\n" : ""}`;
+  return `\n${table(head, rows)}${truncated ? "More processes exist than are shown.\n" : ""}`;
 }
 
-/** "3 futex, socket": what its threads wait for, most of them first. */
+/** Formats what the threads of a process wait for, such as "3 futex, socket". */
 const waitsOf = ({ waits }: ProcessUsage): string =>
   waits
     .map(

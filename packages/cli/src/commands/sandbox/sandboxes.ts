@@ -1,16 +1,15 @@
 import type { Proof, SandboxInfo, SandboxStatus } from "@holdfast/sdk";
-import { HoldfastError, NotFoundError } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import { type Context, everything } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { usage } from "../failure.ts";
-import { findSandbox } from "../lookup.ts";
-import { mountOf } from "../mount-words.ts";
-import { resourcesOf, type SandboxOptions, sandboxOptions } from "../options.ts";
-import { withSpinner } from "../spinner.ts";
-import { showSteps } from "../steps.ts";
-import { age, ahead, asJson, factsheet, labelsOf, size, span, table } from "../table.ts";
-import { count, duration, given, givenAny, label, variable } from "../values.ts";
+import { resourcesOf, type SandboxOptions, sandboxOptions } from "../../arguments/options.ts";
+import { count, duration, given, givenAny, label, variable } from "../../arguments/values.ts";
+import { type Context, everything } from "../../context.ts";
+import { findSandbox } from "../../lookup.ts";
+import { mountOf } from "../../output/mount-words.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { showSteps } from "../../output/steps.ts";
+import { print } from "../../output/streams.ts";
+import { age, ahead, asJson, factsheet, labelsOf, size, span, table } from "../../output/table.ts";
+import { registerRm } from "./rm.ts";
 
 const STATUSES: readonly SandboxStatus[] = [
   "queued",
@@ -49,42 +48,42 @@ interface CreateOptions extends SandboxOptions {
 
 function registerCreate(program: Command, context: Context): void {
   sandboxOptions(program.command("create").summary("create a sandbox"))
-    .argument("[name]", "its name (default: made up)")
+    .argument("[name]", "name of the sandbox (default: generated)")
     .addOption(
       new Option(
         "--from-checkpoint <id>",
-        "begin with the files, and the memory, of a checkpoint; image and limits are those of its sandbox",
+        "start with the files and memory of a checkpoint; image and limits come from the checkpoint",
       ).conflicts(["image", "memory", "cpus", "pids", "disk"]),
     )
     .option(
       "-e, --env <key=value>",
-      "environment variable of all its commands, any number of times",
+      "environment variable for all commands in the sandbox; repeatable",
       variable,
     )
     .option("--cwd <path>", "directory that commands start in")
     .option(
       "--idle-ttl <time>",
-      "delete it after this long without a call, such as 30m, unless a command is under way in it",
+      "delete the sandbox after this long without a call, such as 30m, unless a command is running",
       duration,
     )
     .option(
       "--idle-standby <time>",
-      "put it to sleep after this long without a call, such as 15s or 10m, unless a command holds it awake",
+      "suspend the sandbox after this long without a call, such as 15s or 10m, unless a command keeps it awake",
       duration,
     )
-    .option("--max-execs <number>", "how many execs may be started in it, in all", count)
-    .option("--disposable", "it may be deleted when the host runs short, unless an exec is under way in it")
+    .option("--max-execs <number>", "total number of execs that may be started", count)
+    .option("--disposable", "allow deletion when the host runs short of resources, unless an exec is running")
     .addOption(
       new Option(
         "--on-memory-loss <what>",
-        "when its processes are gone though nobody ended them, as after a reboot: start again on its files, or fail and keep them",
+        "if the processes are lost unexpectedly, as after a reboot: start again on the same files, or fail and keep the files",
       ).choices(["cold-start", "fail"]),
     )
     .addOption(
-      new Option("--if-exists <what>", "what to do when the name is taken").choices(["return", "fail"]),
+      new Option("--if-exists <what>", "what to do if the name is taken").choices(["return", "fail"]),
     )
     .option("--json", "print the sandbox as JSON")
-    .description("Creates a sandbox and prints its name once it is proven to execute and to serve files.")
+    .description("Creates a sandbox and prints its name once it is proven to run commands and serve files.")
     .addHelpText(
       "after",
       `
@@ -109,7 +108,7 @@ Examples:
       const box = await withSpinner("creating", (progress) =>
         context.client().sandboxes.create({ ...wanted, signal, onProgress: showSteps("creating", progress) }),
       );
-      process.stdout.write(options.json ? asJson(box.info) : `${box.name}\n`);
+      print(options.json ? asJson(box.info) : `${box.name}\n`);
     });
 }
 
@@ -124,10 +123,12 @@ function registerLs(program: Command, context: Context): void {
   program
     .command("ls")
     .summary("list sandboxes")
-    .addOption(new Option("--status <status...>", "only those in one of these").choices(STATUSES))
-    .option("--label <key=value>", "only those with this label, any number of times", label)
+    .addOption(
+      new Option("--status <status...>", "only sandboxes with one of these statuses").choices(STATUSES),
+    )
+    .option("--label <key=value>", "only sandboxes with this label; repeatable", label)
     .option("-q, --quiet", "print ids only")
-    .option("--json", "print them as JSON")
+    .option("--json", "print the list as JSON")
     .addHelpText(
       "after",
       `
@@ -140,9 +141,9 @@ Examples:
       const { signal } = context.interruption;
       const { sandboxes } = context.client();
       const found = await everything((page) => sandboxes.list({ status, labels, signal, ...page }));
-      if (json) process.stdout.write(asJson(found));
-      else if (quiet) process.stdout.write(found.map(({ id }) => `${id}\n`).join(""));
-      else process.stdout.write(listing(found));
+      if (json) print(asJson(found));
+      else if (quiet) print(found.map(({ id }) => `${id}\n`).join(""));
+      else print(listing(found));
     });
 }
 
@@ -159,21 +160,21 @@ const listing = (found: readonly SandboxInfo[]): string =>
     ]),
   );
 
-/** Of one that sleeps, with what it takes on disk. */
+/** Formats the status; for standby, with the size of the saved memory. */
 function statusOf({ status, checkpoint }: SandboxInfo): string {
   if (status !== "standby") return status;
   return `standby (${checkpoint === null ? "files only" : size(checkpoint.sizeBytes)})`;
 }
 
 function standbyOf({ standbyKind, lifecycle: { idleStandbyMs } }: SandboxInfo): string {
-  const kind = standbyKind === "memory" ? "keeps memory and files" : "keeps files only";
-  return idleStandbyMs === undefined ? kind : `${kind}; comes after ${span(idleStandbyMs)} without a call`;
+  const kind = standbyKind === "memory" ? "preserves memory and files" : "preserves files only";
+  return idleStandbyMs === undefined ? kind : `${kind}; starts after ${span(idleStandbyMs)} without a call`;
 }
 
 const checkpointOf = ({ id, takenAt, sizeBytes }: NonNullable<SandboxInfo["checkpoint"]>): string =>
-  `${id}, ${size(sizeBytes)}, of ${takenAt}`;
+  `${id}, ${size(sizeBytes)}, taken ${takenAt}`;
 
-/** What is being done about one that does not serve. */
+/** Formats the recovery in progress of a sandbox that does not serve. */
 const recoveryOf = ({ step, message, nextAt }: NonNullable<SandboxInfo["recovery"]>): string =>
   `${step}: ${message} (next decision ${ahead(nextAt)})`;
 
@@ -185,11 +186,11 @@ function registerGet(program: Command, context: Context): void {
     .command("get")
     .summary("show a sandbox: its status and the evidence for it")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print it as JSON")
+    .option("--json", "print the sandbox as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast get box\n  holdfast get --json box")
     .action(async (name: string, { json }: { json?: boolean }) => {
       const { info } = await findSandbox(context, name);
-      process.stdout.write(json ? asJson(info) : details(info));
+      print(json ? asJson(info) : details(info));
     });
 }
 
@@ -235,73 +236,25 @@ const summary = ({ checks }: Proof): string =>
     .map(({ name, ok, message }) => `${name} ${ok ? "ok" : `failed (${message ?? "no reason given"})`}`)
     .join(", ");
 
-interface RmOptions {
-  force?: boolean;
-  all?: boolean;
-  grace?: number;
-}
-
-function registerRm(program: Command, context: Context): void {
-  program
-    .command("rm")
-    .summary("delete sandboxes, verified")
-    .argument("[sandboxes...]", "names or ids")
-    .option("-f, --force", "a sandbox that is not there is fine")
-    .option("--all", "delete every sandbox")
-    .description("Deletes sandboxes from any state and prints each name once its absence was observed.")
-    .addHelpText("after", "\nExamples:\n  holdfast rm box other\n  holdfast rm --all")
-    .action(async (names: string[], options: RmOptions) => {
-      if (options.all ? names.length > 0 : names.length === 0) {
-        throw usage("name the sandboxes to delete, or pass --all");
-      }
-      const { signal } = context.interruption;
-      const { sandboxes } = context.client();
-      const targets = options.all
-        ? (await everything((page) => sandboxes.list({ signal, ...page }))).map(({ id }) => id)
-        : names;
-      await withSpinner(`deleting ${targets.length}`, () =>
-        forEachOf(context, targets, async (name) => {
-          const removed = await removeOne(context, name, options.force ?? false);
-          if (removed !== null) process.stdout.write(`${removed}\n`);
-        }),
-      );
-    });
-}
-
-async function removeOne(context: Context, name: string, force: boolean): Promise<string | null> {
-  const { signal } = context.interruption;
-  try {
-    const box = await findSandbox(context, name);
-    await box.delete({ signal });
-    return box.name;
-  } catch (error) {
-    if (force && error instanceof NotFoundError) return null;
-    if (!(error instanceof HoldfastError) || error.code !== "pending_cleanup") throw error;
-    // There is nothing to show of it, but what is left of it can be removed.
-    await context.client().sandboxes.delete(name, { signal });
-    return name;
-  }
-}
-
 function registerVerify(program: Command, context: Context): void {
   program
     .command("verify")
-    .summary("prove now that a sandbox serves")
+    .summary("verify that a sandbox serves")
     .argument("<sandbox>", "name or id")
     .option("--json", "print the proof as JSON")
-    .description("Runs every check through the path that callers use. Exits 1 if one fails.")
+    .description("Runs every check over the same path as client calls. Exits 1 if a check fails.")
     .addHelpText("after", "\nExamples:\n  holdfast verify box")
     .action(async (name: string, { json }: { json?: boolean }) => {
       const { signal } = context.interruption;
       const box = await context.client().sandboxes.get(name, { signal });
-      const proof = await withSpinner("proving", () => box.verify({ signal }));
+      const proof = await withSpinner("verifying", () => box.verify({ signal }));
       const rows = proof.checks.map((check) => [
         check.name,
         check.ok ? "ok" : "failed",
         `${check.ms.toFixed(1)} ms`,
         check.message ?? "",
       ]);
-      process.stdout.write(json ? asJson(proof) : table(["CHECK", "RESULT", "TIME", "MESSAGE"], rows));
+      print(json ? asJson(proof) : table(["CHECK", "RESULT", "TIME", "MESSAGE"], rows));
       if (!proof.ok) context.exitCode = 1;
     });
 }

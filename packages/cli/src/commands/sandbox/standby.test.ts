@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { anExec, aSandbox, json, refuse } from "../../sdk/src/testing/faulty-server.ts";
-import { useBench } from "./testing/bench.ts";
+import { anExec, aSandbox, json, refuse } from "../../../../sdk/src/testing/faulty-server.ts";
+import { useBench } from "../../testing/bench.ts";
 
 const bench = useBench();
 const { holdfast, serve, requests } = bench;
@@ -16,14 +16,14 @@ describe.each([
   ["wake", aSandbox()],
   ["restart", aSandbox()],
 ])("holdfast %s", (verb, reached) => {
-  it("prints the name once it is so", async () => {
+  it("prints the name once the sandbox is in that state", async () => {
     serve({ [order(verb)]: json(200, reached) });
     const { code, stdout, stderr } = await holdfast(verb, "box");
     expect({ code, stdout: stdout.toString(), stderr }).toEqual({ code: 0, stdout: "box\n", stderr: "" });
     expect(requests()).toEqual(["GET /v1/sandboxes/box", order(verb)]);
   });
 
-  it("does what it can of several, and fails for the rest with the reason and what to do", async () => {
+  it("changes what it can and fails for the rest with the reason and a hint", async () => {
     const cause = { code: "disk_full", message: "2 MB are free" };
     serve({
       "GET /v1/sandboxes/other": json(200, aSandbox({ id: "sbx_1111111111111111", name: "other" })),
@@ -38,20 +38,22 @@ describe.each([
     });
   });
 
-  it("is used wrongly without a name", async () => {
+  it("requires a name", async () => {
     expect((await holdfast(verb)).code).toBe(2);
     expect(requests()).toEqual([]);
   });
 });
 
-it("a standby that keeps files only is said to be one", async () => {
+it("standby warns when only files were saved", async () => {
   serve({ [order("standby")]: json(200, aSandbox({ status: "standby", standbyKind: "files" })) });
   const { code, stdout, stderr } = await holdfast("standby", "box");
   expect({ code, stdout: stdout.toString() }).toEqual({ code: 0, stdout: "box\n" });
-  expect(stderr).toBe("holdfast: box has no memory on disk, only its files: the next call starts it anew\n");
+  expect(stderr).toBe(
+    "holdfast: the memory of box was not saved, only its files: the next call starts it without its processes\n",
+  );
 });
 
-it("a sandbox that sleeps is listed with what it takes on disk", async () => {
+it("ls shows the saved size of a sandbox in standby", async () => {
   const files = aSandbox({ name: "bare", status: "standby", standbyKind: "files" });
   const awake = aSandbox({ name: "up", status: "waking", checkpoint });
   serve({ "GET /v1/sandboxes": json(200, { items: [asleep, files, awake], nextCursor: null }) });
@@ -61,20 +63,20 @@ it("a sandbox that sleeps is listed with what it takes on disk", async () => {
   expect(text).toMatch(/^up +waking +host /m);
 });
 
-it("a sandbox is shown with what its standby keeps, when it comes, and where its memory is", async () => {
+it("get shows what standby preserves, when it starts, and the saved memory", async () => {
   serve({ "GET /v1/sandboxes/box": json(200, { ...asleep, lifecycle: { idleStandbyMs: 90_000 } }) });
   const text = (await holdfast("get", "box")).stdout.toString();
   expect(text).toMatch(/^status: +standby$/m);
-  expect(text).toMatch(/^standby: +keeps memory and files; comes after 1m without a call$/m);
-  expect(text).toMatch(/^checkpoint: +ckp_0000000000000000, 12\.3 MB, of 2026-01-01T00:00:00\.000Z$/m);
+  expect(text).toMatch(/^standby: +preserves memory and files; starts after 1m without a call$/m);
+  expect(text).toMatch(/^checkpoint: +ckp_0000000000000000, 12\.3 MB, taken 2026-01-01T00:00:00\.000Z$/m);
   serve({ "GET /v1/sandboxes/box": json(200, aSandbox({ standbyKind: "files" })) });
   const plain = (await holdfast("get", "box")).stdout.toString();
-  expect(plain).toMatch(/^standby: +keeps files only$/m);
+  expect(plain).toMatch(/^standby: +preserves files only$/m);
   expect(plain).not.toContain("checkpoint");
 });
 
 describe("a command", () => {
-  it("lets its sandbox sleep, and is told of wakes, where that is asked for", async () => {
+  it("can let its sandbox go to standby and receive a signal after each wake", async () => {
     serve({});
     const started = async (...options: string[]) => {
       bench.server.seen.length = 0;
@@ -92,7 +94,7 @@ describe("a command", () => {
     expect((await holdfast("exec", "--on-wake", "nonsense", "box", "--", "serve")).code).toBe(2);
   }, 60_000);
 
-  it("that sleeps with its sandbox is listed as such", async () => {
+  it("frozen with its sandbox is listed as suspended", async () => {
     const items = [anExec({ status: "running", exitCode: null, suspended: true }), anExec()];
     serve({ [`GET /v1/sandboxes/${id}/execs`]: json(200, { items, nextCursor: null }) });
     const text = (await holdfast("execs", "box")).stdout.toString();
@@ -100,7 +102,7 @@ describe("a command", () => {
     expect(text).toMatch(/^exe_1 +exited +0 /m);
   });
 
-  it("in a sandbox that did not wake fails as Holdfast does, not as the command", async () => {
+  it("in a sandbox that did not wake fails with Holdfast's exit code", async () => {
     serve({ [`POST /v1/sandboxes/${id}/execs`]: refuse(429, "low_memory") });
     expect(await holdfast("exec", "box", "--", "true")).toMatchObject({
       code: 125,

@@ -1,8 +1,9 @@
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { usage } from "../failure.ts";
-import { asJson } from "../table.ts";
-import { durationOrNone, given, givenAny, label, several, variable } from "../values.ts";
+import { durationOrNone, given, givenAny, label, several, variable } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { usage } from "../../failure.ts";
+import { print } from "../../output/streams.ts";
+import { asJson } from "../../output/table.ts";
 
 interface UpdateOptions {
   label?: Record<string, string>;
@@ -19,28 +20,28 @@ export function registerUpdate(program: Command, context: Context): void {
     .command("update")
     .summary("change labels, environment and lifecycle of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--label <key=value>", "set a label, any number of times; KEY= sets an empty one", label)
-    .option("--remove-label <key>", "take a label off, any number of times", several)
+    .option("--label <key=value>", "set a label; KEY= sets an empty value; repeatable", label)
+    .option("--remove-label <key>", "remove a label; repeatable", several)
     .option(
       "-e, --env <key=value>",
-      "set an environment variable, any number of times; KEY alone passes ours on, KEY= sets an empty one",
+      "set an environment variable; KEY alone copies the local value, KEY= sets an empty value; repeatable",
       variable,
     )
-    .option("--remove-env <key>", "take an environment variable off, any number of times", several)
+    .option("--remove-env <key>", "remove an environment variable; repeatable", several)
     .option(
       "--ttl <time>",
-      "delete it when it is this old, such as 30m or 2h, counted from its creation; or none",
+      "delete the sandbox this long from now, such as 30m or 2h, even if it is busy; or none",
       durationOrNone,
     )
     .option(
       "--idle-standby <time>",
-      "put it to sleep after this long without a call, such as 15s or 10m; or none",
+      "suspend the sandbox after this long without a call, such as 15s or 10m; or none",
       durationOrNone,
     )
     .option("--json", "print the sandbox as JSON")
     .description(
-      "Changes a sandbox and prints its name. What is not named stays as it is. The environment is that of commands that start from\n" +
-        "then on. A sandbox that sleeps is not woken.",
+      "Changes a sandbox and prints its name. Settings that are not given stay unchanged. Environment changes apply to commands\n" +
+        "started afterwards. Does not wake the sandbox.",
     )
     .addHelpText(
       "after",
@@ -54,24 +55,34 @@ Examples:
       const changes = given({
         labels: changed(options.label, options.removeLabel),
         env: changed(options.env, options.removeEnv),
-        lifecycle: givenAny({ ttlMs: orNull(options.ttl), idleStandbyMs: orNull(options.idleStandby) }),
+        lifecycle: givenAny({ ...endOf(options.ttl), idleStandbyMs: orNull(options.idleStandby) }),
       });
-      if (Object.keys(changes).length === 0) throw usage("say what to change", "Add --help for what can be.");
+      if (Object.keys(changes).length === 0)
+        throw usage("no changes given", "Add --help to see what can be changed.");
       const { signal } = context.interruption;
       const box = await context.client().sandboxes.get(sandbox, { signal });
       const info = await box.update({ ...changes, signal });
-      process.stdout.write(options.json ? asJson(info) : `${info.name}\n`);
+      print(options.json ? asJson(info) : `${info.name}\n`);
     });
 }
 
+/**
+ * Counts the time from now. Counted from the creation, "30m" would immediately delete a sandbox that is older than
+ * that.
+ */
+const endOf = (ttl: number | "none" | undefined) => (ttl === "none" ? { ttlMs: null } : { expiresInMs: ttl });
+
 const orNull = (time: number | "none" | undefined) => (time === "none" ? null : time);
 
-/** Null takes one off; undefined where none is named. */
+/**
+ * Merges the keys to set and the keys to remove into one object, in which null removes a key. Returns undefined if
+ * there are none.
+ */
 function changed(
   set: Record<string, string> | undefined,
   removed: readonly string[] = [],
 ): Record<string, string | null> | undefined {
   const both = removed.filter((key) => set?.[key] !== undefined);
-  if (both.length > 0) throw usage(`${both.join(", ")} can't be set and removed at once`);
+  if (both.length > 0) throw usage(`${both.join(", ")} cannot be both set and removed`);
   return givenAny({ ...set, ...Object.fromEntries(removed.map((key) => [key, null])) });
 }

@@ -1,13 +1,12 @@
 import type { Files } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { download } from "../download.ts";
-import { usage } from "../failure.ts";
-import { writeTo } from "../pipe.ts";
-import { type Place, parsePlace } from "../place.ts";
-import { withSpinner } from "../spinner.ts";
-import { Tally } from "../tally.ts";
-import { upload } from "../upload.ts";
+import type { Context } from "../../context.ts";
+import { usage } from "../../failure.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { download, downloadStream } from "../../transfer/download.ts";
+import { type Place, parsePlace } from "../../transfer/place.ts";
+import { Tally } from "../../transfer/tally.ts";
+import { upload, uploadStream } from "../../transfer/upload.ts";
 
 export function registerCp(program: Command, context: Context): void {
   program
@@ -16,8 +15,11 @@ export function registerCp(program: Command, context: Context): void {
     .argument("<source>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdin")
     .argument("<target>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdout")
     .description(
-      "Copies a file, or a directory with all that is in it. Into an existing directory it goes under its own name;\n" +
-        "'dir/.' means what is in dir. Permissions and links are kept, owners are not.",
+      "Copies a file, or a directory with its contents. If the target is an existing directory, copies into it; 'dir/.' copies\n" +
+        "the contents of dir. Permissions and symbolic links are preserved, as are the times of a directory's contents; owners\n" +
+        "are not, and sockets, pipes and devices are left out.\n" +
+        "A directory is written to stdout as a tar archive; to a directory, or a path that ends with '/', stdin is unpacked as a\n" +
+        "tar archive.",
     )
     .addHelpText(
       "after",
@@ -28,7 +30,9 @@ Examples:
   holdfast cp box:/home/user/out ./out
   holdfast cp ./models drive:data:/models
   holdfast cp box:/etc/os-release -
-  date | holdfast cp - box:/tmp/now`,
+  holdfast cp box:/home/user/out - | tar t
+  date | holdfast cp - box:/tmp/now
+  git archive HEAD | holdfast cp - box:/home/user/src/`,
     )
     .action(async (source: string, target: string) => {
       const skipped = await copy(context, parsePlace(source), parsePlace(target));
@@ -36,7 +40,7 @@ Examples:
     });
 }
 
-/** An end of a copy that is not here. */
+/** A source or target that is not on the local machine. */
 type Away = Extract<Place, { kind: "sandbox" | "drive" }>;
 const isAway = (place: Place): place is Away => place.kind === "sandbox" || place.kind === "drive";
 
@@ -45,20 +49,18 @@ async function copy(context: Context, from: Place, to: Place): Promise<number> {
   if (isAway(from) && !isAway(to)) {
     const files = await filesOf(context, from);
     if (to.kind === "local") return counting((tally) => download(files, from.path, to.path, tally, signal));
-    for await (const piece of await files.readStream(from.path, { signal })) {
-      await writeTo("stdout", piece, signal);
-    }
+    await downloadStream(files, from.path, signal);
     return 0;
   }
   if (isAway(to) && !isAway(from)) {
     const files = await filesOf(context, to);
     if (from.kind === "local") return counting((tally) => upload(files, from.path, to.path, tally, signal));
-    await files.write(to.path, process.stdin as AsyncIterable<Uint8Array>, { signal });
+    await uploadStream(files, process.stdin as AsyncIterable<Uint8Array>, to.path, signal);
     return 0;
   }
   throw usage(
-    "one side of a copy, and only one, is in a sandbox or drive",
-    "Write that one as NAME:/path or drive:NAME:/path.",
+    "exactly one of source and target must be in a sandbox or drive",
+    "Write it as NAME:/path or drive:NAME:/path.",
   );
 }
 
@@ -69,7 +71,7 @@ async function filesOf(context: Context, { kind, name }: Away): Promise<Files> {
   return files;
 }
 
-/** Says how many were left out. */
+/** Runs the copy with a progress line and returns how many entries were skipped. */
 const counting = (work: (tally: Tally) => Promise<void>): Promise<number> =>
   withSpinner("copying", async ({ update }) => {
     const tally = new Tally(update);

@@ -1,19 +1,21 @@
 import type { DriveInfo } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import { type Context, everything } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { accessOf } from "../mount-words.ts";
-import { withSpinner } from "../spinner.ts";
-import { age, asJson, factsheet, labelsOf, size, table } from "../table.ts";
-import { given, label, megabytes } from "../values.ts";
+import { given, label, megabytes } from "../../arguments/values.ts";
+import { type Context, everything } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { accessOf } from "../../output/mount-words.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print } from "../../output/streams.ts";
+import { age, asJson, factsheet, labelsOf, size, table } from "../../output/table.ts";
+import { registerDriveExport } from "./export.ts";
 
 export function registerDrive(program: Command, context: Context): void {
   const drive = program
     .command("drive")
-    .summary("keep directories that sandboxes have in common")
+    .summary("manage drives: persistent directories that sandboxes share")
     .description(
-      "A drive is a directory that outlives sandboxes. Any number of them can have it at the same time, from their beginning\n" +
-        "('holdfast create --mount') or later ('holdfast mount'). Files go in and out with 'holdfast cp', without any sandbox.",
+      "A drive is a directory that outlives sandboxes. Any number of sandboxes can mount it at the same time, at creation\n" +
+        "('holdfast create --mount') or later ('holdfast mount'). 'holdfast cp' copies files in and out without a sandbox.",
     )
     .addHelpText(
       "after",
@@ -29,6 +31,7 @@ Examples:
   registerLs(drive, context);
   registerGet(drive, context);
   registerRm(drive, context);
+  registerDriveExport(drive, context);
 }
 
 interface CreateOptions {
@@ -42,15 +45,15 @@ function registerCreate(drive: Command, context: Context): void {
   drive
     .command("create")
     .summary("create a drive")
-    .argument("[name]", "its name, which no other drive has (default: made up)")
+    .argument("[name]", "name, unique among drives (default: generated)")
     .option(
       "--size <size>",
-      "a file system of its own, of this size, such as 512m or 2g (default: no limit but the host's disk)",
+      "give the drive its own file system of this size, such as 512m or 2g (default: limited only by the host's disk)",
       megabytes,
     )
-    .option("--label <key=value>", "label, any number of times", label)
+    .option("--label <key=value>", "label; repeatable", label)
     .addOption(
-      new Option("--if-exists <what>", "what to do when the name is taken").choices(["return", "fail"]),
+      new Option("--if-exists <what>", "what to do if the name is taken").choices(["return", "fail"]),
     )
     .option("--json", "print the drive as JSON")
     .description("Creates a drive and prints its name once it can be mounted.")
@@ -65,7 +68,7 @@ function registerCreate(drive: Command, context: Context): void {
       const { info } = await withSpinner("creating", () =>
         context.client().drives.create({ ...wanted, signal }),
       );
-      process.stdout.write(options.json ? asJson(info) : `${info.name}\n`);
+      print(options.json ? asJson(info) : `${info.name}\n`);
     });
 }
 
@@ -79,20 +82,18 @@ function registerLs(drive: Command, context: Context): void {
   drive
     .command("ls")
     .summary("list drives")
-    .option("--label <key=value>", "only those with this label, any number of times", label)
+    .option("--label <key=value>", "only drives with this label; repeatable", label)
     .option("-q, --quiet", "print ids only")
-    .option("--json", "print them as JSON")
-    .description(
-      "Lists drives, each with what it took on disk when it was last measured; 'get' measures one.",
-    )
+    .option("--json", "print the list as JSON")
+    .description("Lists drives with their last measured disk usage. 'drive get' measures a drive.")
     .addHelpText("after", "\nExamples:\n  holdfast drive ls\n  holdfast drive ls --label team=red --json")
     .action(async ({ label: labels, quiet, json }: LsOptions) => {
       const { signal } = context.interruption;
       const { drives } = context.client();
       const found = await everything((page) => drives.list({ labels, signal, ...page }));
-      if (json) process.stdout.write(asJson(found));
-      else if (quiet) process.stdout.write(found.map(({ id }) => `${id}\n`).join(""));
-      else process.stdout.write(listing(found));
+      if (json) print(asJson(found));
+      else if (quiet) print(found.map(({ id }) => `${id}\n`).join(""));
+      else print(listing(found));
     });
 }
 
@@ -116,13 +117,13 @@ const sizeOf = ({ sizeMb }: DriveInfo): string => (sizeMb === null ? "no limit" 
 function registerGet(drive: Command, context: Context): void {
   drive
     .command("get")
-    .summary("show a drive: its status, what is in use, and who has it")
+    .summary("show a drive: status, disk usage and mounts")
     .argument("<drive>", "name or id")
-    .option("--json", "print it as JSON")
+    .option("--json", "print the drive as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast drive get data\n  holdfast drive get --json data")
     .action(async (name: string, { json }: { json?: boolean }) => {
       const { info } = await context.client().drives.get(name, { signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(info) : details(info));
+      print(json ? asJson(info) : details(info));
     });
 }
 
@@ -148,15 +149,15 @@ const mountedOf = (mount: DriveInfo["mounts"][number]): string =>
 function registerRm(drive: Command, context: Context): void {
   drive
     .command("rm")
-    .summary("delete drives and all that is in them")
+    .summary("delete drives and their contents")
     .argument("<drives...>", "names or ids")
     .option(
       "--force",
-      "take them from the sandboxes that have them, which are degraded until they give them up",
+      "detach the drives from sandboxes that mount them; those stay degraded until the path is unmounted",
     )
     .description(
-      "Deletes drives with all that is in them, and prints each as it was named once nothing of it is left. One that a sandbox\n" +
-        "has, asleep or not, is refused.",
+      "Deletes drives with their contents, and prints each one's name or id, as given, once nothing of it is left. Without\n" +
+        "--force, a drive that is mounted in a sandbox, awake or in standby, is not deleted.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast drive rm data other\n  holdfast drive rm --force data")
     .action(async (names: string[], { force }: { force?: boolean }) => {
@@ -165,7 +166,7 @@ function registerRm(drive: Command, context: Context): void {
       await withSpinner(`deleting ${names.length}`, () =>
         forEachOf(context, names, async (name) => {
           await drives.delete(name, { force, signal });
-          process.stdout.write(`${name}\n`);
+          print(`${name}\n`);
         }),
       );
     });

@@ -3,10 +3,11 @@ import { once } from "node:events";
 import { createReadStream } from "node:fs";
 import { stat } from "node:fs/promises";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { Failure } from "../failure.ts";
-import { withSpinner } from "../spinner.ts";
-import { age, asJson, size, table } from "../table.ts";
+import type { Context } from "../../context.ts";
+import { Failure } from "../../failure.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print } from "../../output/streams.ts";
+import { age, asJson, size, table } from "../../output/table.ts";
 
 export function registerImage(program: Command, context: Context): void {
   const image = program
@@ -29,7 +30,7 @@ function registerLs(image: Command, context: Context): void {
   image
     .command("ls")
     .summary("list images")
-    .option("--json", "print them as JSON")
+    .option("--json", "print the list as JSON")
     .addHelpText("after", "\nExamples:\n  holdfast image ls --json")
     .action(async ({ json }: { json?: boolean }) => {
       const images = await context.client().images.list({ signal: context.interruption.signal });
@@ -40,16 +41,16 @@ function registerLs(image: Command, context: Context): void {
         size(sizeBytes),
         String(files),
       ]);
-      process.stdout.write(json ? asJson(images) : table(["NAME", "KIND", "AGE", "SIZE", "FILES"], rows));
+      print(json ? asJson(images) : table(["NAME", "KIND", "AGE", "SIZE", "FILES"], rows));
     });
 }
 
 function registerImport(image: Command, context: Context): void {
   image
     .command("import")
-    .summary("make an image from a root file system")
+    .summary("create an image from a root file system")
     .argument("<name>", "the image's name")
-    .argument("<source>", "a tar archive, gzipped or not, a directory, or - for a tar archive on stdin")
+    .argument("<source>", "a tar archive (optionally gzipped), a directory, or - for a tar archive on stdin")
     .option("--json", "print the image as JSON")
     .addHelpText(
       "after",
@@ -72,21 +73,21 @@ Examples:
         };
         return context.client().images.import(name, counted(await archive(source)), { signal });
       });
-      process.stdout.write(json ? asJson(imported) : `${imported.name}\n`);
+      print(json ? asJson(imported) : `${imported.name}\n`);
     });
 }
 
 async function archive(source: string): Promise<AsyncIterable<Uint8Array>> {
   if (source === "-") return process.stdin;
   const found = await stat(source).catch((error: Error) => {
-    throw new Failure(`${source} can't be read: ${error.message}`);
+    throw new Failure(`cannot read ${source}: ${error.message}`);
   });
   return found.isDirectory()
     ? directoryArchive(source)
     : createReadStream(source, { highWaterMark: 262_144 });
 }
 
-/** Owners as numbers: the names mean the host's users. A failing tar fails the import, not just its end. */
+/** Archives owners as numbers, because names would refer to the host's users. A failing tar fails the whole import. */
 async function* directoryArchive(directory: string): AsyncGenerator<Uint8Array> {
   const tar = spawn("tar", ["--numeric-owner", "-C", directory, "-cf", "-", "."], {
     stdio: ["ignore", "pipe", "inherit"],
@@ -105,13 +106,13 @@ async function* directoryArchive(directory: string): AsyncGenerator<Uint8Array> 
 function registerRm(image: Command, context: Context): void {
   image
     .command("rm")
-    .summary("remove an imported image")
-    .argument("<names...>", "the images")
+    .summary("delete imported images")
+    .argument("<names...>", "image names")
     .addHelpText("after", "\nExamples:\n  holdfast image rm alpine")
     .action(async (names: string[]) => {
       for (const name of names) {
         await context.client().images.remove(name, { signal: context.interruption.signal });
-        process.stdout.write(`${name}\n`);
+        print(`${name}\n`);
       }
     });
 }

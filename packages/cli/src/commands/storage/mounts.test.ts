@@ -7,14 +7,14 @@ import {
   greeting,
   json,
   refuse,
-} from "../../sdk/src/testing/faulty-server.ts";
-import { type Route, useBench } from "./testing/bench.ts";
+} from "../../../../sdk/src/testing/faulty-server.ts";
+import { type Route, useBench } from "../../testing/bench.ts";
 
 const bench = useBench();
 const { holdfast, serve, requests } = bench;
 const base = "/v1/sandboxes/sbx_0000000000000000/mounts";
 const nothing: Route = (_, response) => void response.writeHead(204).end();
-const told = async (...args: string[]) => {
+const runCli = async (...args: string[]) => {
   const { code, stdout, stderr } = await holdfast(...args);
   return { code, stdout: stdout.toString(), stderr };
 };
@@ -22,9 +22,9 @@ const bodyOf = (path: string) =>
   JSON.parse(String(bench.server.seen.find(({ url }) => url.pathname === path)?.body)) as unknown;
 
 describe("holdfast mount", () => {
-  it("prints the path, and nothing else, once it is proven", async () => {
+  it("prints only the path, once the mount is proven", async () => {
     serve({ [`PUT ${base}`]: json(201, aMount()) });
-    expect(await told("mount", "box", "data", "/workspace")).toEqual({
+    expect(await runCli("mount", "box", "data", "/workspace")).toEqual({
       code: 0,
       stdout: "/workspace\n",
       stderr: "",
@@ -32,17 +32,17 @@ describe("holdfast mount", () => {
     expect(bodyOf(base)).toEqual({ drive: "data", path: "/workspace" });
   });
 
-  it("mounts a part of it, for reading only, and shows it as JSON", async () => {
+  it("mounts a part of a drive read-only and prints the mount as JSON", async () => {
     serve({ [`PUT ${base}`]: json(201, aMount({ readOnly: true })) });
     const options = ["--json", "--read-only", "--subpath", "models"];
-    const { stdout } = await told("mount", ...options, "box", "data", "/models");
+    const { stdout } = await runCli("mount", ...options, "box", "data", "/models");
     expect(JSON.parse(stdout)).toEqual(aMount({ readOnly: true }));
     expect(bodyOf(base)).toEqual({ drive: "data", path: "/models", subpath: "models", readOnly: true });
   });
 
-  it("fails with the reason and what to do", async () => {
+  it("fails with the reason and a hint", async () => {
     serve({ [`PUT ${base}`]: refuse(409, "mount_conflict") });
-    expect(await told("mount", "box", "data", "/workspace")).toEqual({
+    expect(await runCli("mount", "box", "data", "/workspace")).toEqual({
       code: 1,
       stdout: "",
       stderr: "holdfast: said mount_conflict\ndo better\n",
@@ -51,7 +51,7 @@ describe("holdfast mount", () => {
 });
 
 describe("holdfast unmount", () => {
-  it("prints each path once nothing is mounted there, and fails for the rest with what to do", async () => {
+  it("prints each unmounted path and fails for the rest with a hint", async () => {
     serve({
       [`DELETE ${base}`]: (request, response) =>
         (request.url.searchParams.get("path") === "/workspace" ? nothing : refuse(404, "mount_not_found"))(
@@ -59,16 +59,16 @@ describe("holdfast unmount", () => {
           response,
         ),
     });
-    expect(await told("unmount", "box", "/workspace")).toEqual({
+    expect(await runCli("unmount", "box", "/workspace")).toEqual({
       code: 0,
       stdout: "/workspace\n",
       stderr: "",
     });
-    expect(await told("unmount", "box", "/other", "/workspace")).toEqual({
+    expect(await runCli("unmount", "box", "/other", "/workspace")).toEqual({
       code: 1,
       stdout: "/workspace\n",
       stderr:
-        "holdfast: said mount_not_found\n'holdfast mounts' lists what is mounted in a sandbox, and where.\n",
+        "holdfast: said mount_not_found\n'holdfast mounts' lists the mounts of a sandbox and their paths.\n",
     });
   });
 });
@@ -80,26 +80,26 @@ describe("holdfast mounts", () => {
     aMount({ path: "/models", subpath: "/models", readOnly: true, state: "broken", cause }),
   ];
 
-  it("lists the drives of a sandbox, and how they are", async () => {
+  it("lists the drives of a sandbox and their states", async () => {
     serve({ [`GET ${base}`]: json(200, { items }) });
-    const { code, stdout } = await told("mounts", "box");
+    const { code, stdout } = await runCli("mounts", "box");
     expect(code).toBe(0);
     expect(stdout).toBe(
       "DRIVE        PATH        ACCESS      STATE   CAUSE\n" +
         "data         /workspace  read-write  proven\n" +
         "data/models  /models     read-only   broken  its files are not there\n",
     );
-    expect(JSON.parse((await told("mounts", "--json", "box")).stdout)).toEqual(items);
+    expect(JSON.parse((await runCli("mounts", "--json", "box")).stdout)).toEqual(items);
   });
 
-  it("are shown with the sandbox", async () => {
+  it("are shown by 'holdfast get'", async () => {
     serve({ "GET /v1/sandboxes/box": json(200, aSandbox({ mounts: items })) });
-    const { stdout } = await told("get", "box");
+    const { stdout } = await runCli("get", "box");
     expect(stdout).toMatch(
       /^mount: +data at \/workspace, proven\nmount: +data\/models at \/models, read-only, broken \(its files are not there\)$/m,
     );
     serve({});
-    expect((await told("get", "box")).stdout).not.toContain("mount");
+    expect((await runCli("get", "box")).stdout).not.toContain("mount");
   });
 });
 
@@ -110,20 +110,20 @@ describe("--mount", () => {
     { drive: "data", subpath: "/models", path: "/models", readOnly: true },
   ];
 
-  it("gives a sandbox its drives from the beginning", async () => {
+  it("mounts drives at creation", async () => {
     serve({});
-    expect((await told("create", ...options, "box")).code).toBe(0);
+    expect((await runCli("create", ...options, "box")).code).toBe(0);
     expect(bodyOf("/v1/sandboxes")).toEqual({ name: "box", mounts });
     bench.server.seen.length = 0;
     serve({ "GET /v1/execs/exe_1/output": frames([greeting(), ending(99, {})]) });
-    expect((await told("run", ...options, "--", "true")).code).toBe(0);
+    expect((await runCli("run", ...options, "--", "true")).code).toBe(0);
     expect(bodyOf("/v1/sandboxes")).toEqual({ lifecycle: { disposable: true }, mounts });
   });
 
-  it("that makes no sense is told, and nothing is asked of the server", async () => {
+  it("with an invalid value is rejected without sending a request", async () => {
     serve({});
     for (const wrong of ["data", "data:workspace", ":/workspace"]) {
-      const { code, stderr } = await told("create", "--mount", wrong);
+      const { code, stderr } = await runCli("create", "--mount", wrong);
       expect(code).toBe(2);
       expect(stderr).toContain("Use DRIVE:PATH");
     }
@@ -131,9 +131,9 @@ describe("--mount", () => {
   }, 60_000);
 });
 
-it("what is left out is told, and nothing is asked of the server", async () => {
+it("reports missing arguments without sending a request", async () => {
   serve({});
   for (const args of [["mount", "box", "data"], ["unmount", "box"], ["mounts"]])
-    expect((await told(...args)).code).toBe(2);
+    expect((await runCli(...args)).code).toBe(2);
   expect(requests()).toEqual([]);
 }, 60_000);

@@ -1,12 +1,13 @@
 import type { Mount } from "@holdfast/sdk";
 import type { Command } from "commander";
-import type { Context } from "../context.ts";
-import { forEachOf } from "../each.ts";
-import { findSandbox } from "../lookup.ts";
-import { sourceOf } from "../mount-words.ts";
-import { withSpinner } from "../spinner.ts";
-import { asJson, table } from "../table.ts";
-import { given } from "../values.ts";
+import { given } from "../../arguments/values.ts";
+import type { Context } from "../../context.ts";
+import { forEachOf } from "../../each.ts";
+import { findSandbox } from "../../lookup.ts";
+import { sourceOf } from "../../output/mount-words.ts";
+import { withSpinner } from "../../output/spinner.ts";
+import { print } from "../../output/streams.ts";
+import { asJson, table } from "../../output/table.ts";
 
 export function registerMounts(program: Command, context: Context): void {
   registerMount(program, context);
@@ -26,13 +27,13 @@ function registerMount(program: Command, context: Context): void {
     .summary("mount a drive in a sandbox")
     .argument("<sandbox>", "name or id")
     .argument("<drive>", "name or id")
-    .argument("<path>", "where it appears inside; made where it is missing")
-    .option("--subpath <directory>", "mount this directory of the drive; made where it is missing")
-    .option("--read-only", "for reading only")
+    .argument("<path>", "mount point inside the sandbox; created if missing")
+    .option("--subpath <directory>", "mount this directory of the drive; created if missing")
+    .option("--read-only", "mount read-only")
     .option("--json", "print the mount as JSON")
     .description(
-      "Mounts a drive and prints the path once the same directory is seen there from inside and outside. The same mount again is\n" +
-        "fine, and is proven again. A sandbox that sleeps is woken for it.",
+      "Mounts a drive and prints the path once the same directory is seen there from inside and outside. Repeating the same\n" +
+        "mount only verifies it again. Wakes a sandbox in standby.",
     )
     .addHelpText(
       "after",
@@ -45,19 +46,19 @@ function registerMount(program: Command, context: Context): void {
       const made = await withSpinner(`mounting ${drive}`, () =>
         box.mount(drive, path, { ...given({ subpath, readOnly }), signal }),
       );
-      process.stdout.write(json ? asJson(made) : `${made.path}\n`);
+      print(json ? asJson(made) : `${made.path}\n`);
     });
 }
 
 function registerUnmount(program: Command, context: Context): void {
   program
     .command("unmount")
-    .summary("take drives off a sandbox")
+    .summary("unmount drives from a sandbox")
     .argument("<sandbox>", "name or id")
-    .argument("<paths...>", "where they are mounted")
+    .argument("<paths...>", "mount points")
     .description(
-      "Takes drives off a sandbox and prints each path once nothing is mounted there. What is in the drives stays in them. A\n" +
-        "sandbox that sleeps is woken for it.",
+      "Unmounts drives and prints each path once nothing is mounted there. The drives keep their files. Wakes a sandbox in\n" +
+        "standby.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast unmount box /workspace")
     .action(async (sandbox: string, paths: string[]) => {
@@ -66,7 +67,7 @@ function registerUnmount(program: Command, context: Context): void {
       await withSpinner(`unmounting ${paths.length}`, () =>
         forEachOf(context, paths, async (path) => {
           await box.unmount(path, { signal });
-          process.stdout.write(`${path}\n`);
+          print(`${path}\n`);
         }),
       );
     });
@@ -75,15 +76,15 @@ function registerUnmount(program: Command, context: Context): void {
 function registerList(program: Command, context: Context): void {
   program
     .command("mounts")
-    .summary("list the drives of a sandbox")
+    .summary("list the mounts of a sandbox")
     .argument("<sandbox>", "name or id")
-    .option("--json", "print them as JSON")
-    .description("Lists the drives of a sandbox and where they are. One that sleeps is not woken.")
+    .option("--json", "print the list as JSON")
+    .description("Lists the drives mounted in a sandbox and their paths. Does not wake the sandbox.")
     .addHelpText("after", "\nExamples:\n  holdfast mounts box\n  holdfast mounts --json box")
     .action(async (sandbox: string, { json }: { json?: boolean }) => {
       const box = await findSandbox(context, sandbox);
       const found = await box.mounts({ signal: context.interruption.signal });
-      process.stdout.write(json ? asJson(found) : listing(found));
+      print(json ? asJson(found) : listing(found));
     });
 }
 

@@ -1,0 +1,79 @@
+import { once } from "node:events";
+import { createReadStream } from "node:fs";
+import type { Command } from "commander";
+import type { Context } from "../../context.ts";
+import { usage } from "../../failure.ts";
+import { asJson } from "../../output/table.ts";
+
+interface ImportOptions {
+  name?: string;
+  json?: boolean;
+}
+
+export function registerExport(program: Command, context: Context): void {
+  program
+    .command("export")
+    .summary("export a sandbox as one archive, on stdout")
+    .argument("<sandbox>", "id or name")
+    .description(
+      "Writes the sandbox's files, description and image to stdout as a tar archive, without its memory and drives.\n" +
+        "A running sandbox is frozen while its files are copied, and runs on; a sleeping one is not woken.",
+    )
+    .addHelpText("after", "\nExamples:\n  holdfast export box > box.tar")
+    .action((ref: string) => write(context, "sandboxes", ref));
+
+  program
+    .command("import")
+    .summary("create a sandbox from an exported archive")
+    .argument("<file>", "an archive made by 'holdfast export', or - for stdin")
+    .option("--name <name>", "name of the sandbox (default: the exported name)")
+    .option("--json", "print the sandbox as JSON")
+    .description(
+      "Creates a sandbox with an id of its own. It sleeps, and starts on its files at the first call.",
+    )
+    .addHelpText(
+      "after",
+      "\nExamples:\n  holdfast import box.tar\n  holdfast import --name second - < box.tar",
+    )
+    .action(async (file: string, { name, json }: ImportOptions) => {
+      const { signal } = context.interruption;
+      const made = await context.client().importSandbox(archiveIn(file), { name, signal });
+      process.stdout.write(json ? asJson(made) : `${made.name ?? made.id}\n`);
+    });
+}
+
+/** Adds `export` and `import` to the command of drives. */
+export function registerDriveExport(drive: Command, context: Context): void {
+  drive
+    .command("export")
+    .summary("export a drive as one archive, on stdout")
+    .argument("<drive>", "id or name")
+    .description("Sandboxes that can write to the drive are frozen while it is copied, and run on.")
+    .addHelpText("after", "\nExamples:\n  holdfast drive export data > data.tar")
+    .action((ref: string) => write(context, "drives", ref));
+
+  drive
+    .command("import")
+    .summary("create a drive from an exported archive")
+    .argument("<file>", "an archive made by 'holdfast drive export', or - for stdin")
+    .option("--name <name>", "name of the drive (default: the exported name)")
+    .option("--json", "print the drive as JSON")
+    .addHelpText("after", "\nExamples:\n  holdfast drive import data.tar")
+    .action(async (file: string, { name, json }: ImportOptions) => {
+      const { signal } = context.interruption;
+      const made = await context.client().importDrive(archiveIn(file), { name, signal });
+      process.stdout.write(json ? asJson(made) : `${made.name}\n`);
+    });
+}
+
+const archiveIn = (file: string): AsyncIterable<Uint8Array> =>
+  file === "-" ? process.stdin : createReadStream(file);
+
+async function write(context: Context, kind: "sandboxes" | "drives", ref: string): Promise<void> {
+  if (process.stdout.isTTY)
+    throw usage("an archive is not written to a terminal", "Redirect it to a file: '> FILE'.");
+  const { signal } = context.interruption;
+  for await (const chunk of await context.client().export(kind, ref, { signal }))
+    if (!process.stdout.write(chunk)) await once(process.stdout, "drain");
+  await new Promise<void>((done) => process.stdout.write("", () => done()));
+}

@@ -1,0 +1,1 @@
+export { type Config, defaultStateDir, readConfig } from "./config.ts";

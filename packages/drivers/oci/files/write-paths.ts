@@ -1,0 +1,150 @@
+import { existsSync, lstatSync, statSync } from "node:fs";
+import type { Cause, SandboxId } from "@holdfast/contract";
+import type { Identity } from "@holdfast/engine";
+import type { SandboxPlaces } from "../machine/layout.ts";
+import type { Machine } from "../machine/machine.ts";
+import { readInstance, type WritePaths, writeInstance } from "../machine/sandbox-notes.ts";
+import { errnoOf } from "../proc/errno.ts";
+import { diskMountOf, readMounts } from "../proc/mount-table.ts";
+
+type Name = keyof WritePaths;
+
+/**
+ * The host path for each name, and the function that reads it: `statSync` follows a link in the last component,
+ * `lstatSync` does not. Only links that Holdfast made are followed: those from a sandbox's directory to its own disk.
+ */
+const PATHS: Record<Name, { of: (places: SandboxPlaces) => string; stat: typeof statSync }> = {
+  upper: { of: ({ upper }) => upper, stat: statSync },
+  // Holdfast makes the directory `work`, and the kernel makes `work/work` and works in it. A move of either directory
+  // changes what this path refers to.
+  work: { of: ({ work }) => `${work}/work`, stat: statSync },
+  control: { of: ({ control }) => control, stat: statSync },
+  journals: { of: ({ journals }) => journals, stat: lstatSync },
+  diskImage: { of: ({ diskImage }) => diskImage, stat: lstatSync },
+};
+
+const CODES: Record<Name, { code: string; what: string; consequence: string }> = {
+  upper: {
+    code: "files_gone",
+    what: "the directory of its files",
+    consequence:
+      "Its files can't be written, and a restart can't bring them back: put the directory back if it was moved",
+  },
+  work: {
+    code: "files_gone",
+    what: "the work directory of its root file system",
+    consequence:
+      "Its files can't be written, and a restart can't bring the directory back: put it back if it was moved",
+  },
+  diskImage: {
+    code: "disk_gone",
+    what: "the image file of its own disk",
+    consequence:
+      "Its files are lost when its instance ends: copy them out, or put the image file back if it was moved",
+  },
+  control: {
+    code: "control_gone",
+    what: "its control directory",
+    consequence:
+      "Its keeper can't be reached again, and a restart can't bring the directory back: put it back if it was moved",
+  },
+  journals: {
+    code: "journals_gone",
+    what: "the directory of its journals",
+    consequence: "No command can start",
+  },
+};
+
+/** Nothing of the sandbox is left on the host, not even the note of its instance. */
+export const DIRECTORY_LOST: Cause = {
+  code: "files_gone",
+  message:
+    "the directory of the sandbox was removed or moved on the host. A restart can't bring it back: put it back if it was moved.",
+};
+
+/** Paths that are on the sandbox's own disk, if it has one. */
+const ON_DISK = new Set<Name>(["upper", "work", "control", "journals"]);
+
+/** Reads the identity of every path that a running instance writes to. Null stands for a path that does not exist. */
+export function readWritePaths(places: SandboxPlaces): WritePaths {
+  const read = (name: Name): Identity | null => {
+    const { of, stat } = PATHS[name];
+    const found = stat(of(places), { bigint: true, throwIfNoEntry: false });
+    return found === undefined ? null : { dev: String(found.dev), ino: String(found.ino) };
+  };
+  return {
+    upper: read("upper"),
+    work: read("work"),
+    control: read("control"),
+    journals: read("journals"),
+    diskImage: read("diskImage"),
+  };
+}
+
+/** Stands for a required path that was missing when the paths were read. No path on disk has this identity. */
+const MISSING: Identity = { dev: "0", ino: "0" };
+
+/**
+ * Completes the note of an instance that an earlier version of Holdfast launched: adds the current identities of the
+ * paths that the instance writes to. Later observations compare the paths with these identities. If the note can't be
+ * written, for example on a full disk, they compare nothing.
+ */
+export function noteWritePaths({ layout, log }: Pick<Machine, "layout" | "log">, id: SandboxId): void {
+  const note = readInstance(layout, id);
+  if (note === null || note.writePaths !== undefined) return;
+  const places = layout.sandbox(id);
+  const hasDisk = existsSync(places.disk);
+  // While the sandbox's own disk is not mounted, the paths on it are not missing: the disk will be mounted again.
+  if (hasDisk && diskMountOf(readMounts(), places) !== "mounted") return;
+  const found = readWritePaths(places);
+  const writePaths = {
+    ...found,
+    upper: found.upper ?? MISSING,
+    control: found.control ?? MISSING,
+    diskImage: found.diskImage ?? (hasDisk ? MISSING : null),
+  };
+  try {
+    writeInstance(layout, { ...note, writePaths });
+  } catch (error) {
+    log.warn(
+      { sandboxId: id, errno: errnoOf(error) },
+      "the paths of a recovered instance could not be noted",
+    );
+  }
+}
+
+/**
+ * Names the paths that no longer refer to the files that the instance was launched with. A running instance keeps its
+ * open files, so it looks healthy from inside. But nothing can be created in a removed directory, and the next instance
+ * would not find the data in a moved one. A path that did not exist at the launch is not compared. Paths on the
+ * sandbox's own disk are compared only if `isDiskUsable` is set.
+ */
+export function lostWritePaths(
+  places: SandboxPlaces,
+  launched: WritePaths,
+  { isDiskUsable }: { isDiskUsable: boolean },
+): Cause[] {
+  const lost: Cause[] = [];
+  const check = (name: Name): boolean => {
+    const expected = launched[name];
+    if (expected === null || (!isDiskUsable && ON_DISK.has(name))) return true;
+    const { of, stat } = PATHS[name];
+    const found = stat(of(places), { throwIfNoEntry: false });
+    if (found !== undefined && found.ino === Number(expected.ino) && found.dev === Number(expected.dev))
+      return true;
+    const { code, what, consequence } = CODES[name];
+    const fate = found === undefined ? "was removed or moved" : "was replaced by another one";
+    lost.push({ code, message: `${what} ${fate} on the host. ${consequence}.` });
+    return false;
+  };
+  // The most serious loss is reported first. If a directory is lost, the path below it, which is lost too, need not be
+  // compared.
+  if (check("upper")) check("work");
+  check("diskImage");
+  if (launched.journals === null) check("control");
+  else if (!check("journals")) {
+    const journals = lost.pop();
+    if (check("control") && journals !== undefined) lost.push(journals);
+  }
+  return lost;
+}

@@ -1,0 +1,142 @@
+import { causeOf } from "@holdfast/contract";
+import { type OpenExec, REACHED } from "../live/open-exec.ts";
+import { restartPolicyOf } from "../live/run-ids.ts";
+import { outcomeOf, unseenEnd } from "../model/exec-outcome.ts";
+import type { EngineContext } from "../ports/context.ts";
+import { type ExecOrder, type KeeperExec, KeeperRefusal, type Link, LinkLost } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
+import type { ExecFinish } from "./exec-finish.ts";
+import { isOfOtherMemory, type OpenExecs } from "./open-execs.ts";
+import type { OutputHolds } from "./output-holds.ts";
+
+/** Pause before a start request is sent again over a link that is still up. */
+const RESEND_PAUSE_MS = 200;
+
+/**
+ * Sends start requests for execs to the keeper and records its answers. A start is sent again only if the keeper still
+ * has the same memory: that keeper knows by the exec's id whether it has run the exec, so a lost answer never makes a
+ * command run twice.
+ */
+export class ExecDispatch {
+  readonly #context: EngineContext;
+  readonly #open: OpenExecs;
+  readonly #finish: ExecFinish;
+  readonly #holds: OutputHolds;
+
+  constructor(context: EngineContext, open: OpenExecs, finish: ExecFinish, holds: OutputHolds) {
+    this.#context = context;
+    this.#open = open;
+    this.#finish = finish;
+    this.#holds = holds;
+  }
+
+  /** Sends the start request until a keeper of the exec's generation answers or the exec has ended. */
+  async send(exec: OpenExec, first: Link | null): Promise<void> {
+    const { clock, numbers, stopping, log } = this.#context;
+    exec.dispatching = true;
+    let link = first;
+    try {
+      while (!stopping.aborted && !exec.finishing && !exec.acknowledged) {
+        try {
+          link ??= (await exec.live.links?.get(numbers.createDeadlineMs, stopping)) ?? null;
+          if (link === null || exec.finishing || exec.acknowledged) return;
+          if (isOfOtherMemory(exec.record, exec.live)) return;
+          const answer = await this.#request(exec, link, stopping);
+          this.acknowledge(exec, answer.exec);
+          return;
+        } catch (error) {
+          const isRefusal = error instanceof KeeperRefusal;
+          if (isRefusal && !(exec.sent && link !== null && (await this.#mayHaveArrived(exec, link))))
+            return await this.#refused(exec, error);
+          exec.sent = true;
+          if (exec.live.refusal() !== null) return;
+          // A lost link needs no pause: `links.get` waits for the next link.
+          const wasLost = link !== null && error instanceof LinkLost;
+          link = null;
+          if (wasLost) continue;
+          log.debug({ exec: exec.record.id, cause: causeOf(error) }, "sending a start again");
+          await clock.sleep(RESEND_PAUSE_MS, stopping).catch(() => undefined);
+        }
+      }
+    } finally {
+      exec.dispatching = false;
+    }
+  }
+
+  /** Records the keeper's report on an exec: that it runs, or how it ended. */
+  acknowledge(exec: OpenExec, known: KeeperExec): void {
+    this.#open.dequeue(exec);
+    if (!exec.acknowledged) {
+      exec.acknowledged = true;
+      exec.record = { ...exec.record, startedAt: known.startedAt };
+      exec.begun.abort(REACHED);
+      exec.live.changed();
+      if (known.state === "running") this.#giveStdin(exec);
+    }
+    if (known.state === "running") return;
+    const state = exec.overdue && known.state === "cancelled" ? "timed_out" : known.state;
+    void this.#finish.finish(exec, outcomeOf({ ...known, state }));
+  }
+
+  #request(exec: OpenExec, link: Link, signal: AbortSignal) {
+    const policy = restartPolicyOf(exec.live, exec.record.id);
+    const order = this.#order(exec.record);
+    const answer =
+      policy === null ? link.startExec(order, signal) : link.superviseExec(order, policy, signal);
+    this.#holds.started(exec, link);
+    return answer;
+  }
+
+  /**
+   * Whether the keeper may have received an earlier start request whose answer was lost. If so, a refusal of the
+   * current request says nothing about the earlier one. Returns true if the keeper can't be asked, so the request is
+   * sent again.
+   */
+  async #mayHaveArrived(exec: OpenExec, link: Link): Promise<boolean> {
+    try {
+      const known = (await link.listExecs(this.#context.stopping)).find(({ id }) => id === exec.record.id);
+      if (known !== undefined) this.acknowledge(exec, known);
+      return known !== undefined;
+    } catch {
+      return true;
+    }
+  }
+
+  #order(record: ExecRecord): ExecOrder {
+    const { id, spec, digest } = record;
+    const { argv, env, cwd, user, tty } = spec;
+    const journalCapBytes = this.#context.numbers.journalCapBytes;
+    return {
+      id,
+      argv,
+      env,
+      cwd,
+      user,
+      timeoutMs: spec.timeoutMs ?? 0,
+      stdin: spec.stdin !== null,
+      tty,
+      journalCapBytes,
+      digest,
+    };
+  }
+
+  /**
+   * Ends an exec that the keeper refused. If this start may have been sent before, an existing journal is the exec's own,
+   * so the exec ran and is lost. On a first send an existing journal belongs to another exec, and the start is refused.
+   */
+  async #refused(exec: OpenExec, refusal: KeeperRefusal): Promise<void> {
+    if (exec.sent && refusal.reason === "exec_conflict") return this.#finish.lose(exec);
+    const cause = { code: refusal.errno ?? refusal.reason, message: refusal.message };
+    await this.#finish.finish(exec, unseenEnd("refused", exec.record, cause, this.#context.clock.now()));
+  }
+
+  #giveStdin(exec: OpenExec): void {
+    const { stdin } = exec.record.spec;
+    if (stdin === null || (stdin.text === "" && !stdin.end)) return;
+    const { stopping, log } = this.#context;
+    exec.stdin.begin(stdin.text, stdin.end, stopping).catch((error: unknown) => {
+      if (stopping.aborted || exec.finishing) return;
+      log.warn({ exec: exec.record.id, cause: causeOf(error) }, "failed to write stdin");
+    });
+  }
+}

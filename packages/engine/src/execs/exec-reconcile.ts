@@ -1,0 +1,116 @@
+import { PROOF_EXEC_PREFIX } from "../launch/prover.ts";
+import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { isCurrentRun } from "../live/run-ids.ts";
+import type { KeeperExec, Link } from "../ports/index.ts";
+import type { ExecDispatch } from "./exec-dispatch.ts";
+import type { ExecFinish } from "./exec-finish.ts";
+import type { ExecQueue } from "./exec-queue.ts";
+import type { Retention } from "./exec-retention.ts";
+import { isOfOtherMemory, type OpenExecs } from "./open-execs.ts";
+
+/** Is called with all execs that a keeper lists, before the open execs are compared with that list. Never rejects. */
+export type ListListener = (
+  live: LiveSandbox,
+  listed: readonly KeeperExec[],
+  link: Link,
+  signal: AbortSignal,
+) => Promise<void>;
+
+interface ReconcileParts {
+  open: OpenExecs;
+  finish: ExecFinish;
+  dispatch: ExecDispatch;
+  queue: ExecQueue;
+  retention: Retention;
+}
+
+/** Compares the open execs of a sandbox with the execs that its keeper lists. The keeper's list is authoritative. */
+export class ExecReconcile {
+  readonly #parts: ReconcileParts;
+  readonly #listListeners: ListListener[] = [];
+
+  constructor(parts: ReconcileParts) {
+    this.#parts = parts;
+  }
+
+  onListed(listener: ListListener): void {
+    this.#listListeners.push(listener);
+  }
+
+  /**
+   * Runs on every new link. Ends the execs that ended while the link was down, sends the starts again that never
+   * arrived, and ends as lost the execs that the keeper had received but no longer knows.
+   */
+  async reconcile(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
+    const { open, finish, dispatch, queue } = this.#parts;
+    const listed = await link.listExecs(signal);
+    const known = new Map(listed.map((exec) => [exec.id, exec]));
+    await this.#announce(live, listed, link, signal);
+    for (const exec of [...live.openExecs].filter(({ stored }) => stored)) {
+      const there = known.get(exec.record.id);
+      if (there !== undefined) dispatch.acknowledge(exec, there);
+      else if (isOfOtherMemory(exec.record, live) || exec.acknowledged || exec.arrived)
+        void finish.lose(exec);
+      else if (exec.queued || exec.dispatching) continue;
+      else if (exec.record.status === "queued") open.enqueue(exec);
+      else void dispatch.send(exec, null);
+    }
+    queue.advance(live);
+    const others = listed.filter(({ id }) => open.get(id)?.live !== live);
+    await this.#sortOthers(live, others, link, signal);
+  }
+
+  /**
+   * Asks a keeper about the execs it has acknowledged. The keeper announces the end of each exec, but an announcement
+   * can be lost even on a link that stays up. The list is authoritative; announcements only save time.
+   */
+  async compare(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
+    const { finish, dispatch } = this.#parts;
+    const sure = [...live.openExecs].filter((exec) => exec.acknowledged && !exec.finishing);
+    if (sure.length === 0 && !live.hasLiveProcess) return;
+    const listed = await link.listExecs(signal);
+    const known = new Map(listed.map((exec) => [exec.id, exec]));
+    await this.#announce(live, listed, link, signal);
+    for (const exec of sure) {
+      const there = known.get(exec.record.id);
+      if (there !== undefined) dispatch.acknowledge(exec, there);
+      else if (live.links?.current === link) void finish.lose(exec);
+    }
+  }
+
+  async #announce(...listing: Parameters<ListListener>): Promise<void> {
+    for (const listener of this.#listListeners) await listener(...listing);
+  }
+
+  /**
+   * Handles the listed execs that are not open in the ledger: deletes proof execs and unknown execs, and passes ended
+   * execs to retention.
+   */
+  async #sortOthers(
+    live: LiveSandbox,
+    execs: readonly KeeperExec[],
+    link: Link,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { retention } = this.#parts;
+    const isProof = ({ id }: KeeperExec) => id.startsWith(PROOF_EXEC_PREFIX);
+    const named = execs.filter((exec) => !isProof(exec));
+    const foreign = await retention.foreignExecs(
+      live,
+      named.map(({ id }) => id).filter((id) => !isCurrentRun(live, id)),
+    );
+    // Errors are ignored: the keeper lists the exec again on the next link.
+    for (const exec of execs.filter((each) => isProof(each) || foreign.has(each.id))) {
+      if (exec.state !== "running")
+        link.forgetExec(exec.id, { keepJournal: false }, signal).catch(() => undefined);
+      else if (!isProof(exec)) link.cancelExec(exec.id, signal).catch(() => undefined);
+    }
+    const kept = named
+      .filter(({ id, state }) => state !== "running" && !foreign.has(id))
+      .sort((a, b) => a.endedAt - b.endedAt);
+    retention.inKeeper(
+      live,
+      kept.map(({ id }) => id),
+    );
+  }
+}

@@ -1,0 +1,191 @@
+import { causeOf, type ExecId } from "@holdfast/contract";
+import type { OpenExec } from "../live/open-exec.ts";
+import type { EngineContext } from "../ports/context.ts";
+import type { Link } from "../ports/index.ts";
+import { absentNear, type HeldReader, type Hold, holdOf, untilReturn } from "./hold-decision.ts";
+
+/**
+ * Share of the journal that is also kept before a reader's position. If a reader's connection breaks, bytes in transit
+ * are lost, and the reader comes back for them.
+ */
+const KEPT_BEHIND = 1 / 4;
+/** The keeper is informed of a reader's progress after each step of this share of the journal's maximum size. */
+const CURSOR_STEP = 1 / 8;
+/** The keeper is also informed if this share of `outputHoldMs` has passed since the last time. */
+const TIME_STEP = 1 / 20;
+
+interface Reader extends HeldReader {
+  /** The progress of the reader is reported to the keeper again when the reader reaches this position. */
+  nextCursor: number;
+  /** From this time on, any progress of the reader is reported to the keeper. */
+  nextAt: number;
+}
+
+interface HeldExec {
+  readonly exec: OpenExec;
+  readonly readers: Set<Reader>;
+  /** The reader that is expected because the exec's caller announced it; null once a reader has come in its place. */
+  expected: Reader | null;
+  /** The last hold that was requested from the keeper, and the link of that request. */
+  sent: (Hold & { link: Link }) | null;
+}
+
+/** Makes a command wait for one reader. Must be disposed of when the reader leaves; the reader may come back. */
+export interface ReaderHold extends Disposable {
+  /** Must be called when the reader has taken the output before this position. */
+  reached(cursor: number): void;
+  /** Ends the hold, because the reader needs no more output or has already missed some. */
+  release(): void;
+}
+
+/**
+ * Makes commands wait for the readers that follow them: output that such a reader has not taken is not dropped, and the
+ * command waits as it would on a pipe. The keeper gets a position and a lease, which is renewed as the readers take
+ * output. Each wait is bounded: `outputHoldMs` for a reader that takes nothing, and `outputReturnMs` for a reader that
+ * has left, or was announced and has not come yet. The keeper itself ends an expired lease, so a command also continues
+ * if no server is running.
+ */
+export class OutputHolds {
+  readonly #context: EngineContext;
+  readonly #held = new Map<ExecId, HeldExec>();
+  /** Links to keepers that are too old to hold output. */
+  readonly #without = new WeakSet<Link>();
+
+  constructor(context: EngineContext) {
+    this.#context = context;
+  }
+
+  /**
+   * Must be called when an exec's start request was given to the link. Requests the hold at once, before there is
+   * output.
+   */
+  started(exec: OpenExec, link: Link): void {
+    const { clock, numbers } = this.#context;
+    let held = this.#held.get(exec.record.id);
+    if (held === undefined) {
+      if (!exec.expectsReader) return;
+      held = this.#of(exec);
+      const until = clock.now() + numbers.outputReturnMs;
+      held.expected = { cursor: 0, until, isHere: false, nextCursor: 0, nextAt: 0 };
+      held.readers.add(held.expected);
+    }
+    this.#ask(held, link);
+  }
+
+  enter(exec: OpenExec, cursor: number): ReaderHold {
+    const { clock, numbers } = this.#context;
+    const held = this.#of(exec);
+    const returned = absentNear(held.readers, cursor);
+    if (returned !== null) held.readers.delete(returned);
+    if (returned === held.expected) held.expected = null;
+    const until = clock.now() + numbers.outputHoldMs;
+    const reader: Reader = { cursor, until, isHere: true, nextCursor: 0, nextAt: 0 };
+    held.readers.add(reader);
+    this.#report(held, reader);
+    return {
+      reached: (position) => this.#reached(held, reader, position),
+      release: () => this.#remove(held, reader),
+      [Symbol.dispose]: () => this.#leave(held, reader),
+    };
+  }
+
+  /**
+   * Must be called when a reader has come for which the command does not wait. The reader that was announced is then no
+   * longer expected.
+   */
+  decline({ record: { id } }: OpenExec): void {
+    const held = this.#held.get(id);
+    if (held?.expected) this.#remove(held, held.expected);
+  }
+
+  /**
+   * Must be called when an exec has ended. Forgets the absent readers; the present readers read the rest of the output.
+   */
+  closed({ record: { id } }: OpenExec): void {
+    const held = this.#held.get(id);
+    for (const reader of held?.readers ?? []) if (!reader.isHere) held?.readers.delete(reader);
+    if (held?.readers.size === 0) this.#held.delete(id);
+  }
+
+  #of(exec: OpenExec): HeldExec {
+    const { id } = exec.record;
+    const held = this.#held.get(id) ?? { exec, readers: new Set<Reader>(), expected: null, sent: null };
+    this.#held.set(id, held);
+    return held;
+  }
+
+  #reached(held: HeldExec, reader: Reader, cursor: number): void {
+    if (!held.readers.has(reader)) return;
+    const { clock, numbers } = this.#context;
+    const now = clock.now();
+    reader.cursor = cursor;
+    reader.until = now + numbers.outputHoldMs;
+    const isOtherLink = linkOf(held) !== held.sent?.link;
+    if (isOtherLink || cursor >= reader.nextCursor || now >= reader.nextAt) this.#report(held, reader);
+  }
+
+  #report(held: HeldExec, reader: Reader): void {
+    const { clock, numbers } = this.#context;
+    reader.nextCursor = reader.cursor + numbers.journalCapBytes * CURSOR_STEP;
+    reader.nextAt = clock.now() + numbers.outputHoldMs * TIME_STEP;
+    this.#ask(held, linkOf(held));
+  }
+
+  #leave(held: HeldExec, reader: Reader): void {
+    if (!held.readers.has(reader)) return;
+    if (held.exec.over.signal.aborted) {
+      this.#remove(held, reader);
+      return;
+    }
+    const { clock, numbers } = this.#context;
+    reader.isHere = false;
+    reader.until = untilReturn(reader, clock.now(), numbers.outputReturnMs);
+    this.#forgetAbsent(held);
+    this.#ask(held, linkOf(held));
+  }
+
+  #remove(held: HeldExec, reader: Reader): void {
+    if (!held.readers.delete(reader)) return;
+    this.#ask(held, linkOf(held));
+    if (held.readers.size === 0) this.#held.delete(held.exec.record.id);
+  }
+
+  /**
+   * Forgets absent readers whose `until` has passed. If more than `readersPerExec` are absent, also forgets the oldest.
+   */
+  #forgetAbsent({ readers }: HeldExec): void {
+    const { clock, numbers } = this.#context;
+    const now = clock.now();
+    const absent = [...readers].filter(({ isHere }) => !isHere);
+    const excess = absent.length - numbers.readersPerExec;
+    for (const [index, reader] of absent.entries())
+      if (reader.until <= now || index < excess) readers.delete(reader);
+  }
+
+  /** Requests the hold that the current readers need from the keeper. */
+  #ask(held: HeldExec, link: Link | null): void {
+    const { clock, numbers, stopping, log } = this.#context;
+    if (link === null || this.#without.has(link)) return;
+    const now = clock.now();
+    const wanted = holdOf(held.readers, now);
+    if (wanted === null && (held.sent === null || held.sent.until <= now)) return;
+    const hold = wanted ?? { cursor: 0, until: now };
+    const sent = { ...hold, link };
+    held.sent = wanted === null ? null : sent;
+    const cursor = Math.max(0, Math.floor(hold.cursor - numbers.journalCapBytes * KEPT_BEHIND));
+    // If the time of day was set back, `until` is too far in the future, and must not extend the lease.
+    const leaseMs = Math.min(hold.until - now, numbers.outputHoldMs);
+    const { id } = held.exec.record;
+    link.holdExec(id, { cursor, leaseMs }, stopping).then(
+      (isHeld) => {
+        if (!isHeld) this.#without.add(link);
+      },
+      (error: unknown) => {
+        if (held.sent === sent) held.sent = null;
+        log.debug({ exec: id, cause: causeOf(error) }, "output could not be held");
+      },
+    );
+  }
+}
+
+const linkOf = ({ exec }: HeldExec): Link | null => exec.live.links?.current ?? null;

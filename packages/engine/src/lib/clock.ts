@@ -1,0 +1,37 @@
+import type { Clock } from "../ports/index.ts";
+import { DeadlinePassed } from "./deadline.ts";
+
+/** Builds a clock from its two primitives: the current time and a timer. */
+export function clockOf({ now, after }: Pick<Clock, "now" | "after">): Clock {
+  return {
+    now,
+    after,
+    sleep: (ms, signal) =>
+      new Promise((resolve, reject) => {
+        if (signal?.aborted) return reject(signal.reason);
+        const cancel = after(ms, () => {
+          signal?.removeEventListener("abort", aborted);
+          resolve();
+        });
+        function aborted() {
+          cancel();
+          reject(signal?.reason);
+        }
+        signal?.addEventListener("abort", aborted, { once: true });
+      }),
+    deadline: (ms, why) => {
+      const controller = new AbortController();
+      const clear = after(ms, () => controller.abort(new DeadlinePassed(why, ms)));
+      return { signal: controller.signal, clear };
+    },
+  };
+}
+
+/** The clock of the host. A loop that sleeps on this clock ends when its signal aborts. */
+export const systemClock: Clock = clockOf({
+  now: () => Date.now(),
+  after: (ms, then) => {
+    const timer = setTimeout(then, ms);
+    return () => clearTimeout(timer);
+  },
+});

@@ -1,0 +1,14 @@
+/** Maps the items with `work`, on up to `width` items at a time. A slow item does not delay the others. */
+export async function mapAtOnce<Item, Result>(
+  items: readonly Item[],
+  width: number,
+  map: (item: Item) => Promise<Result>,
+): Promise<Result[]> {
+  const results: Result[] = [];
+  const rest = items.entries();
+  const worker = async () => {
+    for (const [index, item] of rest) results[index] = await map(item);
+  };
+  await Promise.all(Array.from({ length: Math.min(width, items.length) }, worker));
+  return results;
+}

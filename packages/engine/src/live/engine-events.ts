@@ -1,0 +1,89 @@
+import type { Cause, DriveId } from "@holdfast/contract";
+import type { KeeperExec, Link } from "../ports/index.ts";
+import type { LiveSandbox } from "./live-sandbox.ts";
+
+/**
+ * A list of listeners. `emit` calls them one after the other, in the order of their subscription, before it returns.
+ */
+export class Signal<Args extends readonly unknown[]> {
+  readonly #listeners: ((...args: Args) => void)[] = [];
+
+  subscribe(listener: (...args: Args) => void): void {
+    this.#listeners.push(listener);
+  }
+
+  emit(...args: Args): void {
+    for (const listener of this.#listeners) listener(...args);
+  }
+}
+
+/**
+ * A list of listeners that the emitter awaits one after the other, in the order of their subscription. If a listener
+ * rejects, the emitter rejects.
+ */
+class Hook<Args extends readonly unknown[]> {
+  readonly #listeners: ((...args: Args) => Promise<void>)[] = [];
+
+  subscribe(listener: (...args: Args) => Promise<void>): void {
+    this.#listeners.push(listener);
+  }
+
+  async run(...args: Args): Promise<void> {
+    for (const listener of this.#listeners) await listener(...args);
+  }
+}
+
+/** Why the processes of an instance ended together. It becomes the outcome of the instance's execs. */
+interface InstanceEnd {
+  status: "lost" | "cancelled";
+  cause: Cause;
+}
+
+/**
+ * In-process events of the engine. A lower part emits an event without knowing its listeners; a higher part subscribes
+ * in its constructor. The dependencies between parts therefore have no cycles, and the compiler checks that every part
+ * exists. Parts that are constructed earlier are notified earlier.
+ */
+export class EngineEvents {
+  // The link to a keeper.
+
+  /** A new link is up, but no caller can use it yet. If a listener rejects, the link is closed. */
+  readonly linkUp = new Hook<[live: LiveSandbox, link: Link, signal: AbortSignal]>();
+  /** Callers can use the new link. Emitted only for sandboxes with a named process that has not ended. */
+  readonly linkUsable = new Signal<[live: LiveSandbox]>();
+  /** The link was lost, or an attempt to connect failed. */
+  readonly linkDown = new Signal<[live: LiveSandbox]>();
+  /** The keeper reported that it started an exec by itself. */
+  readonly keeperStartedExec = new Signal<[live: LiveSandbox]>();
+  /** The keeper reported that an exec exited. */
+  readonly keeperEndedExec = new Signal<[live: LiveSandbox, exec: KeeperExec]>();
+
+  // The life of an instance.
+
+  /**
+   * An instance exists and is about to be linked and proven. Listeners mount its drives. If one rejects, the launch or
+   * wake fails.
+   */
+  readonly instanceReady = new Hook<[live: LiveSandbox, signal: AbortSignal]>();
+  /** A launched instance is proven, but this is not recorded yet. */
+  readonly proven = new Hook<[live: LiveSandbox]>();
+  /** The record says that the sandbox serves, after a launch or a wake. */
+  readonly inService = new Signal<[live: LiveSandbox]>();
+  /** A sandbox serves again after standby. Emitted before `inService`. */
+  readonly woke = new Signal<[live: LiveSandbox]>();
+  /** No process of the instance can report an outcome any more. Its execs end with the given outcome. */
+  readonly processesEnded = new Hook<[live: LiveSandbox, end: InstanceEnd]>();
+  /**
+   * The instance was observed to be absent, and its files still exist. If a listener rejects, the stop attempt fails.
+   */
+  readonly instanceAbsent = new Hook<[live: LiveSandbox]>();
+  /** The sandbox is gone and was removed from the registry. */
+  readonly gone = new Signal<[live: LiveSandbox]>();
+
+  // The host and its drives.
+
+  /** The host is short of room. Listeners remove stale sandboxes. */
+  readonly roomNeeded = new Hook<[]>();
+  /** A drive is being deleted. Listeners unmount it from this sandbox, whose record still has the mount. */
+  readonly driveRevoked = new Hook<[live: LiveSandbox, drive: DriveId, signal: AbortSignal]>();
+}

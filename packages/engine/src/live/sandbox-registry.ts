@@ -1,0 +1,122 @@
+import { HoldfastError, isName, isSandboxId, type SandboxId } from "@holdfast/contract";
+import type { Store } from "../ports/index.ts";
+import type { SandboxRecord } from "../ports/records.ts";
+import { Signal } from "./engine-events.ts";
+import { type ForkExecIds, forkExecIds } from "./fork-exec-ids.ts";
+import type { LiveSandbox } from "./live-sandbox.ts";
+import { type OrphanSightings, pendingMessage } from "./orphan-sightings.ts";
+
+/** The live sandboxes, by id and by name. Records of sandboxes that are gone stay in the store. */
+export class SandboxRegistry {
+  readonly #store: Store;
+  readonly #orphans: OrphanSightings;
+  readonly #live = new Map<SandboxId, LiveSandbox>();
+  readonly #added = new Signal<[live: LiveSandbox]>();
+  readonly #dropped = new Signal<[live: LiveSandbox]>();
+
+  constructor(store: Store, orphans: OrphanSightings) {
+    this.#store = store;
+    this.#orphans = orphans;
+  }
+
+  allLive(): Iterable<LiveSandbox> {
+    return this.#live.values();
+  }
+
+  live(id: string): LiveSandbox | undefined {
+    return this.#live.get(id as SandboxId);
+  }
+
+  add(live: LiveSandbox): void {
+    this.#live.set(live.id, live);
+    this.#added.emit(live);
+  }
+
+  drop(live: LiveSandbox): void {
+    this.#live.delete(live.id);
+    this.#dropped.emit(live);
+  }
+
+  onAdded(listener: (live: LiveSandbox) => void): void {
+    this.#added.subscribe(listener);
+  }
+
+  onDropped(listener: (live: LiveSandbox) => void): void {
+    this.#dropped.subscribe(listener);
+  }
+
+  /** Returns the live sandbox with this id or name. Rejects with `sandbox_gone` if only its record is left. */
+  async find(ref: string): Promise<LiveSandbox> {
+    const known = this.live(ref);
+    if (known !== undefined) return known;
+    const record = await this.stored(ref);
+    const live = this.#live.get(record.id);
+    if (live !== undefined) return live;
+    throw new HoldfastError("sandbox_gone", { sandboxId: record.id });
+  }
+
+  /** Returns the id of the sandbox with this id or name. A sandbox that is gone is found only by its id. */
+  async idOf(ref: string): Promise<SandboxId> {
+    return this.live(ref)?.id ?? (await this.stored(ref)).id;
+  }
+
+  /** Returns the stored record of the sandbox with this id or name. */
+  async stored(ref: string): Promise<SandboxRecord> {
+    const record = isSandboxId(ref) ? await this.#byId(ref) : isName(ref) ? await this.#byName(ref) : null;
+    if (record === null) {
+      throw new HoldfastError("sandbox_not_found", {
+        message: `There is no sandbox ${JSON.stringify(ref.slice(0, 80))}.`,
+      });
+    }
+    return record;
+  }
+
+  /**
+   * Returns the translation of a fork's exec ids. Also works after the fork is gone, because its execs can be read as
+   * long as its record is kept.
+   */
+  async forkExecIds(id: SandboxId): Promise<ForkExecIds | null> {
+    const record = this.#live.get(id)?.record ?? (await this.#store.sandbox(id).catch(() => null));
+    return record === null ? null : forkExecIds(record);
+  }
+
+  /** A sandbox whose TTL has passed is found only by its id. */
+  async #byName(name: string): Promise<SandboxRecord | null> {
+    const record = await this.#store.sandboxByName(name).catch((error: unknown) => unreadable(name, error));
+    return record !== null && this.#live.get(record.id)?.isExpired ? null : record;
+  }
+
+  /**
+   * Returns the sandbox that still holds a name although its TTL has passed. The name becomes free once the delete is
+   * recorded.
+   */
+  async expiredHolder(name: string): Promise<LiveSandbox | null> {
+    const record = await this.#store.sandboxByName(name).catch(() => null);
+    const live = record === null ? undefined : this.#live.get(record.id);
+    return live?.isExpired ? live : null;
+  }
+
+  /** Returns null if neither a record nor an orphan has this id; rejects with `pending_cleanup` for an orphan. */
+  async #byId(id: SandboxId): Promise<SandboxRecord | null> {
+    try {
+      const record = await this.#store.sandbox(id);
+      if (record !== null) return record;
+    } catch (error) {
+      if (!(await this.#store.unreadable()).includes(id))
+        throw new HoldfastError("sandbox_gone", { sandboxId: id, cause: error });
+      throw new HoldfastError("pending_cleanup", {
+        sandboxId: id,
+        message: pendingMessage(id, null),
+        cause: error,
+      });
+    }
+    const dueAt = this.#orphans.removalDueAt(id);
+    if (dueAt === null) return null;
+    throw new HoldfastError("pending_cleanup", { sandboxId: id, message: pendingMessage(id, dueAt) });
+  }
+}
+
+function unreadable(name: string, error: unknown): never {
+  const message = `The record of ${name} can't be read. 'holdfast audit' shows its id; it goes when it is deleted by that.`;
+  throw new HoldfastError("pending_cleanup", { message, cause: error });
+}

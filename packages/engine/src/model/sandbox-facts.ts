@@ -1,0 +1,53 @@
+import type { Origin, SandboxRecord } from "../ports/records.ts";
+
+/** Whether the sandbox has an instance with processes, according to its record. */
+export const hasInstance = ({ phase }: SandboxRecord): boolean =>
+  phase.name === "running" || phase.name === "paused" || phase.name === "suspending";
+
+/** Whether the sandbox's current memory will never be used again. A paused sandbox still has its memory. */
+export const hasEnded = ({ phase }: SandboxRecord): boolean =>
+  phase.name === "deleting" || phase.name === "gone" || phase.name === "failed";
+
+/** Whether the sandbox has served before. If so, it is launched on its existing files. */
+export const hasServed = ({ restarts }: SandboxRecord): boolean => restarts !== null;
+
+/**
+ * Returns the origin that the launch copies. Null once the sandbox has served, because it is then launched on its own
+ * files.
+ */
+export const forkSource = (record: SandboxRecord): Origin | null =>
+  hasServed(record) ? null : record.forkedFrom;
+
+/** Whether the sandbox is launched from a checkpoint. The keeper, its execs and their memory are then not new. */
+export const beginsWithMemory = (record: SandboxRecord): boolean => forkSource(record)?.kind === "memory";
+
+/**
+ * Whether the files are deleted when this instance ends: after a delete, and after a failed first launch, which leaves
+ * nothing worth keeping.
+ */
+export function destroysFiles(record: SandboxRecord): boolean {
+  if (record.phase.name === "deleting") return true;
+  return "reason" in record.lease && record.lease.reason === "launch_failed";
+}
+
+/**
+ * Whether the sandbox failed after it had been ready, and the cleanup of its last instance is complete. The files of
+ * such a sandbox stay on disk.
+ */
+export const isKeptFailed = ({ phase, nameHeld, lease }: SandboxRecord): boolean =>
+  phase.name === "failed" && nameHeld && lease.state === "none";
+
+/** Returns the time at which the sandbox's TTL ends; null without a TTL. */
+export const expiryOf = ({ createdAt, spec }: SandboxRecord): number | null =>
+  spec.lifecycle.ttlMs === undefined ? null : createdAt + spec.lifecycle.ttlMs;
+
+/**
+ * Whether the sandbox's TTL has passed but the sandbox is not deleted yet. From then on it serves nothing and does not
+ * hold its name. A failed sandbox has its own retention instead, and a sandbox whose lease can't be read is left alone.
+ */
+export function isExpired(record: SandboxRecord, now: number): boolean {
+  const expiresAt = expiryOf(record);
+  if (expiresAt === null || expiresAt > now || record.lease.state === "quarantined") return false;
+  const { name } = record.phase;
+  return name !== "failed" && name !== "deleting" && name !== "gone";
+}

@@ -1,0 +1,50 @@
+/** The parts of telemetry that the HTTP layer uses. `telemetry/` implements them. */
+import type { LogLine, LogList } from "@holdfast/contract";
+import type { EngineApi } from "@holdfast/engine";
+import type { Scrub } from "./scrub.ts";
+
+/** Metrics of requests, streams and port connections. */
+export interface RequestMetrics {
+  readonly contentType: string;
+  request(method: string, route: string, status: number, ms: number): void;
+  /** Counts an error response by its code. */
+  failure(code: string): void;
+  /** Counts bytes of output written to callers' sockets. */
+  streamed(format: string, bytes: number): void;
+  /** Counts a port request by its outcome. */
+  portRequest(outcome: string): void;
+  /**
+   * Adds an attached socket to the count. The returned function removes it, and must be called when the socket is
+   * closed.
+   */
+  attach(): () => void;
+  render(engine: EngineApi): Promise<string>;
+}
+
+/** Filters for log lines. */
+export interface LogFilter {
+  sandboxId?: string | undefined;
+  execId?: string | undefined;
+  driveId?: string | undefined;
+  requestId?: string | undefined;
+  /** Minimum level. */
+  level?: LogLine["level"] | undefined;
+  /** Text in the line's message, case-insensitive. */
+  text?: string | undefined;
+  since?: number | undefined;
+  until?: number | undefined;
+}
+
+export interface LogQuery extends LogFilter {
+  cursor?: string | undefined;
+  limit: number;
+}
+
+/** Reads the server's stored log. */
+export interface ServerLogReader {
+  /**
+   * Returns lines, newest first. If the page has a cursor, the log has more lines to search, even if the page contains
+   * few or no lines.
+   */
+  find(query: LogQuery, scrub: Scrub, signal: AbortSignal): Promise<LogList>;
+}

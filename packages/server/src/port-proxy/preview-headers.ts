@@ -1,0 +1,66 @@
+/** Headers that a preview sets on the requests and responses that pass through it. */
+
+import { HoldfastError } from "@holdfast/contract";
+import type { PreviewHeaders } from "@holdfast/engine";
+import { ownedByServer } from "./headers.ts";
+
+/** Maximum number of headers that a preview sets in each direction. */
+const HEADERS_MAX = 64;
+/** Maximum length of the names and values of these headers together, in each direction. */
+const HEADERS_MAX_BYTES = 16_384;
+
+const NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/i;
+const VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
+
+type Given = Readonly<Record<string, string>> | null | undefined;
+
+/**
+ * Checks the headers that a preview request sets. Headers that delimit a message or belong to one connection are
+ * refused, because a wrong value could make one message be read as two. `where` names the request's field in errors.
+ */
+export function checkPreviewHeaders(where: string, request: Given, response: Given): PreviewHeaders {
+  return {
+    request: checked(`${where}.requestHeaders`, request ?? {}),
+    response: checked(`${where}.responseHeaders`, response ?? {}),
+  };
+}
+
+function checked(where: string, headers: Readonly<Record<string, string>>): Record<string, string> {
+  const all = Object.entries(headers);
+  const bytes = all.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
+  if (all.length > HEADERS_MAX || bytes > HEADERS_MAX_BYTES)
+    throw invalid(`${where} exceeds ${HEADERS_MAX} headers or ${HEADERS_MAX_BYTES} characters.`);
+  const seen = new Set<string>();
+  for (const [name, value] of all) {
+    const shown = JSON.stringify(name.slice(0, 80));
+    if (!NAME.test(name)) throw invalid(`${where}: ${shown} is not a header name.`);
+    if (!VALUE.test(value))
+      throw invalid(`${where}: the value of ${shown} has characters that no header can have.`);
+    const lower = name.toLowerCase();
+    if (ownedByServer(lower)) throw invalid(`${where}: the server sets ${shown} itself.`);
+    if (seen.has(lower)) throw invalid(`${where}: ${shown} is there twice.`);
+    seen.add(lower);
+  }
+  return { ...headers };
+}
+
+const invalid = (message: string): HoldfastError => new HoldfastError("invalid_request", { message });
+
+const ALLOWED_ORIGIN = "access-control-allow-origin";
+
+/**
+ * Whether the request is a CORS preflight that the preview answers itself. Browsers send preflights without
+ * credentials, so the program inside could not be reached. A preview answers them if its settings contain the header
+ * with the allowed origins.
+ */
+export function isAnsweredPreflight(
+  method: string | undefined,
+  headers: Readonly<Record<string, unknown>>,
+  { response }: PreviewHeaders,
+): boolean {
+  const isPreflight =
+    method === "OPTIONS" &&
+    headers.origin !== undefined &&
+    headers["access-control-request-method"] !== undefined;
+  return isPreflight && Object.keys(response).some((name) => name.toLowerCase() === ALLOWED_ORIGIN);
+}

@@ -1,0 +1,82 @@
+import { closeSync, openSync } from "node:fs";
+import { backup, DatabaseSync, type SQLInputValue } from "node:sqlite";
+import type { InstallationId, SandboxId } from "@holdfast/contract";
+
+/** Tables whose rows belong to one sandbox, and the column with its id. */
+const OF_SANDBOX = [
+  ["sandboxes", "id"],
+  ["execs", "sandbox_id"],
+  ["processes", "sandbox_id"],
+  ["previews", "sandbox_id"],
+  ["checkpoints", "sandbox_id"],
+] as const;
+
+/** A consistent copy of the database in one file. */
+export interface Snapshot {
+  /**
+   * Replaces the copied rows of a sandbox with its current rows, so that they match a copy of the sandbox's files that
+   * is made at the same moment.
+   */
+  refresh(id: SandboxId): void;
+  close(): void;
+}
+
+/** Copies the database while it is in use. */
+export async function takeSnapshot(database: DatabaseSync, path: string): Promise<Snapshot> {
+  // The copy contains the hashes of keys and callers' environment variables: only the server may read it.
+  closeSync(openSync(path, "wx", 0o600));
+  await backup(database, path);
+  const copy = new DatabaseSync(path, { enableForeignKeyConstraints: false });
+  // With a write-ahead log, the copy would consist of two files.
+  copy.exec("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL");
+  return {
+    refresh: (id) => refresh(database, copy, id),
+    close: () => copy.close(),
+  };
+}
+
+function refresh(database: DatabaseSync, copy: DatabaseSync, id: SandboxId): void {
+  copy.exec("BEGIN IMMEDIATE");
+  try {
+    for (const [table, column] of OF_SANDBOX) {
+      copy.prepare(`DELETE FROM ${table} WHERE ${column} = ?`).run(id);
+      const rows = database.prepare(`SELECT * FROM ${table} WHERE ${column} = ?`).all(id);
+      for (const row of rows) insert(copy, table, row as Record<string, SQLInputValue>);
+    }
+    copy.exec("COMMIT");
+  } catch (error) {
+    copy.exec("ROLLBACK");
+    throw error;
+  }
+}
+
+function insert(copy: DatabaseSync, table: string, row: Record<string, SQLInputValue>): void {
+  const columns = Object.keys(row);
+  const slots = columns.map(() => "?").join(", ");
+  copy
+    .prepare(`INSERT OR REPLACE INTO ${table} (${columns.join(", ")}) VALUES (${slots})`)
+    .run(...Object.values(row));
+}
+
+/** Returns the installation id of a database that no server uses. Does not change the database's schema. */
+export function readInstallation(path: string): InstallationId | null {
+  const database = new DatabaseSync(path);
+  try {
+    const row = database.prepare("SELECT value FROM meta WHERE key = 'installation'").get();
+    return typeof row?.value === "string" ? (row.value as InstallationId) : null;
+  } catch {
+    return null;
+  } finally {
+    database.close();
+  }
+}
+
+/** Gives a database that no server uses another installation id. */
+export function renameInstallation(path: string, id: InstallationId): void {
+  const database = new DatabaseSync(path);
+  try {
+    database.prepare("UPDATE meta SET value = ? WHERE key = 'installation'").run(id);
+  } finally {
+    database.close();
+  }
+}
