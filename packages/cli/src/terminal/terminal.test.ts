@@ -231,12 +231,13 @@ describe("holdfast exec", () => {
 
   it("forwards every byte of stdin once, across a killed server", async () => {
     const input = randomBytes(40 * 1_048_576);
-    const sum = start("exec", "-i", "box", "--", "sh", "-c", "sleep 1; sha256sum");
+    const sum = start("exec", "-i", "box", "--", "sh", "-c", "echo up; sleep 1; sha256sum");
     sum.stdin?.end(input);
-    await new Promise((resolve) => setTimeout(resolve, 1_500));
+    await until(() => sum.out() === "up\n");
+    await new Promise((resolve) => setTimeout(resolve, 500));
     await restart();
     const expected = createHash("sha256").update(input).digest("hex");
-    expect(await sum.finished).toMatchObject({ code: 0, out: `${expected}  -\n`, err: "" });
+    expect(await sum.finished).toMatchObject({ code: 0, out: `up\n${expected}  -\n`, err: "" });
   });
 
   it("passes the first Ctrl-C to the command and kills it at the second", async () => {

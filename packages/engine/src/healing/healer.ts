@@ -13,9 +13,9 @@ import {
   describeTries,
   dueInMs,
   type Episode,
-  isOnLadder,
   KEEPS_BREAKING,
   nextStep,
+  reasonToEnd,
   type Step,
 } from "./healing-ladder.ts";
 import type { Observer } from "./observer.ts";
@@ -119,10 +119,11 @@ export class Healer {
       this.#holdBack(live, known, act.cause);
       return;
     }
+    const before = known.episode;
     known.episode = episode;
     known.isHeldBack = false;
     if (episode === null || episode.step === "hold") known.failure = null;
-    if (act !== null) void this.#carryOut(live, known, act);
+    if (act !== null) void this.#carryOut(live, known, act, before);
   }
 
   /** Records once that the restart is delayed, although every tick makes the same decision. */
@@ -162,11 +163,11 @@ export class Healer {
     return true;
   }
 
-  async #carryOut(live: LiveSandbox, chart: Chart, act: Act): Promise<void> {
+  async #carryOut(live: LiveSandbox, chart: Chart, act: Act, before: Episode | null): Promise<void> {
     chart.busy = true;
     try {
       if (act.do === "confirm") await this.#confirm(live, chart, act.by);
-      else if (act.do === "restart") await this.#giveUp(live, chart, act.cause);
+      else if (act.do === "restart") await this.#giveUp(live, chart, before);
       else await this.#step(live, act);
     } catch (error) {
       chart.failure = causeOf(error);
@@ -218,20 +219,25 @@ export class Healer {
     await this.#record(live, "sandbox.healed", message, { by, heldMs });
   }
 
-  async #giveUp(live: LiveSandbox, chart: Chart, seen: Cause): Promise<void> {
+  /** Ends the instance, unless a current observation shows that this is no longer necessary. */
+  async #giveUp(live: LiveSandbox, chart: Chart, before: Episode | null): Promise<void> {
     const { episode } = chart;
     if (episode === null) return;
     // The decision needs a current observation, because the last one may be seconds old.
     await this.#parts.observer.observe([live]);
-    const now = live.judge();
-    if (now.status !== "degraded" || !isOnLadder(now.cause)) return;
+    const seen = { ...live.judge(), healsLately: chart.heals.length };
+    const reason = reasonToEnd(episode, seen, this.#context.numbers);
+    if (reason === null) {
+      chart.episode = before;
+      return;
+    }
     const seconds = Math.round(episode.unservedMs / 1000);
     const { restart: _last, ...gentle } = episode.tries;
-    const message = `The sandbox has not served for ${seconds} s (${seen.message}) and could not be healed. Tried: ${describeTries({ ...episode, tries: gentle })}.`;
+    const message = `The sandbox has not served for ${seconds} s (${reason.message}) and could not be healed. Tried: ${describeTries({ ...episode, tries: gentle })}.`;
     const cause: Cause = {
-      code: seen.code === KEEPS_BREAKING ? seen.code : "not_healed",
+      code: reason.code === KEEPS_BREAKING ? reason.code : "not_healed",
       message,
-      cause: seen,
+      cause: reason,
     };
     const { generation } = live.record;
     const attempt = episode.tries.restart ?? 1;

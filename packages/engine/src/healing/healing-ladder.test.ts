@@ -1,7 +1,7 @@
 import { type Cause, NUMBERS, type Status } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { type Act, dueInMs, type Episode, nextStep } from "./healing-ladder.ts";
+import { type Act, dueInMs, type Episode, nextStep, reasonToEnd } from "./healing-ladder.ts";
 
 const TICK = 1_000;
 const ok = { status: "ready", cause: null } as const;
@@ -120,6 +120,20 @@ describe("the ladder", () => {
       do: "restart",
       cause: { code: "keeps_breaking", cause: { code: "frozen" } },
     });
+  });
+
+  it("withdraws a restart if a new observation shows a gentler cause, or that the sandbox serves", () => {
+    const { episode, done } = live(times(100, down("keeper_stopped")));
+    expect(done).toContain("restart");
+    if (episode === null) throw new Error("there is no episode");
+    const after = (seen: { status: Status; cause: Cause | null }, healsLately = 0) =>
+      reasonToEnd({ ...episode, unservedMs: NUMBERS.healAfterMs }, { ...seen, healsLately }, NUMBERS)?.code;
+    expect(after(down("keeper_stopped"))).toBe("keeper_stopped");
+    expect(after(down("root_unmounted"))).toBeUndefined();
+    expect(after(down("link_down"))).toBeUndefined();
+    expect(after(down("observation_unknown"))).toBeUndefined();
+    expect(after(ok)).toBeUndefined();
+    expect(after(down("link_down"), NUMBERS.healsMax)).toBe("keeps_breaking");
   });
 
   it("counts ticks, so that a clock jump does not make a sandbox look broken for long", () => {

@@ -69,10 +69,6 @@ const LADDERS: Readonly<Record<string, readonly Step[]>> = {
  */
 const MAY_PASS: ReadonlySet<string> = new Set(["link_down", "keeper_silent", "proof_failed", "unproven"]);
 
-/** Whether the ladder has steps for this cause. */
-export const isOnLadder = (cause: Cause | null): boolean =>
-  cause !== null && LADDERS[cause.code] !== undefined;
-
 export const KEEPS_BREAKING = "keeps_breaking";
 
 /**
@@ -93,7 +89,7 @@ export function nextStep(
     return stepWhileUnserving(episode, { ...seen, cause }, time, settings);
   if (episode === null || episode.by === null) return { episode: null, act: null };
   const stepMs = episode.stepMs + time.passedMs;
-  // Of the steps that were tried on the previous instance, only restarts are still counted for a new one.
+  // A new instance starts without the step counts of the previous instance. Only the count of restarts is kept.
   if (status === "queued" || status === "creating")
     return { episode: { ...episode, stepMs, unservedMs: 0, tries: onlyRestarts(episode) }, act: null };
   if (status !== "ready") return { episode: null, act: null };
@@ -134,13 +130,31 @@ function stepWhileUnserving(
   const step = chooseStep(episode, steps, seen.healsLately, settings);
   if (step === null) return { episode, act: null };
   const attempt = (episode.tries[step] ?? 0) + 1;
-  const reason =
-    seen.healsLately >= settings.healsMax ? keepsBreaking(cause, seen.healsLately, settings) : cause;
   return {
     episode: { ...episode, step, stepMs: 0, tries: { ...episode.tries, [step]: attempt }, by: step },
-    act: { do: step, attempt, cause: reason },
+    act: { do: step, attempt, cause: reasonFor(cause, seen.healsLately, settings) },
   };
 }
+
+/**
+ * Returns the reason to end an instance for which a restart was decided, after a new observation; null if the current
+ * cause no longer requires a restart. A keeper that was stopped may run again by then, and a link that is down at that
+ * moment is a reason only after `healGiveUpMs`.
+ */
+export function reasonToEnd(
+  episode: Episode,
+  seen: { status: Status; cause: Cause | null; healsLately: number },
+  settings: Settings,
+): Cause | null {
+  const { status, cause, healsLately } = seen;
+  const steps = cause === null ? undefined : LADDERS[cause.code];
+  if (status !== "degraded" || cause === null || steps === undefined) return null;
+  const step = chooseStep({ ...episode, cause }, steps, healsLately, settings);
+  return step === "restart" ? reasonFor(cause, healsLately, settings) : null;
+}
+
+const reasonFor = (cause: Cause, healsLately: number, settings: Settings): Cause =>
+  healsLately >= settings.healsMax ? keepsBreaking(cause, healsLately, settings) : cause;
 
 /** Returns how long the current step may take. The time doubles with each further attempt. */
 function patienceOf({ step, tries }: Episode, { healAfterMs, healTryMs }: Settings): number {
