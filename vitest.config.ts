@@ -44,8 +44,9 @@ export default defineConfig({
     // Tests with real sandboxes wait about as long as they compute: four files keep two cores busy.
     maxWorkers: 4,
     sequence: { sequencer: LongestFirst },
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    // On a busy machine a test of seconds takes a minute. A test that times out also leaves its sandboxes behind.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     teardownTimeout: 30_000,
   },
 });

@@ -124,8 +124,8 @@ test("the sandbox is frozen when CRIU is killed during a restore", async () => {
 test("the sandbox is not frozen when CRIU's deadline or an abort comes after its end", async () => {
   const isFrozen = makeOwn();
   const signal = new AbortController();
-  await call("exit 0", 200, signal.signal, { builds: true });
-  await new Promise((resolve) => setTimeout(resolve, 400));
+  await call("exit 0", 2_000, signal.signal, { builds: true });
+  await new Promise((resolve) => setTimeout(resolve, 2_300));
   signal.abort(new Error("no longer wanted"));
   expect(isFrozen()).toBe(false);
 });
