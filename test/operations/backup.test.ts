@@ -408,7 +408,7 @@ describe("a sandbox or drive in one file", () => {
     };
     const imported = () => shell(original, `$HF import ${archive}`);
     await forge({}, `ln -s /etc state/sandboxes/${id}/upper`);
-    await expect(imported()).rejects.toThrow(/not one that Holdfast has exported/);
+    await expect(imported()).rejects.toThrow(/not a valid Holdfast export/);
     await forge({}, `mkdir state/sandboxes/${id}/upper; mknod state/sandboxes/${id}/upper/disk b 7 0`);
     await expect(imported()).rejects.toThrow(/there is a device/);
     await forge({ id: "sbx_../../x" }, ":");

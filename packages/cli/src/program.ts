@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { Command } from "commander";
+import { Command, Help } from "commander";
 import { registerAttach } from "./commands/exec/attach.ts";
 import { registerExec } from "./commands/exec/exec.ts";
 import { registerExecs } from "./commands/exec/execs.ts";
@@ -38,10 +38,15 @@ const { version } = JSON.parse(readFileSync(new URL("../package.json", import.me
 /** Builds the complete command line. */
 export function programOf(context: Context): Command {
   const program = new Command("holdfast")
-    .description("Sandboxes that never lie, never hang and never leak.")
+    .description(
+      "Sandboxes that never lie, never hang and never leak.\n\n" +
+        "HOLDFAST_URL and HOLDFAST_API_KEY select the server. On the server's machine, the CLI finds both in the server's state " +
+        "directory (HOLDFAST_DIR or the default).",
+    )
     .version(version)
     .enablePositionalOptions()
     .exitOverride()
+    .configureHelp({ minWidthToWrap: 30, subcommandTerm })
     .showHelpAfterError("Add --help for usage.")
     .configureOutput({
       writeOut: print,
@@ -51,9 +56,6 @@ export function programOf(context: Context): Command {
     .addHelpText(
       "after",
       `
-HOLDFAST_URL and HOLDFAST_API_KEY select the server. On the server's machine both are found automatically in its state
-directory (HOLDFAST_DIR or the default).
-
 Examples:
   holdfast doctor
   holdfast run -- sh -c 'echo hi; exit 3'
@@ -90,3 +92,6 @@ Examples:
   registerBackup(program, context);
   return program;
 }
+
+/** In a list of commands, every command has options: the term leaves them out, so that the descriptions fit beside it. */
+const subcommandTerm = (command: Command) => new Help().subcommandTerm(command).replace(" [options]", "");

@@ -189,7 +189,7 @@ function notePlace(stateDir: string, installation: InstallationId, log: Log): vo
   try {
     recordPlace(stateDir, installation);
   } catch (error) {
-    log.warn({ err: error }, "the place of the state directory could not be noted");
+    log.warn({ err: error }, "failed to note the location of the state directory");
   }
 }
 

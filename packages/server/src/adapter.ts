@@ -4,7 +4,7 @@
  * lists them.
  */
 export type { Adapter } from "./http/adapter.ts";
-export { Callers, orMaybeDispatched, whileConnected } from "./http/callers.ts";
+export { Callers, orMaybeDispatched } from "./http/callers.ts";
 export type { App, ImageAliases, RouteContext } from "./http/context.ts";
 export type { Dialect } from "./http/dialect.ts";
 export { gunzipBody } from "./http/gunzip.ts";

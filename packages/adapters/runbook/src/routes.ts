@@ -4,9 +4,9 @@
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, isHoldfastError, type Sandbox } from "@holdfast/contract";
-import type { SandboxApi } from "@holdfast/engine";
+import { raced, type SandboxApi } from "@holdfast/engine";
 import type { App, RouteContext } from "@holdfast/server/adapter";
-import { MAX_LIMIT, readSandboxStory, scrubJson, whileConnected } from "@holdfast/server/adapter";
+import { MAX_LIMIT, readSandboxStory, scrubJson } from "@holdfast/server/adapter";
 import type { FastifyReply } from "fastify";
 import { RUNBOOK } from "./errors.ts";
 import {
@@ -163,7 +163,7 @@ function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void 
 
   const cleanUp = async (reply: FastifyReply, body: Static<typeof CleanupBody>, emergency: boolean) => {
     const order = { dryRun: body.dry_run ?? false, emergency };
-    const report = await whileConnected(engine.cleanup(order), callers.signal(reply.raw));
+    const report = await raced(engine.cleanup(order), callers.signal(reply.raw));
     return scrubJson(cleanupShape(report), scrub);
   };
 

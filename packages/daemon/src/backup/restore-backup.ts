@@ -267,7 +267,10 @@ function prepareTarget(from: string, to: string): string {
   const target = resolve(to);
   checkStateDir(target);
   if (`${target}/`.startsWith(`${resolve(from)}/`))
-    throw new StartFailure("The target of a restore can't lie in its source.", "Choose another directory.");
+    throw new StartFailure(
+      "The target of a restore must be outside its source.",
+      "Choose another directory.",
+    );
   mkdirSync(target, { recursive: true, mode: 0o700 });
   const names = readdirSync(target);
   if (names.length === 0 || names.includes(RESTORING_FILE) || names.every(isLock)) return target;

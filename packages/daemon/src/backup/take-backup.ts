@@ -43,7 +43,7 @@ export function requireBackupDirectory(directory: string, stateDir: string): str
   const state = realpathSync(stateDir);
   const parent = existsSync(path) ? realpathSync(path) : path;
   if (`${parent}/`.startsWith(`${state}/`))
-    throw refusal("A backup can't lie in the state directory that it is taken of.");
+    throw refusal("The directory of a backup must be outside the server's state directory.");
   checkStateDir(path);
   return path;
 }
@@ -133,7 +133,7 @@ class GroupCopy {
   readonly #copy: CopyParts;
   /** Ids of sandboxes that could not be copied and are not tried again. */
   readonly #skipped = new Set<string>();
-  #lastFailure = "it did not settle";
+  #lastFailure = "it kept changing its state";
 
   constructor(parts: BackupParts, copy: CopyParts) {
     this.#parts = parts;
@@ -181,7 +181,10 @@ class GroupCopy {
 
   #noteFailure(error: unknown): void {
     this.#lastFailure = error instanceof Error ? error.message : String(error);
-    this.#parts.log.warn({ reason: this.#lastFailure }, "a copy for a backup failed and is tried again");
+    this.#parts.log.warn(
+      { reason: this.#lastFailure },
+      "copying a sandbox or drive for a backup failed, retrying",
+    );
   }
 
   #done(sandboxes: readonly SandboxInBackup[], drives: readonly DriveInBackup[]): void {
@@ -212,7 +215,7 @@ class GroupCopy {
           break;
         }
         if (clock.now() > end) {
-          const reason = `it stays ${record.phase.name}, and could not be copied in this state`;
+          const reason = `it stayed ${record.phase.name}, a state in which it cannot be copied`;
           await this.#skip({ sandboxes: [id], drives: [] }, reason);
           break;
         }

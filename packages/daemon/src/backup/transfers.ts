@@ -304,7 +304,7 @@ function readInfo(directory: string, kind: ExportInfo["kind"], idBase: number): 
   if (info.kind !== kind) throw invalid(`it contains a ${info.kind}, not a ${kind}`);
   if (info.idBase !== idBase)
     throw new HoldfastError("not_supported", {
-      message: `The files in the archive belong to ids from ${info.idBase} on, and those of this installation to ids from ${idBase} on.`,
+      message: `The files in the archive belong to host ids from ${info.idBase} up, those of this installation to ids from ${idBase} up.`,
     });
   if (typeof info.id !== "string" || !/^[a-z]+_[a-z0-9]+$/.test(info.id) || typeof info.name !== "string")
     throw invalid("it has no valid id and name");
@@ -332,10 +332,10 @@ function newRecord({ spec }: ExportInfo, name: string, now: number): SandboxReco
 function requirePlain(path: string, kind: "file" | "directory"): void {
   const found = lstatSync(path, { throwIfNoEntry: false });
   const isRight = kind === "file" ? found?.isFile() : found?.isDirectory();
-  if (!isRight) throw invalid("it lacks a part");
+  if (!isRight) throw invalid("a part of it is missing");
 }
 
 const invalid = (why: string): HoldfastError =>
   new HoldfastError("invalid_request", {
-    message: `The archive is not one that Holdfast has exported: ${why}.`,
+    message: `The archive is not a valid Holdfast export: ${why}.`,
   });

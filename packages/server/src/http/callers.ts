@@ -1,6 +1,5 @@
 import type { ServerResponse } from "node:http";
 import { HoldfastError } from "@holdfast/contract";
-import { raced } from "@holdfast/engine";
 
 /** The part of a connection through which the server learns that the caller has disconnected. */
 interface Connection {
@@ -56,9 +55,6 @@ export class Callers {
     this.#present.clear();
   }
 }
-
-/** Waits for the work until the caller disconnects or the server shuts down. The work itself continues after that. */
-export const whileConnected = raced;
 
 /**
  * Waits for an operation. If the server's shutdown interrupts the wait, the error says `dispatched: unknown`: the

@@ -76,4 +76,4 @@ export async function* readChunks(
 
 const tooLarge = (limit: number) =>
   new HoldfastError("too_large", { message: `The body is larger than ${limit} bytes.` });
-const tooSlow = (ms: number) => `Nothing of the body came for ${ms} ms.`;
+const tooSlow = (ms: number) => `No part of the body arrived for ${ms} ms.`;

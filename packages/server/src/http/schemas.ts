@@ -53,7 +53,7 @@ export const PathQuery = { path: AbsolutePath };
 export const ReadQuery = {
   ...PathQuery,
   wake: Type.Optional(
-    Type.Boolean({ default: true, description: "false: fail instead of waking a sleeping sandbox" }),
+    Type.Boolean({ default: true, description: "false: fail instead of waking a sandbox in standby" }),
   ),
 };
 export const readOptionsOf = (query: { wake?: boolean }) => ({ wake: query.wake ?? true });

@@ -49,7 +49,7 @@ interface ErrorContext {
 }
 
 export function toWireError(thrown: unknown, context: ErrorContext): WireError {
-  const known = translate(thrown);
+  const known = fromHttpLibrary(thrown);
   const error = known ?? new HoldfastError("internal", { dispatched: "unknown" });
   const { requestId, scrub } = context;
   const spec = ERRORS[error.code];
@@ -102,7 +102,7 @@ interface ForeignError extends Error {
   validationContext?: string;
 }
 
-function translate(thrown: unknown): HoldfastError | null {
+function fromHttpLibrary(thrown: unknown): HoldfastError | null {
   if (isHoldfastError(thrown)) return thrown;
   if (!(thrown instanceof Error)) return null;
   const error: ForeignError = thrown;

@@ -15,9 +15,9 @@ export function backupRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "createBackup",
-        summary: "Begin a backup of the whole installation, to a directory on the server's machine.",
+        summary: "Start a backup of the whole installation, to a directory on the server's machine.",
         description:
-          "The server keeps serving. A running sandbox is frozen while its files are copied, with the drives that it has mounted; a sleeping one is copied with its memory. The call returns at once; GET /v1/backup shows the progress. One backup is taken at a time.",
+          "The server keeps serving. A running sandbox is frozen while its files are copied, together with the drives that it mounts. A sandbox in standby is copied with its memory. The call returns at once; GET /v1/backup shows the progress. One backup is taken at a time.",
         tags,
         body: CreateBackup,
         response: { 202: Backup },
@@ -35,7 +35,7 @@ export function backupRoutes(app: App, context: RouteContext): void {
     {
       schema: {
         operationId: "getBackup",
-        summary: "Get the state of the last backup that this server has begun.",
+        summary: "Get the state of the last backup that this server started.",
         tags,
         response: { 200: Backup },
       },
@@ -44,7 +44,7 @@ export function backupRoutes(app: App, context: RouteContext): void {
     async () => {
       const last = backups?.last() ?? null;
       if (last === null)
-        throw new HoldfastError("not_found", { message: "This server has begun no backup." });
+        throw new HoldfastError("not_found", { message: "This server has not started a backup." });
       return last;
     },
   );
@@ -90,7 +90,7 @@ function transferRoutes(app: App, { transfers, callers, numbers }: RouteContext)
     {
       schema: {
         operationId: "importSandbox",
-        summary: "Create a sandbox from an exported archive. It sleeps until the first call.",
+        summary: "Create a sandbox from an exported archive. It is in standby until the first call.",
         tags: ["sandboxes"],
         querystring: Named,
         response: { 201: Sandbox },

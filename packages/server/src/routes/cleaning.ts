@@ -1,6 +1,6 @@
 import { AuditReport, HoldfastError, SweepReport } from "@holdfast/contract";
+import { raced } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import { whileConnected } from "../http/callers.ts";
 import type { App, RouteContext } from "../http/context.ts";
 import { Cleanup } from "../http/schemas.ts";
 import { scrubJson } from "../http/scrub-json.ts";
@@ -15,7 +15,7 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
   /** Reports quote host errors, so host paths are removed. */
   const withoutHostPaths = <Report>(report: Report): Report => scrubJson(report, scrub);
   const cleanUp = async (reply: FastifyReply, { dryRun = false }: Cleanup, emergency: boolean) =>
-    withoutHostPaths(await whileConnected(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
+    withoutHostPaths(await raced(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
 
   app.get(
     "/v1/audit",
@@ -50,8 +50,7 @@ export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContex
         response: { 200: AuditReport },
       },
     },
-    async (_request, reply) =>
-      withoutHostPaths(await whileConnected(engine.audit(), callers.signal(reply.raw))),
+    async (_request, reply) => withoutHostPaths(await raced(engine.audit(), callers.signal(reply.raw))),
   );
 
   app.post(

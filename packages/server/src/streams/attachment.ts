@@ -76,7 +76,7 @@ export class Attachment {
         return;
       }
     }
-    this.#cut("the stream was cut; come back with the last cursor");
+    this.#cut("the stream was cut; reconnect with the last cursor");
   }
 
   async #takeAll(): Promise<void> {

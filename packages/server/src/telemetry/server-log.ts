@@ -6,6 +6,7 @@
  * next query continues.
  */
 import { HoldfastError, type LogLine, type LogList, type Numbers } from "@holdfast/contract";
+import { invalidCursor } from "@holdfast/engine";
 import type { Scrub } from "../http/scrub.ts";
 import { scrubJson } from "../http/scrub-json.ts";
 import type { LogFilter, LogQuery, ServerLogReader } from "../http/telemetry-ports.ts";
@@ -137,7 +138,6 @@ const cursorOf = ({ number, offset }: LogPosition): string => `${number}.${offse
 
 function positionIn(cursor: string): LogPosition {
   const [, number, offset] = /^(\d{1,15})\.(\d{1,15})$/.exec(cursor) ?? [];
-  if (number === undefined)
-    throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+  if (number === undefined) throw invalidCursor();
   return { number: Number(number), offset: Number(offset) };
 }

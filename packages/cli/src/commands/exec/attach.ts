@@ -19,7 +19,7 @@ export function registerAttach(program: Command, context: Context): void {
     .argument("<exec>", "exec id")
     .option("--no-stdin", "only watch; do not send typed input to the command")
     .description(
-      "Shows the output of an exec so far and follows it live. For a terminal, shows its last lines and accepts input.\n" +
+      "Shows the output of an exec so far and follows it live. For a terminal, shows its last lines and accepts input. " +
         "Detaching, with the detach keys or Ctrl-C, never ends the command. Exit codes are those of 'run'.",
     )
     .addHelpText(

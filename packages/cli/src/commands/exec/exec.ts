@@ -30,9 +30,9 @@ export function registerExec(program: Command, context: Context): void {
     .argument("<command...>", "the command and its arguments")
     .passThroughOptions()
     .description(
-      "Runs a command and streams its output. Options come before the sandbox's name. Exit codes are those of 'run'.\n" +
-        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it. With --detach it keeps\n" +
-        "running, and 'logs' and 'attach' show its output.",
+      "Runs a command and streams its output. Options come before the sandbox's name. Exit codes are those of 'run'.\n\n" +
+        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it. With --detach the command " +
+        "keeps running, and 'logs' and 'attach' show its output.",
     )
     .addHelpText(
       "after",

@@ -22,7 +22,7 @@ export function registerLogs(program: Command, context: Context): void {
     .option("--since-cursor <cursor>", "start at this cursor instead of the beginning")
     .addOption(new Option("--stream <stream>", "only this stream").choices(["stdout", "stderr"]))
     .description(
-      "Copies the exec's stdout and stderr, byte for byte, to stdout and stderr. Output stays readable for a while after the\n" +
+      "Copies the exec's stdout and stderr, byte for byte, to stdout and stderr. Output stays readable for a while after the " +
         "exec ends, even if the sandbox is deleted.",
     )
     .addHelpText(

@@ -74,9 +74,9 @@ function registerStart(program: Command, context: Context): void {
     .option("--no-wait", "do not wait until the process is ready")
     .option("--json", "print the process as JSON")
     .description(
-      "Starts a process and prints its id once it is ready, or fails with the reason. Repeating the same command under the\n" +
-        "same name returns the running process. The process keeps running, and restarts, without a client: 'holdfast ps' shows\n" +
-        "it, 'holdfast logs' shows the output of each run.",
+      "Starts a process and prints its id once it is ready, or fails with the reason. Repeating the same command under the " +
+        "same name returns the running process. The process keeps running, and restarts, without a client. 'holdfast ps' lists " +
+        "processes, and 'holdfast logs' shows the output of each run.",
     )
     .addHelpText(
       "after",
@@ -182,7 +182,7 @@ function registerStop(program: Command, context: Context): void {
     .argument("<processes...>", "names or ids")
     .option("--restart", "start the next run immediately, even if the process has ended")
     .description(
-      "Stops processes without restarting them, and prints each name once nothing of it is left. Does nothing if the process\n" +
+      "Stops processes without restarting them, and prints each name once nothing of it is left. Does nothing if the process " +
         "has already ended. Wakes a sandbox in standby.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast stop box web\n  holdfast stop --restart box web")

@@ -33,11 +33,12 @@ export function registerRun(program: Command, context: Context): void {
     .argument("<command...>", "the command and its arguments")
     .passThroughOptions()
     .description(
-      "Creates a sandbox, runs the command in it, streams its output, and deletes the sandbox, even if interrupted.\n" +
-        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it.\n" +
-        "If this CLI is killed, the server may delete the sandbox: when the host runs short of resources and the command has\n" +
-        "ended, or, with --timeout or --ttl, when that time is over.\n" +
-        "Exits with the command's exit code; 128+n if signal n ended it, 124 on timeout, 125 if Holdfast failed.",
+      "Creates a sandbox, runs the command in it, streams its output, and deletes the sandbox, even if interrupted.\n\n" +
+        "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it.\n\n" +
+        "If this CLI is killed, it cannot delete the sandbox. The server then deletes it when the host runs short of resources " +
+        "and the command has ended. With --timeout or --ttl, the server also deletes it when that time is over.\n\n" +
+        "Exits with the command's exit code, with 128+n if signal n ended the command, with 124 on timeout, and with " +
+        "125 if Holdfast failed.",
     )
     .addHelpText(
       "after",

@@ -27,7 +27,7 @@ export function registerShell(program: Command, context: Context): void {
       variable,
     )
     .description(
-      "Opens an interactive shell on your terminal. The session survives a restart of the server. The detach keys leave the\n" +
+      "Opens an interactive shell on your terminal. The session survives a restart of the server. The detach keys leave the " +
         "shell running, and 'attach' returns to it. Exits with the shell's exit code.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast shell box\n  holdfast shell -u root --shell /bin/sh box")

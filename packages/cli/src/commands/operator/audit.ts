@@ -16,8 +16,8 @@ export function registerAudit(program: Command, context: Context): void {
     .option("--last", "show the last audit instead of running one")
     .option("--json", "print the report as JSON")
     .description(
-      "Compares every record with the host, and every resource that carries Holdfast's marker with its record.\n" +
-        "Differences are corrected immediately, removed after a grace period, or left alone for the reason in the message.\n" +
+      "Compares every record with the host, and every resource that carries Holdfast's marker with its record. " +
+        "Differences are corrected immediately, removed after a grace period, or left alone for the reason in the message.\n\n" +
         "Exits 1 if something could not be listed or corrected.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast audit\n  holdfast audit --last --json")

@@ -27,10 +27,10 @@ export function registerBackup(program: Command, context: Context): void {
     .argument("<directory>", "a directory on the server's machine that does not exist or is empty")
     .option("--json", "print the result as JSON")
     .description(
-      "Copies all sandboxes with their files, checkpoints, drives, images, records and keys.\n" +
-        "The server keeps running: a running sandbox is frozen while its files are copied; a sleeping one is copied\n" +
-        "with its memory. Without a running server, one runs for the time of the backup.\n" +
-        "Exits 1 if a sandbox or drive could not be copied; the others are in the backup.",
+      "Copies all sandboxes with their files, checkpoints, drives, images, records and keys. The server keeps running. It " +
+        "freezes each running sandbox while it copies its files, and copies a sandbox in standby with its memory. If no " +
+        "server is running, the command starts one for the time of the backup.\n\n" +
+        "Exits 1 if a sandbox or drive could not be copied; the backup contains all others.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast backup /mnt/backups/monday")
     .action(async (directory: string, { json }: { json?: boolean }) => {
@@ -50,10 +50,11 @@ export function registerBackup(program: Command, context: Context): void {
     .argument("<directory>", "the new state directory; it does not exist or is empty")
     .option("--json", "print the result as JSON")
     .description(
-      "Restores into a new state directory with an identity of its own, so that a server on it touches nothing of the\n" +
-        "original, even on the same host. The backup is not changed. Sandboxes sleep afterwards, and wake at the first\n" +
-        "call: with their memory if it is in the backup and fits this host, otherwise cold, on their files.\n" +
-        "An interrupted restore is begun again by the same command. Needs root.",
+      "Restores a backup into a new state directory, which gets its own installation id. A server that uses the new " +
+        "directory touches nothing of the original installation, even on the same host. The backup is not changed.\n\n" +
+        "The restored sandboxes are in standby. The first call wakes a sandbox: with its memory if the backup contains it and " +
+        "it fits this host, otherwise by a cold start on its files.\n\n" +
+        "To repeat an interrupted restore, run the same command again. Needs root.",
     )
     .addHelpText(
       "after",

@@ -26,8 +26,9 @@ export function registerCleanup(program: Command, context: Context): void {
     .option("-y, --yes", "skip the confirmation of an emergency cleanup")
     .option("--json", "print the report as JSON")
     .description(
-      "Removes failed sandboxes and records past their retention, and sandboxes past their --ttl. With --emergency, first\n" +
-        "suspends idle sandboxes, and also deletes sandboxes created with --disposable; on a terminal it asks for confirmation.\n" +
+      "Removes failed sandboxes and records past their retention, and sandboxes past their --ttl. With --emergency, the " +
+        "cleanup first suspends idle sandboxes, and it also deletes sandboxes created with --disposable; on a terminal it " +
+        "asks for confirmation.\n\n" +
         "Exits 1 if something could not be removed.",
     )
     .addHelpText(

@@ -39,7 +39,7 @@ export function registerEvents(program: Command, context: Context): void {
     .option("-f, --follow", "print new events as they happen, from now or from --since")
     .option("--json", "print events as JSON; with --follow, one per line")
     .description(
-      "Shows the events of sandboxes, execs and drives. With -f, follows until Ctrl-C, across lost connections and server\n" +
+      "Shows the events of sandboxes, execs and drives. With -f, follows until Ctrl-C, across lost connections and server " +
         "restarts, and prints each event once.",
     )
     .addHelpText(

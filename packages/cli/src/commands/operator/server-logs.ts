@@ -52,7 +52,7 @@ export function registerServerLogs(program: Command, context: Context): void {
     )
     .option("--json", "print the lines as JSON")
     .description(
-      "Shows the last lines of the server's own log that match all given filters, oldest first. 'holdfast logs' shows the\n" +
+      "Shows the last lines of the server's own log that match all given filters, oldest first. 'holdfast logs' shows the " +
         "output of commands, 'holdfast events' the events of sandboxes.",
     )
     .addHelpText(

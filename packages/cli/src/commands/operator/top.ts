@@ -27,7 +27,7 @@ export function registerTop(program: Command, context: Context): void {
     .option("--once", "print the table once and exit; the default when piped")
     .option("--json", "print the figures once, as JSON")
     .description(
-      "Shows a live table of all sandboxes, busiest first; press q to quit. The figures come from the server's own measurements,\n" +
+      "Shows a live table of all sandboxes, busiest first; press q to quit. The figures come from the server's own measurements, " +
         "taken every 5 s, so 'top' puts no load on the sandboxes.",
     )
     .addHelpText(

@@ -12,7 +12,7 @@ export function registerCheckpoint(program: Command, context: Context): void {
     .command("checkpoint")
     .summary("create, list and delete snapshots of sandboxes")
     .description(
-      "A checkpoint is a snapshot of a sandbox: its files, and its memory if the host can save it. Any number of sandboxes can\n" +
+      "A checkpoint is a snapshot of a sandbox: its files, and its memory if the host can save it. Any number of sandboxes can " +
         "be created from it ('holdfast create --from-checkpoint'). Deleting the sandbox deletes its checkpoints.",
     )
     .addHelpText(
@@ -42,7 +42,7 @@ function registerCreate(checkpoint: Command, context: Context): void {
     .option("--name <name>", "name, unique among the sandbox's checkpoints (default: generated)")
     .option("--json", "print the checkpoint as JSON")
     .description(
-      "Freezes a sandbox, takes a snapshot of it, and prints the checkpoint's id once the checkpoint is stored and the sandbox\n" +
+      "Freezes a sandbox, takes a snapshot of it, and prints the checkpoint's id once the checkpoint is stored and the sandbox " +
         "is proven to serve again. Calls to the sandbox wait meanwhile. A failure leaves the sandbox unchanged.",
     )
     .addHelpText(

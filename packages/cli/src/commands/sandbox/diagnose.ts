@@ -15,7 +15,7 @@ export function registerDiagnose(program: Command, context: Context): void {
     .option("--window <time>", "how long to observe, at most 10s (default: 3s)", duration)
     .option("--json", "print the diagnosis as JSON")
     .description(
-      "Observes a sandbox from outside and reports its condition in one sentence, then the evidence, what Holdfast does about\n" +
+      "Observes a sandbox from outside and reports its condition in one sentence, then the evidence, what Holdfast does about " +
         "it automatically and when, and what you can do. Does not wake or change the sandbox.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast diagnose box\n  holdfast diagnose --window 10s box")

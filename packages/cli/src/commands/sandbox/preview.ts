@@ -12,7 +12,7 @@ export function registerPreview(program: Command, context: Context): void {
     .command("preview")
     .summary("share ports of sandboxes by link")
     .description(
-      "A preview opens one port of a sandbox to everyone who has its link or, with --public, to everyone. It ends when it\n" +
+      "A preview opens one port of a sandbox to everyone who has its link or, with --public, to everyone. It ends when it " +
         "expires, when it is deleted, or with the sandbox. Requests to a preview wake a sandbox in standby; these commands do not.",
     )
     .addHelpText(

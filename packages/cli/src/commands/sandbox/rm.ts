@@ -30,7 +30,7 @@ export function registerRm(program: Command, context: Context): void {
     .option("-f, --force", "ignore sandboxes that do not exist, and never ask")
     .option("-y, --yes", "skip the confirmation of --all and --label")
     .description(
-      "Deletes sandboxes in any state and prints each name once its absence was observed. On a terminal, --all and --label\n" +
+      "Deletes sandboxes in any state and prints each name once its absence was observed. On a terminal, --all and --label " +
         "list the sandboxes and ask for confirmation; without a terminal they do not ask.",
     )
     .addHelpText(

@@ -20,8 +20,8 @@ const VERBS: readonly Verb[] = [
     name: "pause",
     summary: "freeze sandboxes in memory",
     description:
-      "Freezes sandboxes and prints each name once it is frozen. Their processes stop and calls to them are rejected until\n" +
-      "'resume'. Their memory stays in use; 'standby' frees it.",
+      "Freezes sandboxes and prints each name once the sandbox is frozen. Their processes stop, and calls to them are " +
+      "rejected until 'resume'. Their memory stays in use; 'standby' frees it.",
     doing: "pausing",
     run: (box, options) => box.pause(options),
   },
@@ -36,8 +36,8 @@ const VERBS: readonly Verb[] = [
     name: "standby",
     summary: "suspend sandboxes, saving their memory to disk",
     description:
-      "Suspends sandboxes and prints each name once its memory is freed. The next call wakes the sandbox, and its commands\n" +
-      "continue where they stopped. Connections to the outside are lost. If the host cannot save memory, only files are kept.",
+      "Suspends sandboxes and prints each name once the sandbox's memory is freed. The next call wakes the sandbox, and its " +
+      "commands continue where they stopped. Connections to the outside are lost. If the host cannot save memory, only files are kept.",
     doing: "suspending",
     run: (box, options) => box.standby(options),
   },
@@ -55,7 +55,7 @@ const RESTART: Verb = {
   name: "restart",
   summary: "restart sandboxes on the same files",
   description:
-    "Stops sandboxes, starts them again on the same files, and prints each name once the sandbox is proven to serve. Memory\n" +
+    "Stops sandboxes, starts them again on the same files, and prints each name once the sandbox is proven to serve. Memory " +
     "and running commands are lost. Also recovers a failed sandbox while its files are kept.",
   doing: "restarting",
   run: (box, options) => box.restart(options),
@@ -63,7 +63,7 @@ const RESTART: Verb = {
 
 export function registerStandby(program: Command, context: Context): void {
   for (const verb of [...VERBS, RESTART]) {
-    const again = verb === RESTART ? "" : "\nDoes nothing if the sandbox is already in that state.";
+    const again = verb === RESTART ? "" : " Does nothing if the sandbox is already in that state.";
     program
       .command(verb.name)
       .summary(verb.summary)

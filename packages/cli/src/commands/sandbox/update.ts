@@ -40,7 +40,7 @@ export function registerUpdate(program: Command, context: Context): void {
     )
     .option("--json", "print the sandbox as JSON")
     .description(
-      "Changes a sandbox and prints its name. Settings that are not given stay unchanged. Environment changes apply to commands\n" +
+      "Changes a sandbox and prints its name. Settings that are not given stay unchanged. Environment changes apply to commands " +
         "started afterwards. Does not wake the sandbox.",
     )
     .addHelpText(

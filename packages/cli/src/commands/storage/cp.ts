@@ -15,11 +15,11 @@ export function registerCp(program: Command, context: Context): void {
     .argument("<source>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdin")
     .argument("<target>", "NAME:/path in a sandbox, drive:NAME:/path, a local path, or - for stdout")
     .description(
-      "Copies a file, or a directory with its contents. If the target is an existing directory, copies into it; 'dir/.' copies\n" +
-        "the contents of dir. Permissions and symbolic links are preserved, as are the times of a directory's contents; owners\n" +
-        "are not, and sockets, pipes and devices are left out.\n" +
-        "A directory is written to stdout as a tar archive; to a directory, or a path that ends with '/', stdin is unpacked as a\n" +
-        "tar archive.",
+      "Copies a file, or a directory with its contents. If the target is an existing directory, copies into it; 'dir/.' copies " +
+        "the contents of dir. Preserves permissions and symbolic links, and the times of a directory's contents, but not " +
+        "owners. Skips sockets, pipes and devices.\n\n" +
+        "With - as the target, a directory is written to stdout as a tar archive. With - as the source and a target that is " +
+        "a directory or ends with '/', stdin is unpacked as a tar archive.",
     )
     .addHelpText(
       "after",

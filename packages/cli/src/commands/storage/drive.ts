@@ -14,7 +14,7 @@ export function registerDrive(program: Command, context: Context): void {
     .command("drive")
     .summary("manage drives: persistent directories that sandboxes share")
     .description(
-      "A drive is a directory that outlives sandboxes. Any number of sandboxes can mount it at the same time, at creation\n" +
+      "A drive is a directory that outlives sandboxes. Any number of sandboxes can mount it at the same time, at creation " +
         "('holdfast create --mount') or later ('holdfast mount'). 'holdfast cp' copies files in and out without a sandbox.",
     )
     .addHelpText(
@@ -156,7 +156,7 @@ function registerRm(drive: Command, context: Context): void {
       "detach the drives from sandboxes that mount them; those stay degraded until the path is unmounted",
     )
     .description(
-      "Deletes drives with their contents, and prints each one's name or id, as given, once nothing of it is left. Without\n" +
+      "Deletes drives with their contents, and prints each one's name or id, as given, once nothing of it is left. Without " +
         "--force, a drive that is mounted in a sandbox, awake or in standby, is not deleted.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast drive rm data other\n  holdfast drive rm --force data")

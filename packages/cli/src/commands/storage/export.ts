@@ -16,8 +16,8 @@ export function registerExport(program: Command, context: Context): void {
     .summary("export a sandbox as one archive, on stdout")
     .argument("<sandbox>", "id or name")
     .description(
-      "Writes the sandbox's files, description and image to stdout as a tar archive, without its memory and drives.\n" +
-        "A running sandbox is frozen while its files are copied, and runs on; a sleeping one is not woken.",
+      "Writes the sandbox's files, description and image to stdout as a tar archive, without its memory and drives. Freezes " +
+        "a running sandbox while it copies the files. Does not wake a sandbox in standby.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast export box > box.tar")
     .action((ref: string) => write(context, "sandboxes", ref));
@@ -29,7 +29,8 @@ export function registerExport(program: Command, context: Context): void {
     .option("--name <name>", "name of the sandbox (default: the exported name)")
     .option("--json", "print the sandbox as JSON")
     .description(
-      "Creates a sandbox with an id of its own. It sleeps, and starts on its files at the first call.",
+      "Creates a sandbox, with an id of its own, from an exported archive. The sandbox is in standby; the first call starts " +
+        "it on its files.",
     )
     .addHelpText(
       "after",
@@ -48,7 +49,9 @@ export function registerDriveExport(drive: Command, context: Context): void {
     .command("export")
     .summary("export a drive as one archive, on stdout")
     .argument("<drive>", "id or name")
-    .description("Sandboxes that can write to the drive are frozen while it is copied, and run on.")
+    .description(
+      "Writes the drive to stdout as a tar archive. Freezes the sandboxes that can write to the drive while it copies it.",
+    )
     .addHelpText("after", "\nExamples:\n  holdfast drive export data > data.tar")
     .action((ref: string) => write(context, "drives", ref));
 
@@ -71,7 +74,7 @@ const archiveIn = (file: string): AsyncIterable<Uint8Array> =>
 
 async function write(context: Context, kind: "sandboxes" | "drives", ref: string): Promise<void> {
   if (process.stdout.isTTY)
-    throw usage("an archive is not written to a terminal", "Redirect it to a file: '> FILE'.");
+    throw usage("an archive cannot be written to a terminal", "Redirect it to a file: '> FILE'.");
   const { signal } = context.interruption;
   for await (const chunk of await context.client().export(kind, ref, { signal }))
     if (!process.stdout.write(chunk)) await once(process.stdout, "drain");

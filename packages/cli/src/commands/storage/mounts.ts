@@ -32,7 +32,7 @@ function registerMount(program: Command, context: Context): void {
     .option("--read-only", "mount read-only")
     .option("--json", "print the mount as JSON")
     .description(
-      "Mounts a drive and prints the path once the same directory is seen there from inside and outside. Repeating the same\n" +
+      "Mounts a drive and prints the path once the same directory is seen there from inside and outside. Repeating the same " +
         "mount only verifies it again. Wakes a sandbox in standby.",
     )
     .addHelpText(
@@ -57,7 +57,7 @@ function registerUnmount(program: Command, context: Context): void {
     .argument("<sandbox>", "name or id")
     .argument("<paths...>", "mount points")
     .description(
-      "Unmounts drives and prints each path once nothing is mounted there. The drives keep their files. Wakes a sandbox in\n" +
+      "Unmounts drives and prints each path once nothing is mounted there. The drives keep their files. Wakes a sandbox in " +
         "standby.",
     )
     .addHelpText("after", "\nExamples:\n  holdfast unmount box /workspace")
