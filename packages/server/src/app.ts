@@ -26,11 +26,8 @@ import { tokenPlaces } from "./port-proxy/credentials.ts";
 import { ERROR_HEADER } from "./port-proxy/headers.ts";
 import { PortRouter } from "./port-proxy/port-router.ts";
 import { DEFAULT_DOMAIN } from "./port-proxy/preview-urls.ts";
-import { alertRoutes } from "./routes/alerts.ts";
 import { attachRoutes } from "./routes/attach.ts";
-import { backupRoutes } from "./routes/backup.ts";
 import { checkpointRoutes } from "./routes/checkpoints.ts";
-import { cleaningRoutes } from "./routes/cleaning.ts";
 import { driveRoutes } from "./routes/drives.ts";
 import { eventRoutes } from "./routes/events.ts";
 import { execInputRoutes } from "./routes/exec-input.ts";
@@ -38,9 +35,12 @@ import { execOutputRoutes } from "./routes/exec-output.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { imageRoutes } from "./routes/images.ts";
-import { logRoutes } from "./routes/logs.ts";
 import { mountRoutes } from "./routes/mounts.ts";
-import { operatorRoutes } from "./routes/operator.ts";
+import { alertRoutes } from "./routes/operator/alerts.ts";
+import { backupRoutes } from "./routes/operator/backup.ts";
+import { cleaningRoutes } from "./routes/operator/cleaning.ts";
+import { healthRoutes } from "./routes/operator/health.ts";
+import { logRoutes } from "./routes/operator/logs.ts";
 import { portRoutes } from "./routes/ports.ts";
 import { previewRoutes } from "./routes/previews.ts";
 import { processRoutes } from "./routes/processes.ts";
@@ -71,7 +71,7 @@ const ROUTES = [
   resourceRoutes,
   eventRoutes,
   logRoutes,
-  operatorRoutes,
+  healthRoutes,
   backupRoutes,
   cleaningRoutes,
   alertRoutes,

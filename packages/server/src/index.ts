@@ -1,11 +1,11 @@
 export { buildHttp } from "./app.ts";
 export type { Adapter } from "./http/adapter.ts";
 export type { Keys } from "./http/api-keys.ts";
-export type { BackupService } from "./http/backup-service.ts";
 export type { App, HttpParts, ImageAliases } from "./http/context.ts";
 export { createScrub } from "./http/scrub.ts";
-export type { TransferService } from "./http/transfer-service.ts";
 export { VERSION } from "./http/version.ts";
+export type { BackupService } from "./ports/backup-service.ts";
+export type { TransferService } from "./ports/transfer-service.ts";
 export { createWebhook, type WebhookSettings } from "./telemetry/alert-webhook.ts";
 export { createLogger, LOG_FORMATS, LOG_LEVELS, type LogFormat, type LogLevel } from "./telemetry/logger.ts";
 export { Metrics } from "./telemetry/metrics.ts";

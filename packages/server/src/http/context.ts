@@ -4,15 +4,15 @@ import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Log } from "@holdfast/engine";
 import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
+import type { BackupService } from "../ports/backup-service.ts";
+import type { RequestMetrics, ServerLogReader } from "../ports/telemetry.ts";
+import type { TransferService } from "../ports/transfer-service.ts";
+import type { WireError } from "../ports/wire-error.ts";
 import type { Adapter, TokenPlaces } from "./adapter.ts";
 import type { KeyCheck, Keys } from "./api-keys.ts";
-import type { BackupService } from "./backup-service.ts";
 import type { Callers } from "./callers.ts";
 import type { DeadPeerWatch } from "./dead-peer-watch.ts";
 import type { Scrub } from "./scrub.ts";
-import type { RequestMetrics, ServerLogReader } from "./telemetry-ports.ts";
-import type { TransferService } from "./transfer-service.ts";
-import type { WireError } from "./wire-errors.ts";
 
 /** Image names of other platforms, each with the local image it stands for. */
 export type ImageAliases = Readonly<Record<string, string>>;

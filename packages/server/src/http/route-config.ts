@@ -1,6 +1,6 @@
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { ErrorCode } from "@holdfast/contract";
-import type { Dialect } from "./dialect.ts";
+import type { Dialect } from "../ports/dialect.ts";
 
 /** Properties of a route that its schema does not contain. The key check and the OpenAPI document use them. */
 export interface RouteFacts {

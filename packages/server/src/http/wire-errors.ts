@@ -6,34 +6,13 @@
 import {
   type Cause,
   causeOf,
-  type Dispatched,
   ERRORS,
   type ErrorCode,
   HoldfastError,
   isHoldfastError,
 } from "@holdfast/contract";
+import type { WireError } from "../ports/wire-error.ts";
 import type { Scrub } from "./scrub.ts";
-
-export interface WireError {
-  status: number;
-  /** Whether the error is a bug in Holdfast, which is logged with its stack. */
-  unexpected: boolean;
-  body: {
-    error: {
-      code: ErrorCode;
-      message: string;
-      hint: string;
-      retryable: boolean;
-      dispatched: Dispatched;
-      requestId: string;
-      sandboxId?: string;
-      execId?: string;
-      operation?: string;
-      floor?: string;
-      cause?: Cause;
-    };
-  };
-}
 
 function scrubCause(cause: Cause, scrub: Scrub): Cause {
   const clean: Cause = { code: cause.code, message: scrub(cause.message) };

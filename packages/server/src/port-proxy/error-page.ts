@@ -1,5 +1,5 @@
 import type { ErrorCode } from "@holdfast/contract";
-import type { WireError } from "../http/wire-errors.ts";
+import type { WireError } from "../ports/wire-error.ts";
 
 const ESCAPES: Readonly<Record<string, string>> = {
   "&": "&amp;",

@@ -3,7 +3,7 @@ import type { Duplex, Readable } from "node:stream";
 import { HoldfastError, isHoldfastError } from "@holdfast/contract";
 import type { EngineApi, PortConnection } from "@holdfast/engine";
 import type { HttpParts } from "../http/context.ts";
-import type { RequestMetrics } from "../http/telemetry-ports.ts";
+import type { RequestMetrics } from "../ports/telemetry.ts";
 import { type HeaderPairs, pairsOf, responseHeaders } from "./headers.ts";
 
 /** A request to forward to a program in a sandbox. */

@@ -8,7 +8,7 @@ import type { RequestSummary, RouteContext } from "../http/context.ts";
 import { publicOrigin } from "../http/public-origin.ts";
 import { retryAfterSeconds } from "../http/retry-after.ts";
 import type { StartupHold } from "../http/startup-hold.ts";
-import type { WireError } from "../http/wire-errors.ts";
+import type { WireError } from "../ports/wire-error.ts";
 import { type Presented, presented, TOKEN_COOKIE } from "./credentials.ts";
 import { renderErrorPage } from "./error-page.ts";
 import { ERROR_HEADER, requestHeaders, responseHeaders } from "./headers.ts";

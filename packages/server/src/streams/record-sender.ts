@@ -8,7 +8,7 @@
 import type { FastifyReply } from "fastify";
 import { CallerLeft } from "../http/callers.ts";
 import type { RouteContext } from "../http/context.ts";
-import type { WireError } from "../http/wire-errors.ts";
+import type { WireError } from "../ports/wire-error.ts";
 import { ChunkWriter } from "./chunk-writer.ts";
 import { OUTPUT_HEADERS } from "./output-format.ts";
 import { ReaderStalled } from "./stream.ts";

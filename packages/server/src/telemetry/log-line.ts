@@ -1,5 +1,5 @@
 import { LOG_LINE_LEVELS, type LogLine } from "@holdfast/contract";
-import type { LogFilter } from "../http/telemetry-ports.ts";
+import type { LogFilter } from "../ports/telemetry.ts";
 
 type Level = LogLine["level"];
 

@@ -1,7 +1,7 @@
 import { type Stats, TERMINAL_EXEC_STATUSES } from "@holdfast/contract";
 import type { Driver, EngineApi, Store } from "@holdfast/engine";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
-import type { RequestMetrics } from "../http/telemetry-ports.ts";
+import type { RequestMetrics } from "../ports/telemetry.ts";
 import { AlertMetrics } from "./alert-metrics.ts";
 
 const HTTP_BUCKETS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30, 240];

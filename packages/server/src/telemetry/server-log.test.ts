@@ -13,7 +13,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { NUMBERS, type Numbers } from "@holdfast/contract";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { LogQuery } from "../http/telemetry-ports.ts";
+import type { LogQuery } from "../ports/telemetry.ts";
 import { createLogger } from "./logger.ts";
 import { ServerLog } from "./server-log.ts";
 

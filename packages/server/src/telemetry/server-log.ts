@@ -9,7 +9,7 @@ import { HoldfastError, type LogLine, type LogList, type Numbers } from "@holdfa
 import { invalidCursor } from "@holdfast/engine";
 import type { Scrub } from "../http/scrub.ts";
 import { scrubJson } from "../http/scrub-json.ts";
-import type { LogFilter, LogQuery, ServerLogReader } from "../http/telemetry-ports.ts";
+import type { LogFilter, LogQuery, ServerLogReader } from "../ports/telemetry.ts";
 import { LogFiles } from "./log-files.ts";
 import { matches, mayMatch, readLine, timeIn } from "./log-line.ts";
 import { type FoundLine, type LogPosition, readLinesBefore } from "./log-reader.ts";

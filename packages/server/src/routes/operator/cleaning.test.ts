@@ -1,6 +1,6 @@
 import type { AuditReport, SweepReport } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
-import { json, serve, until } from "../testing/double.ts";
+import { json, serve, until } from "../../testing/double.ts";
 
 const report: AuditReport = {
   at: "2025-01-01T00:00:00.000Z",

@@ -3,9 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HoldfastError, type LogList, NUMBERS } from "@holdfast/contract";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { createLogger } from "../telemetry/logger.ts";
-import { ServerLog } from "../telemetry/server-log.ts";
-import { aDrive, aSandbox, serve } from "../testing/double.ts";
+import { createLogger } from "../../telemetry/logger.ts";
+import { ServerLog } from "../../telemetry/server-log.ts";
+import { aDrive, aSandbox, serve } from "../../testing/double.ts";
 
 let directory: string;
 let serverLog: ServerLog;

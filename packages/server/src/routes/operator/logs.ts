@@ -10,11 +10,11 @@ import {
   SandboxStory,
 } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
-import type { App, RouteContext } from "../http/context.ts";
-import { timeFilter } from "../http/filters.ts";
-import { Page, pageOf, SandboxRef, TimeQuery } from "../http/schemas.ts";
-import { scrubJson } from "../http/scrub-json.ts";
-import { readSandboxStory } from "../telemetry/sandbox-story.ts";
+import type { App, RouteContext } from "../../http/context.ts";
+import { timeFilter } from "../../http/filters.ts";
+import { Page, pageOf, SandboxRef, TimeQuery } from "../../http/schemas.ts";
+import { scrubJson } from "../../http/scrub-json.ts";
+import { readSandboxStory } from "../../telemetry/sandbox-story.ts";
 
 export function logRoutes(app: App, context: RouteContext): void {
   const { engine, callers, scrub } = context;

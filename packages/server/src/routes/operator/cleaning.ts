@@ -1,9 +1,9 @@
 import { AuditReport, HoldfastError, SweepReport } from "@holdfast/contract";
 import { raced } from "@holdfast/engine";
 import type { FastifyReply } from "fastify";
-import type { App, RouteContext } from "../http/context.ts";
-import { Cleanup } from "../http/schemas.ts";
-import { scrubJson } from "../http/scrub-json.ts";
+import type { App, RouteContext } from "../../http/context.ts";
+import { Cleanup } from "../../http/schemas.ts";
+import { scrubJson } from "../../http/scrub-json.ts";
 
 const tags = ["operators"];
 

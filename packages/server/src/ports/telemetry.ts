@@ -1,7 +1,6 @@
 /** The parts of telemetry that the HTTP layer uses. `telemetry/` implements them. */
 import type { LogLine, LogList } from "@holdfast/contract";
 import type { EngineApi } from "@holdfast/engine";
-import type { Scrub } from "./scrub.ts";
 
 /** Metrics of requests, streams and port connections. */
 export interface RequestMetrics {
@@ -44,7 +43,7 @@ export interface LogQuery extends LogFilter {
 export interface ServerLogReader {
   /**
    * Returns lines, newest first. If the page has a cursor, the log has more lines to search, even if the page contains
-   * few or no lines.
+   * few or no lines. `scrub` removes host paths from a text.
    */
-  find(query: LogQuery, scrub: Scrub, signal: AbortSignal): Promise<LogList>;
+  find(query: LogQuery, scrub: (text: string) => string, signal: AbortSignal): Promise<LogList>;
 }

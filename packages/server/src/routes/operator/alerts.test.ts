@@ -1,6 +1,6 @@
 import { type Alert, type Delivery, HoldfastError } from "@holdfast/contract";
 import { describe, expect, test } from "vitest";
-import { serve } from "../testing/double.ts";
+import { serve } from "../../testing/double.ts";
 
 const alert: Alert = {
   id: "alr_0123456789abcdef",

@@ -1,10 +1,10 @@
 /** The backup of the whole installation. It is restored offline, by 'holdfast restore'. */
 import { Type } from "@fastify/type-provider-typebox";
 import { Backup, CreateBackup, Drive, HoldfastError, Sandbox } from "@holdfast/contract";
-import type { App, RouteContext } from "../http/context.ts";
-import { readChunks } from "../http/request-body.ts";
-import { DriveRef, SandboxRef } from "../http/schemas.ts";
-import { acceptAnyBody } from "./files.ts";
+import type { App, RouteContext } from "../../http/context.ts";
+import { readChunks } from "../../http/request-body.ts";
+import { DriveRef, SandboxRef } from "../../http/schemas.ts";
+import { acceptAnyBody } from "../files.ts";
 
 const tags = ["operators"];
 

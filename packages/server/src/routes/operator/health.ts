@@ -1,11 +1,11 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { Health, Stats } from "@holdfast/contract";
-import type { App, RouteContext } from "../http/context.ts";
+import type { App, RouteContext } from "../../http/context.ts";
 
 const tags = ["operators"];
 const open = { public: true, early: true } as const;
 
-export function operatorRoutes(app: App, { engine, metrics, version, installation }: RouteContext): void {
+export function healthRoutes(app: App, { engine, metrics, version, installation }: RouteContext): void {
   const health = (reasons: string[], status: string) => ({ status, version, installation, reasons });
 
   app.get(

@@ -1,8 +1,8 @@
 import { Type } from "@fastify/type-provider-typebox";
 import { AlertList, DELIVERY_STATES, Delivery, DeliveryList, OneOf } from "@holdfast/contract";
-import type { App, RouteContext } from "../http/context.ts";
-import { Page, pageOf } from "../http/schemas.ts";
-import { scrubJson } from "../http/scrub-json.ts";
+import type { App, RouteContext } from "../../http/context.ts";
+import { Page, pageOf } from "../../http/schemas.ts";
+import { scrubJson } from "../../http/scrub-json.ts";
 
 const tags = ["operators"];
 

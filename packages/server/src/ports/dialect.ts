@@ -1,5 +1,5 @@
 import type { TSchema } from "@fastify/type-provider-typebox";
-import type { WireError } from "./wire-errors.ts";
+import type { WireError } from "./wire-error.ts";
 
 /** The error format and key header that the client of another platform expects. */
 export interface Dialect {
