@@ -5,7 +5,7 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { relative } from "node:path";
 import { fileURLToPath } from "node:url";
-import * as errors from "../packages/contract/errors-table.ts";
+import * as errors from "../packages/contract/write-errors-doc.ts";
 import * as dashboard from "../packages/daemon/ops/grafana-dashboard.ts";
 import * as prometheus from "../packages/daemon/ops/prometheus-rules.ts";
 import * as openapi from "../packages/daemon/src/write-openapi.ts";

@@ -26,7 +26,7 @@ export function registerStats(program: Command, context: Context): void {
 const firing = (alerts: readonly Alert[]): string[] => (alerts.length === 0 ? [] : [alertTable(alerts)]);
 
 function counts(
-  { sandboxes, totals, links, launches, capacity, ...stats }: Stats,
+  { sandboxes, totals, links, launches, capacity, driver, ...stats }: Stats,
   alerts: readonly Alert[],
 ): string {
   const rows: [string, string | number][] = [
@@ -47,6 +47,8 @@ function counts(
     ["consecutive launch failures", launches.failuresInARow],
     ["disk free", freeOf(capacity?.diskFreeBytes, capacity?.diskTotalBytes)],
     ["memory free", freeOf(capacity?.memoryFreeBytes, capacity?.memoryTotalBytes)],
+    ["driver", driver.name],
+    ["driver capabilities", driver.capabilities.join(", ")],
     ["last observation", stats.lastObservationAt ?? "never"],
     ["last audit", stats.lastAuditAt ?? "never"],
   ];
