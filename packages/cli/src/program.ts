@@ -93,5 +93,8 @@ Examples:
   return program;
 }
 
-/** In a list of commands, every command has options: the term leaves them out, so that the descriptions fit beside it. */
+/**
+ * Returns how a list shows a command: without `[options]`, which every command has, so that the descriptions fit beside
+ * it.
+ */
 const subcommandTerm = (command: Command) => new Help().subcommandTerm(command).replace(" [options]", "");

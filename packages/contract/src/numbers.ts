@@ -1,6 +1,6 @@
 /**
- * Every numeric default, in one place. All of them are configurable: the server accepts a partial `Numbers` and takes
- * the rest from this table.
+ * Every number that an operator can set, with its default. The server accepts a partial `Numbers` and takes the rest
+ * from this table.
  */
 export const NUMBERS = {
   /** Interval of the link heartbeat, which the server sends and the keeper expects. */

@@ -70,7 +70,7 @@ export const Resources = Type.Object(
 );
 export type Resources = Static<typeof Resources>;
 
-/** What standby preserves: either files, memory and processes, or files only. */
+/** What standby preserves: files, memory and processes, or only files. */
 export const STANDBY_KINDS = ["memory", "files"] as const;
 export const StandbyKind = OneOf(STANDBY_KINDS, {
   description:

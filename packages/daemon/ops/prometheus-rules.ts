@@ -14,7 +14,7 @@ interface Expression {
   expr: string;
   /** One sentence that describes the problem; `{{ $value }}` is the measured value. */
   summary: string;
-  /** Distinguishes the rules of a kind that has several. */
+  /** Label that distinguishes the rules of one alert kind, such as the name of a cleanup layer. */
   subject?: string;
 }
 

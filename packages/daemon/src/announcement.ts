@@ -33,10 +33,10 @@ interface Announcement {
 }
 
 /**
- * Announces the server to other programs on the machine. The repository's set-up scripts find it from its start, by a
- * file of its own in `.holdfast`. Clients find it once it listens, by `server.json` in the state directory. The files
- * contain the pid and the start time, so that a file that a killed server left is never attributed to another process
- * with the same pid.
+ * Announces the server to other programs on the machine. The repository's set-up scripts find the server as soon as it
+ * starts, through a file in `.holdfast`. Clients find it once it listens, through `server.json` in the state directory.
+ * The files contain the pid and the start time, so that a file that a killed server left is never attributed to another
+ * process with the same pid.
  */
 export function announce(options: { stateDir: string; repository: string }): Announcement {
   const { pid } = process;

@@ -54,10 +54,8 @@ const CLIENT_OPTIONS = { url: true, apiKey: true, timeoutMs: true, outageMs: tru
 type Transferred = "sandboxes" | "drives";
 
 /**
- * A client of one Holdfast server. On the server's machine, `new Holdfast()` finds the server and its key automatically.
- *
- * @example
- * const holdfast = new Holdfast({ url: "http://localhost:4750", apiKey: "hf_…" });
+ * A client of one Holdfast server. On the server's machine, `new Holdfast()` finds the server and its key
+ * automatically.  @example const holdfast = new Holdfast({ url: "http://localhost:4750", apiKey: "hf_…" });
  */
 export class Holdfast {
   readonly #calls: Calls;
@@ -92,7 +90,9 @@ export class Holdfast {
     return this.#calls.url;
   }
 
-  /** Reads the server's log, newest first. A page with few lines may still have a cursor: then more of the log remains. */
+  /**
+   * Reads the server's log, newest first. A page with few lines may still have a cursor: then more of the log remains.
+   */
   logs({ signal, since, until, ...filter }: LogFilter = {}): Promise<Page<LogLine>> {
     const query = { ...filter, since: momentOf(since), until: momentOf(until) };
     return this.#calls.json({ method: "GET", path: "/v1/logs", query, idempotent: true, signal });
@@ -108,7 +108,7 @@ export class Holdfast {
     return this.#calls.json({ method: "POST", path: "/v1/audit", idempotent: true, waitMs, signal, unknown });
   }
 
-  /** Begins a backup of the installation, to an empty directory on the server's machine. Returns at once. */
+  /** Starts a backup of the installation, to an empty directory on the server's machine. Returns at once. */
   backup(directory: string, { signal }: CallOptions = {}): Promise<Backup> {
     return this.#calls.json({
       method: "POST",
@@ -119,7 +119,7 @@ export class Holdfast {
     });
   }
 
-  /** Returns the state of the last backup that the server has begun, or null if there was none. */
+  /** Returns the state of the last backup that the server started, or null if there was none. */
   async lastBackup({ signal }: CallOptions = {}): Promise<Backup | null> {
     try {
       return await this.#calls.json({ method: "GET", path: "/v1/backup", idempotent: true, signal });

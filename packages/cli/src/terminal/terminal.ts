@@ -64,8 +64,8 @@ export class RawMode implements Disposable {
 }
 
 /**
- * Node's raw mode still converts every written LF to CR LF, which garbles programs that move the cursor with LF; stty
- * switches that off. Leaving raw mode restores this setting too.
+ * Puts the terminal into raw mode. Node's raw mode still converts every written LF to CR LF, which garbles the output
+ * of programs that move the cursor with LF, so stty switches the conversion off. Node restores it when raw mode ends.
  */
 function makeRaw(): void {
   process.stdin.setRawMode(true);

@@ -49,8 +49,8 @@ export function requireBackupDirectory(directory: string, stateDir: string): str
 }
 
 /**
- * Takes a backup of the whole installation while the server runs. A running sandbox is frozen while it is copied,
- * together with the drives that it has mounted and the other running sandboxes that have mounted these drives. A
+ * Takes a backup of the whole installation while the server runs. A running sandbox is frozen while it is copied. The
+ * drives that it mounts are copied at the same moment, and so are the other running sandboxes that mount them. A
  * sandbox in standby is copied with its memory. The database records of a sandbox are copied at the same moment as the
  * sandbox. The manifest is written last: a directory without a manifest is not a backup.
  */
@@ -131,7 +131,7 @@ interface CopyParts {
 class GroupCopy {
   readonly #parts: BackupParts;
   readonly #copy: CopyParts;
-  /** Ids of sandboxes that could not be copied and are not tried again. */
+  /** Ids of sandboxes that could not be copied. They are not copied again. */
   readonly #skipped = new Set<string>();
   #lastFailure = "it kept changing its state";
 
@@ -140,7 +140,7 @@ class GroupCopy {
     this.#copy = copy;
   }
 
-  /** Copies a group. What can't be copied is noted as skipped, with the reason. */
+  /** Copies a group. Notes the sandboxes and drives that can't be copied as skipped, with the reason. */
   async run(group: Group, signal: AbortSignal): Promise<void> {
     let rest: Group = group;
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {

@@ -173,7 +173,7 @@ export class Transfers implements TransferService {
 
   /**
    * Removes everything except the upper layer from an unpacked sandbox, because the archive is untrusted. Then writes a
-   * new order note and creates an empty control directory.
+   * new creation note and creates an empty control directory.
    */
   async #replaceNotes(
     dir: string,

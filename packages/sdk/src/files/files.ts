@@ -47,7 +47,7 @@ export class FilesOf implements Files {
     return call === null ? nothing() : this.#calls.stream(call);
   }
 
-  /** Builds the read request; null if no bytes are requested, because HTTP has no empty range. */
+  /** Builds the read request. Returns null if the range is empty, because HTTP can't express an empty range. */
   #reading(path: string, { offset, length, wake, signal, ...unknown }: RangeOptions): Call | null {
     const call: Call = {
       method: "GET",

@@ -99,8 +99,8 @@ export class Pulse {
     this.#waiting.clear();
     // For the next request, the silence is counted from zero.
     this.#silentMs = 0;
-    // The last check comes at most one interval before the limit. The whole limit is reported nevertheless, because
-    // with a shorter time the calls would be sent once more.
+    // The last check may come up to one interval before the limit. The whole limit is reported even
+    // then, because after a shorter silence the calls would be retried.
     for (const giveUp of all) giveUp(this.#limitMs);
   }
 

@@ -1,5 +1,4 @@
-/** A function that removes host paths from a text before callers see it. */
-
+/** Removes host paths from a text before callers see it. */
 export type Scrub = (text: string) => string;
 
 /** Returns a function that replaces paths below the given host directories. */

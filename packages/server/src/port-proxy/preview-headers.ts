@@ -1,12 +1,12 @@
-/** Headers that a preview sets on the requests and responses that pass through it. */
+/** The headers that a preview adds to each request to the program and to each response from it. */
 
 import { HoldfastError } from "@holdfast/contract";
 import type { PreviewHeaders } from "@holdfast/engine";
 import { ownedByServer } from "./headers.ts";
 
-/** Maximum number of headers that a preview sets in each direction. */
+/** Maximum number of headers that a preview adds to a request, and maximum number that it adds to a response. */
 const HEADERS_MAX = 64;
-/** Maximum length of the names and values of these headers together, in each direction. */
+/** Limit on the total length of the names and values of the added headers, for a request and for a response. */
 const HEADERS_MAX_BYTES = 16_384;
 
 const NAME = /^[!#$%&'*+.^_`|~0-9a-z-]+$/i;
@@ -15,7 +15,7 @@ const VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
 type Given = Readonly<Record<string, string>> | null | undefined;
 
 /**
- * Checks the headers that a preview request sets. Headers that delimit a message or belong to one connection are
+ * Checks the headers that a new preview is to add. Headers that delimit a message or belong to one connection are
  * refused, because a wrong value could make one message be read as two. `where` names the request's field in errors.
  */
 export function checkPreviewHeaders(where: string, request: Given, response: Given): PreviewHeaders {

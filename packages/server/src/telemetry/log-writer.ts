@@ -208,8 +208,8 @@ export class LogWriter {
 }
 
 /**
- * Returns the end of the last complete line. A server that was killed may have left a partial line after it, which is
- * removed.
+ * Removes a partial last line, which a killed server may have left, and returns the length of the file. The file then
+ * ends with a complete line.
  */
 async function wholeLines({ descriptor, size }: Current): Promise<number> {
   const tail = Buffer.alloc(Math.min(size, LINE_BYTES));

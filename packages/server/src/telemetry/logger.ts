@@ -8,7 +8,7 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 export const LOG_FORMATS = ["json", "text"] as const;
 export type LogFormat = (typeof LOG_FORMATS)[number];
 
-/** Fields that are redacted as a second line of defense: secrets are not logged anyway. */
+/** Fields that are redacted, in case a secret is logged by mistake. No code logs secrets on purpose. */
 const REDACTED = ["authorization", "*.authorization", "key", "secret", "*.secret"];
 
 interface LoggerOptions {

@@ -38,7 +38,7 @@ export function coresIn(where: string, text: string): number {
   return cores;
 }
 
-/** Returns the requested text if it still means the current amount, and undefined otherwise. */
+/** Returns the text of the create request if the amount has not changed since; undefined if it has. */
 export const sameQuantity = (
   text: unknown,
   amount: number,

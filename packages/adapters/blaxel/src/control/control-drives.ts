@@ -36,8 +36,8 @@ interface Kind {
 
 const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0;
 /**
- * How drives appear in the API. Holdfast has one region, so a requested region has no effect. The client also sends
- * back the other fields of the drive that it read; a request can't change them.
+ * Drives of the API. Holdfast has one region, so a requested region has no effect. An update from the client contains
+ * every field of the drive that the client read; fields that are not in `known` can't be changed.
  */
 const DRIVES: Kind = {
   noun: "drive",

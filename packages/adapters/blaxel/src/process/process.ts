@@ -330,7 +330,7 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
     ...(timeoutMs > 0 ? { timeoutMs } : {}),
     ...(body.stdin ? { openStdin: true } : {}),
     user: "root",
-    // A standby that keeps only files would end the command. In that case the command keeps the sandbox awake.
+    // A standby that keeps only files would end the command, so the command then keeps the sandbox awake.
     keepAwake: waitForCompletion || keepAlive || standbyKind === "files",
   };
 }

@@ -32,8 +32,8 @@ const KEY_DIGITS = 32;
 const check = checker(StartProcess);
 
 /**
- * Prefix of generated process names. The platform allows any text as a name. So Holdfast's name of a process is derived
- * from the platform's name, or random if there is none.
+ * Prefix of generated process names. The platform allows any text as a name, Holdfast does not. So the Holdfast name of
+ * a process is derived from the platform's name; it is random if the platform's process has no name.
  */
 const MADE_UP = "bl-";
 export const isMadeUp = (name: string): boolean => name.startsWith(MADE_UP);

@@ -69,7 +69,10 @@ export function registerBackup(program: Command, context: Context): void {
     });
 }
 
-/** Whether the server of this machine's state directory is stopped. A server elsewhere is not looked for. */
+/**
+ * Whether the server of this machine's state directory is stopped. Returns false if HOLDFAST_URL selects another
+ * server.
+ */
 function isServerStopped(): boolean {
   if (process.env.HOLDFAST_URL) return false;
   const file = join(stateDirectory(), "server.json");
