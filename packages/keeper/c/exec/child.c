@@ -277,7 +277,8 @@ static int search(char **argv, size_t count, char **env) {
   }
 }
 
-void child_run(const struct child_order *order) {
+/* Runs the command in the forked child. */
+_Noreturn static void run(const struct child_order *order, pid_t keeper) {
   set_surroundings(order);
   struct user user;
   if (!user_find(order->user, &user)) fail(CHILD_USER, copy_slice(order->user), "no such user");
@@ -286,7 +287,7 @@ void child_run(const struct child_order *order) {
   char **env = build_env(order, &user);
   if (!become(order, &user)) fail(CHILD_USER, user.name, reason(errno));
   hide();
-  stay_with(order->keeper);
+  stay_with(keeper);
   enter(order, &user);
   int error = ENOENT;
   if (strchr(argv[0], '/')) {
@@ -297,4 +298,11 @@ void child_run(const struct child_order *order) {
   }
   if (is_absence(error)) fail(CHILD_NOT_FOUND, argv[0], "not found");
   fail(CHILD_NOT_EXECUTABLE, argv[0], reason(error));
+}
+
+pid_t child_start(const struct child_order *order) {
+  pid_t keeper = getpid();
+  pid_t pid = fork();
+  if (pid == 0) run(order, keeper);
+  return pid;
 }

@@ -1,4 +1,5 @@
-/* The steps in a forked child until it executes the command. */
+/* The path of a command from fork to execve: the fork, and the steps in the forked child until it executes the
+ * command. */
 #ifndef HOLDFAST_CHILD_H
 #define HOLDFAST_CHILD_H
 
@@ -18,7 +19,6 @@ enum child_failure { CHILD_RUNS, CHILD_NOT_FOUND, CHILD_NOT_EXECUTABLE, CHILD_CW
 struct child_order {
   const char *id;
   uint64_t serial;
-  pid_t keeper;
   /* Fields of the request. Each is a validated list: a count and that many strings. */
   struct slice argv;
   struct slice env;
@@ -46,7 +46,7 @@ const char *child_failure_name(enum child_failure failure);
  * runs. Returns false with errno.
  */
 bool child_init(void);
-/* Runs the command in the forked child. */
-_Noreturn void child_run(const struct child_order *order);
+/* Forks a child that runs the command. Returns its pid, or -1 with errno. */
+pid_t child_start(const struct child_order *order);
 
 #endif

@@ -124,12 +124,8 @@ enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t m
 
 /* ── Start ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static pid_t fork_child(const struct exec *exec, const struct exec_order *order, const struct child_pipes *pipes) {
-  pid_t keeper = getpid();
-  pid_t pid = fork();
-  if (pid != 0) return pid;
-  child_run(&(struct child_order){
-      .keeper = keeper,
+static pid_t start_child(const struct exec *exec, const struct exec_order *order, const struct child_pipes *pipes) {
+  return child_start(&(struct child_order){
       .id = exec->id,
       .serial = exec->serial,
       .argv = order->argv,
@@ -243,7 +239,7 @@ struct outcome exec_start(struct server *server, const struct exec_order *order,
   } else if (!open_pipes(exec, order, &pipes)) {
     outcome = start_refused(exec, errno);
     journal_remove(table.journals, exec->id);
-  } else if ((exec->pid = fork_child(exec, order, &pipes)) < 0) {
+  } else if ((exec->pid = start_child(exec, order, &pipes)) < 0) {
     outcome = system_error(errno);
     child_pipes_close(&pipes);
     journal_remove(table.journals, exec->id);
