@@ -61,8 +61,8 @@ struct exec {
   int terminal_fd;
   int status_fd;
   /*
-   * Lived time at which the hold of the output ends. Until then the command waits when the journal reaches its cap,
-   * and no held output is dropped.
+   * When the hold of the output ends, in lived time, which excludes pauses and standby. Until then the command waits
+   * when the journal reaches its cap, and no held output is dropped.
    */
   uint64_t held_until;
   /*
@@ -73,7 +73,7 @@ struct exec {
   /* Whether the leader was reaped. */
   bool reaped;
   uint64_t drain_until;
-  /* Lived time at which the exec times out; 0 if it has no timeout. */
+  /* When the exec times out, in lived time, which excludes pauses and standby; 0 if it has no timeout. */
   uint64_t timeout_at;
   /* After the end: the offset of the exit record, at which the output of the exec ends. */
   uint64_t exit_at;

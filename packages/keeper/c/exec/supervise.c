@@ -19,9 +19,9 @@ struct supervised {
   uint32_t restarts;
   /* Number of consecutive failed attempts to start the next run. */
   uint32_t tries;
-  /* Lived time at which the last run began. */
+  /* When the last run began, in lived time, which excludes pauses and standby. */
   uint64_t began_at;
-  /* Lived time at which the next run is due. */
+  /* When the next run is due, in lived time, which excludes pauses and standby. */
   uint64_t next_at;
   /* The last run. Its exec stays known as long as this entry exists. */
   struct exec *exec;
@@ -161,9 +161,10 @@ static void entry_waits(struct server *server, struct supervised *entry) {
 }
 
 /*
- * Returns whether another supervised command has run ids with the same prefix as `id`. Such an id must not be used.
- * With a higher number it would block a restart of the other command; with a lower number, whose exec was forgotten,
- * it would run its command a second time.
+ * Returns whether the runs of another supervised command have the same id prefix as `id`. The run ids of a command are
+ * its prefix and a number that grows by one with each restart, so a new command must not use that prefix. If its number
+ * were higher, the other command would reach that number and could not restart. If its number were lower, it would be
+ * the id of an earlier run of the other command, whose exec was forgotten.
  */
 static bool is_taken(struct slice id) {
   for (const struct supervised *entry = table.entries; entry; entry = entry->next) {

@@ -1,7 +1,8 @@
 /*
  * Supervised commands: commands that the keeper restarts when they end. Every run is an ordinary exec. The last run
- * of a supervised command cannot be forgotten while another run may follow. Delays are measured in lived time and all
- * state is in memory, so links, pauses and checkpoints do not affect supervision.
+ * of a supervised command cannot be forgotten while another run may follow. The time in
+ * pauses and standby does not count towards delays, and all state is in memory, so neither a lost link nor a pause nor a
+ * checkpoint affects supervision.
  */
 #ifndef HOLDFAST_SUPERVISE_H
 #define HOLDFAST_SUPERVISE_H

@@ -48,7 +48,7 @@ static struct outcome act_on_both(struct request *request, struct slice first, s
   return outcome;
 }
 
-/* ── Making and removing ───────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Creating and removing ───────────────────────────────────────────────────────────────────────────────────────── */
 
 struct outcome handle_mkdir(struct request *request) {
   struct slice path = read_str(&request->in);
@@ -144,7 +144,7 @@ struct outcome handle_rename(struct request *request) {
   return act_on_both(request, from, to, overwrite ? rename_over : rename_new);
 }
 
-/* ── Changing ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Mode, owner and time ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
  * Changes the mode of an open inode, whatever its name. Kernels without fchmodat2 need /proc for this. It is used

@@ -87,7 +87,7 @@ struct watches {
   bool readable, remounted;
   /* Whether to read all directories again once the current reading is complete. */
   bool again;
-  /* Lived time before which no further mount change is examined. */
+  /* When the next mount change may be examined, in lived time, which excludes pauses and standby. */
   uint64_t remount_at;
   size_t directories;
   uint32_t event;
@@ -105,8 +105,10 @@ struct watches {
 struct outcome tree_begin(struct watch *watch, const struct place *place);
 void tree_end(struct watch *watch);
 void tree_take(struct watches *all, const void *events, size_t size);
-/* If `again` is set and no reading is in progress, queues all trees for reading, because an event was missed and
- * some directories may have been replaced. */
+/*
+ * Queues all trees for reading if `again` is set and no reading is in progress. `again` is set after the kernel dropped
+ * events or a mount changed: directories may then have been created or replaced without an event.
+ */
 void tree_read_again(struct watches *all);
 /* Reads queued directories, a limited number per turn. Returns false if nothing is left to read. */
 bool tree_read_on(struct watches *all);

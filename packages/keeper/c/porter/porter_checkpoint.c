@@ -126,7 +126,7 @@ int porter_sync(int argc, char **argv) {
   return PORTER_DONE;
 }
 
-/* ── In the middle of a restore ────────────────────────────────────────────────────────────────────────────────── */
+/* ── During a restore ────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
  * Brings up the loopback interface of a restored network namespace. In a new namespace it is down, and until
@@ -139,9 +139,9 @@ static int raise_loopback(const char *pid) {
   int namespace = open(path, O_RDONLY | O_CLOEXEC);
   if (namespace < 0 || setns(namespace, CLONE_NEWNET) < 0) return porter_failed("the network can't be entered");
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &request) < 0) return porter_failed("the loopback is not there");
+  if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &request) < 0) return porter_failed("the loopback interface is missing");
   request.ifr_flags |= IFF_UP;
-  return ioctl(fd, SIOCSIFFLAGS, &request) == 0 ? PORTER_DONE : porter_failed("the loopback can't be raised");
+  return ioctl(fd, SIOCSIFFLAGS, &request) == 0 ? PORTER_DONE : porter_failed("the loopback interface can't be brought up");
 }
 
 static bool write_text(const char *path, const char *text) {

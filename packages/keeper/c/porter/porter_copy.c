@@ -138,16 +138,19 @@ static struct fd_path path_of(int fd) {
   return path;
 }
 
-/* Attributes by which an overlay refers to files of its layers by handle, or counts links between the layers. */
+/*
+ * Extended attributes that tie an overlay's upper layer to one particular lower layer, for example by the handles of
+ * that layer's files.
+ */
 static const char *const by_handle[] = {
     "trusted.overlay.origin", "trusted.overlay.nlink", "trusted.overlay.impure", "trusted.overlay.uuid",
 };
 
 /*
- * Returns whether an extended attribute is copied. An overlay's index refers to directories of its upper layer by
- * handle: in a copy, these handles would refer to the directories of another sandbox. A detached copy will be mounted
- * over another copy of the lower layer, whose files have other handles: an overlay would hide every directory whose
- * handle does not match.
+ * Returns whether an extended attribute is copied. `trusted.overlay.upper` is never copied: it contains the handle of a
+ * directory in the upper layer, and in the copy that handle would still refer to the original sandbox's directory. The
+ * attributes in `by_handle` are not copied into a detached copy. A detached copy will be mounted over another copy of
+ * the lower layer, whose files have other handles, and an overlay hides every directory whose handle does not match.
  */
 static bool is_copied(const struct copy *copy, const char *attribute) {
   if (strcmp(attribute, "trusted.overlay.upper") == 0) return false;

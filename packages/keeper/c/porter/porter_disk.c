@@ -73,10 +73,10 @@ static int attach(struct loop *loop, const char *image) {
     snprintf(name, sizeof name, "loop%d", number);
     if (!open_loop(loop, name, O_RDWR)) return porter_failed("a loop device can't be opened");
     if (ioctl(loop->fd, LOOP_CONFIGURE, &config) == 0) return PORTER_DONE;
-    if (errno != EBUSY) return porter_failed("a loop device does not take the image");
+    if (errno != EBUSY) return porter_failed("the image can't be attached to a loop device");
     close(loop->fd);
   }
-  return porter_failed("every free loop device was taken by someone else");
+  return porter_failed("every free loop device was taken by another process");
 }
 
 static bool is_mounted(const struct loop *loop, const char *target) {

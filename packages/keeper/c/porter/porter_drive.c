@@ -137,7 +137,7 @@ static int open_source(const char *source, const char *subpath, bool read_only, 
   struct porter_path path_to;
   int top = open(source, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (top < 0 || !porter_path_open(&path_to, top, subpath, owner.given ? &owner.id : NULL)) {
-    return errno == ENOENT ? refused("source_missing", "the drive's directory is not there") : not_opened(&of_source);
+    return errno == ENOENT ? refused("source_missing", "the drive's directory is missing") : not_opened(&of_source);
   }
   int status = clone_tree(path_to.fd, read_only, tree);
   porter_path_close(&path_to);
@@ -271,7 +271,7 @@ int porter_unmount(int argc, char **argv) {
   return status == PORTER_DONE ? unmount_at(root, argv[2], &before) : status;
 }
 
-/* ── Without an instance ───────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Mount points outside an instance ────────────────────────────────────────────────────────────────────────────── */
 
 static int open_root(const char *path) {
   return open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -316,7 +316,7 @@ int porter_stage(int argc, char **argv) {
   return PORTER_DONE;
 }
 
-/* ── The drive itself ──────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── The root of a drive ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 struct acl {
   struct posix_acl_xattr_header header;

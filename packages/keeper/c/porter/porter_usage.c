@@ -73,7 +73,7 @@ static bool vanished(void) {
   return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EXDEV || errno == ESTALE;
 }
 
-/* ── What counts ───────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Which entries count ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 static int compare_links(const void *left, const void *right) {
   const struct link *one = left, *other = right;

@@ -115,7 +115,7 @@ static ssize_t take(int fd, uint8_t *data, size_t size) {
   return got;
 }
 
-/* ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Closing and cutting ─────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void stream_close(struct stream *stream) {
   if (stream->stage == CLOSED) return;
@@ -260,7 +260,7 @@ static bool in_take(struct stream *stream) {
   return may_take(stream);
 }
 
-/* ── Both ways ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Both directions ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool is_over(const struct stream *stream) {
   if (has_rest(&stream->out)) return false;
@@ -452,7 +452,7 @@ struct outcome handle_dial(struct request *request) {
   return outcome;
 }
 
-/* ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Deadlines ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 static void check(struct server *server, struct stream *stream) {
   if (stream->generation < server->generation) {
