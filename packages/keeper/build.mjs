@@ -32,7 +32,8 @@ const LOCK_MS = 120_000;
 
 /** Folders of `c/` that every program includes. */
 const SHARED = ["loop", "files"];
-const KEEPER = ["exec", "stream", ...SHARED];
+/** Folders of `c/` that the keeper and the fuzz driver include, besides the one with their `main`. */
+const KEEPER = ["service", "exec", "stream", ...SHARED];
 const PORTER = ["porter", ...SHARED];
 
 /**
@@ -46,14 +47,7 @@ function programs(files) {
     { name: "keeper", parts: sourcesIn(["keeper", ...KEEPER]) },
     { name: "porter", parts: sourcesIn(PORTER) },
   ];
-  if (sanitize) {
-    const parts = [
-      ...sourcesIn(["fuzz", ...KEEPER]),
-      join("keeper", "deadline.c"),
-      join("keeper", "probe.c"),
-    ];
-    list.push({ name: "fuzz", parts });
-  }
+  if (sanitize) list.push({ name: "fuzz", parts: sourcesIn(["fuzz", ...KEEPER]) });
   return list;
 }
 

@@ -5,11 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "keeper/deadline.h"
-#include "keeper/probe.h"
 #include "exec/exec.h"
 #include "exec/supervise.h"
-#include "stream/stream.h"
 
 /* A request whose answer waits for output of a command, or for room in its stdin buffer. */
 struct waiter {
@@ -236,7 +233,7 @@ static struct outcome handle_stdin(struct request *request) {
   return answered();
 }
 
-/* ── The rest ──────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Signal, cancel, list, forget, resize ────────────────────────────────────────────────────────────────────────── */
 
 static struct outcome handle_signal(struct request *request) {
   struct slice id = read_str(&request->in);
@@ -309,7 +306,7 @@ static struct outcome handle_resize(struct request *request) {
   return terminal_resize(exec->stdout_pipe.source.fd, size) ? answered() : system_error(errno);
 }
 
-/* ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Requests that wait ──────────────────────────────────────────────────────────────────────────────────────────── */
 
 static bool is_due(const struct server *server, const struct waiter *waiter) {
   if (!waiter->exec || server->lived_ms >= waiter->until) return true;
@@ -330,12 +327,7 @@ static void settle_waiter(struct waiter *waiter) {
   pending_settle(&waiter->pending, &out, outcome);
 }
 
-static void tick(struct server *server) {
-  /* Due runs are started first, so that they are advanced in this turn of the loop. */
-  supervise_begin(server);
-  execs_tick(server);
-  supervise_follow(server);
-  streams_tick(server);
+void exec_waiters_tick(struct server *server) {
   for (struct waiter **at = &waiters; *at;) {
     struct waiter *waiter = *at;
     bool gone = !waiter->pending.link;
@@ -345,42 +337,25 @@ static void tick(struct server *server) {
       at = &waiter->next;
       continue;
     }
-    /* The waiter is unlinked first, because settling it may close the link, which walks this list. */
+    /*
+     * The waiter is removed from the list before it is settled. Settling it may close its link, and closing a link
+     * walks the list.
+     */
     *at = waiter->next;
     if (due) settle_waiter(waiter);
     free(waiter);
   }
 }
 
-static void link_gone(struct server *server, struct link *link) {
-  (void)server;
+void exec_waiters_link_gone(struct link *link) {
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {
     if (waiter->pending.link == link) waiter->pending.link = NULL;
   }
 }
 
-static const struct route routes[] = {
+const struct route exec_routes[] = {
     {10, handle_start},     {11, handle_read},            {12, handle_stdin},  {13, handle_signal},
     {14, handle_cancel},    {15, handle_list},            {16, handle_forget}, {17, handle_resize},
-    {18, handle_supervise}, {19, handle_list_supervised}, {40, handle_probe},  {41, handle_processes},
-    {42, handle_hold},      {43, handle_deadline},
+    {18, handle_supervise}, {19, handle_list_supervised}, {42, handle_hold},
     {0, NULL},
-};
-
-static const struct route greetings[] = {{3, handle_dial}, {0, NULL}};
-
-static void free_closed(struct server *server) {
-  execs_free_forgotten(server);
-  streams_free_closed();
-}
-
-const struct service exec_service = {
-    .greetings = greetings,
-    .routes = routes,
-    .watches_deaths = execs_watch_deaths,
-    .dying = execs_dying,
-    .reaped = execs_reaped,
-    .tick = tick,
-    .link_gone = link_gone,
-    .free_closed = free_closed,
 };

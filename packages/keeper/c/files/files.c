@@ -76,7 +76,11 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
   }
 }
 
-void file_rules_renew(struct file_rules *rules) {
+/*
+ * Updates mount and device numbers, which change on a restore. Afterwards the old numbers may denote other
+ * mounts or devices.
+ */
+static void file_rules_renew(struct file_rules *rules) {
   struct file_policy policy = {.uid = rules->uid, .gid = rules->gid, .reserve = rules->reserve,
                                .one_mount = rules->one_mount, .control = rules->control};
   file_rules_init(rules, &policy);
@@ -196,7 +200,7 @@ static void handle_free(struct handle *handle, bool committed) {
   handle->kind = UNUSED;
 }
 
-void files_link_gone(struct link *link) {
+static void handles_free(struct link *link) {
   for (uint32_t i = 0; link->handles && i < HANDLES_MAX; i++) {
     if (link->handles[i].kind != UNUSED) handle_free(&link->handles[i], false);
   }
@@ -457,10 +461,23 @@ static struct outcome handle_dir_read(struct request *request) {
   return answered();
 }
 
-const struct route file_routes[] = {
+static const struct route file_routes[] = {
     {20, handle_stat},    {21, handle_open},     {22, handle_read},     {23, handle_create}, {24, handle_write},
     {25, handle_commit},  {26, handle_close},    {27, handle_dir_open}, {28, handle_dir_read}, {29, handle_mkdir},
     {30, handle_remove},  {31, handle_rename},   {32, handle_chmod},    {33, handle_chown},  {34, handle_symlink},
     {35, handle_hardlink}, {36, handle_utimes},  {37, handle_watch},    {38, handle_watch_read}, {39, handle_watch_end},
     {0, NULL},
+};
+
+static void link_gone(struct link *link) {
+  handles_free(link);
+  watches_link_gone(link);
+}
+
+const struct file_service file_service = {
+    .routes = file_routes,
+    .renew = file_rules_renew,
+    .tick = watches_tick,
+    .link_gone = link_gone,
+    .free_link = watches_free,
 };

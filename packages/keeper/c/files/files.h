@@ -3,18 +3,13 @@
 #define HOLDFAST_FILES_H
 
 #include "files/path.h"
-#include "loop/serve.h"
+#include "files/serve.h"
 #include "loop/server.h"
 
-extern const struct route file_routes[];
+/* The file requests, and the functions that the loop calls for the handles and watches of its links. */
+extern const struct file_service file_service;
 
 void file_rules_init(struct file_rules *rules, const struct file_policy *policy);
-/*
- * Updates mount and device numbers, which change on a restore. Afterwards the old numbers may denote other
- * mounts or devices.
- */
-void file_rules_renew(struct file_rules *rules);
-void files_link_gone(struct link *link);
 
 /* Returns `value`, or `otherwise` if the request did not set the field. */
 uint32_t given_or(uint32_t value, uint32_t otherwise);

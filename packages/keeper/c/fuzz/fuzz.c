@@ -23,14 +23,14 @@
 #include <unistd.h>
 
 #include "exec/exec.h"
-#include "exec/execs.h"
-#include "files/files.h"
-#include "exec/supervise.h"
 #include "exec/proc.h"
+#include "exec/supervise.h"
+#include "exec/user.h"
+#include "files/files.h"
 #include "files/remove.h"
 #include "loop/server.h"
+#include "service/service.h"
 #include "stream/stream.h"
-#include "exec/user.h"
 
 #define ROUND_FRAMES 40u
 #define ROUND_ROOM (3u * MIB)
@@ -73,8 +73,24 @@ static bool once_in(uint64_t count) {
 /* ── Requests ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * The fields of each request, one letter each: n port, p path, i exec id, k id with a counter, t text, d data, h
- * handle, w watch, s size, r policy, a arguments, e environment, 0 flag that is seldom set, 1 4 8 numbers.
+ * The requests, and how often each is sent relative to the others. `fields` has one letter for each field of the
+ * request:
+ *
+ * - n: port
+ * - p: path
+ * - i: exec id
+ * - k: exec id that ends with a counter, for supervised commands
+ * - t: text
+ * - u: user
+ * - d: data
+ * - h: file handle
+ * - w: watch
+ * - s: terminal size
+ * - r: restart policy
+ * - a: arguments
+ * - e: environment
+ * - 0: flag that is rarely set
+ * - 1, 4, 8: number of that many bytes
  */
 static const struct {
   uint16_t type;
@@ -406,7 +422,7 @@ static void feed_file(struct server *server, int fd) {
   free(data);
 }
 
-/* ── The scratch world ─────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── The scratch root ────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Mounts the file system of terminals. If mounting is not permitted, all starts on a terminal are refused. */
 static void mount_terminals(void) {
@@ -436,7 +452,7 @@ static int run(int argc, char **argv, const char *scratch) {
     return 77;
   }
   struct server server;
-  if (!execs_init("/control") || !server_init(&server, &exec_service)) return 2;
+  if (!execs_init("/control") || !server_init(&server, &keeper_service, &file_service)) return 2;
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   server.reap_all = true;
   server.installation = server.sandbox = "";

@@ -15,13 +15,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "keeper/deadline.h"
-#include "loop/descriptors.h"
 #include "exec/exec.h"
-#include "exec/execs.h"
-#include "files/files.h"
 #include "exec/supervise.h"
+#include "files/files.h"
+#include "loop/descriptors.h"
 #include "loop/server.h"
+#include "service/deadline.h"
+#include "service/service.h"
 #include "stream/stream.h"
 
 #define DEFAULT_CONTROL "/.holdfast/control"
@@ -134,7 +134,7 @@ static int run(const char *control) {
   struct server server;
   if (mkdir(control, 0700) < 0 && errno != EEXIST) return give_up("control directory");
   if (!execs_init(control)) return give_up("journals");
-  if (!server_init(&server, &exec_service)) return give_up("event loop");
+  if (!server_init(&server, &keeper_service, &file_service)) return give_up("event loop");
   server.init = getpid() == 1;
   server.reap_all = true;
   server.installation = from_environment("HOLDFAST_INSTALLATION", "");

@@ -10,9 +10,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "files/files.h"
 #include "loop/server.h"
-#include "files/watch.h"
 
 #define SEND_PIECES 16
 
@@ -79,8 +77,7 @@ void link_close(struct link *link) {
   link->dead = true;
   source_close(&link->source);
   queue_drop(link);
-  files_link_gone(link);
-  watches_link_gone(link);
+  server->file_service->link_gone(link);
   if (server->service && server->service->link_gone) server->service->link_gone(server, link);
   for (int i = 0; i < server->links_end; i++) {
     if (server->links[i] == link) server->links[i] = NULL;
@@ -94,7 +91,7 @@ void links_free_closed(struct server *server) {
   while (server->dead_links) {
     struct link *link = server->dead_links;
     server->dead_links = link->next_dead;
-    watches_free(link);
+    server->file_service->free_link(link);
     free(link->input);
     free(link);
   }
@@ -196,7 +193,7 @@ struct outcome greeting_check(struct request *request, const struct greeting *gr
     link->closing = true;
     return refused(STALE_GENERATION, "a newer generation has been here");
   }
-  if (greeting->generation > server->generation) file_rules_renew(&server->files);
+  if (greeting->generation > server->generation) server->file_service->renew(&server->files);
   link->generation = greeting->generation;
   fence(server, greeting->generation);
   return answered();
@@ -257,8 +254,10 @@ static const struct route *route_for(const struct link *link, uint16_t type) {
     if (route == &common_routes[0]) return route;
     return service ? find_route(service->greetings, type) : NULL;
   }
-  if (!route) route = find_route(file_routes, type);
-  if (!route && service) route = find_route(service->routes, type);
+  if (!route) route = find_route(link->server->file_service->routes, type);
+  for (const struct route *const *routes = service ? service->routes : NULL; !route && routes && *routes; routes++) {
+    route = find_route(*routes, type);
+  }
   return route;
 }
 

@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "loop/descriptors.h"
-#include "files/files.h"
-#include "files/watch.h"
 
 #define EVENTS_PER_TURN 64
 #define REAPED_PER_TURN 512
@@ -120,8 +118,8 @@ static void pass_over(int number) {
   (void)number;
 }
 
-bool server_init(struct server *server, const struct service *service) {
-  *server = (struct server){.epoll = -1, .service = service};
+bool server_init(struct server *server, const struct service *service, const struct file_service *file_service) {
+  *server = (struct server){.epoll = -1, .service = service, .file_service = file_service};
   server->signals = (struct source){.fd = -1, .ready = signals_ready};
   server->listener.fd = -1;
   make_boot_id(server->boot_id);
@@ -305,7 +303,7 @@ void server_turn(struct server *server) {
     if (server->links[i]) link_pump(server->links[i]);
   }
   for (int i = 0; i < server->links_end; i++) {
-    if (server->links[i]) watches_tick(server->links[i]);
+    if (server->links[i]) server->file_service->tick(server->links[i]);
   }
   if (server->child_died) reap(server);
   if (server->service && server->service->tick) server->service->tick(server);

@@ -2,8 +2,10 @@
  * The event loop shared by keeper and porter: links, requests and answers, and jobs in forked children.
  *
  * In each turn the loop sleeps in epoll, processes requests from links, reaps children, lets the service do due work,
- * and sends. No step of a turn waits for a peer. All deadlines are in lived time, which advances by at most a second
- * per turn. A keeper that was frozen or checkpointed therefore resumes with the same time left on every deadline.
+ * and sends. No step of a turn waits for a peer.
+ *
+ * All deadlines are in lived time: time that excludes pauses and standby. Each turn adds at most a second to it, however
+ * long the process was frozen or checkpointed. Every deadline therefore has the same time left after a resume as before.
  */
 #ifndef HOLDFAST_SERVER_H
 #define HOLDFAST_SERVER_H
@@ -113,11 +115,29 @@ struct link {
 
 struct job;
 
+struct file_rules;
+
+/*
+ * The requests for files, which every server answers, and the functions that the loop calls for them. The implementation
+ * is in files/; the loop has it as a table, so that the loop depends on nothing above it.
+ */
+struct file_service {
+  const struct route *routes;
+  /* Called when a server of a larger generation says hello, before it may send requests. */
+  void (*renew)(struct file_rules *rules);
+  /* Called once per turn for every open link. */
+  void (*tick)(struct link *link);
+  void (*link_gone)(struct link *link);
+  /* Called at the end of the turn in which the link was closed. */
+  void (*free_link)(struct link *link);
+};
+
 /* Extends a server beyond hello, ping and files. Any member may be NULL. */
 struct service {
   /* Requests with which a connection may begin instead of a hello. */
   const struct route *greetings;
-  const struct route *routes;
+  /* Tables of requests, ended by NULL. */
+  const struct route *const *routes;
   /* Returns whether `dying` must be called for children before they are reaped. */
   bool (*watches_deaths)(void);
   /* Called for a dead child that is not reaped yet. */
@@ -152,6 +172,7 @@ struct server {
   struct source signals;
   struct source listener;
   const struct service *service;
+  const struct file_service *file_service;
   struct file_rules files;
   const char *installation;
   const char *sandbox;
@@ -167,12 +188,15 @@ struct server {
    * nor stop the keeper.
    */
   bool init;
+  /* The monotonic clock at the last turn. */
   uint64_t clock_ms;
+  /* The current lived time. */
   uint64_t lived_ms;
+  /* Lived time at which the next turn must begin at the latest. */
   uint64_t due_ms;
   uint64_t busy_at;
   bool trimmed;
-  /* Lived time at which accepting connections resumes; 0 if they are accepted now. */
+  /* Lived time at which the server accepts connections again; 0 if it accepts them now. */
   uint64_t listen_at;
   /* Links, and connections that have not sent a hello yet. */
   struct link *links[CONNECTIONS_MAX];
@@ -183,11 +207,11 @@ struct server {
   size_t job_count;
 };
 
-/* Initialises the server. Returns false with errno if a system call fails. */
-bool server_init(struct server *server, const struct service *service);
+/* Initialises the server; `service` may be NULL. Returns false with errno if a system call fails. */
+bool server_init(struct server *server, const struct service *service, const struct file_service *file_service);
 void server_turn(struct server *server);
 void server_end(struct server *server);
-/* Makes the loop wake at this lived time at the latest. */
+/* Makes the next turn of the loop begin at this lived time at the latest. */
 void server_due(struct server *server, uint64_t at_ms);
 /* Stops accepting connections for a while, because a pending connection that cannot be accepted would keep
  * the loop awake. */

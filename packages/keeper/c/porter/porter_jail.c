@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "loop/serve.h"
+#include "files/serve.h"
 
 #define ID_MAX 0xfffffffeLL
 #define CAPABILITY_BITS 64
@@ -37,9 +37,9 @@ static const unsigned long keep_capabilities =
     1ul << CAP_CHOWN | 1ul << CAP_DAC_OVERRIDE | 1ul << CAP_DAC_READ_SEARCH | 1ul << CAP_FOWNER | 1ul << CAP_FSETID;
 
 /*
- * Hides a directory of the new root by making it a separate mount, which the server does not enter. The
- * directory must be directly in the root. If there is a link in its place, the sandbox has created the link,
- * and it leads only to the sandbox's own files.
+ * Hides a directory that is directly in the new root: makes it a separate mount, because the file server refuses paths
+ * on any mount except the root's. Returns true without hiding anything if the name is missing, is not a directory or is
+ * a symbolic link. Such a link was created by the sandbox, and in the jail it can only lead to the sandbox's own files.
  */
 static bool hide(int root, const char *name) {
   char path[64];

@@ -1,6 +1,6 @@
-#include "keeper/deadline.h"
+#include "service/deadline.h"
 
-/* The deadline in lived time; 0 for none. Lived time excludes pauses and standby, so the keeper never ends early. */
+/* The deadline in lived time, which excludes pauses and standby, so that neither ends a sandbox early; 0 for none. */
 static uint64_t ends_at;
 
 struct outcome handle_deadline(struct request *request) {

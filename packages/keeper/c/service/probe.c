@@ -1,4 +1,4 @@
-#include "keeper/probe.h"
+#include "service/probe.h"
 
 #include <errno.h>
 #include <string.h>

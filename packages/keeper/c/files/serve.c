@@ -1,4 +1,4 @@
-#include "loop/serve.h"
+#include "files/serve.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 int serve_files(int fd, const struct serve_options *options) {
   struct server server;
   struct link *link = NULL;
-  if (server_init(&server, NULL)) {
+  if (server_init(&server, NULL, &file_service)) {
     server.installation = options->installation;
     server.sandbox = options->sandbox;
     file_rules_init(&server.files, &options->files);
