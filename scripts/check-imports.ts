@@ -1,63 +1,30 @@
 /**
- * Checks that imports between folders follow the table in `rooms.ts`, that the folders form no cycle, and that every
- * folder has a README. `--graph` also prints the graph with the number of lines of each room.
+ * Checks that imports between folders follow the table in `rooms.ts`, that the folders form no cycle, that every folder
+ * with code has a README, and that no folder has too many files. `--graph` also prints the graph with the number of lines
+ * of each room.
  */
-import { execFileSync } from "node:child_process";
-import { existsSync, readFileSync } from "node:fs";
-import { dirname, join, normalize } from "node:path";
+import { existsSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { filesIn, importsOf, packageExports, sourceOf } from "./imports.ts";
 import { ROOMS } from "./rooms.ts";
 
 const TOP = fileURLToPath(new URL("..", import.meta.url));
 /** Maximum number of production files in a folder, because a folder should hold one idea. */
 const FILES_PER_FOLDER = 25;
+/** Folders with code: each of their folders needs a README. */
+const CODE = ["packages", "test", "scripts", "bench", "examples"];
 
-interface Import {
-  file: string;
-  line: number;
-  target: string;
-}
+/** Whether the file may import everything: tests and their helpers in packages, and the test of the test setup. */
+const isExempt = (file: string): boolean =>
+  /^packages\/.*(?:\.test\.ts$|\/testing\/)|^packages\/[^/]+\/fixtures\/|^test\/setup\/.*\.test\.ts$/.test(
+    file,
+  );
 
-const isTest = (file: string): boolean => /\.test\.ts$|\/testing\/|^packages\/[^/]+\/fixtures\//.test(file);
-
-function sourceFiles(): string[] {
-  const list = execFileSync("git", ["ls-files", "-co", "--exclude-standard", "packages"], { cwd: TOP });
-  return list
-    .toString()
-    .split("\n")
-    .filter((file) => file.endsWith(".ts") && !isTest(file) && existsSync(join(TOP, file)));
-}
-
-/** Maps every exported name, `@holdfast/x` or `@holdfast/x/y`, to its file, from the packages' `exports`. */
-function packageExports(): Map<string, string> {
-  const found = new Map<string, string>();
-  const list = execFileSync("git", ["ls-files", "-co", "--exclude-standard", "packages"], { cwd: TOP });
-  for (const file of list.toString().split("\n")) {
-    if (!file.endsWith("/package.json")) continue;
-    const { name, exports } = JSON.parse(readFileSync(join(TOP, file), "utf8")) as {
-      name: string;
-      exports?: Record<string, string>;
-    };
-    for (const [key, path] of Object.entries(exports ?? {}))
-      found.set(normalize(join(name, key)), normalize(join(dirname(file), path)));
-  }
-  return found;
-}
-
-function importsOf(file: string, names: ReadonlyMap<string, string>): Import[] {
-  const text = readFileSync(join(TOP, file), "utf8");
-  const found: Import[] = [];
-  for (const match of text.matchAll(/(?:\bfrom\s+|\bimport\s*\(\s*|^import\s+)"([^"]+)"/gm)) {
-    const [, specifier = ""] = match;
-    const line = text.slice(0, match.index).split("\n").length;
-    const target = specifier.startsWith(".")
-      ? normalize(join(dirname(file), specifier))
-      : names.get(specifier);
-    if (target?.endsWith(".json")) continue;
-    if (target !== undefined) found.push({ file, line, target });
-    else if (specifier.startsWith("@holdfast/")) found.push({ file, line, target: specifier });
-  }
-  return found;
+/** Lists the files whose imports are checked: production code in TypeScript and C, and the tests of the product. */
+function checkedFiles(): string[] {
+  const files = filesIn("packages", "test").filter((file) => !isExempt(file));
+  return files.filter((file) => /\.ts$|^packages\/keeper\/c\/.*\.[ch]$|^test\/.*\.mjs$/.test(file));
 }
 
 const contains = (room: string, path: string): boolean => path === room || path.startsWith(`${room}/`);
@@ -97,11 +64,37 @@ function findCycle(graph: ReadonlyMap<string, ReadonlySet<string>>): string[] | 
   return null;
 }
 
-const files = sourceFiles();
+/** Returns the folders that have too many production files. A C file and its header count as one. */
+function sizeProblems(files: readonly string[]): string[] {
+  const folders = Map.groupBy(new Set(files.map((file) => file.replace(/\.[ch]$/, ""))), (file) =>
+    dirname(file),
+  );
+  return [...folders]
+    .filter(([, inside]) => inside.length > FILES_PER_FOLDER)
+    .map(
+      ([folder, { length }]) =>
+        `${folder}: ${length} files, more than ${FILES_PER_FOLDER}; a folder holds one idea`,
+    );
+}
+
+/** Returns the folders with code that have no README. A package's README also covers its `src`. */
+function readmeProblems(): string[] {
+  const code = filesIn(...CODE).filter((file) => /\.(ts|mjs|[ch])$/.test(file));
+  const hasReadme = (folder: string) => existsSync(join(TOP, folder, "README.md"));
+  const isPackage = (folder: string) => existsSync(join(TOP, folder, "package.json"));
+  return [...new Set(code.map((file) => dirname(file)))]
+    .filter((folder) => {
+      const parent = dirname(folder);
+      const covered = folder === `${parent}/src` && isPackage(parent) && hasReadme(parent);
+      return !hasReadme(folder) && !covered;
+    })
+    .map((folder) => `${folder}: has no README.md`);
+}
+
+const files = checkedFiles();
 const names = packageExports();
-const problems = tableProblems();
+const problems = [...tableProblems(), ...sizeProblems(files), ...readmeProblems()];
 const graph = new Map<string, Set<string>>(ROOMS.map(({ path }) => [path, new Set()]));
-const folders = new Map<string, number>();
 const lines = new Map<string, number>();
 
 for (const file of files) {
@@ -110,10 +103,7 @@ for (const file of files) {
     problems.push(`${file}: belongs to no room; add its folder to scripts/rooms.ts`);
     continue;
   }
-  const folder = dirname(file);
-  folders.set(folder, (folders.get(folder) ?? 0) + 1);
-  const length = readFileSync(join(TOP, file), "utf8").split("\n").length;
-  lines.set(room, (lines.get(room) ?? 0) + length);
+  lines.set(room, (lines.get(room) ?? 0) + sourceOf(file).split("\n").length);
   const allowed = ROOMS.find(({ path }) => path === room)?.imports ?? [];
   for (const { line, target } of importsOf(file, names)) {
     const other = roomOf(target);
@@ -125,14 +115,6 @@ for (const file of files) {
         problems.push(`${file}:${line}: ${room} may not import ${other}`);
     }
   }
-}
-
-for (const [folder, count] of folders) {
-  if (count > FILES_PER_FOLDER) problems.push(`${folder}: ${count} files; a folder holds one idea`);
-  const isNested = folder.split("/").length > 2;
-  const hasReadme =
-    existsSync(join(TOP, folder, "README.md")) || existsSync(join(TOP, dirname(folder), "README.md"));
-  if (isNested && !hasReadme) problems.push(`${folder}: has no README.md`);
 }
 
 const cycle = findCycle(graph);

@@ -4,8 +4,8 @@
  *
  * A room is a folder. A file belongs to the room with the longest path that contains the file. A room may import itself
  * and the rooms that its row lists. Importing a room includes all rooms inside it. Rows are ordered from the lowest
- * room to the highest. A row may list only rooms of rows above it, so the table cannot describe a cycle. Tests and
- * `testing/` folders are exempt.
+ * room to the highest. A row may list only rooms of rows above it, so the table cannot describe a cycle. Tests in
+ * packages and `testing/` folders are exempt. In the C folders of the keeper, an import is an `#include`.
  */
 export interface Room {
   path: string;
@@ -16,10 +16,13 @@ const CONTRACT = "packages/contract";
 const ENGINE = "packages/engine/src";
 const STORE = "packages/store";
 const KEEPER = "packages/keeper/src";
+const KEEPER_C = "packages/keeper/c";
 const OCI = "packages/drivers/oci";
 const SERVER = "packages/server/src";
 const ADAPTERS = "packages/adapters";
 const SDK = "packages/sdk";
+const DAEMON = "packages/daemon";
+const SUPPORT = "test/support";
 
 /** Returns the rooms inside `base`. Each row is `name` or `name: rooms of the same base that it may import`. */
 function layers(base: string, outside: readonly string[], rows: readonly string[]): Room[] {
@@ -67,6 +70,21 @@ export const ROOMS: readonly Room[] = [
   ),
 
   ...layers(
+    KEEPER_C,
+    [],
+    [
+      "loop",
+      "files: loop",
+      "stream: loop",
+      "exec: loop",
+      "service: loop stream exec",
+      "porter: loop files",
+      "keeper: loop files stream exec service",
+      "fuzz: loop files stream exec service",
+    ],
+  ),
+
+  ...layers(
     OCI,
     [CONTRACT, ENGINE, KEEPER],
     [
@@ -106,7 +124,7 @@ export const ROOMS: readonly Room[] = [
   { path: `${ADAPTERS}/agentuity`, imports: [CONTRACT, ENGINE, SERVER, `${ADAPTERS}/shared`] },
   { path: `${ADAPTERS}/runbook`, imports: [CONTRACT, ENGINE, SERVER, `${ADAPTERS}/shared`] },
   {
-    path: "packages/daemon",
+    path: DAEMON,
     imports: [CONTRACT, ENGINE, STORE, KEEPER, OCI, SERVER, ADAPTERS],
   },
 
@@ -115,4 +133,26 @@ export const ROOMS: readonly Room[] = [
   { path: SDK, imports: [CONTRACT, `${SDK}/src`] },
   { path: "packages/cli", imports: [SDK, OCI] },
   { path: "packages/simulator", imports: [CONTRACT, ENGINE, STORE] },
+
+  // The tests of the whole product use it from outside. Only support/server and support/crash import its parts, to start
+  // a server with parts that fail on purpose.
+  { path: "test/setup", imports: [] },
+  ...layers(SUPPORT, [`${SDK}/src`], ["workloads"]),
+  { path: `${SUPPORT}/server`, imports: [ENGINE, OCI, DAEMON, `${SDK}/src`, "test/setup"] },
+  { path: `${SUPPORT}/crash`, imports: [ENGINE, `${SDK}/src`, `${SUPPORT}/server`] },
+  ...layers(
+    SUPPORT,
+    [`${SDK}/src`],
+    ["faults: server", "chaos: server faults", "clients: server", "runbook: server chaos"],
+  ),
+  ...layers(
+    "test",
+    [CONTRACT, `${SDK}/src`],
+    [
+      "product: setup support",
+      "operations: setup support",
+      "failures: setup support",
+      "clients: setup support",
+    ],
+  ),
 ];
