@@ -24,7 +24,7 @@ export function addressesOf(host: string, port: number, own: readonly string[] =
 const urlOf = (host: string, port: number): string =>
   `http://${host.includes(":") ? `[${host}]` : host}:${port}`;
 
-export const isLoopback = (host: string): boolean =>
+const isLoopback = (host: string): boolean =>
   host === "localhost" || host === "::1" || /^127\.\d+\.\d+\.\d+$/.test(host);
 
 /** Link-local addresses are left out: they need a zone, which URLs can't have. */

@@ -56,7 +56,7 @@ import type {
   Tables,
 } from "./tables.ts";
 
-export type Reader = Omit<Store, "commit" | "secret">;
+type Reader = Omit<Store, "commit" | "secret">;
 
 /**
  * Creates the store's reads. They see only committed data. Reading a single unreadable record throws. A listing reports

@@ -5,7 +5,7 @@ import type { Dialect } from "@holdfast/server/adapter";
 const { code, message, hint, retryable, dispatched, requestId, sandboxId, operation, cause } =
   ErrorBody.properties.error.properties;
 
-export const RunbookError = Type.Object(
+const RunbookError = Type.Object(
   {
     ...{ code, message, hint, retryable, dispatched },
     request_id: requestId,

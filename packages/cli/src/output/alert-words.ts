@@ -2,7 +2,7 @@ import type { Alert } from "@holdfast/sdk";
 import { age, span, table } from "./table.ts";
 
 /** Formats a value of an alert with its unit. */
-export function figure(value: number, unit: Alert["unit"]): string {
+function figure(value: number, unit: Alert["unit"]): string {
   if (unit === "ms") return span(value);
   return `${Math.round(value * 10) / 10}${unit === "percent" ? " %" : ""}`;
 }

@@ -21,7 +21,7 @@ const BIN = fileURLToPath(new URL("../../bin/holdfast.mjs", import.meta.url));
 /** The system's Node if there is one, because the launcher is meant for it. */
 const NODE = existsSync("/usr/bin/node") ? "/usr/bin/node" : process.execPath;
 
-export interface Ended {
+interface Ended {
   code: number | null;
   stdout: Buffer;
   stderr: string;
@@ -30,7 +30,7 @@ export interface Ended {
 export type Route = (request: Seen, response: ServerResponse) => void | Promise<void>;
 
 /** Runs the CLI as a separate process against a fake server; both are new for every test. */
-export interface Bench {
+interface Bench {
   server: FaultyServer;
   /** The CLI's working directory; empty at first. */
   directory: string;

@@ -18,7 +18,7 @@ import { restoredRecord } from "./restored-record.ts";
 type RestoredState = "with memory" | "cold" | "failed" | "not restored";
 
 /** What a restore has made. */
-export interface Restored {
+interface Restored {
   installation: InstallationId;
   sandboxes: { id: string; name: string; state: RestoredState; reason: string | null }[];
   drives: { id: string; name: string; reason: string | null }[];

@@ -7,7 +7,7 @@ import type { HostFiles } from "../machine/host-files.ts";
 /**
  * A directory, file or link in the root of the `host` image. `id` is its owner's user and group id inside the sandbox.
  */
-export type Entry = { path: string; mode: number; id: number } & (
+type Entry = { path: string; mode: number; id: number } & (
   | { kind: "directory" }
   | { kind: "file"; content: Buffer }
   | { kind: "link"; target: string }

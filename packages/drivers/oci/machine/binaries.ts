@@ -9,7 +9,7 @@ import { readReferences } from "./sandbox-notes.ts";
 
 const VERSION_MS = 5_000;
 
-export interface Installed {
+interface Installed {
   version: string;
   /** Directory of the keeper; sandboxes see it as `/.holdfast`. */
   dir: string;

@@ -19,7 +19,7 @@ interface IoCounters {
 }
 
 /** Read access to the files of a cgroup, in the hierarchy of one controller. */
-export interface Control {
+interface Control {
   version: 1 | 2;
   /** Returns null if the file does not exist. */
   read: (file: string) => string | null;

@@ -11,7 +11,7 @@ import type { Reading, Readings } from "../ports/api.ts";
 
 type Figure = (numbers: Numbers, subject: string | null) => number;
 
-export interface Rule {
+interface Rule {
   severity: Severity;
   unit: AlertUnit;
   /** The alert fires when the value is above this. */
@@ -161,7 +161,7 @@ export const RULES: Readonly<Record<AlertKind, Rule>> = {
   delivery_failing: { ...ANY, severity: "warning", clearedMessage: "No failed delivery is left." },
 };
 
-export interface Limits {
+interface Limits {
   /** Infinite if the alert is switched off. */
   threshold: number;
   clearBelow: number;

@@ -17,7 +17,7 @@ interface Part {
   timedOutOf: Map<SandboxId, number>;
 }
 
-export interface Timeouts {
+interface Timeouts {
   ended: number;
   timedOut: number;
   /** Number of timeouts by sandbox. Sandboxes without timeouts are omitted. */

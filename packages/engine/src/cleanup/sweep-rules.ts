@@ -10,7 +10,7 @@ export interface SweepScope {
   short: boolean;
 }
 
-export interface Facts {
+interface Facts {
   record: SandboxRecord;
   execsUnderWay: number;
   callsUnderWay: number;

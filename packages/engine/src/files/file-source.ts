@@ -7,7 +7,7 @@ import type { FileAccess, WriteOptions } from "../ports/index.ts";
 
 export type Reading = Pick<FileAccess, "stat" | "list" | "read">;
 /** Wraps a body so that the file access stays open until the body has been read. */
-export type Hold = <Part>(body: AsyncIterable<Part>) => AsyncIterable<Part>;
+type Hold = <Part>(body: AsyncIterable<Part>) => AsyncIterable<Part>;
 export type Work<Files, Result> = (files: Files, signal: AbortSignal, hold: Hold) => Promise<Result>;
 
 /** What a file call acts on. */

@@ -23,7 +23,7 @@ const FILES_AHEAD = 8;
 /** A zero among the first bytes marks a binary file. */
 const BINARY_BYTES = 8_192;
 
-export interface Searching extends SearchOptions {
+interface Searching extends SearchOptions {
   clock: Clock;
   files: Reading;
   path: string;

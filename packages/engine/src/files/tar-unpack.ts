@@ -17,7 +17,7 @@ const MODE_MASK = 0o1777;
 /** The latest time that a `Date` can represent. */
 const TIME_MAX = 8_640_000_000_000_000;
 
-export interface Unpacking {
+interface Unpacking {
   files: FileAccess;
   /** The directory that the archive is unpacked into. */
   path: string;

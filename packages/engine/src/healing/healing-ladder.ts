@@ -25,7 +25,7 @@ export type Act =
   /** The sandbox has served for long enough: after one more proof it is regarded as healed. */
   | { do: "confirm"; by: Step };
 
-export interface Decision {
+interface Decision {
   episode: Episode | null;
   act: Act | null;
 }

@@ -38,7 +38,7 @@ interface CheckpointParts {
 }
 
 /** A checkpoint from which a new sandbox starts. Room for its copy is reserved until `release` is called. */
-export interface Source {
+interface Source {
   saved: SavedCheckpoint;
   release(): void;
 }

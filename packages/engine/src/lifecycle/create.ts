@@ -51,7 +51,7 @@ interface CreateParts {
 }
 
 /** The sandbox that a create returns. `existed` is true if an earlier or concurrent create had created it. */
-export interface Created {
+interface Created {
   live: LiveSandbox;
   existed: boolean;
 }

@@ -2,7 +2,7 @@ import { causeOf, type ErrorCode, HoldfastError, isHoldfastError } from "@holdfa
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { errorOf } from "../model/keeper-errors.ts";
 
-export interface Failure {
+interface Failure {
   code: ErrorCode;
   /** The beginning of the error message, which names the operation that failed. */
   what: string;

@@ -45,7 +45,7 @@ export const newExec = (
 const SIGNAL_NAMES = new Map(
   Object.entries(constants.signals).map(([name, number]) => [number as number, name]),
 );
-export const signalName = (signal: number): string => SIGNAL_NAMES.get(signal) ?? `SIG${signal}`;
+const signalName = (signal: number): string => SIGNAL_NAMES.get(signal) ?? `SIG${signal}`;
 export const signalNumber = (name: string): number | null => {
   const full = name.startsWith("SIG") ? name : `SIG${name}`;
   return (constants.signals as Record<string, number>)[full] ?? null;

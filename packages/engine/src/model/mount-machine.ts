@@ -93,7 +93,7 @@ export const conflictOf = (mounts: readonly MountRecord[], asked: MountPoint): M
   ) ?? null;
 
 /** Whether a path is the directory itself or lies below it. */
-export const isWithin = (path: string, directory: string): boolean =>
+const isWithin = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(`${directory}/`);
 
 /**

@@ -45,7 +45,7 @@ import { HostileDrives } from "./hostile-drives.ts";
 import { type FakeDisk, fakeFiles, noSpace } from "./hostile-files.ts";
 
 /** Faults to inject. Each function is called right before the step that it affects. */
-export interface Faults {
+interface Faults {
   launch?: (order: LaunchOrder, signal: AbortSignal) => Promise<void>;
   capacity?: () => Promise<void>;
   /** Called after the instance exists, before the launch returns. */

@@ -241,7 +241,7 @@ function rangeOf(first = 0, length: number | undefined): string | null {
 async function* nothing(): AsyncGenerator<Uint8Array, void, undefined> {}
 
 /** Converts content to a request body. Bytes in memory can be sent again; a stream can be read only once. */
-export function bodyOf(content: Content): Body {
+function bodyOf(content: Content): Body {
   if (typeof content === "string") return bodyOf(Buffer.from(content));
   if (!(content instanceof Uint8Array)) return { pieces: encoded(content), length: null };
   return content.length <= PIECE_BYTES ? content : { pieces: slices(content), length: content.length };

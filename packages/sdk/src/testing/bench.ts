@@ -6,7 +6,7 @@ import { anExec, aSandbox, FaultyServer, json } from "./faulty-server.ts";
 const OUTAGE_MS = 3_000;
 
 /** A client and a faulty server. Both are created for each test. */
-export interface Bench {
+interface Bench {
   server: FaultyServer;
   holdfast: Holdfast;
   /** Returns a handle to a sandbox, and clears the recorded requests. */

@@ -52,7 +52,7 @@ export interface Call {
 }
 
 /** The properties of a call that decide whether it is sent again after a failure. */
-export type Repeated = Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">;
+type Repeated = Pick<Call, "idempotent" | "waiting" | "bytes" | "signal">;
 
 interface CallsOptions {
   url?: string | undefined;

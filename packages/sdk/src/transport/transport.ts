@@ -22,7 +22,7 @@ export interface WireRequest {
 /** A request body: complete, or in pieces of known or unknown total length. */
 export type Body = string | Uint8Array | Pieces;
 
-export interface Pieces {
+interface Pieces {
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
   length: number | null;
 }

@@ -122,7 +122,7 @@ export const KEY_PROTOCOL = "holdfast.key.";
  * subprotocol. The Origin header is not checked: the server uses no cookies and no other credentials that a browser
  * adds on its own, so a page of another site has no key and is refused.
  */
-export function socketAuthorization(headers: IncomingHttpHeaders): string | undefined {
+function socketAuthorization(headers: IncomingHttpHeaders): string | undefined {
   if (headers.authorization !== undefined) return headers.authorization;
   const offered = headers["sec-websocket-protocol"]?.split(",").map((protocol) => protocol.trim());
   const encoded = offered?.find((protocol) => protocol.startsWith(KEY_PROTOCOL))?.slice(KEY_PROTOCOL.length);

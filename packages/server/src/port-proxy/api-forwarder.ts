@@ -6,7 +6,7 @@ import { PortProxy, type PortRequest } from "./port-proxy.ts";
 import { portRequestFor } from "./port-router.ts";
 
 /** A request for a port that arrived through the API's router. */
-export interface Forwarded extends Pick<PortRequest, "ref" | "port" | "path" | "prefix"> {
+interface Forwarded extends Pick<PortRequest, "ref" | "port" | "path" | "prefix"> {
   /** Headers, in lower case, that must not reach the program. */
   withheld?: readonly string[];
 }

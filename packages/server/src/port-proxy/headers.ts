@@ -23,7 +23,7 @@ const OF_CONNECTION = new Set([
  */
 const DONE_HERE = new Set(["expect", "host"]);
 
-export interface Passage {
+interface Passage {
   /** The Host header that the program receives. */
   host: string;
   /** Names of headers, in lower case, that carried credentials for this server. */

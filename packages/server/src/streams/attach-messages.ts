@@ -5,9 +5,9 @@ import { SignalExec } from "../http/schemas.ts";
 
 const strict = { additionalProperties: false } as const;
 
-export const Resize = Type.Object({ type: Type.Literal("resize"), ...TerminalSize.properties }, strict);
-export const Signal = Type.Object({ type: Type.Literal("signal"), ...SignalExec.properties }, strict);
-export const Stdin = Type.Object(
+const Resize = Type.Object({ type: Type.Literal("resize"), ...TerminalSize.properties }, strict);
+const Signal = Type.Object({ type: Type.Literal("signal"), ...SignalExec.properties }, strict);
+const Stdin = Type.Object(
   {
     type: Type.Literal("stdin"),
     data: Type.Optional(Type.String({ pattern: "^[A-Za-z0-9+/]*={0,2}$", description: "base64" })),
@@ -16,7 +16,7 @@ export const Stdin = Type.Object(
   },
   strict,
 );
-export const Detach = Type.Object({ type: Type.Literal("detach") }, strict);
+const Detach = Type.Object({ type: Type.Literal("detach") }, strict);
 
 export type ClientMessage =
   | Static<typeof Resize>

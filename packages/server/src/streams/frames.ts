@@ -67,7 +67,7 @@ function writeU64(target: Buffer, value: number, at: number): void {
 }
 
 /** Returns the offset in a cursor, the part after the last dot. */
-export const offsetIn = (cursor: string): number => Number(cursor.slice(cursor.lastIndexOf(".") + 1));
+const offsetIn = (cursor: string): number => Number(cursor.slice(cursor.lastIndexOf(".") + 1));
 
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
 

@@ -20,7 +20,7 @@ import { ChunkWriter } from "./chunk-writer.ts";
 import { ENCODE, OUTPUT_HEADERS, OUTPUT_TYPES, type OutputFormat } from "./output-format.ts";
 import { ReaderStalled } from "./stream.ts";
 
-export interface Wanted extends OutputOptions {
+interface Wanted extends OutputOptions {
   id: string;
   format: OutputFormat;
 }

@@ -4,7 +4,7 @@ import { driveMs, gateMs, mountMs, undriveMs, usableMs } from "./bounds.ts";
 import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 
 /** Mount paths. The last path lies inside the first one, so the two can't both be mounted. */
-export const PATHS = ["/mnt/a", "/mnt/b", "/mnt/a/deep"] as const;
+const PATHS = ["/mnt/a", "/mnt/b", "/mnt/a/deep"] as const;
 
 type DriveDeed = "drive" | "undrive" | "show-drive" | "mount" | "unmount" | "mounts" | "write-at";
 type DriveAct = Extract<Act, { do: DriveDeed }>;

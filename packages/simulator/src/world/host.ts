@@ -80,7 +80,7 @@ export interface SimulatedInstance {
   readonly dumps: CheckpointId[];
 }
 
-export type Hold = "stopped" | "frozen";
+type Hold = "stopped" | "frozen";
 
 /** A launch, dump or restore in progress. It is a process of its own, which keeps running when its server dies. */
 export interface Helper {

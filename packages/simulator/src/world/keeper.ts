@@ -21,7 +21,7 @@ const MINUTE_MS = 60_000;
 const TURN_MS = 1_000;
 
 /** What a keeper needs from its surroundings. The simulated host provides it. */
-export interface Surroundings {
+interface Surroundings {
   readonly time: VirtualTime;
   readonly diskIsFull: boolean;
   /** Called when a command starts, on request or as the next run of a supervised process. */

@@ -8,7 +8,7 @@ import type { Host, SimulatedInstance } from "./host.ts";
 /**
  * A path at which a sandbox has or expects a drive. Under the mount is an empty directory that no process can write to.
  */
-export interface Place {
+interface Place {
   /** The requested mount; null if no mount is requested and only restored memory expects a drive at this path. */
   readonly point: MountPoint | null;
   /** The drive directory that is visible at the path; null if the empty directory under the mount is visible. */

@@ -11,7 +11,7 @@ import { engineOf } from "./server.ts";
 import type { Durability } from "./server-store.ts";
 
 /** One server: a process with an engine that runs in it. */
-export interface Server {
+interface Server {
   readonly process: Process;
   readonly engine: EngineApi;
   /** Whether the server accepts calls. */

@@ -6,7 +6,7 @@
 import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "@holdfast/adapter-shared";
 import { HoldfastError, type Labels } from "@holdfast/contract";
 
-export type Mode = "oneshot" | "interactive";
+type Mode = "oneshot" | "interactive";
 
 interface AskedResources {
   memory?: string | undefined;

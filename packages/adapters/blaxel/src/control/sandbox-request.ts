@@ -79,7 +79,7 @@ type Spec = NonNullable<SandboxRequest["spec"]>;
 const IDLE_STANDBY_MS = 15_000;
 const DEFAULT_IMAGE_NAME = "blaxel/base-image:latest";
 
-export interface Reading {
+interface Reading {
   aliases: ImageAliases | undefined;
   now: number;
   /** Whether the request may return an existing sandbox of that name. */

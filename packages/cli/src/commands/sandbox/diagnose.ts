@@ -27,7 +27,7 @@ export function registerDiagnose(program: Command, context: Context): void {
     });
 }
 
-export function textOf({ findings, unseen, nextAt, status, windowMs }: Diagnosis): string {
+function textOf({ findings, unseen, nextAt, status, windowMs }: Diagnosis): string {
   const [first, ...others] = findings;
   const blocks = [
     first === undefined ? "" : blockOf(first),
