@@ -1,38 +1,94 @@
 /**
- * Reports every `export` that no other file uses. After the word `export` is removed, the compiler reports the
+ * Reports every `export` that no other file imports. After the word `export` is removed, the compiler reports the
  * declaration if its own file does not use it either.
  */
-import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-
-const TOP = fileURLToPath(new URL("..", import.meta.url));
-const EXPORT =
-  /^export (?:default )?(?:async )?(?:abstract )?(?:const|let|function\*?|class|interface|type) ([A-Za-z_$][\w$]*)/gm;
-
-const files = execFileSync("git", ["ls-files", "-co", "--exclude-standard"], { cwd: TOP })
-  .toString()
-  .split("\n")
-  .filter((file) => /\.(ts|tsx|mjs)$/.test(file) && !/\.generated\.ts$/.test(file));
-const sources = new Map(files.map((file) => [file, readFileSync(join(TOP, file), "utf8")]));
+import { filesIn, packageExports, resolveImport, sourceOf } from "./imports.ts";
 
 /**
- * The number of files in which each word occurs. A word in two files counts as used, even if it means different things
- * there.
+ * Files whose exports count as used: the entries of the packages, because a package decides itself what it offers, and
+ * the file whose exports vitest calls.
  */
-const uses = new Map<string, number>();
-for (const source of sources.values()) {
-  for (const word of new Set(source.match(/[A-Za-z_$][\w$]*/g))) uses.set(word, (uses.get(word) ?? 0) + 1);
+const ENTRIES = [...packageExports().values(), "test/setup/global.ts"];
+
+const DECLARATION =
+  /^export (?:declare )?(?:async )?(?:abstract )?(?:const|let|function\*?|class|interface|type|enum) ([A-Za-z_$][\w$]*)/gm;
+/** Matches an import or export clause with its module, as in `import type { a, b as c } from "./d.ts"`. */
+const CLAUSE =
+  /^(import|export)\s+(?:type\s+)?((?:[\w$]+\s*,\s*)?(?:\{[^}]*\}|\*(?:\s+as\s+[\w$]+)?|[\w$]+))\s+from\s+"([^"]+)"/gm;
+/** Matches the use of a module within an expression or a type, with the names that are taken of it, if it is seen. */
+const INLINE = /(?:\{([^{}]{0,300})\}\s*=\s*await\s+)?\bimport\(\s*"([^"]+)"\s*\)(?:\)?\.([\w$]+))?/g;
+/** Matches the names in braces: `a`, `type a`, `a as b`, and `a: b` in a destructuring. */
+const NAMES = /(?:\btype\s+)?([\w$]+)(?:\s*(?:\bas\b|:)\s*([\w$]+))?/g;
+
+interface Reference {
+  from: string;
+  /** Name in the other file; `*` stands for all of its exports. */
+  name: string;
+  /** Name under which this file exports it again; null if it does not. */
+  again: string | null;
+}
+
+const files = filesIn().filter((file) => /\.(ts|tsx|mjs)$/.test(file));
+const modules = packageExports();
+
+function namesIn(braces: string): { name: string; local: string }[] {
+  const text = braces.replaceAll(/\/\/.*$|\/\*.*?\*\//gm, "");
+  return [...text.matchAll(NAMES)].map(([, name = "", local]) => ({ name, local: local ?? name }));
+}
+
+function referencesOf(file: string, source: string): Reference[] {
+  const found: Reference[] = [];
+  const add = (specifier: string, name: string, again: string | null = null) => {
+    const from = resolveImport(file, specifier, modules);
+    if (from !== null) found.push({ from, name, again });
+  };
+  for (const [, kind, clause = "", specifier = ""] of source.matchAll(CLAUSE)) {
+    const isExport = kind === "export";
+    const braces = clause.match(/\{([^}]*)\}/)?.[1];
+    for (const { name, local } of namesIn(braces ?? "")) add(specifier, name, isExport ? local : null);
+    if (clause.includes("*")) add(specifier, "*", isExport && !/\bas\b/.test(clause) ? "*" : null);
+  }
+  for (const [, braces, specifier = "", member] of source.matchAll(INLINE)) {
+    if (member !== undefined && !["then", "catch"].includes(member)) add(specifier, member);
+    else if (braces !== undefined) for (const { name } of namesIn(braces)) add(specifier, name);
+    else add(specifier, "*");
+  }
+  return found;
+}
+
+const sources = new Map(files.map((file) => [file, sourceOf(file)]));
+const references = new Map([...sources].map(([file, source]) => [file, referencesOf(file, source)]));
+const used = new Set<string>();
+
+/** Marks an export as used and, if the file only exports it again, the export that it stands for. */
+function use(file: string, name: string): void {
+  const key = `${file} ${name}`;
+  if (used.has(key)) return;
+  used.add(key);
+  for (const { from, name: original, again } of references.get(file) ?? []) {
+    if (again === null) continue;
+    if (again === "*") use(from, name);
+    else if (again === name || name === "*") use(from, original);
+  }
+}
+
+for (const entry of ENTRIES) use(entry, "*");
+for (const all of references.values()) {
+  for (const { from, name, again } of all) if (again === null) use(from, name);
 }
 
 let count = 0;
+function report(file: string, name: string): void {
+  if (used.has(`${file} ${name}`) || used.has(`${file} *`)) return;
+  console.error(`${file}: ${name} is exported, and no other file imports it`);
+  count += 1;
+}
+
 for (const [file, source] of sources) {
-  for (const [, name = ""] of source.matchAll(EXPORT)) {
-    if (uses.get(name) !== 1) continue;
-    console.error(`${file}: ${name} is exported, and used in this file alone`);
-    count += 1;
-  }
+  if (file.endsWith(".generated.ts")) continue;
+  for (const [, name = ""] of source.matchAll(DECLARATION)) report(file, name);
+  for (const { again } of references.get(file) ?? [])
+    if (again !== null && again !== "*") report(file, again);
 }
 if (count > 0) process.exitCode = 1;
-else console.log("exports  every export is used by another file");
+else console.log("exports  every export is imported by another file");

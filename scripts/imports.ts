@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 const TOP = fileURLToPath(new URL("..", import.meta.url));
 const C_SOURCES = "packages/keeper/c";
 
-export interface Import {
+interface Import {
   file: string;
   line: number;
   /** The imported file, or the name as written if it looks like one of ours and is not found. */

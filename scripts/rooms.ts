@@ -7,7 +7,7 @@
  * room to the highest. A row may list only rooms of rows above it, so the table cannot describe a cycle. Tests in
  * packages and `testing/` folders are exempt. In the C folders of the keeper, an import is an `#include`.
  */
-export interface Room {
+interface Room {
   path: string;
   imports: readonly string[];
 }

@@ -97,7 +97,7 @@ async function bring(look, { cache, missing, fix }, isOrdered) {
   }
 }
 
-export const isFresh = (failure, now, kernel) =>
+const isFresh = (failure, now, kernel) =>
   failure !== null &&
   failure.recipe === RECIPE &&
   failure.kernel === kernel &&

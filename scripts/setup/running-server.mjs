@@ -5,7 +5,7 @@ import { join } from "node:path";
  * Returns the start time of a process (field 22 of /proc/PID/stat), which distinguishes this process from a later one
  * with the same pid. Null if there is no such process.
  */
-export function startTimeOf(pid) {
+function startTimeOf(pid) {
   try {
     const line = readFileSync(`/proc/${pid}/stat`, "utf8");
     return line.slice(line.lastIndexOf(")") + 2).split(" ")[19] ?? null;

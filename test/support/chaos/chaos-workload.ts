@@ -7,7 +7,7 @@ const CALL_MAX_MS = 180_000;
 const GIVE_UP_MS = 45_000;
 
 /** A sandbox, with the state that its user knows. */
-export interface Known {
+interface Known {
   box: Sandbox;
   /** Tokens printed once by commands that were reported as successful. */
   acknowledged: string[];

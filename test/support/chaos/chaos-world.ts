@@ -40,7 +40,7 @@ const NUMBERS = {
 };
 
 /** Permanent damage done to a sandbox: calls on it may then fail with that reason. */
-export type Damage = "files" | "unmounted" | "stopped" | "full";
+type Damage = "files" | "unmounted" | "stopped" | "full";
 
 /** A server on a separate disk, with everything that faults need to find their targets without asking the server. */
 export class ChaosWorld implements AsyncDisposable {

@@ -20,7 +20,7 @@ const sectionOf = (client: string) => ({
 });
 
 /** Formats the table for the client's users, with totals. Rows keep the order in which they were found. */
-export function tableOf(findings: readonly Finding[]): string {
+function tableOf(findings: readonly Finding[]): string {
   const count = (outcome: Finding["outcome"]) => findings.filter((each) => each.outcome === outcome).length;
   const cell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
   const rows = findings.map(

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 /** Commands of the runbook that are run one after the other in the same scene. */
-export interface Passage {
+interface Passage {
   heading: string;
   scene: string;
   blocks: Block[];

@@ -11,7 +11,7 @@ import { TestServer } from "../server/test-server.ts";
 import { importBroken } from "./broken-image.ts";
 
 /** The server and variables that the commands of a passage use. */
-export interface Scene extends AsyncDisposable {
+interface Scene extends AsyncDisposable {
   server: TestServer;
   /** `SANDBOX`, `EXEC` and the other variables that the runbook uses. */
   env: Record<string, string>;

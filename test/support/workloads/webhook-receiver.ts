@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 
-export interface Received {
+interface Received {
   /** The delivery's id, from its header. */
   id: string;
   type: "alert.fired" | "alert.cleared";

@@ -9,7 +9,7 @@ const CHUNK_BYTES = 524_288;
 const CHUNKS_TOGETHER = 64;
 const WRITES_AHEAD = 4;
 
-export interface Upload {
+interface Upload {
   path: string;
   body: AsyncIterable<Uint8Array>;
   options: WriteOptions;
