@@ -193,26 +193,26 @@ export const whereOf = ({ method, base, path }: { method: string; base: string; 
 /** Creates the error for a response with a status of 400 or more. */
 export function errorOf(where: Where, status: number, body: string): HoldfastError {
   const Class = CLASSES[status] ?? ServerError;
-  const said = parse(body);
-  if (said === null) return new Class(unexpected(where, status, body));
+  const parsed = parse(body);
+  if (parsed === null) return new Class(unexpected(where, status, body));
   const facts: ErrorFacts = {
     ...where,
-    code: said.code,
-    message: said.message,
-    hint: said.hint,
-    retryable: said.retryable,
-    dispatched: said.dispatched,
+    code: parsed.code,
+    message: parsed.message,
+    hint: parsed.hint,
+    retryable: parsed.retryable,
+    dispatched: parsed.dispatched,
     status,
     body,
-    requestId: said.requestId,
-    sandboxId: said.sandboxId,
-    execId: said.execId,
-    operation: said.operation,
-    cause: said.cause ?? undefined,
+    requestId: parsed.requestId,
+    sandboxId: parsed.sandboxId,
+    execId: parsed.execId,
+    operation: parsed.operation,
+    cause: parsed.cause ?? undefined,
   };
-  const floor = said.floor ?? null;
-  if (said.code === "output_dropped") return new OutputDroppedError({ ...facts, floor });
-  if (said.code === "events_dropped") return new EventsDroppedError({ ...facts, floor });
+  const floor = parsed.floor ?? null;
+  if (parsed.code === "output_dropped") return new OutputDroppedError({ ...facts, floor });
+  if (parsed.code === "events_dropped") return new EventsDroppedError({ ...facts, floor });
   return new Class(facts);
 }
 

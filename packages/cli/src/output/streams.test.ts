@@ -129,7 +129,7 @@ describe("a reader that leaves", () => {
   }
 });
 
-describe("a file that takes no more data", () => {
+describe("a file that accepts no more data", () => {
   it("fails the command instead of cutting its output", async () => {
     serveMuch();
     for (const command of ["ls --json", "cp box:/big -"]) {

@@ -95,7 +95,7 @@ function putToFile(stream: StreamName, data: string | Uint8Array): boolean {
   try {
     for (let at = 0; at < bytes.length; ) {
       const written = writeSync(DESCRIPTORS[stream], bytes, at);
-      if (written === 0) throw new Error("the file takes no more data");
+      if (written === 0) throw new Error("the file accepts no more data");
       at += written;
     }
     return true;

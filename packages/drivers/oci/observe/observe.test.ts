@@ -63,7 +63,7 @@ test("an instance note from an earlier boot is ignored", () => {
   });
 });
 
-test("a host file system that takes no more writes is a problem of every sandbox on it", () => {
+test("a host file system that accepts no more writes is a problem of every sandbox on it", () => {
   const own = machine();
   writeFileSync(procs(), `${process.pid}\n`);
   const table = (options: string) => parseMounts(`1 0 0:1 / ${dir} rw - ext4 /dev/vdb ${options}`);

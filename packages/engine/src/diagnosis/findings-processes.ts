@@ -41,7 +41,7 @@ export const uninterruptible: Rule = {
       }),
       confidence: "high",
       holdfast:
-        "Nothing: the kernel resumes the process when its wait is over. Deleting the sandbox waits for that too, and reports it.",
+        "Nothing: the kernel resumes the process when its wait has ended. Deleting the sandbox waits for that too, and reports it.",
       you: ["Check the host's disks and mounts: 'dmesg | tail', 'holdfast doctor'."],
     };
   },

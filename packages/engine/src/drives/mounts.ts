@@ -449,7 +449,7 @@ export class Mounts implements MountApi {
 const asleepAgain = ({ id: sandboxId }: LiveSandbox): HoldfastError =>
   new HoldfastError("sandbox_busy", {
     sandboxId,
-    message: "The sandbox fell asleep again each time before its mounts could be changed.",
+    message: "The sandbox went back into standby each time before its mounts could be changed.",
   });
 
 const isDriveGone = (error: unknown): boolean => error instanceof MountRefused && error.code === "drive_gone";

@@ -104,12 +104,12 @@ export function unseenEnd(
   const outputEnd = typeof trace === "object" ? trace.end : record.outputEnd;
   const dispatched = status === "refused" ? "no" : dispatchedBy(record, trace);
   const isNeverBegun = dispatched === "no" && cause.code === SANDBOX_DELETED.code;
-  const told = isNeverBegun ? { ...cause, message: DELETED_BEFORE } : cause;
+  const endCause = isNeverBegun ? { ...cause, message: DELETED_BEFORE } : cause;
   return {
     status,
     exitCode: null,
     signal: null,
-    cause: told,
+    cause: endCause,
     dispatched,
     startedAt,
     endedAt: now,

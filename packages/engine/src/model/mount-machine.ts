@@ -29,11 +29,11 @@ export function mountStep(record: SandboxRecord, input: MountInput, now: number)
       return changed(record, [...record.mounts, { ...input.mount, state: "wanted" }], now, null);
     case "mounted":
       if (known?.state !== "wanted") return null;
-      return changed(record, record.mounts, now, said(known, "mount.added", "is mounted at"));
+      return changed(record, record.mounts, now, newsOf(known, "mount.added", "is mounted at"));
     case "mount_failed":
       if (known === undefined) return null;
       return changed(record, without(record, known), now, {
-        ...said(known, "mount.failed", "could not be mounted at"),
+        ...newsOf(known, "mount.failed", "could not be mounted at"),
         data: { ...mountData(known), cause: input.cause },
       });
     case "unmount":
@@ -41,7 +41,12 @@ export function mountStep(record: SandboxRecord, input: MountInput, now: number)
       return changed(record, [...without(record, known), { ...known, state: "removing" }], now, null);
     case "unmounted":
       if (known?.state !== "removing") return null;
-      return changed(record, without(record, known), now, said(known, "mount.removed", "was unmounted from"));
+      return changed(
+        record,
+        without(record, known),
+        now,
+        newsOf(known, "mount.removed", "was unmounted from"),
+      );
     default:
       return unreachable(input);
   }
@@ -56,7 +61,7 @@ const mountData = ({ drive, path, subpath, readOnly }: MountRecord) => ({ drive,
 
 type News = Pick<NewEvent, "type" | "message" | "driveId" | "data">;
 
-const said = (mount: MountRecord, type: NewEvent["type"], what: string): News => ({
+const newsOf = (mount: MountRecord, type: NewEvent["type"], what: string): News => ({
   type,
   driveId: mount.driveId,
   message: `Drive ${mount.drive} ${what} ${mount.path}.`,

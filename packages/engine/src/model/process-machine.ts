@@ -156,7 +156,7 @@ export function goalsOf(
   const { readyWhen, connectBy } = spec;
   const isFresh = seen?.run === run && seen.state === "ready" && seen.generation === generation;
   const isWoken = begunIn < generation;
-  const isMet = isFresh || wasSaid(seen, run);
+  const isMet = isFresh || wasWritten(seen, run);
   return [
     ...(readyWhen === null || isMet ? [] : [readyWhen]),
     ...(connectBy === null || !isWoken || isFresh ? [] : [connectBy]),
@@ -167,7 +167,7 @@ export function goalsOf(
  * Whether the run has written the text that makes it ready. This is remembered, because its journal may have dropped
  * the text since.
  */
-export const wasSaid = (seen: Seen | null, run: number): boolean =>
+export const wasWritten = (seen: Seen | null, run: number): boolean =>
   seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
 
 /** Returns the observation of the last run if it missed its readiness deadline in this generation; otherwise null. */

@@ -83,17 +83,17 @@ export const enter = (record: SandboxRecord, phase: PhaseState, now: number): Sa
   transitionedAt: now,
 });
 
-type Said = [type: NewEvent["type"], message: string, data?: Record<string, unknown>];
+type EventParts = [type: NewEvent["type"], message: string, data?: Record<string, unknown>];
 
 export function eventOf(
   { id: sandboxId, generation }: SandboxRecord,
   at: number,
-  [type, message, data = {}]: Said,
+  [type, message, data = {}]: EventParts,
 ): NewEvent {
   return { at, type, sandboxId, generation, message, data };
 }
 
-export const outcome = (record: SandboxRecord, now: number, what: Said[]): Decision => ({
+export const outcome = (record: SandboxRecord, now: number, what: EventParts[]): Decision => ({
   record,
   events: what.map((each) => eventOf(record, now, each)),
   counters: {},

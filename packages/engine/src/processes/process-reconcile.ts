@@ -5,7 +5,7 @@ import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { OpenExec } from "../live/open-exec.ts";
 import type { ProcessEntry } from "../live/process-entry.ts";
 import { recordedRow, rowOf, runIdOf } from "../live/run-ids.ts";
-import { verdict, wasSaid } from "../model/process-machine.ts";
+import { verdict, wasWritten } from "../model/process-machine.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Link } from "../ports/index.ts";
 import type { Seen } from "../ports/records.ts";
@@ -123,7 +123,7 @@ export class ProcessReconcile {
       case "end": {
         const { state, cause } = next;
         const at = this.#context.clock.now();
-        const message = `Process ${record.name} is over: ${state}. ${cause?.message ?? ""}`.trim();
+        const message = `Process ${record.name} has ended: ${state}. ${cause?.message ?? ""}`.trim();
         const restarts = recordedRow(entry)?.restarts ?? record.restarts;
         const event = eventOf(record, `process.${state}`, at, message, { restarts, ...(cause && { cause }) });
         return records.store(entry, { end: { state, cause, at }, order: null, restarts }, [event]);
@@ -191,8 +191,8 @@ export class ProcessReconcile {
           : `Process ${record.name} is not ready: ${seen.cause.message}`;
       const data = seen.state === "ready" ? { how: seen.how } : { cause: seen.cause };
       const event = eventOf({ ...record, run: seen.run }, `process.${seen.state}`, seen.at, message, data);
-      const said = seen.state === "unready" && wasSaid(record.seen, seen.run) && { said: true };
-      const change = isPast ? {} : { seen: { ...seen, at, ...said } };
+      const written = seen.state === "unready" && wasWritten(record.seen, seen.run) && { said: true };
+      const change = isPast ? {} : { seen: { ...seen, at, ...written } };
       await this.#parts.records.store(entry, change, isNews ? [event] : []);
     });
   }

@@ -28,11 +28,11 @@ type Sight = { state: "ready"; how: "port" | "output" } | { state: "unready"; ca
  */
 export class Readiness {
   readonly #context: EngineContext;
-  readonly #said: (entry: ProcessEntry, sight: Seen) => Promise<void>;
+  readonly #report: (entry: ProcessEntry, sight: Seen) => Promise<void>;
 
-  constructor(context: EngineContext, said: (entry: ProcessEntry, sight: Seen) => Promise<void>) {
+  constructor(context: EngineContext, report: (entry: ProcessEntry, sight: Seen) => Promise<void>) {
     this.#context = context;
-    this.#said = said;
+    this.#report = report;
   }
 
   /** Starts the checks if a condition is unmet and no check is running. */
@@ -70,7 +70,7 @@ export class Readiness {
     const { generation } = live.record;
     const say = (sight: Sight) => {
       const at = clock.now();
-      return this.#said(entry, { ...sight, run: record.run, generation, at });
+      return this.#report(entry, { ...sight, run: record.run, generation, at });
     };
     const awaited = goals.map((goal) => this.#awaited(entry, exec.record.id, goal));
     let isLate = false;

@@ -213,7 +213,7 @@ class FakeInstance implements FakeDisk {
   }
 
   /** Runs the work that became due during the freeze. */
-  goOn(): void {
+  beginDue(): void {
     for (const row of this.rows.values()) if (row.state === "waiting") this.#beginLater(row, 1);
   }
 
@@ -822,14 +822,14 @@ export class HostileDriver
   async thaw(id: SandboxId): Promise<void> {
     await this.faults.thaw?.();
     this.frozen.delete(id);
-    this.instances.get(id)?.goOn();
+    this.instances.get(id)?.beginDue();
   }
 
   /** Sets the instance to running, unless it is frozen. */
   #settle(id: SandboxId, instance: FakeInstance): void {
     instance.isFrozen = () => this.frozen.has(id);
     this.instances.set(id, instance);
-    instance.goOn();
+    instance.beginDue();
   }
   /** The usage that the next measurements report. */
   readonly usages = new Map<SandboxId, Partial<Usage>>();

@@ -111,7 +111,7 @@ export class KeeperStream extends Duplex {
     socket.cork();
     for (const [index, part] of parts.entries()) {
       if (index < last) socket.write(part);
-      else socket.write(part, (error) => (error ? this.#fail("the port takes no more") : done()));
+      else socket.write(part, (error) => (error ? this.#fail("the port accepts no more") : done()));
     }
     socket.uncork();
   }

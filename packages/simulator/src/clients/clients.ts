@@ -77,8 +77,8 @@ export class Clients {
     this.#send(this.#requests.removeDrive(id));
   }
 
-  rouse(id: string, what: "resume" | "wake"): void {
-    this.#send(this.#requests.rouse(id, what));
+  wakeOrResume(id: string, what: "resume" | "wake"): void {
+    this.#send(this.#requests.wakeOrResume(id, what));
   }
 
   #leave(): void {

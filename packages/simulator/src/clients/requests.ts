@@ -426,7 +426,7 @@ export class ClientRequests {
   }
 
   /** Creates a request to resume or wake a sandbox by id. */
-  rouse(id: string, what: "resume" | "wake"): ClientRequest {
+  wakeOrResume(id: string, what: "resume" | "wake"): ClientRequest {
     return this.#sleep(what, id);
   }
 

@@ -268,7 +268,7 @@ const nothingUnderMounts: Invariant = {
   },
 };
 
-const drivesToldTruly: Invariant = {
+const drivesReportedTruly: Invariant = {
   name: "drives-told-truly",
   promise: "A drive is not reported as ready for more than seconds after it is missing.",
   standing({ host, mirror, history, time }) {
@@ -321,6 +321,6 @@ export const DRIVE_INVARIANTS: readonly Invariant[] = [
   mountsRecorded,
   readyMeansMounted,
   nothingUnderMounts,
-  drivesToldTruly,
+  drivesReportedTruly,
   outlivesDrives,
 ];

@@ -519,7 +519,7 @@ const countersExact: Invariant = {
   },
 };
 
-const storedAsSaid: Invariant = {
+const storedAsReported: Invariant = {
   name: "stored-as-reported",
   promise: "The database contains exactly what it confirmed.",
   stored({ mirror, database }) {
@@ -578,7 +578,7 @@ export const INVARIANTS: readonly Invariant[] = [
   namesKept,
   createdIsReady,
   countersExact,
-  storedAsSaid,
+  storedAsReported,
   ...SLEEP_INVARIANTS,
   ...FORK_INVARIANTS,
   ...DRIVE_INVARIANTS,

@@ -168,7 +168,7 @@ function execs({ host, mirror, time, history }: Scene): string[] {
     if (exec === undefined && phase?.name === "paused") return [];
     if (exec === undefined) return [`${id} has no outcome, and nothing runs under its id`];
     if (exec.state !== "running" && !isAsleep) return [`${id} has no outcome, and ${exec.state} long ago`];
-    // Only a wake can show whether the exec ended before its sandbox fell asleep, or still runs.
+    // Only a wake can show whether the exec ended before its sandbox went into standby, or still runs.
     if (isAsleep) return [];
     const waits = exec.command.kind === "cat" && spec.stdin?.end === false;
     // A run of a process may last as long as the process, so a run that still runs is settled.

@@ -23,7 +23,12 @@ describe("the engine in a hostile world", () => {
       ? "keeps its promises in thousands of schedules, in which every kind of fault strikes"
       : "keeps its promises in hundreds of schedules",
     async () => {
-      const tally = await runner.runSeeds({ from: 1, count: SCHEDULES, steps: STEPS, goOn: true });
+      const tally = await runner.runSeeds({
+        from: 1,
+        count: SCHEDULES,
+        steps: STEPS,
+        continueAfterFailure: true,
+      });
       expect(tally.failures).toEqual([]);
       if (isLong) expect(neverFired(tally)).toEqual([]);
     },

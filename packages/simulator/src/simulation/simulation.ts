@@ -222,15 +222,15 @@ export class Simulation {
   /** Wakes every sleeping sandbox. Each must then serve again, or have failed with its files kept. */
   readonly #wakeAll = async (): Promise<void> => {
     this.#watch.note(() => "waking all sandboxes");
-    const rouse = ({ id, phase }: SandboxRecord) =>
-      this.#clients.rouse(id, phase.name === "paused" ? "resume" : "wake");
+    const wakeOrResume = ({ id, phase }: SandboxRecord) =>
+      this.#clients.wakeOrResume(id, phase.name === "paused" ? "resume" : "wake");
     for (const record of this.#scene.mirror.readable())
-      if (record.phase.name === "standby" || record.phase.name === "paused") rouse(record);
+      if (record.phase.name === "standby" || record.phase.name === "paused") wakeOrResume(record);
     await this.#until(SETTLE_MS, "wakes", async (scene, engine) => {
       const asleep = sleepers(scene);
       // Wakes sandboxes in several rounds, because a standby whose caller disconnected may complete after the first
       // round.
-      for (const record of asleep) rouse(record);
+      for (const record of asleep) wakeOrResume(record);
       const found = asleep.map(({ id, phase }) => `${id} was woken and is ${phase.name}`);
       return [...found, ...(await unsettled(scene, engine))];
     });

@@ -36,7 +36,7 @@ export function registerRun(program: Command, context: Context): void {
       "Creates a sandbox, runs the command in it, streams its output, and deletes the sandbox, even if interrupted.\n\n" +
         "The first Ctrl-C sends SIGINT to the command, the second kills it; SIGTERM and SIGHUP kill it.\n\n" +
         "If this CLI is killed, it cannot delete the sandbox. The server then deletes it when the host runs short of resources " +
-        "and the command has ended. With --timeout or --ttl, the server also deletes it when that time is over.\n\n" +
+        "and the command has ended. With --timeout or --ttl, the server also deletes it when that time has passed.\n\n" +
         "Exits with the command's exit code, with 128+n if signal n ended the command, with 124 on timeout, and with " +
         "125 if Holdfast failed.",
     )
