@@ -1,6 +1,7 @@
 /**
- * Rejects unclear phrases and suggests plain words. It reads the string literals of production code (errors, hints, help,
- * events, alerts, findings and log lines) and, for the worst of the phrases, all comments and test names.
+ * Rejects unclear phrases and suggests plain words. It reads the string literals of production code in TypeScript and C
+ * (errors, hints, help, events, alerts, findings and log lines) and, for the worst of the phrases, all comments and test
+ * names. It also rejects the same words in identifiers, except in tests.
  */
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -31,6 +32,9 @@ const WORST: readonly Phrase[] = [
   { phrase: /\blet go\b/i, instead: "released, thawed" },
   { phrase: /\b(is|are) (all )?fine\b/i, instead: "does nothing, is allowed, is ignored" },
   { phrase: /\bthe how manieth\b/i, instead: "a number, a position" },
+  { phrase: /\bput to sleep\b/i, instead: "suspended, put into standby" },
+  { phrase: /\bfell asleep\b/i, instead: "went into standby" },
+  { phrase: /\btakes no more\b/i, instead: "accepts no more, refuses" },
 ];
 
 /** Phrases that are rejected in user-facing strings. */
@@ -42,7 +46,21 @@ const PHRASES: readonly Phrase[] = [
     instead: "a sentence that begins with its subject",
   },
   { phrase: /\bthat there (are|is)\b/i, instead: "a number, a position" },
+  { phrase: /\b(is|are) over\b(?! \d)/i, instead: "has ended, has passed" },
+  { phrase: /\b(is|are) not there\b/i, instead: "is missing, does not exist" },
 ];
+
+/** Words that are rejected as whole words of camel-case or snake-case names, with what to write instead. */
+const IDENTIFIERS: readonly (readonly [words: string, instead: string])[] = [
+  ["told", "reported, returned, logged"],
+  ["let_go", "release, thaw"],
+  ["go_on", "continue, keep"],
+  ["rouse", "wake, resume"],
+  ["said", "the noun of what it holds: message, response, output"],
+];
+const IDENTIFIER = /(?<![\w$.])[A-Za-z_$][\w$]*/g;
+/** The field `said` of a stored process record: a new name would need a migration. */
+const STORED = /\bsaid\??:/g;
 
 /** Matches string literals. Only those that contain a space are checked: sentences and fragments. */
 const LITERAL = /"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`/g;
@@ -78,15 +96,36 @@ function checkStrings(file: string, source: string): void {
   }
 }
 
+/** Checks the names in a line of code, once comments and strings are removed. */
+function checkIdentifiers(file: string, source: string): void {
+  for (const [index, line] of source.split("\n").entries()) {
+    if (/^\s*(\*|\/\/|\/\*)/.test(line)) continue;
+    const code = line
+      .replace(/\s\/\/ .*$/, "")
+      .replaceAll(LITERAL, "")
+      .replaceAll(STORED, "");
+    for (const [name] of code.matchAll(IDENTIFIER)) {
+      const words = `_${name.replaceAll(/(?<=[a-z\d])(?=[A-Z])/g, "_").toLowerCase()}_`;
+      const wrong = IDENTIFIERS.find(([each]) => words.includes(`_${each}_`));
+      if (wrong === undefined) continue;
+      console.error(`${file}:${index + 1}: the name ${name}: write ${wrong[1]}`);
+      count += 1;
+    }
+  }
+}
+
 /** Whether the file is production code of a package. Tests, `testing/` folders and the simulator are not. */
 const isProduction = (file: string): boolean =>
-  /^packages\/.*\.ts$/.test(file) && !/\.test\.ts$|\/testing\/|\/simulator\//.test(file);
+  /^packages\/.*\.(ts|c|h)$/.test(file) && !/\.test\.ts$|\/(testing|simulator|fixtures)\//.test(file);
 
 for (const file of files) {
   const source = readFileSync(join(TOP, file), "utf8");
   if (isProduction(file)) checkStrings(file, source);
   for (const { line, text } of commentsIn(source)) check(text, WORST, `${file}:${line}`);
-  if (!file.endsWith(".test.ts")) continue;
+  if (!file.endsWith(".test.ts")) {
+    checkIdentifiers(file, source);
+    continue;
+  }
   for (const match of source.matchAll(TEST_NAME))
     check(match[1] ?? match[2] ?? "", WORST, `${file}:${source.slice(0, match.index).split("\n").length}`);
 }

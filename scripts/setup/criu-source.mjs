@@ -25,7 +25,7 @@ const TOOLS = [
   { package: "xz-utils", command: "xz" },
 ];
 
-const TOLD_LINES = 4;
+const SHOWN_LINES = 4;
 
 /**
  * Returns the first error lines of a tool's output, or its last lines if it has none, with passwords in URLs removed.
@@ -33,8 +33,8 @@ const TOLD_LINES = 4;
 export function troubleIn(output) {
   const lines = output.trim().split("\n");
   const errors = lines.filter((line) => /^E: |\berror\b|\*\*\*/i.test(line));
-  const told = errors.length > 0 ? errors.slice(0, TOLD_LINES) : lines.slice(-TOLD_LINES);
-  return told.join("\n").replace(/:\/\/[^/@\s]+@/g, "://");
+  const shown = errors.length > 0 ? errors.slice(0, SHOWN_LINES) : lines.slice(-SHOWN_LINES);
+  return shown.join("\n").replace(/:\/\/[^/@\s]+@/g, "://");
 }
 
 /**

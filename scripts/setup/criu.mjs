@@ -74,7 +74,7 @@ function lookIn(root) {
 async function bring(look, { cache, missing, fix }, isOrdered) {
   if (process.env.HOLDFAST_CRIU || !canInstall()) throw new SetupError(`${missing}. ${fix}`);
   mkdirSync(cache, { recursive: true, mode: 0o755 });
-  const letGo = await hold("criu", cache, "another set-up that builds CRIU");
+  const releaseLock = await hold("criu", cache, "another set-up that builds CRIU");
   try {
     if (look().path !== undefined) return;
     const record = join(cache, "failed.json");
@@ -93,7 +93,7 @@ async function bring(look, { cache, missing, fix }, isOrdered) {
       throw error;
     }
   } finally {
-    letGo();
+    releaseLock();
   }
 }
 

@@ -63,7 +63,7 @@ async function settled(client: Holdfast): Promise<string> {
 async function goesOn(client: Holdfast): Promise<void> {
   const box = await client.sandboxes.get(id);
   expect((await box.exec("echo awake")).stdout).toBe("awake\n");
-  await counters.goOn(box);
+  await counters.expectProgress(box);
   const [exec = ""] = counters.execs;
   expect((await client.execs.get(exec)).info).toMatchObject({ status: "running", suspended: false });
   await vi.waitFor(() => expect(checkpoints()).toEqual([]), soon);

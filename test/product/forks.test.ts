@@ -50,7 +50,7 @@ describe.skipIf(!memoryStandby)("a fork", () => {
     expect({ kind, execs: [...execs].sort() }).toEqual({ kind: "memory", execs: [...counters.execs].sort() });
     expect(sizeBytes).toBeGreaterThan(memoryBytes);
     expect(memoryBytes).toBeGreaterThan(1_000_000);
-    await counters.goOn(box);
+    await counters.expectProgress(box);
     await box.files.write("/home/user/file", "now");
 
     const forks = await Promise.all(
@@ -63,7 +63,7 @@ describe.skipIf(!memoryStandby)("a fork", () => {
         forkedFrom: { sandboxId: box.id, checkpointId: id },
       });
       expect(await fork.files.readText("/home/user/file")).toBe("then");
-      await counters.goOn(fork);
+      await counters.expectProgress(fork);
       const { stdout } = await fork.exec("hostname; cat /etc/hostname; getent hosts $(hostname)");
       expect(stdout.split("\n").slice(0, 2)).toEqual([fork.info.name, fork.info.name]);
       expect(stdout.split("\n")[2]).toContain("127.0.1.1");
@@ -77,11 +77,11 @@ describe.skipIf(!memoryStandby)("a fork", () => {
       expect(listed.filter((exec) => counters.execs.includes(exec))).toEqual([]);
     }
     expect(await box.files.readText("/home/user/file")).toBe("now");
-    await counters.goOn(box);
+    await counters.expectProgress(box);
 
     // The end of one sandbox does not affect the others.
     await box.delete();
-    for (const fork of forks) await counters.goOn(fork);
+    for (const fork of forks) await counters.expectProgress(fork);
     expect(await codeOf(client.sandboxes.create({ fromCheckpoint: id }))).toBe("checkpoint_not_found");
     for (const fork of forks) await fork.delete();
   });
@@ -123,13 +123,13 @@ describe.skipIf(!memoryStandby)("a fork", () => {
     });
     await child.standby();
     await child.wake();
-    await counters.goOn(child);
+    await counters.expectProgress(child);
     const { id } = await child.checkpoints.create({ name: "again" });
     await child.standby();
     const grandchild = await client.sandboxes.create({ name: "grandchild", fromCheckpoint: id });
     await grandchild.standby();
     await grandchild.wake();
-    await counters.goOn(grandchild);
+    await counters.expectProgress(grandchild);
     const { run, from } = await inherited(grandchild);
     expect(from).toBe((await inherited(child)).run.id);
     await run.cancel();
@@ -224,14 +224,14 @@ describe.skipIf(!memoryStandby)("a server that is killed", () => {
         (await dying.sandboxes.get(box.id)).checkpoints.create({ name: "crash" }),
       );
       box = await client.sandboxes.get(box.id);
-      await counters.goOn(box);
+      await counters.expectProgress(box);
       await vi.waitFor(async () => {
         expect((await box.refresh()).status).toBe("ready");
         expect(saved(box.id)).toEqual((await box.checkpoints.list()).map(({ id }) => id));
       }, soon);
       for (const { id } of await box.checkpoints.list()) {
         const fork = await client.sandboxes.create({ fromCheckpoint: id });
-        await counters.goOn(fork);
+        await counters.expectProgress(fork);
         await fork.delete();
         await box.checkpoints.delete(id);
       }
@@ -248,12 +248,12 @@ describe.skipIf(!memoryStandby)("a server that is killed", () => {
       await through(point, (dying) => dying.sandboxes.create(wanted));
       const fork = await client.sandboxes.getOrCreate(wanted);
       expect(fork.info.status).toBe("ready");
-      await counters.goOn(fork);
+      await counters.expectProgress(fork);
       const { run } = await inherited(fork);
       expect(run.info.status).toBe("running");
       await fork.delete();
       box = await client.sandboxes.get(box.id);
-      await counters.goOn(box);
+      await counters.expectProgress(box);
       await box.checkpoints.delete("base");
     },
     PATIENCE_MS,

@@ -63,7 +63,7 @@ async function cycle(box: Sandbox, times: number, counters: Counters, file: stri
     await FIRST_CALLS[i % FIRST_CALLS.length]?.(box, i, file);
     // Reading a file does not wake the sandbox, so it is woken explicitly.
     await box.wake();
-    await counters.goOn(box);
+    await counters.expectProgress(box);
   }
   expect(digest(await box.files.read("/home/user/data"))).toBe(file);
 }
@@ -244,7 +244,7 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     const stat = readFileSync(`/proc/${server.keeperPid(box.id)}/stat`, "utf8");
     expect(stat).toMatch(/\) [DSRt] /);
     await box.resume();
-    await counters.goOn(box);
+    await counters.expectProgress(box);
     await box.delete();
   });
 });

@@ -58,11 +58,11 @@ async function inParallel<Item>(
  * damage.
  */
 function unsettled(world: ChaosWorld, { id, status, cause, lease }: SandboxInfo): string[] {
-  const said = `${id} is ${status} (${cause?.code ?? "no cause"}: ${cause?.message ?? ""}), lease ${JSON.stringify(lease)}`;
+  const description = `${id} is ${status} (${cause?.code ?? "no cause"}: ${cause?.message ?? ""}), lease ${JSON.stringify(lease)}`;
   if (status === "ready" && lease.state === "held") return [];
   if (status === "failed" && lease.state === "none" && cause !== null) return [];
   if (status === "degraded" && cause !== null && world.damaged.has(id)) return [];
-  return [said];
+  return [description];
 }
 
 /** Returns physical resources of sandboxes that have no record. */

@@ -30,12 +30,12 @@ const pointsLeft = async (which) => (await client.listDiskCheckpoints(id)).some(
 const execution = async () => (await box.execute({ command: ["sh", "-c", "echo out"] })).executionId;
 
 /** Returns the output of a command in the sandbox: effects are verified there, not by the response. */
-const said = async (command) => {
+const outputOf = async (command) => {
   const { exitCode, executionId } = await box.execute({ command: ["sh", "-c", command] });
   const { stdoutStreamUrl } = await client.getExecution(executionId);
   return `${(await (await fetch(stdoutStreamUrl)).text()).trim()} ${exitCode}`;
 };
-const isThere = async (path) => (await said(`test -e ${path}`)) === " 0";
+const isThere = async (path) => (await outputOf(`test -e ${path}`)) === " 0";
 
 /** Each case returns whether the method works; `differs` describes a difference that its user should know. */
 const FILES = {
@@ -65,7 +65,9 @@ const instance = (which, destroyed) => ({
   setEnv: [
     async () => {
       const value = `of ${destroyed}`;
-      return (await which.setEnv({ SET: value })).SET === value && (await said("echo $SET")) === `${value} 0`;
+      return (
+        (await which.setEnv({ SET: value })).SET === value && (await outputOf("echo $SET")) === `${value} 0`
+      );
     },
     ENV,
   ],
@@ -184,7 +186,7 @@ const cases = {
     jobCreate: async () => {
       const options = { command: ["sh", "-c", "echo job > of-a-job; sleep 600"] };
       const { jobId } = await core.jobCreate(api, { ...at, options });
-      const wrote = await said("until test -s of-a-job; do sleep 0.1; done; cat of-a-job");
+      const wrote = await outputOf("until test -s of-a-job; do sleep 0.1; done; cat of-a-job");
       return jobId.startsWith("job_") && wrote === "job 0";
     },
     jobGet: async () => (await core.jobGet(api, { ...at, jobId: job.id })).jobId === job.id,
@@ -228,13 +230,13 @@ const cases = {
       async () => {
         await core.sandboxSetEnv(api, { ...at, env: { A: "0", B: "0" } });
         const { env } = await core.sandboxSetEnv(api, { ...at, env: { A: "1", B: null } });
-        return env.A === "1" && !("B" in env) && (await said("echo $A $B")) === "1 0";
+        return env.A === "1" && !("B" in env) && (await outputOf("echo $A $B")) === "1 0";
       },
       ENV,
     ],
     sandboxWriteFiles: async () =>
       (await core.sandboxWriteFiles(api, { ...at, files: [file("written")] })).filesWritten === 1 &&
-      (await said("cat written")) === "text 0",
+      (await outputOf("cat written")) === "text 0",
     sandboxGet: async () =>
       (await core.sandboxGet(api, { ...at, waitForStatus: "idle", waitMs: 5_000 })).status === "idle",
     sandboxGetStatus: async () =>

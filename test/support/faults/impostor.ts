@@ -35,10 +35,10 @@ def serve(link):
         payload = exactly(link, size - 8)
         with open("/tmp/heard", "a") as heard:
             heard.write("%d\\n" % kind)
-        said = answer(kind, payload)
-        if said is None:
-            said, kind = struct.pack("<IIQ", 3, 0, 0) + text(b"no"), 0x7fff
-        link.sendall(struct.pack("<IIHH", 8 + len(said), ident, kind | 0x8000, 0) + said)
+        reply = answer(kind, payload)
+        if reply is None:
+            reply, kind = struct.pack("<IIQ", 3, 0, 0) + text(b"no"), 0x7fff
+        link.sendall(struct.pack("<IIHH", 8 + len(reply), ident, kind | 0x8000, 0) + reply)
 
 os.unlink(PATH)
 listener = socket.socket(socket.AF_UNIX)

@@ -42,12 +42,12 @@ export class Counters {
       const run = await box.execs.start([...PROGRAMS[program]], { keepAwake: false });
       counters.execs.push(run.id);
     }
-    await counters.goOn(box);
+    await counters.expectProgress(box);
     return counters;
   }
 
   /** Checks that each program has continued counting since the last call, without a gap or a repetition. */
-  async goOn(box: Sandbox): Promise<void> {
+  async expectProgress(box: Sandbox): Promise<void> {
     for (const program of this.#programs) {
       const before = (await written(box, program)).length;
       await vi.waitFor(
