@@ -41,7 +41,8 @@ struct exec {
   int signal;
   uint64_t started_at_ms;
   uint64_t ended_at_ms;
-  /* Sequence number of the begin event; 0 if a client requested the begin. */
+  /* Sequence number of the begin event; 0 if a client requested the start, because that client receives an answer
+   * instead. */
   uint64_t begin_number;
   /* Sequence number of the end event; 0 if the exec has not ended. */
   uint64_t end_number;

@@ -90,8 +90,8 @@ static void mark(struct journal *journal) {
 }
 
 /*
- * Frees the oldest part of the file, so that the rest fits the cap if possible. The new floor is a mark, and it never
- * lies beyond the position that must stay readable. If the file system cannot punch holes, nothing is freed, and the
+ * Frees the oldest part of the file, so that the rest fits the cap if possible. The floor, where the readable part begins,
+ * moves to a mark, and never beyond the position that must stay readable. If the file system cannot punch holes, nothing is freed, and the
  * journal is treated as full at twice its cap.
  */
 static void shorten(struct journal *journal) {

@@ -20,8 +20,10 @@ enum journal_kind { JOURNAL_STDOUT = 1, JOURNAL_STDERR = 2, JOURNAL_EXIT = 3 };
 struct journal {
   /* File descriptor; -1 if closed. A closed journal can still be read. */
   int fd;
-  /* Whether a write failed. If so, all later output is dropped, because a reader must not mistake output
-   * with a gap for complete output. */
+  /*
+   * Whether the journal accepts no further output, because a write failed or space could not be freed. All later output
+   * is dropped, because a reader must not mistake output with a gap for complete output.
+   */
   bool full;
   uint64_t floor;
   uint64_t end;
@@ -31,7 +33,7 @@ struct journal {
    * freed.
    */
   uint64_t kept_from;
-  /* Positions to which the floor may move: starts of records, at least one step apart. */
+  /* The marks: positions to which the floor may move. Each is the start of a record, at least one step after the last. */
   uint64_t marks[JOURNAL_MARKS_MAX];
   uint32_t mark_first;
   uint32_t mark_count;

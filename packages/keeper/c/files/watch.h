@@ -66,7 +66,7 @@ struct watch {
   /* The top of the tree; NULL once the watch has ended. */
   struct watched *top;
   size_t to_read;
-  /* Whether something could not be watched. */
+  /* Whether the watch was ended because a directory could not be watched. */
   bool failed;
   /* Whether changes were dropped that came after the queued ones. */
   bool lost;

@@ -275,7 +275,8 @@ static int open_entry(const struct watched *parent, int dir, const char *name, i
   return -1;
 }
 
-/* Walks from the open top down to a directory; takes ownership of `fd`. Returns -1 with errno. */
+/* Opens a directory of a watch, step by step from the open top directory `fd`, which it closes. Returns -1 with errno if
+ * that fails. */
 static int walk_down(struct watched *directory, int fd, int flags) {
   struct watched *path[PATH_MAX / 2];
   size_t count = 0;

@@ -424,7 +424,8 @@ static void feed_file(struct server *server, int fd) {
 
 /* ── The scratch root ────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Mounts the file system of terminals. If mounting is not permitted, all starts on a terminal are refused. */
+/* Mounts the file system of terminals. If mounting is not permitted, the keeper refuses to start commands with a
+ * terminal. */
 static void mount_terminals(void) {
   if (mkdir("dev", 0755) < 0 || mkdir("dev/pts", 0755) < 0 || unshare(CLONE_NEWNS) < 0) return;
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return;

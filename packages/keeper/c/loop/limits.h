@@ -138,8 +138,8 @@
 #define PROCESSES_MAX 4096u
 #define COMMAND_LINE_MAX 256u
 
-/* Maximum time that one turn of the loop counts as passed. A longer turn means that the process was paused or in
- * standby meanwhile, and that time must not count towards deadlines. */
+/* Maximum time by which one turn of the loop brings deadlines closer. If more time has passed, the process was paused or
+ * in standby meanwhile, and that time must not count. */
 #define TURN_MAX_MS 1000u
 /* Maximum time that one turn of the loop sleeps. */
 #define TURN_SLEEP_MS 900u

@@ -150,8 +150,8 @@ static bool is_same(const struct path_end *one, const struct path_end *other) {
 }
 
 /*
- * Moves a detached mount to its place and makes it private. If the target is on a shared mount, later changes below a
- * mount that is not private would propagate.
+ * Moves a detached mount to its place and makes it private. If the target is on a shared mount, a mount that is not
+ * private would propagate later mounts and unmounts below it to other namespaces.
  */
 static int put_in_place(const struct tree *tree, int directory) {
   const unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;

@@ -45,8 +45,8 @@ static int open_step(int dir, const char *name) {
 }
 
 /*
- * Gives a new directory to its owner. If a sandbox has put another directory in its place, that directory
- * does not belong to the host's root and is left unchanged.
+ * Gives a new directory to its owner. If a sandbox has put another directory in its place, that directory is not
+ * owned by the host's root user and stays unchanged.
  */
 static bool give_away(int fd, uid_t owner) {
   struct stat stat;

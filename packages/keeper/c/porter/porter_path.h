@@ -51,7 +51,7 @@ struct seal {
 };
 
 /*
- * Seals a directory: gives it to the host's root and removes all write permission. That user id is not mapped
+ * Seals a directory: gives it to the host's root user and removes all write permission. That user id is not mapped
  * inside, so even a sandbox's own root cannot write there. If a mount is missing, a write therefore fails and
  * does not land on the disk below. A directory that is already sealed stays sealed, and `known` is false. On
  * failure returns false with errno, and the directory is unchanged.

@@ -1,18 +1,23 @@
 /*
- * Starts helpers for the server. A fork copies the page tables of the process that forks. A server of a few hundred
- * megabytes would stall for that time, but this process is small.
+ * Starts helper processes for the server. A fork copies the page tables of the process that forks, and meanwhile that
+ * process stands still. A server of a few hundred megabytes would notice; the spawner is small.
  *
- * Requests arrive over one socket, descriptor 3, which only the server has, and are answered in frames of the
- * keeper's format:
+ * The server sends requests over one socket, descriptor 3, which no other process has. Both directions consist of frames
+ * in the keeper's format. Requests:
  *
- * - RUN id: argv, env (lists of strings), stdio (a path, or empty), bytes to keep of stdout and of stderr, tied
+ * - RUN id: argv and env (lists of strings), stdio (a path, or empty), how many bytes of stdout and of stderr to return,
+ *   and whether the helper is tied to the spawner
  * - KILL id
- * - RECEIVED id: pid, answers each request at once; 0 if there is no such helper
- * - OUTPUT id: stream, bytes, as it arrives, of the output to keep
- * - ENDED id: how, number, once per RUN, its last message
  *
- * The spawner only knows its own children. Processes that they leave running are neither waited for nor reaped. It
- * exits with the socket, at once; helpers keep running, except those tied to it. An invalid request also ends it.
+ * Answers:
+ *
+ * - RECEIVED id: the helper's pid, or 0 if there is no such helper. Sent at once for every request.
+ * - OUTPUT id: the stream (stdout or stderr) and a piece of its output. Sent when the piece arrives.
+ * - ENDED id: how the helper ended (exit, signal, or a failed start) and its exit code, signal or errno. Sent once for
+ *   every RUN, as its last answer.
+ *
+ * The spawner waits only for its own children, not for processes that they leave running. It exits as soon as the server
+ * closes the socket or sends an invalid request. Helpers then keep running, except those that are tied to it.
  */
 #include "porter/porter.h"
 
@@ -101,8 +106,8 @@ static void send_ended(uint32_t id, uint8_t how, int number) {
   send_frame(&out);
 }
 
-/* Returns whether the queue for the server is full. If so, only the link is polled, and only for output, so that no
- * data is added. */
+/* Returns whether the queue for the server is full. If so, the spawner only waits until the server accepts data: it reads
+ * neither requests nor output of helpers, which would add to the queue. */
 static bool is_full(void) {
   return spawner.queued >= SPAWN_QUEUE_MAX;
 }
