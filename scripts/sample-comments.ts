@@ -1,6 +1,7 @@
 /**
  * Prints a random sample of comments for a reader who has not seen the code: `node scripts/sample-comments.ts [--seed
- * 1] [--count 60]`. Below each comment is the line of code that it stands above, as a reader of the file sees it. The same seed on the same tree gives the same comments. A comment is clear if one reading suffices.
+ * 1] [--count 60] [--under packages/keeper/c]`. Below each comment is the line of code that it stands above, as a reader of
+ * the file sees it. The same seed on the same tree gives the same comments. A comment is clear if one reading suffices.
  */
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -10,11 +11,17 @@ import { parseArgs } from "node:util";
 import { commentsIn } from "./comments.ts";
 
 const TOP = fileURLToPath(new URL("..", import.meta.url));
-/** Minimum length of a comment in the sample. Shorter comments are labels, which are too short to be unclear. */
+/**
+ * Minimum length of a comment in the sample, without the dashes of a heading. Shorter comments are labels, which are too
+ * short to be unclear.
+ */
 const MIN_LENGTH = 30;
+/** Matches the dashes around the text of a section heading, as in `── Requests ──────`. */
+const HEADING_DASHES = /^─+ | ─+$/g;
 
 function longCommentsOf(file: string): { place: string; text: string; code: string }[] {
   return commentsIn(readFileSync(join(TOP, file), "utf8"))
+    .map((comment) => ({ ...comment, text: comment.text.replaceAll(HEADING_DASHES, "") }))
     .filter(({ text }) => text.length >= MIN_LENGTH && !text.startsWith("biome-ignore"))
     .map(({ line, text, code }) => ({ place: `${file}:${line}`, text, code }));
 }
@@ -31,9 +38,14 @@ function randomNumbers(seed: number): () => number {
 }
 
 const { values } = parseArgs({
-  options: { seed: { type: "string", default: "1" }, count: { type: "string", default: "60" } },
+  options: {
+    seed: { type: "string", default: "1" },
+    count: { type: "string", default: "60" },
+    /** Folders whose comments are drawn. */
+    under: { type: "string", multiple: true, default: ["packages", "scripts"] },
+  },
 });
-const files = execFileSync("git", ["ls-files", "packages", "scripts"], { cwd: TOP })
+const files = execFileSync("git", ["ls-files", ...values.under], { cwd: TOP })
   .toString()
   .split("\n")
   .filter((file) => /\.(ts|mjs|c|h)$/.test(file) && !/\.test\.ts$|\.generated\.ts$/.test(file));
