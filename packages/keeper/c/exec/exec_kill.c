@@ -71,7 +71,7 @@ void execs_dying(struct server *server, pid_t pid) {
   }
 }
 
-/* ── By mark ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── The fast scan: by mark ──────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Returns the CPU time of this process. Slices are measured in CPU time, so that each slice makes progress even on
  * a loaded machine. */
@@ -107,7 +107,7 @@ static bool kill_marked(pid_t pid, void *context) {
   return cpu_ns() - scan.began_ns < SLICE_CPU_NS;
 }
 
-/* ── By everything else ────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── The careful scan: by mark, session, environment and parents ─────────────────────────────────────────────────── */
 
 static struct exec *hunted_by_session(pid_t session) {
   for (struct exec *exec = execs_active(); exec; exec = exec->next_active) {

@@ -1,4 +1,4 @@
-/* The exec requests, and the requests among them that wait for output or for room in a stdin buffer. */
+/* The requests for execs. Some of them wait, for output or for room in a stdin buffer, and are answered later. */
 #ifndef HOLDFAST_EXECS_H
 #define HOLDFAST_EXECS_H
 

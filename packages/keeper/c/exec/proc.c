@@ -66,7 +66,8 @@ bool processes_overlooked(void) {
 }
 
 /*
- * Opens a path in /proc. Records a failure if it does not show whether the process exists; see processes_overlooked.
+ * Opens a path in /proc. If that fails for lack of descriptors or memory, the process may exist nevertheless, and
+ * processes_overlooked reports that it could not be examined.
  */
 static int open_proc(const char *path, int flags) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | flags);

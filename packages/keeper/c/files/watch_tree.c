@@ -212,7 +212,7 @@ static void missed(struct watch *watch) {
   if (watch->begun) watch->lost = true;
 }
 
-/* ── Giving up ─────────────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Ending a watch ──────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Ends the watch with a failure, because it cannot see everything that was requested. */
 static void fail(struct watch *watch) {
@@ -307,7 +307,7 @@ static int open_watched(struct watched *directory, int flags) {
   return -1;
 }
 
-/* ── One more directory ────────────────────────────────────────────────────────────────────────────────────────── */
+/* ── Entries that are directories ────────────────────────────────────────────────────────────────────────────────── */
 
 /* Returns whether the name is that of a directory in the root that contains no files of the sandbox, such as a
  * virtual file system. Such directories are not watched. */
