@@ -11,7 +11,7 @@ import { ROOMS } from "./rooms.ts";
 
 const TOP = fileURLToPath(new URL("..", import.meta.url));
 /** Maximum number of production files in a folder, because a folder should hold one idea. */
-const FILES_PER_FOLDER = 25;
+const FILES_PER_FOLDER = 21;
 /** Folders with code: each of their folders needs a README. */
 const CODE = ["packages", "test", "scripts", "bench", "examples"];
 
