@@ -1,6 +1,6 @@
 import { type Cause, causeOf, HoldfastError, type Numbers } from "@holdfast/contract";
 import { DeadlinePassed, raced, within } from "../lib/deadline.ts";
-import { FairQueue } from "../lib/fair-queue.ts";
+import { Semaphore } from "../lib/semaphore.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { wantedMounts } from "../model/mount-machine.ts";
 import { forkSource, hasServed } from "../model/sandbox-facts.ts";
@@ -26,26 +26,27 @@ export type LaunchOutcome =
  * Takes a sandbox from the queue to its first proof: it waits in the queue, stores the lease, launches the instance,
  * opens the link and proves the sandbox. A failure at any step is recorded as `launch_failed`. That releases the
  * sandbox's name and makes the lease require a stop, which the reaper carries out. A few launches run at once; the rest
- * wait in order, in a queue of limited length.
+ * wait in a queue of limited length, in which the owners are served in turn.
  */
 export class Launcher {
   readonly #context: EngineContext;
   readonly #parts: LauncherParts;
-  readonly #queue = new FairQueue<Waiter>();
-  #running = 0;
+  readonly #slots: Semaphore;
 
   constructor(context: EngineContext, parts: LauncherParts) {
     this.#context = context;
     this.#parts = parts;
+    // The queue of new sandboxes is limited by `admit`. A sandbox that is already stored is never refused.
+    this.#slots = new Semaphore(context.numbers.launchesAtOnce, { limit: Number.POSITIVE_INFINITY });
   }
 
   get waiting(): number {
-    return this.#queue.length;
+    return this.#slots.waiting;
   }
 
   /** Throws if a launch would be rejected immediately: the queue is full, or launches are suspended. */
   admit(): void {
-    if (this.#queue.length >= this.#context.numbers.launchesWaiting)
+    if (this.#slots.waiting >= this.#context.numbers.launchesWaiting)
       throw new HoldfastError("capacity", { message: "The launch queue is full." });
     this.#parts.admission.checkLaunches();
   }
@@ -153,38 +154,26 @@ export class Launcher {
 
   /** Runs the work once a launch slot is free. A launch that is aborted while it waits leaves the queue. */
   async #queued(live: LiveSandbox, signal: AbortSignal, work: () => Promise<void>): Promise<void> {
-    if (this.#running < this.#context.numbers.launchesAtOnce) this.#running += 1;
-    else await this.#waitForSlot(live, signal);
+    const leave = this.#slots.tryEnter() ?? (await this.#waitForSlot(live, signal));
     try {
       signal.throwIfAborted();
       await work();
     } finally {
-      this.#passOn();
+      leave();
     }
   }
 
-  async #waitForSlot(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+  async #waitForSlot(live: LiveSandbox, signal: AbortSignal): Promise<() => void> {
     const { clock, numbers } = this.#context;
-    const { promise, resolve: take } = Promise.withResolvers<void>();
-    const waiter = { take };
     live.progress("waiting");
-    this.#queue.join(live.record.owner, waiter);
-    const limit = { ms: numbers.launchQueueMs, what: "waiting for a turn to be launched", signal };
-    let taken = false;
+    const deadline = clock.deadline(numbers.launchQueueMs, "waiting for a turn to be launched");
     try {
-      await within(clock, limit, () => promise.then(() => (taken = true)));
-    } catch (error) {
-      // The launch was aborted after it had received a slot: give the slot to the next launch.
-      if (!this.#queue.leave(waiter) && !taken) this.#passOn();
-      throw error;
+      // `enter` itself ends the wait at the deadline. `within` could reject in the moment in which a slot is given, and
+      // the slot would be lost.
+      return await this.#slots.enter(AbortSignal.any([signal, deadline.signal]), live.record.owner);
+    } finally {
+      deadline.clear();
     }
-  }
-
-  /** Gives the slot to the next launch in the queue, or frees it if the queue is empty. */
-  #passOn(): void {
-    const next = this.#queue.next();
-    if (next) next.take();
-    else this.#running -= 1;
   }
 }
 
@@ -214,10 +203,6 @@ export async function withinLaunch<Result>(
 
 const ASK_AGAIN_MS = 1_000;
 const OUTCOME_MS = 5_000;
-
-interface Waiter {
-  take(): void;
-}
 
 function asHoldfastError(error: unknown): unknown {
   if (error instanceof DeadlinePassed) return new HoldfastError("deadline", { message: error.message });

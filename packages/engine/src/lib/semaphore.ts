@@ -1,4 +1,5 @@
 import { HoldfastError } from "@holdfast/contract";
+import { FairQueue } from "./fair-queue.ts";
 
 interface SemaphoreOptions {
   /** Maximum number of callers that wait at a time. */
@@ -8,20 +9,25 @@ interface SemaphoreOptions {
 }
 
 /**
- * Allows up to `width` callers at a time. The others wait in order of arrival; beyond `limit` waiting callers, further
- * ones are refused.
+ * Allows up to `width` callers at a time. The others wait; beyond `limit` waiting callers, further ones are refused.
+ * Owners are served in turn, and the callers of one owner in order of arrival. Callers that name no owner share one.
  */
 export class Semaphore {
   readonly #width: number;
   readonly #limit: number;
   readonly #onFull: () => HoldfastError;
-  readonly #waiting: (() => void)[] = [];
+  readonly #queue = new FairQueue<() => void>();
   #running = 0;
 
   constructor(width: number, { limit, onFull = () => semaphoreFull(limit) }: SemaphoreOptions) {
     this.#width = width;
     this.#limit = limit;
     this.#onFull = onFull;
+  }
+
+  /** The number of callers that wait. */
+  get waiting(): number {
+    return this.#queue.length;
   }
 
   async run<Result>(signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
@@ -35,10 +41,10 @@ export class Semaphore {
   }
 
   /** Takes a place. The returned function gives the place back, and does nothing when called again. */
-  async enter(signal: AbortSignal): Promise<() => void> {
+  async enter(signal: AbortSignal, owner: string | null = null): Promise<() => void> {
     const place = this.tryEnter();
     if (place !== null) return place;
-    await this.#wait(signal);
+    await this.#wait(signal, owner);
     return this.#place();
   }
 
@@ -58,25 +64,23 @@ export class Semaphore {
     };
   }
 
-  async #wait(signal: AbortSignal): Promise<void> {
+  async #wait(signal: AbortSignal, owner: string | null): Promise<void> {
     signal.throwIfAborted();
-    if (this.#waiting.length >= this.#limit) throw this.#onFull();
+    if (this.#queue.length >= this.#limit) throw this.#onFull();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const giveUp = () => {
-      const place = this.#waiting.indexOf(resolve);
-      // The caller was given a place before the abort was handled. It keeps the place and releases it in `run`.
-      if (place < 0) return;
-      this.#waiting.splice(place, 1);
-      reject(signal.reason);
+      // A caller that is not in the queue any more was given a place before the abort. It keeps the place until it
+      // leaves.
+      if (this.#queue.leave(resolve)) reject(signal.reason);
     };
     signal.addEventListener("abort", giveUp, { once: true });
-    this.#waiting.push(resolve);
+    this.#queue.join(owner, resolve);
     await promise.finally(() => signal.removeEventListener("abort", giveUp));
   }
 
   /** Gives the place to the next waiting caller, or frees the place if no caller waits. */
   #leave(): void {
-    const next = this.#waiting.shift();
+    const next = this.#queue.next();
     if (next) next();
     else this.#running -= 1;
   }
