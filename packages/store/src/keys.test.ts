@@ -8,7 +8,6 @@ test("a key is found only by its secret", async () => {
   expect(secret).toMatch(/^hf_[0-9a-z]{40}$/);
   const key = { name: "admin", createdAt: 42, lastFour: secret.slice(-4) };
   expect(await store.keys.findKey(secret)).toEqual(key);
-  expect(await store.keys.listKeys()).toEqual([key]);
   for (const wrong of ["", "hf_", secret.slice(0, -1), `${secret}x`, secret.toUpperCase(), "admin"]) {
     expect(await store.keys.findKey(wrong)).toBeNull();
   }

@@ -18,7 +18,6 @@ export interface KeyStore {
    */
   createKey(name: string): Promise<string>;
   findKey(secret: string): Promise<ApiKey | null>;
-  listKeys(): Promise<ApiKey[]>;
   /** Revokes all keys of that name. Returns how many there were. */
   revokeKeys(name: string): Promise<number>;
 }
@@ -53,15 +52,6 @@ export function createKeyStore(database: DatabaseSync, db: Kysely<Tables>, now: 
       const row = byHash.get({ hash });
       if (row === undefined || !timingSafeEqual(Buffer.from(row.hash), Buffer.from(hash))) return null;
       return asKey(row);
-    },
-    async listKeys() {
-      const rows = await db
-        .selectFrom("api_keys")
-        .selectAll()
-        .orderBy("created_at")
-        .orderBy("hash")
-        .execute();
-      return rows.map(asKey);
     },
     async revokeKeys(name) {
       const result = await db.deleteFrom("api_keys").where("name", "=", name).executeTakeFirst();

@@ -8,7 +8,6 @@ import {
   type DeliveryState,
   type DriveId,
   type ExecId,
-  HoldfastError,
   invariant,
   type ProcessId,
   type SandboxId,
@@ -29,6 +28,7 @@ import type {
   Store,
   StoredEvent,
 } from "@holdfast/engine";
+import { invalidCursor } from "@holdfast/engine";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { UnreadableRecord } from "./errors.ts";
 import { oldAlerts, oldDeliveries, oldEvents, oldGone, oldKeys, type PruneOrder } from "./prune.ts";
@@ -400,7 +400,7 @@ async function deliveryPosition(db: Kysely<Tables>, id: DeliveryId): Promise<num
 }
 
 function unknownCursor(): never {
-  throw new HoldfastError("invalid_request", { message: "The cursor is not valid." });
+  throw invalidCursor();
 }
 
 function sandboxPage(db: Kysely<Tables>, filter: SandboxFilter, after: number | undefined, count: number) {
