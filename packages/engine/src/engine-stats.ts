@@ -9,6 +9,7 @@ import type { Admission } from "./launch/admission.ts";
 import { launchesState } from "./launch/launch-breaker.ts";
 import type { Launcher } from "./launch/launcher.ts";
 import type { LinkOpener } from "./launch/link-opener.ts";
+import { iso } from "./lib/format.ts";
 import type { SandboxRegistry } from "./live/sandbox-registry.ts";
 import { capabilityNames } from "./ports/capabilities.ts";
 import type { EngineContext } from "./ports/context.ts";
@@ -48,12 +49,12 @@ export class EngineStats {
     const linkCounts = { up: 0, down: 0, lost: links.lostCount };
     for (const live of registry.allLive()) {
       sandboxes[live.judge().status] += 1;
-      if (live.record.phase.name === "running") linkCounts[live.links?.current ? "up" : "down"] += 1;
+      if (live.record.phase.name === "running") linkCounts[live.link ? "up" : "down"] += 1;
     }
     sandboxes.terminated = totals.terminated;
     const { lastPassAt } = observer;
     return {
-      at: new Date(clock.now()).toISOString(),
+      at: iso(clock.now()),
       sandboxes,
       totals,
       execsRunning: ledger.runningCount,
@@ -62,7 +63,7 @@ export class EngineStats {
       readers: execs.readers.count,
       readersCut: execs.readers.cut,
       orphans: orphans.count,
-      lastObservationAt: lastPassAt === null ? null : new Date(lastPassAt).toISOString(),
+      lastObservationAt: iso(lastPassAt),
       lastAuditAt: audit.last?.at ?? null,
       sweeps: sweeps.health(),
       launches: {

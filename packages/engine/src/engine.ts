@@ -1,4 +1,4 @@
-import { HoldfastError, type Numbers, type SandboxId, type Stats } from "@holdfast/contract";
+import type { Numbers, SandboxId, Stats } from "@holdfast/contract";
 import { Alerts } from "./alerts/alerts.ts";
 import { Audit } from "./cleanup/audit.ts";
 import { DiskGuard } from "./cleanup/disk-guard.ts";
@@ -10,6 +10,7 @@ import { DiagnosisCollector } from "./diagnosis/collector.ts";
 import { UsageMeter } from "./diagnosis/usage-meter.ts";
 import { Drives } from "./drives/drives.ts";
 import { Mounts } from "./drives/mounts.ts";
+import { EngineLifetime } from "./engine-lifetime.ts";
 import { EngineStats } from "./engine-stats.ts";
 import { AnnouncingStore } from "./events/announcing-store.ts";
 import { Timeline } from "./events/timeline.ts";
@@ -27,7 +28,6 @@ import { Launcher } from "./launch/launcher.ts";
 import { LinkOpener } from "./launch/link-opener.ts";
 import { Prover } from "./launch/prover.ts";
 import { Reaper } from "./launch/reaper.ts";
-import { drivesOf, imagesOf, journalsOf } from "./lib/driver-parts.ts";
 import { Adoption } from "./lifecycle/adoption.ts";
 import { Checkpoints } from "./lifecycle/checkpoints.ts";
 import { Creation } from "./lifecycle/create.ts";
@@ -51,26 +51,22 @@ import { SandboxPorts } from "./network/port-connections.ts";
 import { Previews } from "./network/previews.ts";
 import type { EngineApi } from "./ports/api.ts";
 import type { EngineContext } from "./ports/context.ts";
+import { drivesOf, imagesOf, journalsOf } from "./ports/driver-parts.ts";
 import type { Ports } from "./ports/index.ts";
 import type { DriveRecord, SandboxRecord } from "./ports/records.ts";
 import { Processes } from "./processes/processes.ts";
 import { Sandboxes } from "./sandbox-api.ts";
-import { startUp } from "./startup.ts";
 
 export const createEngine = (ports: Ports, numbers: Numbers): EngineApi => new Engine(ports, numbers);
 
 /**
- * Constructs the parts of the engine, lowest first, and owns their loops. Each part gets only parts that exist already;
- * a lower part reaches a higher one through `EngineEvents`. When the engine stops, its loops end and its links are
- * closed, but instances keep running. The next engine's `start` finds them, because all durable state is in the store
- * and every instance belongs to a lease.
+ * The engine as its callers see it. It only constructs the parts and delegates to them; `EngineLifetime` starts and
+ * stops them.
  */
 class Engine implements EngineApi {
   readonly #context: EngineContext;
-  readonly #stopping = new AbortController();
   readonly #parts: ReturnType<typeof wire>;
-  #state: "new" | "recovering" | "serving" | "stopped" = "new";
-  #loops: Promise<unknown>[] = [];
+  readonly #lifetime: EngineLifetime;
   readonly sandboxes: Sandboxes;
   readonly checkpoints: Checkpoints;
   readonly execs: Execs;
@@ -85,9 +81,11 @@ class Engine implements EngineApi {
   readonly alerts: Alerts;
 
   constructor(ports: Ports, numbers: Numbers) {
+    const stopping = new AbortController();
+    const events = new EngineEvents();
     const sightings = new OrphanSightings(numbers.orphanGraceMs);
     const news = new AnnouncingStore(ports.store);
-    const registry = new SandboxRegistry(news.store, sightings);
+    const registry = new SandboxRegistry(news.store, sightings, events);
     const context: EngineContext = {
       ...ports,
       store: news.store,
@@ -95,11 +93,12 @@ class Engine implements EngineApi {
       images: imagesOf(ports.driver),
       journals: renamedJournals(journalsOf(ports.driver), registry),
       numbers,
-      stopping: this.#stopping.signal,
+      stopping: stopping.signal,
     };
-    const parts = wire(context, { news, registry, sightings });
+    const parts = wire(context, { events, news, registry, sightings });
     this.#context = context;
     this.#parts = parts;
+    this.#lifetime = new EngineLifetime(context, stopping, parts);
     this.sandboxes = parts.sandboxes;
     this.checkpoints = parts.checkpoints;
     this.execs = parts.execs;
@@ -114,34 +113,12 @@ class Engine implements EngineApi {
     this.alerts = parts.alerts;
   }
 
-  async start(): Promise<void> {
-    this.#state = "recovering";
-    const { observer, orphans, retention, sweeps, expiry, diskGuard, healer, maintenance, alerts } =
-      this.#parts;
-    const sandboxes = await startUp(this.#context, this.#parts);
-    // Each loop handles failures of the store, the driver and the keepers itself. If a loop rejects nevertheless, that
-    // is a bug: the unhandled rejection ends the process, and the next server continues from the store.
-    this.#loops = [
-      ...[observer, orphans, retention, sweeps, expiry],
-      ...[diskGuard, healer, maintenance, alerts],
-    ].map((part) => part.run());
-    this.#state = "serving";
-    this.#context.log.info({ sandboxes }, "recovered");
+  start(): Promise<void> {
+    return this.#lifetime.start();
   }
 
-  async stop(): Promise<void> {
-    if (this.#state === "stopped") return;
-    this.#state = "stopped";
-    this.#stopping.abort(new HoldfastError("shutting_down"));
-    for (const live of this.#parts.registry.allLive()) live.closeLink();
-    await Promise.allSettled(this.#loops);
-    const { store, clock } = this.#context;
-    await store.commit({
-      changes: [],
-      events: [
-        { at: clock.now(), type: "server.stopped", message: "The server stopped; sandboxes keep running." },
-      ],
-    });
+  stop(): Promise<void> {
+    return this.#lifetime.stop();
   }
 
   events(filter: Parameters<EngineApi["events"]>[0]) {
@@ -157,8 +134,8 @@ class Engine implements EngineApi {
   }
 
   unreadiness(): string[] {
-    if (this.#state !== "serving") return [`the engine is ${this.#state}`];
-    return this.#parts.stats.unreadiness();
+    const why = this.#lifetime.unreadiness();
+    return why === null ? this.#parts.stats.unreadiness() : [why];
   }
 
   audit() {
@@ -191,18 +168,17 @@ class Engine implements EngineApi {
 }
 
 interface Foundation {
+  events: EngineEvents;
   news: AnnouncingStore;
   registry: SandboxRegistry;
   sightings: OrphanSightings;
 }
 
 /**
- * Constructs every part with the parts that it depends on. Events are delivered to the parts in the order of their
- * construction.
+ * Constructs every part, lowest first. Each part gets only parts that exist already; a lower part reaches a higher one
+ * through `EngineEvents`, which notifies the parts in the order of their construction.
  */
-function wire(context: EngineContext, { news, registry, sightings }: Foundation) {
-  const events = new EngineEvents();
-
+function wire(context: EngineContext, { events, news, registry, sightings }: Foundation) {
   // Parts for the life of a sandbox, from its launch to its end.
   const prover = new Prover(context);
   const links = new LinkOpener(context, events);
@@ -251,11 +227,11 @@ function wire(context: EngineContext, { news, registry, sightings }: Foundation)
     ...{ registry, events, retention, admission },
     ...{ deletion, standby, audit },
   });
-  const expiry = new Expiry(context, { registry, sweeps });
+  const expiry = new Expiry(context, { events, registry, sweeps });
   const diskGuard = new DiskGuard(context, { registry, admission, sweeps });
   const healer = new Healer(context, { registry, prover, loss, observer, diskGuard });
   const diagnostician = new DiagnosisCollector(context, { meter, clockWatch, healer, admission, launcher });
-  const alerts = new Alerts(context, { registry, ledger, sweeps, audit, admission, orphans, observer });
+  const alerts = new Alerts(context, { events, registry, sweeps, audit, admission, orphans, observer });
 
   // The parts that callers and the engine's loops use.
   const creation = new Creation(context, {
@@ -278,6 +254,7 @@ function wire(context: EngineContext, { news, registry, sightings }: Foundation)
   return {
     ...{ registry, sandboxes, checkpoints, execs, processes, files, mounts, drives, driveFiles },
     ...{ sandboxPorts, previews, alerts, timeline, stats, audit, sweeps, ledger, recovery },
-    ...{ observer, orphans, retention, diskGuard, healer, maintenance, expiry, still, adoption },
+    ...{ retention, still, adoption },
+    loops: [observer, orphans, retention, sweeps, expiry, diskGuard, healer, maintenance, alerts],
   };
 }

@@ -78,7 +78,7 @@ export class Maintenance {
   /** Runs new proofs of degraded sandboxes, so that a sandbox that recovered by itself becomes ready again. */
   #reproveDegraded(): void {
     for (const live of this.#parts.registry.allLive()) {
-      const isWorthIt = live.links?.current != null && live.judge().status === "degraded";
+      const isWorthIt = live.link !== null && live.judge().status === "degraded";
       if (isWorthIt) void this.#parts.prover.prove(live);
     }
   }
@@ -113,7 +113,7 @@ export class Maintenance {
     const limit = { ms: numbers.keeperCallMs, what: "comparing execs" };
     for (const live of registry.allLive()) {
       processes.reconcile(live);
-      const link = live.links?.current;
+      const link = live.link;
       if (!link || live.openExecs.size === 0 || live.hasLiveProcess) continue;
       // On a failure the next round, or the next link, compares again.
       within(clock, limit, (signal) => ledger.compare(live, link, signal)).catch(() => undefined);
@@ -125,9 +125,9 @@ export class Maintenance {
     const { clock, numbers, log } = this.#context;
     for (const exec of this.#parts.ledger.overdue()) {
       const { record, live } = exec;
-      const link = live.links?.current;
+      const link = live.link;
       if (!link) continue;
-      exec.overdue = true;
+      exec.markOverdue();
       log.warn(
         { sandbox: live.id, exec: record.id },
         "an exec outlived its timeout; cancelling it from outside",

@@ -21,6 +21,7 @@ import type { KeeperDeadline } from "./launch/keeper-deadline.ts";
 import type { Prover } from "./launch/prover.ts";
 import { invalidCursor } from "./lib/cursor.ts";
 import { raced, within } from "./lib/deadline.ts";
+import { iso } from "./lib/format.ts";
 import type { Creation } from "./lifecycle/create.ts";
 import type { Deletion } from "./lifecycle/delete.ts";
 import type { SandboxGate } from "./lifecycle/gate.ts";
@@ -212,7 +213,7 @@ export class Sandboxes implements SandboxApi {
   usage(): UsageList {
     const { meter, registry } = this.#parts;
     const items = [...registry.allLive()].map((live) => summaryOf(live, meter));
-    return { at: new Date(this.#context.clock.now()).toISOString(), items };
+    return { at: iso(this.#context.clock.now()), items };
   }
 
   async resources(ref: string, signal: AbortSignal): Promise<ResourceReport> {

@@ -1,11 +1,10 @@
 import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
 import { viewMounts } from "./drives/mounts.ts";
+import { iso } from "./lib/format.ts";
 import { viewLease } from "./model/lease.ts";
 import { expiryOf } from "./model/sandbox-facts.ts";
 import { type Health, judge, NO_HEALTH } from "./model/status.ts";
 import type { Origin, PhaseState, SandboxRecord } from "./ports/records.ts";
-
-const iso = (time: number | null): string | null => (time === null ? null : new Date(time).toISOString());
 
 /** Returns a sandbox as callers see it: its record, and its status with the evidence. */
 export function viewSandbox(
@@ -28,8 +27,8 @@ export function viewSandbox(
     cause,
     generation: record.generation,
     image: spec.image,
-    createdAt: new Date(record.createdAt).toISOString(),
-    lastActivityAt: new Date(record.lastActivityAt).toISOString(),
+    createdAt: iso(record.createdAt),
+    lastActivityAt: iso(record.lastActivityAt),
     endedAt: iso(record.endedAt),
     expiresAt: iso(expiryOf(record)),
     execsStarted: record.execsStarted,
@@ -58,5 +57,5 @@ function viewCheckpoint(phase: PhaseState): Sandbox["checkpoint"] {
   const checkpoint = "checkpoint" in phase ? phase.checkpoint : null;
   if (checkpoint === null) return null;
   const { id, takenAt, sizeBytes } = checkpoint;
-  return { id, takenAt: new Date(takenAt).toISOString(), sizeBytes };
+  return { id, takenAt: iso(takenAt), sizeBytes };
 }

@@ -13,7 +13,7 @@ import type { EngineContext } from "./ports/context.ts";
 import type { ExecRecord } from "./ports/records.ts";
 import type { Processes } from "./processes/processes.ts";
 
-interface StartupParts {
+export interface StartupParts {
   registry: SandboxRegistry;
   alerts: Alerts;
   previews: Previews;
@@ -39,7 +39,7 @@ export async function startUp(context: EngineContext, parts: StartupParts): Prom
   for (const live of allLive) await retention.adopt(live);
   await processes.load();
   await adoptExecs(context, parts);
-  for (const live of allLive) if (live.isAsleep) await ledger.lookAsleep(live);
+  for (const live of allLive) if (live.isAsleep) await ledger.checkAsleep(live);
   await recovery.recover(allLive);
   for (const live of allLive) void checkpoints.tidy(live);
   await recordStart(context, allLive.length);

@@ -1,5 +1,6 @@
 import { type AlertList, causeOf, type Delivery, type DeliveryList, SEVERITIES } from "@holdfast/contract";
-import type { ExecLedger } from "../execs/exec-ledger.ts";
+import { iso } from "../lib/format.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
 import type { AlertApi, AlertFigures, Readings } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Change, NewEvent } from "../ports/index.ts";
@@ -43,7 +44,7 @@ export class Alerts implements AlertApi {
 
   constructor(
     context: EngineContext,
-    { ledger, ...parts }: Omit<ReadingParts, "timeouts" | "deadDeliveries"> & { ledger: ExecLedger },
+    { events, ...parts }: Omit<ReadingParts, "timeouts" | "deadDeliveries"> & { events: EngineEvents },
   ) {
     this.#context = context;
     const timeouts = new TimeoutWindow(context.numbers);
@@ -52,7 +53,7 @@ export class Alerts implements AlertApi {
     this.#timeouts = timeouts;
     this.#outbox = outbox;
     this.#readings = new AlertReadings(context, { ...parts, timeouts, deadDeliveries });
-    ledger.onEnded((record) => this.#ended(record));
+    events.execEnded.subscribe((record) => this.#ended(record));
   }
 
   /** Counts an ended exec. Must be called for every exec that ends. */
@@ -174,7 +175,7 @@ export class Alerts implements AlertApi {
     const { at } = this.#state;
     return {
       items: [...firing, ...past].map(viewAlert),
-      evaluatedAt: at === null ? null : new Date(at).toISOString(),
+      evaluatedAt: iso(at),
     };
   }
 

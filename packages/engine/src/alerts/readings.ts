@@ -12,7 +12,7 @@ import type { Sweeps } from "../cleanup/sweeps.ts";
 import type { Observer } from "../healing/observer.ts";
 import { type Admission, takesPlace } from "../launch/admission.ts";
 import { within } from "../lib/deadline.ts";
-import { counted, inWords } from "../lib/format.ts";
+import { counted, inWords, iso, listNames } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
 import { filesLeft, type Judgement } from "../model/status.ts";
@@ -322,7 +322,7 @@ const activeMessage = (seen: readonly Seen[]): string => `${counted(countActive(
 function failedOne({ live, cause }: Seen): Reading[] {
   const { id, name, nameHeld, phase } = live.record;
   if (phase.name !== "failed" || !nameHeld) return [];
-  const kept = new Date(phase.keptUntil).toISOString();
+  const kept = iso(phase.keptUntil);
   const { are } = filesLeft(live.record, live.health);
   const what = are === "kept" ? "Its files are" : are === "unknown" ? "Its record is" : "The rest of it is";
   const message = `${name} failed: ${cause?.message ?? "cause unknown."} ${what} kept until ${kept}.`;
@@ -363,9 +363,4 @@ const ageOf = (ages: StateAges, mark: string, elapsedMs: number): number =>
 const share = (part: number, whole: number): number => (whole > 0 ? rounded((100 * part) / whole) : 100);
 const rounded = (value: number): number => Math.round(value * 10) / 10;
 
-const LISTED = 5;
-const listed = (names: readonly string[]): string => {
-  if (names.length === 0) return "";
-  const more = names.length > LISTED ? ", …" : "";
-  return `: ${names.slice(0, LISTED).join(", ")}${more}`;
-};
+const listed = (names: readonly string[]): string => (names.length === 0 ? "" : `: ${listNames(names)}`);

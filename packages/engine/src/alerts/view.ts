@@ -1,21 +1,19 @@
 import type { Alert, Delivery } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { AlertRecord, DeliveryRecord } from "../ports/records.ts";
-
-const iso = (time: number): string => new Date(time).toISOString();
-const isoOrNull = (time: number | null): string | null => (time === null ? null : iso(time));
 
 /** An alert as the API returns it and as deliveries send it. */
 export const viewAlert = (record: AlertRecord): Alert => ({
   ...record,
   state: record.clearedAt === null ? "firing" : "cleared",
   firedAt: iso(record.firedAt),
-  clearedAt: isoOrNull(record.clearedAt),
+  clearedAt: iso(record.clearedAt),
 });
 
 export const viewDelivery = (record: DeliveryRecord): Delivery => ({
   ...record,
   alert: viewAlert(record.alert),
   createdAt: iso(record.createdAt),
-  nextAttemptAt: isoOrNull(record.nextAttemptAt),
-  deliveredAt: isoOrNull(record.deliveredAt),
+  nextAttemptAt: iso(record.nextAttemptAt),
+  deliveredAt: iso(record.deliveredAt),
 });

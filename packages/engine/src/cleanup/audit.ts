@@ -4,6 +4,7 @@ import { recordEvent } from "../events/record-event.ts";
 import type { Observer } from "../healing/observer.ts";
 import type { Reaper } from "../launch/reaper.ts";
 import { within } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
 import { hasInstance } from "../model/sandbox-facts.ts";
@@ -60,7 +61,7 @@ export class Audit {
       ...(await this.#records(allLive, found)),
     ];
     const report: AuditReport = {
-      at: new Date(startedAt).toISOString(),
+      at: iso(startedAt),
       ms: clock.now() - startedAt,
       trigger,
       complete: found !== null && drives.complete,
@@ -160,7 +161,7 @@ export class Audit {
     if (lease.state === "exhausted" || lease.state === "stop_needed") {
       this.#parts.reaper.reap(live);
       if (lease.state === "stop_needed") return null;
-      const nextAt = new Date(lease.nextAttemptAt).toISOString();
+      const nextAt = iso(lease.nextAttemptAt);
       const message = `All stop attempts failed: ${lease.lastError ?? "cause unknown"}. Attempts continue.`;
       return { ...about, kind: "exhausted", action: "waits", message, nextAt };
     }

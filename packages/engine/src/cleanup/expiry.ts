@@ -1,4 +1,5 @@
 import { aborted } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -6,6 +7,7 @@ import { factsOf, removalDueAt } from "./sweep-rules.ts";
 import type { Sweeps } from "./sweeps.ts";
 
 interface ExpiryParts {
+  events: EngineEvents;
   registry: SandboxRegistry;
   sweeps: Sweeps;
 }
@@ -24,8 +26,8 @@ export class Expiry {
   constructor(context: EngineContext, parts: ExpiryParts) {
     this.#context = context;
     this.#parts = parts;
-    parts.registry.onAdded((live) => this.watch(live));
-    parts.registry.onDropped((live) => this.#clear(live));
+    parts.events.sandboxAdded.subscribe((live) => this.watch(live));
+    parts.events.sandboxRemoved.subscribe((live) => this.#clear(live));
   }
 
   /**

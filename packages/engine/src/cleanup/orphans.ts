@@ -2,6 +2,7 @@ import { type AuditFinding, causeOf, type SandboxId } from "@holdfast/contract";
 import { recordEvent } from "../events/record-event.ts";
 import type { ExecLedger } from "../execs/exec-ledger.ts";
 import { within } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import { mapAtOnce } from "../lib/map-at-once.ts";
 import type { OrphanSightings } from "../live/orphan-sightings.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
@@ -69,7 +70,7 @@ export class Orphans {
       const message =
         "Orphaned resources found; they are removed after the grace period if no record owns them by then.";
       if (since === undefined) await this.#record("orphan.found", orphan, message);
-      const nextAt = new Date((since ?? now) + numbers.orphanGraceMs).toISOString();
+      const nextAt = iso((since ?? now) + numbers.orphanGraceMs);
       return { ...finding, action: "waits", message, nextAt };
     }
     try {

@@ -1,4 +1,5 @@
 import type { SweepItem, SweepLayer, SweepReport, SweepRule } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 
 /** Why an item was removed or suspended. */
@@ -47,7 +48,7 @@ export function report(
   const sum = (action: SweepItem["action"]) =>
     items.reduce((total, one) => total + (one.action === action ? one.count : 0), 0);
   return {
-    at: new Date(rest.at).toISOString(),
+    at: iso(rest.at),
     ms: rest.ms,
     layers,
     emergency: rest.emergency ?? false,

@@ -1,5 +1,6 @@
 import type { StandbyKind, SweepRule } from "@holdfast/contract";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { isUnusedFor } from "../model/idle.ts";
 import { expiryOf, isExpired } from "../model/sandbox-facts.ts";
 import type { Capacity } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
@@ -65,8 +66,8 @@ interface PressureStandbyLimits {
  */
 export function maySuspend(facts: Facts, { kind, idleMs }: PressureStandbyLimits): boolean {
   const { record, execsUnderWay, callsUnderWay, now } = facts;
-  if (execsUnderWay > 0 || callsUnderWay > 0) return false;
-  if (now - record.lastActivityAt < idleMs) return false;
+  if (execsUnderWay > 0 || !isUnusedFor({ record, callsInProgress: callsUnderWay, now }, idleMs))
+    return false;
   const { idleStandbyMs, onMemoryLoss } = record.spec.lifecycle;
   return kind === "memory" || idleStandbyMs !== undefined || onMemoryLoss === "cold-start";
 }

@@ -9,6 +9,7 @@ import {
 } from "@holdfast/contract";
 import { recordEvent } from "../events/record-event.ts";
 import type { Retention } from "../execs/exec-retention.ts";
+import { iso } from "../lib/format.ts";
 import type { Deletion } from "../lifecycle/delete.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
@@ -131,7 +132,7 @@ export class Sweeps {
     return SWEEP_LAYERS.map((name) => {
       const { everyMs, dueAt, lastAt, runs, failures, removed, lastError } = this.#layers[name];
       const overdue = dueAt > 0 && now > dueAt + everyMs;
-      const at = lastAt === null ? null : new Date(lastAt).toISOString();
+      const at = iso(lastAt);
       return { layer: name, everyMs, lastAt: at, overdue, runs, failures, removed, lastError };
     });
   }

@@ -152,8 +152,8 @@ export class DiagnosisCollector {
       busyForMs: busyFor(samples, Math.min(1, record.spec.resources.cpus)),
       activity: first === null || last === null ? null : compareSnapshots(first, last),
       execs: {
-        running: open.filter(({ queued }) => !queued).map(execFact),
-        queued: open.filter(({ queued }) => queued).map(execFact),
+        running: open.filter(({ isQueued }) => !isQueued).map(execFact),
+        queued: open.filter(({ isQueued }) => isQueued).map(execFact),
       },
       ended,
       oom: {

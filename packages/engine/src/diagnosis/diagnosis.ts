@@ -8,6 +8,7 @@ import type {
   Resources,
   Status,
 } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { FilesLeft } from "../model/status.ts";
 import type { Usage } from "../ports/index.ts";
 import type { Point } from "./linear-fit.ts";
@@ -112,13 +113,12 @@ export function diagnose(
   return {
     ...about,
     unseen: [...about.unseen],
-    at: new Date(facts.now).toISOString(),
+    at: iso(facts.now),
     windowMs: facts.windowMs,
     status: facts.status,
     summary: all[0]?.summary ?? "",
     findings: all,
-    nextAt:
-      facts.recovery?.nextAt ?? (facts.nextStopAt === null ? null : new Date(facts.nextStopAt).toISOString()),
+    nextAt: facts.recovery?.nextAt ?? (facts.nextStopAt === null ? null : iso(facts.nextStopAt)),
   };
 }
 

@@ -1,4 +1,4 @@
-import { seconds } from "../lib/format.ts";
+import { iso, seconds } from "../lib/format.ts";
 import { areFilesGone, CAUSES_GONE, CAUSES_MOUNT, CAUSES_SILENT } from "../model/cause-groups.ts";
 import type { FilesLeft } from "../model/status.ts";
 import type { Facts, FindingText, Rule } from "./diagnosis.ts";
@@ -63,7 +63,7 @@ export const failed: Rule = {
           holdfast:
             keptUntil === null
               ? "Its record is kept."
-              : `None of its processes run. ${KEPT[filesLeft.are]} kept until ${new Date(keptUntil).toISOString()}, then deleted.`,
+              : `None of its processes run. ${KEPT[filesLeft.are]} kept until ${iso(keptUntil)}, then deleted.`,
           you: [
             ...WITH_FILES[filesLeft.are],
             "Read its timeline: 'holdfast events --sandbox NAME'.",
@@ -85,7 +85,7 @@ export const stopping: Rule = {
           holdfast:
             nextStopAt === null
               ? "A stop attempt is in progress."
-              : `The next stop attempt is at ${new Date(nextStopAt).toISOString()}; attempts continue until it is gone.`,
+              : `The next stop attempt is at ${iso(nextStopAt)}; attempts continue until it is gone.`,
           you: [
             "List what is left of it: 'holdfast audit'.",
             "Read each attempt: 'holdfast events --sandbox NAME'.",
@@ -236,9 +236,7 @@ export const clockJump: Rule = {
       ? null
       : {
           summary: `The host's clock jumped by ${seconds(Math.abs(jump.byMs))} ${jump.byMs < 0 ? "back" : "forward, or the server was suspended for that long,"} recently.`,
-          evidence: [
-            `The jump was detected at ${new Date(jump.at).toISOString()}; the host may have been suspended.`,
-          ],
+          evidence: [`The jump was detected at ${iso(jump.at)}; the host may have been suspended.`],
           confidence: "high",
           holdfast:
             "Nothing: timeouts of commands do not depend on the clock. Ages and dates around the jump may look odd.",

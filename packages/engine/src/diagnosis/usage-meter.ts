@@ -6,6 +6,7 @@ import {
   type UsageSample,
 } from "@holdfast/contract";
 import { within } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { hasInstance } from "../model/sandbox-facts.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -212,7 +213,6 @@ export class UsageMeter {
 const sum = (one: Counters, other: Counters): Counters =>
   Object.fromEntries(COUNTERS.map((name) => [name, one[name] + other[name]])) as unknown as Counters;
 
-const iso = (at: number): string => new Date(at).toISOString();
 const rounded = (value: number): number => Math.round(value * 10) / 10;
 
 function trendOf(samples: readonly Sample[]): number | null {

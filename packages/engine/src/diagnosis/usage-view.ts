@@ -1,4 +1,5 @@
 import type { UsageSummary } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { UsageMeter } from "./usage-meter.ts";
 
@@ -12,10 +13,10 @@ export function summaryOf(live: LiveSandbox, meter: UsageMeter): UsageSummary {
     name,
     status,
     cause,
-    createdAt: new Date(createdAt).toISOString(),
-    lastActivityAt: new Date(lastActivityAt).toISOString(),
+    createdAt: iso(createdAt),
+    lastActivityAt: iso(lastActivityAt),
     operations: meter.operations(live),
-    measuredAt: latest === null ? null : new Date(latest.at).toISOString(),
+    measuredAt: latest === null ? null : iso(latest.at),
     cpuPercent: latest === null ? null : Math.round(latest.cpuPercent * 10) / 10,
     memoryBytes: latest?.memoryBytes ?? null,
     memoryLimitBytes: spec.resources.memoryMb * 1_048_576,

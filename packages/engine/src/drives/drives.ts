@@ -18,12 +18,13 @@ import type { OpenedDrive } from "../files/drive-files.ts";
 import type { Admission } from "../launch/admission.ts";
 import { invalidCursor } from "../lib/cursor.ts";
 import { raced, within } from "../lib/deadline.ts";
+import { iso, listNames } from "../lib/format.ts";
 import { SerialQueue } from "../lib/serial-queue.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
 import { mountsOf } from "../model/mount-machine.ts";
-import { changedKeys, listNames, merged, requireFew } from "../model/spec-patch.ts";
+import { changedKeys, listKeys, merged, requireFew } from "../model/spec-patch.ts";
 import type { DriveApi } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
 import { type DriveObservation, type NewEvent, requireCapability, StoreConflict } from "../ports/index.ts";
@@ -339,7 +340,7 @@ export class Drives implements DriveApi {
     requireFew("The drive", "labels", labels, LABELS_MAX);
     const keys = changedKeys(record.labels, labels);
     if (keys.length === 0) return;
-    const message = `Changed: labels (${listNames(keys)}).`;
+    const message = `Changed: labels (${listKeys(keys)}).`;
     const event = eventOf(record, this.#context.clock.now(), "drive.updated", message);
     known.record = await this.#stored({ ...record, labels }, record.phase, event);
   }
@@ -414,7 +415,7 @@ export class Drives implements DriveApi {
   #requireUnmounted({ record, pins }: Known): void {
     const holders = this.holders(record.id).map(({ record: { name } }) => name);
     if (holders.length === 0 && pins === 0) return;
-    const where = holders.length === 0 ? "is being mounted" : `is mounted in ${listed(holders)}`;
+    const where = holders.length === 0 ? "is being mounted" : `is mounted in ${listNames(holders)}`;
     throw new HoldfastError("drive_mounted", { message: `Drive ${record.name} ${where}.` });
   }
 
@@ -491,7 +492,7 @@ export class Drives implements DriveApi {
   }
 
   async #destroyLater(known: Known, cause: Cause): Promise<void> {
-    const { clock, numbers, store, log } = this.#context;
+    const { clock, numbers, log } = this.#context;
     const { record, removal } = known;
     const waits = numbers.driveBackoffMs;
     const wait = waits[Math.min(removal.attempts, waits.length - 1)] ?? 0;
@@ -503,7 +504,7 @@ export class Drives implements DriveApi {
     if (!isNews) return;
     const event = eventOf(record, clock.now(), "drive.delete_failed", cause.message);
     const data = { nextAttemptAt: removal.nextAt, cause };
-    await store.commit({ changes: [], events: [{ ...event, data }] });
+    await recordEvent(this.#context, { ...event, data });
   }
 
   /** Observes all drives once. A failed observation changes no status. */
@@ -601,10 +602,10 @@ export class Drives implements DriveApi {
       usage: usage && {
         usedBytes: usage.usedBytes,
         freeBytes: usage.freeBytes,
-        measuredAt: new Date(usage.at).toISOString(),
+        measuredAt: iso(usage.at),
       },
       mounts,
-      createdAt: new Date(record.createdAt).toISOString(),
+      createdAt: iso(record.createdAt),
       labels,
     };
   }
@@ -629,12 +630,6 @@ const isBeingDeleted = ({ record, createError }: Known): boolean =>
 
 const notFound = (ref: string): HoldfastError =>
   new HoldfastError("drive_not_found", { message: `Drive not found: ${JSON.stringify(ref.slice(0, 80))}.` });
-
-const NAMES_LISTED = 5;
-const listed = (names: readonly string[]): string =>
-  names.length <= NAMES_LISTED
-    ? names.join(", ")
-    : `${names.slice(0, NAMES_LISTED).join(", ")} and ${names.length - NAMES_LISTED} more`;
 
 /** A position in the list. It stays valid when its drive is deleted: the next page begins after it. */
 type Place = Pick<DriveRecord, "createdAt" | "id">;

@@ -10,6 +10,7 @@ import {
 } from "@holdfast/contract";
 import { invalidCursor } from "../lib/cursor.ts";
 import { soonest } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import type { EngineApi, EventPage, EventQuery } from "../ports/api.ts";
 import type { Clock, EventFilter, Store, StoredEvent } from "../ports/index.ts";
 import type { AnnouncingStore } from "./announcing-store.ts";
@@ -195,4 +196,4 @@ function seqOf(cursor: string): number {
   throw invalidCursor();
 }
 
-const viewEvent = (event: StoredEvent): Event => ({ ...event, at: new Date(event.at).toISOString() });
+const viewEvent = (event: StoredEvent): Event => ({ ...event, at: iso(event.at) });

@@ -1,5 +1,5 @@
 import { causeOf } from "@holdfast/contract";
-import { type OpenExec, REACHED } from "../live/open-exec.ts";
+import type { OpenExec } from "../live/open-exec.ts";
 import { restartPolicyOf } from "../live/run-ids.ts";
 import { outcomeOf, unseenEnd } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -31,50 +31,46 @@ export class ExecDispatch {
   }
 
   /** Sends the start request until a keeper of the exec's generation answers or the exec has ended. */
-  async send(exec: OpenExec, first: Link | null): Promise<void> {
+  send(exec: OpenExec, first: Link | null): Promise<void> {
+    return exec.whileDispatching(() => this.#sendUntilAnswered(exec, first));
+  }
+
+  async #sendUntilAnswered(exec: OpenExec, first: Link | null): Promise<void> {
     const { clock, numbers, stopping, log } = this.#context;
-    exec.dispatching = true;
     let link = first;
-    try {
-      while (!stopping.aborted && !exec.finishing && !exec.acknowledged) {
-        try {
-          link ??= (await exec.live.links?.get(numbers.createDeadlineMs, stopping)) ?? null;
-          if (link === null || exec.finishing || exec.acknowledged) return;
-          if (isOfOtherMemory(exec.record, exec.live)) return;
-          const answer = await this.#request(exec, link, stopping);
-          this.acknowledge(exec, answer.exec);
-          return;
-        } catch (error) {
-          const isRefusal = error instanceof KeeperRefusal;
-          if (isRefusal && !(exec.sent && link !== null && (await this.#mayHaveArrived(exec, link))))
-            return await this.#refused(exec, error);
-          exec.sent = true;
-          if (exec.live.refusal() !== null) return;
-          // A lost link needs no pause: `links.get` waits for the next link.
-          const wasLost = link !== null && error instanceof LinkLost;
-          link = null;
-          if (wasLost) continue;
-          log.debug({ exec: exec.record.id, cause: causeOf(error) }, "sending a start again");
-          await clock.sleep(RESEND_PAUSE_MS, stopping).catch(() => undefined);
-        }
+    while (!stopping.aborted && !exec.isEnding && !exec.isAcknowledged) {
+      try {
+        link ??= await exec.live.waitForLink(numbers.createDeadlineMs, stopping);
+        if (link === null || exec.isEnding || exec.isAcknowledged) return;
+        if (isOfOtherMemory(exec.record, exec.live)) return;
+        const answer = await this.#request(exec, link, stopping);
+        this.acknowledge(exec, answer.exec);
+        return;
+      } catch (error) {
+        const isRefusal = error instanceof KeeperRefusal;
+        if (isRefusal && !(exec.mayHaveBeenSent && link !== null && (await this.#mayHaveArrived(exec, link))))
+          return await this.#refused(exec, error);
+        exec.markMaybeSent();
+        if (exec.live.refusal() !== null) return;
+        // A lost link needs no pause: `waitForLink` waits for the next link.
+        const wasLost = link !== null && error instanceof LinkLost;
+        link = null;
+        if (wasLost) continue;
+        log.debug({ exec: exec.record.id, cause: causeOf(error) }, "sending a start again");
+        await clock.sleep(RESEND_PAUSE_MS, stopping).catch(() => undefined);
       }
-    } finally {
-      exec.dispatching = false;
     }
   }
 
   /** Records the keeper's report on an exec: that it runs, or how it ended. */
   acknowledge(exec: OpenExec, known: KeeperExec): void {
     this.#open.dequeue(exec);
-    if (!exec.acknowledged) {
-      exec.acknowledged = true;
-      exec.record = { ...exec.record, startedAt: known.startedAt };
-      exec.begun.abort(REACHED);
+    if (exec.markAcknowledged(known.startedAt)) {
       exec.live.changed();
       if (known.state === "running") this.#giveStdin(exec);
     }
     if (known.state === "running") return;
-    const state = exec.overdue && known.state === "cancelled" ? "timed_out" : known.state;
+    const state = exec.isOverdue && known.state === "cancelled" ? "timed_out" : known.state;
     void this.#finish.finish(exec, outcomeOf({ ...known, state }));
   }
 
@@ -125,7 +121,7 @@ export class ExecDispatch {
    * so the exec ran and is lost. On a first send an existing journal belongs to another exec, and the start is refused.
    */
   async #refused(exec: OpenExec, refusal: KeeperRefusal): Promise<void> {
-    if (exec.sent && refusal.reason === "exec_conflict") return this.#finish.lose(exec);
+    if (exec.mayHaveBeenSent && refusal.reason === "exec_conflict") return this.#finish.lose(exec);
     const cause = { code: refusal.errno ?? refusal.reason, message: refusal.message };
     await this.#finish.finish(exec, unseenEnd("refused", exec.record, cause, this.#context.clock.now()));
   }
@@ -135,7 +131,7 @@ export class ExecDispatch {
     if (stdin === null || (stdin.text === "" && !stdin.end)) return;
     const { stopping, log } = this.#context;
     exec.stdin.begin(stdin.text, stdin.end, stopping).catch((error: unknown) => {
-      if (stopping.aborted || exec.finishing) return;
+      if (stopping.aborted || exec.isEnding) return;
       log.warn({ exec: exec.record.id, cause: causeOf(error) }, "failed to write stdin");
     });
   }

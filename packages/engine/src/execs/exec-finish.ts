@@ -1,7 +1,8 @@
 import { type Cause, causeOf } from "@holdfast/contract";
 import { within } from "../lib/deadline.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { type OpenExec, REACHED } from "../live/open-exec.ts";
+import type { OpenExec } from "../live/open-exec.ts";
 import { ended, type Outcome, type Trace, unseenEnd } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
 import { StoreConflict } from "../ports/index.ts";
@@ -19,56 +20,38 @@ export interface KillAttribution {
   whyKilled(live: LiveSandbox): Promise<Cause | null>;
 }
 
+interface FinishParts {
+  open: OpenExecs;
+  retention: Retention;
+  killAttribution: KillAttribution;
+  events: EngineEvents;
+}
+
 /** Ends execs and stores their outcomes. Every exec ends exactly once, in `finish`. */
 export class ExecFinish {
   readonly #context: EngineContext;
-  readonly #open: OpenExecs;
-  readonly #retention: Retention;
-  readonly #killAttribution: KillAttribution;
-  readonly #endListeners: ((record: ExecRecord) => void)[] = [];
-  readonly #closeListeners: ((exec: OpenExec) => void)[] = [];
+  readonly #parts: FinishParts;
 
-  constructor(
-    context: EngineContext,
-    open: OpenExecs,
-    retention: Retention,
-    killAttribution: KillAttribution,
-  ) {
+  constructor(context: EngineContext, parts: FinishParts) {
     this.#context = context;
-    this.#open = open;
-    this.#retention = retention;
-    this.#killAttribution = killAttribution;
-  }
-
-  /** Registers a listener, which is called with every outcome that was stored. */
-  onEnded(listener: (record: ExecRecord) => void): void {
-    this.#endListeners.push(listener);
-  }
-
-  /**
-   * Registers a listener, which is called with every exec that is no longer open. Listeners are called in the order of
-   * their registration.
-   */
-  onClosed(listener: (exec: OpenExec) => void): void {
-    this.#closeListeners.push(listener);
+    this.#parts = parts;
   }
 
   async finish(exec: OpenExec, outcome: Outcome): Promise<void> {
-    if (exec.finishing) return;
-    exec.finishing = true;
+    if (!exec.beginEnd()) return;
+    const { open, retention, events } = this.#parts;
     const explained = await this.#explained(exec, outcome);
     const record = ended(exec.record, explained);
     await this.#store(record);
-    exec.record = record;
-    this.#open.leave(exec);
+    exec.setOutcome(record);
+    open.leave(exec);
     // Until its end, an exec that prevents standby or deletion keeps the sandbox in use. So its end is recorded as
     // activity.
     const { idleTtlMs } = exec.live.record.spec.lifecycle;
     if (record.spec.keepAwake || idleTtlMs !== undefined) exec.live.touch();
-    exec.over.abort(REACHED);
-    exec.begun.abort(REACHED);
-    this.#retention.ended(exec.live, record, { mayComeAgain: exec.sent });
-    for (const listener of this.#closeListeners) listener(exec);
+    exec.markOver();
+    retention.ended(exec.live, record, { mayComeAgain: exec.mayHaveBeenSent });
+    events.execClosed.emit(exec);
   }
 
   /** Ends an exec whose keeper no longer knows it. */
@@ -78,7 +61,7 @@ export class ExecFinish {
 
   /** Ends an exec whose end no keeper will report. The outcome is read from the journal on disk. */
   async endUnseen(exec: OpenExec, status: "lost" | "cancelled", cause: Cause): Promise<void> {
-    const trace = exec.queued ? "no journal" : await this.trace(exec.record);
+    const trace = exec.isQueued ? "no journal" : await this.trace(exec.record);
     await this.finish(exec, unseenEnd(status, exec.record, cause, this.#context.clock.now(), trace));
   }
 
@@ -108,7 +91,7 @@ export class ExecFinish {
   async #explained(exec: OpenExec, outcome: Outcome): Promise<Outcome> {
     const killed = outcome.status === "exited" && (outcome.signal === "SIGKILL" || outcome.exitCode === 137);
     if (!killed) return outcome;
-    const cause = await this.#killAttribution.whyKilled(exec.live).catch(() => null);
+    const cause = await this.#parts.killAttribution.whyKilled(exec.live).catch(() => null);
     return cause === null ? outcome : { ...outcome, cause };
   }
 
@@ -137,7 +120,7 @@ export class ExecFinish {
           events: [event],
           counters: { execsEnded: 1 },
         });
-        for (const listener of this.#endListeners) listener(record);
+        this.#parts.events.execEnded.emit(record);
         return;
       } catch (error) {
         if (error instanceof StoreConflict || stopping.aborted) {

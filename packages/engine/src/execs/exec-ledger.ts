@@ -1,8 +1,8 @@
 import { type Cause, type Exec, type ExecId, HoldfastError } from "@holdfast/contract";
-import { aborted, soonest } from "../lib/deadline.ts";
+import { soonest } from "../lib/deadline.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { isAwaited, type OpenExec, REACHED, stageOf } from "../live/open-exec.ts";
+import type { OpenExec } from "../live/open-exec.ts";
 import { commandTitle } from "../model/command-title.ts";
 import { viewExec } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -18,7 +18,7 @@ import type { ExecRecord } from "../ports/records.ts";
 import { ExecDispatch } from "./exec-dispatch.ts";
 import { ExecFinish, type KillAttribution } from "./exec-finish.ts";
 import { ExecQueue } from "./exec-queue.ts";
-import { ExecReconcile, type ListListener } from "./exec-reconcile.ts";
+import { ExecReconcile } from "./exec-reconcile.ts";
 import type { Retention } from "./exec-retention.ts";
 import { isOfOtherMemory, OpenExecs } from "./open-execs.ts";
 import { OutputHolds } from "./output-holds.ts";
@@ -71,19 +71,19 @@ export class ExecLedger {
     killAttribution: KillAttribution,
   ) {
     const open = new OpenExecs(context);
-    const finish = new ExecFinish(context, open, retention, killAttribution);
+    const finish = new ExecFinish(context, { open, retention, killAttribution, events });
     const holds = new OutputHolds(context);
     const dispatch = new ExecDispatch(context, open, finish, holds);
     const queue = new ExecQueue(context, open, finish, dispatch);
-    finish.onClosed(({ live }) => queue.advance(live));
-    finish.onClosed((exec) => holds.closed(exec));
     this.holds = holds;
     this.#context = context;
     this.#open = open;
     this.#finish = finish;
     this.#dispatch = dispatch;
     this.#queue = queue;
-    this.#reconcile = new ExecReconcile({ open, finish, dispatch, queue, retention });
+    this.#reconcile = new ExecReconcile({ open, finish, dispatch, queue, retention, events });
+    events.execClosed.subscribe(({ live }) => queue.advance(live));
+    events.execClosed.subscribe((exec) => holds.closed(exec));
     events.keeperEndedExec.subscribe((live, exec) => this.exited(live, exec));
     events.linkUp.subscribe((live, link, signal) => this.#reconcile.reconcile(live, link, signal));
     events.processesEnded.subscribe((live, { status, cause }) => this.endAll(live, status, cause));
@@ -97,31 +97,13 @@ export class ExecLedger {
     return this.#open.queuedCount;
   }
 
-  /** Registers a listener, which is called with every outcome that was stored. */
-  onEnded(listener: (record: ExecRecord) => void): void {
-    this.#finish.onEnded(listener);
-  }
-
-  /** Registers a listener, which is called with every exec that is no longer open. */
-  onClosed(listener: (exec: OpenExec) => void): void {
-    this.#finish.onClosed(listener);
-  }
-
-  /**
-   * Registers a listener, which is called with every list that a keeper returns, and awaited before the open execs are
-   * compared with that list.
-   */
-  onListed(listener: ListListener): void {
-    this.#reconcile.onListed(listener);
-  }
-
   open(id: ExecId): OpenExec | undefined {
     return this.#open.get(id);
   }
 
   view(record: ExecRecord): Exec {
     const open = this.#open.get(record.id);
-    const stage = open === undefined ? null : stageOf(open);
+    const stage = open?.stage ?? null;
     const isSuspended = open?.live.isAsleep ?? false;
     return viewExec(open?.record ?? record, { stage, isSuspended }, this.#context.numbers.execRetentionMs);
   }
@@ -138,19 +120,19 @@ export class ExecLedger {
     const { clock, numbers } = this.#context;
     if (this.#open.get(order.id) !== undefined) throw new StoreConflict("exec_exists");
     const turn = this.#queue.admit(live);
-    const exec = this.#open.enter(live, { ...order, status: turn === "now" ? "starting" : "queued" });
-    exec.expectsReader = options.expectsReader ?? false;
+    const record: ExecRecord = { ...order, status: turn === "now" ? "starting" : "queued" };
+    const exec = this.#open.enter(live, record, options);
     if (turn === "queued") this.#open.enqueue(exec);
     if (!options.isUncounted) live.countExec();
     await this.#storeStart(exec, options);
     live.touch();
-    if (exec.queued) {
+    if (exec.isQueued) {
       this.#queue.advance(live);
       return exec;
     }
     void this.#dispatch.send(exec, options.link);
-    if (!exec.acknowledged && !options.isUnwaited)
-      await soonest(clock, numbers.execStartDeadlineMs, exec.begun.signal);
+    if (!exec.isAcknowledged && !options.isUnwaited)
+      await soonest(clock, numbers.execStartDeadlineMs, exec.begun);
     return exec;
   }
 
@@ -167,12 +149,10 @@ export class ExecLedger {
         counters: { execsStarted: 1 },
         outlives: awaited && idempotency === undefined ? "server" : "host",
       });
-      exec.stored = true;
+      exec.markStored();
     } catch (error) {
       this.#withdraw(exec);
       throw error instanceof StoreConflict ? error : storeFailure(error, record);
-    } finally {
-      exec.storing.abort(REACHED);
     }
   }
 
@@ -184,7 +164,7 @@ export class ExecLedger {
   /** Removes an exec that could not be stored. */
   #withdraw(exec: OpenExec): void {
     this.#open.leave(exec);
-    exec.over.abort(REACHED);
+    exec.markNotStored();
   }
 
   /**
@@ -202,11 +182,9 @@ export class ExecLedger {
     } catch (error) {
       for (const { exec } of execs) this.#withdraw(exec);
       throw error;
-    } finally {
-      for (const { exec } of execs) exec.storing.abort(REACHED);
     }
+    for (const { exec } of execs) exec.markStored();
     for (const { exec, known } of execs) {
-      exec.stored = true;
       if (known === null) void this.#finish.lose(exec);
       else this.#dispatch.acknowledge(exec, known);
     }
@@ -228,7 +206,7 @@ export class ExecLedger {
   exited(live: LiveSandbox, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
     // An exec that is not stored yet is skipped: once it is stored, the keeper is asked about it.
-    if (exec?.live !== live || !exec.stored) return;
+    if (exec?.live !== live || !exec.isStored) return;
     this.#dispatch.acknowledge(exec, known);
   }
 
@@ -248,9 +226,9 @@ export class ExecLedger {
    */
   adopt(live: LiveSandbox, record: ExecRecord): void {
     const exec = this.#open.enter(live, record);
-    exec.stored = true;
-    exec.sent = true;
-    exec.arrived = isForked(record, live);
+    exec.markStored();
+    exec.markMaybeSent();
+    exec.markJournal(isForked(record, live));
     if (isOfOtherMemory(record, live)) void this.#finish.lose(exec);
   }
 
@@ -258,10 +236,10 @@ export class ExecLedger {
    * Finds out from the journals which adopted execs exist in the saved memory of a sandbox in standby, because its
    * keeper can't be asked.
    */
-  async lookAsleep(live: LiveSandbox): Promise<void> {
-    for (const exec of [...live.openExecs].filter(isAwaited)) {
+  async checkAsleep(live: LiveSandbox): Promise<void> {
+    for (const exec of [...live.openExecs].filter((each) => each.awaitsKeeper)) {
       const trace = await this.#finish.trace(exec.record);
-      exec.arrived = trace !== "no journal" && trace !== "not looked for";
+      exec.markJournal(trace !== "no journal" && trace !== "not looked for");
     }
   }
 
@@ -275,7 +253,7 @@ export class ExecLedger {
     const open = [...live.openExecs];
     for (const exec of open) void this.#finish.endUnseen(exec, status, cause);
     // Also waits for execs that were already ending: afterwards no exec of the sandbox is open.
-    await Promise.all(open.map((exec) => aborted(exec.over.signal)));
+    await Promise.all(open.map(({ over }) => over.promise));
   }
 
   /**
@@ -288,12 +266,8 @@ export class ExecLedger {
     const { execTimeoutGraceMs, maintainEveryMs } = this.#context.numbers;
     return this.#open.all().filter((exec) => {
       const { timeoutMs } = exec.record.spec;
-      const link = exec.live.links?.current ?? null;
       if (timeoutMs === null || exec.record.startedAt === null) return false;
-      const isFirst = link === null || exec.seen?.link !== link;
-      const ms = isFirst ? 0 : (exec.seen?.ms ?? 0) + maintainEveryMs;
-      exec.seen = link === null ? null : { link, ms };
-      return ms > timeoutMs + execTimeoutGraceMs;
+      return exec.countRunning(exec.live.link, maintainEveryMs) > timeoutMs + execTimeoutGraceMs;
     });
   }
 }

@@ -38,7 +38,7 @@ export class ExecQueue {
     const { execsPerSandbox } = this.#context.numbers;
     for (const exec of live.queuedExecs) {
       if (!hasRoom(live, execsPerSandbox) || live.refusal() !== null) return;
-      if (!exec.stored) continue;
+      if (!exec.isStored) continue;
       this.#open.dequeue(exec);
       void this.#dispatch.send(exec, null);
     }
@@ -49,7 +49,7 @@ export class ExecQueue {
     const { execQueueMs } = this.#context.numbers;
     if (this.#open.queuedCount === 0) return;
     for (const exec of this.#open.all()) {
-      if (!exec.queued || !exec.stored || now < exec.record.createdAt + execQueueMs) continue;
+      if (!exec.isQueued || !exec.isStored || now < exec.record.createdAt + execQueueMs) continue;
       const message = `No other exec of the sandbox ended within ${execQueueMs} ms, so this one was never started.`;
       const cause = { code: "queue_timeout", message };
       void this.#finish.finish(exec, unseenEnd("refused", exec.record, cause, now, "no journal"));
@@ -58,7 +58,7 @@ export class ExecQueue {
 
   /** Ends an exec that is still queued; returns false if the exec has left the queue. */
   cancel(exec: OpenExec): boolean {
-    if (!exec.queued || !exec.stored) return false;
+    if (!exec.isQueued || !exec.isStored) return false;
     const cause = { code: "cancelled", message: "The command was cancelled before it was started." };
     const now = this.#context.clock.now();
     void this.#finish.finish(exec, unseenEnd("cancelled", exec.record, cause, now, "no journal"));

@@ -1,4 +1,5 @@
 import { PROOF_EXEC_PREFIX } from "../launch/prover.ts";
+import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { isCurrentRun } from "../live/run-ids.ts";
 import type { KeeperExec, Link } from "../ports/index.ts";
@@ -8,33 +9,21 @@ import type { ExecQueue } from "./exec-queue.ts";
 import type { Retention } from "./exec-retention.ts";
 import { isOfOtherMemory, type OpenExecs } from "./open-execs.ts";
 
-/** Is called with all execs that a keeper lists, before the open execs are compared with that list. Never rejects. */
-export type ListListener = (
-  live: LiveSandbox,
-  listed: readonly KeeperExec[],
-  link: Link,
-  signal: AbortSignal,
-) => Promise<void>;
-
 interface ReconcileParts {
   open: OpenExecs;
   finish: ExecFinish;
   dispatch: ExecDispatch;
   queue: ExecQueue;
   retention: Retention;
+  events: EngineEvents;
 }
 
 /** Compares the open execs of a sandbox with the execs that its keeper lists. The keeper's list is authoritative. */
 export class ExecReconcile {
   readonly #parts: ReconcileParts;
-  readonly #listListeners: ListListener[] = [];
 
   constructor(parts: ReconcileParts) {
     this.#parts = parts;
-  }
-
-  onListed(listener: ListListener): void {
-    this.#listListeners.push(listener);
   }
 
   /**
@@ -42,16 +31,15 @@ export class ExecReconcile {
    * arrived, and ends as lost the execs that the keeper had received but no longer knows.
    */
   async reconcile(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
-    const { open, finish, dispatch, queue } = this.#parts;
+    const { open, finish, dispatch, queue, events } = this.#parts;
     const listed = await link.listExecs(signal);
     const known = new Map(listed.map((exec) => [exec.id, exec]));
-    await this.#announce(live, listed, link, signal);
-    for (const exec of [...live.openExecs].filter(({ stored }) => stored)) {
+    await events.execsListed.run(live, listed, link, signal);
+    for (const exec of [...live.openExecs].filter(({ isStored }) => isStored)) {
       const there = known.get(exec.record.id);
       if (there !== undefined) dispatch.acknowledge(exec, there);
-      else if (isOfOtherMemory(exec.record, live) || exec.acknowledged || exec.arrived)
-        void finish.lose(exec);
-      else if (exec.queued || exec.dispatching) continue;
+      else if (isOfOtherMemory(exec.record, live) || exec.hasArrived) void finish.lose(exec);
+      else if (exec.isQueued || exec.isDispatching) continue;
       else if (exec.record.status === "queued") open.enqueue(exec);
       else void dispatch.send(exec, null);
     }
@@ -65,21 +53,17 @@ export class ExecReconcile {
    * can be lost even on a link that stays up. The list is authoritative; announcements only save time.
    */
   async compare(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
-    const { finish, dispatch } = this.#parts;
-    const sure = [...live.openExecs].filter((exec) => exec.acknowledged && !exec.finishing);
+    const { finish, dispatch, events } = this.#parts;
+    const sure = [...live.openExecs].filter(({ isRunning }) => isRunning);
     if (sure.length === 0 && !live.hasLiveProcess) return;
     const listed = await link.listExecs(signal);
     const known = new Map(listed.map((exec) => [exec.id, exec]));
-    await this.#announce(live, listed, link, signal);
+    await events.execsListed.run(live, listed, link, signal);
     for (const exec of sure) {
       const there = known.get(exec.record.id);
       if (there !== undefined) dispatch.acknowledge(exec, there);
-      else if (live.links?.current === link) void finish.lose(exec);
+      else if (live.link === link) void finish.lose(exec);
     }
-  }
-
-  async #announce(...listing: Parameters<ListListener>): Promise<void> {
-    for (const listener of this.#listListeners) await listener(...listing);
   }
 
   /**

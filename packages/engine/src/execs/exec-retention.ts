@@ -1,4 +1,5 @@
 import { causeOf, type ExecId, type SandboxId } from "@holdfast/contract";
+import { recordEvent } from "../events/record-event.ts";
 import { within } from "../lib/deadline.ts";
 import { mapAtOnce } from "../lib/map-at-once.ts";
 import { SerialQueue } from "../lib/serial-queue.ts";
@@ -155,7 +156,7 @@ export class Retention {
   }
 
   #letKeeperForget(live: LiveSandbox, retained: RetainedExecs): void {
-    const link = live.links?.current;
+    const link = live.link;
     for (const id of retained.inKeeper.splice(0, AT_ONCE)) {
       if (this.#isNeeded(live.id, id)) retained.inKeeper.push(id);
       else
@@ -255,7 +256,7 @@ export class Retention {
     // If a live sandbox has no link, its keeper can't be asked to forget the execs, so their journals and records are
     // not removed either. Otherwise the keeper would still have the execs in memory, even while the sandbox is paused.
     // If a later exec got the id of a removed one, the keeper would answer with the end of the removed exec.
-    if (live !== undefined && !hasEnded(live.record) && !live.links?.current) return false;
+    if (live !== undefined && !hasEnded(live.record) && !live.link) return false;
     const limit = { ms: numbers.keeperCallMs, what: "removing journals", signal: stopping };
     await within(clock, limit, async (signal) => {
       await Promise.all(ids.map((id) => this.#forgetInKeeper(live, id, signal)));
@@ -270,7 +271,7 @@ export class Retention {
    * Makes the keeper forget the exec and delete its journal. It is not an error if the keeper does not know the exec.
    */
   async #forgetInKeeper(live: LiveSandbox | undefined, id: ExecId, signal: AbortSignal): Promise<void> {
-    const link = live?.links?.current;
+    const link = live?.link;
     await link?.forgetExec(id, { keepJournal: false }, signal).catch((error: unknown) => {
       if (!(error instanceof KeeperRefusal) || error.reason !== "no_such_exec") throw error;
     });
@@ -369,14 +370,11 @@ export class Retention {
   }
 
   async #reportForgotten(execs: number, excessBytes: number): Promise<void> {
-    const { clock, log, numbers, store } = this.#context;
+    const { clock, log, numbers } = this.#context;
     const limitBytes = numbers.journalsOfDeletedBytes;
     const message = `${execs} ended execs of deleted sandboxes were forgotten early: their journals took too much of the disk.`;
     log.info({ execs, excessBytes, limitBytes }, message);
     const data = { execs, excessBytes, limitBytes };
-    await store.commit({
-      changes: [],
-      events: [{ at: clock.now(), type: "execs.forgotten", message, data }],
-    });
+    await recordEvent(this.#context, { at: clock.now(), type: "execs.forgotten", message, data });
   }
 }

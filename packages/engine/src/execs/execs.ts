@@ -18,6 +18,7 @@ import { whileAwaited } from "../lifecycle/suspend.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { entryOf } from "../live/run-ids.ts";
 import { cursorOf, isComplete, newExec, offsetIn, signalNumber } from "../model/exec-outcome.ts";
+import { specSize } from "../model/exec-spec-size.ts";
 import { translate } from "../model/keeper-errors.ts";
 import type { ExecApi, OutputOptions, OutputRecord } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -29,7 +30,7 @@ import {
   type Link,
   StoreConflict,
 } from "../ports/index.ts";
-import type { ExecRecord, ExecSpec } from "../ports/records.ts";
+import type { ExecRecord } from "../ports/records.ts";
 import type { ExecLedger } from "./exec-ledger.ts";
 import { idempotencyOf, specOf } from "./exec-spec.ts";
 import { InlineOutput } from "./inline-output.ts";
@@ -124,8 +125,8 @@ export class Execs implements ExecApi {
     }
     const open = this.#ledger.open(wanted);
     // Storing the exec may still fail, so wait for the result.
-    if (open !== undefined && !open.stored)
-      await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, open.storing.signal);
+    if (open !== undefined && !open.isStored)
+      await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, open.commitDone);
     const record = this.#ledger.open(wanted)?.record ?? (await store.exec(wanted));
     if (record === null) return null;
     if (record.sandboxId !== live.id || !digest.matches(record.digest)) {
@@ -150,7 +151,7 @@ export class Execs implements ExecApi {
     const open = this.#ledger.open(found.id);
     if (open !== undefined && waitMs > 0)
       await whileAwaited(open.live, open.record.id, () =>
-        soonest(this.#context.clock, waitMs, signal, open.over.signal),
+        soonest(this.#context.clock, waitMs, signal, open.over),
       );
     const record = open?.record ?? found;
     const exec = this.#ledger.view(record);
@@ -221,7 +222,7 @@ export class Execs implements ExecApi {
         if (items.length === limit || size > LISTED_SIZE) return { items, nextCursor: before ?? null };
         items.push(this.#ledger.view(record));
         before = record.id;
-        size += sizeOf(record.spec);
+        size += specSize(record.spec);
       }
       if (records.length < count) return { items, nextCursor: null };
     }
@@ -269,7 +270,7 @@ export class Execs implements ExecApi {
       if (slice !== null && wasOver) goal ??= slice.end;
       if (slice !== null && (!slice.more || (goal !== null && offset >= goal))) break;
       if (slice === null && !follow) {
-        if (!this.#ledger.open(record.id)?.acknowledged) break;
+        if (!this.#ledger.open(record.id)?.isAcknowledged) break;
         throw this.#unreachable(record);
       }
       if (isOld()) return this.#readers.noteCut(record.id, "expired");
@@ -279,7 +280,7 @@ export class Execs implements ExecApi {
       signal.throwIfAborted();
     }
     for (let open = this.#ledger.open(record.id); follow && open; open = this.#ledger.open(record.id)) {
-      await soonest(clock, numbers.streamKeepaliveMs, signal, open.over.signal);
+      await soonest(clock, numbers.streamKeepaliveMs, signal, open.over);
       signal.throwIfAborted();
       if (isOld()) return this.#readers.noteCut(record.id, "expired");
       if (keepalive.isDue()) yield this.#keepalive(record, at());
@@ -380,14 +381,14 @@ export class Execs implements ExecApi {
       const link = await this.#linkOf(found, signal);
       await this.#call(found, signal, (inner) => link.cancelExec(found.id, inner));
     }
-    await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, signal, open.over.signal);
+    await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, signal, open.over);
     return this.#ledger.view(open.record);
   }
 
   /** Kills the processes that an ended exec left running. Its outcome stays as it is. */
   async #cancelRest(record: ExecRecord, signal: AbortSignal): Promise<Exec> {
     const live = this.#finder.live(record.sandboxId);
-    const link = live?.refusal() === null ? live.links?.current : null;
+    const link = live?.refusal() === null ? live.link : null;
     if (link) {
       await this.#call(record, signal, (inner) => link.cancelExec(record.id, inner)).catch(
         (error: unknown) => {
@@ -406,15 +407,15 @@ export class Execs implements ExecApi {
     const about = { sandboxId: record.sandboxId, execId: record.id };
     const open = this.#ledger.open(record.id);
     if (open === undefined) throw wrongState(record, "The exec has ended.");
-    if (open.queued) throw wrongState(record, "The exec still waits for its turn.");
+    if (open.isQueued) throw wrongState(record, "The exec still waits for its turn.");
     const { clock, numbers } = this.#context;
     const live = this.#finder.live(record.sandboxId);
     if (live?.isAsleep) await this.#gate.pass(live, signal);
-    if (!open.acknowledged) await soonest(clock, numbers.linkWaitMs, signal, open.begun.signal);
+    if (!open.isAcknowledged) await soonest(clock, numbers.linkWaitMs, signal, open.begun);
     const refusal = live?.refusal();
     if (refusal) throw refusal;
     try {
-      const link = await live?.links?.get(this.#context.numbers.linkWaitMs, signal);
+      const link = await live?.waitForLink(this.#context.numbers.linkWaitMs, signal);
       if (link) return link;
     } catch (error) {
       throw new HoldfastError("link_lost", { ...about, cause: error });
@@ -445,9 +446,6 @@ export class Execs implements ExecApi {
     }
   }
 }
-
-const sizeOf = ({ argv, env, stdin }: ExecSpec): number =>
-  [...argv, ...Object.entries(env).flat(), stdin?.text ?? ""].reduce((sum, text) => sum + text.length, 0);
 
 /** Whether the sandbox has reached `maxExecs`. Execs that are being stored are counted too. */
 const isAtExecLimit = ({ record }: LiveSandbox): boolean =>

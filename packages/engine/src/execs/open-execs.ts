@@ -1,6 +1,6 @@
 import type { Cause, ExecId } from "@holdfast/contract";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { type OpenExec, openExec } from "../live/open-exec.ts";
+import { OpenExec } from "../live/open-exec.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { ExecRecord } from "../ports/records.ts";
 
@@ -30,8 +30,8 @@ export class OpenExecs {
     return [...this.#open.values()];
   }
 
-  enter(live: LiveSandbox, record: ExecRecord): OpenExec {
-    const exec = openExec(this.#context, live, record);
+  enter(live: LiveSandbox, record: ExecRecord, { expectsReader = false } = {}): OpenExec {
+    const exec = new OpenExec(this.#context, live, record, expectsReader);
     this.#open.set(record.id, exec);
     live.addExec(exec);
     return exec;
@@ -44,14 +44,14 @@ export class OpenExecs {
   }
 
   enqueue(exec: OpenExec): void {
-    exec.queued = true;
+    exec.markQueued();
     exec.live.queueExec(exec);
     this.#queued += 1;
   }
 
   dequeue(exec: OpenExec): void {
-    if (!exec.queued) return;
-    exec.queued = false;
+    if (!exec.isQueued) return;
+    exec.markUnqueued();
     exec.live.unqueueExec(exec);
     this.#queued -= 1;
   }

@@ -133,7 +133,7 @@ export class OutputHolds {
 
   #leave(held: HeldExec, reader: Reader): void {
     if (!held.readers.has(reader)) return;
-    if (held.exec.over.signal.aborted) {
+    if (held.exec.over.isSet) {
       this.#remove(held, reader);
       return;
     }
@@ -188,4 +188,4 @@ export class OutputHolds {
   }
 }
 
-const linkOf = ({ exec }: HeldExec): Link | null => exec.live.links?.current ?? null;
+const linkOf = ({ exec }: HeldExec): Link | null => exec.live.link;

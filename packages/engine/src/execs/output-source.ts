@@ -41,10 +41,10 @@ export class OutputSource {
   ): Promise<JournalSlice | null> {
     const open = this.#ledger.open(record.id);
     if (open !== undefined && this.#sleeps(record)) return this.#whileAsleep(record, offset, waitMs, signal);
-    if (open !== undefined && !open.acknowledged)
-      await soonest(this.#context.clock, waitMs, signal, open.begun.signal, open.over.signal);
+    if (open !== undefined && !open.isAcknowledged)
+      await soonest(this.#context.clock, waitMs, signal, open.begun, open.over);
     const link = await this.#link(record, open, waitMs, signal);
-    if (link !== null && (open === undefined || open.acknowledged)) {
+    if (link !== null && (open === undefined || open.isAcknowledged)) {
       try {
         const from = { cursor: offset, maxBytes: READ_BYTES, waitMs: 0 };
         const slice = await link.readExec(record.id, from, signal);
@@ -66,13 +66,13 @@ export class OutputSource {
    */
   #sleeps({ sandboxId }: ExecRecord): boolean {
     const live = this.#liveOf(sandboxId);
-    return live?.isAsleep === true && !live.links?.current;
+    return live?.isAsleep === true && live.link === null;
   }
 
-  /** Waits for at most `waitMs` until `holds` returns true; checks it after every change of the sandbox. */
+  /** Waits for at most `waitMs` until `condition` returns true; checks it after every change of the sandbox. */
   async #until(
     { sandboxId, id }: ExecRecord,
-    holds: () => boolean,
+    condition: () => boolean,
     waitMs: number,
     signal: AbortSignal,
   ): Promise<void> {
@@ -82,7 +82,7 @@ export class OutputSource {
     const live = this.#liveOf(sandboxId);
     if (live === undefined) return soonest(clock, waitMs, ended);
     const limit = { ms: waitMs, what: "waiting for the sandbox", signal: ended };
-    await within(clock, limit, (inner) => live.until(holds, inner)).catch(() => undefined);
+    await within(clock, limit, (inner) => live.until(condition, inner)).catch(() => undefined);
   }
 
   async #whileAsleep(
@@ -130,14 +130,15 @@ export class OutputSource {
     signal: AbortSignal,
   ): Promise<Link | null> {
     const live = this.#liveOf(record.sandboxId);
-    const links = live?.refusal() === null ? live.links : null;
-    if (links?.current || open === undefined || waitMs <= 0) return links?.current ?? null;
+    const serving = live?.refusal() === null ? live : null;
+    const link = serving?.link ?? null;
+    if (link !== null || open === undefined || waitMs <= 0) return link;
     // If no new link will come, waits for the next change of the sandbox; otherwise a follower would call again
     // immediately.
-    if (!links || links.isClosed)
-      await this.#until(record, () => Boolean(live?.links?.current), waitMs, signal);
-    else await links.get(waitMs, AbortSignal.any([signal, open.over.signal])).catch(() => null);
-    return live?.links?.current ?? null;
+    if (!serving?.isLinkWanted)
+      await this.#until(record, () => live !== undefined && live.link !== null, waitMs, signal);
+    else await serving.waitForLink(waitMs, AbortSignal.any([signal, open.over.signal])).catch(() => null);
+    return live?.link ?? null;
   }
 
   async #fromDisk(record: ExecRecord, offset: number, signal: AbortSignal): Promise<JournalSlice> {

@@ -1,6 +1,6 @@
 import { causeOf, type OnWake } from "@holdfast/contract";
 import { recordEvent } from "../events/record-event.ts";
-import { aborted, raced, within } from "../lib/deadline.ts";
+import { raced, within } from "../lib/deadline.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { OpenExec } from "../live/open-exec.ts";
@@ -33,10 +33,10 @@ export class WakeHooks {
 
   /** Notifies each running exec with an `onWake` once per wake, and records the result as an event. Never rejects. */
   async notify(live: LiveSandbox): Promise<void> {
-    const link = live.links?.current;
+    const link = live.link;
     if (!link) return;
     const asked = [...live.openExecs].filter(
-      ({ record, acknowledged }) => acknowledged && record.spec.onWake,
+      ({ record, isAcknowledged }) => isAcknowledged && record.spec.onWake,
     );
     await Promise.all(asked.map((exec) => this.#notifyOne(live, link, exec)));
   }
@@ -86,7 +86,7 @@ export class WakeHooks {
       startedAt: null,
     };
     const started = await this.#ledger.start(live, order, { idempotency: undefined, link, awaited: false });
-    await raced(aborted(started.over.signal), stopping);
+    await raced(started.over.promise, stopping);
     const { status, exitCode } = started.record;
     return `The onWake command of the exec, exec ${id}, ended: ${status}${exitCode === null ? "" : ` with ${exitCode}`}.`;
   }

@@ -1,5 +1,6 @@
 import { posix } from "node:path";
 import { type FileStat, HoldfastError, normalisePath } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { Stat } from "../ports/index.ts";
 
 /** Normalises and checks a caller's path. */
@@ -25,7 +26,7 @@ export function viewFile(path: string, stat: Stat): FileStat {
     mode: stat.mode.toString(8).padStart(4, "0"),
     uid: stat.uid,
     gid: stat.gid,
-    modifiedAt: new Date(Math.min(stat.modifiedAt, LATEST)).toISOString(),
+    modifiedAt: iso(Math.min(stat.modifiedAt, LATEST)),
     ...(stat.kind === "symlink" ? { target: stat.target } : {}),
   };
 }

@@ -2,6 +2,7 @@ import { type Cause, causeOf, type Recovery } from "@holdfast/contract";
 import { recordEvent } from "../events/record-event.ts";
 import type { Prover } from "../launch/prover.ts";
 import { within } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import type { InstanceLoss } from "../lifecycle/instance-loss.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
@@ -96,9 +97,9 @@ export class Healer {
     const dueMs = chart.isHeldBack ? this.#turnInMs() : dueInMs(episode, numbers);
     return {
       step,
-      since: new Date(startedAt).toISOString(),
+      since: iso(startedAt),
       tries: made,
-      nextAt: new Date(clock.now() + dueMs).toISOString(),
+      nextAt: iso(clock.now() + dueMs),
       message: `${sentence(cause.message)} ${action} Steps so far: ${describeTries(episode)}.`,
     };
   }
@@ -193,7 +194,7 @@ export class Healer {
     await this.#record(live, "sandbox.healing", message, { step, attempt, cause });
     if (live.record.phase.name !== "running") return;
     const signal = AbortSignal.any([stopping, live.deletedSignal]);
-    if (step === "relink") live.links?.renew();
+    if (step === "relink") live.renewLink();
     else {
       const limit = { ms: numbers.freezeMs, what: `the step ${step}`, signal };
       await within(clock, limit, (inner) => {

@@ -18,7 +18,7 @@ export class OomAttribution {
   /** Explains why a command of the sandbox was killed. Returns null if the kernel's memory limit is not the reason. */
   async whyKilled(live: LiveSandbox): Promise<Cause | null> {
     const { clock, driver } = this.#context;
-    const limit = { ms: OBSERVE_MS, what: "looking for the killer" };
+    const limit = { ms: OBSERVE_MS, what: "looking for out-of-memory kills" };
     const seen = await within(clock, limit, (signal) => driver.observe([live.id], signal));
     const observation = seen.get(live.id);
     if (observation?.seen === "present") await this.note(live, observation.oomKills);
@@ -49,6 +49,8 @@ export class OomAttribution {
       message,
       data: { kills, memoryMb: limit },
     } as const;
+    // This commit does not use `recordEvent`, because a failure must undo the count, so that the next observation reports
+    // the kills again.
     await store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
       const cause = causeOf(error);
       log.error(

@@ -23,7 +23,7 @@ export class KeeperDeadline {
   /** Sends a changed TTL. If the link is lost meanwhile, the next link sends it. */
   async refresh(live: LiveSandbox): Promise<void> {
     const { clock, numbers, log, stopping } = this.#context;
-    const link = live.links?.current;
+    const link = live.link;
     if (!link) return;
     const limit = { ms: numbers.keeperCallMs, what: "sending the deadline", signal: stopping };
     try {

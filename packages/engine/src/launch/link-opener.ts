@@ -29,7 +29,7 @@ export class LinkOpener {
   /** Opens the link, unless the sandbox has one or has no instance. */
   open(live: LiveSandbox): void {
     const { instance } = live.record;
-    if (instance === null || live.links !== null) return;
+    if (instance === null || live.isLinked) return;
     let wasUp = false;
     const hooks = {
       onUp: async (link: Link) => {
@@ -68,8 +68,8 @@ export class LinkOpener {
   /** Emits `linkUsable` once `onUp` is done: callers get the link only after that. */
   #announceOnceUsable(live: LiveSandbox): void {
     const { numbers, stopping } = this.#context;
-    live.links?.get(numbers.linkDeadMs, stopping).then(
-      () => this.#events.linkUsable.emit(live),
+    live.waitForLink(numbers.linkDeadMs, stopping).then(
+      (link) => link !== null && this.#events.linkUsable.emit(live),
       () => undefined,
     );
   }

@@ -61,12 +61,11 @@ export async function proveEntry(
   { signal, lastProof }: EntryTime,
 ): Promise<EntryProof> {
   for (;;) {
-    const { links } = live;
-    if (links === null || links.isClosed) throw new Error("the link to the keeper was given up");
-    const { losses } = links;
+    const { isLinkWanted, linkEpoch, linkFailures } = live;
+    if (!isLinkWanted) throw new Error("the link to the keeper was given up");
     const proof = await raced(prover.prove(live), signal);
-    const keeperBootId = links.current?.keeper.bootId;
-    const isSameLink = links.losses === losses && keeperBootId !== undefined;
+    const keeperBootId = live.linkEpoch === linkEpoch ? live.link?.keeper.bootId : undefined;
+    const isSameLink = live.linkFailures === linkFailures && keeperBootId !== undefined;
     const isEnough = proof.ok || (isSameLink && mayLackMounts && lacksMountsOnly(proof));
     if (isEnough && keeperBootId !== undefined) return { proof, keeperBootId };
     const isAnswer = isSameLink && isAnswered(proof);
@@ -76,7 +75,7 @@ export async function proveEntry(
     if (isAnswer) await context.clock.sleep(PROVE_AGAIN_MS, signal);
     // The keeper did not answer although the link was not lost. A new link shows whether the link or the keeper was at
     // fault.
-    else if (isSameLink) links.renew();
+    else if (isSameLink) live.renewLink();
   }
 }
 

@@ -1,5 +1,6 @@
 import { type Check, causeOf, type Proof, randomText } from "@holdfast/contract";
 import { within } from "../lib/deadline.ts";
+import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { wantedMounts } from "../model/mount-machine.ts";
 import { hasServed } from "../model/sandbox-facts.ts";
@@ -20,7 +21,7 @@ import {
  */
 export class Prover {
   readonly #context: EngineContext;
-  readonly #inProgress = new Map<LiveSandbox, { links: LiveSandbox["links"]; proof: Promise<Proof> }>();
+  readonly #inProgress = new Map<LiveSandbox, { linkEpoch: number; proof: Promise<Proof> }>();
 
   constructor(context: EngineContext) {
     this.#context = context;
@@ -31,19 +32,19 @@ export class Prover {
    * launch, and thus over an earlier link, is not returned. Never rejects: failures are part of the proof.
    */
   prove(live: LiveSandbox): Promise<Proof> {
-    const { links } = live;
+    const { linkEpoch } = live;
     const running = this.#inProgress.get(live);
-    if (running?.links === links) return running.proof;
+    if (running?.linkEpoch === linkEpoch) return running.proof;
     const proof = this.#proveNow(live).finally(() => {
       if (this.#inProgress.get(live)?.proof === proof) this.#inProgress.delete(live);
     });
-    this.#inProgress.set(live, { links, proof });
+    this.#inProgress.set(live, { linkEpoch, proof });
     return proof;
   }
 
   async #proveNow(live: LiveSandbox): Promise<Proof> {
     const { clock, numbers, log } = this.#context;
-    const { links } = live;
+    const { linkEpoch } = live;
     const { generation, id: sandbox } = live.record;
     const startedAt = clock.now();
     const checks = await within(clock, { ms: numbers.proofDeadlineMs, what: "the proof" }, (signal) =>
@@ -53,20 +54,20 @@ export class Prover {
     ]);
     const at = clock.now();
     const proof: Proof = {
-      at: new Date(at).toISOString(),
+      at: iso(at),
       generation,
       ok: checks.every((check) => check.ok),
       checks,
     };
     // The proof is ignored if the sandbox was suspended or its instance ended in the meantime.
-    if (live.links === links) live.learn(proof.ok ? { proof, provenAt: at } : { proof });
+    if (live.linkEpoch === linkEpoch) live.learn(proof.ok ? { proof, provenAt: at } : { proof });
     if (!proof.ok) log.warn({ sandbox, generation, checks }, "the proof failed");
     return proof;
   }
 
   async #check(live: LiveSandbox, signal: AbortSignal): Promise<Check[]> {
     const { driver, clock, numbers } = this.#context;
-    const link = await live.links?.get(numbers.linkWaitMs, signal);
+    const link = await live.waitForLink(numbers.linkWaitMs, signal);
     if (!link) throw new Error("there is no link");
     const observed = driver.observe([live.id], signal).then((seen) => {
       const observation = seen.get(live.id) ?? { seen: "unknown", at: clock.now(), why: "not looked at" };
@@ -107,7 +108,7 @@ export class Prover {
     const { driver, clock, numbers } = this.#context;
     const limit = { ms: numbers.proofDeadlineMs, what: "proving the mount", signal: live.deletedSignal };
     await within(clock, limit, async (signal) => {
-      const link = await live.links?.get(numbers.linkWaitMs, signal);
+      const link = await live.waitForLink(numbers.linkWaitMs, signal);
       if (!link) throw new Error("there is no link");
       const observation = (await driver.observe([live.id], signal)).get(live.id);
       if (observation === undefined) throw new Error("the sandbox was not looked at");
@@ -229,13 +230,13 @@ async function sameMounts(
   link: Link,
   signal: AbortSignal,
 ): Promise<undefined> {
-  const { links } = live;
+  const { linkEpoch } = live;
   const looks = await Promise.allSettled(mounts.map((mount) => sameMount(mount, observation, link, signal)));
   const looked = new Set(mounts.map(({ path }) => path));
   const proven = mounts.filter((_, index) => looks[index]?.status === "fulfilled").map(({ path }) => path);
   // Keeps the results of mounts that this proof did not check. Ignores a failed mount that was removed in the meantime.
   const others = live.health.provenMounts.filter((path) => !looked.has(path));
-  if (live.links === links) live.learn({ provenMounts: [...others, ...proven] });
+  if (live.linkEpoch === linkEpoch) live.learn({ provenMounts: [...others, ...proven] });
   const wanted = new Set(wantedMounts(live.record).map(({ path }) => path));
   for (const [index, look] of looks.entries())
     if (look.status === "rejected" && wanted.has(mounts[index]?.path ?? "")) throw look.reason;

@@ -1,4 +1,5 @@
 import type { Clock } from "../ports/index.ts";
+import type { OneShotEvent } from "./one-shot.ts";
 
 /** The abort reason of a signal whose deadline has passed. */
 export class DeadlinePassed extends Error {
@@ -27,16 +28,26 @@ export async function within<Result>(
   }
 }
 
-/** Resolves when one of the signals aborts, or after `ms`. Leaves no listeners on signals that live longer. */
-export async function soonest(clock: Clock, ms: number, ...signals: readonly AbortSignal[]): Promise<void> {
-  if (ms <= 0 || signals.some(({ aborted }) => aborted)) return;
+/**
+ * Resolves when one of the signals aborts, when one of the events is set, or after `ms`. Leaves no listeners on signals
+ * and events that live longer.
+ */
+export async function soonest(
+  clock: Clock,
+  ms: number,
+  ...ends: readonly (AbortSignal | OneShotEvent)[]
+): Promise<void> {
+  if (ms <= 0 || ends.some((end) => ("aborted" in end ? end.aborted : end.isSet))) return;
   const { promise, resolve } = Promise.withResolvers<void>();
-  const done = () => resolve();
-  const cancel = clock.after(ms, done);
-  for (const signal of signals) signal.addEventListener("abort", done, { once: true });
+  const cleanups = [clock.after(ms, resolve), ...ends.map((end) => onEnd(end, resolve))];
   await promise;
-  cancel();
-  for (const signal of signals) signal.removeEventListener("abort", done);
+  for (const cleanup of cleanups) cleanup();
+}
+
+function onEnd(end: AbortSignal | OneShotEvent, listener: () => void): () => void {
+  if ("isSet" in end) return end.onSet(listener);
+  end.addEventListener("abort", listener, { once: true });
+  return () => end.removeEventListener("abort", listener);
 }
 
 /**

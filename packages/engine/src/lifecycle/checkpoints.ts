@@ -9,13 +9,13 @@ import {
   isCheckpointId,
 } from "@holdfast/contract";
 import { raced, within } from "../lib/deadline.ts";
-import { mb } from "../lib/format.ts";
+import { iso, mb } from "../lib/format.ts";
 import { Semaphore } from "../lib/semaphore.ts";
 import { KeyedSerialQueue } from "../lib/serial-queue.ts";
 import { forkExecIds } from "../live/fork-exec-ids.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import type { OpenExec } from "../live/open-exec.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
+import { specSize } from "../model/exec-spec-size.ts";
 import { runId, runOf } from "../model/process-machine.ts";
 import type { CheckpointApi } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -314,22 +314,22 @@ export class Checkpoints implements CheckpointApi {
       const known = await link.listExecs(signal);
       if (!isQuiet(live)) continue;
       live.detachLink();
-      const inside = forkExecIds(live.record)?.inside ?? ((id) => id);
-      const running = [...live.openExecs].filter(isRunning);
-      if (sizeOf(running) > EXECS_BYTES_MAX)
+      const keeperIdOf = forkExecIds(live.record)?.translate ?? ((id) => id);
+      const running = [...live.openExecs].filter((exec) => exec.isRunning);
+      if (running.reduce((sum, { record }) => sum + specSize(record.spec), 0) > EXECS_BYTES_MAX)
         throw new Error(
           `the commands, environments and input of its execs take more than ${mb(EXECS_BYTES_MAX)} MB`,
         );
       const execs = running.map(({ record: { id, spec, digest, startedAt } }) => ({
         id,
-        keeperId: inside(id),
+        keeperId: keeperIdOf(id),
         spec,
         digest,
         startedAt,
       }));
-      const processes = savedProcesses(live, new Set<string>(execs.map(({ id }) => id)), inside);
+      const processes = savedProcesses(live, new Set<string>(execs.map(({ id }) => id)), keeperIdOf);
       const journals = new Set([
-        ...known.map(({ id }) => inside(id)),
+        ...known.map(({ id }) => keeperIdOf(id)),
         ...execs.map(({ keeperId }) => keeperId),
         ...processes.flatMap((process) => nextRuns(process, known)),
       ]);
@@ -373,10 +373,6 @@ interface Wanted {
   name: string;
 }
 
-/** Returns an upper estimate of the memory that the specs of these execs take. */
-const sizeOf = (execs: readonly OpenExec[]): number =>
-  execs.reduce((sum, { record: { spec } }) => sum + JSON.stringify(spec).length, 0);
-
 /**
  * Returns the ids of runs that the keeper may start by itself before it is frozen. The copy ignores ids without a
  * journal.
@@ -391,18 +387,16 @@ function nextRuns({ id, keeperId, run, spec }: SavedProcess, known: readonly Kee
 function savedProcesses(
   { processes }: LiveSandbox,
   execs: ReadonlySet<string>,
-  inside: (id: ExecId) => ExecId,
+  keeperIdOf: (id: ExecId) => ExecId,
 ): SavedProcess[] {
   return [...processes.values()].flatMap(({ record: { end, ...record } }) => {
     const id = runId(record.id, record.run);
     if (end !== null || (record.spec.restart === null && !execs.has(id))) return [];
     const { name, spec, digest, run, restarts } = record;
-    const keeperId = runOf(inside(id))?.process ?? record.id;
+    const keeperId = runOf(keeperIdOf(id))?.process ?? record.id;
     return [{ id: record.id, keeperId, name, spec, digest, run, restarts }];
   });
 }
-
-const isRunning = ({ acknowledged, finishing }: OpenExec): boolean => acknowledged && !finishing;
 
 const taken = (live: LiveSandbox, name: string): HoldfastError =>
   new HoldfastError("checkpoint_exists", {
@@ -423,7 +417,7 @@ const viewSaved = (saved: CheckpointSummary): Checkpoint => ({
   name: saved.name,
   sandboxId: saved.sandboxId,
   kind: saved.kind,
-  createdAt: new Date(saved.createdAt).toISOString(),
+  createdAt: iso(saved.createdAt),
   generation: saved.generation,
   sizeBytes: saved.sizeBytes,
   memoryBytes: saved.memoryBytes,

@@ -27,14 +27,14 @@ export class Deletion {
   }
 
   /**
-   * Records the delete and starts it. Does nothing if `holds` is given and returns false when the delete is decided.
+   * Records the delete and starts it. Does nothing if `stillWanted` is given and returns false when the delete is decided.
    */
-  async requestDelete(live: LiveSandbox, graceMs: number, holds?: () => boolean): Promise<void> {
-    await live.decide({ type: "delete", cause: null }, [], holds).catch((error: unknown) => {
+  async requestDelete(live: LiveSandbox, graceMs: number, stillWanted?: () => boolean): Promise<void> {
+    await live.decide({ type: "delete", cause: null }, [], stillWanted).catch((error: unknown) => {
       const message = "The delete could not be recorded, so nothing was done.";
       throw new HoldfastError("internal", { sandboxId: live.id, message, cause: error });
     });
-    if (holds !== undefined && live.record.phase.name !== "deleting") return;
+    if (stillWanted !== undefined && live.record.phase.name !== "deleting") return;
     live.markDeleted();
     this.#parts.reaper.reap(live, { graceMs });
   }
@@ -56,12 +56,12 @@ export class Deletion {
   }
 
   /**
-   * Deletes a sandbox and waits a limited time until it is gone. Does not delete it if `holds` returns false when the
+   * Deletes a sandbox and waits a limited time until it is gone. Does not delete it if `stillWanted` returns false when the
    * delete is decided.
    */
-  async deleteIf(live: LiveSandbox, holds: () => boolean): Promise<"removed" | "ordered" | "kept"> {
+  async deleteIf(live: LiveSandbox, stillWanted: () => boolean): Promise<"removed" | "ordered" | "kept"> {
     const { numbers, stopping } = this.#context;
-    await this.requestDelete(live, 0, holds);
+    await this.requestDelete(live, 0, stillWanted);
     if (live.record.phase.name !== "deleting" && !isGone(live)) return "kept";
     await this.#untilGone(live, numbers.deleteWaitMs, stopping);
     return isGone(live) ? "removed" : "ordered";

@@ -300,14 +300,13 @@ describe("the exec ids of a fork", () => {
     const process = (letter: string) => `prc_${letter.repeat(16)}` as ProcessId;
     const processes = [{ id: process("n"), from: process("f"), keeperId: process("k") }];
     const names = forkExecIds({ forkedFrom: { execs, processes } as unknown as Origin });
-    expect(names?.inside(id(`${process("n")}-12`))).toBe(`${process("k")}-12`);
-    expect(names?.outside(id(`${process("k")}-3`))).toBe(`${process("n")}-3`);
-    expect(names?.inside(id(`${process("f")}-3`))).toBe(`${process("f")}-3`);
-    expect(names?.inside(id("n1"))).toBe("k1");
-    expect(names?.outside(id("k2"))).toBe("n2");
+    expect(names?.translate(id(`${process("n")}-12`))).toBe(`${process("k")}-12`);
+    expect(names?.translate(id(`${process("k")}-3`))).toBe(`${process("n")}-3`);
+    expect(names?.translate(id(`${process("f")}-3`))).toBe(`${process("f")}-3`);
+    expect(names?.translate(id("n1"))).toBe("k1");
+    expect(names?.translate(id("k2"))).toBe("n2");
     for (const each of ["n1", "n2", "k1", "k2", "f1", "other"].map(id)) {
-      expect(names?.outside(names.inside(each))).toBe(each);
-      expect(names?.inside(names.outside(each))).toBe(each);
+      expect(names?.translate(names.translate(each))).toBe(each);
     }
     expect(forkExecIds({ forkedFrom: null })).toBeNull();
   });

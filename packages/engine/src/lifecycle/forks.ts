@@ -129,7 +129,7 @@ export class ForkHostnames {
 
   async #rename(live: LiveSandbox): Promise<void> {
     const origin = forkSource(live.record);
-    const link = live.links?.current;
+    const link = live.link;
     if (origin === null || !link) return;
     const { clock, numbers, log } = this.#context;
     const names = { from: origin.sandboxName, to: live.record.name };

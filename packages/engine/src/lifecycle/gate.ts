@@ -30,7 +30,7 @@ export class SandboxGate {
 
   /** Returns the link without waiting; null if the caller must wait for the sandbox or for a proof. */
   passNow(live: LiveSandbox): Link | null {
-    const link = live.links?.current ?? null;
+    const link = live.link;
     if (link === null || live.judge().status !== "ready") return null;
     const age = this.#context.clock.now() - (live.health.provenAt ?? 0);
     if (age >= this.#context.numbers.proofFreshMs) return null;
@@ -49,7 +49,7 @@ export class SandboxGate {
       const proof = await this.#prover.prove(live);
       const refusal = live.refusal();
       if (refusal !== null) throw refusal;
-      const link = live.links?.current;
+      const link = live.link;
       if (live.judge().status === "ready" && proof.ok && link) {
         live.touch();
         return link;

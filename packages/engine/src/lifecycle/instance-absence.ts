@@ -1,7 +1,6 @@
 import { type Cause, causeOf } from "@holdfast/contract";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { isAwaited } from "../live/open-exec.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
 import { SANDBOX_DELETED } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -67,7 +66,7 @@ export class InstanceAbsence {
 
   /** Wakes a sandbox that has accepted execs which have not reached its keeper. */
   wakeForWaitingExecs(live: LiveSandbox): void {
-    if (![...live.openExecs].some(isAwaited)) return;
+    if (![...live.openExecs].some(({ awaitsKeeper }) => awaitsKeeper)) return;
     this.#parts.wakes.wake(live).catch((error: unknown) => {
       this.#context.log.warn(
         { sandbox: live.id, cause: causeOf(error) },

@@ -7,8 +7,8 @@ import { mb } from "../lib/format.ts";
 import { Semaphore } from "../lib/semaphore.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import type { ProcessEntry } from "../live/process-entry.ts";
 import { areFilesGone } from "../model/cause-groups.ts";
+import { type IdleFacts, isIdle } from "../model/idle.ts";
 import { NO_HEALTH } from "../model/status.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Checkpoint } from "../ports/index.ts";
@@ -74,13 +74,13 @@ export class Standby {
   }
 
   /**
-   * Suspends the sandbox to free memory of the host. The suspension is cancelled if `holds` returns false. If a
-   * suspension is already in progress, joins it and does not check `holds`.
+   * Suspends the sandbox to free memory of the host. The suspension is cancelled if `stillWanted` returns false. If a
+   * suspension is already in progress, joins it and does not check `stillWanted`.
    */
-  async suspendIf(live: LiveSandbox, why: string, holds: () => boolean): Promise<void> {
+  async suspendIf(live: LiveSandbox, why: string, stillWanted: () => boolean): Promise<void> {
     if (live.suspension === null) {
-      if (live.isSaving || !holds()) throw toStandbyError(live, new SuspensionCancelled());
-      this.#reasons.set(live, holds);
+      if (live.isSaving || !stillWanted()) throw toStandbyError(live, new SuspensionCancelled());
+      this.#reasons.set(live, stillWanted);
     }
     return this.#shared(live, why);
   }
@@ -176,8 +176,9 @@ export class Standby {
    * queued.
    */
   #checkUnused(live: LiveSandbox): void {
-    const holds = this.#reasons.get(live) ?? (() => isUnused(live, this.#context.clock.now()));
-    if (!holds()) throw new SuspensionCancelled();
+    const stillWanted =
+      this.#reasons.get(live) ?? (() => isIdle({ ...idleFactsOf(live), now: this.#context.clock.now() }));
+    if (!stillWanted()) throw new SuspensionCancelled();
   }
 
   /**
@@ -240,7 +241,7 @@ export class Standby {
   suspendIdle(allLive: Iterable<LiveSandbox>): void {
     const now = this.#context.clock.now();
     for (const live of allLive) {
-      if (!isIdle(live, now)) continue;
+      if (!isDue(live, now)) continue;
       const ms = live.record.spec.lifecycle.idleStandbyMs;
       this.#shared(live, `The sandbox was unused for ${ms} ms.`).catch((error: unknown) => {
         this.#context.log.info({ sandbox: live.id, cause: causeOf(error) }, "an idle sandbox stays awake");
@@ -256,28 +257,19 @@ function refuseIfFilesAreGone(live: LiveSandbox): void {
   throw wrongState(live, `The sandbox can't be suspended: ${cause.message}`);
 }
 
-/** Whether the sandbox is due for standby by its lifecycle settings and can be suspended. */
-const isIdle = (live: LiveSandbox, now: number): boolean =>
+/** Whether the sandbox is idle and can be suspended now. */
+const isDue = (live: LiveSandbox, now: number): boolean =>
   live.suspension === null &&
   !live.isSaving &&
   live.standbyBackoff.allows(now) &&
-  isUnused(live, now) &&
+  isIdle({ ...idleFactsOf(live), now }) &&
   live.judge().status === "ready";
 
-/**
- * Whether the sandbox has been unused for as long as its lifecycle settings say. A sandbox that has an exec or a
- * process with `keepAwake` is in use.
- */
-function isUnused(live: LiveSandbox, now: number): boolean {
-  const { idleStandbyMs } = live.record.spec.lifecycle;
-  if (idleStandbyMs === undefined) return false;
-  if (live.calls > 0 || live.awaitedExecs.size > 0 || now - live.record.lastActivityAt < idleStandbyMs)
-    return false;
-  // A process with `keepAwake` keeps the sandbox awake even between two of its runs.
-  const isKeptAwake = ({ record }: ProcessEntry) => record.end === null && record.spec.command.keepAwake;
-  if ([...live.processes.values()].some(isKeptAwake)) return false;
-  return ![...live.openExecs].some(({ record }) => record.spec.keepAwake);
-}
+const idleFactsOf = ({ record, calls, awaitedExecs, isKeptAwake }: LiveSandbox): Omit<IdleFacts, "now"> => ({
+  record,
+  callsInProgress: calls + awaitedExecs.size,
+  isKeptAwake,
+});
 
 const isAsleep = ({ record }: LiveSandbox): boolean => record.phase.name === "standby";
 
@@ -348,7 +340,7 @@ export function whileAwaited<Result>(
 
 /** Whether no call to the keeper is in progress. A start that the keeper has not confirmed is a call in progress. */
 export const isQuiet = (live: LiveSandbox): boolean =>
-  live.calls === 0 && [...live.openExecs].every(({ queued, acknowledged }) => queued || acknowledged);
+  live.calls === 0 && [...live.openExecs].every(({ isQueued, isAcknowledged }) => isQueued || isAcknowledged);
 
 function toStandbyError(live: LiveSandbox, error: unknown): unknown {
   if (error instanceof SuspensionCancelled && live.refusal() === null)

@@ -1,11 +1,13 @@
 import type { Cause, DriveId } from "@holdfast/contract";
 import type { KeeperExec, Link } from "../ports/index.ts";
+import type { ExecRecord } from "../ports/records.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
+import type { OpenExec } from "./open-exec.ts";
 
 /**
  * A list of listeners. `emit` calls them one after the other, in the order of their subscription, before it returns.
  */
-export class Signal<Args extends readonly unknown[]> {
+class Signal<Args extends readonly unknown[]> {
   readonly #listeners: ((...args: Args) => void)[] = [];
 
   subscribe(listener: (...args: Args) => void): void {
@@ -53,12 +55,29 @@ export class EngineEvents {
   readonly linkUsable = new Signal<[live: LiveSandbox]>();
   /** The link was lost, or an attempt to connect failed. */
   readonly linkDown = new Signal<[live: LiveSandbox]>();
+  /**
+   * A keeper returned the list of its execs, which has not been compared with the open execs yet. Listeners must not
+   * reject.
+   */
+  readonly execsListed = new Hook<
+    [live: LiveSandbox, listed: readonly KeeperExec[], link: Link, signal: AbortSignal]
+  >();
   /** The keeper reported that it started an exec by itself. */
   readonly keeperStartedExec = new Signal<[live: LiveSandbox]>();
   /** The keeper reported that an exec exited. */
   readonly keeperEndedExec = new Signal<[live: LiveSandbox, exec: KeeperExec]>();
 
-  // The life of an instance.
+  // The end of an exec.
+
+  /** The outcome of an exec was stored. */
+  readonly execEnded = new Signal<[record: ExecRecord]>();
+  /** An exec is no longer open. Emitted after `execEnded`. */
+  readonly execClosed = new Signal<[exec: OpenExec]>();
+
+  // The life of a sandbox and its instance.
+
+  /** The sandbox was added to the registry. */
+  readonly sandboxAdded = new Signal<[live: LiveSandbox]>();
 
   /**
    * An instance exists and is about to be linked and proven. Listeners mount its drives. If one rejects, the launch or
@@ -77,7 +96,9 @@ export class EngineEvents {
    * The instance was observed to be absent, and its files still exist. If a listener rejects, the stop attempt fails.
    */
   readonly instanceAbsent = new Hook<[live: LiveSandbox]>();
-  /** The sandbox is gone and was removed from the registry. */
+  /** The sandbox was removed from the registry: it is gone, or it could not be created. */
+  readonly sandboxRemoved = new Signal<[live: LiveSandbox]>();
+  /** The sandbox is gone. Emitted after `sandboxRemoved`. */
   readonly gone = new Signal<[live: LiveSandbox]>();
 
   // The host and its drives.

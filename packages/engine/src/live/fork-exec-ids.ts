@@ -3,10 +3,11 @@ import { runId, runOf } from "../model/process-machine.ts";
 import type { JournalsAfterDeath, KeeperExec, Link } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
 
-/** Translates between the exec ids that a fork's keeper uses and those of the API. */
+/**
+ * Translates an exec id of the API to the one that the fork's keeper uses, and back: both directions are the same swap.
+ */
 export interface ForkExecIds {
-  inside(id: ExecId): ExecId;
-  outside(id: ExecId): ExecId;
+  translate(id: ExecId): ExecId;
 }
 
 /**
@@ -20,21 +21,20 @@ export function forkExecIds({ forkedFrom }: Pick<SandboxRecord, "forkedFrom">): 
   if (forkedFrom === null || forkedFrom.execs.length + forkedFrom.processes.length === 0) return null;
   const others = bothWays(forkedFrom.execs);
   const otherProcesses = bothWays(forkedFrom.processes);
-  const other = (id: ExecId): ExecId => {
+  const translate = (id: ExecId): ExecId => {
     const run = runOf(id);
     const process = run === null ? undefined : otherProcesses.get(run.process);
     return run === null || process === undefined ? (others.get(id) ?? id) : runId(process, run.run);
   };
-  return { inside: other, outside: other };
+  return { translate };
 }
 
 const bothWays = <Id extends string>(names: readonly { id: Id; keeperId: Id }[]): Map<Id, Id> =>
   new Map(names.flatMap(({ id, keeperId }) => [[id, keeperId] as const, [keeperId, id] as const]));
 
 /** Wraps a fork's link so that its callers use the ids of the API instead of those of the keeper. */
-export function renamedLink(link: Link, names: ForkExecIds): Link {
-  const renamed = (exec: KeeperExec): KeeperExec => ({ ...exec, id: names.outside(exec.id) });
-  const { inside } = names;
+export function renamedLink(link: Link, { translate }: ForkExecIds): Link {
+  const renamed = (exec: KeeperExec): KeeperExec => ({ ...exec, id: translate(exec.id) });
   return {
     keeper: link.keeper,
     closed: link.closed,
@@ -45,30 +45,34 @@ export function renamedLink(link: Link, names: ForkExecIds): Link {
     ping: (signal) => link.ping(signal),
     setDeadline: (remainingMs, signal) => link.setDeadline(remainingMs, signal),
     startExec: async (order, signal) => {
-      const { existed, exec } = await link.startExec({ ...order, id: inside(order.id) }, signal);
+      const { existed, exec } = await link.startExec({ ...order, id: translate(order.id) }, signal);
       return { existed, exec: renamed(exec) };
     },
-    readExec: (id, from, signal) => link.readExec(inside(id), from, signal),
-    holdExec: (id, hold, signal) => link.holdExec(inside(id), hold, signal),
-    writeStdin: (id, chunk, signal) => link.writeStdin(inside(id), chunk, signal),
-    signalExec: (id, number, signal) => link.signalExec(inside(id), number, signal),
-    cancelExec: (id, signal) => link.cancelExec(inside(id), signal),
+    readExec: (id, from, signal) => link.readExec(translate(id), from, signal),
+    holdExec: (id, hold, signal) => link.holdExec(translate(id), hold, signal),
+    writeStdin: (id, chunk, signal) => link.writeStdin(translate(id), chunk, signal),
+    signalExec: (id, number, signal) => link.signalExec(translate(id), number, signal),
+    cancelExec: (id, signal) => link.cancelExec(translate(id), signal),
     listExecs: async (signal) => (await link.listExecs(signal)).map(renamed),
-    forgetExec: (id, options, signal) => link.forgetExec(inside(id), options, signal),
-    resizeExec: (id, size, signal) => link.resizeExec(inside(id), size, signal),
+    forgetExec: (id, options, signal) => link.forgetExec(translate(id), options, signal),
+    resizeExec: (id, size, signal) => link.resizeExec(translate(id), size, signal),
     onExecEnd: (listener) => link.onExecEnd((exec) => listener(renamed(exec))),
     superviseExec: async (order, policy, signal) => {
-      const { existed, exec } = await link.superviseExec({ ...order, id: inside(order.id) }, policy, signal);
+      const { existed, exec } = await link.superviseExec(
+        { ...order, id: translate(order.id) },
+        policy,
+        signal,
+      );
       return { existed, exec: renamed(exec) };
     },
     listSupervised: async (signal) =>
-      (await link.listSupervised(signal)).map((kept) => ({ ...kept, execId: names.outside(kept.execId) })),
+      (await link.listSupervised(signal)).map((run) => ({ ...run, execId: translate(run.execId) })),
     onExecStart: (listener) => link.onExecStart((exec) => listener(renamed(exec))),
     probe: (signal) => link.probe(signal),
     processes: async (signal) =>
       (await link.processes(signal)).map((each) => ({
         ...each,
-        execId: names.outside(each.execId as ExecId),
+        execId: translate(each.execId as ExecId),
       })),
     close: () => link.close(),
   };
@@ -79,18 +83,18 @@ export function renamedJournals(
   journals: JournalsAfterDeath,
   registry: { forkExecIds(id: SandboxId): Promise<ForkExecIds | null> },
 ): JournalsAfterDeath {
-  const inside = async (sandboxId: SandboxId, id: ExecId) =>
-    (await registry.forkExecIds(sandboxId))?.inside(id) ?? id;
+  const keeperId = async (sandboxId: SandboxId, id: ExecId) =>
+    (await registry.forkExecIds(sandboxId))?.translate(id) ?? id;
   return {
     read: async (sandboxId, id, from, signal) =>
-      journals.read(sandboxId, await inside(sandboxId, id), from, signal),
+      journals.read(sandboxId, await keeperId(sandboxId, id), from, signal),
     end: async (sandboxId, id, signal) => {
-      const found = await journals.end(sandboxId, await inside(sandboxId, id), signal);
+      const found = await journals.end(sandboxId, await keeperId(sandboxId, id), signal);
       return found?.exec ? { ...found, exec: { ...found.exec, id } } : found;
     },
     remove: async (sandboxId, ids, signal) => {
       const names = await registry.forkExecIds(sandboxId);
-      return journals.remove(sandboxId, names === null ? ids : ids.map(names.inside), signal);
+      return journals.remove(sandboxId, names === null ? ids : ids.map(names.translate), signal);
     },
     keep: (sandboxId, signal) => journals.keep(sandboxId, signal),
     kept: (signal) => journals.kept(signal),

@@ -9,7 +9,7 @@ import { type Health, type Judgement, judge, NO_HEALTH } from "../model/status.t
 import type { Decision } from "../model/transition.ts";
 import type { Progress } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
-import type { Change } from "../ports/index.ts";
+import type { Change, Link } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
 import { OomCounter } from "./oom-counter.ts";
 import type { OpenExec } from "./open-exec.ts";
@@ -27,13 +27,14 @@ const LOSSES_KEPT = 16;
  */
 export class LiveSandbox {
   readonly #context: EngineContext;
-  #record: SandboxRecord;
+  #record: Mutable<SandboxRecord>;
   readonly #decisions: SerialQueue;
   #waiters = new Set<() => void>();
   #notedStatus: Judgement["status"] | null = null;
   #storedActivity: number;
   #health: Health = NO_HEALTH;
-  #links: PersistentLink | null = null;
+  #link: PersistentLink | null = null;
+  #linkEpoch = 0;
   readonly #openExecs = new Set<OpenExec>();
   readonly #queuedExecs = new Set<OpenExec>();
   readonly #processes = new Map<ProcessId, ProcessEntry>();
@@ -68,6 +69,7 @@ export class LiveSandbox {
     this.reachableSince = context.clock.now();
   }
 
+  /** The record. Only decisions, `touch` and `countExec` change it. */
   get record(): SandboxRecord {
     return this.#record;
   }
@@ -78,16 +80,16 @@ export class LiveSandbox {
   // ── Decisions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   /**
-   * Decides an input, and stores the result and the given changes in one commit. `holds` is called just before the
-   * decision. Returns null and stores nothing if `holds` returns false or the input no longer applies. The record
+   * Decides an input, and stores the result and the given changes in one commit. `stillWanted` is called just before the
+   * decision. Returns null and stores nothing if `stillWanted` returns false or the input no longer applies. The record
    * changes only when the commit is durable.
    */
   decide(
     input: Input,
     also: readonly Change[] = [],
-    holds: () => boolean = () => true,
+    stillWanted: () => boolean = () => true,
   ): Promise<Decision | null> {
-    return this.#decisions.run(() => (holds() ? this.#decideNow(input, also) : null));
+    return this.#decisions.run(() => (stillWanted() ? this.#decideNow(input, also) : null));
   }
 
   /** Decides an input that must not be lost: retries while the store refuses it. Returns null when the server stops. */
@@ -254,6 +256,14 @@ export class LiveSandbox {
     return false;
   }
 
+  /** Whether an open exec or a process has `keepAwake`. A process has it even between two of its runs. */
+  get isKeptAwake(): boolean {
+    for (const { record } of this.#processes.values())
+      if (record.end === null && record.spec.command.keepAwake) return true;
+    for (const { record } of this.#openExecs) if (record.spec.keepAwake) return true;
+    return false;
+  }
+
   // ── Suspension, wake, delete ───────────────────────────────────────────────────────────────────────────────────
 
   /** The suspension in progress. */
@@ -408,24 +418,57 @@ export class LiveSandbox {
 
   // ── Link and health ────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The link to the keeper of the current instance. */
-  get links(): PersistentLink | null {
-    return this.#links;
+  /** The link to the keeper of the current instance, if it is up. */
+  get link(): Link | null {
+    return this.#link?.current ?? null;
+  }
+
+  /** Returns the link, or waits for the next one; null if no link is attached. Rejects if there is none within `ms`. */
+  async waitForLink(ms: number, signal: AbortSignal): Promise<Link | null> {
+    return (await this.#link?.get(ms, signal)) ?? null;
+  }
+
+  /** Whether a link is attached, which may be up, down or closed. */
+  get isLinked(): boolean {
+    return this.#link !== null;
+  }
+
+  /** Whether a lost link is replaced by a new one. */
+  get isLinkWanted(): boolean {
+    return this.#link !== null && !this.#link.isClosed;
+  }
+
+  /** A number that changes whenever a link is attached or detached. A link that is lost and replaced does not count. */
+  get linkEpoch(): number {
+    return this.#linkEpoch;
+  }
+
+  /** How many times the attached link was lost or a connection attempt failed. */
+  get linkFailures(): number {
+    return this.#link?.losses ?? 0;
   }
 
   attachLink(link: PersistentLink): void {
-    this.#links = link;
+    this.#link = link;
+    this.#linkEpoch += 1;
+  }
+
+  /** Closes the connection, so that a new one is opened at once. Does nothing if no link is up. */
+  renewLink(): void {
+    this.#link?.renew();
   }
 
   /** Closes the link; calls that wait for the link are rejected. */
   closeLink(): void {
-    this.#links?.close();
+    this.#link?.close();
   }
 
-  /** Closes the link and drops it, so that another one can be opened. */
+  /** Closes the link and drops it, so that another one can be attached. */
   detachLink(): void {
-    this.#links?.close();
-    this.#links = null;
+    if (this.#link === null) return;
+    this.#link.close();
+    this.#link = null;
+    this.#linkEpoch += 1;
   }
 
   /**
@@ -448,7 +491,7 @@ export class LiveSandbox {
    * lives.
    */
   get evidence(): Health {
-    const link = this.#links?.current;
+    const { link } = this;
     return link ? { ...this.#health, heardAt: link.lastReceivedAt, linkDown: null } : this.#health;
   }
 
@@ -500,9 +543,9 @@ export class LiveSandbox {
     for (const wake of [...this.#waiters]) wake();
   }
 
-  /** Resolves as soon as `holds` returns true; rejects with the signal's reason. */
-  async until(holds: () => boolean, signal: AbortSignal): Promise<void> {
-    while (!holds()) {
+  /** Resolves as soon as `condition` returns true; rejects with the signal's reason. */
+  async until(condition: () => boolean, signal: AbortSignal): Promise<void> {
+    while (!condition()) {
       signal.throwIfAborted();
       await new Promise<void>((resolve) => {
         const wake = () => {
@@ -578,6 +621,8 @@ export class LiveSandbox {
     }
   }
 }
+
+type Mutable<Data> = { -readonly [Key in keyof Data]: Data[Key] };
 
 const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", "standby", "waking"]);
 

@@ -1,3 +1,4 @@
+import { OneShot, type OneShotEvent } from "../lib/one-shot.ts";
 import type { Stage } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Link } from "../ports/index.ts";
@@ -5,73 +6,194 @@ import type { ExecRecord } from "../ports/records.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
 import { StdinFeed } from "./stdin-feed.ts";
 
-/** An exec without an outcome. */
-export interface OpenExec {
-  record: ExecRecord;
+/** An exec without an outcome. Its methods record what has happened to the exec; its getters answer questions about it. */
+export class OpenExec {
   readonly live: LiveSandbox;
   readonly stdin: StdinFeed;
-  /** Whether the record is stored. Until then neither the keeper nor any caller may see the exec. */
-  stored: boolean;
-  /** Whether the exec waits in the queue. */
-  queued: boolean;
-  /** Whether the keeper has acknowledged the exec. */
-  acknowledged: boolean;
-  /**
-   * Whether the exec's journal was found, which proves that the keeper received it. Set for execs that an earlier
-   * server started in a sandbox that is now in standby.
-   */
-  arrived: boolean;
-  /** Whether this server or an earlier one sent a start request that has no answer but may have reached the keeper. */
-  sent: boolean;
-  /** Whether a start request is being sent. Only the loop that sends it decides whether to send it again. */
-  dispatching: boolean;
-  finishing: boolean;
   /** Whether the caller learns of the exec when it begins, and is expected to read its output from the start. */
-  expectsReader: boolean;
-  /** Whether the server has requested the end of the exec, because the keeper did not enforce its timeout. */
-  overdue: boolean;
+  readonly expectsReader: boolean;
+  readonly #commitDone = new OneShot();
+  readonly #begun = new OneShot();
+  readonly #over = new OneShot();
+  #record: ExecRecord;
+  #isStored = false;
+  #isQueued = false;
+  #isAcknowledged = false;
+  #hasJournal = false;
+  #mayHaveBeenSent = false;
+  #isDispatching = false;
+  #isEnding = false;
+  #isOverdue = false;
   /** How long the exec was observed running over one link. */
-  seen: { link: Link; ms: number } | null;
-  /** Aborted once the record is stored or the commit failed. */
-  readonly storing: AbortController;
-  /** Aborted when the keeper has received the exec, or when the exec has ended before that. */
-  readonly begun: AbortController;
-  /** Aborted when the exec has an outcome, or when it turns out not to exist because it could not be stored. */
-  readonly over: AbortController;
-}
+  #running: { link: Link; ms: number } | null = null;
 
-/**
- * The abort reason of the three signals above. It is created once, because creating an error is expensive and every
- * exec uses three signals.
- */
-export const REACHED = new Error("The exec has come that far.");
+  constructor(context: EngineContext, live: LiveSandbox, record: ExecRecord, expectsReader: boolean) {
+    this.#record = record;
+    this.live = live;
+    this.stdin = new StdinFeed(context, live, record.id);
+    this.expectsReader = expectsReader;
+  }
 
-export function openExec(context: EngineContext, live: LiveSandbox, record: ExecRecord): OpenExec {
-  return {
-    record,
-    live,
-    stdin: new StdinFeed(context, live, record.id),
-    stored: false,
-    queued: false,
-    acknowledged: false,
-    arrived: false,
-    sent: false,
-    dispatching: false,
-    finishing: false,
-    expectsReader: false,
-    overdue: false,
-    seen: null,
-    storing: new AbortController(),
-    begun: new AbortController(),
-    over: new AbortController(),
-  };
-}
+  get record(): ExecRecord {
+    return this.#record;
+  }
 
-/** Whether the exec's start request has yet to reach a keeper, for which the sandbox must be awake. */
-export const isAwaited = ({ queued, acknowledged, arrived, finishing }: OpenExec): boolean =>
-  !queued && !acknowledged && !arrived && !finishing;
+  // ── The record in the store ────────────────────────────────────────────────────────────────────────────────────
 
-export function stageOf({ queued, acknowledged, arrived }: OpenExec): Stage {
-  if (queued) return "queued";
-  return acknowledged || arrived ? "running" : "starting";
+  /** Whether the record is stored. Until then neither the keeper nor any caller may see the exec. */
+  get isStored(): boolean {
+    return this.#isStored;
+  }
+
+  /** Set once the record is stored or the commit has failed. */
+  get commitDone(): OneShotEvent {
+    return this.#commitDone;
+  }
+
+  markStored(): void {
+    this.#isStored = true;
+    this.#commitDone.set();
+  }
+
+  /** The record could not be stored, so the exec does not exist. */
+  markNotStored(): void {
+    this.#over.set();
+    this.#commitDone.set();
+  }
+
+  // ── The queue and the keeper ───────────────────────────────────────────────────────────────────────────────────
+
+  /** Whether the exec waits in the queue. */
+  get isQueued(): boolean {
+    return this.#isQueued;
+  }
+
+  markQueued(): void {
+    this.#isQueued = true;
+  }
+
+  markUnqueued(): void {
+    this.#isQueued = false;
+  }
+
+  /** Whether a start request is being sent. Only the loop that sends it decides whether to send it again. */
+  get isDispatching(): boolean {
+    return this.#isDispatching;
+  }
+
+  async whileDispatching(send: () => Promise<void>): Promise<void> {
+    this.#isDispatching = true;
+    try {
+      await send();
+    } finally {
+      this.#isDispatching = false;
+    }
+  }
+
+  /** Whether this server or an earlier one sent a start request that has no answer but may have reached the keeper. */
+  get mayHaveBeenSent(): boolean {
+    return this.#mayHaveBeenSent;
+  }
+
+  /** A start request may have reached the keeper, and its answer is not known. */
+  markMaybeSent(): void {
+    this.#mayHaveBeenSent = true;
+  }
+
+  /** Whether the keeper has acknowledged the exec. */
+  get isAcknowledged(): boolean {
+    return this.#isAcknowledged;
+  }
+
+  /** Set when the keeper has received the exec, or when the exec has ended before that. */
+  get begun(): OneShotEvent {
+    return this.#begun;
+  }
+
+  /** The keeper reported the exec. Returns whether this was the keeper's first report. */
+  markAcknowledged(startedAt: number | null): boolean {
+    if (this.#isAcknowledged) return false;
+    this.#isAcknowledged = true;
+    this.#record = { ...this.#record, startedAt };
+    this.#begun.set();
+    return true;
+  }
+
+  /** The journal shows whether the keeper received the exec, in a sandbox whose keeper can't be asked. */
+  markJournal(isFound: boolean): void {
+    this.#hasJournal = isFound;
+  }
+
+  /** Whether the keeper has received the exec, according to its acknowledgement or to the exec's journal. */
+  get hasArrived(): boolean {
+    return this.#isAcknowledged || this.#hasJournal;
+  }
+
+  /** Whether the exec's start request has yet to reach a keeper, for which the sandbox must be awake. */
+  get awaitsKeeper(): boolean {
+    return !this.#isQueued && !this.hasArrived && !this.#isEnding;
+  }
+
+  get stage(): Stage {
+    if (this.#isQueued) return "queued";
+    return this.hasArrived ? "running" : "starting";
+  }
+
+  // ── The end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Whether the exec's command runs, as far as the keeper has reported. */
+  get isRunning(): boolean {
+    return this.#isAcknowledged && !this.#isEnding;
+  }
+
+  /** Whether the outcome is known and is being stored, or is stored. */
+  get isEnding(): boolean {
+    return this.#isEnding;
+  }
+
+  /** Set when the exec has an outcome, or when it turns out not to exist because it could not be stored. */
+  get over(): OneShotEvent {
+    return this.#over;
+  }
+
+  /** The outcome is known and is about to be stored. Returns false if that is so already: an exec ends once. */
+  beginEnd(): boolean {
+    if (this.#isEnding) return false;
+    this.#isEnding = true;
+    return true;
+  }
+
+  /** The record with the outcome that was stored. */
+  setOutcome(record: ExecRecord): void {
+    this.#record = record;
+  }
+
+  /** Releases everybody who waits for the exec's start or end. */
+  markOver(): void {
+    this.#over.set();
+    this.#begun.set();
+  }
+
+  /** Whether the server has requested the end of the exec, because the keeper did not enforce its timeout. */
+  get isOverdue(): boolean {
+    return this.#isOverdue;
+  }
+
+  markOverdue(): void {
+    this.#isOverdue = true;
+  }
+
+  /**
+   * Counts that the exec was seen running for another `ms` over this link, and returns how long it was seen over the same
+   * link. The count starts at zero with each new link.
+   */
+  countRunning(link: Link | null, ms: number): number {
+    if (link === null) {
+      this.#running = null;
+      return 0;
+    }
+    const total = this.#running?.link === link ? this.#running.ms + ms : 0;
+    this.#running = { link, ms: total };
+    return total;
+  }
 }

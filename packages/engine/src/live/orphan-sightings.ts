@@ -1,4 +1,5 @@
 import type { SandboxId } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 
 /** Sandboxes that were found on the host without a record, with the time at which each was first seen. */
 export class OrphanSightings {
@@ -44,4 +45,4 @@ export class OrphanSightings {
 export const pendingMessage = (id: SandboxId, removalDueAt: number | null): string =>
   removalDueAt === null
     ? `The record of ${id} can't be read. What it owns is kept until it is deleted by this id.`
-    : `${id} has no record any more; what is left of it is removed at ${new Date(removalDueAt).toISOString()} if it is still there.`;
+    : `${id} has no record any more; what is left of it is removed at ${iso(removalDueAt)} if it is still there.`;

@@ -49,5 +49,5 @@ export const rowOf = (rows: readonly SupervisedRun[], { record }: ProcessEntry):
     );
 
 /** Returns the last row that the keeper listed for the recorded run. */
-export const recordedRow = ({ heard, record }: ProcessEntry): SupervisedRun | null =>
-  heard?.row?.execId === runIdOf(record) ? heard.row : null;
+export const recordedRow = ({ report, record }: ProcessEntry): SupervisedRun | null =>
+  report?.row?.execId === runIdOf(record) ? report.row : null;

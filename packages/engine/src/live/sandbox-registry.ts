@@ -1,7 +1,7 @@
 import { HoldfastError, isName, isSandboxId, type SandboxId } from "@holdfast/contract";
 import type { Store } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
-import { Signal } from "./engine-events.ts";
+import type { EngineEvents } from "./engine-events.ts";
 import { type ForkExecIds, forkExecIds } from "./fork-exec-ids.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
 import { type OrphanSightings, pendingMessage } from "./orphan-sightings.ts";
@@ -11,12 +11,12 @@ export class SandboxRegistry {
   readonly #store: Store;
   readonly #orphans: OrphanSightings;
   readonly #live = new Map<SandboxId, LiveSandbox>();
-  readonly #added = new Signal<[live: LiveSandbox]>();
-  readonly #dropped = new Signal<[live: LiveSandbox]>();
+  readonly #events: EngineEvents;
 
-  constructor(store: Store, orphans: OrphanSightings) {
+  constructor(store: Store, orphans: OrphanSightings, events: EngineEvents) {
     this.#store = store;
     this.#orphans = orphans;
+    this.#events = events;
   }
 
   allLive(): Iterable<LiveSandbox> {
@@ -29,20 +29,12 @@ export class SandboxRegistry {
 
   add(live: LiveSandbox): void {
     this.#live.set(live.id, live);
-    this.#added.emit(live);
+    this.#events.sandboxAdded.emit(live);
   }
 
   drop(live: LiveSandbox): void {
     this.#live.delete(live.id);
-    this.#dropped.emit(live);
-  }
-
-  onAdded(listener: (live: LiveSandbox) => void): void {
-    this.#added.subscribe(listener);
-  }
-
-  onDropped(listener: (live: LiveSandbox) => void): void {
-    this.#dropped.subscribe(listener);
+    this.#events.sandboxRemoved.emit(live);
   }
 
   /** Returns the live sandbox with this id or name. Rejects with `sandbox_gone` if only its record is left. */
@@ -117,6 +109,6 @@ export class SandboxRegistry {
 }
 
 function unreadable(name: string, error: unknown): never {
-  const message = `The record of ${name} can't be read. 'holdfast audit' shows its id; it goes when it is deleted by that.`;
+  const message = `The record of ${name} can't be read. Delete the sandbox by its id, which 'holdfast audit' shows.`;
   throw new HoldfastError("pending_cleanup", { message, cause: error });
 }

@@ -59,8 +59,8 @@ export class StdinFeed {
       try {
         // A suspended sandbox has no link. After the wake the piece is sent again, from the first byte that the keeper
         // has not accepted.
-        if (this.#live.links === null) await this.#live.until(() => !this.#live.isAsleep, signal);
-        const link = await this.#live.links?.get(numbers.createDeadlineMs, signal);
+        if (!this.#live.isLinked) await this.#live.until(() => !this.#live.isAsleep, signal);
+        const link = await this.#live.waitForLink(numbers.createDeadlineMs, signal);
         if (!link) throw new LinkLost("the sandbox has no keeper", "no");
         const ask = { offset: 0, data: NOTHING, end: false };
         base ??= (await link.writeStdin(this.#id, ask, signal)).accepted;

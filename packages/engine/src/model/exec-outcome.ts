@@ -9,6 +9,7 @@ import {
   type SandboxId,
   type TerminalExecStatus,
 } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { JournalEnd, KeeperExec } from "../ports/index.ts";
 import type { ExecRecord } from "../ports/records.ts";
 
@@ -155,8 +156,6 @@ export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
   return { ...record, ...outcome };
 }
 
-const iso = (time: number | null): string | null => (time === null ? null : new Date(time).toISOString());
-
 type Identity = Pick<ExecRecord, "id" | "createdAt">;
 
 /**
@@ -193,7 +192,7 @@ export function viewExec(
     signal: record.signal,
     cause: record.cause,
     dispatched: running ? "yes" : record.dispatched,
-    createdAt: new Date(record.createdAt).toISOString(),
+    createdAt: iso(record.createdAt),
     startedAt: iso(record.startedAt),
     endedAt: iso(record.endedAt),
     timeoutMs: record.spec.timeoutMs,

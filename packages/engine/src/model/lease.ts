@@ -5,6 +5,7 @@ import {
   type StopReason,
   unreachable,
 } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { Lease } from "../ports/records.ts";
 
 export type LeaseInput =
@@ -104,7 +105,7 @@ export function viewLease(lease: Lease): LeaseView {
         state: lease.state,
         reason: lease.reason,
         attempts: lease.attempts,
-        nextAttemptAt: new Date(lease.nextAttemptAt).toISOString(),
+        nextAttemptAt: iso(lease.nextAttemptAt),
         ...(lease.lastError === null ? {} : { lastError: lease.lastError }),
       };
     default:

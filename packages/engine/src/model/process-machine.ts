@@ -9,6 +9,7 @@ import {
   type ReadyWhen,
   unreachable,
 } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import type { SupervisedRun } from "../ports/index.ts";
 import type { ExecRecord, ProcessRecord, Seen } from "../ports/records.ts";
 import type { Stage } from "./exec-outcome.ts";
@@ -223,7 +224,6 @@ export function readyOf(
   startedAt: number | null,
 ): Process["ready"] {
   if (status !== "ready") return null;
-  if (seen?.run === run && seen.state === "ready")
-    return { at: new Date(seen.at).toISOString(), how: seen.how };
-  return startedAt === null ? null : { at: new Date(startedAt).toISOString(), how: "running" };
+  if (seen?.run === run && seen.state === "ready") return { at: iso(seen.at), how: seen.how };
+  return startedAt === null ? null : { at: iso(startedAt), how: "running" };
 }

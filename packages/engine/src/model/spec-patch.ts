@@ -1,4 +1,5 @@
 import { HoldfastError, LABELS_MAX, type UpdateSandbox, VARIABLES_MAX } from "@holdfast/contract";
+import { listNames } from "../lib/format.ts";
 import type { SandboxSpec } from "../ports/records.ts";
 
 /** The changes of an update, with the TTL counted from the sandbox's creation. */
@@ -53,7 +54,7 @@ export function changedSpec(
   const all = { ...keys, lifecycle: changedKeys(spec.lifecycle, next.lifecycle) };
   const what = Object.entries(all).filter(([, changed]) => changed.length > 0);
   if (what.length === 0) return null;
-  return { spec: next, what: what.map(([field, changed]) => `${field} (${listNames(changed)})`).join(", ") };
+  return { spec: next, what: what.map(([field, changed]) => `${field} (${listKeys(changed)})`).join(", ") };
 }
 
 type Values = Readonly<Record<string, unknown>>;
@@ -69,11 +70,10 @@ export function merged<Known extends Values>(before: Known, changes: Values = {}
 export const changedKeys = (before: Values, after: Values): string[] =>
   Object.keys({ ...before, ...after }).filter((key) => before[key] !== after[key]);
 
-const NAMES_SHOWN = 8;
-export const listNames = (keys: readonly string[]): string =>
-  keys.length <= NAMES_SHOWN
-    ? keys.join(", ")
-    : `${keys.slice(0, NAMES_SHOWN).join(", ")} and ${keys.length - NAMES_SHOWN} more`;
+/** Names the changed keys for an event. */
+export const listKeys = (keys: readonly string[]): string => listNames(keys, KEYS_SHOWN);
+
+const KEYS_SHOWN = 8;
 
 export function requireFew(whose: string, what: string, values: Values, most: number): void {
   const count = Object.keys(values).length;

@@ -8,6 +8,7 @@ import {
   type SandboxId,
   type TokenId,
 } from "@holdfast/contract";
+import { iso } from "../lib/format.ts";
 import { KeyedSerialQueue } from "../lib/serial-queue.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { SandboxRegistry } from "../live/sandbox-registry.ts";
@@ -382,8 +383,6 @@ function signalOf({ open }: OpenPreview, token: TokenId | "public"): AbortSignal
   return controller.signal;
 }
 
-const iso = (time: number): string => new Date(time).toISOString();
-
 const viewOf = ({
   id,
   name,
@@ -399,5 +398,5 @@ const viewOf = ({
   port,
   public: record.public,
   createdAt: iso(createdAt),
-  expiresAt: expiresAt === null ? null : iso(expiresAt),
+  expiresAt: iso(expiresAt),
 });

@@ -4,7 +4,7 @@ import {
   type ImageStore,
   type JournalsAfterDeath,
   unsupported,
-} from "../ports/index.ts";
+} from "./index.ts";
 
 /** Returns the driver's journals. If the driver lacks this capability, journals can be read only through the keeper. */
 export const journalsOf = ({ capabilities }: Driver): JournalsAfterDeath =>

@@ -84,7 +84,7 @@ export class FoundRuns {
     const { live, record } = entry;
     const { generation } = live.record;
     const isRemembered = () => this.#records.facts(entry).isRemembered;
-    if (record.spec.restart === null || entry.searchedIn === generation || isRemembered()) return false;
+    if (record.spec.restart === null || entry.wasSearchedIn(generation) || isRemembered()) return false;
     const limit = { ms: numbers.keeperCallMs, what: "looking for journals of runs", signal: stopping };
     const left: KeeperExec[] = [];
     const runs = await within(clock, limit, async (signal) => {
@@ -100,7 +100,7 @@ export class FoundRuns {
       return found;
     });
     if (runs.length > 0) await this.#record(entry, runs, { all: left, generation: record.generation });
-    entry.searchedIn = generation;
+    entry.markSearchedIn(generation);
     return runs.length > 0;
   }
 

@@ -2,7 +2,7 @@ import type { ExecId, OutputStream } from "@holdfast/contract";
 import { KeeperRefusal, type Link } from "../ports/index.ts";
 
 /**
- * Maximum number of reads per call of `look`, because a command may print without end. The next call continues at the
+ * Maximum number of reads per call of `check`, because a command may print without end. The next call continues at the
  * same position.
  */
 const READS_AT_ONCE = 16;
@@ -25,7 +25,7 @@ export class OutputScan {
   }
 
   /** Reads new output, and returns whether the text has appeared. */
-  async look(link: Link, signal: AbortSignal): Promise<boolean> {
+  async check(link: Link, signal: AbortSignal): Promise<boolean> {
     for (let reads = 0; reads < READS_AT_ONCE && !this.#isFound; reads += 1) {
       const from = this.#cursor;
       const slice = await this.#read(link, signal);

@@ -1,6 +1,6 @@
 import { causeOf } from "@holdfast/contract";
 import type { ExecLedger } from "../execs/exec-ledger.ts";
-import { aborted, within } from "../lib/deadline.ts";
+import { within } from "../lib/deadline.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { OpenExec } from "../live/open-exec.ts";
 import type { ProcessEntry } from "../live/process-entry.ts";
@@ -61,7 +61,7 @@ export class ProcessReconcile {
   /** Never rejects. */
   async #reconcileOnce(live: LiveSandbox): Promise<void> {
     const { clock, numbers, stopping, log } = this.#context;
-    const link = live.links?.current ?? null;
+    const link = live.link;
     try {
       if (link !== null) {
         const limit = { ms: numbers.keeperCallMs, what: "asking for processes", signal: stopping };
@@ -93,12 +93,12 @@ export class ProcessReconcile {
    */
   async #readRows(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
     const isAcknowledged = (entry: ProcessEntry) =>
-      this.#parts.ledger.open(runIdOf(entry.record))?.acknowledged ?? true;
+      this.#parts.ledger.open(runIdOf(entry.record))?.isAcknowledged ?? true;
     const asked = [...live.processes.values()]
       .filter(isAcknowledged)
       .map((entry) => ({ entry, run: entry.record.run }));
     const rows = await link.listSupervised(signal);
-    for (const { entry, run } of asked) entry.heard = { row: rowOf(rows, entry), link, run };
+    for (const { entry, run } of asked) entry.setReport({ row: rowOf(rows, entry), link, run });
   }
 
   async #act(entry: ProcessEntry): Promise<void> {
@@ -107,7 +107,7 @@ export class ProcessReconcile {
     if (record.end !== null || isEnding(live) || live.processes.get(record.id) !== entry) return;
     const open = ledger.open(runIdOf(record));
     if (open === undefined) {
-      entry.last ??= await records.lastExec(entry);
+      if (entry.lastExec === null) entry.setLastExec(await records.lastExec(entry));
       // When the runs that were recorded here end, the sandbox is reconciled again.
       if (await runs.recordLeft(entry)) return;
     }
@@ -139,8 +139,8 @@ export class ProcessReconcile {
     if (link === null) return;
     // A run that the keeper has not received yet can't be cancelled. Once the keeper has received it, the sandbox is
     // reconciled again, and the run is cancelled then.
-    if (open !== undefined && !open.acknowledged) {
-      void aborted(open.begun.signal).then(() => this.reconcile(live));
+    if (open !== undefined && !open.isAcknowledged) {
+      void open.begun.promise.then(() => this.reconcile(live));
       return;
     }
     const limit = { ms: numbers.keeperCallMs, what: "cancelling", signal: stopping };
@@ -199,5 +199,5 @@ export class ProcessReconcile {
 }
 
 /** Returns the link of a running sandbox; otherwise null. Runs are started only in proven sandboxes. */
-const servingLink = ({ record, links }: LiveSandbox): Link | null =>
-  record.phase.name === "running" ? (links?.current ?? null) : null;
+const servingLink = ({ record, link }: LiveSandbox): Link | null =>
+  record.phase.name === "running" ? link : null;

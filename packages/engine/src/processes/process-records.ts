@@ -2,7 +2,6 @@ import type { Exec, Process } from "@holdfast/contract";
 import type { ExecLedger } from "../execs/exec-ledger.ts";
 import { iso } from "../lib/format.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { stageOf } from "../live/open-exec.ts";
 import type { ProcessEntry } from "../live/process-entry.ts";
 import { recordedRow, runIdOf } from "../live/run-ids.ts";
 import { judgeProcess, type ProcessFacts, readyOf } from "../model/process-machine.ts";
@@ -32,21 +31,19 @@ export class ProcessRecords {
     write: (next: ProcessRecord) => Promise<void>,
   ): Promise<void> {
     const next = { ...entry.record, ...change, revision: entry.record.revision + 1 };
-    const isNextRun = next.run !== entry.record.run;
     await write(next);
-    entry.record = next;
-    if (isNextRun) entry.last = null;
+    entry.setRecord(next);
     entry.live.changed();
   }
 
   facts(entry: ProcessEntry): ProcessFacts {
-    const { live, record, last, heard } = entry;
+    const { live, record, lastExec, report } = entry;
     const open = this.#ledger.open(runIdOf(record));
-    const isCurrent = heard !== null && heard.link === live.links?.current && heard.run === record.run;
-    const kept = isCurrent ? heard.row : "unknown";
+    const isCurrent = report !== null && report.link === live.link && report.run === record.run;
+    const kept = isCurrent ? report.row : "unknown";
     return {
       record,
-      last: open === undefined ? { is: "over", exec: last } : { is: "open", stage: stageOf(open) },
+      last: open === undefined ? { is: "over", exec: lastExec } : { is: "open", stage: open.stage },
       kept,
       isRemembered: record.generation >= live.record.memorySince && hasMemory(live),
     };
@@ -60,7 +57,7 @@ export class ProcessRecords {
   async lastExec(entry: ProcessEntry): Promise<ExecRecord | null> {
     const id = runIdOf(entry.record);
     const open = this.#ledger.open(id);
-    return open?.record ?? entry.last ?? (await this.#context.store.exec(id).catch(() => null));
+    return open?.record ?? entry.lastExec ?? (await this.#context.store.exec(id).catch(() => null));
   }
 
   async view(entry: ProcessEntry): Promise<Process> {

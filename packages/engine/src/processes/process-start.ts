@@ -6,7 +6,7 @@ import { KeyedSerialQueue } from "../lib/serial-queue.ts";
 import type { SandboxGate } from "../lifecycle/gate.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { OpenExec } from "../live/open-exec.ts";
-import { type ProcessEntry, processEntry } from "../live/process-entry.ts";
+import { ProcessEntry } from "../live/process-entry.ts";
 import { newExec } from "../model/exec-outcome.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Link } from "../ports/index.ts";
@@ -49,7 +49,7 @@ export class ProcessStart {
     const made = await this.#starts.run(live, () => this.#make(live, wanted, link));
     if (made === null) return null;
     const { entry, open } = made;
-    await soonest(clock, numbers.execStartDeadlineMs, open.begun.signal);
+    await soonest(clock, numbers.execStartDeadlineMs, open.begun);
     if (open.record.status === "refused" && open.record.cause?.code === "unknown_type")
       throw new HoldfastError("process_unsupported", { sandboxId: live.id, execId: open.record.id });
     return entry;
@@ -84,7 +84,7 @@ export class ProcessStart {
       ],
       events: [eventOf(record, "process.started", clock.now(), message)],
     };
-    const entry = processEntry(live, record);
+    const entry = new ProcessEntry(live, record);
     return inTurnsOf([...displaced, entry], async () => {
       // A caller may have requested a restart of a displaced process before this queue was entered.
       if (displaced.some((old) => old.record.end === null)) return null;

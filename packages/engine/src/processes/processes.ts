@@ -16,7 +16,7 @@ import { whileAwaited } from "../lifecycle/suspend.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import type { OpenExec } from "../live/open-exec.ts";
-import { type ProcessEntry, processEntry } from "../live/process-entry.ts";
+import { ProcessEntry } from "../live/process-entry.ts";
 import { entryOf, isUnrecordedRun, named, runIdOf } from "../live/run-ids.ts";
 import type { ProcessApi } from "../ports/api.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -77,9 +77,9 @@ export class Processes implements ProcessApi {
     this.#records = records;
     this.#starts = starts;
     this.#reconcile = new ProcessReconcile(context, { ledger, records, runs, starts });
-    ledger.onListed((...listing) => runs.recordListed(...listing));
-    ledger.onClosed((exec) => this.#onRunClosed(exec));
-    const { keeperEndedExec, keeperStartedExec, linkUsable, inService } = events;
+    const { execsListed, execClosed, keeperEndedExec, keeperStartedExec, linkUsable, inService } = events;
+    execsListed.subscribe((...listing) => runs.recordListed(...listing));
+    execClosed.subscribe((exec) => this.#onRunClosed(exec));
     for (const signal of [keeperStartedExec, linkUsable, inService])
       signal.subscribe((live) => this.reconcile(live));
     keeperEndedExec.subscribe((live, exec) => {
@@ -94,13 +94,13 @@ export class Processes implements ProcessApi {
       const live = this.#parts.finder.live(record.sandboxId);
       if (live === undefined) continue;
       const entry = this.adopt(live, record);
-      if (record.end === null) entry.last = await store.exec(runIdOf(record)).catch(() => null);
+      if (record.end === null) entry.setLastExec(await store.exec(runIdOf(record)).catch(() => null));
     }
   }
 
   /** Adds a stored process to its live sandbox. */
   adopt(live: LiveSandbox, record: ProcessRecord): ProcessEntry {
-    const entry = processEntry(live, record);
+    const entry = new ProcessEntry(live, record);
     live.addProcess(entry);
     return entry;
   }
@@ -113,7 +113,7 @@ export class Processes implements ProcessApi {
   #onRunClosed({ live, record }: OpenExec): void {
     const entry = entryOf(live, record.id);
     if (entry === undefined) return;
-    if (runIdOf(entry.record) === record.id) entry.last = record;
+    if (runIdOf(entry.record) === record.id) entry.setLastExec(record);
     this.reconcile(live);
   }
 

@@ -13,12 +13,19 @@ import { OutputScan } from "./output-scan.ts";
 interface Awaited {
   goal: Goal;
   /** Checks the condition. Returns null if it is met, otherwise the reason why it is not met. */
-  look(link: Link, signal: AbortSignal): Promise<Cause | null>;
+  check(link: Link, signal: AbortSignal): Promise<Cause | null>;
   late: { signal: AbortSignal; clear(): void };
 }
 
+/** The readiness check of one run in one generation, while it runs. */
+interface Watch {
+  readonly run: number;
+  readonly generation: number;
+  readonly over: AbortController;
+}
+
 /** The result of a run's readiness checks, without time and generation. */
-type Sight = { state: "ready"; how: "port" | "output" } | { state: "unready"; cause: Cause };
+type Result = { state: "ready"; how: "port" | "output" } | { state: "unready"; cause: Cause };
 
 /**
  * Checks whether a run is ready by using it as a caller would: often at first, then every second. A run that missed its
@@ -28,34 +35,36 @@ type Sight = { state: "ready"; how: "port" | "output" } | { state: "unready"; ca
  */
 export class Readiness {
   readonly #context: EngineContext;
-  readonly #report: (entry: ProcessEntry, sight: Seen) => Promise<void>;
+  readonly #watches = new WeakMap<ProcessEntry, Watch>();
+  readonly #store: (entry: ProcessEntry, seen: Seen) => Promise<void>;
 
-  constructor(context: EngineContext, report: (entry: ProcessEntry, sight: Seen) => Promise<void>) {
+  constructor(context: EngineContext, store: (entry: ProcessEntry, seen: Seen) => Promise<void>) {
     this.#context = context;
-    this.#report = report;
+    this.#store = store;
   }
 
   /** Starts the checks if a condition is unmet and no check is running. */
   watch(entry: ProcessEntry, exec: OpenExec): void {
     const { generation } = entry.live.record;
     const { run } = entry.record;
-    if (entry.watch?.run === run && entry.watch.generation === generation) return;
-    entry.watch?.over.abort(REPLACED);
+    const before = this.#watches.get(entry);
+    if (before?.run === run && before.generation === generation) return;
+    before?.over.abort(REPLACED);
     const goals = goalsOf(entry.record, generation);
-    if (goals.length === 0 || !exec.acknowledged || exec.finishing) return;
+    if (goals.length === 0 || !exec.isRunning) return;
     const watch = { run, generation, over: new AbortController() };
-    entry.watch = watch;
+    this.#watches.set(entry, watch);
     const signal = AbortSignal.any([watch.over.signal, exec.over.signal, this.#context.stopping]);
     void this.#run(entry, exec, goals, signal)
       .catch((error: unknown) => {
         if (!signal.aborted)
           this.#context.log.warn(
             { exec: exec.record.id, cause: causeOf(error) },
-            "looking for readiness failed",
+            "failed to check the readiness of a process",
           );
       })
       .finally(() => {
-        if (entry.watch === watch) entry.watch = null;
+        if (this.#watches.get(entry) === watch) this.#watches.delete(entry);
       });
   }
 
@@ -68,9 +77,9 @@ export class Readiness {
     const { clock, numbers } = this.#context;
     const { live, record } = entry;
     const { generation } = live.record;
-    const say = (sight: Sight) => {
+    const store = (result: Result) => {
       const at = clock.now();
-      return this.#report(entry, { ...sight, run: record.run, generation, at });
+      return this.#store(entry, { ...result, run: record.run, generation, at });
     };
     const awaited = goals.map((goal) => this.#awaited(entry, exec.record.id, goal));
     let isLate = false;
@@ -81,10 +90,10 @@ export class Readiness {
         if (link === null) return;
         const unmet = await unmetOf(awaited, link, signal);
         if (signal.aborted || servingLink(live, generation) !== link) break;
-        if (unmet === null) return await say({ state: "ready", how: how(record.spec.readyWhen) });
+        if (unmet === null) return await store({ state: "ready", how: how(record.spec.readyWhen) });
         if (unmet.isLate && !isLate) {
           isLate = true;
-          await say({ state: "unready", cause: unmet.cause });
+          await store({ state: "unready", cause: unmet.cause });
         }
         await soonest(clock, isLate ? numbers.unreadyPollMs : pauseMs, signal);
         pauseMs = Math.min(2 * pauseMs, numbers.readyPollMaxMs);
@@ -93,9 +102,9 @@ export class Readiness {
       for (const { late } of awaited) late.clear();
     }
     const port = goals.includes(record.spec.connectBy as Goal) ? record.spec.connectBy?.port : undefined;
-    if (exec.over.signal.aborted && port !== undefined && !isLate) {
+    if (exec.over.isSet && port !== undefined && !isLate) {
       const message = `After the wake its run ${howItEnded(exec.record)} before anything answered at port ${port}.`;
-      await say({ state: "unready", cause: { code: "run_ended", message } });
+      await store({ state: "unready", cause: { code: "run_ended", message } });
     }
   }
 
@@ -103,16 +112,16 @@ export class Readiness {
     const late = this.#context.clock.deadline(goal.withinMs, "becoming ready");
     if ("port" in goal) {
       const { port } = goal;
-      return { goal, late, look: (link, signal) => this.#tryPort(entry.live, port, link, signal) };
+      return { goal, late, check: (link, signal) => this.#tryPort(entry.live, port, link, signal) };
     }
     const scan = new OutputScan(id, goal.output);
     const missing = {
       code: "output_missing",
       message: `${JSON.stringify(goal.output)} is not in its output.`,
     };
-    const look = async (link: Link, signal: AbortSignal) =>
-      (await scan.look(link, signal)) ? null : missing;
-    return { goal, late, look };
+    const check = async (link: Link, signal: AbortSignal) =>
+      (await scan.check(link, signal)) ? null : missing;
+    return { goal, late, check };
   }
 
   /** Connects to the port as a caller would, and closes the connection at once. */
@@ -135,14 +144,14 @@ export class Readiness {
   }
 }
 
-const REPLACED = new Error("Another run is looked at.");
+const REPLACED = new Error("The readiness of another run is checked.");
 
 const how = (readyWhen: Goal | null): "port" | "output" =>
   readyWhen !== null && "output" in readyWhen ? "output" : "port";
 
 /** Returns the link if the sandbox runs in this generation; otherwise null. */
-const servingLink = ({ record, links }: LiveSandbox, generation: number): Link | null =>
-  record.phase.name === "running" && record.generation === generation ? (links?.current ?? null) : null;
+const servingLink = ({ record, link }: LiveSandbox, generation: number): Link | null =>
+  record.phase.name === "running" && record.generation === generation ? link : null;
 
 /**
  * Runs the checks. Returns null if all conditions are met. Otherwise returns an unmet condition: preferably one that
@@ -154,8 +163,8 @@ async function unmetOf(
   signal: AbortSignal,
 ): Promise<{ cause: Cause; isLate: boolean } | null> {
   let first: { cause: Cause; isLate: boolean } | null = null;
-  for (const { look, late } of awaited) {
-    const cause = await look(link, signal).catch((error: unknown) => causeOf(error));
+  for (const { check, late } of awaited) {
+    const cause = await check(link, signal).catch((error: unknown) => causeOf(error));
     if (cause !== null && late.signal.aborted) return { cause, isLate: true };
     if (cause !== null) first ??= { cause, isLate: false };
   }

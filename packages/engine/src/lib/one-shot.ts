@@ -1,0 +1,49 @@
+/**
+ * An event that happens at most once. A waiter can be removed, so that an event that is long in coming collects no
+ * listeners of callers that have left.
+ */
+export class OneShot {
+  readonly #listeners = new Set<() => void>();
+  #isSet = false;
+  #controller: AbortController | null = null;
+
+  get isSet(): boolean {
+    return this.#isSet;
+  }
+
+  /** Sets the event and notifies its listeners before it returns. Only the first call has an effect. */
+  set(): void {
+    if (this.#isSet) return;
+    this.#isSet = true;
+    for (const listener of this.#listeners) listener();
+    this.#listeners.clear();
+    this.#controller?.abort();
+  }
+
+  /** Calls the listener once: when the event is set, or now if it is set already. The returned function removes it. */
+  onSet(listener: () => void): () => void {
+    if (this.#isSet) {
+      listener();
+      return () => {};
+    }
+    this.#listeners.add(listener);
+    return () => {
+      this.#listeners.delete(listener);
+    };
+  }
+
+  /** Resolves when the event is set. */
+  get promise(): Promise<void> {
+    return new Promise((resolve) => this.onSet(resolve));
+  }
+
+  /** A signal that aborts with the event. It is created at its first use, because most events need none. */
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController();
+    if (this.#isSet) this.#controller.abort();
+    return this.#controller.signal;
+  }
+}
+
+/** A one-shot event for callers that may wait for it and may not set it. */
+export type OneShotEvent = Omit<OneShot, "set">;
