@@ -1,5 +1,6 @@
 export { limitsOf, RULES } from "./alerts/rules.ts";
 export { createEngine } from "./engine.ts";
+export { BrokenArchive, TarReader } from "./files/tar-reader.ts";
 export { clockOf, systemClock } from "./lib/clock.ts";
 export { invalidCursor } from "./lib/cursor.ts";
 export { raced } from "./lib/deadline.ts";

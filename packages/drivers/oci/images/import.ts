@@ -2,9 +2,9 @@ import { createHash, type Hash } from "node:crypto";
 import { Readable, type Transform } from "node:stream";
 import { createGunzip, createZstdDecompress } from "node:zlib";
 import { HoldfastError, isReservedPath, normalisePath } from "@holdfast/contract";
-import { KeeperRefusal } from "@holdfast/engine";
+import { BrokenArchive, KeeperRefusal, TarReader } from "@holdfast/engine";
 import type { JailedFiles } from "@holdfast/keeper";
-import { type Extract, extract, type Header } from "tar-stream";
+import type { Header } from "tar-stream";
 import { addStandardFiles } from "./add-standard-files.ts";
 import { checkImage } from "./check-image.ts";
 
@@ -37,44 +37,19 @@ export async function importTar(
 ): Promise<Imported> {
   const hash = createHash("sha256");
   const unpack = new Unpacking(target, signal);
-  const entries = extract();
-  let broken: unknown;
-  const abort = () => entries.destroy();
-  signal.addEventListener("abort", abort, { once: true });
+  const reader = new TarReader(plainTar(archive, hash), signal);
   try {
-    void feed(plainTar(archive, hash), entries).catch((error: unknown) => {
-      broken = error;
-      entries.destroy();
-    });
-    for await (const entry of entries) {
-      await unpack.add(entry.header, entry as unknown as AsyncIterable<Uint8Array>);
-      entry.resume();
-    }
+    for (let part = await reader.next(); part !== null; part = await reader.next())
+      await unpack.add(part.header, part.body);
     await unpack.finish();
     await addStandardFiles(target.jail, signal);
     await checkImage(target.jail, signal);
   } catch (error) {
-    throw signal.aborted ? signal.reason : explained(broken ?? error);
+    throw signal.aborted ? signal.reason : explained(reader.why(error));
   } finally {
-    signal.removeEventListener("abort", abort);
-    entries.destroy();
+    reader.close();
   }
   return { fingerprint: hash.digest("hex").slice(0, 32), ...unpack.counts };
-}
-
-/** Writes the archive to the parser, and waits whenever the parser's buffer is full. */
-async function feed(archive: AsyncIterable<Buffer>, entries: Extract): Promise<void> {
-  let wake: () => void = () => {};
-  entries.on("drain", () => wake());
-  entries.on("close", () => wake());
-  for await (const chunk of archive) {
-    if (entries.destroyed) return;
-    const drained = new Promise<void>((resolve) => {
-      wake = resolve;
-    });
-    if (!entries.write(chunk)) await drained;
-  }
-  entries.end(undefined);
 }
 
 /** Decompresses the archive. The first bytes show the compression. The hash is computed over the decompressed bytes. */
@@ -208,6 +183,7 @@ function explained(error: unknown): unknown {
   }
   if (error instanceof HoldfastError || !(error instanceof Error) || error.name === "AbortError")
     return error;
-  const broken = /tar|header|zlib|gzip|unexpected end|incorrect/i.test(error.message);
-  return broken ? refused(`The archive can't be read: ${error.message}`) : error;
+  const isBroken =
+    error instanceof BrokenArchive || /tar|header|zlib|gzip|unexpected end|incorrect/i.test(error.message);
+  return isBroken ? refused(`The archive can't be read: ${error.message}`) : error;
 }
