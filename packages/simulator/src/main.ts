@@ -63,7 +63,7 @@ function readOptions() {
     workers: Math.max(1, wholeNumber("workers", values.workers)),
     replay: values.replay ?? null,
     cost: values.cost?.split(",").map((count) => wholeNumber("cost", count)) ?? null,
-    continueAfterFailure: values["keep-going"],
+    continueOnFailure: values["keep-going"],
     mutation: values.mutation ?? null,
     help: values.help,
   };
@@ -100,8 +100,8 @@ class Campaign {
 
   get #isOver(): boolean {
     if (this.#isStopped) return true;
-    const { seconds, schedules, seed, continueAfterFailure } = this.#options;
-    if (this.#tally.failures.length > 0 && !continueAfterFailure) return true;
+    const { seconds, schedules, seed, continueOnFailure } = this.#options;
+    if (this.#tally.failures.length > 0 && !continueOnFailure) return true;
     return seconds === null
       ? this.#nextSeed >= seed + schedules
       : performance.now() - this.#startedAt > seconds * 1_000;
@@ -109,9 +109,9 @@ class Campaign {
 
   #next(): Order | null {
     if (this.#isOver) return null;
-    const { seconds, schedules, seed, steps, continueAfterFailure } = this.#options;
+    const { seconds, schedules, seed, steps, continueOnFailure } = this.#options;
     const left = seconds === null ? seed + schedules - this.#nextSeed : CHUNK;
-    const order = { from: this.#nextSeed, count: Math.min(CHUNK, left), steps, continueAfterFailure };
+    const order = { from: this.#nextSeed, count: Math.min(CHUNK, left), steps, continueOnFailure };
     this.#nextSeed += order.count;
     return order;
   }
@@ -182,7 +182,7 @@ async function runCampaign(options: Options): Promise<boolean> {
   console.log(`Seeds from ${options.seed} on, ${options.steps} steps each.`);
   for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => campaign.stop());
   await campaign.run();
-  for (const failure of tally.failures.slice(0, options.continueAfterFailure ? EXPLAINED : 1))
+  for (const failure of tally.failures.slice(0, options.continueOnFailure ? EXPLAINED : 1))
     await explain(failure, options);
   showFaults(tally);
   const missing = tally.failures.length > 0 ? [] : neverFired(tally);

@@ -6,7 +6,7 @@ export interface Order {
   from: number;
   count: number;
   steps: number;
-  continueAfterFailure: boolean;
+  continueOnFailure: boolean;
 }
 
 // Most errors here are expected, and creating a stack trace costs more than the code that failed. A failing seed is run

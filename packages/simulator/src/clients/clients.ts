@@ -77,8 +77,8 @@ export class Clients {
     this.#send(this.#requests.removeDrive(id));
   }
 
-  wakeOrResume(id: string, what: "resume" | "wake"): void {
-    this.#send(this.#requests.wakeOrResume(id, what));
+  resumeOrWake(id: string, what: "resume" | "wake"): void {
+    this.#send(this.#requests.resumeOrWake(id, what));
   }
 
   #leave(): void {

@@ -426,7 +426,7 @@ export class ClientRequests {
   }
 
   /** Creates a request to resume or wake a sandbox by id. */
-  wakeOrResume(id: string, what: "resume" | "wake"): ClientRequest {
+  resumeOrWake(id: string, what: "resume" | "wake"): ClientRequest {
     return this.#sleep(what, id);
   }
 

@@ -53,16 +53,16 @@ export class Runner {
     return new Simulation(this.#database, schedule, options).run();
   }
 
-  /** Runs the schedules of these seeds. Stops at the first failure unless `continueAfterFailure` is set. */
+  /** Runs the schedules of these seeds. Stops at the first failure unless `continueOnFailure` is set. */
   async runSeeds(
-    order: { from: number; count: number; steps: number; continueAfterFailure: boolean },
+    order: { from: number; count: number; steps: number; continueOnFailure: boolean },
     onSeed: (seed: number) => void = () => undefined,
   ): Promise<Tally> {
     const tally = emptyTally();
     for (let seed = order.from; seed < order.from + order.count; seed += 1) {
       onSeed(seed);
       addOutcome(tally, seed, await this.run(scheduleOf(seed, order.steps)));
-      if (tally.failures.length > 0 && !order.continueAfterFailure) break;
+      if (tally.failures.length > 0 && !order.continueOnFailure) break;
     }
     return tally;
   }

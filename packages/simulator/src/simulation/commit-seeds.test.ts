@@ -28,12 +28,7 @@ describe("the engine in a hostile world of this commit", () => {
         `Seeds ${seed} to ${seed + schedules - 1}, from ${from}. ` +
           `The same again: npm run simulate -- --seed ${seed} --schedules ${schedules} --steps ${steps} --keep-going`,
       );
-      const tally = await runner.runSeeds({
-        from: seed,
-        count: schedules,
-        steps,
-        continueAfterFailure: true,
-      });
+      const tally = await runner.runSeeds({ from: seed, count: schedules, steps, continueOnFailure: true });
       const found = tally.failures.map(
         ({ seed: failed, violation }) =>
           `${violation.invariant}: ${violation.what}. The smallest schedule: npm run simulate -- --seed ${failed} --schedules 1 --steps ${steps}`,

@@ -7,8 +7,8 @@ const TRIES = 600;
 type Run = (schedule: Schedule) => Promise<Violation | null>;
 
 /**
- * Finds a small schedule that breaks the same promise. First removes steps, many at a time and then one by one. Then
- * removes pauses. A removal is kept only if the smaller schedule still breaks the promise.
+ * Finds a smaller schedule that leads to the same violation. First removes steps, many at a time and then one by one.
+ * Then removes pauses. A removal that makes the violation disappear is undone.
  */
 export async function shrink(schedule: Schedule, violation: Violation, run: Run): Promise<Schedule> {
   let best = upTo(schedule, violation.step);

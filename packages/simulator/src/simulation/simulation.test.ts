@@ -27,7 +27,7 @@ describe("the engine in a hostile world", () => {
         from: 1,
         count: SCHEDULES,
         steps: STEPS,
-        continueAfterFailure: true,
+        continueOnFailure: true,
       });
       expect(tally.failures).toEqual([]);
       if (isLong) expect(neverFired(tally)).toEqual([]);

@@ -222,15 +222,15 @@ export class Simulation {
   /** Wakes every sleeping sandbox. Each must then serve again, or have failed with its files kept. */
   readonly #wakeAll = async (): Promise<void> => {
     this.#watch.note(() => "waking all sandboxes");
-    const wakeOrResume = ({ id, phase }: SandboxRecord) =>
-      this.#clients.wakeOrResume(id, phase.name === "paused" ? "resume" : "wake");
+    const resumeOrWake = ({ id, phase }: SandboxRecord) =>
+      this.#clients.resumeOrWake(id, phase.name === "paused" ? "resume" : "wake");
     for (const record of this.#scene.mirror.readable())
-      if (record.phase.name === "standby" || record.phase.name === "paused") wakeOrResume(record);
+      if (record.phase.name === "standby" || record.phase.name === "paused") resumeOrWake(record);
     await this.#until(SETTLE_MS, "wakes", async (scene, engine) => {
       const asleep = sleepers(scene);
       // Wakes sandboxes in several rounds, because a standby whose caller disconnected may complete after the first
       // round.
-      for (const record of asleep) wakeOrResume(record);
+      for (const record of asleep) resumeOrWake(record);
       const found = asleep.map(({ id, phase }) => `${id} was woken and is ${phase.name}`);
       return [...found, ...(await unsettled(scene, engine))];
     });
@@ -284,19 +284,19 @@ export class Simulation {
       this.#watch.broken("begins-again", `${mirror.drives.size} drives are not deleted`);
   };
 
-  /** Lets time pass until `missing` returns an empty list. If that takes longer than `ms`, `promise` is broken. */
-  async #until(ms: number, promise: string, missing: typeof unsettled): Promise<void> {
+  /** Lets time pass until `missing` returns an empty list. If that takes longer than `ms`, `invariant` is violated. */
+  async #until(ms: number, invariant: string, missing: typeof unsettled): Promise<void> {
     const end = this.#time.elapsed + ms;
     for (;;) {
       const what = await this.#ask(missing);
       if (what.length === 0 || this.#watch.violation !== null) return;
-      if (this.#time.elapsed >= end) return this.#watch.broken(promise, what.join("; "));
+      if (this.#time.elapsed >= end) return this.#watch.broken(invariant, what.join("; "));
       await this.#pass(LOOK_EVERY_MS);
       await this.#lookCloser();
     }
   }
 
-  /** Returns the result of `missing`. The engine must answer before virtual time advances. */
+  /** Returns the result of `missing`. An engine that answers only after virtual time advances counts as not answering. */
   async #ask(missing: typeof unsettled): Promise<string[]> {
     let what = ["the engine does not answer"];
     missing(this.#scene, this.#servers.serving?.engine ?? null).then(
