@@ -255,7 +255,9 @@ async function runSelfTest(server: RunningServer, broken: (id: string) => void):
       const seen = (await driver.observe([id as SandboxId], soon())).get(id as SandboxId);
       broken(id);
       if (seen?.seen !== "present") throw new Error(`the keeper is ${seen?.seen ?? "unknown"}`);
-      return driver.describe(seen.identity).pid;
+      const { pid } = driver.describe(seen.identity);
+      if (pid === null) throw new Error("the keeper does not run on this host");
+      return pid;
     },
     remains: async (ids) => {
       const found = (await driver.list(soon())).filter(({ sandboxId }) => ids.includes(sandboxId));

@@ -136,11 +136,11 @@ time.sleep(1000)
 /** Members that a driver must provide for each capability that it declares. */
 const METHODS: { [Name in CapabilityName]: readonly (keyof NonNullable<DriverCapabilities[Name]>)[] } = {
   freezer: ["freeze", "thaw"],
-  standby: ["support", "memoryBytes", "checkpoint", "restore", "discard"],
-  checkpoints: ["save", "unsave"],
+  standby: ["support", "memoryBytes", "checkpoint", "restore", "discard", "freeze", "thaw"],
+  checkpoints: ["save", "unsave", "freeze", "thaw"],
   drives: ["directories", "mount", "unmount"],
   ports: ["dial"],
-  journals: ["read", "end", "keep", "remove", "kept", "drop"],
+  journals: ["read", "end", "archive", "remove", "archived", "drop"],
   outsideView: ["measure", "inspect", "remount", "written"],
   offlineFiles: ["files", "missing"],
   images: ["list", "get", "import", "remove"],
@@ -540,8 +540,8 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       test(`the remains of an instance can be removed after a reboot of the host, ${kind}`, async () => {
         const first = await launch(resources);
         await world.reboot();
-        const before = { ...first, hostBootId: "an earlier boot" };
-        expect(await world.driver.recover(before, soon())).toBeNull();
+        expect(world.driver.isOfThisBoot(first.identity)).toBe(false);
+        expect(await world.driver.recover(first, soon())).toBeNull();
         const seen = await observe(first.sandboxId);
         expect(seen.seen === "absent" && seen.leftovers.length > 0).toBe(true);
         await world.driver.destroy(first.sandboxId, soon());

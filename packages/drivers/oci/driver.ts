@@ -55,7 +55,7 @@ import { observeOne } from "./observe/observe.ts";
 import { PortStreams } from "./observe/port-streams.ts";
 import { Operations } from "./operations.ts";
 import { errnoOf } from "./proc/errno.ts";
-import { inTurns } from "./proc/in-batches.ts";
+import { inBatches } from "./proc/in-batches.ts";
 import { readMounts } from "./proc/mount-table.ts";
 import { readCgroups, readLiving } from "./proc/proc-files.ts";
 import { destroy } from "./stop/destroy.ts";
@@ -181,7 +181,7 @@ export class OciDriver
   async missing(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, string | null>> {
     const seen = new Map<SandboxId, string | null>();
     const mounts = readMounts();
-    for await (const id of inTurns(ids, signal)) {
+    for await (const id of inBatches(ids, signal)) {
       try {
         seen.set(id, missingFiles(this.#machine, id, mounts));
       } catch (error) {
@@ -251,7 +251,7 @@ export class OciDriver
   async observe(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, Observation>> {
     const seen = new Map<SandboxId, Observation>();
     const mounts = readMounts();
-    for await (const id of inTurns(ids, signal))
+    for await (const id of inBatches(ids, signal))
       seen.set(id, observeOne(this.#machine, id, mounts, this.#seen));
     return seen;
   }

@@ -5,18 +5,18 @@ import { systemIds } from "./lib/ids.ts";
 import type { EngineApi } from "./ports/api.ts";
 import { type Commit, KeeperRefusal, type LaunchOrder } from "./ports/index.ts";
 import type { HostileDriver } from "./testing/hostile-driver.ts";
-import { codeOf, eventually, never, remove, signal, world } from "./testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "./testing/test-engine.ts";
 
 describe("a create", () => {
   it("returns a proven sandbox", async () => {
-    const { create } = await world();
+    const { create } = await testEngine();
     const { sandbox } = await create("one");
     expect(sandbox).toMatchObject({ status: "ready", name: "one", generation: 1, lease: { state: "held" } });
     expect(sandbox.proof?.checks.map((check) => check.name)).toEqual(["link", "exec", "files", "root"]);
   });
 
   it("gets a name that is released while its holder is looked up", async () => {
-    const { engine, store, create } = await world();
+    const { engine, store, create } = await testEngine();
     const { sandbox: holder } = await create("one");
     const byName = store.sandboxByName.bind(store);
     store.sandboxByName = async (name) => {
@@ -42,7 +42,7 @@ describe("a create", () => {
     ["the keeper never answers", { connect: never }],
     ["it can't be observed", { observe: () => ({ seen: "unknown", at: 0, why: "?" }) }],
   ])("that fails because %s leaves nothing and frees the name", async (_step, faults) => {
-    const { create, driver, engine } = await world({ createDeadlineMs: 300 });
+    const { create, driver, engine } = await testEngine({ createDeadlineMs: 300 });
     driver.faults = faults;
     expect(await codeOf(create("one"))).toBe("launch_failed");
     driver.faults = {};
@@ -53,7 +53,7 @@ describe("a create", () => {
   });
 
   it("refuses a taken name or, on request, returns its proven holder", async () => {
-    const { create, engine } = await world();
+    const { create, engine } = await testEngine();
     const first = await create("one");
     expect(await codeOf(create("one"))).toBe("name_taken");
     const again = await engine.sandboxes.create({ name: "one", ifExists: "return" }, { wait: true, signal });
@@ -61,7 +61,7 @@ describe("a create", () => {
   });
 
   it("repeated with its idempotency key launches once", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const options = { wait: true, signal, idempotencyKey: "k" };
     const answers = await Promise.all([1, 2, 3].map(() => engine.sandboxes.create({ name: "one" }, options)));
     expect(new Set(answers.map(({ sandbox }) => sandbox.id)).size).toBe(1);
@@ -70,7 +70,7 @@ describe("a create", () => {
   });
 
   it("repeated under its idempotency key with its fields in another order is the same request", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const options = { wait: true, signal, idempotencyKey: "k" };
     const one = { name: "one", labels: { a: "1", b: "2" } };
     const other = { labels: { b: "2", a: "1" }, name: "one" };
@@ -109,7 +109,7 @@ const leaseOf = (commit: Commit): string | null => {
 
 describe("a launch whose instance runs", () => {
   it("proves it again if a link breaks during the proof, and keeps the instance", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     let breaks = 3;
     driver.faults.prove = async () => {
       breaks -= 1;
@@ -123,7 +123,7 @@ describe("a launch whose instance runs", () => {
   });
 
   it("fails with the result of the last proof if no link ever carries one", async () => {
-    const { engine, driver } = await world({ createDeadlineMs: 1_500 });
+    const { engine, driver } = await testEngine({ createDeadlineMs: 1_500 });
     driver.faults.prove = async () => {
       for (const { links } of driver.instances.values()) for (const link of [...links]) link.drop("cut");
     };
@@ -135,7 +135,7 @@ describe("a launch whose instance runs", () => {
 
 describe("a store that sometimes fails", () => {
   it("delays a delete, whichever step fails, and never loses it", async () => {
-    const { create, driver, engine, store } = await world();
+    const { create, driver, engine, store } = await testEngine();
     const { sandbox } = await create("one");
     const refused = refuseOnce(store, (commit) =>
       leaseOf(commit)?.startsWith("deleting s") || leaseOf(commit)?.startsWith("gone")
@@ -155,7 +155,7 @@ describe("a store that sometimes fails", () => {
   });
 
   it("delays the end of a failed launch, and never loses it", async () => {
-    const { create, driver, store } = await world({ createDeadlineMs: 300 });
+    const { create, driver, store } = await testEngine({ createDeadlineMs: 300 });
     const refused = refuseOnce(store, (commit) =>
       leaseOf(commit)?.startsWith("failed stop_needed") ? "failed" : null,
     );
@@ -168,7 +168,7 @@ describe("a store that sometimes fails", () => {
 
 describe("a server that stops or starts", () => {
   it("leaves queued sandboxes for the next server to launch", async () => {
-    const { driver, engine, restart } = await world({ launchesAtOnce: 1 });
+    const { driver, engine, restart } = await testEngine({ launchesAtOnce: 1 });
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
     for (const name of ["one", "two", "three"])
@@ -183,7 +183,7 @@ describe("a server that stops or starts", () => {
   });
 
   it("leaves interrupted launches to the next server, which repeats them from the beginning, but only once", async () => {
-    const { driver, engine, restart } = await world();
+    const { driver, engine, restart } = await testEngine();
     const orders: LaunchOrder[] = [];
     driver.faults.launch = (order, aborted) => {
       orders.push(order);
@@ -213,7 +213,7 @@ describe("a server that stops or starts", () => {
   });
 
   it("retries the recovery of a sandbox that could not be observed, and its execs get their outcomes", async () => {
-    const { create, driver, engine, restart } = await world();
+    const { create, driver, engine, restart } = await testEngine();
     const { sandbox } = await create("one");
     await engine.execs.start("one", { id: "run", argv: ["sleep"] }, { signal });
     await engine.stop();
@@ -227,7 +227,7 @@ describe("a server that stops or starts", () => {
   });
 
   it("does not wait for a sandbox that does not answer", async () => {
-    const { create, driver, engine, restart } = await world({
+    const { create, driver, engine, restart } = await testEngine({
       linkWaitMs: 600_000,
       proofDeadlineMs: 600_000,
     });
@@ -240,7 +240,7 @@ describe("a server that stops or starts", () => {
   });
 
   it("serves existing sandboxes although the store accepts no commits", async () => {
-    const { create, driver, engine, restart, store } = await world();
+    const { create, driver, engine, restart, store } = await testEngine();
     await create("one");
     await engine.stop();
     driver.directories.add(systemIds.sandbox());
@@ -254,7 +254,7 @@ describe("a server that stops or starts", () => {
   });
 
   it("accepts no other process as the keeper", async () => {
-    const { create, driver, engine, restart } = await world();
+    const { create, driver, engine, restart } = await testEngine();
     await create("one");
     await engine.stop();
     driver.faults.impostor = () => "somebody else";
@@ -269,7 +269,7 @@ describe("a server that stops or starts", () => {
 
 describe("limits", () => {
   it("end queued creates as well as launching ones, and leave nothing of either", async () => {
-    const { create, driver, engine } = await world({ launchesAtOnce: 1, createDeadlineMs: 200 });
+    const { create, driver, engine } = await testEngine({ launchesAtOnce: 1, createDeadlineMs: 200 });
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
     const codes = await Promise.all(["one", "two", "three"].map((name) => codeOf(create(name))));
@@ -280,7 +280,7 @@ describe("limits", () => {
   });
 
   it("refuse a sandbox beyond the cap, and free its place with the verified delete", async () => {
-    const { create, engine } = await world({ maxSandboxes: 1 });
+    const { create, engine } = await testEngine({ maxSandboxes: 1 });
     await create("one");
     expect(await codeOf(create("two"))).toBe("too_many_sandboxes");
     expect((await engine.stats()).totals.created).toBe(1);
@@ -289,7 +289,7 @@ describe("limits", () => {
   });
 
   it("remove a failed sandbox after its retention", async () => {
-    const { create, driver, engine } = await world({ failedKeptMs: 150 });
+    const { create, driver, engine } = await testEngine({ failedKeptMs: 150 });
     const { sandbox } = await create("one");
     driver.instances.get(sandbox.id as SandboxId)?.die();
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
@@ -301,7 +301,7 @@ describe("limits", () => {
 
 describe("a delete", () => {
   it("overrides a launch that hangs, and leaves nothing", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     driver.faults.launch = (_, aborted) =>
       new Promise((_resolve, reject) => aborted.addEventListener("abort", () => reject(aborted.reason)));
     const { sandbox } = await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
@@ -312,7 +312,7 @@ describe("a delete", () => {
   });
 
   it("waits for a launch that ignores its abort, which could otherwise recreate files", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const gate = Promise.withResolvers<void>();
     driver.faults.launch = () => gate.promise;
     await engine.sandboxes.create({ name: "one" }, { wait: false, signal });
@@ -325,7 +325,7 @@ describe("a delete", () => {
   });
 
   it("is reported only after absence was observed, and is retried until then", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     await create("one");
     driver.faults.stop = () => Promise.reject(new Error("won't"));
     const stuck = await remove(engine, "one", 100);
@@ -338,7 +338,7 @@ describe("a delete", () => {
   });
 
   it("is completed by the next server", async () => {
-    const { create, driver, engine, restart } = await world();
+    const { create, driver, engine, restart } = await testEngine();
     const { sandbox } = await create("one");
     driver.faults.destroy = never;
     await remove(engine, "one", 50);
@@ -350,7 +350,7 @@ describe("a delete", () => {
   });
 
   it("is idempotent, and counted once", async () => {
-    const { create, engine } = await world();
+    const { create, engine } = await testEngine();
     const { sandbox } = await create("one");
     const answers = await Promise.all([1, 2, 3].map(() => remove(engine, sandbox.id)));
     expect(answers.map(({ status }) => status)).toEqual(["terminated", "terminated", "terminated"]);
@@ -361,7 +361,7 @@ describe("a delete", () => {
 
 describe("a sandbox that breaks", () => {
   it("fails with the cause when its instance dies, ends its execs as lost, and can be deleted", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     const { sandbox } = await create("one");
     const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
     driver.instances.get(sandbox.id as SandboxId)?.die();
@@ -379,7 +379,7 @@ describe("a sandbox that breaks", () => {
   it.each(["blocks", "inodes"] as const)(
     "serves on a disk without free %s, so that it can be emptied; calls that need space report the full disk",
     async (what) => {
-      const { create, driver, engine } = await world();
+      const { create, driver, engine } = await testEngine();
       const { sandbox } = await create("one");
       const instance = driver.instances.get(sandbox.id as SandboxId);
       if (instance) instance.full = what;
@@ -400,7 +400,7 @@ describe("a sandbox that breaks", () => {
   );
 
   it("does not become ready for the first time on a full disk", async () => {
-    const { create, driver } = await world();
+    const { create, driver } = await testEngine();
     driver.faults.connect = async () => {
       for (const instance of driver.instances.values()) instance.full = "inodes";
     };
@@ -408,7 +408,7 @@ describe("a sandbox that breaks", () => {
   });
 
   it("is degraded while its root is unmounted, refuses calls with the cause, and recovers by itself", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     if (instance) instance.root = false;
@@ -429,7 +429,7 @@ describe("a sandbox that breaks", () => {
   });
 
   it("is not reported as dead while it can't be observed", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     await create("one");
     driver.faults.observe = () => ({ seen: "unknown", at: Date.now(), why: "the host is slow" });
     await eventually(async () =>
@@ -448,7 +448,7 @@ describe("execs", () => {
   };
 
   it("are followed, not run again, if the same id is started twice", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     const { sandbox } = await create("one");
     const start = () => engine.execs.start("one", { id: "mine", argv: ["exit", "3"] }, { signal });
     const answers = await Promise.all([start(), start(), start()]);
@@ -471,7 +471,7 @@ describe("execs", () => {
   });
 
   it("run once although the link breaks before or after the keeper received the start", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     const dropAll = async () => {
@@ -490,7 +490,7 @@ describe("execs", () => {
   });
 
   it("of a stopped server that reached the keeper are not reported as refused if their next start is refused", async () => {
-    const { create, driver, engine, restart } = await world({ execStartDeadlineMs: 100 });
+    const { create, driver, engine, restart } = await testEngine({ execStartDeadlineMs: 100 });
     await create("one");
     driver.faults.start = never;
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
@@ -507,7 +507,7 @@ describe("execs", () => {
   });
 
   it("of a stopped server are found by the next one: running ones are followed, ended ones have their real exit code", async () => {
-    const { create, driver, engine, restart } = await world();
+    const { create, driver, engine, restart } = await testEngine();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     const runs = await Promise.all(
@@ -526,7 +526,7 @@ describe("execs", () => {
   });
 
   it("are cancelled when their sandbox is deleted", async () => {
-    const { create, engine } = await world();
+    const { create, engine } = await testEngine();
     await create("one");
     const { exec } = await engine.execs.start("one", { argv: ["sleep"] }, { signal });
     await remove(engine, "one");
@@ -537,7 +537,7 @@ describe("execs", () => {
   });
 
   it("keep their outcome although the store fails at first", async () => {
-    const { create, engine, store } = await world();
+    const { create, engine, store } = await testEngine();
     await create("one");
     const commit = store.commit.bind(store);
     let refusals = 2;
@@ -556,7 +556,7 @@ describe("execs", () => {
   });
 
   it("of a caller that disconnected while held are not dispatched", async () => {
-    const { create, driver, engine } = await world();
+    const { create, driver, engine } = await testEngine();
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     for (const link of [...(instance?.links ?? [])]) link.drop("cut");
@@ -570,7 +570,7 @@ describe("execs", () => {
 
 describe("an orphan", () => {
   it("is removed once it was seen twice, at least the grace period apart", async () => {
-    const { driver, engine } = await world({ orphanGraceMs: 150 });
+    const { driver, engine } = await testEngine({ orphanGraceMs: 150 });
     const stray = systemIds.sandbox();
     driver.directories.add(stray);
     await eventually(() => expect(driver.directories.has(stray)).toBe(false), { timeout: 5_000 });

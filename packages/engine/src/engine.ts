@@ -33,8 +33,8 @@ import { Checkpoints } from "./lifecycle/checkpoints.ts";
 import { Creation } from "./lifecycle/create.ts";
 import { Deletion } from "./lifecycle/delete.ts";
 import { ForkHostnames } from "./lifecycle/forks.ts";
+import { FrozenCopy } from "./lifecycle/frozen-copy.ts";
 import { SandboxGate } from "./lifecycle/gate.ts";
-import { HoldStill } from "./lifecycle/hold-still.ts";
 import { InstanceAbsence } from "./lifecycle/instance-absence.ts";
 import { InstanceLoss } from "./lifecycle/instance-loss.ts";
 import { Pauses } from "./lifecycle/pause.ts";
@@ -146,12 +146,12 @@ class Engine implements EngineApi {
     return this.#parts.audit.last;
   }
 
-  holdStill<Result>(
+  copyWhileFrozen<Result>(
     ids: readonly SandboxId[],
     copy: (signal: AbortSignal) => Promise<Result>,
     signal: AbortSignal,
   ): Promise<Result> {
-    return this.#parts.still.run(ids, copy, AbortSignal.any([signal, this.#context.stopping]));
+    return this.#parts.frozenCopy.run(ids, copy, AbortSignal.any([signal, this.#context.stopping]));
   }
 
   adoptSandbox(record: SandboxRecord): Promise<void> {
@@ -195,7 +195,7 @@ function wire(context: EngineContext, { events, news, registry, sightings }: Fou
   const restarts = new Restarts(context, { admission, launcher, loss });
   const checkpoints = new Checkpoints(context, { gate, standby, registry });
   const adoption = new Adoption(context, registry);
-  const still = new HoldStill(context, { standby, registry });
+  const frozenCopy = new FrozenCopy(context, { standby, registry });
   const recovery = new Recovery(context, {
     ...{ events, launcher, loss, reaper, prover, links },
     ...{ pauses, standby, wakes },
@@ -254,7 +254,7 @@ function wire(context: EngineContext, { events, news, registry, sightings }: Fou
   return {
     ...{ registry, sandboxes, checkpoints, execs, processes, files, mounts, drives, driveFiles },
     ...{ sandboxPorts, previews, alerts, timeline, stats, audit, sweeps, ledger, recovery },
-    ...{ retention, still, adoption },
+    ...{ retention, frozenCopy, adoption },
     loops: [observer, orphans, retention, sweeps, expiry, diskGuard, healer, maintenance, alerts],
   };
 }

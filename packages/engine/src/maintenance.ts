@@ -60,9 +60,9 @@ export class Maintenance {
       this.#parts;
     this.#reproveDegraded();
     pauses.refreeze(registry.allLive());
-    previews.tend();
-    drives.tend();
-    mounts.tend(registry.allLive());
+    previews.maintain();
+    drives.maintain();
+    mounts.maintain(registry.allLive());
     this.#wakeForWaitingExecs();
     standby.suspendIdle(registry.allLive());
     // Removes sandboxes past their age. The `age` sweep does the same when it is due; this call only does it sooner.

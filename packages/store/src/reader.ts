@@ -276,7 +276,7 @@ function createListings(db: Kysely<Tables>, onUnreadable: (error: UnreadableReco
       }));
     },
 
-    async keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]> {
+    async retainedExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]> {
       const kept: KeptRow[] = [];
       for (let rows: KeptRow[] | undefined; rows === undefined || rows.length === KEPT_AT_ONCE; ) {
         if (rows !== undefined) await new Promise(setImmediate);

@@ -58,7 +58,7 @@ function insert(copy: DatabaseSync, table: string, row: Record<string, SQLInputV
     .run(...Object.values(row));
 }
 
-/** Returns the installation id of a database that no server uses. Does not change the database's schema. */
+/** Reads the installation id of a database, without upgrading its schema. No server may use the database meanwhile. */
 export function readInstallation(path: string): InstallationId | null {
   const database = new DatabaseSync(path);
   try {
@@ -71,7 +71,7 @@ export function readInstallation(path: string): InstallationId | null {
   }
 }
 
-/** Gives a database that no server uses another installation id. */
+/** Replaces the installation id of a database. No server may use the database meanwhile. */
 export function renameInstallation(path: string, id: InstallationId): void {
   const database = new DatabaseSync(path);
   try {

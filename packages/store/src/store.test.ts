@@ -747,8 +747,8 @@ describe("deleting ended execs", () => {
     const changes = [...execs, ...strangers].map((record): Change => ({ kind: "exec.insert", record }));
     await store.commit({ changes: [insert(one), insert(other), ...changes] });
     const expected = execs.toReversed().map(({ id, outputEnd }) => ({ id, outputEnd }));
-    expect(await store.keptExecs(one.id)).toEqual(expected);
-    expect(await store.keptExecs(newSandboxId())).toEqual([]);
+    expect(await store.retainedExecs(one.id)).toEqual(expected);
+    expect(await store.retainedExecs(newSandboxId())).toEqual([]);
   });
 
   test("a deleted exec is gone with its idempotency key, and both can be used again", async () => {

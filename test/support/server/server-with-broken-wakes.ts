@@ -32,8 +32,8 @@ const breakingThaw = (driver: Driver): Driver =>
       await freezer.thaw(id, signal);
       const instance = fresh.get(id);
       fresh.delete(id);
-      if (breakage === "keeper" && instance !== undefined)
-        process.kill(driver.describe(instance.identity).pid, "SIGSTOP");
+      const pid = instance === undefined ? null : driver.describe(instance.identity).pid;
+      if (breakage === "keeper" && pid !== null) process.kill(pid, "SIGSTOP");
     },
   }));
 

@@ -8,7 +8,7 @@ import { type DriveInBackup, type SandboxInBackup, writeManifest } from "./backu
 import { type Group, groupsOf } from "./groups.ts";
 
 export interface BackupParts {
-  engine: Pick<EngineApi, "holdStill">;
+  engine: Pick<EngineApi, "copyWhileFrozen">;
   store: OpenedStore;
   stateDir: string;
   version: string;
@@ -108,7 +108,7 @@ export async function copyAlone(
       phase.name === "running" &&
       mounts.some(({ driveId, readOnly }) => !readOnly && drives.includes(driveId)),
   );
-  await parts.engine.holdStill(
+  await parts.engine.copyWhileFrozen(
     writers.map(({ id }) => id),
     (inner) => copy.run({ sandboxes, drives }, inner),
     signal,
@@ -164,7 +164,7 @@ class GroupCopy {
     const others = records.filter(({ phase }) => phase.name !== "running");
     const drives: DriveInBackup[] = [];
     const sandboxes: SandboxInBackup[] = [];
-    await this.#parts.engine.holdStill(
+    await this.#parts.engine.copyWhileFrozen(
       running.map(({ id }) => id),
       async (inner) => {
         drives.length = 0;

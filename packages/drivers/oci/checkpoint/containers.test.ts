@@ -76,7 +76,7 @@ test("a frozen process that is outside the sandbox's cgroup is found and thawed 
     cgroups.adopt(mine, pid);
     expect(await ended).toBe("SIGKILL");
   } finally {
-    cgroups.unfreeze(other);
+    cgroups.requestThaw(other);
     await cgroups.remove(other, AbortSignal.timeout(5_000));
     await cgroups.remove(mine, AbortSignal.timeout(5_000));
     rmdirSync(join(cgroups.freezer(mine), ".."));

@@ -176,7 +176,9 @@ export async function dump(
   const image = machine.images.resolve(made.image, made.imageVersion);
   const inside = parseMounts(readFileSync(`/proc/${init.pid}/mountinfo`, "utf8"));
   if (isPropagating(inside))
-    throw new StandbyRefusal("its mounts still follow mounts of the host, which ends with its next restart");
+    throw new StandbyRefusal(
+      "its mounts still receive mounts of the host; this ends when the sandbox is restarted",
+    );
   const mounts = boundMounts(inside, { hostDirs: image.hostDirs, drives });
   const mapped = readMapped(cgroups.members(sandboxId), image.hostDirs);
   const argv = dumpArgv({

@@ -132,7 +132,7 @@ export async function restoreProcesses(
   cgroups.makeParent();
   // CRIU can't create processes in a frozen cgroup, so the sandbox's cgroup is thawed here. The action script freezes
   // it again before the processes run.
-  cgroups.unfreeze(sandboxId);
+  cgroups.requestThaw(sandboxId);
   try {
     const staged = await stageDrives(machine, sandboxId, manifest, mounts);
     const argv = restoreArgv({

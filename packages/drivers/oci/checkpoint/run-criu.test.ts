@@ -118,7 +118,7 @@ test("the sandbox is frozen when CRIU is killed during a restore", async () => {
   const isFrozen = makeOwn();
   await expect(call("sleep 1000", 200, soon(), { builds: true })).rejects.toThrow("it took too long");
   expect(isFrozen()).toBe(true);
-  cgroups.unfreeze(sandboxId);
+  cgroups.requestThaw(sandboxId);
 });
 
 test("the sandbox is not frozen when CRIU's deadline or an abort comes after its end", async () => {

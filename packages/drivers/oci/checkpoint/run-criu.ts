@@ -78,8 +78,8 @@ export async function runCriu(
   // CRIU stops the processes that it creates by tracing them. If CRIU were killed, these processes would start to run,
   // although their checkpoint is still on disk. So their cgroup is frozen first, and they stay frozen until they are
   // killed too.
-  const hold = () => cgroups.hold(sandboxId);
-  if (call.builds) limits.addEventListener("abort", hold);
+  const freeze = () => cgroups.requestFreeze(sandboxId);
+  if (call.builds) limits.addEventListener("abort", freeze);
   try {
     const argv = helperArgv(machine, cgroups.makeHelper(sandboxId), call.argv, { runFile, ownTmp: true });
     const { status } = await porter.run({ name: "criu", argv, env }, limits);
@@ -90,7 +90,7 @@ export async function runCriu(
   } finally {
     clearInterval(watch);
     // The timeout signal fires even after CRIU has ended. It must not freeze the sandbox then.
-    limits.removeEventListener("abort", hold);
+    limits.removeEventListener("abort", freeze);
     await endCriu(machine, sandboxId);
   }
 }

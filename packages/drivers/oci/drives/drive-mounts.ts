@@ -150,8 +150,9 @@ export function directoryAt(root: string, path: string) {
 }
 
 /**
- * Unmounts everything at the path, and verifies the unmount in the mount table of the instance. With `keepClosed`, the
- * directory stays sealed and a placeholder is mounted. Otherwise the directory gets its original owner and mode again.
+ * Unmounts the drive, and then checks in the instance's mount table that nothing is mounted at the path. With
+ * `keepClosed`, the directory under the mount stays sealed and gets a placeholder mounted over it, because the sandbox
+ * still expects the drive there. Otherwise the directory gets its original owner and mode again.
  */
 export async function unmountDrive(
   machine: Machine,

@@ -151,12 +151,12 @@ test("journals on a disk are readable after a reboot, and kept when the sandbox 
     exec: { exitCode: 3 },
   });
   await machine.reboot();
-  for (let i = 0; i < 2; i++) await machine.driver.journals.keep(id, soon());
+  for (let i = 0; i < 2; i++) await machine.driver.journals.archive(id, soon());
   await machine.driver.destroy(id, soon());
-  expect(await machine.driver.journals.kept(soon())).toEqual([id]);
+  expect(await machine.driver.journals.archived(soon())).toEqual([id]);
   expect(await Promise.all(execs.map(output))).toEqual(["first\n", "second\n"]);
   await machine.driver.journals.remove(id, execs, soon());
-  expect(await machine.driver.journals.kept(soon())).toEqual([]);
+  expect(await machine.driver.journals.archived(soon())).toEqual([]);
 });
 
 test("journals of a sandbox whose disk is lost are reported as missing, without waiting", async () => {
@@ -164,8 +164,8 @@ test("journals of a sandbox whose disk is lost are reported as missing, without 
   await machine.reboot();
   rmSync(place("disk.img"));
   expect(await machine.driver.journals.end(id, exec, soon())).toBeNull();
-  await machine.driver.journals.keep(id, soon());
-  expect(await machine.driver.journals.kept(soon())).toEqual([]);
+  await machine.driver.journals.archive(id, soon());
+  expect(await machine.driver.journals.archived(soon())).toEqual([]);
   const order = orderFor(id, { ...withDisk(64), generation: 2, restart: true });
   await expect(machine.driver.launch(order, soon())).rejects.toMatchObject({
     cause: { code: "launch_files" },

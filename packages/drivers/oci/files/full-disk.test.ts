@@ -83,7 +83,7 @@ test.for([undefined, 32])(
     await machine.driver.freeze(id, soon());
     fill();
     expect(await machine.driver.stop(id, { graceMs: 0 }, soon())).toMatchObject({ seen: "absent" });
-    await machine.driver.journals.keep(id, soon()).catch(() => {});
+    await machine.driver.journals.archive(id, soon()).catch(() => {});
     await machine.driver.destroy(id, soon());
     expect(await machine.driver.list(soon())).toEqual([]);
     await machine.driver.journals.drop(id, soon());

@@ -62,8 +62,8 @@ export class OciImages implements ImagesOnDisk {
   }
 
   /**
-   * Finds the current version of an image, or the version that an earlier launch used. The caller must write its order
-   * note before it does anything else, because that note prevents the image from being removed.
+   * Finds the current version of an image, or the version that an earlier launch used. The caller must write the
+   * sandbox's creation note before it does anything else, because that note prevents the image from being removed.
    */
   resolve(name: string, version?: string): ImageOnDisk {
     const record = this.#images.get(name);

@@ -116,9 +116,9 @@ test("incomplete copies of a killed server are removed by the next server", asyn
   const { dir } = place();
   const layout = layoutOf(dir, "install1" as InstallationId);
   makeLayout(layout, 0);
-  const { keptJournals } = layout.sandbox(newSandboxId());
-  for (const each of [keptJournals, draftOf(keptJournals)]) mkdirSync(each);
+  const { archivedJournals } = layout.sandbox(newSandboxId());
+  for (const each of [archivedJournals, draftOf(archivedJournals)]) mkdirSync(each);
   await new OciJournals({ layout, porter, idBase: 0 }).open();
-  expect(existsSync(draftOf(keptJournals))).toBe(false);
-  expect(existsSync(keptJournals)).toBe(true);
+  expect(existsSync(draftOf(archivedJournals))).toBe(false);
+  expect(existsSync(archivedJournals)).toBe(true);
 });

@@ -405,10 +405,10 @@ describe("a hostile journals directory", () => {
     symlinkSync(elsewhere, there.directory);
     expect(await readAll(there, id, 1_000)).toBeNull();
     await there.journals.remove(there.sandboxId, [id], soon());
-    await there.journals.keep(there.sandboxId, soon());
+    await there.journals.archive(there.sandboxId, soon());
     expect(readFileSync(join(elsewhere, id))).toEqual(secret);
     expect(existsSync(there.directory)).toBe(false);
-    expect(await there.journals.kept(soon())).toEqual([]);
+    expect(await there.journals.archived(soon())).toEqual([]);
   });
 
   test("invalid ids reach no file", async () => {
@@ -472,37 +472,37 @@ describe("keeping", () => {
     const ids = [there.write(record(1, "one")), there.write(record(1, "two"))] as const;
     writeFileSync(join(there.directory, ".spare-0"), "");
     mkdirSync(join(there.directory, "deep", "er"), { recursive: true });
-    await journals.keep(sandboxId, soon());
-    await journals.keep(sandboxId, soon());
+    await journals.archive(sandboxId, soon());
+    await journals.archive(sandboxId, soon());
     expect(existsSync(there.directory)).toBe(false);
-    expect(await journals.kept(soon())).toEqual([sandboxId]);
-    expect(readdirSync(layout.sandbox(sandboxId).keptJournals).sort()).toEqual([...ids].sort());
+    expect(await journals.archived(soon())).toEqual([sandboxId]);
+    expect(readdirSync(layout.sandbox(sandboxId).archivedJournals).sort()).toEqual([...ids].sort());
     expect((await readAll(there, ids[1], 100))?.records).toHaveLength(1);
     expect(await journals.end(sandboxId, ids[0], soon())).toEqual({ exec: null, end: 27 });
     await journals.remove(sandboxId, [ids[0]], soon());
-    expect(await journals.kept(soon())).toEqual([sandboxId]);
+    expect(await journals.archived(soon())).toEqual([sandboxId]);
     expect(await readAll(there, ids[0], 100)).toBeNull();
     await journals.remove(sandboxId, [ids[1]], soon());
-    expect(await journals.kept(soon())).toEqual([]);
-    expect(existsSync(layout.sandbox(sandboxId).keptJournals)).toBe(false);
+    expect(await journals.archived(soon())).toEqual([]);
+    expect(existsSync(layout.sandbox(sandboxId).archivedJournals)).toBe(false);
   });
 
   test("nothing is kept of a sandbox without journals, or of an unknown sandbox", async () => {
     const there = place();
     writeFileSync(join(there.directory, ".spare-0"), "");
-    await there.journals.keep(there.sandboxId, soon());
-    await there.journals.keep(newSandboxId(), soon());
-    expect(await there.journals.kept(soon())).toEqual([]);
+    await there.journals.archive(there.sandboxId, soon());
+    await there.journals.archive(newSandboxId(), soon());
+    expect(await there.journals.archived(soon())).toEqual([]);
   });
 
   test("kept journals are not replaced by later ones", async () => {
     const there = place();
     const { journals, sandboxId } = there;
     const first = there.write(record(1, "first"));
-    await journals.keep(sandboxId, soon());
+    await journals.archive(sandboxId, soon());
     mkdirSync(there.directory);
     const second = there.write(record(1, "second"));
-    await journals.keep(sandboxId, soon());
+    await journals.archive(sandboxId, soon());
     rmSync(there.layout.sandbox(sandboxId).dir, { recursive: true });
     expect((await readAll(there, first, 100))?.records).toHaveLength(1);
     expect(await readAll(there, second, 100)).toBeNull();
@@ -511,14 +511,14 @@ describe("keeping", () => {
   test("a drop removes everything that was kept of one sandbox, and can be repeated", async () => {
     const there = place();
     const other = newSandboxId();
-    mkdirSync(there.layout.sandbox(other).keptJournals);
+    mkdirSync(there.layout.sandbox(other).archivedJournals);
     there.write(record(1, "one"));
     mkdirSync(join(there.directory, newExecId(), "deep"), { recursive: true });
     symlinkSync(there.layout.sandboxes, join(there.directory, "link"));
-    await there.journals.keep(there.sandboxId, soon());
+    await there.journals.archive(there.sandboxId, soon());
     await there.journals.drop(there.sandboxId, soon());
     await there.journals.drop(there.sandboxId, soon());
-    expect(await there.journals.kept(soon())).toEqual([other]);
+    expect(await there.journals.archived(soon())).toEqual([other]);
     expect(existsSync(there.layout.sandbox(there.sandboxId).dir)).toBe(true);
   });
 
@@ -534,7 +534,7 @@ describe("keeping", () => {
     const id = exec?.id ?? newExecId();
     link.close();
     await driver.stop(sandboxId, { graceMs: 0 }, soon());
-    await journals.keep(sandboxId, soon());
+    await journals.archive(sandboxId, soon());
     await driver.destroy(sandboxId, soon());
     expect(await driver.list(soon())).toEqual([]);
     expect((await driver.observe([sandboxId], soon())).get(sandboxId)).toMatchObject({
@@ -545,6 +545,6 @@ describe("keeping", () => {
     const slice = await journals.read(sandboxId, id, { cursor: 0, maxBytes: 1_000 }, soon());
     expect(Buffer.from(slice?.records[0]?.data ?? []).toString()).toBe("kept\n");
     await journals.remove(sandboxId, [id], soon());
-    expect(await journals.kept(soon())).toEqual([]);
+    expect(await journals.archived(soon())).toEqual([]);
   });
 });

@@ -15,11 +15,11 @@ import { findEnd, readSlice } from "./journal-records.ts";
  * more, the directory is treated as one that contains journals.
  */
 const FOREIGN_MAX = 1_000;
-/** Maximum number of entries in a directory of kept journals. */
+/** Maximum number of entries in an archive of journals. */
 const ENTRIES_MAX = 20_000;
-/** Maximum number of subdirectories that are not journals in a directory of kept journals. */
+/** Maximum number of subdirectories that are not journals in an archive of journals. */
 const TREES_MAX = 16;
-/** Maximum total size of the kept journals of one deleted sandbox. */
+/** Maximum total size of the archived journals of one deleted sandbox. */
 const KEPT_BYTES_MAX = 1_024 * 1_048_576;
 
 interface JournalsOptions {
@@ -30,7 +30,7 @@ interface JournalsOptions {
 
 /**
  * Reads journals without their keeper. While a sandbox exists, its journals are where the keeper wrote them; later they
- * are in a directory of kept journals. A single rename completes the move, so after a crash the journals are in one of
+ * are in an archive of journals. A single rename completes the move, so after a crash the journals are in one of
  * the two directories, and both are searched. If the journals are on a sandbox's own disk that is not mounted, for
  * example after a reboot of the host, the disk is mounted first.
  */
@@ -45,7 +45,7 @@ export class OciJournals implements JournalsAfterDeath {
     this.#porter = options.porter;
   }
 
-  /** Removes the incomplete copies that an aborted `keep` left behind. */
+  /** Removes the incomplete copies that an aborted `archive` left behind. */
   async open(): Promise<void> {
     for (const name of await readdir(this.#layout.journals)) {
       if (!isSandboxId(name)) await this.#porter.removeTree(join(this.#layout.journals, name));
@@ -66,15 +66,15 @@ export class OciJournals implements JournalsAfterDeath {
   }
 
   /**
-   * Keeps the journals of a sandbox that is about to be deleted. Does nothing if journals of this sandbox are kept
+   * Archives the journals of a sandbox that is about to be deleted. Does nothing if journals of this sandbox are archived
    * already.
    */
-  async keep(sandboxId: SandboxId, signal: AbortSignal): Promise<void> {
+  async archive(sandboxId: SandboxId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
-    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
+    const { journals, archivedJournals } = await this.#placesWithDisk(sandboxId);
     try {
       if (!(await lstat(journals)).isDirectory()) return await unlink(journals);
-      if (await holdsJournals(journals)) await this.#move(journals, keptJournals, signal);
+      if (await holdsJournals(journals)) await this.#move(journals, archivedJournals, signal);
     } catch (error) {
       if (!["ENOENT", "EEXIST", "ENOTEMPTY"].includes(errnoOf(error))) throw error;
     }
@@ -111,8 +111,8 @@ export class OciJournals implements JournalsAfterDeath {
   }
 
   async remove(sandboxId: SandboxId, ids: readonly ExecId[], signal: AbortSignal): Promise<void> {
-    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
-    for (const directory of [journals, keptJournals]) {
+    const { journals, archivedJournals } = await this.#placesWithDisk(sandboxId);
+    for (const directory of [journals, archivedJournals]) {
       await inDirectory(directory, async (at) => {
         for (const id of ids) {
           signal.throwIfAborted();
@@ -120,17 +120,17 @@ export class OciJournals implements JournalsAfterDeath {
         }
       });
     }
-    if ((await holdsJournals(keptJournals)) === false) await this.#porter.removeTree(keptJournals);
+    if ((await holdsJournals(archivedJournals)) === false) await this.#porter.removeTree(archivedJournals);
   }
 
-  async kept(signal: AbortSignal): Promise<SandboxId[]> {
+  async archived(signal: AbortSignal): Promise<SandboxId[]> {
     signal.throwIfAborted();
     return (await readdir(this.#layout.journals)).filter(isSandboxId);
   }
 
   async drop(sandboxId: SandboxId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();
-    await this.#porter.removeTree(this.#places(sandboxId).keptJournals);
+    await this.#porter.removeTree(this.#places(sandboxId).archivedJournals);
   }
 
   #places(id: SandboxId): SandboxPlaces {
@@ -152,8 +152,8 @@ export class OciJournals implements JournalsAfterDeath {
     use: (file: JournalFile) => Promise<Result>,
   ): Promise<Result | null> {
     signal.throwIfAborted();
-    const { journals, keptJournals } = await this.#placesWithDisk(sandboxId);
-    return (await JournalFile.with(journals, id, use)) ?? (await JournalFile.with(keptJournals, id, use));
+    const { journals, archivedJournals } = await this.#placesWithDisk(sandboxId);
+    return (await JournalFile.with(journals, id, use)) ?? (await JournalFile.with(archivedJournals, id, use));
   }
 }
 

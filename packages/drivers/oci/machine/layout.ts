@@ -20,10 +20,10 @@ export interface SandboxPlaces {
   readonly socket: string;
   /** Journals of the sandbox's execs, written by its keeper. */
   readonly journals: string;
-  /** Journals that are kept after the sandbox was deleted. */
-  readonly keptJournals: string;
+  /** The archive of the journals of deleted sandboxes. */
+  readonly archivedJournals: string;
   readonly bundle: string;
-  /** Note of what the sandbox was created from; written before any other file. */
+  /** The creation note: what the sandbox was created from. It is written before any other file. */
   readonly order: string;
   /** Note of pid and start time of PID 1; written after the runtime has started it. */
   readonly instance: string;
@@ -127,7 +127,7 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
         control: `${dir}/control`,
         socket: `${dir}/control/keeper.sock`,
         journals: `${dir}/control/journals`,
-        keptJournals: `${journals}/${id}`,
+        archivedJournals: `${journals}/${id}`,
         bundle: `${dir}/bundle`,
         order: `${dir}/order.json`,
         instance: `${dir}/instance.json`,

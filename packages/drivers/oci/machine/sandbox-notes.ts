@@ -9,7 +9,7 @@ import type { Layout } from "./layout.ts";
 import { type Manifest, readManifest } from "./manifest.ts";
 
 /**
- * Note of what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the sandbox
+ * Creation note: what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the sandbox
  * can't write. Notes make observation cheap; the driver trusts a note only if it also finds the process, cgroup or
  * mount that the note describes.
  */
@@ -21,7 +21,7 @@ interface OrderRecord {
   keeperVersion: string;
 }
 
-/** An order note as read from disk. Another version of Holdfast may have written it without the optional fields. */
+/** A creation note as read from disk. Another version of Holdfast may have written it without the optional fields. */
 type StoredOrder = Pick<OrderRecord, "image" | "imageVersion"> & Partial<OrderRecord>;
 
 /**
@@ -69,7 +69,7 @@ export interface InstanceNote extends ProcessIdentity {
 export const writeInstance = (layout: Layout, instance: InstanceNote): void =>
   writeRecord(layout.sandbox(instance.sandboxId).instance, instance);
 
-/** Reads the order note of a sandbox. Returns null if it is missing or does not name the image and its version. */
+/** Reads the creation note of a sandbox. Returns null if it is missing or does not name the image and its version. */
 export function readOrder(layout: Layout, id: SandboxId): StoredOrder | null {
   const record = readRecord(layout.sandbox(id).order);
   return isOrder(record) ? record : null;
@@ -95,7 +95,7 @@ interface References {
   images: Set<string>;
   keepers: Set<string>;
   /**
-   * Number of sandboxes whose order note can't be read. Such a sandbox may use any image or keeper, so none may be
+   * Number of sandboxes whose creation note can't be read. Such a sandbox may use any image or keeper, so none may be
    * removed.
    */
   unreadable: number;

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import type { Cgroups } from "../proc/cgroup.ts";
-import { inTurns } from "../proc/in-batches.ts";
+import { inBatches } from "../proc/in-batches.ts";
 import { readIo, readLiving } from "../proc/proc-files.ts";
 
 interface Writer {
@@ -29,7 +29,7 @@ export class BytesWritten {
 
   async read(ids: readonly SandboxId[], signal: AbortSignal): Promise<Map<SandboxId, number>> {
     const totals = new Map<SandboxId, number>();
-    for await (const id of inTurns(ids, signal)) totals.set(id, this.#readOne(id));
+    for await (const id of inBatches(ids, signal)) totals.set(id, this.#readOne(id));
     return totals;
   }
 

@@ -3,7 +3,7 @@ import type { SandboxId } from "@holdfast/contract";
 import type { ProcessSeen, ProcessSnapshot } from "@holdfast/engine";
 import type { Machine } from "../machine/machine.ts";
 import { errnoOf, isGone } from "../proc/errno.ts";
-import { inTurns } from "../proc/in-batches.ts";
+import { inBatches } from "../proc/in-batches.ts";
 import {
   HIDDEN,
   parseProcess,
@@ -69,7 +69,7 @@ export async function inspect(
   const pids = new Set(members);
   const found: Found[] = [];
   // The loop adds processes to `pids` while it iterates.
-  for await (const pid of inTurns(pids, signal)) {
+  for await (const pid of inBatches(pids, signal)) {
     if (found.length === PROCESSES_MAX) break;
     const process = await inspectProcess(place, pid);
     if (process === null) continue;
@@ -95,7 +95,7 @@ async function inspectProcess(place: Place, pid: number): Promise<Found | null> 
   const seen: Thread[] = [];
   const children: number[] = [];
   const context = contextFor(place, pid);
-  for await (const tid of inTurns(tids.slice(0, THREADS_MAX), place.signal)) {
+  for await (const tid of inBatches(tids.slice(0, THREADS_MAX), place.signal)) {
     const thread = threadOf(pid, tid, context);
     if (thread !== null) seen.push(thread);
     children.push(...childrenOf(pid, tid));

@@ -5,7 +5,7 @@ import { namesIn } from "../files/checkpoint-files.ts";
 import { living } from "../machine/instance-processes.ts";
 import { type Layout, markerOf } from "../machine/layout.ts";
 import type { Machine } from "../machine/machine.ts";
-import { inTurns } from "../proc/in-batches.ts";
+import { inBatches } from "../proc/in-batches.ts";
 import { readLoops } from "../proc/loop-devices.ts";
 import { findMarked } from "../proc/marked-processes.ts";
 import { readMounts } from "../proc/mount-table.ts";
@@ -28,7 +28,7 @@ export async function listMarked(machine: Machine, signal: AbortSignal): Promise
   const marked = findMarked(machine.installation);
   for (const { sandboxId, pid, role } of marked) note(sandboxId, `${role} process ${pid}`, true);
   const known = new Set(marked.map(({ pid }) => pid));
-  for await (const id of inTurns(machine.cgroups.ids(), signal)) {
+  for await (const id of inBatches(machine.cgroups.ids(), signal)) {
     for (const name of machine.cgroups.existing(id)) note(id, `cgroup ${name}`);
     for (const { pid } of living([...machine.cgroups.members(id), ...machine.cgroups.helpers(id)])) {
       if (!known.has(pid)) note(id, `process ${pid}`, true);

@@ -2,7 +2,7 @@ import { existsSync, statfsSync } from "node:fs";
 import type { SandboxId } from "@holdfast/contract";
 import type { Usage } from "@holdfast/engine";
 import type { Machine } from "../machine/machine.ts";
-import { inTurns } from "../proc/in-batches.ts";
+import { inBatches } from "../proc/in-batches.ts";
 import { diskMountOf, type Mount, readMounts } from "../proc/mount-table.ts";
 import { readIo } from "../proc/proc-files.ts";
 
@@ -22,7 +22,7 @@ export async function measure(
     mounts ??= readMounts();
     return mounts;
   };
-  for await (const id of inTurns(ids, signal)) {
+  for await (const id of inBatches(ids, signal)) {
     const usage = measureOne(machine, id, table);
     if (usage !== null) measured.set(id, usage);
   }

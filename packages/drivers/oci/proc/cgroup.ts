@@ -236,12 +236,12 @@ export class Cgroups {
    * Requests the freeze without waiting for it. As soon as the request is made, no process of the cgroup executes code
    * of its program. Does nothing if the cgroup does not exist.
    */
-  hold(id: SandboxId): void {
+  requestFreeze(id: SandboxId): void {
     this.#writeIfThere(id, true);
   }
 
   /** Requests the thaw without waiting for it. Does nothing if the cgroup does not exist. */
-  unfreeze(id: SandboxId): void {
+  requestThaw(id: SandboxId): void {
     this.#writeIfThere(id, false);
   }
 

@@ -29,6 +29,6 @@ export async function freezeAll(stateDir: string, clock: Clock): Promise<() => v
   const signal = AbortSignal.timeout(FROZEN_MS);
   await Promise.allSettled(running.map(({ cgroups, id }) => cgroups.freeze(id, signal)));
   return () => {
-    for (const { cgroups, id } of running) cgroups.unfreeze(id);
+    for (const { cgroups, id } of running) cgroups.requestThaw(id);
   };
 }

@@ -46,7 +46,7 @@ async function endHelpers(machine: Machine, id: SandboxId, signal: AbortSignal):
     // in a restore. These processes must not run either, so their cgroup is frozen first, and they are killed together
     // with the helper.
     if (helpers.length > 0) {
-      machine.cgroups.hold(id);
+      machine.cgroups.requestFreeze(id);
       await kill(machine, id, [...helpers, ...allLiving(machine, id)]);
     }
     await waitUntil(machine, () => !helpers.some(isLiving), signal);
@@ -65,7 +65,7 @@ async function endInstance(machine: Machine, id: SandboxId, signal: AbortSignal)
 
 async function kill(machine: Machine, id: SandboxId, targets: readonly Target[]): Promise<void> {
   await Promise.all(targets.map(({ pid, startTime }) => machine.porter.signal(pid, startTime, SIGKILL)));
-  machine.cgroups.unfreeze(id);
+  machine.cgroups.requestThaw(id);
 }
 
 /** Waits until `isDone` returns true, but no longer than the kernel should take to end a pid namespace. */
@@ -85,7 +85,7 @@ async function terminate(
   const init = findInit(machine, id);
   if (init === null) return;
   await machine.porter.signal(init.pid, init.startTime, SIGTERM);
-  machine.cgroups.unfreeze(id);
+  machine.cgroups.requestThaw(id);
   const end = machine.clock.now() + graceMs;
   while (machine.clock.now() < end && isLiving(init)) await machine.clock.sleep(POLL_MS, signal);
 }

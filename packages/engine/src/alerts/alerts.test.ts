@@ -12,9 +12,9 @@ import type { Change } from "../ports/index.ts";
 import type { ExecRecord } from "../ports/records.ts";
 import { ALERT_SOON, alarmed, clears, fires, firing } from "../testing/alerting-engine.ts";
 import { queuedSandbox } from "../testing/samples.ts";
-import { eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
-const told = async (engine: EngineApi, key: string) =>
+const eventTypes = async (engine: EngineApi, key: string) =>
   (await engine.events({ types: ["alert.fired", "alert.cleared"], limit: 1_000 })).items
     .filter(({ data }) => data.key === key)
     .map(({ type }) => type);
@@ -55,7 +55,7 @@ async function aDirectory(): Promise<string> {
 
 describe("alerts", () => {
   it("are recorded as events and listed with their values, also for a while after they cleared", async () => {
-    const { driver, engine } = await world(ALERT_SOON);
+    const { driver, engine } = await testEngine(ALERT_SOON);
     await eventually(async () =>
       expect((await engine.alerts.list({ cleared: false })).evaluatedAt).not.toBeNull(),
     );
@@ -79,11 +79,11 @@ describe("alerts", () => {
     const { items } = await engine.alerts.list({ cleared: true });
     expect(items).toMatchObject([{ id: alert.id, state: "cleared", firedAt: alert.firedAt }]);
     expect(items[0]?.value).toBeLessThanOrEqual(75);
-    expect(await told(engine, "capacity:disk")).toEqual(["alert.fired", "alert.cleared"]);
+    expect(await eventTypes(engine, "capacity:disk")).toEqual(["alert.fired", "alert.cleared"]);
   });
 
   it("show the current value, and keep the value at which they fired in the store", async () => {
-    const { driver, engine, store } = await world(ALERT_SOON);
+    const { driver, engine, store } = await testEngine(ALERT_SOON);
     driver.diskFreeBytes = 2_000_000;
     const { value } = await fires(engine, "capacity:disk");
     driver.diskFreeBytes = 1_000_001;
@@ -106,12 +106,12 @@ describe("alerts", () => {
     await engine.stop();
     const next = await restart();
     expect(await fires(next, key)).toMatchObject({ id: alert.id, firedAt: alert.firedAt });
-    expect(await told(next, key)).toEqual(["alert.fired"]);
+    expect(await eventTypes(next, key)).toEqual(["alert.fired"]);
     await next.stop();
     driver.faults = {};
     const last = await restart();
     await clears(last, key);
-    expect(await told(last, key)).toEqual(["alert.fired", "alert.cleared"]);
+    expect(await eventTypes(last, key)).toEqual(["alert.fired", "alert.cleared"]);
     await eventually(() => expect(receiver.about(key)).toEqual(["firing", "cleared"]));
   });
 
@@ -130,7 +130,7 @@ describe("alerts", () => {
     await eventually(() => expect(refusals).toBe(3));
     await fires(engine, "capacity:disk");
     await eventually(() => expect(receiver.about("capacity:disk")).toEqual(["firing"]));
-    expect(await told(engine, "capacity:disk")).toEqual(["alert.fired"]);
+    expect(await eventTypes(engine, "capacity:disk")).toEqual(["alert.fired"]);
   });
 
   it("whose value can't be read do not affect other alerts", async () => {
@@ -191,7 +191,7 @@ describe("alerts", () => {
 
 describe("an alert fires and clears", () => {
   it("for orphaned resources, until they are removed", async () => {
-    const { driver, engine } = await world({ ...ALERT_SOON, orphanGraceMs: 1_000 });
+    const { driver, engine } = await testEngine({ ...ALERT_SOON, orphanGraceMs: 1_000 });
     const stray = systemIds.sandbox();
     driver.directories.add(stray);
     expect(await fires(engine, "leak")).toMatchObject({ severity: "critical", value: 1 });
@@ -200,7 +200,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for a sandbox that stays in a transient status too long", async () => {
-    const { driver, engine, create } = await world({ ...ALERT_SOON, alertStuckMs: 200 });
+    const { driver, engine, create } = await testEngine({ ...ALERT_SOON, alertStuckMs: 200 });
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     if (instance) instance.root = false;
@@ -215,7 +215,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for a stuck sandbox once, across a restart of the server", async () => {
-    const { driver, engine, create, restart } = await world({ ...ALERT_SOON, alertStuckMs: 300 });
+    const { driver, engine, create, restart } = await testEngine({ ...ALERT_SOON, alertStuckMs: 300 });
     const { sandbox } = await create("one");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     if (instance) instance.root = false;
@@ -233,7 +233,7 @@ describe("an alert fires and clears", () => {
 
   it("for too many timeouts, in total and of one sandbox, also after a restart", async () => {
     const numbers = { ...ALERT_SOON, alertMinExecs: 4, alertRepeatedTimeouts: 1 };
-    const { driver, engine, create, restart } = await world(numbers);
+    const { driver, engine, create, restart } = await testEngine(numbers);
     const { sandbox } = await create("one");
     const id = sandbox.id as SandboxId;
     const run = async (state: "timed_out" | "exited") => {
@@ -254,11 +254,15 @@ describe("an alert fires and clears", () => {
       expect(readings.timeout_rate).toMatchObject([{ value: 50 }]);
       expect(readings.repeated_timeouts).toMatchObject([{ value: 2, sandboxId: id }]);
     });
-    expect(await told(next, "timeout_rate")).toEqual(["alert.fired"]);
+    expect(await eventTypes(next, "timeout_rate")).toEqual(["alert.fired"]);
   });
 
   it("for timeouts, until they are outside the window", async () => {
-    const { engine, store, restart } = await world({ ...ALERT_SOON, alertMinExecs: 1, alertWindowMs: 1_500 });
+    const { engine, store, restart } = await testEngine({
+      ...ALERT_SOON,
+      alertMinExecs: 1,
+      alertWindowMs: 1_500,
+    });
     await engine.stop();
     const owner = queuedSandbox({ phase: { name: "gone", cause: null }, nameHeld: false, endedAt: 1 });
     const record = endedExec(owner.id, { status: "timed_out", exitCode: null });
@@ -274,7 +278,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for too many active sandboxes, and for used-up capacity", async () => {
-    const { engine, create } = await world({
+    const { engine, create } = await testEngine({
       ...ALERT_SOON,
       ...{ alertActive: 1, clearActive: 0, maxSandboxes: 2, alertRunningMs: 150 },
       ...{ alertEscalationActive: 1, clearEscalationActive: 1, alertEscalationForMs: 300 },
@@ -295,7 +299,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for suspended launches, until one succeeds", async () => {
-    const { driver, engine, create } = await world({
+    const { driver, engine, create } = await testEngine({
       ...ALERT_SOON,
       launchFailuresMax: 1,
       launchesSuspendedMs: 100,
@@ -309,7 +313,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for cleaning that hangs, and for cleaning that fails", async () => {
-    const { engine: first, store, restart } = await world(ALERT_SOON);
+    const { engine: first, store, restart } = await testEngine(ALERT_SOON);
     await first.stop();
     const prunable = store.prunable.bind(store);
     let state: "fails" | "hangs" | "works" = "fails";
@@ -332,7 +336,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for incomplete audits, and for overdue audits", async () => {
-    const { driver, engine } = await world({ ...ALERT_SOON, auditEveryMs: 60, stopAttemptMs: 1_000 });
+    const { driver, engine } = await testEngine({ ...ALERT_SOON, auditEveryMs: 60, stopAttemptMs: 1_000 });
     const list = driver.list.bind(driver);
     driver.list = () => Promise.reject(new Error("no /proc"));
     await fires(engine, "audit_incomplete");
@@ -344,7 +348,7 @@ describe("an alert fires and clears", () => {
   });
 
   it("for overdue observations", async () => {
-    const { driver, engine, create, store } = await world(ALERT_SOON);
+    const { driver, engine, create, store } = await testEngine(ALERT_SOON);
     const { sandbox } = await create("one");
     const commit = store.commit.bind(store);
     let release = () => {};
@@ -371,7 +375,7 @@ describe("an alert fires and clears", () => {
     const database = new DatabaseSync(path);
     database.exec("UPDATE sandboxes SET spec = '{'");
     database.close();
-    const { engine } = await world(ALERT_SOON, path);
+    const { engine } = await testEngine(ALERT_SOON, path);
     const key = `lease_quarantined:${record.id}`;
     expect(await fires(engine, key)).toMatchObject({ severity: "critical", sandboxId: record.id });
     await remove(engine, record.id).catch(() => undefined);

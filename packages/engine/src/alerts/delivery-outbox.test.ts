@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import type { EngineApi } from "../ports/api.ts";
 import type { DeliveryRecord } from "../ports/records.ts";
 import { ALERT_SOON, alarmed, clears, deliveriesOf, fires, Receiver } from "../testing/alerting-engine.ts";
-import { codeOf, eventually, never, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, testEngine } from "../testing/test-engine.ts";
 import { afterFailure, isDue } from "./delivery-outbox.ts";
 
 const DISK = "capacity:disk";
@@ -213,7 +213,7 @@ describe("deliveries of an alert", () => {
 
 describe("without a webhook", () => {
   it("alerts fire, and no deliveries accumulate", async () => {
-    const { driver, engine } = await world(ALERT_SOON);
+    const { driver, engine } = await testEngine(ALERT_SOON);
     full(driver);
     await fires(engine, DISK);
     expect((await engine.alerts.deliveries({ limit: 9 })).items).toEqual([]);
@@ -221,7 +221,7 @@ describe("without a webhook", () => {
   });
 
   it("an unknown delivery is not found", async () => {
-    const { engine } = await world(ALERT_SOON, ":memory:", { notifier: new Receiver() });
+    const { engine } = await testEngine(ALERT_SOON, ":memory:", { notifier: new Receiver() });
     for (const id of ["dlv_0123456789abcdef" as DeliveryId, "odd"])
       expect(await codeOf(engine.alerts.redeliver(id))).toBe("delivery_not_found");
   });

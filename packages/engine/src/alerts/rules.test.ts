@@ -39,7 +39,7 @@ function story(rounds: readonly Readings[], from: AlertState = NOTHING_WRONG, gi
     state = next.state;
     changes.push(...next.changes.map((change) => ({ ...change, round })));
   }
-  return { state, changes, told: changes.map(({ type, round }) => `${type} in ${round}`) };
+  return { state, changes, reported: changes.map(({ type, round }) => `${type} in ${round}`) };
 }
 
 const disk = (value: number | null): Readings => ({ capacity: [reading(value)] });
@@ -48,26 +48,28 @@ const times = (count: number, readings: Readings): Readings[] =>
 
 describe("an alert", () => {
   it("fires once its value has been above the threshold for its time", () => {
-    expect(story(times(3, disk(81))).told).toEqual(["fired in 2"]);
-    expect(story(times(20, disk(80))).told).toEqual([]);
-    expect(story([...times(2, disk(81)), disk(80), ...times(2, disk(81))]).told).toEqual([]);
+    expect(story(times(3, disk(81))).reported).toEqual(["fired in 2"]);
+    expect(story(times(20, disk(80))).reported).toEqual([]);
+    expect(story([...times(2, disk(81)), disk(80), ...times(2, disk(81))]).reported).toEqual([]);
   });
 
   it("does not change between its clear value and its threshold, and clears at the clear value", () => {
     const firing = times(3, disk(90));
-    expect(story([...firing, ...times(50, disk(80)), ...times(50, disk(75.1))]).told).toEqual(["fired in 2"]);
-    expect(story([...firing, ...times(4, disk(75))]).told).toEqual(["fired in 2", "cleared in 6"]);
+    expect(story([...firing, ...times(50, disk(80)), ...times(50, disk(75.1))]).reported).toEqual([
+      "fired in 2",
+    ]);
+    expect(story([...firing, ...times(4, disk(75))]).reported).toEqual(["fired in 2", "cleared in 6"]);
     const wavering = [...times(3, disk(75)), disk(76), ...times(3, disk(75))];
-    expect(story([...firing, ...wavering]).told).toEqual(["fired in 2"]);
+    expect(story([...firing, ...wavering]).reported).toEqual(["fired in 2"]);
   });
 
   it("neither fires nor clears while its value can't be read", () => {
     const firing = times(3, disk(90));
     for (const unread of [disk(null), { capacity: null }, {}]) {
-      expect(story(times(50, unread)).told).toEqual([]);
-      expect(story([...firing, ...times(50, unread)]).told).toEqual(["fired in 2"]);
+      expect(story(times(50, unread)).reported).toEqual([]);
+      expect(story([...firing, ...times(50, unread)]).reported).toEqual(["fired in 2"]);
       // Time without a reading does not count.
-      expect(story([disk(90), ...times(9, unread), disk(90)]).told).toEqual([]);
+      expect(story([disk(90), ...times(9, unread), disk(90)]).reported).toEqual([]);
     }
   });
 
@@ -101,20 +103,20 @@ describe("an alert", () => {
       active_escalation: [reading(value, { kind: "active_escalation", subject: null })],
     });
     const half = NUMBERS.alertEscalationForMs / EVERY;
-    expect(story(times(half + 1, active(51))).told).toEqual([`fired in ${half}`]);
-    expect(story([...times(half, active(51)), active(50), ...times(half, active(51))]).told).toEqual([]);
+    expect(story(times(half + 1, active(51))).reported).toEqual([`fired in ${half}`]);
+    expect(story([...times(half, active(51)), active(50), ...times(half, active(51))]).reported).toEqual([]);
   });
 
   it("survives a restart without being reported again, and clears in its time", () => {
     const track = { kind: "capacity", subject: "disk", stage: "firing", calmMs: null } as const;
     const restored: AlertState = { at: null, tracks: new Map([["capacity:disk", track]]) };
-    expect(story(times(50, disk(90)), restored).told).toEqual([]);
-    expect(story(times(4, disk(10)), restored).told).toEqual(["cleared in 3"]);
+    expect(story(times(50, disk(90)), restored).reported).toEqual([]);
+    expect(story(times(4, disk(10)), restored).reported).toEqual(["cleared in 3"]);
   });
 
   it("does not alternate if its clear value is set above its threshold", () => {
     const odd: Numbers = { ...numbers, alertCapacityPercent: 10, clearCapacityPercent: 75 };
-    expect(story(times(100, disk(50)), NOTHING_WRONG, odd).told).toEqual(["fired in 2"]);
+    expect(story(times(100, disk(50)), NOTHING_WRONG, odd).reported).toEqual(["fired in 2"]);
   });
 });
 
@@ -125,7 +127,7 @@ describe("the default numbers", () => {
     const busy: Readings = Object.fromEntries(
       OFF.map((kind) => [kind, [reading(10_000, { kind, subject: null })]]),
     );
-    expect(story(times(500, busy), NOTHING_WRONG, NUMBERS).told).toEqual([]);
+    expect(story(times(500, busy), NOTHING_WRONG, NUMBERS).reported).toEqual([]);
   });
 
   it("clear such an alert that fired under other numbers", () => {
@@ -150,10 +152,10 @@ describe("the rules", () => {
     const { threshold, clearBelow, forMs, clearForMs } = limitsOf(kind, subject, numbers);
     const at = (value: number): Readings => ({ [kind]: [reading(value, { kind, subject })] });
     const long = Math.ceil(forMs / EVERY) + 1;
-    expect(story(times(long + 9, at(threshold))).told).toEqual([]);
+    expect(story(times(long + 9, at(threshold))).reported).toEqual([]);
     const calm = Math.ceil(clearForMs / EVERY) + 1;
-    const { told } = story([...times(long, at(threshold + 1)), ...times(calm, at(clearBelow))]);
-    expect(told).toEqual([`fired in ${long - 1}`, `cleared in ${long + calm - 1}`]);
+    const { reported } = story([...times(long, at(threshold + 1)), ...times(calm, at(clearBelow))]);
+    expect(reported).toEqual([`fired in ${long - 1}`, `cleared in ${long + calm - 1}`]);
   });
 
   it.each([
@@ -268,8 +270,8 @@ describe("for any readings and clock jumps", () => {
     const rounds = (value: number, count: number): Step[] =>
       Array.from({ length: count }, (_, index) => ({ ...steady, jumpMs: index === 1 ? jumpMs : 0, value }));
     const seen = live([...rounds(99, 4), ...rounds(10, 5)]);
-    const told = seen.flatMap(({ changes }, round) => changes.map(({ type }) => `${type} in ${round}`));
-    expect(told).toEqual(jumpMs < 0 ? ["fired in 3", "cleared in 8"] : ["fired in 2", "cleared in 7"]);
+    const reported = seen.flatMap(({ changes }, round) => changes.map(({ type }) => `${type} in ${round}`));
+    expect(reported).toEqual(jumpMs < 0 ? ["fired in 3", "cleared in 8"] : ["fired in 2", "cleared in 7"]);
   });
 
   it("an alert fires first, then clears and fires alternately", () => {

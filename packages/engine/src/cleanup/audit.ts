@@ -24,10 +24,10 @@ interface AuditParts {
 const STUCK_AFTER_MS = 60_000;
 
 /**
- * Compares records with reality in both directions: from everything on the host that carries our marker to the record that
- * must own it, and from every record to the instance that must exist. The audit observes; the responsible parts act: the
- * observer handles absent instances, the reaper stops lingering ones, `Orphans` removes orphans after their grace. If the
- * host could not be listed, the audit is incomplete, reports that, and removes nothing.
+ * Compares the records with the host in both directions: from everything on the host that carries our marker to the
+ * record that must own it, and from every record to the instance that must exist. The audit observes; the responsible
+ * parts act: the observer handles absent instances, the reaper stops lingering ones, `Orphans` removes orphans after their
+ * grace. If the host could not be listed, the audit is incomplete, reports that, and removes nothing.
  */
 export class Audit {
   readonly #context: EngineContext;

@@ -9,7 +9,7 @@ import { BREAKER_CLOSED, nextBreaker } from "../launch/launch-breaker.ts";
 import { FairQueue } from "../lib/fair-queue.ts";
 import { systemIds } from "../lib/ids.ts";
 import { queuedSandbox } from "../testing/samples.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 import { factsOf, maySuspend, ruleFor } from "./sweep-rules.ts";
 
 describe("the removal rule of a sandbox", () => {
@@ -124,7 +124,7 @@ describe("admission", () => {
   });
 
   it("refuses limits above what the host has, and says what it has", async () => {
-    const { engine, create } = await world();
+    const { engine, create } = await testEngine();
     const host = { cpus: 2, memoryTotalBytes: 1 << 30 };
     expect(oversizeOf(host, { memoryMb: 1_024, cpus: 2 })).toBeNull();
     const message =
@@ -147,7 +147,7 @@ describe("admission", () => {
   });
 
   it("rejects if the disk is low, removes stale sandboxes only, and admits if that freed enough", async () => {
-    const { driver, engine, create } = await world({
+    const { driver, engine, create } = await testEngine({
       maintainEveryMs: 1e9,
       sweepAgeMs: 1e9,
       failedKeptMs: 1,
@@ -166,7 +166,7 @@ describe("admission", () => {
   });
 
   it("rejects if the host can't be measured, and removes nothing", async () => {
-    const { driver, engine, create } = await world();
+    const { driver, engine, create } = await testEngine();
     await create("kept");
     driver.faults.capacity = () => Promise.reject(new Error("no statfs"));
     expect(await codeOf(create("no"))).toBe("capacity");
@@ -174,7 +174,7 @@ describe("admission", () => {
   });
 
   it("counts per key, and frees the place after the verified delete", async () => {
-    const { engine } = await world({ maxSandboxesPerKey: 1 });
+    const { engine } = await testEngine({ maxSandboxesPerKey: 1 });
     const create = (name: string, owner: string) =>
       engine.sandboxes.create({ name }, { wait: true, owner, signal });
     await create("a", "one");
@@ -185,7 +185,7 @@ describe("admission", () => {
   });
 
   it("suspends launches that keep failing, probes with one, and resumes when it succeeds", async () => {
-    const { driver, engine, create } = await world({ launchFailuresMax: 2, launchesSuspendedMs: 300 });
+    const { driver, engine, create } = await testEngine({ launchFailuresMax: 2, launchesSuspendedMs: 300 });
     driver.faults.launch = () => Promise.reject(new Error("no runtime"));
     expect(await codeOf(create())).toBe("launch_failed");
     expect(await codeOf(create())).toBe("launch_failed");
@@ -250,7 +250,7 @@ describe("admission", () => {
 
 describe("sweeps", () => {
   it("remove a sandbox past its TTL, even if it is busy, and record it", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     await engine.sandboxes.create({ name: "old", lifecycle: { ttlMs: 1_000 } }, { wait: true, signal });
     await engine.execs.start("old", { id: "a", argv: ["sleep"] }, { signal });
     await eventually(async () => expect(await codeOf(engine.sandboxes.get("old"))).toBe("sandbox_not_found"));
@@ -265,7 +265,7 @@ describe("sweeps", () => {
   });
 
   it("remove a sandbox that was idle for its idle TTL after its last exec ended, also after a restart", async () => {
-    const { engine, restart } = await world();
+    const { engine, restart } = await testEngine();
     const lifecycle = { idleTtlMs: 1_000 };
     const make = (name: string) => engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
     await make("busy");
@@ -287,7 +287,7 @@ describe("sweeps", () => {
   });
 
   it("on request list what would be removed, and remove disposable sandboxes only in an emergency and when idle", async () => {
-    const { engine } = await world({ sweepPressureMs: 1e9 });
+    const { engine } = await testEngine({ sweepPressureMs: 1e9 });
     const make = (name: string) =>
       engine.sandboxes.create({ name, lifecycle: { disposable: true } }, { wait: true, signal });
     await make("idle");
@@ -306,7 +306,7 @@ describe("sweeps", () => {
   });
 
   it("in an emergency on request suspend idle sandboxes before they remove any", async () => {
-    const { engine, driver } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
+    const { engine, driver } = await testEngine({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
     const make = (name: string, lifecycle = {}) =>
       engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
     const { sandbox: idle } = await make("idle");
@@ -338,7 +338,7 @@ describe("sweeps", () => {
   });
 
   it("suspend idle sandboxes one by one while memory is short, and never for disk", async () => {
-    const { engine, driver, create } = await world({
+    const { engine, driver, create } = await testEngine({
       sweepPressureMs: 1e9,
       pressureIdleMs: 0,
       standbysAtOnce: 1,
@@ -362,7 +362,7 @@ describe("sweeps", () => {
   });
 
   it("continue if one sandbox can't be suspended, and skip it for a while", async () => {
-    const { engine, driver, create } = await world({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
+    const { engine, driver, create } = await testEngine({ sweepPressureMs: 1e9, pressureIdleMs: 0 });
     const { sandbox: bad } = await create("bad");
     await create("good");
     driver.memoryFreeBytes = 1 << 20;
@@ -383,7 +383,7 @@ describe("sweeps", () => {
   });
 
   it("do not suspend a sandbox that is used before its turn", async () => {
-    const { engine, driver, create } = await world({
+    const { engine, driver, create } = await testEngine({
       sweepPressureMs: 1e9,
       pressureIdleMs: 300,
       maintainEveryMs: 1e9,
@@ -402,7 +402,7 @@ describe("sweeps", () => {
   });
 
   it("do not remove a disposable sandbox that is used before its turn", async () => {
-    const { engine, driver } = await world({ sweepPressureMs: 1e9, maintainEveryMs: 1e9 });
+    const { engine, driver } = await testEngine({ sweepPressureMs: 1e9, maintainEveryMs: 1e9 });
     await engine.sandboxes.create({ name: "used", lifecycle: { disposable: true } }, { wait: true, signal });
     driver.diskFreeBytes = 10;
     let measured = 0;
@@ -417,7 +417,7 @@ describe("sweeps", () => {
   });
 
   it("share one run for concurrent requests", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     const order = { dryRun: false, emergency: false };
     const [one, two, dry] = await Promise.all([
       engine.cleanup(order),
@@ -430,7 +430,11 @@ describe("sweeps", () => {
   });
 
   it("continue if one item can't be removed", async () => {
-    const { engine, store } = await world({ maintainEveryMs: 1e9, sweepAgeMs: 1e9, sweepPressureMs: 1e9 });
+    const { engine, store } = await testEngine({
+      maintainEveryMs: 1e9,
+      sweepAgeMs: 1e9,
+      sweepPressureMs: 1e9,
+    });
     for (const name of ["one", "two"])
       await engine.sandboxes.create({ name, lifecycle: { disposable: true } }, { wait: true, signal });
     const commit = store.commit.bind(store);
@@ -449,7 +453,7 @@ describe("sweeps", () => {
 
 describe("an audit", () => {
   it("finds orphans, and says when it acts", async () => {
-    const { driver, engine } = await world({ orphanGraceMs: 1e9 });
+    const { driver, engine } = await testEngine({ orphanGraceMs: 1e9 });
     const stray = systemIds.sandbox();
     driver.directories.add(stray);
     const report = await engine.audit();
@@ -465,7 +469,7 @@ describe("an audit", () => {
   });
 
   it("ends lingering processes of a stopped sandbox", async () => {
-    const { driver, engine, create } = await world();
+    const { driver, engine, create } = await testEngine();
     const { sandbox } = await create("one");
     const id = sandbox.id as SandboxId;
     const instance = driver.instances.get(id);
@@ -478,7 +482,7 @@ describe("an audit", () => {
   });
 
   it("is incomplete and removes nothing if the host can't be listed", async () => {
-    const { driver, engine, create } = await world();
+    const { driver, engine, create } = await testEngine();
     const { sandbox } = await create("one");
     driver.list = () => Promise.reject(new Error("no /proc"));
     driver.faults.observe = () => ({ seen: "unknown", at: 0, why: "no /proc" });
@@ -490,7 +494,7 @@ describe("an audit", () => {
   });
 
   it("recognises keepers of another version and leaves them serving", async () => {
-    const { driver, engine, create } = await world();
+    const { driver, engine, create } = await testEngine();
     await create("one");
     driver.keeperVersion = "newer";
     const { findings } = await engine.audit();
@@ -508,7 +512,7 @@ describe("a sandbox whose record can't be read", () => {
   it("is left alone, reported as pending cleanup, and removed by an explicit delete", async () => {
     await using directory = await temporaryDirectory();
     const path = join(directory.path, "holdfast.db");
-    const { engine, create, driver, restart } = await world({}, path);
+    const { engine, create, driver, restart } = await testEngine({}, path);
     const { sandbox } = await create("one");
     await engine.stop();
     const database = new DatabaseSync(path);
@@ -527,7 +531,7 @@ describe("a sandbox whose record can't be read", () => {
   it("keeps its execs without an outcome until its delete, which reports a failure", async () => {
     await using directory = await temporaryDirectory();
     const path = join(directory.path, "holdfast.db");
-    const { engine, create, driver, restart } = await world({}, path);
+    const { engine, create, driver, restart } = await testEngine({}, path);
     const { sandbox } = await create("one");
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     await engine.stop();
@@ -551,7 +555,7 @@ describe("memory loss", () => {
   const cold = { name: "one", lifecycle: { onMemoryLoss: "cold-start" } } as const;
 
   it("is followed by a restart from the files if the policy says so, with its execs ended as lost", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     const id = sandbox.id as SandboxId;
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
@@ -567,7 +571,7 @@ describe("memory loss", () => {
   });
 
   it("keeps followers of an exec's output waiting for its end, and serves others meanwhile", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     const { end } = driver.journals;
@@ -582,7 +586,7 @@ describe("memory loss", () => {
   });
 
   it("while launches are suspended is repaired once launches resume", async () => {
-    const { driver, engine, create } = await world({ launchFailuresMax: 1, launchesSuspendedMs: 200 });
+    const { driver, engine, create } = await testEngine({ launchFailuresMax: 1, launchesSuspendedMs: 200 });
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     driver.faults.launch = async () => {
       throw new Error("no");
@@ -596,7 +600,7 @@ describe("memory loss", () => {
   });
 
   it("that repeats too often ends in failed, with all data kept", async () => {
-    const { driver, engine } = await world({ restartsMax: 1 });
+    const { driver, engine } = await testEngine({ restartsMax: 1 });
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     const id = sandbox.id as SandboxId;
     driver.instances.get(id)?.die();
@@ -608,7 +612,7 @@ describe("memory loss", () => {
   });
 
   it("by a reboot is reported as such, and each sandbox follows its policy", async () => {
-    const { driver, engine, create, restart } = await world();
+    const { driver, engine, create, restart } = await testEngine();
     await engine.sandboxes.create(cold, { wait: true, signal });
     await create("two");
     await engine.stop();
@@ -626,7 +630,7 @@ describe("memory loss", () => {
   });
 
   it("followed by a failed restart keeps the files and the name", async () => {
-    const { driver, engine } = await world();
+    const { driver, engine } = await testEngine();
     const { sandbox } = await engine.sandboxes.create(cold, { wait: true, signal });
     driver.faults.launch = () => Promise.reject(new Error("no"));
     driver.instances.get(sandbox.id as SandboxId)?.die();
@@ -638,7 +642,7 @@ describe("memory loss", () => {
 
 describe("a disk that runs out", () => {
   it("freezes the sandbox that writes fastest, names it, and thaws it when the reserve is free again", async () => {
-    const { driver, engine, create } = await world({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
+    const { driver, engine, create } = await testEngine({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
     const { sandbox: calm } = await create("calm");
     const { sandbox: filler } = await create("filler");
     driver.writes.set(calm.id as SandboxId, 1);
@@ -661,7 +665,7 @@ describe("a disk that runs out", () => {
   });
 
   it("does not prevent the frozen sandbox from being deleted", async () => {
-    const { driver, engine, create } = await world({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
+    const { driver, engine, create } = await testEngine({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
     const { sandbox } = await create("filler");
     driver.writes.set(sandbox.id as SandboxId, 50_000);
     driver.diskFreeBytes = 10;
@@ -672,7 +676,7 @@ describe("a disk that runs out", () => {
 
 describe("a limit on steps", () => {
   it("is counted durably and rejects further steps", async () => {
-    const { engine, driver, restart } = await world();
+    const { engine, driver, restart } = await testEngine();
     const limited = { name: "one", lifecycle: { maxExecs: 2 } };
     const { sandbox } = await engine.sandboxes.create(limited, { wait: true, signal });
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });

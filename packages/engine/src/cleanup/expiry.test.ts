@@ -2,13 +2,13 @@ import { HoldfastError, type SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import type { Commit } from "../ports/index.ts";
 import { start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, signal, testEngine } from "../testing/test-engine.ts";
 
 /** Sweeps and maintenance do not run within a test: only timers do. */
 const TIMERS_ONLY = { maintainEveryMs: 600_000, sweepAgeMs: 600_000, sweepPressureMs: 600_000 };
 const SHORT = { ttlMs: 500 };
 
-type World = Awaited<ReturnType<typeof world>>;
+type World = Awaited<ReturnType<typeof testEngine>>;
 
 const createWith = ({ engine }: World, name: string, lifecycle: object) =>
   engine.sandboxes.create({ name, lifecycle }, { wait: false, signal });
@@ -27,7 +27,7 @@ function refuseDeletes({ store }: World): () => void {
 
 describe("a sandbox past the end of its TTL", () => {
   it("is deleted by its timer, and found by id as terminated", async () => {
-    const all = await world(TIMERS_ONLY);
+    const all = await testEngine(TIMERS_ONLY);
     const { sandbox } = await createWith(all, "box", SHORT);
     await eventually(async () =>
       expect(await all.engine.sandboxes.get(sandbox.id)).toMatchObject({ status: "terminated" }),
@@ -36,7 +36,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("is deleted by the next server if none ran at its end", async () => {
-    const all = await world(TIMERS_ONLY);
+    const all = await testEngine(TIMERS_ONLY);
     const { sandbox } = await createWith(all, "box", SHORT);
     await all.engine.stop();
     const next = await all.restart();
@@ -46,7 +46,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("is not ready, serves no call and is found by id only, even before its delete is recorded", async () => {
-    const all = await world({ ...TIMERS_ONLY, maintainEveryMs: 20 });
+    const all = await testEngine({ ...TIMERS_ONLY, maintainEveryMs: 20 });
     const { engine } = all;
     const allow = refuseDeletes(all);
     const { sandbox } = await createWith(all, "box", SHORT);
@@ -66,7 +66,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("does not hold its name while its instance is still being stopped", async () => {
-    const all = await world(TIMERS_ONLY);
+    const all = await testEngine(TIMERS_ONLY);
     const { engine, driver } = all;
     driver.faults.stop = never;
     const { sandbox } = await createWith(all, "box", SHORT);
@@ -80,7 +80,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("lives on if its TTL was extended before its end", async () => {
-    const all = await world(TIMERS_ONLY);
+    const all = await testEngine(TIMERS_ONLY);
     const { sandbox } = await createWith(all, "box", { ttlMs: 3_000 });
     await all.engine.sandboxes.update("box", { lifecycle: { ttlMs: 600_000 } });
     await eventually(() => expect(Date.now()).toBeGreaterThan(Date.parse(sandbox.createdAt) + 3_200));
@@ -92,7 +92,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("is deleted for idleness when the last command has ended for that long", async () => {
-    const all = await world({ ...TIMERS_ONLY, maintainEveryMs: 30 });
+    const all = await testEngine({ ...TIMERS_ONLY, maintainEveryMs: 30 });
     const { engine } = all;
     const { sandbox } = await all.create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -104,7 +104,7 @@ describe("a sandbox past the end of its TTL", () => {
   });
 
   it("that failed is not restarted", async () => {
-    const all = await world(TIMERS_ONLY);
+    const all = await testEngine(TIMERS_ONLY);
     const { engine, driver } = all;
     const { sandbox } = await all.create("box");
     for (const instance of driver.instances.values()) instance.die();
@@ -119,7 +119,7 @@ describe("a sandbox past the end of its TTL", () => {
 
 it("a sandbox whose removal hangs does not keep the sweeps from removing others", async () => {
   const slow = { stopAttemptMs: 600_000, deleteWaitMs: 600_000 };
-  const all = await world({ ...TIMERS_ONLY, ...slow, maintainEveryMs: 50, failedKeptMs: 300 });
+  const all = await testEngine({ ...TIMERS_ONLY, ...slow, maintainEveryMs: 50, failedKeptMs: 300 });
   const { engine, driver } = all;
   let removals = 0;
   driver.faults.destroy = () => (++removals === 1 ? never() : Promise.resolve());

@@ -121,7 +121,7 @@ export class Orphans {
     for (const record of await store.openExecs())
       if (record.sandboxId === id) await this.#parts.ledger.abandon(record);
     if ((await store.execs(id, { limit: 1 })).length === 0) return;
-    await journals.keep(id, signal).catch((error: unknown) => {
+    await journals.archive(id, signal).catch((error: unknown) => {
       log.error({ sandbox: id, cause: causeOf(error) }, "journals could not be archived");
     });
   }

@@ -50,7 +50,7 @@ interface SweepOptions {
 
 /**
  * Cleans up in four layers, each with its own interval: stale data, sandboxes past their age, sandboxes that may be
- * removed when the host runs short, and the comparison of records with reality.
+ * removed when the host runs short, and the audit.
  */
 export class Sweeps {
   readonly #context: EngineContext;
@@ -147,8 +147,7 @@ export class Sweeps {
 
   /**
    * Runs all layers on request; concurrent requests with the same options share one run. A dry run changes nothing and
-   * reports what would be removed. It skips the comparison with reality, because that layer always acts on what it
-   * finds.
+   * reports what would be removed. It skips the audit, because the audit always acts on its findings.
    */
   now(options: SweepOptions): Promise<SweepReport> {
     const key = JSON.stringify([options.dryRun, options.emergency]);
@@ -228,7 +227,7 @@ export class Sweeps {
     return items;
   }
 
-  /** Deletes in batches that do not block other commits for long. A dry run counts the first batch only. */
+  /** Deletes old records, in batches so that other commits wait only briefly. A dry run only counts the first batch. */
   async #prune(dryRun: boolean): Promise<{ events: number; rest: number }> {
     const { clock, numbers, store, stopping } = this.#context;
     const now = clock.now();

@@ -167,7 +167,10 @@ const MAY_HANG: ReadonlySet<string> = new Set(["pipe", "socket", "terminal", "fi
 /** Waits of an idle process, which has nothing to do or waits for a client. */
 const RESTS: ReadonlySet<string> = new Set(["sleep", "events", "child", "socket", "terminal"]);
 
-/** Whether the process is idle: its main thread is, or the main thread waits for other threads of which one is idle. */
+/**
+ * Whether the process is idle. A thread is idle if its wait is typical of idle processes or has a time limit. If the
+ * main thread waits for other threads, the process is idle as soon as one of its threads is.
+ */
 function isResting({ process }: ProcessActivity): boolean {
   const main = mainWait(process);
   if (main === null || RESTS.has(main.on) || main.bounded) return true;

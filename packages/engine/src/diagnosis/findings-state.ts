@@ -252,7 +252,7 @@ export const noTask: Rule = {
     return missing.length === 0 || status === "terminated"
       ? null
       : {
-          summary: `The task of the sandbox is not known: it has no label ${missing.join(", ")}.`,
+          summary: `The sandbox lacks the ${missing.length === 1 ? "label" : "labels"} ${missing.join(", ")}.`,
           evidence: [`Its labels: ${Object.keys(labels).join(", ") || "none"}.`],
           confidence: "high",
           holdfast: "Nothing: it is only reported here.",

@@ -1,11 +1,11 @@
 import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { eventually, never, signal, world } from "../testing/test-engine.ts";
+import { eventually, never, signal, testEngine } from "../testing/test-engine.ts";
 
 const MB = 1_048_576;
 
 async function boxed() {
-  const made = await world({ usageSamples: 5 });
+  const made = await testEngine({ usageSamples: 5 });
   const { sandbox } = await made.create("one");
   return { ...made, id: sandbox.id as SandboxId };
 }

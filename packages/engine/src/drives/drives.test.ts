@@ -10,7 +10,7 @@ import {
   removeDrive,
 } from "../testing/engine-with-drives.ts";
 import { aborted, eventsOf } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const broken = async () => {
   throw new Error("the disk is broken");
@@ -18,7 +18,7 @@ const broken = async () => {
 
 describe("a drive", () => {
   it("is created, recorded, measured and listed", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const { drive, existed } = await engine.drives.create(
       { name: "data", sizeMb: 64, labels: { team: "red" } },
       { signal },
@@ -45,7 +45,7 @@ describe("a drive", () => {
   });
 
   it("changes its labels one request at a time, and keeps them after a restart", async () => {
-    const { engine, restart } = await world();
+    const { engine, restart } = await testEngine();
     await makeDrive(engine, "data", { labels: { team: "red", old: "x" } });
     const keys = Array.from({ length: 8 }, (_, index) => `k${index}`);
     const change = (labels: Record<string, string | null>) =>
@@ -63,7 +63,7 @@ describe("a drive", () => {
   });
 
   it("is gone after a concurrent change and delete", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     await makeDrive(engine, "data");
     const change = (key: string) => engine.drives.update("data", { labels: { [key]: "x" } }, signal);
     const changes = [change("a"), change("b")].map((each) => codeOf(each).catch(() => "changed"));
@@ -73,7 +73,7 @@ describe("a drive", () => {
   });
 
   it("with a taken name is rejected, or returned on request if the size matches", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const { id } = await makeDrive(engine, "data", { sizeMb: 64 });
     expect(await codeOf(makeDrive(engine, "data"))).toBe("drive_exists");
     expect(await codeOf(makeDrive(engine, "data", { ifExists: "return", sizeMb: 128 }))).toBe("drive_exists");
@@ -83,7 +83,7 @@ describe("a drive", () => {
   });
 
   it("is created once for concurrent requests", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.make = () => gate.promise;
     const creates = [1, 2, 3].map(() =>
@@ -101,7 +101,7 @@ describe("a drive", () => {
   });
 
   it("is rejected beyond the limit, and if the disk has no space", async () => {
-    const { engine, driver } = await world({ maxDrives: 1, diskReserveBytes: 1_000 });
+    const { engine, driver } = await testEngine({ maxDrives: 1, diskReserveBytes: 1_000 });
     driver.diskFreeBytes = 10;
     expect(await codeOf(makeDrive(engine, "data"))).toBe("disk_full");
     driver.diskFreeBytes = 1 << 30;
@@ -111,14 +111,14 @@ describe("a drive", () => {
   });
 
   it("with an invalid or unknown name is rejected", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     expect(await codeOf(makeDrive(engine, "no/name"))).toBe("invalid_request");
     expect(await codeOf(engine.drives.get("none", signal))).toBe("drive_not_found");
     expect(await codeOf(removeDrive(engine, newDriveId()))).toBe("drive_not_found");
   });
 
   it("that takes too long to measure is returned without its usage", async () => {
-    const { engine, driver } = await world({ driveUsageMs: 30 });
+    const { engine, driver } = await testEngine({ driveUsageMs: 30 });
     await makeDrive(engine, "data");
     driver.drives.faults.usage = never;
     expect(await engine.drives.get("data", signal)).toMatchObject({ status: "ready", usage: null });
@@ -132,7 +132,7 @@ describe("a drive that can't be created", () => {
     ["for ever", { make: never }],
   ] as const;
   it.each(failures)("%s is removed again by its record, and its name is free", async (_when, faults) => {
-    const { engine, driver, store } = await world({ driveCallMs: 100 });
+    const { engine, driver, store } = await testEngine({ driveCallMs: 100 });
     driver.drives.faults = faults;
     expect(await codeOf(makeDrive(engine, "data"))).toBe("internal");
     await eventually(async () => expect(await store.drives()).toEqual([]));
@@ -142,7 +142,7 @@ describe("a drive that can't be created", () => {
   });
 
   it("is not created if it can't be recorded", async () => {
-    const { engine, driver, store } = await world();
+    const { engine, driver, store } = await testEngine();
     const commit = store.commit.bind(store);
     store.commit = broken;
     expect(await codeOf(makeDrive(engine, "data"))).toBe("internal");
@@ -152,7 +152,7 @@ describe("a drive that can't be created", () => {
   });
 
   it("is given up once the store accepts that", async () => {
-    const { engine, driver, store } = await world();
+    const { engine, driver, store } = await testEngine();
     driver.drives.faults.make = broken;
     const commit = store.commit.bind(store);
     let refusals = 2;
@@ -167,7 +167,7 @@ describe("a drive that can't be created", () => {
   });
 
   it("because the server stops is created by the next server", async () => {
-    const { engine, driver, restart } = await world();
+    const { engine, driver, restart } = await testEngine();
     driver.drives.faults.make = (_id, inner) => aborted(inner);
     const create = codeOf(makeDrive(engine, "data"));
     await eventually(async () => expect((await engine.drives.list({ limit: 1 })).items).toHaveLength(1));
@@ -182,7 +182,7 @@ describe("a drive that can't be created", () => {
   });
 
   it("by the next server is removed by it, and affects nothing else", async () => {
-    const { engine, driver, store, restart } = await world();
+    const { engine, driver, store, restart } = await testEngine();
     driver.drives.faults.make = (_id, inner) => aborted(inner);
     const create = codeOf(makeDrive(engine, "data"));
     await eventually(async () => expect(await store.drives()).toHaveLength(1));
@@ -197,7 +197,7 @@ describe("a drive that can't be created", () => {
 
 describe("a delete", () => {
   it("of an unmounted drive removes it, and frees its name", async () => {
-    const { engine, driver, store } = await world();
+    const { engine, driver, store } = await testEngine();
     const { id } = await makeDrive(engine, "data");
     expect(await removeDrive(engine, "data")).toBeNull();
     expect({ left: driver.drives.directories.size, records: await store.drives() }).toEqual({
@@ -273,7 +273,7 @@ describe("a delete", () => {
   });
 
   it("that keeps failing is recorded once per cause, and retried with a backoff until it succeeds", async () => {
-    const { engine, driver } = await world({ driveBackoffMs: [10, 30, 60] });
+    const { engine, driver } = await testEngine({ driveBackoffMs: [10, 30, 60] });
     const { id } = await makeDrive(engine, "data");
     let cause = "busy";
     driver.drives.faults.destroy = async () => {
@@ -297,7 +297,7 @@ describe("a delete", () => {
   });
 
   it("ends only after the drive was observed to be gone", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const { id } = await makeDrive(engine, "data");
     driver.drives.faults.observe = () => ({ seen: "unknown", at: 0, why: "EIO" });
     expect(await removeDrive(engine, "data")).toMatchObject({ status: "deleting" });
@@ -306,7 +306,7 @@ describe("a delete", () => {
   });
 
   it("that a server did not finish is finished by the next server", async () => {
-    const { engine, driver, store, restart } = await world();
+    const { engine, driver, store, restart } = await testEngine();
     await makeDrive(engine, "data");
     driver.drives.faults.destroy = (_id, inner) => aborted(inner);
     const removing = codeOf(removeDrive(engine, "data"));
@@ -485,7 +485,7 @@ describe("a missing drive", () => {
 
 describe("an orphaned or unreadable drive", () => {
   it("without a record is reported, and never removed", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     await makeDrive(engine, "data");
     const stray = newDriveId();
     driver.drives.put(stray);
@@ -496,7 +496,7 @@ describe("an orphaned or unreadable drive", () => {
   });
 
   it("with an unreadable record is left alone, and is not an orphan", async () => {
-    const { engine, driver, store, restart } = await world();
+    const { engine, driver, store, restart } = await testEngine();
     const { id } = await makeDrive(engine, "data");
     await makeDrive(engine, "fine");
     await engine.stop();

@@ -90,7 +90,7 @@ export class Drives implements DriveApi {
       });
     }
     await this.observe();
-    this.tend();
+    this.maintain();
   }
 
   #adopt(record: DriveRecord): Known {
@@ -266,7 +266,7 @@ export class Drives implements DriveApi {
     try {
       known.record = await this.#stored(known.record, "deleting", event);
     } catch (error) {
-      // `tend` retries the creation. If the server restarts before that, the next server finds the phase `making` and
+      // `maintain` retries the creation. If the server restarts before that, the next server finds the phase `making` and
       // creates the drive.
       log.error(
         { drive: known.record.id, cause: causeOf(error) },
@@ -275,7 +275,7 @@ export class Drives implements DriveApi {
       return;
     }
     known.createError = null;
-    void this.#tend(known);
+    void this.#destroyOnce(known);
   }
 
   /** Stores the next phase. Each drive has one writer at a time: a delete waits until a creation has finished or failed. */
@@ -362,7 +362,7 @@ export class Drives implements DriveApi {
       });
     await known.deleteRequest;
     known.removal.nextAt = 0;
-    await raced(this.#tend(known), signal);
+    await raced(this.#destroyOnce(known), signal);
     return this.#drives.has(id) ? this.#view(known) : null;
   }
 
@@ -430,13 +430,13 @@ export class Drives implements DriveApi {
   }
 
   /** Retries deletes that are due, and tries to open degraded drives again. */
-  tend(): void {
+  maintain(): void {
     const now = this.#context.clock.now();
     for (const known of this.#drives.values()) {
       const { record, removal, createError, making } = known;
       if (createError !== null && making === null) void this.#giveUp(known, createError);
       if (record.phase === "deleting" && known.deleteRequest === null && removal.nextAt <= now)
-        void this.#tend(known);
+        void this.#destroyOnce(known);
       if (judgeDrive(known).status === "degraded") void this.#openAgain(known);
     }
   }
@@ -451,7 +451,7 @@ export class Drives implements DriveApi {
     known.isOpening = false;
   }
 
-  #tend(known: Known): Promise<void> {
+  #destroyOnce(known: Known): Promise<void> {
     const { removal } = known;
     removal.inProgress ??= this.#destroy(known).finally(() => {
       removal.inProgress = null;

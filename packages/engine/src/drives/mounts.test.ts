@@ -7,7 +7,7 @@ import { apart, makeDrive, mount, mounted, mountsIn, removeDrive } from "../test
 import { fork, save } from "../testing/forked-sandbox.ts";
 import type { HostileDriver } from "../testing/hostile-driver.ts";
 import { eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const refuse = async () => {
   throw new MountRefused("mount_refused", "a link is in the way");
@@ -17,7 +17,7 @@ const fail = async () => {
 };
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-const unmount = (engine: Awaited<ReturnType<typeof world>>["engine"], path = "/data") =>
+const unmount = (engine: Awaited<ReturnType<typeof testEngine>>["engine"], path = "/data") =>
   engine.mounts.unmount("box", path, signal);
 
 const withDrive = (mounts: MountDrive[] = [{ drive: "data", path: "/data" }], more = {}) => ({
@@ -158,7 +158,7 @@ describe("a mount", () => {
   });
 
   it("cancels an idle suspension before the freeze", async () => {
-    const { engine, driver } = await world({ maintainEveryMs: 20 });
+    const { engine, driver } = await testEngine({ maintainEveryMs: 20 });
     await makeDrive(engine, "data");
     const lifecycle = { idleStandbyMs: 1 };
     const gate = Promise.withResolvers<void>();
@@ -443,7 +443,7 @@ describe("an unmount", () => {
 
 describe("a mount in a create request", () => {
   it("is made before the first proof", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     await makeDrive(engine, "data");
     const steps = stepsOf(driver);
     const { sandbox } = await engine.sandboxes.create(withDrive(), { wait: true, signal });
@@ -453,7 +453,7 @@ describe("a mount in a create request", () => {
   });
 
   it("that can't be made fails the creation, and nothing is left", async () => {
-    const { engine, driver, store } = await world();
+    const { engine, driver, store } = await testEngine();
     await makeDrive(engine, "data");
     driver.faults.mount = refuse;
     const create = engine.sandboxes.create(withDrive(), { wait: true, signal });
@@ -472,7 +472,7 @@ describe("a mount in a create request", () => {
   });
 
   it("that shows a different directory inside fails the creation", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     await makeDrive(engine, "data");
     driver.faults.mountAnswer = async () => {
       for (const { mounts } of driver.instances.values())
@@ -482,7 +482,7 @@ describe("a mount in a create request", () => {
   });
 
   it("needs an existing drive and must not conflict with another", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     await makeDrive(engine, "data");
     const create = (...mounts: MountDrive[]) =>
       codeOf(engine.sandboxes.create(withDrive(mounts), { wait: true, signal }));
@@ -495,7 +495,7 @@ describe("a mount in a create request", () => {
   });
 
   it("waits for a drive that is being created", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const gate = Promise.withResolvers<void>();
     driver.drives.faults.make = () => gate.promise;
     const making = makeDrive(engine, "data");
@@ -523,7 +523,7 @@ describe("a mount in a create request", () => {
 
 describe("mounts are restored", () => {
   it("before the proof, when a sandbox restarts from its files", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     await makeDrive(engine, "data");
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     const { sandbox } = await engine.sandboxes.create(withDrive(undefined, { lifecycle }), {
@@ -551,7 +551,7 @@ describe("mounts are restored", () => {
   });
 
   it("when standby preserved only files", async () => {
-    const all = await world();
+    const all = await testEngine();
     all.driver.standby = { kind: "files", why: "there is no criu" };
     await makeDrive(all.engine, "data");
     await all.engine.sandboxes.create(withDrive(), { wait: true, signal });
@@ -629,7 +629,7 @@ describe("a deleted drive", () => {
   });
 
   it("leaves a restarted sandbox degraded, not failed", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const { id: driveId } = await makeDrive(engine, "data");
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     const { sandbox } = await engine.sandboxes.create(withDrive(undefined, { lifecycle }), {

@@ -242,7 +242,7 @@ export class Mounts implements MountApi {
   }
 
   /**
-   * Removes what is left of a failed mount. If the removal fails, the mount is recorded for removal by `tend`. The same
+   * Removes what is left of a failed mount. If the removal fails, the mount is recorded for removal by `maintain`. The same
    * is done if another instance has replaced the one in which the mount was attempted, because the new instance may be
    * making the mount successfully right now.
    */
@@ -298,7 +298,7 @@ export class Mounts implements MountApi {
 
   async #removeMount(live: LiveSandbox, path: string, signal: AbortSignal): Promise<void> {
     await this.#driverUnmount(live, path, { keepClosed: false }, signal);
-    // If this can't be stored, the record still says `removing`, and `tend` repeats the removal.
+    // If this can't be stored, the record still says `removing`, and `maintain` repeats the removal.
     await live.decide({ type: "unmounted", path });
   }
 
@@ -391,7 +391,7 @@ export class Mounts implements MountApi {
   }
 
   /** Removes mounts marked for removal, and repairs missing mounts whose drive is available. */
-  tend(allLive: Iterable<LiveSandbox>): void {
+  maintain(allLive: Iterable<LiveSandbox>): void {
     const { log } = this.#context;
     for (const live of allLive) {
       if (live.record.phase.name !== "running" || this.#repairing.has(live)) continue;
@@ -449,7 +449,7 @@ export class Mounts implements MountApi {
 const asleepAgain = ({ id: sandboxId }: LiveSandbox): HoldfastError =>
   new HoldfastError("sandbox_busy", {
     sandboxId,
-    message: "The sandbox went back into standby each time before its mounts could be changed.",
+    message: "The sandbox was suspended again each time before its mounts could be changed.",
   });
 
 const isDriveGone = (error: unknown): boolean => error instanceof MountRefused && error.code === "drive_gone";

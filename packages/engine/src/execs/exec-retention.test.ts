@@ -1,9 +1,9 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 /** Creates a sandbox, lets an exec in it print something, and deletes the sandbox. */
-async function leftBehind(made: Awaited<ReturnType<typeof world>>, name: string, output: string) {
+async function leftBehind(made: Awaited<ReturnType<typeof testEngine>>, name: string, output: string) {
   const { sandbox } = await made.create(name);
   const instance = made.driver.instances.get(sandbox.id as SandboxId);
   await made.engine.execs.start(name, { id: name, argv: ["sleep"] }, { signal });
@@ -17,7 +17,7 @@ const limited = { journalsOfDeletedBytes: 2_500, retentionEveryMs: 50 };
 
 describe("journals of deleted sandboxes that exceed their common limit", () => {
   it("are forgotten early, the oldest first, and an event reports it", async () => {
-    const made = await world(limited);
+    const made = await testEngine(limited);
     for (const name of ["one", "two", "three"]) await leftBehind(made, name, OUTPUT);
     await eventually(async () => expect(await codeOf(made.engine.execs.get("one"))).toBe("exec_not_found"));
     for (const name of ["two", "three"])
@@ -26,11 +26,11 @@ describe("journals of deleted sandboxes that exceed their common limit", () => {
       const { items } = await made.engine.events({ types: ["execs.forgotten"], limit: 10 });
       expect(items).toMatchObject([{ data: { execs: 1, limitBytes: 2_500 } }]);
     });
-    await eventually(() => expect(made.driver.keptJournals.size).toBe(2));
+    await eventually(() => expect(made.driver.archivedJournals.size).toBe(2));
   });
 
   it("are counted without the journals of live sandboxes", async () => {
-    const made = await world(limited);
+    const made = await testEngine(limited);
     for (const name of ["one", "two"]) await leftBehind(made, name, OUTPUT);
     const { sandbox } = await made.create("live");
     const instance = made.driver.instances.get(sandbox.id as SandboxId);
@@ -48,7 +48,7 @@ describe("journals of deleted sandboxes that exceed their common limit", () => {
 
 describe("ended execs of a sandbox that keeps too many", () => {
   it("are forgotten early, except an exec whose start may still arrive over a lost link", async () => {
-    const { create, driver, engine } = await world({ journalsPerSandboxBytes: 1_500 });
+    const { create, driver, engine } = await testEngine({ journalsPerSandboxBytes: 1_500 });
     const { sandbox } = await create("box");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     driver.faults.start = async () => {
@@ -69,7 +69,7 @@ describe("ended execs of a sandbox that keeps too many", () => {
 
 describe("an ended exec past its retention", () => {
   it("is kept while its sandbox is paused, because the frozen keeper can't forget it", async () => {
-    const { engine, driver, create } = await world({ execRetentionMs: 100, retentionEveryMs: 30 });
+    const { engine, driver, create } = await testEngine({ execRetentionMs: 100, retentionEveryMs: 30 });
     const { sandbox } = await create("box");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     const run = async () => {

@@ -27,7 +27,7 @@ interface Ended {
   outputEnd: number;
 }
 
-interface Kept {
+interface RetainedExec {
   id: ExecId;
   bytes: number;
   /**
@@ -38,7 +38,7 @@ interface Kept {
 
 /** The retained ended execs of one live sandbox, oldest first. */
 interface RetainedExecs {
-  kept: Kept[];
+  execs: RetainedExec[];
   bytes: number;
   /** Ended execs that the keeper still holds in memory. */
   inKeeper: ExecId[];
@@ -46,7 +46,7 @@ interface RetainedExecs {
 
 /**
  * Decides how long an ended exec can be queried. An exec's record owns its journal, which lies in the control directory
- * of a live sandbox or, after a delete, among the kept journals. The journal is deleted before the record, so a crash
+ * of a live sandbox or, after a delete, among the archived journals. The journal is deleted before the record, so a crash
  * in between leads to a repeated deletion and never leaves a journal without an owner. The sweep deletes directories of
  * journals that no record owns. Execs are retained for `execRetentionMs`. The oldest are forgotten earlier if a sandbox
  * exceeds its limit on execs or bytes, or if all deleted sandboxes together exceed their limit on bytes, so that the
@@ -67,7 +67,7 @@ export class Retention {
     events.gone.subscribe((live) => this.leave(live.id));
   }
 
-  /** Whether the exec is kept beyond its retention. This is true for the last run of a process that has not ended. */
+  /** Whether the exec is retained beyond its normal time. This is true for the last run of a process that has not ended. */
   #isNeeded(sandboxId: SandboxId, id: ExecId): boolean {
     const live = this.#registry.live(sandboxId);
     return live !== undefined && isNeededRun(live, id);
@@ -84,10 +84,10 @@ export class Retention {
     }
   }
 
-  /** Loads the ended execs of a live sandbox that an earlier server retained. */
+  /** Loads the retained execs of a live sandbox that ended under an earlier server. */
   async adopt(live: LiveSandbox): Promise<void> {
     const retained = this.#retainedOf(live.id);
-    for (const { id, outputEnd } of await this.#context.store.keptExecs(live.id))
+    for (const { id, outputEnd } of await this.#context.store.retainedExecs(live.id))
       this.#put(retained, id, outputEnd);
   }
 
@@ -97,8 +97,8 @@ export class Retention {
    */
   async foreignExecs(live: LiveSandbox, ids: readonly ExecId[]): Promise<Set<ExecId>> {
     if (live.record.forkedFrom === null) return new Set();
-    const kept = new Set(this.#retainedOf(live.id).kept.map(({ id }) => id));
-    const unsure = ids.filter((id) => !kept.has(id));
+    const own = new Set(this.#retainedOf(live.id).execs.map(({ id }) => id));
+    const unsure = ids.filter((id) => !own.has(id));
     const found = await Promise.all(unsure.map((id) => this.#isOf(live, id)));
     return new Set(unsure.filter((_, index) => !found[index]));
   }
@@ -140,14 +140,14 @@ export class Retention {
   }
 
   #retainedOf(id: SandboxId): RetainedExecs {
-    const retained = this.#retained.get(id) ?? { kept: [], bytes: 0, inKeeper: [] };
+    const retained = this.#retained.get(id) ?? { execs: [], bytes: 0, inKeeper: [] };
     this.#retained.set(id, retained);
     return retained;
   }
 
   #put(retained: RetainedExecs, id: ExecId, outputEnd: number, pinnedUntil = 0): void {
     const bytes = this.#bytesOf(outputEnd);
-    retained.kept.push({ id, bytes, pinnedUntil });
+    retained.execs.push({ id, bytes, pinnedUntil });
     retained.bytes += bytes;
   }
 
@@ -168,22 +168,23 @@ export class Retention {
     }
   }
 
-  #isOverfull({ kept, bytes }: RetainedExecs): boolean {
+  #isOverfull({ execs, bytes }: RetainedExecs): boolean {
     const { execsKeptPerSandbox, journalsPerSandboxBytes } = this.#context.numbers;
-    return kept.length >= execsKeptPerSandbox + AT_ONCE || bytes > journalsPerSandboxBytes;
+    return execs.length >= execsKeptPerSandbox + AT_ONCE || bytes > journalsPerSandboxBytes;
   }
 
   async #shrink(live: LiveSandbox, retained: RetainedExecs): Promise<void> {
     const { clock, numbers, log } = this.#context;
     const now = clock.now();
-    const gone: Kept[] = [];
+    const gone: RetainedExec[] = [];
     while (
-      retained.kept.length > numbers.execsKeptPerSandbox ||
+      retained.execs.length > numbers.execsKeptPerSandbox ||
       retained.bytes > numbers.journalsPerSandboxBytes
     ) {
-      const isFree = ({ id, pinnedUntil }: Kept) => pinnedUntil <= now && !this.#isNeeded(live.id, id);
-      const place = retained.kept.findIndex(isFree);
-      const [oldest] = place < 0 ? [] : retained.kept.splice(place, 1);
+      const isFree = ({ id, pinnedUntil }: RetainedExec) =>
+        pinnedUntil <= now && !this.#isNeeded(live.id, id);
+      const place = retained.execs.findIndex(isFree);
+      const [oldest] = place < 0 ? [] : retained.execs.splice(place, 1);
       if (oldest === undefined) break;
       retained.bytes -= oldest.bytes;
       gone.push(oldest);
@@ -203,7 +204,7 @@ export class Retention {
   }
 
   /**
-   * Forgets execs past their retention, deletes kept journals that no record owns, and returns the number of forgotten
+   * Forgets execs past their retention, deletes archived journals that no record owns, and returns the number of forgotten
    * execs.
    */
   sweep(): Promise<number> {
@@ -280,22 +281,22 @@ export class Retention {
   #removeRetained(sandboxId: SandboxId, ids: ReadonlySet<ExecId>): void {
     const retained = this.#retained.get(sandboxId);
     if (retained === undefined) return;
-    retained.kept = retained.kept.filter(({ id }) => !ids.has(id));
-    retained.bytes = retained.kept.reduce((total, { bytes }) => total + bytes, 0);
+    retained.execs = retained.execs.filter(({ id }) => !ids.has(id));
+    retained.bytes = retained.execs.reduce((total, { bytes }) => total + bytes, 0);
     retained.inKeeper = retained.inKeeper.filter((id) => !ids.has(id));
   }
 
   /**
-   * Deletes kept journals that no exec record owns. Returns the deleted sandboxes whose kept journals still have
+   * Deletes archived journals that no exec record owns. Returns the deleted sandboxes whose archived journals still have
    * owners.
    */
   async #dropUnowned(): Promise<SandboxId[]> {
     const { clock, numbers, journals, stopping, log } = this.#context;
     const left: SandboxId[] = [];
     const limit = { ms: numbers.stopAttemptMs, what: "dropping journals", signal: stopping };
-    for (const id of await within(clock, limit, (signal) => journals.kept(signal))) {
+    for (const id of await within(clock, limit, (signal) => journals.archived(signal))) {
       try {
-        // The sandbox still exists, or a delete of it is in progress. A delete moves the journals to the kept journals
+        // The sandbox still exists, or a delete of it is in progress. A delete moves the journals to the archive
         // before it stores the outcomes of the execs, so these journals are not dropped yet.
         if (this.#registry.live(id) !== undefined) continue;
         if ((await this.#context.store.execs(id, { limit: 1 })).length > 0) {
@@ -338,11 +339,11 @@ export class Retention {
    * of their execs.
    */
   async #measureDeleted(sandboxes: readonly SandboxId[]): Promise<void> {
-    const kept = new Set(sandboxes);
-    for (const id of this.#deletedBytes.keys()) if (!kept.has(id)) this.#deletedBytes.delete(id);
+    const known = new Set(sandboxes);
+    for (const id of this.#deletedBytes.keys()) if (!known.has(id)) this.#deletedBytes.delete(id);
     for (const id of sandboxes) {
       if (this.#deletedBytes.has(id)) continue;
-      const execs = await this.#context.store.keptExecs(id);
+      const execs = await this.#context.store.retainedExecs(id);
       this.#deletedBytes.set(
         id,
         execs.reduce((sum, { outputEnd }) => sum + this.#bytesOf(outputEnd), 0),

@@ -2,7 +2,7 @@ import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it, vi } from "vitest";
 import type { EngineApi, OutputOptions, OutputRecord } from "../ports/api.ts";
 import { LinkLost } from "../ports/index.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const sleep = (engine: EngineApi, id: string) =>
   engine.execs.start("one", { id, argv: ["sleep"] }, { signal });
@@ -18,8 +18,8 @@ async function collect(engine: EngineApi, id: string, options: Partial<OutputOpt
   return { records, text, last: records.at(-1) };
 }
 
-async function boxed(numbers: Parameters<typeof world>[0] = {}) {
-  const made = await world(numbers);
+async function boxed(numbers: Parameters<typeof testEngine>[0] = {}) {
+  const made = await testEngine(numbers);
   const { sandbox } = await made.create("one");
   const instance = made.driver.instances.get(sandbox.id as SandboxId);
   if (instance === undefined) throw new Error("there is no instance");
@@ -102,7 +102,7 @@ describe("an exec", () => {
   it("reports correctly whether it ran, although its journal could not be kept", async () => {
     const { engine, driver } = await boxed();
     await sleep(engine, "a");
-    driver.journals.keep = () => Promise.reject(new Error("no room"));
+    driver.journals.archive = () => Promise.reject(new Error("no room"));
     await remove(engine, "one");
     expect(await engine.execs.get("a")).toMatchObject({ status: "cancelled", dispatched: "yes" });
   });
@@ -175,9 +175,9 @@ describe("output", () => {
     expect((await collect(engine, "a")).text).toBe("kept\n");
     expect((await engine.execs.list(sandboxId, { limit: 10 })).items.map(({ id }) => id)).toEqual(["a"]);
     await eventually(async () => expect(await codeOf(engine.execs.get("a"))).toBe("exec_not_found"));
-    await eventually(() => expect([...driver.keptJournals]).toEqual([]));
+    await eventually(() => expect([...driver.archivedJournals]).toEqual([]));
     expect(driver.journalFiles.has(sandboxId)).toBe(false);
-    expect(await store.keptExecs(sandboxId)).toEqual([]);
+    expect(await store.retainedExecs(sandboxId)).toEqual([]);
   });
 
   it("of execs that the keeper forgot is kept, and the oldest is dropped when there are too many", async () => {
@@ -386,7 +386,7 @@ describe("a caller that aborts at the moment the link breaks", () => {
 
 describe("a list of execs", () => {
   it("has short pages if the commands are large, and omits no exec", async () => {
-    const made = await world();
+    const made = await testEngine();
     await made.create("one");
     const text = "x".repeat(500_000);
     const ids = Array.from({ length: 30 }, (_, i) => `run-${String(i).padStart(2, "0")}`);
@@ -408,7 +408,7 @@ describe("a list of execs", () => {
 
 describe("an exec that is queued when its sandbox is deleted", () => {
   it("reports that it was never run, unlike an exec that was running", async () => {
-    const made = await world({ execsPerSandbox: 1 });
+    const made = await testEngine({ execsPerSandbox: 1 });
     await made.create("one");
     for (const id of ["a", "b"]) await made.engine.execs.start("one", { id, argv: ["sleep"] }, { signal });
     await remove(made.engine, "one");

@@ -1,7 +1,7 @@
 import type { ExecId, Numbers, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import type { OutputOptions, OutputRecord } from "../ports/api.ts";
-import { eventually, signal, world } from "../testing/test-engine.ts";
+import { eventually, signal, testEngine } from "../testing/test-engine.ts";
 
 const A = "a" as ExecId;
 const CAP = 800;
@@ -10,7 +10,7 @@ const RETURN_MS = 60_000;
 
 async function boxed(numbers: Partial<Numbers> = {}) {
   const limits = { journalCapBytes: CAP, outputHoldMs: HOLD_MS, outputReturnMs: RETURN_MS };
-  const made = await world({ ...limits, streamKeepaliveMs: 20, ...numbers });
+  const made = await testEngine({ ...limits, streamKeepaliveMs: 20, ...numbers });
   const { sandbox } = await made.create("one");
   const instance = made.driver.instances.get(sandbox.id as SandboxId);
   if (instance === undefined) throw new Error("there is no instance");

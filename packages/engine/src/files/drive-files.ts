@@ -49,8 +49,8 @@ export class DriveFiles implements FileSource {
   async call<Result>(target: Target, asked: AbortSignal, work: Work<FileAccess, Result>): Promise<Result> {
     const { files, signal, release } = await this.#opened(target.ref, asked);
     try {
-      return await releaseAfter(release, signal, (hold) =>
-        withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold)),
+      return await releaseAfter(release, signal, (closeAfter) =>
+        withDeadline(this.#context, target, signal, (inner) => work(files, inner, closeAfter)),
       );
     } catch (error) {
       throw translate(error, { path: target.path });

@@ -7,7 +7,7 @@ import { KeeperRefusal, LinkLost } from "../ports/index.ts";
 import { gathered, inPieces, packed } from "../testing/archives.ts";
 import type { HostileDriver } from "../testing/hostile-driver.ts";
 import { MemoryFiles } from "../testing/memory-files.ts";
-import { codeOf, eventually, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, signal, testEngine } from "../testing/test-engine.ts";
 import { driveFileApi } from "./file-api.ts";
 
 const text = (content: string) => inPieces(Buffer.from(content));
@@ -16,7 +16,7 @@ const asleepOn = { wake: false };
 describe("files of a sandbox in standby", () => {
   /** A sandbox with a drive at /work/data, and a link to it. */
   async function withDrive() {
-    const all = await world();
+    const all = await testEngine();
     const { engine, driver, create } = all;
     const { sandbox } = await create("box");
     await engine.drives.create({ name: "data" }, { signal });
@@ -144,7 +144,7 @@ describe("a watch", () => {
   const change = (path: string): FileChange => ({ kind: "created", path, directory: false });
 
   async function watching(numbers = {}, lifecycle = {}) {
-    const all = await world(numbers);
+    const all = await testEngine(numbers);
     const { sandbox } = await all.engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     const watches = watchable(all.driver, sandbox.id);
     const controller = new AbortController();
@@ -214,7 +214,7 @@ describe("a watch", () => {
   });
 
   it("is rejected beyond the limits of the server and of the kernel", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     watchable(driver, sandbox.id);
     const begin = () => engine.files.watch("box", "/home", { recursive: true }, signal);
@@ -313,7 +313,7 @@ it("file calls on a drive end with an error when the drive is deleted", async ()
 });
 
 it("paths are checked before anything is sent", async () => {
-  const { engine, create } = await world();
+  const { engine, create } = await testEngine();
   await create("box");
   const calls = (files: EngineApi["files"], path: string) => [
     () => files.search("box", path, { wake: true, limit: 1 }, signal),

@@ -49,9 +49,9 @@ function apiOver({ clock, numbers }: EngineContext, source: FileSource): FileApi
     read: (ref, raw, { wake, ...range }, signal) => {
       const path = checked(raw);
       const target = { ref, path, wake, bounded: false };
-      return source.reading(target, signal, async (files, inner, hold) => {
+      return source.reading(target, signal, async (files, inner, closeAfter) => {
         const { stat, body } = await files.read(path, range, inner);
-        return { stat: viewFile(path, stat), body: hold(translateErrors(body, path)) };
+        return { stat: viewFile(path, stat), body: closeAfter(translateErrors(body, path)) };
       });
     },
     write: (ref, raw, body, { mode, parents }, signal) => {
@@ -93,10 +93,10 @@ function apiOver({ clock, numbers }: EngineContext, source: FileSource): FileApi
     pack: (ref, raw, { wake }, signal) => {
       const path = checked(raw);
       const target = { ref, path, wake, deep: true, bounded: false };
-      return source.reading(target, signal, async (files, inner, hold) => {
+      return source.reading(target, signal, async (files, inner, closeAfter) => {
         const stat = await files.stat(path, { follow: true }, inner);
         if (stat.kind !== "directory" && stat.kind !== "file") throw new HoldfastError("not_a_file");
-        return hold(packTree({ files, path, stat, isSkipped, signal: inner }));
+        return closeAfter(packTree({ files, path, stat, isSkipped, signal: inner }));
       });
     },
     unpack: (ref, raw, body, signal) => {

@@ -1,13 +1,13 @@
 import { HoldfastError, type Numbers } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { gathered } from "../testing/archives.ts";
-import { codeOf, eventually, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, signal, testEngine } from "../testing/test-engine.ts";
 
 const WHOLE = { offset: 0, length: null, wake: true };
 
 /** A sandbox with one file, whose reads stay open until their body is read. */
 async function withFile(numbers: Partial<Numbers>) {
-  const all = await world(numbers);
+  const all = await testEngine(numbers);
   const { sandbox } = await all.create("box");
   async function* body() {
     yield Buffer.from("data");

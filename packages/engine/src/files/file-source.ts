@@ -6,9 +6,13 @@ import type { EngineContext } from "../ports/context.ts";
 import type { FileAccess, WriteOptions } from "../ports/index.ts";
 
 export type Reading = Pick<FileAccess, "stat" | "list" | "read">;
-/** Wraps a body so that the file access stays open until the body has been read. */
-type Hold = <Part>(body: AsyncIterable<Part>) => AsyncIterable<Part>;
-export type Work<Files, Result> = (files: Files, signal: AbortSignal, hold: Hold) => Promise<Result>;
+/** Wraps a body so that the file access is closed only after the body has been read. */
+type CloseAfter = <Part>(body: AsyncIterable<Part>) => AsyncIterable<Part>;
+export type Work<Files, Result> = (
+  files: Files,
+  signal: AbortSignal,
+  closeAfter: CloseAfter,
+) => Promise<Result>;
 
 /** What a file call acts on. */
 export interface Target {
@@ -60,15 +64,15 @@ export function withDeadline<Result>(
 export async function releaseAfter<Result>(
   release: () => void,
   signal: AbortSignal,
-  work: (hold: Hold) => Promise<Result>,
+  work: (closeAfter: CloseAfter) => Promise<Result>,
 ): Promise<Result> {
-  let isHeld = false;
+  let hasBody = false;
   try {
     return await work((body) => {
-      isHeld = true;
+      hasBody = true;
       return releaseOnEnd(body, release, signal);
     });
   } finally {
-    if (!isHeld) release();
+    if (!hasBody) release();
   }
 }

@@ -49,8 +49,8 @@ export class SandboxFiles implements FileSource {
     const files = this.#slots.filesOf(live, await this.#gate.pass(live, signal));
     live.countFileCall();
     try {
-      return await releaseAfter(live.enter(), signal, (hold) =>
-        withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold)),
+      return await releaseAfter(live.enter(), signal, (closeAfter) =>
+        withDeadline(this.#context, target, signal, (inner) => work(files, inner, closeAfter)),
       );
     } catch (error) {
       throw translate(error, { sandboxId: live.id, path: target.path });
@@ -103,10 +103,10 @@ export class SandboxFiles implements FileSource {
         log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to close the file server of a disk");
       });
     };
-    return releaseAfter(release, signal, async (hold) => {
+    return releaseAfter(release, signal, async (closeAfter) => {
       const mounts = live.record.mounts.map(({ path }) => path);
       await withDeadline(this.#context, {}, signal, (inner) => requireOnDisk(files, target, mounts, inner));
-      return withDeadline(this.#context, target, signal, (inner) => work(files, inner, hold));
+      return withDeadline(this.#context, target, signal, (inner) => work(files, inner, closeAfter));
     });
   }
 

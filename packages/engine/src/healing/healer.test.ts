@@ -1,7 +1,7 @@
 import type { EventType, Numbers, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import type { EngineApi } from "../ports/api.ts";
-import { eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const QUICK: Partial<Numbers> = {
   healEveryMs: 10,
@@ -18,7 +18,7 @@ async function boxed(
   numbers: Partial<Numbers> = {},
   lifecycle: { onMemoryLoss?: "fail" | "cold-start" } = {},
 ) {
-  const made = await world({ ...QUICK, ...numbers });
+  const made = await testEngine({ ...QUICK, ...numbers });
   const create = async (name: string) => {
     const { sandbox } = await made.engine.sandboxes.create({ name, lifecycle }, { wait: true, signal });
     const id = sandbox.id as SandboxId;

@@ -56,7 +56,7 @@ export class Observer {
         this.observe(running),
         drives.observe(),
         meter.take(running),
-        this.lookForFiles([...this.#parts.registry.allLive()]),
+        this.checkFiles([...this.#parts.registry.allLive()]),
       ];
       await Promise.all(passes).catch((error: unknown) => {
         log.error({ cause: causeOf(error) }, "an observation pass failed");
@@ -92,25 +92,25 @@ export class Observer {
    * Checks whether the files of failed sandboxes still exist, so that the API does not report files that a person has
    * removed as kept. If the check fails, the last result stays.
    */
-  async lookForFiles(allLive: readonly LiveSandbox[]): Promise<void> {
+  async checkFiles(allLive: readonly LiveSandbox[]): Promise<void> {
     const { clock, driver, numbers, stopping, log } = this.#context;
     const { offlineFiles } = driver.capabilities;
     const failed = allLive.filter(({ record }) => isKeptFailed(record));
     if (offlineFiles === null || failed.length === 0) return;
     const generations = new Map(failed.map((live) => [live, live.record.generation]));
-    const limit = { ms: numbers.observeEveryMs * 2, what: "looking for files", signal: stopping };
+    const limit = { ms: numbers.observeEveryMs * 2, what: "checking files", signal: stopping };
     const ids = failed.map(({ id }) => id);
     const found = await within(clock, limit, (signal) => offlineFiles.missing(ids, signal)).catch(
       (error: unknown) => {
-        log.warn({ cause: causeOf(error) }, "failed to look for the files of failed sandboxes");
+        log.warn({ cause: causeOf(error) }, "failed to check the files of failed sandboxes");
         return new Map<string, string | null>();
       },
     );
     for (const [live, generation] of generations) {
       const missing = found.get(live.id);
-      const known = live.health.filesLook;
+      const known = live.health.filesCheck;
       if (missing === undefined || (known?.generation === generation && known.missing === missing)) continue;
-      live.learn({ filesLook: { generation, missing } });
+      live.learn({ filesCheck: { generation, missing } });
     }
   }
 

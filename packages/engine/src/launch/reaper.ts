@@ -112,11 +112,11 @@ export class Reaper {
     // Must run before the files are removed, because the outcomes of open execs are read from their journals.
     await this.#events.instanceAbsent.run(live);
     if (!destroysFiles(live.record)) return;
-    // Journals are kept so that execs can be read after their sandbox is deleted. A sandbox that is launched again
-    // writes new journals. If keeping them fails, the sandbox is destroyed nevertheless.
+    // Journals are archived so that execs can be read after their sandbox is deleted. A sandbox that is launched again
+    // writes new journals. If that fails, the sandbox is destroyed nevertheless.
     if (live.record.phase.name === "queued") return driver.destroy(live.id, signal);
-    await journals.keep(live.id, signal).catch((error: unknown) => {
-      log.error({ sandbox: live.id, cause: causeOf(error) }, "journals could not be kept");
+    await journals.archive(live.id, signal).catch((error: unknown) => {
+      log.error({ sandbox: live.id, cause: causeOf(error) }, "journals could not be archived");
     });
     await driver.destroy(live.id, signal);
   }

@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { fork, nameIn, save, saved, textOf, waited } from "../testing/forked-sandbox.ts";
 import { SAVED_BYTES } from "../testing/hostile-driver.ts";
 import { aborted, asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const fails = async () => {
   throw new Error("no luck");
@@ -45,7 +45,7 @@ describe("a checkpoint", () => {
   });
 
   it("holds calls while it is created, and they are served afterwards", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const gate = Promise.withResolvers<void>();
     driver.faults.save = () => gate.promise;
@@ -65,7 +65,7 @@ describe("a checkpoint", () => {
   });
 
   it("waits until the calls in progress have ended", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const gate = Promise.withResolvers<void>();
     driver.faults.startAnswer = () => gate.promise;
@@ -132,7 +132,7 @@ describe("a checkpoint", () => {
   });
 
   it("of files only contains no commands, and leaves them running", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -143,7 +143,7 @@ describe("a checkpoint", () => {
   });
 
   it("contains a command whose end was not announced, and none whose end is recorded", async () => {
-    const { engine, driver, create } = await world({ maintainEveryMs: 60_000 });
+    const { engine, driver, create } = await testEngine({ maintainEveryMs: 60_000 });
     const { sandbox } = await create("box");
     const done = await start(engine, "box", ["exit", "0"]);
     await waited(engine, done.id);
@@ -159,7 +159,7 @@ describe("a checkpoint", () => {
   });
 
   it("contains no queued exec; the exec is started after the checkpoint", async () => {
-    const { engine, driver, create } = await world({ execsPerSandbox: 1 });
+    const { engine, driver, create } = await testEngine({ execsPerSandbox: 1 });
     const { sandbox } = await create("box");
     const first = await start(engine, "box", ["sleep"]);
     const second = await start(engine, "box", ["exit", "4"]);
@@ -178,7 +178,7 @@ describe("a checkpoint that fails", () => {
     ["never ends", { save: never }],
     ["can't freeze it", { freeze: fails }],
   ])("because it %s leaves the sandbox serving and no files", async (_, faults) => {
-    const { engine, driver, create } = await world({ standbyDeadlineMs: 300, freezeMs: 300 });
+    const { engine, driver, create } = await testEngine({ standbyDeadlineMs: 300, freezeMs: 300 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     driver.faults = faults;
@@ -198,7 +198,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("for lack of disk space is not begun, and one that outgrows the space is aborted", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     driver.diskFreeBytes = 1_000_000;
     expect(await codeOf(save(engine, "box"))).toBe("disk_full");
@@ -211,7 +211,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("on a host that can't be measured fails in time, without a freeze", async () => {
-    const { engine, driver, create } = await world({ keeperCallMs: 200 });
+    const { engine, driver, create } = await testEngine({ keeperCallMs: 200 });
     await create("box");
     driver.faults.capacity = never;
     expect(await codeOf(save(engine, "box"))).toBe("checkpoint_failed");
@@ -219,7 +219,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("because its name was taken meanwhile leaves the other checkpoint untouched", async () => {
-    const { engine, driver, store, create } = await world();
+    const { engine, driver, store, create } = await testEngine();
     await create("box");
     const checkpoints = store.checkpoints.bind(store);
     await save(engine, "box", "one");
@@ -232,7 +232,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("because it could not be stored has its files removed", async () => {
-    const { engine, driver, store, create } = await world();
+    const { engine, driver, store, create } = await testEngine();
     await create("box");
     const commit = store.commit.bind(store);
     store.commit = async (change) => {
@@ -246,7 +246,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("has its files removed later if they can't be removed at once", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     driver.faults = { saveAnswer: fails, unsave: fails };
     expect(await codeOf(save(engine, "box"))).toBe("checkpoint_failed");
@@ -256,7 +256,7 @@ describe("a checkpoint that fails", () => {
   });
 
   it("while the driver still copies leaves no files once the copy ends", async () => {
-    const { engine, driver, create } = await world({ standbyDeadlineMs: 200, freezeMs: 100 });
+    const { engine, driver, create } = await testEngine({ standbyDeadlineMs: 200, freezeMs: 100 });
     await create("box");
     const gate = Promise.withResolvers<void>();
     const landed = Promise.withResolvers<void>();
@@ -275,7 +275,7 @@ describe("a checkpoint that fails", () => {
 describe("during a checkpoint", () => {
   /** Creates a sandbox whose checkpoint is in progress until the gate is opened. */
   async function saving(numbers = {}) {
-    const all = await world(numbers);
+    const all = await testEngine(numbers);
     const { sandbox } = await all.create("box");
     const exec = await start(all.engine, "box", ["sleep"]);
     const gate = Promise.withResolvers<void>();
@@ -296,7 +296,7 @@ describe("during a checkpoint", () => {
   });
 
   it("the caller disconnects, and the checkpoint is completed", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const gate = Promise.withResolvers<void>();
     driver.faults.save = () => gate.promise;
@@ -364,7 +364,7 @@ describe("during a checkpoint", () => {
   });
 
   it("the sandbox dies and is launched again, and the old instance is not linked again", async () => {
-    const { engine, driver } = await world({ standbyDeadlineMs: 2_000, freezeMs: 300 });
+    const { engine, driver } = await testEngine({ standbyDeadlineMs: 2_000, freezeMs: 300 });
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     const { sandbox } = await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     const gate = Promise.withResolvers<void>();
@@ -404,7 +404,7 @@ describe("during a checkpoint", () => {
   });
 
   it("the server stops after the copy and before the record, and the next one removes the copy", async () => {
-    const { engine, driver, create, restart, store } = await world();
+    const { engine, driver, create, restart, store } = await testEngine();
     await create("box");
     const commit = store.commit.bind(store);
     store.commit = (change) =>
@@ -430,7 +430,7 @@ describe("a checkpoint of a sandbox that does not run", () => {
   });
 
   it("is refused for a sandbox that is paused or deleted", async () => {
-    const { engine, create } = await world();
+    const { engine, create } = await testEngine();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
     expect(await codeOf(save(engine, "box"))).toBe("wrong_state");

@@ -5,7 +5,7 @@ import { CheckpointUnusable } from "../ports/index.ts";
 import type { Origin } from "../ports/records.ts";
 import { fork, nameIn, save, saved, textOf, waited } from "../testing/forked-sandbox.ts";
 import { aborted, eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const totalsOf = async (engine: Parameters<typeof fork>[0]) => {
   const { execsStarted, execsEnded } = (await engine.stats()).totals;
@@ -53,7 +53,7 @@ describe("a fork", () => {
   });
 
   it("serves stdin, signals and cancels of its inherited execs", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const { id } = await start(engine, "box", ["cat"], { stdin: "abc", openStdin: true });
     await engine.execs.writeStdin(id, { offset: null, data: Buffer.from("def"), end: false }, signal);
@@ -71,7 +71,7 @@ describe("a fork", () => {
   });
 
   it("neither lists nor keeps execs that ended before the checkpoint", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const done = await start(engine, "box", ["exit", "0"]);
     await waited(engine, done.id);
@@ -102,7 +102,7 @@ describe("a fork", () => {
   });
 
   it("has the files of the checkpoint, with its own host name", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const source = driver.instances.get(sandbox.id as SandboxId);
     source?.files.set("/home/user/a", Buffer.from("then"));
@@ -132,7 +132,7 @@ describe("a fork", () => {
   });
 
   it("notifies commands with onWake once", async () => {
-    const { engine, create } = await world();
+    const { engine, create } = await testEngine();
     await create("box");
     const exec = await start(engine, "box", ["sleep"], { onWake: { argv: ["exit", "4"] } });
     const child = await fork(engine, (await save(engine, "box")).id);
@@ -143,7 +143,7 @@ describe("a fork", () => {
   });
 
   it("has the source's settings, overridden by those in the create request", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     const { sandbox } = await engine.sandboxes.create(
       { name: "box", env: { A: "1", B: "2" }, labels: { team: "one" }, resources: { memoryMb: 99 } },
       { wait: true, signal },
@@ -184,7 +184,7 @@ describe("a fork", () => {
   });
 
   it("of a checkpoint with files only starts with the files and without execs", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -275,7 +275,7 @@ describe("the exec ids of a fork", () => {
   });
 
   it("that its keeper uses for inherited execs can be given to new ones", async () => {
-    const { engine, driver, create } = await world({ execRetentionMs: 50, retentionEveryMs: 20 });
+    const { engine, driver, create } = await testEngine({ execRetentionMs: 50, retentionEveryMs: 20 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"], { id: "mine" });
     const child = await fork(engine, (await save(engine, "box")).id, { name: "child" });
@@ -446,7 +446,7 @@ describe("a server that stops while a fork is launched", () => {
       expect(await next.sandboxes.get("child")).toMatchObject({ generation: 3 });
       expect(driver.launches).toBe(3);
       expect(first?.alive ?? false).toBe(false);
-      expect(driver.keptJournals.size).toBe(0);
+      expect(driver.archivedJournals.size).toBe(0);
       expect(await next.execs.get(name)).toMatchObject({ status: "running" });
       const inside = driver.instances.get(childId);
       expect(inside?.execs.get(name)).toBeUndefined();
@@ -530,9 +530,9 @@ describe("a fork that ends", () => {
     await remove(engine, "child");
     expect(await engine.execs.get(name)).toMatchObject({ status: "cancelled" });
     expect(await textOf(engine, name)).toBe("before in the fork");
-    expect(driver.keptJournals.has(child.id as SandboxId)).toBe(true);
+    expect(driver.archivedJournals.has(child.id as SandboxId)).toBe(true);
     await eventually(async () => expect(await codeOf(engine.execs.get(name))).toBe("exec_not_found"));
-    await eventually(() => expect(driver.keptJournals.size).toBe(0));
+    await eventually(() => expect(driver.archivedJournals.size).toBe(0));
     // The exec of the source, which has the same id in the keeper, is untouched.
     expect(await textOf(engine, exec.id)).toBe("before ");
   });

@@ -7,7 +7,7 @@ import { requireCapability } from "../ports/index.ts";
 import { isQuiet, type Standby, untilQuiet } from "./suspend.ts";
 import { wrongState } from "./to-error.ts";
 
-interface HoldParts {
+interface FrozenCopyParts {
   standby: Standby;
   registry: SandboxRegistry;
 }
@@ -16,11 +16,11 @@ interface HoldParts {
  * Freezes running sandboxes while their files are copied. As for a checkpoint, calls are held meanwhile, and afterwards
  * the sandboxes are thawed, linked and proven. A failure at any step leaves the sandboxes running.
  */
-export class HoldStill {
+export class FrozenCopy {
   readonly #context: EngineContext;
-  readonly #parts: HoldParts;
+  readonly #parts: FrozenCopyParts;
 
-  constructor(context: EngineContext, parts: HoldParts) {
+  constructor(context: EngineContext, parts: FrozenCopyParts) {
     this.#context = context;
     this.#parts = parts;
   }
@@ -36,7 +36,7 @@ export class HoldStill {
     const live = await this.#parts.registry.find(first);
     await this.#claim(live, signal);
     try {
-      return await this.#hold(live, (inner) => this.run(others, copy, inner), signal);
+      return await this.#copyOne(live, (inner) => this.run(others, copy, inner), signal);
     } finally {
       live.endSave();
     }
@@ -53,7 +53,7 @@ export class HoldStill {
     live.beginSave();
   }
 
-  async #hold<Result>(
+  async #copyOne<Result>(
     live: LiveSandbox,
     copy: (signal: AbortSignal) => Promise<Result>,
     signal: AbortSignal,
@@ -64,7 +64,10 @@ export class HoldStill {
     const why = "The files of the sandbox are being copied; it is frozen until the copy is complete.";
     const order = { type: "suspend", checkpointId, kind: "files", deadline, why, saving: true } as const;
     if ((await live.decide(order)) === null)
-      throw wrongState(live, `A sandbox that is ${live.judge().status} can't be held still.`);
+      throw wrongState(
+        live,
+        `A sandbox that is ${live.judge().status} can't be frozen for a copy of its files.`,
+      );
     const ended = AbortSignal.any([signal, stopping, live.deletedSignal]);
     const limit = { ms: numbers.standbyDeadlineMs, what: "copying the files", signal: ended };
     try {

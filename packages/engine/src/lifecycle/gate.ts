@@ -58,7 +58,7 @@ export class SandboxGate {
       if (!live.isAsleep) break;
     }
     const { cause } = live.judge();
-    const why = live.isAsleep ? "it went back into standby each time it was woken" : "it has no link";
+    const why = live.isAsleep ? "it was suspended again each time it was woken" : "it has no link";
     const message = `The sandbox does not serve: ${cause?.message ?? why}`;
     throw new HoldfastError("sandbox_degraded", {
       sandboxId: live.id,

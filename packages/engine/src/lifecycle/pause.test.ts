@@ -1,11 +1,11 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 describe("pause and resume", () => {
   it("freezes the sandbox, refuses calls, then thaws and proves it", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const id = sandbox.id as SandboxId;
     expect((await engine.sandboxes.pause("box", signal)).status).toBe("paused");
@@ -20,7 +20,7 @@ describe("pause and resume", () => {
   });
 
   it("survives a restart of the server, and a paused sandbox can be deleted", async () => {
-    const { engine, driver, create, restart } = await world();
+    const { engine, driver, create, restart } = await testEngine();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
     await engine.stop();
@@ -32,7 +32,7 @@ describe("pause and resume", () => {
   });
 
   it("freezes a sandbox recorded as paused later, if both the freeze and its undo failed", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     driver.faults.freeze = driver.faults.thaw = async () => {
       delete driver.faults.freeze;
@@ -47,7 +47,7 @@ describe("pause and resume", () => {
   });
 
   it("delivers the rest of a command's stdin after the resume", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const stdin = "some words for stdin";
     const exec = await start(engine, "box", ["cat"], { stdin });
@@ -58,7 +58,7 @@ describe("pause and resume", () => {
   });
 
   it("reports a sandbox that dies while paused as failed", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
     driver.instances.get(sandbox.id as SandboxId)?.die();
@@ -66,7 +66,7 @@ describe("pause and resume", () => {
   });
 
   it("finishes a pause whose caller leaves during the freeze", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const freeze = Promise.withResolvers<void>();
     const begun = Promise.withResolvers<void>();
@@ -86,7 +86,7 @@ describe("pause and resume", () => {
   });
 
   it("finishes a resume whose caller leaves during the thaw", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     await engine.sandboxes.pause("box", signal);
     const thaw = Promise.withResolvers<void>();
@@ -105,7 +105,7 @@ describe("pause and resume", () => {
   });
 
   it("does nothing for a caller that leaves before its turn", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     await engine.sandboxes.pause("box", signal);
     const thaw = Promise.withResolvers<void>();

@@ -168,7 +168,8 @@ export class Recovery {
    */
   async #recoverSuspending(live: LiveSandbox): Promise<void> {
     const { generation } = live.record;
-    // This server itself began the suspension, before the sandbox could be observed, and will complete it.
+    // The recovery of a sandbox is retried while the sandbox can't be observed. A suspension or checkpoint that this
+    // server began in the meantime completes by itself.
     if (live.suspension !== null || live.isSaving) return;
     if ((await this.#recovered(live)) === null)
       return this.#parts.loss.died(live, generation, this.#whyGone(live));

@@ -1,9 +1,9 @@
 import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
-async function boxed(numbers: Parameters<typeof world>[0] = {}) {
-  const made = await world(numbers);
+async function boxed(numbers: Parameters<typeof testEngine>[0] = {}) {
+  const made = await testEngine(numbers);
   const { sandbox } = await made.create("one");
   const id = sandbox.id as SandboxId;
   const instance = () => {
@@ -65,7 +65,7 @@ describe("a requested restart", () => {
   });
 
   it("succeeds for only one of two sandboxes that compete for the last place", async () => {
-    const { engine, driver, create } = await world({ maxSandboxes: 2 });
+    const { engine, driver, create } = await testEngine({ maxSandboxes: 2 });
     for (const name of ["one", "two"]) await create(name);
     for (const instance of driver.instances.values()) instance.die();
     await eventually(async () => expect((await engine.stats()).sandboxes.failed).toBe(2));

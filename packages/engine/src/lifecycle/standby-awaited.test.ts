@@ -1,11 +1,11 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { eventually, signal, world } from "../testing/test-engine.ts";
+import { eventually, signal, testEngine } from "../testing/test-engine.ts";
 
 /** A sandbox with a running command whose end a caller waits for. */
-async function awaited(numbers: Parameters<typeof world>[0] = {}) {
-  const all = await world(numbers);
+async function awaited(numbers: Parameters<typeof testEngine>[0] = {}) {
+  const all = await testEngine(numbers);
   const { sandbox } = await all.create("box");
   const exec = await start(all.engine, "box", ["sleep"]);
   const caller = new AbortController();
@@ -44,7 +44,7 @@ describe("a requested standby while a caller waits for the end of an exec", () =
   });
 
   it("is cancelled by a caller that begins to wait before the freeze", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     const measured = Promise.withResolvers<void>();
@@ -66,7 +66,7 @@ describe("a requested standby while a caller waits for the end of an exec", () =
   });
 
   it("does not happen by idleness, even if the exec may sleep", async () => {
-    const { engine } = await world();
+    const { engine } = await testEngine();
     const lifecycle = { idleStandbyMs: 1_000 };
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     const exec = await start(engine, "box", ["sleep"], { keepAwake: false });

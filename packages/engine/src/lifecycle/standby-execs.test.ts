@@ -1,11 +1,11 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, signal, testEngine } from "../testing/test-engine.ts";
 
 describe("a sleeping sandbox", () => {
   it("stays in standby with its execs after a restart of the server, until a call wakes it", async () => {
-    const { engine, driver, create, restart } = await world({ linkWaitMs: 60_000 });
+    const { engine, driver, create, restart } = await testEngine({ linkWaitMs: 60_000 });
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     driver.faults.stop = never;
@@ -32,7 +32,7 @@ describe("a sleeping sandbox", () => {
   });
 
   it("allows reading output while paused", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     driver.instances.get(sandbox.id as SandboxId)?.print(exec.id as ExecId, "so far");
@@ -55,7 +55,7 @@ describe("a sleeping sandbox", () => {
   });
 
   it("stays paused if a second pause fails", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     await engine.sandboxes.pause("box", signal);
     driver.faults.freeze = async () => {
@@ -67,7 +67,7 @@ describe("a sleeping sandbox", () => {
   });
 
   it("is not suspended again at once if its memory could not be measured", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const lifecycle = { idleStandbyMs: 1_000 };
     let tries = 0;
     let triedAt = 0;
@@ -83,7 +83,7 @@ describe("a sleeping sandbox", () => {
   });
 
   it("has its checkpoint discarded after a cold start", async () => {
-    const { engine, driver } = await world({ proofDeadlineMs: 300, wakeDeadlineMs: 1_500 });
+    const { engine, driver } = await testEngine({ proofDeadlineMs: 300, wakeDeadlineMs: 1_500 });
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     await engine.sandboxes.standby("box", signal);
@@ -96,7 +96,7 @@ describe("a sleeping sandbox", () => {
   });
 
   it("starts counting OOM kills from zero after a wake", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     let oomKills = 3;
     const observe = driver.observe.bind(driver);
@@ -116,7 +116,7 @@ describe("a sleeping sandbox", () => {
 
 describe("execs of a sandbox in standby, after a restart of the server", () => {
   it("stay suspended if its memory has them, and wake it if they have not reached it", async () => {
-    const { engine, driver, create, restart } = await world({ execsPerSandbox: 1 });
+    const { engine, driver, create, restart } = await testEngine({ execsPerSandbox: 1 });
     const { sandbox } = await create("box");
     const start = (argv: string[]) =>
       engine.execs.start("box", { argv, keepAwake: false }, { signal }).then(({ exec }) => exec);

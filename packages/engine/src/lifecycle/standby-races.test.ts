@@ -2,7 +2,7 @@ import type { SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import type { HostileDriver } from "../testing/hostile-driver.ts";
 import { aborted, asleep, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 describe("concurrent operations", () => {
   it("a wake that is proven right at its deadline continues and serves", async () => {
@@ -22,7 +22,7 @@ describe("concurrent operations", () => {
   });
 
   it("an idle sandbox that is used while its suspension is queued stays awake", async () => {
-    const { engine, driver, create } = await world({ standbysAtOnce: 1 });
+    const { engine, driver, create } = await testEngine({ standbysAtOnce: 1 });
     await create("first");
     await create("last");
     const lifecycle = { idleStandbyMs: 1_000 };
@@ -42,7 +42,7 @@ describe("concurrent operations", () => {
   });
 
   it("a start that is observing up while its sandbox falls asleep wakes it", async () => {
-    const { engine, store, create } = await world({ execStartDeadlineMs: 500 });
+    const { engine, store, create } = await testEngine({ execStartDeadlineMs: 500 });
     await create("box");
     const gate = Promise.withResolvers<void>();
     const idempotent = store.idempotent.bind(store);
@@ -58,7 +58,7 @@ describe("concurrent operations", () => {
   });
 
   it("a call that waits for a proof while its sandbox is suspended is served after the wake", async () => {
-    const { engine, driver, create } = await world({ proofFreshMs: 0, observeEveryMs: 60_000 });
+    const { engine, driver, create } = await testEngine({ proofFreshMs: 0, observeEveryMs: 60_000 });
     await create("box");
     const gate = Promise.withResolvers<void>();
     const observing = heldObservation(driver, gate.promise);
@@ -72,7 +72,7 @@ describe("concurrent operations", () => {
 
   it("a proof from before the standby does not count for the wake", async () => {
     const numbers = { proofDeadlineMs: 60_000, observeEveryMs: 60_000, wakeDeadlineMs: 5_000 };
-    const { engine, driver, create } = await world(numbers);
+    const { engine, driver, create } = await testEngine(numbers);
     await create("box");
     const gate = Promise.withResolvers<void>();
     const observing = heldObservation(driver, gate.promise);
@@ -86,7 +86,7 @@ describe("concurrent operations", () => {
   });
 
   it("a suspension waits for a call on an exec", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     const [link] = driver.instances.get(sandbox.id as SandboxId)?.links ?? [];
@@ -108,7 +108,7 @@ describe("concurrent operations", () => {
   });
 
   it("a call queued for a wake is refused when the sandbox is deleted", async () => {
-    const { engine, driver, create } = await world({ wakesAtOnce: 1 });
+    const { engine, driver, create } = await testEngine({ wakesAtOnce: 1 });
     for (const name of ["first", "box"]) {
       await create(name);
       await engine.sandboxes.standby(name, signal);
@@ -126,7 +126,7 @@ describe("concurrent operations", () => {
   });
 
   it("the disk guard does not freeze a sandbox in standby, nor keep it frozen after a wake", async () => {
-    const { engine, driver, create } = await world({ diskGuardEveryMs: 20 });
+    const { engine, driver, create } = await testEngine({ diskGuardEveryMs: 20 });
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
     const id = sandbox.id as SandboxId;

@@ -1,7 +1,7 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { aborted, asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 describe("standby", () => {
   it("leaves nothing in memory and reports its checkpoint", async () => {
@@ -44,7 +44,7 @@ describe("standby", () => {
   });
 
   it("allows reading files, journals and events without a wake", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     async function* body() {
       yield Buffer.from("hello");
@@ -103,7 +103,7 @@ describe("standby", () => {
   });
 
   it("begins by itself in an idle sandbox, but not while an exec keeps it awake", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const lifecycle = { idleStandbyMs: 1_000 };
     const create = (name: string) =>
       engine.sandboxes.create({ name, lifecycle }, { wait: true, signal }).then(({ sandbox }) => sandbox);
@@ -120,7 +120,7 @@ describe("standby", () => {
   });
 
   it("that fails leaves the sandbox running and proven, with an event that names the cause", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     driver.faults.checkpoint = async () => {
@@ -135,7 +135,7 @@ describe("standby", () => {
   });
 
   it("that takes too long is aborted, and held calls are served", async () => {
-    const { engine, driver, create } = await world({ standbyDeadlineMs: 300, freezeMs: 300 });
+    const { engine, driver, create } = await testEngine({ standbyDeadlineMs: 300, freezeMs: 300 });
     await create("box");
     driver.faults.checkpoint = never;
     const order = codeOf(engine.sandboxes.standby("box", signal));
@@ -148,7 +148,7 @@ describe("standby", () => {
   });
 
   it("is answered in time if the host can't be measured or the instance can't be stopped", async () => {
-    const { engine, driver, create } = await world({ keeperCallMs: 200 });
+    const { engine, driver, create } = await testEngine({ keeperCallMs: 200 });
     await create("box");
     driver.faults.capacity = never;
     expect(await codeOf(engine.sandboxes.standby("box", signal))).toBe("standby_failed");
@@ -173,7 +173,7 @@ describe("standby", () => {
   });
 
   it("that is overtaken by a delete reports that", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     driver.faults.checkpoint = (_, inner) => aborted(inner);
     const order = codeOf(engine.sandboxes.standby("box", signal));
@@ -183,7 +183,7 @@ describe("standby", () => {
   });
 
   it("holds a call that comes after the freeze, and the wake serves it", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     await create("box");
     const gate = Promise.withResolvers<void>();
     driver.faults.checkpoint = () => gate.promise;
@@ -198,7 +198,7 @@ describe("standby", () => {
   });
 
   it("keeps only files if memory can't be saved, and the wake is a cold start on them", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     driver.standby = { kind: "files", why: "no luck" };
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
@@ -214,7 +214,7 @@ describe("standby", () => {
   });
 
   it("keeps the files if the cold start on them fails", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     driver.standby = { kind: "files", why: "no luck" };
     const { sandbox } = await create("box");
     await engine.sandboxes.standby("box", signal);
@@ -227,7 +227,10 @@ describe("standby", () => {
   });
 
   it("that kept only files continues while launches are suspended", async () => {
-    const { engine, driver, create } = await world({ launchFailuresMax: 1, launchesSuspendedMs: 600_000 });
+    const { engine, driver, create } = await testEngine({
+      launchFailuresMax: 1,
+      launchesSuspendedMs: 600_000,
+    });
     driver.standby = { kind: "files", why: "no luck" };
     await create("box");
     await engine.sandboxes.standby("box", signal);
@@ -241,7 +244,7 @@ describe("standby", () => {
 
   it("can be deleted, also while suspending or waking", async () => {
     for (const fault of [null, "checkpoint", "restore"] as const) {
-      const { engine, driver, create } = await world();
+      const { engine, driver, create } = await testEngine();
       const { sandbox } = await create("box");
       if (fault === "checkpoint") driver.faults.checkpoint = (_, inner) => aborted(inner);
       const order = engine.sandboxes.standby("box", signal).catch(() => undefined);
@@ -259,7 +262,7 @@ describe("standby", () => {
 
 describe("a server that stops", () => {
   it("while memory is written leaves the sandbox running, without a checkpoint", async () => {
-    const { engine, driver, create, restart } = await world();
+    const { engine, driver, create, restart } = await testEngine();
     await create("box");
     const exec = await start(engine, "box", ["sleep"]);
     driver.faults.checkpoint = (_, inner) => aborted(inner);
@@ -274,7 +277,7 @@ describe("a server that stops", () => {
   });
 
   it("after the memory is on disk leaves the stop of the instance to the next server", async () => {
-    const { engine, driver, create, restart } = await world();
+    const { engine, driver, create, restart } = await testEngine();
     const { sandbox } = await create("box");
     driver.faults.stop = never;
     void engine.sandboxes.standby("box", signal).catch(() => undefined);

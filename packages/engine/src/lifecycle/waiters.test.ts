@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { countWaiters } from "../testing/leak-counts.ts";
 import { start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 /** Retries follow each other at once. */
 const EAGER = {
@@ -13,7 +13,7 @@ const ATTEMPTS = 1_000;
 /** Listeners and timers of attempts in progress; the count of attempts does not matter. */
 const SLACK = 10;
 
-type World = Awaited<ReturnType<typeof world>>;
+type World = Awaited<ReturnType<typeof testEngine>>;
 const refuse = () => Promise.reject(new Error("no luck"));
 
 /** Work that fails each time. It returns when it has failed `count` times. */
@@ -89,7 +89,7 @@ it.each(Object.keys(FAILING))(
   "%s that fails a thousand times leaves no waiter behind",
   async (name) => {
     using waiters = countWaiters();
-    const all = await world(EAGER);
+    const all = await testEngine(EAGER);
     await all.create("box");
     const fail = await FAILING[name]?.(all);
     await fail?.(20);

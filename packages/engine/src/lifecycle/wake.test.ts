@@ -2,7 +2,7 @@ import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { KeeperRefusal } from "../ports/index.ts";
 import { asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, never, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, signal, testEngine } from "../testing/test-engine.ts";
 
 /** A wake gives up soon, with time for two or three proofs. */
 const IMPATIENT = { wakeDeadlineMs: 2_500, proofDeadlineMs: 1_000 };
@@ -128,7 +128,7 @@ describe("a wake that fails", () => {
   });
 
   it("because of an unusable checkpoint is not retried, and cold-starts the sandbox if its policy says so", async () => {
-    const { engine, driver } = await world();
+    const { engine, driver } = await testEngine();
     const lifecycle = { onMemoryLoss: "cold-start" } as const;
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
     const exec = await start(engine, "box", ["sleep"]);
@@ -216,7 +216,7 @@ describe("a wake that fails", () => {
 
 describe("a command with onWake", () => {
   it("is notified once after each wake, and the outcome is an event", async () => {
-    const { engine, driver, create } = await world();
+    const { engine, driver, create } = await testEngine();
     const { sandbox } = await create("box");
     await start(engine, "box", ["sleep"], { onWake: { argv: ["exit", "4"] } });
     await start(engine, "box", ["sleep"], { onWake: { signal: "SIGUSR1" } });
@@ -236,7 +236,7 @@ describe("a command with onWake", () => {
   });
 
   it("gets no event if its onWake command outlives the server", async () => {
-    const { engine, create, restart } = await world();
+    const { engine, create, restart } = await testEngine();
     await create("box");
     await start(engine, "box", ["sleep"], { onWake: { argv: ["sleep"] } });
     await engine.sandboxes.standby("box", signal);

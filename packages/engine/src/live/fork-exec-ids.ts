@@ -96,8 +96,8 @@ export function renamedJournals(
       const names = await registry.forkExecIds(sandboxId);
       return journals.remove(sandboxId, names === null ? ids : ids.map(names.translate), signal);
     },
-    keep: (sandboxId, signal) => journals.keep(sandboxId, signal),
-    kept: (signal) => journals.kept(signal),
+    archive: (sandboxId, signal) => journals.archive(sandboxId, signal),
+    archived: (signal) => journals.archived(signal),
     drop: (sandboxId, signal) => journals.drop(sandboxId, signal),
   };
 }

@@ -44,5 +44,5 @@ export class OrphanSightings {
 /** The message for callers that ask for a sandbox whose record is unreadable or missing. */
 export const pendingMessage = (id: SandboxId, removalDueAt: number | null): string =>
   removalDueAt === null
-    ? `The record of ${id} can't be read. What it owns is kept until it is deleted by this id.`
-    : `${id} has no record any more; what is left of it is removed at ${iso(removalDueAt)} if it is still there.`;
+    ? `The record of ${id} can't be read. Its resources stay until the sandbox is deleted by this id.`
+    : `Sandbox ${id} has no record. Resources of it that still exist at ${iso(removalDueAt)} are removed then.`;

@@ -105,12 +105,11 @@ export function unseenEnd(
   const outputEnd = typeof trace === "object" ? trace.end : record.outputEnd;
   const dispatched = status === "refused" ? "no" : dispatchedBy(record, trace);
   const isNeverBegun = dispatched === "no" && cause.code === SANDBOX_DELETED.code;
-  const endCause = isNeverBegun ? { ...cause, message: DELETED_BEFORE } : cause;
   return {
     status,
     exitCode: null,
     signal: null,
-    cause: endCause,
+    cause: isNeverBegun ? { ...cause, message: DELETED_BEFORE } : cause,
     dispatched,
     startedAt,
     endedAt: now,

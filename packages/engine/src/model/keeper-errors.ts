@@ -33,7 +33,7 @@ interface About {
 export function translate(error: unknown, about: About): unknown {
   const { path, ...ids } = about;
   if (error instanceof LinkUnwanted) {
-    const message = "The sandbox is being ended or suspended, and accepts no more calls.";
+    const message = "The sandbox is being deleted or suspended and accepts no calls.";
     return new HoldfastError("link_lost", { ...ids, dispatched: error.dispatched, message, cause: error });
   }
   if (error instanceof LinkLost) {

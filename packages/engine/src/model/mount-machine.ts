@@ -29,11 +29,11 @@ export function mountStep(record: SandboxRecord, input: MountInput, now: number)
       return changed(record, [...record.mounts, { ...input.mount, state: "wanted" }], now, null);
     case "mounted":
       if (known?.state !== "wanted") return null;
-      return changed(record, record.mounts, now, newsOf(known, "mount.added", "is mounted at"));
+      return changed(record, record.mounts, now, eventOf(known, "mount.added", "is mounted at"));
     case "mount_failed":
       if (known === undefined) return null;
       return changed(record, without(record, known), now, {
-        ...newsOf(known, "mount.failed", "could not be mounted at"),
+        ...eventOf(known, "mount.failed", "could not be mounted at"),
         data: { ...mountData(known), cause: input.cause },
       });
     case "unmount":
@@ -45,7 +45,7 @@ export function mountStep(record: SandboxRecord, input: MountInput, now: number)
         record,
         without(record, known),
         now,
-        newsOf(known, "mount.removed", "was unmounted from"),
+        eventOf(known, "mount.removed", "was unmounted from"),
       );
     default:
       return unreachable(input);
@@ -61,7 +61,7 @@ const mountData = ({ drive, path, subpath, readOnly }: MountRecord) => ({ drive,
 
 type News = Pick<NewEvent, "type" | "message" | "driveId" | "data">;
 
-const newsOf = (mount: MountRecord, type: NewEvent["type"], what: string): News => ({
+const eventOf = (mount: MountRecord, type: NewEvent["type"], what: string): News => ({
   type,
   driveId: mount.driveId,
   message: `Drive ${mount.drive} ${what} ${mount.path}.`,
@@ -115,7 +115,9 @@ export function refusedTarget(path: string): string | null {
   const within = NEVER_MOUNTED.find((directory) => isWithin(path, directory));
   if (within !== undefined) return `${within} is not on the sandbox's disk.`;
   const covered = NEVER_COVERED.find((directory) => path === directory);
-  return covered === undefined ? null : `Without what is in ${covered} nothing in the sandbox would work.`;
+  return covered === undefined
+    ? null
+    : `A drive would hide the files in ${covered}, which every program in the sandbox needs.`;
 }
 
 /** Normalises the path of a directory in a drive; null if the path is invalid. */

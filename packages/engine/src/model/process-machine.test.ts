@@ -355,5 +355,5 @@ describe("the status of a process", () => {
 it("the description of an end fits into a sentence", () => {
   const gone = { code: "lost", message: "Its memory is gone." };
   const { cause } = judgeProcess(facts({ restart: keep }, over("lost", null, gone), "unknown"), 1);
-  expect(cause?.message).toBe("Run 2 was lost: Its memory is gone; the next one follows.");
+  expect(cause?.message).toBe("Run 2 was lost: Its memory is gone; the next run follows.");
 });

@@ -54,11 +54,11 @@ export type Verdict =
   | { do: "end"; state: ProcessEnd; cause: Cause | null };
 
 /**
- * Decides what the server does next for a process that has not ended. As long as the memory in which the last run began
- * exists, the keeper in that memory restarts the process as its restart policy says, and the server only asks the
- * keeper for the result. The server starts a run only if the keeper will not: if that memory is lost, if the keeper
- * does not supervise the process, or if a client has requested a restart and the keeper has no run that is running or
- * waiting. Therefore the keeper and the server never both start the same run.
+ * Decides the server's next action for a process that has not ended. Normally the keeper restarts the process, as the
+ * restart policy says, and the server only asks the keeper for the result. The server starts a run in three cases: the
+ * memory in which the last run began is lost, and its keeper with it; the keeper does not supervise the process; or a
+ * client has requested a restart, and the keeper has no run that is running or waiting. In none of these cases does the
+ * keeper start a run, so the same run is never started twice.
  */
 export function verdict(facts: ProcessFacts): Verdict {
   const { record, last, kept, isRemembered } = facts;
@@ -193,10 +193,10 @@ export function judgeProcess(
   if (next.do === "end") return { status: next.state, cause: next.cause };
   const how = `Run ${record.run} ${last.exec === null ? "ended" : howItEnded(last.exec)}`;
   if (isSandboxFailed) {
-    const message = `${how}; its sandbox failed, and the next one follows when that is restarted.`;
+    const message = `${how}. The sandbox failed; the next run follows when the sandbox is restarted.`;
     return { status: "waiting", cause: { code: "sandbox_failed", message } };
   }
-  return { status: "waiting", cause: { code: "between_runs", message: `${how}; the next one follows.` } };
+  return { status: "waiting", cause: { code: "between_runs", message: `${how}; the next run follows.` } };
 }
 
 function judgeRun(
@@ -214,7 +214,7 @@ function judgeRun(
 
 const VERIFYING: Cause = {
   code: "verifying",
-  message: "Its sandbox was woken, and it has yet to be seen whether it serves again.",
+  message: "The sandbox was woken, and the process has not passed its readiness check since.",
 };
 
 /** Returns since when the run has been ready, and which observation showed it. */

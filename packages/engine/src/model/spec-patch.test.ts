@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { codeOf, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, remove, signal, testEngine } from "../testing/test-engine.ts";
 import { changedSpec, withFixedEnd } from "./spec-patch.ts";
 
 const spec = {
@@ -48,7 +48,7 @@ describe("the end of a sandbox's life", () => {
   });
 
   it("is moved by an update, and one that has passed deletes nothing", async () => {
-    const { engine, create } = await world();
+    const { engine, create } = await testEngine();
     await create("one");
     await new Promise((resolve) => setTimeout(resolve, 1_100));
     expect(await codeOf(engine.sandboxes.update("one", { lifecycle: { ttlMs: 1_000 } }))).toBe(
@@ -68,7 +68,7 @@ it("a patch can't exceed the number of labels and variables that a create allows
 });
 
 it("an update changes the sandbox, records an event, and survives a restart", async () => {
-  const { engine, create, restart } = await world();
+  const { engine, create, restart } = await testEngine();
   const { sandbox } = await create("one");
   const changed = await engine.sandboxes.update("one", {
     labels: { team: "b" },
@@ -84,7 +84,7 @@ it("an update changes the sandbox, records an event, and survives a restart", as
 });
 
 it("a new idle limit counts from the update, so it does not delete an idle sandbox at once", async () => {
-  const { engine, create } = await world();
+  const { engine, create } = await testEngine();
   const { sandbox } = await create("one");
   await new Promise((resolve) => setTimeout(resolve, 1_100));
   const changed = await engine.sandboxes.update("one", { lifecycle: { idleTtlMs: 1_000 } });
@@ -94,7 +94,7 @@ it("a new idle limit counts from the update, so it does not delete an idle sandb
 });
 
 it("concurrent updates do not undo each other", async () => {
-  const { engine, create } = await world();
+  const { engine, create } = await testEngine();
   await create("one");
   const keys = Array.from({ length: 12 }, (_, index) => `k${index}`);
   await Promise.all(keys.map((key) => engine.sandboxes.update("one", { labels: { [key]: "x" } })));
@@ -102,7 +102,7 @@ it("concurrent updates do not undo each other", async () => {
 });
 
 it("execs that start after an update have the new environment", async () => {
-  const { engine, create, driver } = await world();
+  const { engine, create, driver } = await testEngine();
   await create("one");
   await engine.sandboxes.update("one", { env: { SECRET: "new" } });
   const { exec } = await engine.execs.start("one", { command: "true" }, { signal });
@@ -113,7 +113,7 @@ it("execs that start after an update have the new environment", async () => {
 });
 
 it("an update of a deleted sandbox is refused", async () => {
-  const { engine, create } = await world();
+  const { engine, create } = await testEngine();
   const { sandbox } = await create("one");
   await remove(engine, "one");
   expect(await codeOf(engine.sandboxes.update(sandbox.id, { labels: { a: "b" } }))).toBe("sandbox_gone");

@@ -78,6 +78,6 @@ const KEYS_SHOWN = 8;
 export function requireFew(whose: string, what: string, values: Values, most: number): void {
   const count = Object.keys(values).length;
   if (count <= most) return;
-  const message = `${whose} would have ${count} ${what}; ${most} is the most.`;
+  const message = `${whose} would have ${count} ${what}; at most ${most} are allowed.`;
   throw new HoldfastError("invalid_request", { message });
 }

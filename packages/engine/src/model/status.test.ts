@@ -37,7 +37,7 @@ const well: Health = {
   linkDown: null,
   observation: present,
   frozenFor: null,
-  filesLook: null,
+  filesCheck: null,
   provenMounts: [],
 };
 
@@ -103,7 +103,7 @@ describe("status", () => {
   };
   const looked = (generation: number, missing: string | null): Health => ({
     ...well,
-    filesLook: { generation, missing },
+    filesCheck: { generation, missing },
   });
 
   it("says of a failed sandbox that its files are missing only after a look at this failure", () => {

@@ -20,7 +20,7 @@ export interface Health {
    * The result of the last check of a failed sandbox's files; null before the first check. `missing` describes what is
    * missing on the host, and is null if nothing is missing. `generation` is the generation that failed.
    */
-  filesLook: { generation: number; missing: string | null } | null;
+  filesCheck: { generation: number; missing: string | null } | null;
   /** Paths of the mounts that the last check confirmed from inside and outside. */
   provenMounts: readonly string[];
 }
@@ -32,7 +32,7 @@ export const NO_HEALTH: Health = {
   linkDown: null,
   observation: null,
   frozenFor: null,
-  filesLook: null,
+  filesCheck: null,
   provenMounts: [],
 };
 
@@ -87,11 +87,11 @@ const EXPIRED: Cause = { code: "expired", message: "The sandbox has reached the 
  */
 export function filesLeft(
   { nameHeld, generation }: Pick<SandboxRecord, "nameHeld" | "generation">,
-  { filesLook }: Pick<Health, "filesLook">,
+  { filesCheck }: Pick<Health, "filesCheck">,
 ): FilesLeft {
   if (!nameHeld) return { are: "removed" };
-  if (filesLook?.generation !== generation) return { are: "unknown" };
-  const { missing } = filesLook;
+  if (filesCheck?.generation !== generation) return { are: "unknown" };
+  const { missing } = filesCheck;
   return missing === null ? { are: "kept" } : { are: "incomplete", missing };
 }
 

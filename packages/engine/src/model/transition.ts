@@ -10,7 +10,7 @@ import type { PhaseState, SandboxRecord, SandboxSpec } from "../ports/records.ts
  */
 export type SandboxInput =
   | { type: "launch"; deadline: number }
-  | { type: "launched"; generation: number; instance: Instance; pid: number }
+  | { type: "launched"; generation: number; instance: Instance; pid: number | null }
   /** The time of this transition is the time of the proof, because the sandbox is running from then on. */
   | {
       type: "proven";

@@ -1,10 +1,10 @@
 import { once } from "node:events";
 import { describe, expect, it } from "vitest";
 import { KeeperRefusal, LinkLost } from "../ports/index.ts";
-import { codeOf, eventually, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, signal, testEngine } from "../testing/test-engine.ts";
 
 async function listening(numbers = {}) {
-  const made = await world(numbers);
+  const made = await testEngine(numbers);
   await made.create("one");
   made.driver.echoes.add(3000);
   return made;
@@ -87,7 +87,7 @@ describe("a port", () => {
 
 describe("a connection to a port", () => {
   const idle = { maintainEveryMs: 20, portTouchEveryMs: 0 };
-  const asleep = async (engine: Awaited<ReturnType<typeof world>>["engine"]) =>
+  const asleep = async (engine: Awaited<ReturnType<typeof testEngine>>["engine"]) =>
     (await engine.sandboxes.get("one")).status;
 
   it("keeps its sandbox awake until it is answered, and then by traffic only", async () => {

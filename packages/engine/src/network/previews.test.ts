@@ -1,6 +1,6 @@
 import { PREVIEW_ID_PATTERN, type PreviewId, type SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { codeOf, eventually, remove, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, testEngine } from "../testing/test-engine.ts";
 
 const denied = (act: () => unknown) => {
   try {
@@ -12,14 +12,14 @@ const denied = (act: () => unknown) => {
 };
 
 async function opened(numbers = {}) {
-  const made = await world(numbers);
+  const made = await testEngine(numbers);
   const { sandbox } = await made.create("one");
   return { ...made, sandbox };
 }
 
 describe("a preview", () => {
   it("has no token on request, and returns an existing token again", async () => {
-    const { engine, create } = await world();
+    const { engine, create } = await testEngine();
     await create("one");
     const { token } = await engine.previews.create("one", { port: 3000, name: "web" }, { token: false });
     expect([token, await engine.previews.tokens("one", "web")]).toEqual([null, []]);

@@ -223,7 +223,7 @@ export class Previews implements PreviewApi {
   }
 
   /** Cuts the connections of expired tokens and previews, and forgets the previews of deleted sandboxes. */
-  tend(): void {
+  maintain(): void {
     const now = this.#context.clock.now();
     for (const [id, { record, open }] of this.#previews) {
       if (this.#registry.live(record.sandboxId) === undefined) this.#forget(id);

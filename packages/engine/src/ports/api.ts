@@ -564,7 +564,7 @@ export interface EngineApi {
    * to the sandboxes are held meanwhile. If one of them is not running or can't be frozen, rejects without running
    * `copy`.
    */
-  holdStill<Result>(
+  copyWhileFrozen<Result>(
     ids: readonly SandboxId[],
     copy: (signal: AbortSignal) => Promise<Result>,
     signal: AbortSignal,

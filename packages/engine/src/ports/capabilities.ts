@@ -20,8 +20,8 @@ import type { FileAccess, JournalSlice, KeeperExec } from "./link.ts";
 
 export interface DriverCapabilities {
   readonly freezer: Freezer | null;
-  readonly standby: MemoryStandby | null;
-  readonly checkpoints: Checkpoints | null;
+  readonly standby: (MemoryStandby & Freezer) | null;
+  readonly checkpoints: (Checkpoints & Freezer) | null;
   readonly drives: DriveSupport | null;
   readonly ports: PortDialing | null;
   readonly journals: JournalsAfterDeath | null;
@@ -135,7 +135,7 @@ export class CheckpointUnusable extends Error {
   }
 }
 
-/** Suspends an instance together with its memory. A driver with this ability also has a freezer. */
+/** Suspends an instance together with its memory, while its processes are frozen. */
 export interface MemoryStandby {
   /**
    * Whether this host supports memory standby. Without support, checkpoints that are left over can still be discarded.
@@ -167,10 +167,7 @@ export interface SaveOrder extends CheckpointOrder {
   maxBytes: number;
 }
 
-/**
- * Saves checkpoints that stay after a wake and from which sandboxes are forked. A driver with this ability also has a
- * freezer.
- */
+/** Saves checkpoints that stay after a wake and from which sandboxes are forked. The instance is frozen meanwhile. */
 export interface Checkpoints {
   /**
    * Copies the files of an instance, and its memory if requested, into a checkpoint that `discard` does not remove. The
@@ -301,16 +298,16 @@ export interface JournalsAfterDeath {
   ): Promise<JournalSlice | null>;
   /** Returns how the exec ended; null if there is no journal. */
   end(sandboxId: SandboxId, id: ExecId, signal: AbortSignal): Promise<JournalEnd | null>;
-  /** Moves the journals of a stopped sandbox to a place that `destroy` does not remove. Idempotent. */
-  keep(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
+  /** Moves the journals of a stopped sandbox to an archive that `destroy` does not remove. Idempotent. */
+  archive(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
   /**
-   * Removes journals, whether they are kept or not. Missing journals are ignored. The directory of kept journals is
-   * removed with its last journal.
+   * Removes journals, whether they are archived or not. Missing journals are ignored. The archive of a sandbox is removed
+   * with its last journal.
    */
   remove(sandboxId: SandboxId, ids: readonly ExecId[], signal: AbortSignal): Promise<void>;
-  /** Returns the sandboxes that have kept journals. */
-  kept(signal: AbortSignal): Promise<SandboxId[]>;
-  /** Removes all kept journals of one sandbox. */
+  /** Returns the sandboxes that have archived journals. */
+  archived(signal: AbortSignal): Promise<SandboxId[]>;
+  /** Removes all archived journals of one sandbox. */
   drop(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
 }
 

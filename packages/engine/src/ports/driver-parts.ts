@@ -11,9 +11,9 @@ export const journalsOf = ({ capabilities }: Driver): JournalsAfterDeath =>
   capabilities.journals ?? {
     read: async () => null,
     end: async () => null,
-    keep: async () => undefined,
+    archive: async () => undefined,
     remove: async () => undefined,
-    kept: async () => [],
+    archived: async () => [],
     drop: async () => undefined,
   };
 

@@ -160,8 +160,11 @@ export interface Driver {
   destroy(id: SandboxId, signal: AbortSignal): Promise<void>;
   /** Whether the instance was started since the host's last boot. An instance of an earlier boot is gone. */
   isOfThisBoot(identity: InstanceIdentity): boolean;
-  /** Returns what people can use to find the instance: the pid of its first process on the host. */
-  describe(identity: InstanceIdentity): { pid: number };
+  /**
+   * Returns what people can use to find the instance: the pid of its first process on this host. Null if the instance
+   * does not run on this host.
+   */
+  describe(identity: InstanceIdentity): { pid: number | null };
   /** Aborts the driver's work in progress. Instances keep running. */
   close(): Promise<void>;
 }

@@ -105,8 +105,8 @@ export interface KeeperExec {
 
 /**
  * How a keeper restarts a command on its own. A cancelled run is never restarted. With `failure`, a run that exited
- * with 0 is not restarted either. The next run begins after `backoffMs` of lived time; this delay doubles with every
- * consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive restarts. After `max`
+ * with 0 is not restarted either. The next run begins after `backoffMs`, not counting pauses and standby. This delay doubles
+ * with every consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive restarts. After `max`
  * consecutive restarts the keeper gives up.
  */
 export interface SupervisePolicy {
@@ -155,6 +155,7 @@ export interface JournalSlice {
 
 export interface Probe {
   root: Identity;
+  /** How long the keeper has run, not counting pauses and standby. */
   livedMs: number;
   processes: number;
 }
@@ -264,8 +265,8 @@ export interface Link {
     signal: AbortSignal,
   ): Promise<JournalSlice>;
   /**
-   * Holds the output from `cursor` on for `leaseMs` of lived time, and replaces the exec's earlier hold. When the
-   * journal reaches its cap, the keeper makes the command wait instead of dropping held output. A lease of 0 ends the
+   * Holds the output from `cursor` on for `leaseMs`, not counting pauses and standby, and replaces the exec's earlier
+   * hold. When the journal reaches its cap, the keeper makes the command wait instead of dropping held output. A lease of 0 ends the
    * hold. Resolves to false if the keeper is too old to hold output.
    */
   holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }, signal: AbortSignal): Promise<boolean>;

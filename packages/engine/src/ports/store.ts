@@ -229,7 +229,7 @@ export interface Store {
     limit: number;
   }): Promise<{ id: ExecId; sandboxId: SandboxId; outputEnd: number }[]>;
   /** Returns the ended execs of one sandbox that are still on record, in order of their end. */
-  keptExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
+  retainedExecs(sandboxId: SandboxId): Promise<{ id: ExecId; outputEnd: number }[]>;
 
   /** Returns all processes of sandboxes that are not gone, oldest first. */
   processes(): Promise<ProcessRecord[]>;

@@ -123,7 +123,7 @@ export class ProcessReconcile {
       case "end": {
         const { state, cause } = next;
         const at = this.#context.clock.now();
-        const message = `Process ${record.name} has ended: ${state}. ${cause?.message ?? ""}`.trim();
+        const message = `Process ${record.name} ended: ${state}. ${cause?.message ?? ""}`.trim();
         const restarts = recordedRow(entry)?.restarts ?? record.restarts;
         const event = eventOf(record, `process.${state}`, at, message, { restarts, ...(cause && { cause }) });
         return records.store(entry, { end: { state, cause, at }, order: null, restarts }, [event]);

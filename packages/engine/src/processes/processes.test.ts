@@ -5,13 +5,13 @@ import { KeeperRefusal, LinkLost, MountRefused } from "../ports/index.ts";
 import { makeDrive, mount, removeDrive } from "../testing/engine-with-drives.ts";
 import { fork, save } from "../testing/forked-sandbox.ts";
 import { eventsOf } from "../testing/sleeping-sandbox.ts";
-import { codeOf, eventually, remove, signal, world } from "../testing/test-engine.ts";
+import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
 
 const QUICK = { readyPollMinMs: 5, readyPollMaxMs: 20, unreadyPollMs: 30, readyDialMs: 200 };
 const keep = { on: "failure", max: 3, backoffMs: 10 } as const;
 
-async function boxed(numbers: Parameters<typeof world>[0] = {}) {
-  const all = await world({ ...QUICK, ...numbers });
+async function boxed(numbers: Parameters<typeof testEngine>[0] = {}) {
+  const all = await testEngine({ ...QUICK, ...numbers });
   const { sandbox } = await all.create("box");
   const id = sandbox.id as SandboxId;
   const instance = () => {
@@ -284,7 +284,7 @@ describe("a process that ends", () => {
   });
 
   it("is restarted without counting against maxExecs", async () => {
-    const all = await world(QUICK);
+    const all = await testEngine(QUICK);
     const { engine, driver } = all;
     const lifecycle = { maxExecs: 2 };
     const { sandbox } = await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });
@@ -549,7 +549,7 @@ describe("a named process in standby", () => {
   });
 
   it("keeps its idle sandbox from standby only with keepAwake", async () => {
-    const all = await world(QUICK);
+    const all = await testEngine(QUICK);
     const { engine } = all;
     const lifecycle = { idleStandbyMs: 50 };
     await engine.sandboxes.create({ name: "box", lifecycle }, { wait: true, signal });

@@ -240,7 +240,7 @@ function followable(there: ProcessEntry, digest: Digest): ProcessEntry {
 }
 
 function conflict({ id: sandboxId }: LiveSandbox, name: string): HoldfastError {
-  const message = `The sandbox has a process ${name} that was started differently, and is not over.`;
+  const message = `The sandbox has a process ${name} that was started with other settings and has not ended.`;
   return new HoldfastError("process_conflict", { sandboxId, message });
 }
 

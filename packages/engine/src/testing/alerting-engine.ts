@@ -1,7 +1,7 @@
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi } from "../ports/api.ts";
 import type { AlertMessage, Notifier } from "../ports/index.ts";
-import { eventually, world } from "./test-engine.ts";
+import { eventually, testEngine } from "./test-engine.ts";
 
 /** Settings with which alerts fire quickly. */
 export const ALERT_SOON = {
@@ -34,7 +34,7 @@ export class Receiver implements Notifier {
 
 export async function alarmed(numbers: Partial<Numbers> = {}, path?: string) {
   const receiver = new Receiver();
-  const all = await world({ ...ALERT_SOON, ...numbers }, path, { notifier: receiver });
+  const all = await testEngine({ ...ALERT_SOON, ...numbers }, path, { notifier: receiver });
   return { ...all, receiver };
 }
 

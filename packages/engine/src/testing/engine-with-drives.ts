@@ -1,6 +1,6 @@
 import type { CreateDrive, DriveId, MountDrive, SandboxId } from "@holdfast/contract";
 import type { EngineApi } from "../ports/api.ts";
-import { signal, world } from "./test-engine.ts";
+import { signal, testEngine } from "./test-engine.ts";
 
 export const makeDrive = async (engine: EngineApi, name: string, more: Partial<CreateDrive> = {}) =>
   (await engine.drives.create({ name, ...more }, { signal })).drive;
@@ -19,7 +19,7 @@ export const driveEvents = async (engine: EngineApi, drive: string) =>
 
 /** Creates a sandbox and a drive. The drive is not mounted yet. */
 export async function apart(numbers = {}) {
-  const all = await world(numbers);
+  const all = await testEngine(numbers);
   const { id: driveId } = await makeDrive(all.engine, "data");
   const { sandbox } = await all.create("box");
   const id = sandbox.id as SandboxId;

@@ -1,7 +1,7 @@
 import type { CheckpointId, CreateSandbox, ExecId, SandboxId } from "@holdfast/contract";
 import type { EngineApi } from "../ports/api.ts";
 import { start } from "./sleeping-sandbox.ts";
-import { signal, world } from "./test-engine.ts";
+import { signal, testEngine } from "./test-engine.ts";
 
 export const save = (engine: EngineApi, ref: string, name?: string) =>
   engine.checkpoints.create(ref, name === undefined ? {} : { name }, signal);
@@ -20,7 +20,7 @@ export function nameIn({ forkedFrom }: Awaited<ReturnType<typeof fork>>, from: s
 
 /** Creates a sandbox with a running command, and a checkpoint of it. */
 export async function saved(numbers = {}) {
-  const all = await world(numbers);
+  const all = await testEngine(numbers);
   const { sandbox } = await all.create("box");
   const id = sandbox.id as SandboxId;
   const exec = await start(all.engine, "box", ["sleep"]);

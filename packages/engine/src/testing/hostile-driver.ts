@@ -213,7 +213,7 @@ class FakeInstance implements FakeDisk {
   }
 
   /** Runs the work that became due during the freeze. */
-  beginDue(): void {
+  runDueRestarts(): void {
     for (const row of this.rows.values()) if (row.state === "waiting") this.#beginLater(row, 1);
   }
 
@@ -501,7 +501,7 @@ export class HostileDriver
   /** Directories of sandboxes, which outlive the processes. */
   readonly directories = new Set<SandboxId>();
   readonly journalFiles = new Map<SandboxId, Map<ExecId, FakeExec>>();
-  readonly keptJournals = new Set<SandboxId>();
+  readonly archivedJournals = new Set<SandboxId>();
   readonly drives = new HostileDrives();
   faults: Faults = {};
   launches = 0;
@@ -778,7 +778,7 @@ export class HostileDriver
     const journals = copied([...there.journals].filter(([key]) => order.journals.includes(key)));
     const files = new Map(there.files);
     const mounts = pointsOf(there);
-    // The copy is partial until it is complete.
+    // A save that fails from here on leaves a partial copy.
     this.halfSaved.set(id, sandboxId);
     await this.faults.save?.(order, signal);
     if (SAVED_BYTES > maxBytes) throw new Error("no space left on device");
@@ -822,14 +822,14 @@ export class HostileDriver
   async thaw(id: SandboxId): Promise<void> {
     await this.faults.thaw?.();
     this.frozen.delete(id);
-    this.instances.get(id)?.beginDue();
+    this.instances.get(id)?.runDueRestarts();
   }
 
   /** Sets the instance to running, unless it is frozen. */
   #settle(id: SandboxId, instance: FakeInstance): void {
     instance.isFrozen = () => this.frozen.has(id);
     this.instances.set(id, instance);
-    instance.beginDue();
+    instance.runDueRestarts();
   }
   /** The usage that the next measurements report. */
   readonly usages = new Map<SandboxId, Partial<Usage>>();
@@ -869,7 +869,7 @@ export class HostileDriver
     this.instances.delete(id);
     this.directories.delete(id);
     this.#removeSaved(id, []);
-    if (!this.keptJournals.has(id)) this.journalFiles.delete(id);
+    if (!this.archivedJournals.has(id)) this.journalFiles.delete(id);
   }
 
   readonly journals: JournalsAfterDeath = {
@@ -882,15 +882,15 @@ export class HostileDriver
       if (exec === undefined) return null;
       return { exec: exec.known.state === "running" ? null : exec.known, end: endOf(exec) };
     },
-    keep: async (sandboxId) => {
-      this.keptJournals.add(sandboxId);
+    archive: async (sandboxId) => {
+      this.archivedJournals.add(sandboxId);
     },
     remove: async (sandboxId, ids) => {
       for (const id of ids) this.journalFiles.get(sandboxId)?.delete(id);
     },
-    kept: async () => [...this.keptJournals],
+    archived: async () => [...this.archivedJournals],
     drop: async (sandboxId) => {
-      this.keptJournals.delete(sandboxId);
+      this.archivedJournals.delete(sandboxId);
       this.journalFiles.delete(sandboxId);
     },
   };

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import type { EngineApi } from "../ports/api.ts";
-import { signal, world } from "./test-engine.ts";
+import { signal, testEngine } from "./test-engine.ts";
 
 export const start = async (engine: EngineApi, ref: string, argv: string[], more: object = {}) =>
   (await engine.execs.start(ref, { argv, ...more }, { signal })).exec;
@@ -10,7 +10,7 @@ export const eventsOf = async (engine: EngineApi, ref: string) =>
 
 /** Creates a sandbox in standby with a running command. */
 export async function asleep(numbers = {}) {
-  const all = await world(numbers);
+  const all = await testEngine(numbers);
   const { sandbox } = await all.create("box");
   const id = sandbox.id as SandboxId;
   const exec = await start(all.engine, "box", ["sleep"]);

@@ -48,7 +48,7 @@ afterEach(async () => {
 });
 
 /** Creates the real engine and a real store, over a driver that can be made to fail. */
-export async function world(
+export async function testEngine(
   numbers: Partial<Numbers> = {},
   path = ":memory:",
   options: { notifier?: Notifier } = {},

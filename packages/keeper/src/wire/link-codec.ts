@@ -78,7 +78,10 @@ export const ping = (nonce: number): RequestSpec<void> =>
     "urgent",
   );
 
-/** Makes the keeper end its sandbox after this much lived time, unless a link is up then; 0 removes the deadline. */
+/**
+ * Makes the keeper end its sandbox after this time, unless a link is up then. Pauses and standby do not count; 0 removes
+ * the deadline.
+ */
 export const deadline = (remainingMs: number): RequestSpec<void> =>
   request(
     REQUEST.deadline,

@@ -88,7 +88,7 @@ describe("a frozen instance", () => {
     await pass(5_999);
     expect(stateOf(instance)).toBe("running");
     await pass(1);
-    // Ended by itself: the timeout counts lived time.
+    // Ended by itself: the timeout does not count time in standby.
     expect(stateOf(instance)).toBe("exited");
   });
 });

@@ -100,8 +100,8 @@ export class SimulatedDriver
   }
 
   /**
-   * Runs one driver method. A call of a dead server never returns. A fault may strike, the call may be slow, and the
-   * answer is lost if the server dies during the call.
+   * Runs one method of the driver for its server. The call takes the host's latency, and `act` gets the fault that is
+   * armed for this point. If the server is dead or dies during the call, the promise never settles.
    */
   #verb<Answer>(
     point: Point,

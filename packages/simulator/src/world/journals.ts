@@ -45,7 +45,7 @@ export function journalsOf(host: Host, process: Process): JournalsAfterDeath {
         () => find(sandboxId, id)?.ending() ?? null,
         () => host.report({ type: "journal-unread", sandboxId, id }),
       ),
-    keep: (sandboxId, signal) =>
+    archive: (sandboxId, signal) =>
       verb("journals.change", signal, () => {
         const journals = host.directories.get(sandboxId)?.journals;
         if (journals === undefined) return;
@@ -63,7 +63,7 @@ export function journalsOf(host: Host, process: Process): JournalsAfterDeath {
         }
         if (kept?.size === 0) host.kept.delete(sandboxId);
       }),
-    kept: (signal) => verb("journals.change", signal, () => [...host.kept.keys()]),
+    archived: (signal) => verb("journals.change", signal, () => [...host.kept.keys()]),
     drop: (sandboxId, signal) => verb("journals.change", signal, () => void host.kept.delete(sandboxId)),
   };
 }
