@@ -32,7 +32,7 @@ export const WRITTEN = ["upper", "work"] as const;
 export const writtenIn = ({ dir, disk }: SandboxPlaces): string => (existsSync(disk) ? disk : dir);
 
 /**
- * Creates the files of a new sandbox. The creation note is written first, because the note prevents the image from being
+ * Creates the files of a new sandbox. The creation note is written first, because it prevents the image from being
  * removed.
  */
 export async function makeFiles(

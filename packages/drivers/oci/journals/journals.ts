@@ -66,8 +66,8 @@ export class OciJournals implements JournalsAfterDeath {
   }
 
   /**
-   * Archives the journals of a sandbox that is about to be deleted. Does nothing if journals of this sandbox are archived
-   * already.
+   * Archives the journals of a sandbox that is about to be deleted. Does nothing if journals of this sandbox are
+   * archived already.
    */
   async archive(sandboxId: SandboxId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();

@@ -20,7 +20,7 @@ export interface SandboxPlaces {
   readonly socket: string;
   /** Journals of the sandbox's execs, written by its keeper. */
   readonly journals: string;
-  /** The archive of the journals of deleted sandboxes. */
+  /** The archive of the sandbox's journals. It stays when the sandbox is deleted. */
   readonly archivedJournals: string;
   readonly bundle: string;
   /** The creation note: what the sandbox was created from. It is written before any other file. */

@@ -9,8 +9,8 @@ import type { Layout } from "./layout.ts";
 import { type Manifest, readManifest } from "./manifest.ts";
 
 /**
- * Creation note: what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the sandbox
- * can't write. Notes make observation cheap; the driver trusts a note only if it also finds the process, cgroup or
+ * Creation note: what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the
+ * sandbox can't write. Notes make observation cheap; the driver trusts a note only if it also finds the process, cgroup or
  * mount that the note describes.
  */
 interface OrderRecord {

@@ -38,18 +38,17 @@ export class ExecFinish {
   }
 
   async finish(exec: OpenExec, outcome: Outcome): Promise<void> {
-    if (!exec.beginEnd()) return;
+    if (!exec.markEnding()) return;
     const { open, retention, events } = this.#parts;
     const explained = await this.#explained(exec, outcome);
     const record = ended(exec.record, explained);
     await this.#store(record);
-    exec.setOutcome(record);
     open.leave(exec);
     // Until its end, an exec that prevents standby or deletion keeps the sandbox in use. So its end is recorded as
     // activity.
     const { idleTtlMs } = exec.live.record.spec.lifecycle;
     if (record.spec.keepAwake || idleTtlMs !== undefined) exec.live.touch();
-    exec.markOver();
+    exec.markEnded(record);
     retention.ended(exec.live, record, { mayComeAgain: exec.mayHaveBeenSent });
     events.execClosed.emit(exec);
   }

@@ -1,6 +1,6 @@
 /**
- * An event that happens at most once. A waiter can be removed, so that an event that is long in coming collects no
- * listeners of callers that have left.
+ * An event that happens at most once. Unlike a promise, it forgets the listeners of callers that stop waiting, so that
+ * the listeners of an event that is long in coming, such as the end of an exec, do not accumulate.
  */
 export class OneShot {
   readonly #listeners = new Set<() => void>();
@@ -32,7 +32,7 @@ export class OneShot {
     };
   }
 
-  /** Resolves when the event is set. */
+  /** Resolves when the event is set. The listener of this promise stays until then. */
   get promise(): Promise<void> {
     return new Promise((resolve) => this.onSet(resolve));
   }

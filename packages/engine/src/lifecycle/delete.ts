@@ -27,7 +27,8 @@ export class Deletion {
   }
 
   /**
-   * Records the delete and starts it. Does nothing if `stillWanted` is given and returns false when the delete is decided.
+   * Records the delete and starts it. Does nothing if `stillWanted` is given and returns false when the delete is
+   * decided.
    */
   async requestDelete(live: LiveSandbox, graceMs: number, stillWanted?: () => boolean): Promise<void> {
     await live.decide({ type: "delete", cause: null }, [], stillWanted).catch((error: unknown) => {

@@ -80,9 +80,9 @@ export class LiveSandbox {
   // ── Decisions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   /**
-   * Decides an input, and stores the result and the given changes in one commit. `stillWanted` is called just before the
-   * decision. Returns null and stores nothing if `stillWanted` returns false or the input no longer applies. The record
-   * changes only when the commit is durable.
+   * Decides an input, and stores the result and the given changes in one commit. `stillWanted` is called just before
+   * the decision. Returns null and stores nothing if `stillWanted` returns false or the input no longer applies. The
+   * record changes only when the commit is durable.
    */
   decide(
     input: Input,

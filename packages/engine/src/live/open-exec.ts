@@ -6,7 +6,7 @@ import type { ExecRecord } from "../ports/records.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
 import { StdinFeed } from "./stdin-feed.ts";
 
-/** An exec without an outcome. Its methods record what has happened to the exec; its getters answer questions about it. */
+/** An exec without an outcome. Its `mark` methods note what has happened to the exec. */
 export class OpenExec {
   readonly live: LiveSandbox;
   readonly stdin: StdinFeed;
@@ -119,9 +119,9 @@ export class OpenExec {
     return true;
   }
 
-  /** The journal shows whether the keeper received the exec, in a sandbox whose keeper can't be asked. */
-  markJournal(isFound: boolean): void {
-    this.#hasJournal = isFound;
+  /** Notes whether the exec has a journal. A journal proves that the keeper received the exec. */
+  markJournal(exists: boolean): void {
+    this.#hasJournal = exists;
   }
 
   /** Whether the keeper has received the exec, according to its acknowledgement or to the exec's journal. */
@@ -156,20 +156,16 @@ export class OpenExec {
     return this.#over;
   }
 
-  /** The outcome is known and is about to be stored. Returns false if that is so already: an exec ends once. */
-  beginEnd(): boolean {
+  /** The outcome is known and is about to be stored. Returns false if that was so before: an exec ends once. */
+  markEnding(): boolean {
     if (this.#isEnding) return false;
     this.#isEnding = true;
     return true;
   }
 
-  /** The record with the outcome that was stored. */
-  setOutcome(record: ExecRecord): void {
+  /** The outcome was stored in this record. All callers that wait for the start or the end of the exec continue. */
+  markEnded(record: ExecRecord): void {
     this.#record = record;
-  }
-
-  /** Releases everybody who waits for the exec's start or end. */
-  markOver(): void {
     this.#over.set();
     this.#begun.set();
   }

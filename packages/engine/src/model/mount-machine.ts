@@ -115,9 +115,7 @@ export function refusedTarget(path: string): string | null {
   const within = NEVER_MOUNTED.find((directory) => isWithin(path, directory));
   if (within !== undefined) return `${within} is not on the sandbox's disk.`;
   const covered = NEVER_COVERED.find((directory) => path === directory);
-  return covered === undefined
-    ? null
-    : `A drive would hide the files in ${covered}, which every program in the sandbox needs.`;
+  return covered === undefined ? null : `A drive would hide ${covered}, which programs in the sandbox need.`;
 }
 
 /** Normalises the path of a directory in a drive; null if the path is invalid. */

@@ -20,8 +20,8 @@ import type { FileAccess, JournalSlice, KeeperExec } from "./link.ts";
 
 export interface DriverCapabilities {
   readonly freezer: Freezer | null;
-  readonly standby: (MemoryStandby & Freezer) | null;
-  readonly checkpoints: (Checkpoints & Freezer) | null;
+  readonly standby: MemoryStandby | null;
+  readonly checkpoints: Checkpoints | null;
   readonly drives: DriveSupport | null;
   readonly ports: PortDialing | null;
   readonly journals: JournalsAfterDeath | null;
@@ -135,7 +135,7 @@ export class CheckpointUnusable extends Error {
   }
 }
 
-/** Suspends an instance together with its memory, while its processes are frozen. */
+/** Suspends an instance together with its memory. A driver with this ability must also have a freezer. */
 export interface MemoryStandby {
   /**
    * Whether this host supports memory standby. Without support, checkpoints that are left over can still be discarded.
@@ -167,7 +167,10 @@ export interface SaveOrder extends CheckpointOrder {
   maxBytes: number;
 }
 
-/** Saves checkpoints that stay after a wake and from which sandboxes are forked. The instance is frozen meanwhile. */
+/**
+ * Saves checkpoints that stay after a wake and from which sandboxes are forked. A driver with this ability must also
+ * have a freezer.
+ */
 export interface Checkpoints {
   /**
    * Copies the files of an instance, and its memory if requested, into a checkpoint that `discard` does not remove. The
@@ -301,8 +304,8 @@ export interface JournalsAfterDeath {
   /** Moves the journals of a stopped sandbox to an archive that `destroy` does not remove. Idempotent. */
   archive(sandboxId: SandboxId, signal: AbortSignal): Promise<void>;
   /**
-   * Removes journals, whether they are archived or not. Missing journals are ignored. The archive of a sandbox is removed
-   * with its last journal.
+   * Removes journals, whether they are archived or not. Missing journals are ignored. The archive of a sandbox is
+   * removed with its last journal.
    */
   remove(sandboxId: SandboxId, ids: readonly ExecId[], signal: AbortSignal): Promise<void>;
   /** Returns the sandboxes that have archived journals. */

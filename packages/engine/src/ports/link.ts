@@ -105,9 +105,9 @@ export interface KeeperExec {
 
 /**
  * How a keeper restarts a command on its own. A cancelled run is never restarted. With `failure`, a run that exited
- * with 0 is not restarted either. The next run begins after `backoffMs`, not counting pauses and standby. This delay doubles
- * with every consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive restarts. After `max`
- * consecutive restarts the keeper gives up.
+ * with 0 is not restarted either. The next run begins after `backoffMs`, not counting pauses and standby. This delay
+ * doubles with every consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive
+ * restarts. After `max` consecutive restarts the keeper gives up.
  */
 export interface SupervisePolicy {
   on: "failure" | "always";
@@ -266,8 +266,8 @@ export interface Link {
   ): Promise<JournalSlice>;
   /**
    * Holds the output from `cursor` on for `leaseMs`, not counting pauses and standby, and replaces the exec's earlier
-   * hold. When the journal reaches its cap, the keeper makes the command wait instead of dropping held output. A lease of 0 ends the
-   * hold. Resolves to false if the keeper is too old to hold output.
+   * hold. When the journal reaches its cap, the keeper makes the command wait instead of dropping held output. A lease
+   * of 0 ends the hold. Resolves to false if the keeper is too old to hold output.
    */
   holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }, signal: AbortSignal): Promise<boolean>;
   /**
