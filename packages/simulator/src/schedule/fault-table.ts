@@ -1,3 +1,4 @@
+import type { Point } from "./armed-faults.ts";
 import {
   DRIVE_EFFECTS,
   DRIVE_STAGES,
@@ -7,7 +8,6 @@ import {
   SLEEP_EFFECTS,
   SLEEP_STAGES,
 } from "./fault-targets.ts";
-import type { Point } from "./faults.ts";
 import type { Random } from "./random.ts";
 
 /**

@@ -3,7 +3,7 @@ import process from "node:process";
 import { StatementSync } from "node:sqlite";
 import { NUMBERS, type Numbers, type SandboxId } from "@holdfast/contract";
 import type { EngineApi, SandboxRecord } from "@holdfast/engine";
-import { Faults } from "../schedule/faults.ts";
+import { Faults } from "../schedule/armed-faults.ts";
 import { Random } from "../schedule/random.ts";
 import { VirtualTime } from "../time/virtual-time.ts";
 import { SimulatedDatabase } from "../world/database.ts";

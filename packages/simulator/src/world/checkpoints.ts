@@ -6,7 +6,7 @@ import {
   type Instance,
   type RestoreOrder,
 } from "@holdfast/engine";
-import type { Armed } from "../schedule/faults.ts";
+import type { Armed } from "../schedule/armed-faults.ts";
 import type { Helper, Host, SimulatedInstance } from "./host.ts";
 import type { KeeperMemory } from "./keeper.ts";
 import type { Process } from "./process.ts";

@@ -30,7 +30,7 @@ import {
   sameIdentity,
   type Usage,
 } from "@holdfast/engine";
-import type { Armed, Point } from "../schedule/faults.ts";
+import type { Armed, Point } from "../schedule/armed-faults.ts";
 import { dump, lasts, MEMORY_BYTES, restore } from "./checkpoints.ts";
 import { drivesOf } from "./drives.ts";
 import { filesOf } from "./files.ts";

@@ -1,7 +1,7 @@
 import type { DriveId, SandboxId } from "@holdfast/contract";
 import type { MountOrder } from "@holdfast/engine";
 import { beforeEach, describe, expect, it } from "vitest";
-import { type Armed, Faults } from "../schedule/faults.ts";
+import { type Armed, Faults } from "../schedule/armed-faults.ts";
 import { Random } from "../schedule/random.ts";
 import { VirtualTime } from "../time/virtual-time.ts";
 import { dump, restore } from "./checkpoints.ts";

@@ -1,6 +1,6 @@
 import type { DriveId } from "@holdfast/contract";
 import { type DriveDirectories, type DriveObservation, type Identity, KeeperRefusal } from "@holdfast/engine";
-import type { Armed, Point } from "../schedule/faults.ts";
+import type { Armed, Point } from "../schedule/armed-faults.ts";
 import { hangs } from "./checkpoints.ts";
 import type { Host } from "./host.ts";
 import { never, type Process } from "./process.ts";

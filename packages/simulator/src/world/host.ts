@@ -11,7 +11,7 @@ import type {
   StandbySupport,
   Usage,
 } from "@holdfast/engine";
-import type { Armed, Faults } from "../schedule/faults.ts";
+import type { Armed, Faults } from "../schedule/armed-faults.ts";
 import type { Random } from "../schedule/random.ts";
 import type { VirtualTime } from "../time/virtual-time.ts";
 import type { StoredCheckpoint } from "./checkpoints.ts";

@@ -1,6 +1,6 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import type { JournalsAfterDeath } from "@holdfast/engine";
-import type { Armed, Point } from "../schedule/faults.ts";
+import type { Armed, Point } from "../schedule/armed-faults.ts";
 import type { Host } from "./host.ts";
 import type { Journal } from "./journal.ts";
 import { never, type Process } from "./process.ts";

@@ -1,6 +1,6 @@
 import type { SandboxId } from "@holdfast/contract";
 import { type MountOrder, type MountPoint, MountRefused, type MountSeen } from "@holdfast/engine";
-import type { Armed } from "../schedule/faults.ts";
+import type { Armed } from "../schedule/armed-faults.ts";
 import { asHelper, hangs, lasts, type Parts } from "./checkpoints.ts";
 import { type DriveDirectory, driveOn, identityOf } from "./drives.ts";
 import type { Host, SimulatedInstance } from "./host.ts";

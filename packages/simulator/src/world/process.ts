@@ -1,4 +1,4 @@
-import type { Faults } from "../schedule/faults.ts";
+import type { Faults } from "../schedule/armed-faults.ts";
 import type { Owner, VirtualTime } from "../time/virtual-time.ts";
 
 /**

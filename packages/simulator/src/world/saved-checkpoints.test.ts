@@ -1,7 +1,7 @@
 import type { CheckpointId, ExecId, SandboxId } from "@holdfast/contract";
 import type { ExecOrder } from "@holdfast/engine";
 import { beforeEach, describe, expect, it } from "vitest";
-import { Faults } from "../schedule/faults.ts";
+import { Faults } from "../schedule/armed-faults.ts";
 import { Random } from "../schedule/random.ts";
 import { VirtualTime } from "../time/virtual-time.ts";
 import type { Fact } from "./facts.ts";

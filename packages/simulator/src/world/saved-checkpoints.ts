@@ -1,6 +1,6 @@
 import type { CheckpointId, ExecId, SandboxId, StandbyKind } from "@holdfast/contract";
 import { CheckpointUnusable, type ForkSource, type SaveOrder } from "@holdfast/engine";
-import type { Armed } from "../schedule/faults.ts";
+import type { Armed } from "../schedule/armed-faults.ts";
 import { asHelper, hangs, lasts, MEMORY_BYTES, type Parts } from "./checkpoints.ts";
 import type { Directory, Host, SimulatedInstance } from "./host.ts";
 import type { Journal } from "./journal.ts";

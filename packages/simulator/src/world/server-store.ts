@@ -1,7 +1,7 @@
 import type { Commit, Store } from "@holdfast/engine";
+import type { Faults } from "../schedule/armed-faults.ts";
 import type { FaultName } from "../schedule/fault-table.ts";
 import type { DriveStage, ForkStage, SleepStage } from "../schedule/fault-targets.ts";
-import type { Faults } from "../schedule/faults.ts";
 import type { VirtualTime } from "../time/virtual-time.ts";
 import type { SimulatedDatabase, Snapshot } from "./database.ts";
 import type { Fact } from "./facts.ts";

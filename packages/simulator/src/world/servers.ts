@@ -1,6 +1,6 @@
 import type { Numbers } from "@holdfast/contract";
 import type { EngineApi, Ids } from "@holdfast/engine";
-import type { Faults } from "../schedule/faults.ts";
+import type { Faults } from "../schedule/armed-faults.ts";
 import type { VirtualTime } from "../time/virtual-time.ts";
 import type { SimulatedDatabase } from "./database.ts";
 import type { Fact } from "./facts.ts";
