@@ -110,6 +110,8 @@ describe("a sandbox past the end of its TTL", () => {
     for (const instance of driver.instances.values()) instance.die();
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
     await engine.sandboxes.update(sandbox.id, { lifecycle: { expiresInMs: 1 } });
+    const updatedAt = Date.now();
+    await eventually(() => expect(Date.now()).toBeGreaterThan(updatedAt + 1));
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).lease.state).toBe("none"));
     const error = await engine.sandboxes.restart(sandbox.id, signal).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(HoldfastError);
