@@ -690,4 +690,20 @@ describe("a limit on steps", () => {
       followed: true,
     });
   });
+
+  it("includes steps that start while a change of the sandbox is being stored", async () => {
+    const { engine, store } = await testEngine();
+    await engine.sandboxes.create({ name: "one", lifecycle: { maxExecs: 2 } }, { wait: true, signal });
+    const commit = store.commit.bind(store);
+    store.commit = async (order) => {
+      await commit(order);
+      if (!order.changes.some(({ kind }) => kind === "sandbox.update")) return;
+      store.commit = commit;
+      await engine.execs.start("one", { argv: ["exit", "0"] }, { signal });
+    };
+    await engine.sandboxes.update("one", { labels: { a: "b" } });
+    expect((await engine.sandboxes.get("one")).execsStarted).toBe(1);
+    await engine.execs.start("one", { argv: ["exit", "0"] }, { signal });
+    expect(await codeOf(engine.execs.start("one", { argv: ["exit", "0"] }, { signal }))).toBe("exec_limit");
+  });
 });

@@ -120,7 +120,7 @@ export class LiveSandbox {
 
   async #decideNow(input: Input, also: readonly Change[]): Promise<Decision | null> {
     const { clock, numbers, store, log } = this.#context;
-    const before = this.#record;
+    const before = { ...this.#record };
     const decision = decide(before, input, clock.now(), numbers);
     if (decision === null) return null;
     const record = { ...decision.record, revision: before.revision + 1 };
@@ -128,7 +128,7 @@ export class LiveSandbox {
     const change = { kind: "sandbox.update", record, expectedRevision: before.revision } as const;
     const outlives = ABOUT_PROCESSES.has(input.type) ? "server" : "host";
     await store.commit({ changes: [change, ...also], events, counters, outlives });
-    this.#record = record;
+    this.#record = this.#withActivitySince(before, record);
     // The kernel's counters of out-of-memory kills start from zero with each instance.
     if (record.generation !== before.generation) {
       this.oom.reset(0);
@@ -145,6 +145,17 @@ export class LiveSandbox {
     );
     this.changed();
     return { ...decision, record };
+  }
+
+  /** Adds the activity during the commit to the committed record: `touch` and `countExec` do not wait for a commit. */
+  #withActivitySince(before: SandboxRecord, committed: SandboxRecord): SandboxRecord {
+    const { lastActivityAt, execsStarted } = this.#record;
+    const isTouched = lastActivityAt !== before.lastActivityAt;
+    return {
+      ...committed,
+      lastActivityAt: isTouched ? lastActivityAt : committed.lastActivityAt,
+      execsStarted: committed.execsStarted + (execsStarted - before.execsStarted),
+    };
   }
 
   // ── Calls and activity ─────────────────────────────────────────────────────────────────────────────────────────
