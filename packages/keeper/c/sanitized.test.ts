@@ -409,9 +409,11 @@ describe("a keeper", () => {
     });
     afterAll(() => new Promise((closed) => server.close(closed)));
 
+    /** Opens a stream to the port, and waits until the server of this test has accepted the connection. */
     const dialled = async (): Promise<Wire> => {
       const wire = await keeper.wire();
       expect((await wire.send(dial(port)).next()).type).toBe(0x8003);
+      await until("the connection was accepted", () => heard.length > 0);
       return wire;
     };
 
