@@ -41,8 +41,8 @@ export default defineConfig({
     globalSetup: ["test/setup/global.ts"],
     reporters: ["default", new TallyReporter()],
     pool: "forks",
-    // Tests with real sandboxes wait about as long as they compute: four files keep two cores busy.
-    maxWorkers: 4,
+    // Tests with real sandboxes wait about twice as long as they compute: six files keep two cores busy.
+    maxWorkers: 6,
     sequence: { sequencer: LongestFirst },
     // On a busy machine a test of seconds takes a minute. A test that times out also leaves its sandboxes behind.
     testTimeout: 180_000,

@@ -8,7 +8,7 @@ import { FAST, FaultyWorld } from "../support/faults/faulty-world.ts";
 import { Random } from "../support/faults/random.ts";
 import { atRest, descriptorKinds, processesBeside } from "../support/server/observe.ts";
 
-const EXECS = Number(process.env.HOLDFAST_STORM ?? (isLong ? 5_000 : 600));
+const EXECS = Number(process.env.HOLDFAST_STORM ?? (isLong ? 5_000 : 400));
 const CONCURRENCY = 32;
 const BOXES = 4;
 /** The data of which the execs print slices. */

@@ -44,7 +44,7 @@ const BREAKS: Readonly<Record<string, string>> = {
 };
 
 describe("a mutation of the engine", () => {
-  it.each(sample(MUTATIONS, 4).map(({ name, about }) => [about, name]))(
+  it.each(sample(MUTATIONS, 6).map(({ name, about }) => [about, name]))(
     "is found: %s",
     async (_about, name) => {
       // One worker, so that the failing seed is always the same.

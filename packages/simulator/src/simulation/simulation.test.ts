@@ -8,7 +8,7 @@ import { emptyTally, neverFired, Runner } from "./campaign.ts";
 
 /** Far above the usual duration, because the machine may be busy. */
 const PATIENCE_MS = 900_000;
-const SCHEDULES = isLong ? 2_000 : 300;
+const SCHEDULES = isLong ? 2_000 : 120;
 const STEPS = 40;
 
 let runner: Runner;
