@@ -194,7 +194,7 @@ static void insert(struct server *server, struct exec *exec, uint64_t timeout_ms
   table.known++;
   table.running++;
   exec->started_at_ms = realtime_us() / 1000;
-  if (timeout_ms > 0 && timeout_ms < UINT64_MAX - server->lived_ms) exec->timeout_at = server->lived_ms + timeout_ms;
+  exec_timeout_begin(server, exec, timeout_ms);
   exec_activate(exec);
 }
 
@@ -358,7 +358,7 @@ static bool advance(struct server *server, struct exec *exec) {
    */
   if (exec_has_ended(exec)) return !exec->reaped || exec->waits_for_reader;
   if (!exec->reaped && exec->outcome == EXEC_EXITED) {
-    if (exec->timeout_at) server_due(server, exec->timeout_at);
+    exec_timeout_schedule(server, exec);
     return true;
   }
   if (!exec_output_done(exec) && server->lived_ms < exec->drain_until) {
@@ -370,10 +370,7 @@ static bool advance(struct server *server, struct exec *exec) {
 }
 
 void execs_tick(struct server *server) {
-  for (struct exec *exec = table.active; exec; exec = exec->next_active) {
-    bool over = exec->timeout_at && server->lived_ms >= exec->timeout_at;
-    if (over && !exec->reaped && !exec_has_ended(exec)) exec_kill(server, exec, EXEC_TIMED_OUT);
-  }
+  for (struct exec *exec = table.active; exec; exec = exec->next_active) exec_timeout_enforce(server, exec);
   execs_kill(server);
   for (struct exec **at = &table.active; *at;) {
     struct exec *exec = *at;

@@ -147,6 +147,15 @@ void execs_free_forgotten(struct server *server);
 /* Kills all commands, and waits a limited time until they are gone. */
 void execs_end(void);
 
+/* ── exec_timeout.c ── */
+
+/* Begins the timeout of a command that starts; 0 means no timeout. */
+void exec_timeout_begin(struct server *server, struct exec *exec, uint64_t timeout_ms);
+/* Makes the loop wake up when the timeout ends. */
+void exec_timeout_schedule(struct server *server, const struct exec *exec);
+/* Kills the command's tree if its timeout has passed. */
+void exec_timeout_enforce(struct server *server, struct exec *exec);
+
 /* ── exec_output.c ── */
 
 /* Takes ownership of `output` and `error`, and watches them; `error` is -1 if there is no stderr. Returns false if

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "exec/exec.h"
-#include "exec/supervise.h"
+#include "exec/exec_restart.h"
 
 /* A request whose answer waits for output of a command, or for room in its stdin buffer. */
 struct waiter {

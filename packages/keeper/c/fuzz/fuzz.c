@@ -24,7 +24,7 @@
 
 #include "exec/exec.h"
 #include "exec/proc.h"
-#include "exec/supervise.h"
+#include "exec/exec_restart.h"
 #include "exec/user.h"
 #include "files/files.h"
 #include "files/remove.h"

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "exec/exec.h"
-#include "exec/supervise.h"
+#include "exec/exec_restart.h"
 #include "files/files.h"
 #include "loop/descriptors.h"
 #include "loop/server.h"

@@ -2,7 +2,7 @@
 
 #include "exec/exec.h"
 #include "exec/execs.h"
-#include "exec/supervise.h"
+#include "exec/exec_restart.h"
 #include "service/deadline.h"
 #include "service/probe.h"
 #include "stream/stream.h"

@@ -4,8 +4,8 @@
  * pauses and standby does not count towards delays, and all state is in memory, so neither a lost link nor a pause nor a
  * checkpoint affects supervision.
  */
-#ifndef HOLDFAST_SUPERVISE_H
-#define HOLDFAST_SUPERVISE_H
+#ifndef HOLDFAST_EXEC_RESTART_H
+#define HOLDFAST_EXEC_RESTART_H
 
 #include "exec/exec.h"
 

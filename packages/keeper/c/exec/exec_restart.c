@@ -1,4 +1,4 @@
-#include "exec/supervise.h"
+#include "exec/exec_restart.h"
 
 #include <errno.h>
 #include <stdlib.h>
