@@ -14,7 +14,7 @@ import type { Change, NewEvent, Notifier } from "../ports/index.ts";
 import type { AlertRecord, DeliveryRecord } from "../ports/records.ts";
 import { viewAlert, viewDelivery } from "./view.ts";
 
-/** Deliveries read per page. */
+/** Maximum number of deliveries that are read from the store at a time. */
 const PAGE = 1_000;
 /** An alert has at most two deliveries: fired and cleared. */
 const PER_ALERT = 2;

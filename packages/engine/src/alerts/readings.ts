@@ -38,7 +38,7 @@ export interface ReadingParts {
 /** Statuses of active sandboxes: those that run, and those that are moving to or from running. */
 const ACTIVE = new Set<Status>(["ready", "degraded", "paused", "waking", "suspending"]);
 const AWAKE = new Set<Status>(["ready", "degraded"]);
-/** Statuses that should not last. */
+/** Statuses that a sandbox should leave by itself soon. A sandbox that keeps one for too long is reported as stuck. */
 const TRANSIENT = new Set<Status>(["degraded", "stopping", "creating", "suspending", "waking"]);
 
 /** A sandbox with its status in this round. */

@@ -130,7 +130,7 @@ export class Audit {
     const { id: sandboxId, phase, instance } = live.record;
     const about = { sandboxId, things: [] };
     if (!hasInstance(live.record)) {
-      // The sandbox was suspended or deleted since the observation: nothing to correct.
+      // The sandbox was suspended or deleted after the observation, so there is nothing to correct.
       if (phase.name !== "failed" && phase.name !== "queued") return null;
       const message = "The sandbox was recorded as running but was absent; its record was corrected.";
       return { ...about, kind: "absent", action: "corrected", message };
@@ -147,9 +147,7 @@ export class Audit {
     return null;
   }
 
-  /**
-   * Resumes work that is due according to the record and may have stalled. Calling this twice has no further effect.
-   */
+  /** Resumes work that is due according to the record and may have stalled. Repeated calls have no further effect. */
   async #duty(live: LiveSandbox, found: Found | undefined): Promise<AuditFinding | null> {
     const { clock } = this.#context;
     const { id: sandboxId, phase, lease } = live.record;

@@ -107,7 +107,7 @@ export class DiskGuard {
     const message = `The sandbox was frozen: it wrote ${mb(rate)} MB a second while the disk ran out. It is thawed when the disk has its reserve again.`;
     const cause: Cause = { code: "disk_filler", message };
     await within(clock, { ms: CALL_MS, what: "freezing", signal: stopping }, async (signal) => {
-      // Wait for a healing step in progress, because it may include a thaw.
+      // A healing step in progress may include a thaw, so the freeze waits for its end.
       await raced(live.healing, signal);
       await requireCapability(driver, "freezer").freeze(live.id, signal);
     });

@@ -31,7 +31,8 @@ export class Expiry {
   }
 
   /**
-   * Sets the timers once the sandboxes of the last server are recovered, and clears the timers when the engine stops.
+   * Sets the timer of every sandbox that exists when the engine has started, and clears all timers when the engine
+   * stops.
    */
   async run(): Promise<void> {
     this.#isRunning = true;
@@ -47,7 +48,7 @@ export class Expiry {
     const dueAt = removalDueAt(factsOf(live));
     if (dueAt === null || !this.#isRunning || stopping.aborted) return;
     const now = clock.now();
-    // A sandbox may outlive its due time because it is in use or because its removal failed; it is checked again later.
+    // A sandbox that still exists after its due time is in use, or its removal failed. It is checked again later.
     const ms = dueAt > now ? Math.min(dueAt - now, numbers.expiryTimerMaxMs) : numbers.maintainEveryMs;
     this.#timers.set(
       live,

@@ -23,7 +23,8 @@ export interface PressureStandbyParts {
 
 /**
  * Suspends idle sandboxes to relieve host memory, before any sandbox is removed. Memory usually runs out because owners
- * do not delete their idle sandboxes. Few of those may be deleted, but all of them can be suspended.
+ * do not delete their idle sandboxes. Few owners have allowed the removal of their sandboxes, but most idle sandboxes
+ * can be suspended.
  */
 export class PressureStandby {
   readonly #context: EngineContext;

@@ -14,7 +14,10 @@ const MESSAGES: Record<SweepRule, string> = {
   ended_execs: "ended execs past their retention",
 };
 
-/** The reasons shown instead in an emergency cleanup on request, which does not depend on a shortage. */
+/**
+ * Why an item was removed or suspended in an emergency cleanup on request. These texts replace those in `MESSAGES`,
+ * because such a cleanup does not depend on a shortage.
+ */
 const REQUESTED: Partial<Record<SweepRule, string>> = {
   disposable: "an emergency cleanup was requested, and the sandbox was created disposable",
   idle: "an emergency cleanup was requested, and the sandbox is idle",

@@ -15,7 +15,10 @@ interface Facts {
   record: SandboxRecord;
   execsUnderWay: number;
   callsUnderWay: number;
-  /** The time since which this server serves the sandbox. No client could use the sandbox before. */
+  /**
+   * When this server began to serve the sandbox. Idle time is counted from then at the earliest, because no client
+   * could use the sandbox before.
+   */
   reachableSince: number;
   now: number;
 }
@@ -34,13 +37,15 @@ export function ruleFor(facts: Facts, { short }: SweepScope): SweepRule | null {
   if (lease.state === "quarantined") return null;
   if (isExpired(record, now)) return "past_ttl";
   if (isPastIdleTtl(facts)) return "past_idle_ttl";
-  // Removing a queued sandbox frees nothing; a sandbox in standby uses disk.
+  // Whether a removal would free resources: a queued sandbox uses none, but a sandbox in standby uses disk.
   const holdsSomething = phase.name === "running" || phase.name === "standby";
   if (short && spec.lifecycle.disposable && execsUnderWay === 0 && holdsSomething) return "disposable";
   return null;
 }
 
-/** A sandbox that is being suspended or woken is left alone until it has settled. */
+/**
+ * Phases in which a sandbox may be removed for being idle. While it is being suspended or woken, it is not removed.
+ */
 const MAY_BE_IDLE: readonly SandboxRecord["phase"]["name"][] = ["running", "paused", "standby"];
 
 function isPastIdleTtl({ record, execsUnderWay, callsUnderWay, reachableSince, now }: Facts): boolean {
@@ -72,7 +77,10 @@ export function maySuspend(facts: Facts, { kind, idleMs }: PressureStandbyLimits
   return kind === "memory" || idleStandbyMs !== undefined || onMemoryLoss === "cold-start";
 }
 
-/** Whether more than this share of memory is in use. Standby helps only then, because it frees memory but uses disk. */
+/**
+ * Whether memory usage is above the given share. Standby helps the host only in this case, because it frees memory and
+ * uses disk.
+ */
 export const isMemoryAbove = (
   { memoryFreeBytes, memoryTotalBytes }: Pick<Capacity, "memoryFreeBytes" | "memoryTotalBytes">,
   share: number,

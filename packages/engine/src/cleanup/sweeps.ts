@@ -253,8 +253,9 @@ export class Sweeps {
   }
 
   /**
-   * Acts only while the host is short of resources, or in an emergency cleanup on request. Stops as soon as the
-   * shortage is over.
+   * Relieves a shortage of resources. In an emergency cleanup on request, removes every sandbox that may be removed in
+   * a shortage, even if the host is not short. Otherwise acts only while the host is short: suspends idle sandboxes
+   * first, then removes sandboxes until the shortage has ended.
    */
   async #pressure(dryRun: boolean, emergency: boolean): Promise<SweepItem[]> {
     if (emergency) return (await this.#removeBy({ dryRun, short: true })).map(withRequestReason);
@@ -278,7 +279,7 @@ export class Sweeps {
         if (rule === null) continue;
         if (rule === "disposable" && options.untilRelieved && !(await this.#parts.admission.isShort()))
           return;
-        // By the time this sandbox is reached, it may be in use.
+        // The rule is checked again right before the removal, because the sandbox may be in use by then.
         const stillWanted = () => ruleNow(live, options, clock.now()) !== null;
         if (options.dryRun) items.push(item(rule, live, 1, "would_remove"));
         else if (!this.#removing.has(live)) items.push(...(await this.#removeOnce(live, rule, stillWanted)));

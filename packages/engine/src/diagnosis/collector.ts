@@ -191,7 +191,10 @@ function refusedIn(samples: readonly Sample[], since: number): number {
   return Math.max(0, (samples.at(-1)?.pidsRefused ?? 0) - (before?.pidsRefused ?? 0));
 }
 
-/** Returns how long, up to now, the sandbox has used nearly its whole share of a core. */
+/**
+ * Returns for how long, up to now, the sandbox has used nearly all the CPU that one busy loop can use. `share` is that
+ * amount, as a share of one core; it is below 1 if the sandbox's CPU limit is.
+ */
 function busyFor(samples: readonly Sample[], share: number): number {
   const calm = samples.findLastIndex(({ cpuPercent }) => cpuPercent < BUSY_PERCENT * share);
   const begun = samples[calm + 1];

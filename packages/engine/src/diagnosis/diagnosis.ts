@@ -64,7 +64,10 @@ export interface Facts {
   isDiskFull: boolean;
 }
 
-/** The text of a finding. `NAME` and `EXEC` in `you` are replaced by the sandbox's name and its only running exec. */
+/**
+ * The text of a finding. `holdfast` says what Holdfast does, and `you` what a person can do. In `you`, the placeholders
+ * `NAME` and `EXEC` are replaced by the sandbox's name and the id of its only running exec.
+ */
 export interface FindingText {
   summary: string;
   evidence: string[];
@@ -101,8 +104,8 @@ export function diagnose(
   const reported = findings
     .filter(({ severity }) => severity !== "fine" || !isTroubled)
     .sort((a, b) => SEVERITY_RANK[a.severity] - SEVERITY_RANK[b.severity]);
-  // If the first notice is a minor one, such as a missing label, the finding about the sandbox's activity is put before
-  // it.
+  // If the first finding is a minor notice, such as a missing label, the finding about the sandbox's activity is put
+  // first.
   const [first] = reported;
   const fine = reported.filter(({ severity }) => severity === "fine");
   const ordered =

@@ -1,10 +1,9 @@
+/** Findings about resource limits: memory, disk and processes. */
 import { mb, percent, seconds } from "../lib/format.ts";
 import type { Facts, FindingText, Rule } from "./diagnosis.ts";
 import { fitOf, risingShare, slopeOf } from "./linear-fit.ts";
 import { CANCEL, describeCommands, describeTimeouts } from "./phrases.ts";
 import { nameOf } from "./process-activity.ts";
-
-/** Findings about resource limits: memory, disk and processes. */
 
 const PIDS_SHARE = 0.95;
 const DISK_SHARE = 0.97;
@@ -90,7 +89,7 @@ export const pidLimit: Rule = {
   },
 };
 
-/** Describes steady growth of memory over the samples; null if there is none. */
+/** Returns a finding about steady growth of memory over the samples; null if memory does not grow steadily. */
 function findGrowth({ memory, limits, activity }: Facts): (FindingText & { spanMs: number }) | null {
   const [first, last] = [memory[0], memory.at(-1)];
   if (memory.length < LEAK.points || first === undefined || last === undefined) return null;

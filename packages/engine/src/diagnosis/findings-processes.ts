@@ -1,3 +1,4 @@
+/** Findings about the processes of a sandbox: what they do, and what they wait for. */
 import { listNames, percent, seconds } from "../lib/format.ts";
 import type { Facts, Rule } from "./diagnosis.ts";
 import { CANCEL, describeCommands, describeTimeouts } from "./phrases.ts";
@@ -10,8 +11,6 @@ import {
   plain,
   waitsForever,
 } from "./process-activity.ts";
-
-/** Findings about the processes of a sandbox: what they do, and what they wait for. */
 
 const BUSY_SHARE = 0.8;
 /**
@@ -65,7 +64,8 @@ function findLocked({ activity }: Facts): { all: ProcessActivity[]; alone: boole
     return null;
   const all = activity.lasting.filter(({ process }) => waitsForever(process, "futex"));
   if (all.length === 0) return null;
-  // A process may wait for another process that shares its memory. A pool of idle workers looks the same from outside.
+  // `alone` is true if no other process could release the lock. With several processes it is false: they may share
+  // memory, and a pool of idle workers looks the same from outside as a deadlock.
   const others = activity.lasting.filter((entry) => !all.includes(entry) && !isSupervising(entry));
   return { all, alone: all.length === 1 && others.length === 0 };
 }
@@ -189,7 +189,8 @@ function waitingRule(severity: "problem" | "notice", kinds: ReadonlySet<string>)
         const wait = mainWait(process);
         return wait !== null && kinds.has(wait.on) && !wait.bounded;
       });
-      // In a pipeline the last process waits for the first, which waits for a client.
+      // If another process is idle, the waiting process may be a part of the same pipeline: the first process of the
+      // pipeline waits for a client, and the others wait for the first. That is normal, so no notice is given.
       const isPipeline = activity.lasting.some(
         (entry) => !hung.includes(entry) && isResting(entry) && !isSupervising(entry),
       );
@@ -246,7 +247,7 @@ export const idle: Rule = {
       return null;
     const waits = activity.lasting.filter((entry) => !isResting(entry));
     const isPipe = ({ process }: ProcessActivity) => mainWait(process)?.on === "pipe";
-    // A process that waits on a pipe is idle if the process that feeds the pipe is.
+    // A process that waits on a pipe is idle too, if the process at the other end of the pipe is idle.
     if (
       waits.length > 0 &&
       (!waits.every(isPipe) ||

@@ -1,10 +1,9 @@
+/** Findings about the state of a sandbox, as opposed to the processes that run in it. */
 import { iso, seconds } from "../lib/format.ts";
 import { areFilesGone, CAUSES_GONE, CAUSES_MOUNT, CAUSES_SILENT } from "../model/cause-groups.ts";
 import type { FilesLeft } from "../model/status.ts";
 import type { Facts, FindingText, Rule } from "./diagnosis.ts";
 import { describeCommands, describeHealing, NOT_SERVING_YOU } from "./phrases.ts";
-
-/** Findings about the state of a sandbox, as opposed to the processes that run in it. */
 
 const JUMP_LATELY_MS = 600_000;
 const LINKS_FLAP = 3;

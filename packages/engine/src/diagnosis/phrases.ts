@@ -20,7 +20,7 @@ export function describeHealing({ recovery, restartsOnLoss }: Facts): string {
 }
 
 /**
- * Describes when the commands that own these processes time out; describes all commands if the owners are not known.
+ * Describes when commands time out: those that own the processes `of`, or all commands if the owners are not known.
  */
 export function describeTimeouts(
   all: readonly ExecFact[],

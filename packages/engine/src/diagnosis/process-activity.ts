@@ -39,7 +39,8 @@ export function compareSnapshots(first: ProcessSnapshot, last: ProcessSnapshot):
     const earlier = before.get(keyOf(process));
     return earlier === undefined ? [] : [activityBetween(earlier, process, ms)];
   });
-  // Two truncated snapshots may contain different processes although nothing changed.
+  // Processes are compared only if both snapshots are complete: truncated ones may contain different processes although
+  // nothing has changed.
   const isWhole = !first.truncated && !last.truncated;
   const kept = new Set(lasting.map(({ process }) => keyOf(process)));
   const changed = [...before.values(), ...now].filter((process) => isWhole && !kept.has(keyOf(process)));
@@ -64,7 +65,7 @@ function activityBetween(before: ProcessSeen, process: ProcessSeen, ms: number):
 export const isStill = ({ cpuShare, callsRate }: ProcessActivity): boolean =>
   cpuShare < 0.005 && (callsRate ?? 0) < 1;
 
-/** Whether every thread of the process waits for this, without a time limit. */
+/** Whether every thread of the process waits for `on`, without a time limit. */
 export const waitsForever = ({ waits }: Pick<ProcessSeen, "waits">, on: WaitsOn): boolean =>
   waits.length > 0 && waits.every((wait) => wait.on === on && !wait.bounded);
 

@@ -119,7 +119,7 @@ export class UsageMeter {
     return this.#accounts.get(live)?.history ?? [];
   }
 
-  /** Returns the newest sample. The instance that it was taken of may no longer exist. */
+  /** Returns the newest sample, even if the instance from which it was taken no longer exists. */
   last(live: LiveSandbox): Sample | null {
     return this.#accounts.get(live)?.last ?? null;
   }

@@ -35,7 +35,9 @@ interface Known {
   record: DriveRecord;
   observation: DriveObservation | null;
   usage: { usedBytes: number; freeBytes: number; at: number } | null;
-  /** Number of mount requests and new sandboxes that use the drive and whose mounts are not stored yet. */
+  /**
+   * Number of mount requests and sandbox creations in progress that use the drive and have not stored their mounts yet.
+   */
   pins: number;
   /** The creation in progress, which other callers await. */
   making: Promise<void> | null;
@@ -125,9 +127,9 @@ export class Drives implements DriveApi {
   }
 
   /**
-   * Pins a drive: it can't be deleted until its mount is stored in a sandbox's record. There is no await between the
-   * check and the pin. In a delete there is no await either between its check of pins and records and its start. So the
-   * two cannot interleave.
+   * Pins a drive: it can't be deleted until its mount is stored in a sandbox's record. No `await` separates the check
+   * below from the pin, and none separates a delete's check of pins and records from the start of the delete. So a pin
+   * and the start of a delete can't interleave.
    */
   pin(ref: string): { record: DriveRecord; release(): void } {
     const known = this.#known(ref);
@@ -182,7 +184,7 @@ export class Drives implements DriveApi {
     if (before !== undefined) return this.#existing(before, input, signal);
     this.#checkCap();
     await this.#parts.admission.admitDisk();
-    // Another client may have created the drive while the disk was measured.
+    // Another client may have created a drive of this name while the disk was measured.
     const rival = this.#byName(name);
     if (rival !== undefined) return this.#existing(rival, input, signal);
     this.#checkCap();
@@ -420,8 +422,8 @@ export class Drives implements DriveApi {
   }
 
   /**
-   * Returns the sandboxes whose record has the drive, including sandboxes in standby. Failed sandboxes are left out,
-   * because they never use the drive again.
+   * Returns the sandboxes that have mounts of the drive in their records, including sandboxes in standby. Failed
+   * sandboxes are left out, because they never use the drive again.
    */
   holders(id: DriveId): LiveSandbox[] {
     return [...this.#parts.registry.allLive()].filter(
@@ -468,8 +470,8 @@ export class Drives implements DriveApi {
       known.deletion.abort(new HoldfastError("drive_deleting"));
       await this.#detachFromAll(id);
       await within(clock, limit, (signal) => drives.destroy(id, signal));
-      // A forced delete also unmounts the drive from sandboxes that mounted it in the meantime. From here on no sandbox
-      // can mount it.
+      // A sandbox may have mounted the drive while its directory was being removed, so the drive is unmounted once
+      // more. From here on no sandbox can mount it.
       await this.#detachFromAll(id);
       const seen = (await within(clock, limit, (signal) => drives.observe([id], signal))).get(id);
       if (seen?.seen !== "absent") throw new Error("the drive is still there after its removal");

@@ -242,9 +242,9 @@ export class Mounts implements MountApi {
   }
 
   /**
-   * Removes what is left of a failed mount. If the removal fails, the mount is recorded for removal by `maintain`. The same
-   * is done if another instance has replaced the one in which the mount was attempted, because the new instance may be
-   * making the mount successfully right now.
+   * Removes what is left of a failed mount. If the removal fails, the mount is recorded for removal by `maintain`. It
+   * is also recorded for removal if a new instance has replaced the one in which the mount was attempted: the new
+   * instance makes all recorded mounts, so this mount may exist there.
    */
   async #retract(live: LiveSandbox, path: string, generation: number, error: unknown): Promise<void> {
     const isSame = () => live.record.generation === generation && live.record.phase.name === "running";
@@ -437,7 +437,8 @@ export class Mounts implements MountApi {
    * the sandbox's record still contains the mounts.
    */
   async detach(live: LiveSandbox, drive: DriveId, signal: AbortSignal): Promise<void> {
-    // A sandbox in standby finds the path closed when it wakes.
+    // Without an instance nothing is mounted. When the sandbox wakes, its mount paths are closed, because the drive is
+    // gone.
     if (live.record.instance === null) return;
     for (const { path } of mountsOf(live.record, drive))
       await this.#driverUnmount(live, path, { keepClosed: true }, signal);

@@ -117,8 +117,9 @@ export class ExecDispatch {
   }
 
   /**
-   * Ends an exec that the keeper refused. If this start may have been sent before, an existing journal is the exec's own,
-   * so the exec ran and is lost. On a first send an existing journal belongs to another exec, and the start is refused.
+   * Ends an exec whose start request the keeper refused. `exec_conflict` means that the id is in use, for example by a
+   * journal on disk. If an earlier request for this exec may have been sent, the id is in use by this exec itself: it
+   * ran, and it ends as lost. In all other cases the exec was never started, and it ends as refused.
    */
   async #refused(exec: OpenExec, refusal: KeeperRefusal): Promise<void> {
     if (exec.mayHaveBeenSent && refusal.reason === "exec_conflict") return this.#finish.lose(exec);

@@ -44,8 +44,8 @@ export class ExecFinish {
     const record = ended(exec.record, explained);
     await this.#store(record);
     open.leave(exec);
-    // Until its end, an exec that prevents standby or deletion keeps the sandbox in use. So its end is recorded as
-    // activity.
+    // An exec that prevents standby, or that runs in a sandbox with an `idleTtlMs`, keeps the sandbox in use. Its end is
+    // recorded as activity, so that idle time is counted from then on.
     const { idleTtlMs } = exec.live.record.spec.lifecycle;
     if (record.spec.keepAwake || idleTtlMs !== undefined) exec.live.touch();
     exec.markEnded(record);
@@ -64,7 +64,7 @@ export class ExecFinish {
     await this.finish(exec, unseenEnd(status, exec.record, cause, this.#context.clock.now(), trace));
   }
 
-  /** Ends an exec of an earlier server whose sandbox has no record any more. */
+  /** Ends an exec that an earlier server left open, if the sandbox of the exec no longer has a record. */
   async abandon(record: ExecRecord): Promise<void> {
     const cause = { code: "sandbox_gone", message: "The sandbox was gone before the outcome was known." };
     const trace = await this.trace(record);

@@ -201,7 +201,7 @@ export class ExecLedger {
 
   /**
    * Called by the link for every exec that ends while the link is up. The keeper of a fork may report exec ids of the
-   * source sandbox.
+   * source sandbox, which are ignored.
    */
   exited(live: LiveSandbox, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
@@ -243,7 +243,7 @@ export class ExecLedger {
     }
   }
 
-  /** Ends an exec of an earlier server whose sandbox has no record any more. */
+  /** Ends an exec that an earlier server left open, if the sandbox of the exec no longer has a record. */
   abandon(record: ExecRecord): Promise<void> {
     return this.#finish.abandon(record);
   }
@@ -275,8 +275,9 @@ export class ExecLedger {
 const NO_EXTRAS: StartExtras = { changes: [], events: [] };
 
 /**
- * Returns the exec count to store in the same commit as the exec, if the sandbox has an exec limit. For other sandboxes
- * counts are stored in batches, because a commit costs as much as the rows that it writes.
+ * Returns the exec count to store in the same commit as the exec, if the sandbox has an exec limit. Without a limit
+ * returns undefined: the count is then stored later, in a batch with others, because each further row makes a commit
+ * slower.
  */
 const limitedCount = ({ record }: LiveSandbox): number | undefined =>
   record.spec.lifecycle.maxExecs === undefined ? undefined : record.execsStarted;

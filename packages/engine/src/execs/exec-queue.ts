@@ -33,7 +33,7 @@ export class ExecQueue {
     throw new HoldfastError("too_many_execs", { sandboxId: live.id, message });
   }
 
-  /** Dispatches as many queued execs as there are free places, the longest waiting first. */
+  /** Dispatches queued execs, the longest waiting first, until `execsPerSandbox` execs of the sandbox run. */
   advance(live: LiveSandbox): void {
     const { execsPerSandbox } = this.#context.numbers;
     for (const exec of live.queuedExecs) {

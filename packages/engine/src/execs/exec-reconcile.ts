@@ -67,8 +67,9 @@ export class ExecReconcile {
   }
 
   /**
-   * Handles the listed execs that are not open in the ledger: deletes proof execs and unknown execs, and passes ended
-   * execs to retention.
+   * Handles the listed execs that are not open in the ledger. Proof execs that have ended are deleted. Execs that a
+   * fork took over from its source sandbox are deleted if they have ended, and cancelled if they still run. All other
+   * ended execs are passed to retention.
    */
   async #sortOthers(
     live: LiveSandbox,
@@ -83,7 +84,7 @@ export class ExecReconcile {
       live,
       named.map(({ id }) => id).filter((id) => !isCurrentRun(live, id)),
     );
-    // Errors are ignored: the keeper lists the exec again on the next link.
+    // Errors are ignored, because the keeper lists the exec again on the next link and the request is then repeated.
     for (const exec of execs.filter((each) => isProof(each) || foreign.has(each.id))) {
       if (exec.state !== "running")
         link.forgetExec(exec.id, { keepJournal: false }, signal).catch(() => undefined);

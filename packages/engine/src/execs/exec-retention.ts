@@ -91,10 +91,7 @@ export class Retention {
       this.#put(retained, id, outputEnd);
   }
 
-  /**
-   * Returns those execs that came with the memory of a fork and belong to the sandbox from which the checkpoint was
-   * taken.
-   */
+  /** Returns those of the execs that came with the memory of a fork and belong to the fork's source sandbox. */
   async foreignExecs(live: LiveSandbox, ids: readonly ExecId[]): Promise<Set<ExecId>> {
     if (live.record.forkedFrom === null) return new Set();
     const own = new Set(this.#retainedOf(live.id).execs.map(({ id }) => id));
@@ -162,7 +159,8 @@ export class Retention {
       else
         link?.forgetExec(id, { keepJournal: true }, this.#context.stopping).catch((error: unknown) => {
           // The keeper is still killing processes that the exec left running, so the exec is forgotten in a later
-          // batch. If the link is lost, the comparison on the next link rebuilds the list from the keeper.
+          // batch. After other errors it is not: if the link is lost, `inKeeper` is built again from the keeper's list
+          // on the next link.
           if (error instanceof KeeperRefusal && error.reason === "exec_running") retained.inKeeper.push(id);
         });
     }
@@ -198,7 +196,7 @@ export class Retention {
     try {
       await this.#collect(live.id, ids);
     } catch (error) {
-      // The sweep finds these execs by their records once their retention has passed.
+      // The execs keep their records, so a later sweep forgets them when their retention has passed.
       log.warn({ sandbox: live.id, cause: causeOf(error) }, "ended execs could not be forgotten");
     }
   }
@@ -254,9 +252,9 @@ export class Retention {
   async #collect(sandboxId: SandboxId, ids: readonly ExecId[]): Promise<boolean> {
     const { clock, numbers, journals, store, stopping } = this.#context;
     const live = this.#registry.live(sandboxId);
-    // If a live sandbox has no link, its keeper can't be asked to forget the execs, so their journals and records are
-    // not removed either. Otherwise the keeper would still have the execs in memory, even while the sandbox is paused.
-    // If a later exec got the id of a removed one, the keeper would answer with the end of the removed exec.
+    // If a live sandbox has no link, its keeper can't be asked to forget the execs, so their journals and records stay
+    // too. A keeper that still remembers a removed exec would otherwise answer a later exec of the same id with the end
+    // of the removed one.
     if (live !== undefined && !hasEnded(live.record) && !live.link) return false;
     const limit = { ms: numbers.keeperCallMs, what: "removing journals", signal: stopping };
     await within(clock, limit, async (signal) => {
@@ -296,8 +294,8 @@ export class Retention {
     const limit = { ms: numbers.stopAttemptMs, what: "dropping journals", signal: stopping };
     for (const id of await within(clock, limit, (signal) => journals.archived(signal))) {
       try {
-        // The sandbox still exists, or a delete of it is in progress. A delete moves the journals to the archive
-        // before it stores the outcomes of the execs, so these journals are not dropped yet.
+        // The sandbox still exists, or its delete is in progress. A delete moves the journals to the archive before it
+        // stores the outcomes of the execs, so archived journals may still have no owner at this point.
         if (this.#registry.live(id) !== undefined) continue;
         if ((await this.#context.store.execs(id, { limit: 1 })).length > 0) {
           left.push(id);
@@ -358,8 +356,8 @@ export class Retention {
   }
 
   /**
-   * Returns the first of these execs, only as many as are needed to free the excess, so that no exec is forgotten
-   * earlier than necessary.
+   * Returns the first of `execs`, only as many as are needed to free the excess, so that no exec is forgotten earlier
+   * than necessary.
    */
   #enough(execs: readonly (Ended & { sandboxId: SandboxId })[]) {
     let excess = this.#excess();

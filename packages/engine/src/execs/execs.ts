@@ -82,7 +82,8 @@ export class Execs implements ExecApi {
     let link = this.#gate.passNow(live);
     const mayBeKnown =
       idempotency !== undefined || isAtExecLimit(live) || this.#ledger.open(id) !== undefined;
-    // In all other cases no lookup is needed: the commit itself detects an id that is already used, which is rare.
+    // An earlier copy of this request is looked up only if the call may have to wait for the sandbox or if the exec may
+    // exist already. Otherwise the commit itself detects an id that is already used, which is rare.
     if (link === null || mayBeKnown) {
       const known = await this.#known(live, id, idempotency, digest);
       if (known !== null) return { exec: this.#ledger.view(known), followed: true };
@@ -124,7 +125,7 @@ export class Execs implements ExecApi {
       if (made !== null) wanted = made.target as ExecId;
     }
     const open = this.#ledger.open(wanted);
-    // Storing the exec may still fail, so wait for the result.
+    // The exec may still fail to be stored, so the result of its commit is awaited.
     if (open !== undefined && !open.isStored)
       await soonest(this.#context.clock, this.#context.numbers.keeperCallMs, open.commitDone);
     const record = this.#ledger.open(wanted)?.record ?? (await store.exec(wanted));
@@ -167,7 +168,7 @@ export class Execs implements ExecApi {
       let slice = await this.#firstSlice(record, signal);
       if (slice !== null && slice.floor > 0) sink.truncated = true;
       let cursor = 0;
-      // Only output up to the current end is read, so that a command that keeps writing can't hold this call.
+      // Only output up to the current end is read, so that a command that keeps writing can't delay this call forever.
       const end = slice?.end ?? 0;
       while (slice !== null) {
         for (const each of slice.records) sink.take(each);
@@ -175,7 +176,8 @@ export class Execs implements ExecApi {
         cursor = slice.next;
         slice = isLast ? null : await this.#source.read(record, cursor, 0, signal);
       }
-      // The end of a journal may be missing, because of a disk failure or an incomplete copy.
+      // The end of a journal may be missing because of a disk failure or an incomplete copy. The output is then
+      // reported as truncated.
       if (isTerminal(record.status) && cursor < record.outputEnd) sink.truncated = true;
       return { ...exec, ...sink.text(), cursor: cursorOf(record, cursor) };
     } catch (error) {
@@ -240,8 +242,9 @@ export class Execs implements ExecApi {
     const record = await this.#find(id);
     using _place = this.#readers.enter(record.id);
     using hold = this.#hold(record, options);
-    // Whether the exec has ended, or is not followed. Determined before each slice is read: only a slice that was
-    // requested after the end of the exec includes the end of the output.
+    // Returns whether no output is added after the slice that is read next: the exec has ended, or the caller does not
+    // follow it. Must be called before the slice is read, because only a slice that was requested after the end of the
+    // exec includes the end of the output.
     const isOver = () => !follow || this.#ledger.open(record.id) === undefined;
     let wasOver = isOver();
     // The first slice is read before the first record is sent, so that a bad cursor becomes an error instead of a
@@ -265,8 +268,8 @@ export class Execs implements ExecApi {
       if (options.isTaken?.()) slice?.release?.();
       offset = slice?.next ?? offset;
       hold?.reached(offset);
-      // `goal` is the position at which the read ends: a child that keeps writing after the end of the exec can't hold
-      // the reader forever.
+      // `goal` is the position at which the read ends. Without it, a child process that keeps writing after the end of
+      // the exec would keep the reader waiting forever.
       if (slice !== null && wasOver) goal ??= slice.end;
       if (slice !== null && (!slice.more || (goal !== null && offset >= goal))) break;
       if (slice === null && !follow) {
@@ -465,8 +468,8 @@ class KeepaliveTimer {
   #since: number;
 
   /**
-   * A keepalive is due slightly before `ms` has passed: otherwise a wait that ends a moment early would be followed by
-   * a second one.
+   * A keepalive is due slightly before `ms` has passed. Otherwise a wait that ends a moment too early would be followed
+   * by another wait of full length.
    */
   constructor(clock: Clock, ms: number) {
     this.#clock = clock;

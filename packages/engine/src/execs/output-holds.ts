@@ -5,13 +5,19 @@ import type { Link } from "../ports/index.ts";
 import { absentNear, type HeldReader, type Hold, holdOf, untilReturn } from "./hold-decision.ts";
 
 /**
- * Share of the journal that is also kept before a reader's position. If a reader's connection breaks, bytes in transit
- * are lost, and the reader comes back for them.
+ * How much output before a reader's position is also held, as a share of the journal's maximum size. If a reader's
+ * connection breaks, bytes in transit are lost, and the reader comes back for them.
  */
 const KEPT_BEHIND = 1 / 4;
-/** The keeper is informed of a reader's progress after each step of this share of the journal's maximum size. */
+/**
+ * How far a reader advances before its progress is reported to the keeper again, as a share of the journal's maximum
+ * size.
+ */
 const CURSOR_STEP = 1 / 8;
-/** The keeper is also informed if this share of `outputHoldMs` has passed since the last time. */
+/**
+ * After how much time a reader's progress is reported to the keeper again although the reader has advanced less than
+ * `CURSOR_STEP`, as a share of `outputHoldMs`.
+ */
 const TIME_STEP = 1 / 20;
 
 interface Reader extends HeldReader {
@@ -162,7 +168,7 @@ export class OutputHolds {
       if (reader.until <= now || index < excess) readers.delete(reader);
   }
 
-  /** Requests the hold that the current readers need from the keeper. */
+  /** Sends the keeper a request for the hold that the current readers need. */
   #ask(held: HeldExec, link: Link | null): void {
     const { clock, numbers, stopping, log } = this.#context;
     if (link === null || this.#without.has(link)) return;
@@ -173,7 +179,7 @@ export class OutputHolds {
     const sent = { ...hold, link };
     held.sent = wanted === null ? null : sent;
     const cursor = Math.max(0, Math.floor(hold.cursor - numbers.journalCapBytes * KEPT_BEHIND));
-    // If the time of day was set back, `until` is too far in the future, and must not extend the lease.
+    // If the clock was set back, `until` is too far in the future. The lease is therefore limited to `outputHoldMs`.
     const leaseMs = Math.min(hold.until - now, numbers.outputHoldMs);
     const { id } = held.exec.record;
     link.holdExec(id, { cursor, leaseMs }, stopping).then(

@@ -53,7 +53,7 @@ export class OutputSource {
         await this.#news(record, link, { end: slice.end, waitMs }, signal);
         return await link.readExec(record.id, from, signal);
       } catch (error) {
-        // An aborted caller gets its own abort reason, even if the link fails at the same time.
+        // If the caller has aborted, it gets its own abort reason, even if the link fails at the same time.
         signal.throwIfAborted();
         if (!(error instanceof LinkLost) && !isUnknownExec(error)) throw outputError(error, record);
       }
@@ -133,8 +133,8 @@ export class OutputSource {
     const serving = live?.refusal() === null ? live : null;
     const link = serving?.link ?? null;
     if (link !== null || open === undefined || waitMs <= 0) return link;
-    // If no new link will come, waits for the next change of the sandbox; otherwise a follower would call again
-    // immediately.
+    // If no new link will come, the call waits for the next change of the sandbox. Otherwise a reader that follows the
+    // output would call again at once, over and over.
     if (!serving?.isLinkWanted)
       await this.#until(record, () => live !== undefined && live.link !== null, waitMs, signal);
     else await serving.waitForLink(waitMs, AbortSignal.any([signal, open.over.signal])).catch(() => null);

@@ -30,7 +30,10 @@ export class DriveFiles implements FileSource {
   readonly #context: EngineContext;
   readonly #open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>;
   readonly #watches = new Watches();
-  /** The owner of new files. The jail's default is root, and commands in a sandbox could not write to root's files. */
+  /**
+   * The owner of new files. Without it the jail would create them as root, and commands in a sandbox could not write to
+   * them.
+   */
   readonly owner = { uid: DEFAULT_USER.uid, gid: DEFAULT_USER.gid };
 
   constructor(context: EngineContext, open: (ref: string, signal: AbortSignal) => Promise<OpenedDrive>) {

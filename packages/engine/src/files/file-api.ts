@@ -25,7 +25,7 @@ export const driveFileApi = (
   drives: { files(ref: string, signal: AbortSignal): Promise<OpenedDrive> },
 ): FileApi => apiOver(context, new DriveFiles(context, (ref, signal) => drives.files(ref, signal)));
 
-/** Builds the file API over a source. Paths are checked here, once, before anything is sent. */
+/** Builds the file API over a source. Callers' paths are checked in this layer, before the source is asked. */
 function apiOver({ clock, numbers }: EngineContext, source: FileSource): FileApi {
   const searches = new Semaphore(numbers.searchesAtOnce, { limit: numbers.searchesWaiting });
   const checked = (raw: string) => checkedPath(raw, (path) => source.isReserved(path));

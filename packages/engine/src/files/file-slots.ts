@@ -7,10 +7,10 @@ import type { EngineContext } from "../ports/context.ts";
 import type { FileAccess, Link } from "../ports/index.ts";
 
 /**
- * Limits the file calls that occupy a place in a keeper: those that have a file or directory open, and long removals. A
- * keeper has a fixed number of places for each and refuses more. Calls beyond that number wait here in order of
- * arrival, up to a maximum count and time. Some of the keeper's places are never used here, so that a proof never waits
- * behind slow transfers.
+ * Limits the file calls that occupy a slot in a keeper: those that have a file or directory open, and long removals. A
+ * keeper has a fixed number of slots for each of the two and refuses further calls. Calls beyond that number wait in
+ * the server in order of arrival, up to a maximum count and time. Some of the keeper's slots are left free for proofs,
+ * so that a proof never waits behind slow transfers.
  */
 export class FileSlots {
   readonly #context: EngineContext;
@@ -21,9 +21,7 @@ export class FileSlots {
     this.#context = context;
   }
 
-  /**
-   * Returns the file access of the link. A call that occupies a place in the keeper first waits here for a free place.
-   */
+  /** Returns the file access of the link. A call that occupies a slot in the keeper first waits until one is free. */
   filesOf(live: LiveSandbox, link: Link): FileAccess {
     const { files } = link;
     const enter = (signal: AbortSignal) => this.#enter(live, link, signal);
@@ -82,7 +80,7 @@ export class FileSlots {
         return entering;
       });
     } catch (error) {
-      // The semaphore may grant the place just as the caller stops waiting. The place is then given back.
+      // The semaphore may grant the slot just as the caller stops waiting. The slot is then given back.
       giveBack(entering);
       signal.throwIfAborted();
       if (!(error instanceof DeadlinePassed)) throw error;

@@ -31,5 +31,8 @@ export function viewFile(path: string, stat: Stat): FileStat {
   };
 }
 
-/** The latest time shown. A file's time can be any number, but not every number is a valid date. */
+/**
+ * A file with a later modification time is shown with this one: a file system's times can be too large for a valid
+ * date.
+ */
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);

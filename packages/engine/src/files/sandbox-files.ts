@@ -147,7 +147,7 @@ export class SandboxFiles implements FileSource {
   }
 }
 
-/** Virtual file systems of the kernel, whose entries are not real files. */
+/** Virtual file systems of the kernel. Recursive operations skip them, because their entries are not real files. */
 const KERNEL_FILE_SYSTEMS = new Set(["/proc", "/sys", "/dev"]);
 
 /** The disk could not be opened from outside; waking the sandbox gives access to it. */

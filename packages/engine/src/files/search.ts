@@ -7,7 +7,10 @@ import type { Reading } from "./file-source.ts";
 import { viewFile } from "./file-view.ts";
 import { Matcher } from "./search-matcher.ts";
 
-/** Limits of a search. A search that reaches a limit ends with the matches so far and is marked as truncated. */
+/**
+ * Time limit of a search. A search that reaches this limit or one of the limits below ends with the matches so far and
+ * is marked as truncated.
+ */
 const SEARCH_MS = 20_000;
 const ENTRIES_MAX = 200_000;
 const DIRECTORY_ENTRIES_MAX = 50_000;
@@ -18,9 +21,9 @@ const LINES_MAX = 5_000;
 const FILE_BYTES_MAX = 4 * 1_048_576;
 /** Maximum number of lines returned from a file. */
 const FILE_LINES_MAX = 50;
-/** Files read ahead. */
+/** Maximum number of files that are read ahead of the one that is being matched. */
 const FILES_AHEAD = 8;
-/** A zero among the first bytes marks a binary file. */
+/** Number of bytes at the start of a file that are checked for a zero byte, which shows that the file is binary. */
 const BINARY_BYTES = 8_192;
 
 interface Searching extends SearchOptions {
@@ -117,7 +120,10 @@ class Search {
     return entries.filter((_, index) => matches[index]);
   }
 
-  /** Reads the entries ahead of their matching, with their texts if content is searched. */
+  /**
+   * Yields the entries in order, with their texts if content is searched. While one entry is matched, the next are
+   * already read.
+   */
   #read(entries: readonly Entry[]): AsyncIterable<[entry: Entry, text: Text | null]> {
     const isSearched = this.#given.content !== undefined;
     return mapAhead(entries, isSearched ? FILES_AHEAD : 0, async (entry) => {

@@ -11,10 +11,11 @@ interface Wanted {
 }
 
 /**
- * Throws `not_on_disk` for a path for which the disk of a sandbox in standby would give a wrong answer. Drives are
- * mounted only while an instance exists; on the disk there is an empty directory in place of a drive. The root
- * directory, too, can be read completely only in an instance. For other missing paths the disk reports the error
- * itself.
+ * Throws `not_on_disk` if the disk of a sandbox in standby would give a wrong answer for the path. Drives are mounted
+ * only while an instance exists, so this applies to the path of a mount and to paths below it: the disk has an empty
+ * directory there. If the call reads everything below the path, it also applies to paths above a mount, and to the root
+ * directory, which is complete only in an instance. For any other path the disk answers correctly, also if the path is
+ * missing.
  */
 export async function requireOnDisk(
   files: Pick<FileAccess, "stat">,

@@ -19,7 +19,7 @@ export interface TarEntry {
 
 const BLOCK_BYTES = 512;
 const TYPES = { file: "0", directory: "5", symlink: "2", pax: "x" } as const;
-/** Maximum length of a name or a link's target in the header, in bytes. */
+/** Maximum length of an entry's name or of a symbolic link's target in the header, in bytes. */
 const TEXT_BYTES = 100;
 /** The largest uid or gid that fits in its octal field. */
 const ID_MAX = 0o7777777;
@@ -38,7 +38,7 @@ export function tarHeader(entry: TarEntry): Buffer {
   ]);
 }
 
-/** Returns the padding after content of this size, up to the next entry. */
+/** Returns the padding that fills the last block after content of this size. */
 export const tarPadding = (sizeBytes: number): Buffer =>
   Buffer.alloc((BLOCK_BYTES - (sizeBytes % BLOCK_BYTES)) % BLOCK_BYTES);
 

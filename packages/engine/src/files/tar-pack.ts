@@ -8,17 +8,17 @@ import { type TarEntry, tarEnd, tarHeader, tarPadding } from "./tar-header.ts";
 
 /** Maximum number of entries in an archive. */
 const ENTRIES_MAX = 1_000_000;
-/** Maximum number of entries in a directory. All entries of a directory are held in memory. */
+/** Maximum number of entries in a directory. It is limited because all entries of a directory are held in memory. */
 const DIRECTORY_ENTRIES_MAX = 100_000;
 /** Maximum number of small files that are read ahead. */
 const FILES_AHEAD = 8;
-/** Maximum size of a small file. */
+/** Maximum size in bytes of a file that is read ahead as a small file. */
 const SMALL_BYTES = 65_536;
 
 interface Packing {
   files: Reading;
   path: string;
-  /** The result of `stat` on the path, which follows links. */
+  /** The result of `stat` on the path, which follows symbolic links. */
   stat: Stat;
   /** Whether the archive leaves out the path and everything below it. */
   isSkipped(path: string): boolean;

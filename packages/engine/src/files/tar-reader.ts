@@ -45,7 +45,8 @@ export class TarReader {
       const { done, value } = await this.#parts.next();
       if (done) return null;
       const chunks = (value as unknown as AsyncIterable<Uint8Array>)[Symbol.asyncIterator]();
-      // The body is not kept for a directory, because the parser never ends such a body.
+      // For a directory the body is not stored, because `next` would wait for its end, and the parser never ends the
+      // body of a directory.
       if (value.header.type !== "directory") this.#body = chunks;
       return { header: value.header, body: withoutClosing(chunks) };
     } catch (error) {

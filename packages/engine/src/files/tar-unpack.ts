@@ -6,11 +6,11 @@ import { type FileAccess, KeeperRefusal, type Stat, type WriteOptions } from "..
 import { quoted } from "./file-view.ts";
 import { BrokenArchive, type TarPart, TarReader } from "./tar-reader.ts";
 
-/** Limit of one archive. */
+/** Maximum number of entries in an archive. */
 const ENTRIES_MAX = 1_000_000;
 /** Maximum number of small files that are written concurrently. */
 const FILES_AT_ONCE = 8;
-/** Maximum size of a small file. */
+/** Maximum size in bytes of a file that is written concurrently with others as a small file. */
 const SMALL_BYTES = 65_536;
 /** Permission bits without setuid and setgid. */
 const MODE_MASK = 0o1777;
@@ -113,7 +113,8 @@ class Unpacked {
     while (this.#writing.size >= FILES_AT_ONCE || this.#writing.has(path))
       await Promise.race(this.#writing.values());
     const placed = this.#place(path, header, inOrder(parts)).then(() => void this.#writing.delete(path));
-    // The failure is reported by the next call that waits for the writes.
+    // The failure is not lost: the next call that waits for the writes reports it. This handler only prevents an
+    // unhandled rejection.
     placed.catch(() => {});
     this.#writing.set(path, placed);
   }
@@ -214,8 +215,8 @@ class Unpacked {
   }
 
   /**
-   * Removes what is in the way of an entry, and returns whether the entry is new. If a link is in the way, the link is
-   * removed and not its target.
+   * Removes what is in the way of an entry, and returns whether the entry is new. If a symbolic link is in the way, the
+   * symbolic link is removed and not its target.
    */
   async #makeWay(path: string, kind: "file" | "symlink"): Promise<boolean> {
     const { files, signal } = this.#given;
@@ -255,7 +256,7 @@ class Unpacked {
     if (modifiedAt !== null) await files.touch(path, modifiedAt, signal);
   }
 
-  /** Returns the path of an entry. An absolute name is also relative to the target directory. */
+  /** Returns the path of an entry. An absolute name, too, is taken as relative to the target directory. */
   #pathOf(name: string): string {
     const inside = normalisePath(`/${name}`);
     const path = inside === null ? null : normalisePath(posix.join(this.#given.path, inside));

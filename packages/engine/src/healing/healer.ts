@@ -27,7 +27,7 @@ interface HealerParts {
   /** Ends an instance that could not be healed. The sandbox's policy decides what happens then. */
   loss: InstanceLoss;
   observer: Observer;
-  /** Says whether the host's disk is low, in which case sandboxes are frozen. */
+  /** Reports whether the host's disk is low. While it is low, sandboxes are frozen on purpose. */
   diskGuard: { readonly isLow: boolean };
 }
 
@@ -45,18 +45,19 @@ interface Chart {
 
 const MINUTE = 60_000;
 /**
- * Maximum time that one tick adds to the durations, in intervals between ticks. A longer gap shows that the server or
- * the host was suspended.
+ * Maximum time that one tick adds to the durations of an episode, in intervals between ticks. A longer gap between two
+ * ticks shows that the server or the host was suspended.
  */
 const TICKS_LIVED = 3;
 
 /**
  * Executes the steps of the healing ladder. A sandbox whose keeper was stopped, whose root was unmounted or whose link
  * hangs would otherwise stay degraded until a person intervenes. The healer opens a new link, thaws the sandbox and
- * remounts its file systems. If none of that helps, it ends the instance, and the sandbox's policy decides whether the
- * sandbox is restarted or kept for inspection. Each sandbox is healed independently of the others, and every step has a
- * deadline. An `unknown` observation is no evidence, so no step follows from it. Restarts are counted in the record and
- * limited across all sandboxes, since a fault that breaks many at once is the host's.
+ * remounts its file systems. If none of these steps helps, it ends the instance, and the sandbox's policy decides
+ * whether the sandbox is restarted or kept for inspection. Each sandbox is healed independently of the others, and
+ * every step has a deadline. An `unknown` observation is no evidence, so it causes no step. Restarts are counted in
+ * each sandbox's record. They are also limited across all sandboxes, because a fault that affects many sandboxes at
+ * once is most likely a fault of the host.
  */
 export class Healer {
   readonly #context: EngineContext;
@@ -153,8 +154,8 @@ export class Healer {
   }
 
   /**
-   * Whether the limit on restarts per minute allows this restart; if so, the restart is counted. A sandbox that keeps
-   * breaking takes only one place of this limit; its own restart limit is in its record.
+   * Whether the limit on restarts per minute allows this restart; if so, the restart is counted. Repeated restarts of
+   * one sandbox count once against this limit, because its record has a limit of its own.
    */
   #mayRestart(live: LiveSandbox, now: number): boolean {
     for (const [other, at] of this.#restarts) if (Math.abs(now - at) >= MINUTE) this.#restarts.delete(other);

@@ -89,7 +89,7 @@ export function nextStep(
     return stepWhileUnserving(episode, { ...seen, cause }, time, settings);
   if (episode === null || episode.by === null) return { episode: null, act: null };
   const stepMs = episode.stepMs + time.passedMs;
-  // A new instance starts without the step counts of the previous instance. Only the count of restarts is kept.
+  // A new instance starts without the step counts of the previous one; only restarts are still counted.
   if (status === "queued" || status === "creating")
     return { episode: { ...episode, stepMs, unservedMs: 0, tries: onlyRestarts(episode) }, act: null };
   if (status !== "ready") return { episode: null, act: null };
@@ -109,8 +109,7 @@ function stepWhileUnserving(
 ): Decision {
   const { cause } = seen;
   const steps = LADDERS[cause.code];
-  // Another part handles this cause, or the state is not known: the episode stays unchanged, and no time is added to
-  // it.
+  // If another part handles this cause, or the state is not known, the episode stays unchanged: no time is added to it.
   if (steps === undefined) return { episode: before, act: null };
   if (before === null)
     return {
@@ -137,9 +136,9 @@ function stepWhileUnserving(
 }
 
 /**
- * Returns the reason to end an instance for which a restart was decided, after a new observation; null if the current
- * cause no longer requires a restart. A keeper that was stopped may run again by then, and a link that is down at that
- * moment is a reason only after `healGiveUpMs`.
+ * Returns the reason to end an instance, judged by a new observation after a restart was decided. Returns null if the
+ * current cause does not require a restart, for example because a stopped keeper runs again. A link that is down
+ * requires a restart only after the sandbox has not served for `healGiveUpMs`.
  */
 export function reasonToEnd(
   episode: Episode,

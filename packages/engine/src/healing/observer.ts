@@ -71,12 +71,12 @@ export class Observer {
     const before = new Map(allLive.map((live) => [live, live.record]));
     const seen = await this.#ask(allLive);
     const missing = allLive.filter((live) => seen.get(live.id)?.seen === "absent");
-    // An instance that seems absent is observed a second time, because its absence has consequences.
+    // An instance that seems absent is observed a second time, because an absent instance is treated as lost.
     const again = missing.length === 0 ? seen : await this.#ask(missing);
     const taken: Promise<void>[] = [];
     for (const [live, { generation, phase }] of before) {
-      // An observation does not apply if the generation or the phase has changed in the meantime: the sandbox may have
-      // been frozen for the other phase.
+      // If the generation or the phase has changed since the observation began, the observation is dropped: it may, for
+      // example, show a freeze that belonged to the earlier phase.
       if (live.record.generation !== generation || live.record.phase !== phase) continue;
       if (!hasInstance(live.record)) continue;
       const observation = (missing.includes(live) ? again : seen).get(live.id);
@@ -89,8 +89,8 @@ export class Observer {
   }
 
   /**
-   * Checks whether the files of failed sandboxes still exist, so that the API does not report files that a person has
-   * removed as kept. If the check fails, the last result stays.
+   * Checks whether the files of failed sandboxes still exist. Otherwise the API would report that the files
+   * are kept although a person has removed them. If the check fails, the last result stays.
    */
   async checkFiles(allLive: readonly LiveSandbox[]): Promise<void> {
     const { clock, driver, numbers, stopping, log } = this.#context;

@@ -49,8 +49,8 @@ export class OomAttribution {
       message,
       data: { kills, memoryMb: limit },
     } as const;
-    // This commit does not use `recordEvent`, because a failure must undo the count, so that the next observation reports
-    // the kills again.
+    // `recordEvent` would only log a failure. Here a failure must also undo the count, so that the next observation
+    // reports the kills again.
     await store.commit({ changes: [], events: [event] }).catch((error: unknown) => {
       const cause = causeOf(error);
       log.error(

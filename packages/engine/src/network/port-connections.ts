@@ -9,8 +9,8 @@ import type { EngineContext } from "../ports/context.ts";
 import { KeeperRefusal, type Link, LinkLost, type PortStream, requireCapability } from "../ports/index.ts";
 
 /**
- * Maximum number of tries for one connection. It is tried again if the sandbox was suspended or the link was lost
- * before any byte was sent.
+ * Maximum number of attempts to connect to a port. An attempt is repeated if the sandbox was suspended or the link was
+ * lost before any byte was sent.
  */
 const TRIES = 5;
 const PAUSE_MS = 50;
@@ -68,7 +68,7 @@ export class SandboxPorts implements PortApi {
     if (instance === null) throw new LinkLost("the sandbox has no instance", "no");
     const ports = requireCapability(driver, "ports");
     const late = clock.deadline(numbers.portConnectMs, "connecting to the port");
-    // The stream may outlive the deadline, which applies only to connecting.
+    // The deadline applies only to connecting. The stream may stay open for longer.
     const lasting = AbortSignal.any([signal, late.signal]);
     const dialling = ports.dial(instance, port, lasting);
     try {

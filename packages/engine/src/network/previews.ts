@@ -72,7 +72,8 @@ export class Previews implements PreviewApi {
         throw new HoldfastError("too_many_previews", { sandboxId: live.id });
       const now = clock.now();
       const name = input.name ?? ids.name();
-      // A known id would make the store overwrite the existing preview, so the name is checked first.
+      // The preview's id is computed from its name, and the store would overwrite an existing preview with the same id.
+      // So a name in use is rejected first.
       if (current.some((each) => each.name === name)) throw nameTaken(live.id, name);
       const record: PreviewRecord = {
         id: previewIdOf(this.#context.store.secret, live.id, name),
@@ -348,7 +349,7 @@ export class Previews implements PreviewApi {
   }
 }
 
-/** Dummies with which an unknown token is compared. */
+/** Dummies: an unknown token is compared with these, so that the comparison takes as long as for a known token. */
 const NO_TOKEN: TokenRecord = { id: "" as TokenId, createdAt: 0, expiresAt: 0 };
 const NO_PREVIEW: PreviewRecord = {
   id: "" as PreviewId,

@@ -58,7 +58,7 @@ export class ProcessReconcile {
     })();
   }
 
-  /** Never rejects. */
+  /** Reconciles a sandbox once. Never rejects. */
   async #reconcileOnce(live: LiveSandbox): Promise<void> {
     const { clock, numbers, stopping, log } = this.#context;
     const link = live.link;
@@ -72,7 +72,7 @@ export class ProcessReconcile {
         live.changed();
       }
     } catch (error) {
-      // No retry here: the next link, or the next maintenance round, reconciles again.
+      // A failure needs no retry: the next link, or the next maintenance round, reconciles again.
       if (!stopping.aborted)
         log.debug({ sandbox: live.id, cause: causeOf(error) }, "failed to list the processes");
     }
@@ -108,7 +108,8 @@ export class ProcessReconcile {
     const open = ledger.open(runIdOf(record));
     if (open === undefined) {
       if (entry.lastExec === null) entry.setLastExec(await records.lastExec(entry));
-      // When the runs that were recorded here end, the sandbox is reconciled again.
+      // If runs were recorded, nothing is decided yet: when these runs have ended in the ledger, the sandbox is
+      // reconciled again.
       if (await runs.recordLeft(entry)) return;
     }
     const next = verdict(records.facts(entry));

@@ -6,7 +6,7 @@ import type { ProcessSpec } from "../ports/records.ts";
 /** Returns the spec of the requested process with all defaults filled in. Throws if the process could not be run. */
 export function processSpecOf(input: StartProcess, live: LiveSandbox): ProcessSpec {
   const { name: _name, restart, readyWhen, connectBy, ...rest } = input;
-  // A process gets no input after its start, even with a terminal: the next run would not receive the same input.
+  // A process gets no input, not even through its terminal, because its next run would not get the same input.
   const command = { ...specOf({ keepAwake: false, ...rest }, live), stdin: null };
   const { restartsMax, backoffMs } = PROCESS_DEFAULTS;
   return {

@@ -27,7 +27,7 @@ export class ProcessStart {
   readonly #gate: SandboxGate;
   /**
    * Runs the starts in one sandbox one after the other. If several callers waited for the same wake, concurrent starts
-   * would all see the same free place below the limit of processes.
+   * would all see the same number of processes and together exceed the limit.
    */
   readonly #starts: KeyedSerialQueue<LiveSandbox>;
 

@@ -42,7 +42,8 @@ interface WaitOptions {
 }
 
 /**
- * Extra time beyond the readiness deadline: for the start itself, and for the check that detects the missed deadline.
+ * How much longer than the readiness deadline a caller waits by default: for the start itself, and for the check that
+ * detects the missed deadline.
  */
 const READY_SLACK_MS = 5_000;
 /**

@@ -439,7 +439,8 @@ class FakeLink implements Link {
   async holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }): Promise<boolean> {
     const { holds, canHold } = this.#check();
     holds.push({ id, ...hold });
-    // Requests arrive in order: the keeper knows every exec whose start was sent before this request.
+    // The keeper handles requests in order, so it knows every exec with an earlier start request. This pause lets those
+    // starts finish first.
     await new Promise((resolve) => setImmediate(resolve));
     if (!this.#check().execs.has(id)) throw new KeeperRefusal("no_such_exec", "unknown");
     return canHold;

@@ -1,9 +1,9 @@
 type Listener = Parameters<AbortSignal["addEventListener"]>[1];
 
 /**
- * Counts waiting work: the timers of the process, and the abort listeners of the signal that has the most of them,
- * because leaked listeners accumulate on a long-lived signal. Listeners on a signal without any other reference are not
- * counted.
+ * Counts timers and abort listeners, so that a test can detect leaks. `timers` is the number of the process's pending
+ * timers. `listeners` is the largest number of abort listeners on one signal: a leak shows there, because listeners
+ * accumulate on a long-lived signal.
  */
 export function countWaiters() {
   const { addEventListener, removeEventListener } = EventTarget.prototype;

@@ -18,7 +18,7 @@ const NOW = 1_700_000_000_000;
 const errno = (name: string) => new KeeperRefusal("system", name, name);
 const absent = () => errno("ENOENT");
 
-/** A file tree in memory that behaves like a keeper's: links, parents, modes, owners and times. */
+/** A file tree in memory that behaves like a keeper's: symbolic links, parents, modes, owners and times. */
 export class MemoryFiles implements FileAccess {
   readonly nodes = new Map<string, Node>([["/", node("directory", { mode: 0o755 })]]);
   /** All calls so far, by name and path. */
@@ -151,7 +151,9 @@ export class MemoryFiles implements FileAccess {
     return this.#resolved(posix.resolve(posix.dirname(place), found.target), true, links + 1);
   }
 
-  /** Creates the missing parents of a path if `options.parents` is set, otherwise refuses. Returns the path. */
+  /**
+   * Returns the path. Creates its missing parents if `options.parents` is set; otherwise throws if a parent is missing.
+   */
   #placed(place: string, options: WriteOptions): string {
     for (const above of parentsOf(place)) {
       const there = this.nodes.get(above);
