@@ -133,7 +133,7 @@ export class Maintenance {
         "an exec outlived its timeout; cancelling it from outside",
       );
       const limit = { ms: numbers.keeperCallMs, what: "cancelling" };
-      // If this fails, the exec stays overdue, and the next round cancels it again.
+      // If the request fails, the exec stays overdue, and the next round cancels it again.
       within(clock, limit, (signal) => link.cancelExec(record.id, signal)).catch(() => undefined);
     }
   }

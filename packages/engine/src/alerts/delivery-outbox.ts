@@ -106,8 +106,8 @@ export class Outbox {
   }
 
   /**
-   * Creates the deliveries of these alerts. The caller stores them with the alerts and then calls `add`. If more than
-   * `deliveriesPending` deliveries would be pending, the excess ones are created dead.
+   * Creates the deliveries of the given alerts. The caller stores the deliveries with the alerts and then calls `add`.
+   * If more than `deliveriesPending` deliveries would be pending, the excess ones are created dead.
    */
   plan(alerts: readonly AlertRecord[]): DeliveryRecord[] {
     const { clock, ids, notifier, numbers } = this.#context;

@@ -67,8 +67,8 @@ export class AlertReadings {
   readonly #transient = new StateAges();
   readonly #awake = new StateAges();
   /**
-   * How long each sandbox had been stuck when an earlier server stored its alert. Contains only sandboxes with such an
-   * alert.
+   * How long each sandbox had been stuck when an earlier server stored the alert for it. Contains only sandboxes with
+   * such an alert.
    */
   #resumed: ReadonlyMap<SandboxId, number> = new Map();
 
@@ -214,8 +214,8 @@ export class AlertReadings {
   }
 
   /**
-   * A lingering instance that the last audit found is counted only while its sandbox has a lease: the reaper stops the
-   * instance, and then the lease ends.
+   * An instance that the last audit found lingering is counted only while its sandbox has a lease. The lease ends when
+   * the reaper has stopped the instance.
    */
   #leak(seen: readonly Seen[]): Reading[] {
     const findings = this.#parts.audit.last?.findings ?? [];

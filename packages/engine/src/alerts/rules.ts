@@ -14,9 +14,9 @@ type Figure = (numbers: Numbers, subject: string | null) => number;
 interface Rule {
   severity: Severity;
   unit: AlertUnit;
-  /** The alert fires when the value is above this. */
+  /** The value above which the alert fires. */
   threshold: Figure;
-  /** The alert clears when the value is at or below this. */
+  /** The value at or below which the alert clears. */
   clear: Figure;
   /** The value under normal conditions. */
   target: Figure | null;

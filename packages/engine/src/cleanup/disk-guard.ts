@@ -84,7 +84,7 @@ export class DiskGuard {
     }));
     const fastest = rates.sort((a, b) => b.rate - a.rate)[0];
     if (fastest === undefined || fastest.rate < numbers.diskFreezeRateBytes) return;
-    // The sandbox may have been suspended or woken in the meantime.
+    // The sandbox may have been suspended or woken while its writes were measured.
     if (fastest.live.record.phase.name !== "running") return;
     await this.#freeze(fastest.live, fastest.rate);
   }

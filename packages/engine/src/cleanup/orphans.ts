@@ -18,9 +18,9 @@ interface OrphanParts {
 const REMOVED_AT_ONCE = 8;
 
 /**
- * Finds resources on the host that carry our marker but belong to no record. An orphan is removed only after it was seen
- * twice, at least `orphanGraceMs` apart, still without a record: a record that is briefly missing from the database must
- * not cost a running sandbox.
+ * Finds resources on the host that carry our marker but belong to no record. An orphan is removed only after it was
+ * seen twice without a record, at least `orphanGraceMs` apart. Otherwise a running sandbox would be removed if its
+ * record were missing from the database for a moment.
  */
 export class Orphans {
   readonly #context: EngineContext;

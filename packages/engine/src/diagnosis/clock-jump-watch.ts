@@ -1,6 +1,9 @@
 import type { EngineContext } from "../ports/context.ts";
 
-/** A sleep that is off by more than this indicates a clock jump and not just a late timer. */
+/**
+ * By how much the requested and the measured length of a sleep must differ to indicate a clock jump and not just a late
+ * timer.
+ */
 const JUMP_MS = 30_000;
 
 /**

@@ -10,7 +10,10 @@ export interface ProcessActivity {
   callsRate: number | null;
   faultsRate: number;
   grownBytes: number;
-  /** Whether the process was runnable in both snapshots. On a busy host it gets less CPU than it could use. */
+  /**
+   * Whether the process was runnable in both snapshots. On a busy host a runnable process may get little CPU, so its
+   * CPU share alone does not show whether it is busy.
+   */
   ranAtBoth: boolean;
 }
 

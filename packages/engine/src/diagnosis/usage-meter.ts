@@ -71,7 +71,7 @@ export class UsageMeter {
     this.#context = context;
   }
 
-  /** Takes one sample of each of these sandboxes. A sandbox that can't be measured gets no sample. */
+  /** Takes one sample of each of the given sandboxes. A sandbox that can't be measured gets no sample. */
   async take(allLive: readonly LiveSandbox[], signal: AbortSignal = this.#context.stopping): Promise<void> {
     const { clock, driver, log } = this.#context;
     const living = allLive.filter(({ record }) => hasInstance(record));
@@ -141,7 +141,7 @@ export class UsageMeter {
     if (hasInstance(live.record)) {
       const isFirst = this.last(live) === null;
       await this.take([live], signal);
-      // A CPU rate needs two samples.
+      // A CPU rate needs two samples. If there was none before, a second one is taken after a short wait.
       if (isFirst) {
         await clock.sleep(RATE_MS * 2, signal);
         await this.take([live], signal);

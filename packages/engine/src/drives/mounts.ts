@@ -316,7 +316,7 @@ export class Mounts implements MountApi {
       const leave = live.enter();
       const change = async () => (live.record.phase.name === "running" ? { result: await work() } : null);
       const done = await this.#changes.run(live, change, signal).finally(leave);
-      // The sandbox was being suspended: wait and try again.
+      // The sandbox was being suspended, so the change was not made. It is tried again after the sandbox was woken.
       if (done !== null) return done.result;
     }
     throw asleepAgain(live);
@@ -342,9 +342,9 @@ export class Mounts implements MountApi {
     if (live.record.mounts.length === 0) return;
     const mayLack = hasServed(live.record) || live.record.phase.name !== "launching";
     if (!mayLack) return this.#establishAll(live, { mayLack }, signal);
-    // A mount attempt may fail or may never be made. Each path is therefore treated as open, which means that processes
-    // may write to the sandbox's own disk there, until the driver reports that the drive is mounted or the path is
-    // sealed against writes.
+    // A mount path is open while processes may write to the sandbox's own disk there. Because a mount attempt may fail
+    // or may never be made, each path is treated as open until the driver reports that the drive is mounted or that the
+    // path is sealed against writes.
     for (const { path } of wantedMounts(live.record)) live.noteOpenMountPath(path);
     // The limit leaves enough time for the rest of the wake if a drive does not respond.
     const limit = { ms: numbers.wakeDeadlineMs / WAKE_SHARE, what: "mounting", signal };

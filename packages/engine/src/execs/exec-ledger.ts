@@ -109,12 +109,13 @@ export class ExecLedger {
   }
 
   /**
-   * Stores the exec, sends it to the keeper, and resolves when the keeper has it, when it has ended, or after a
-   * deadline. A queued exec resolves once it is stored.
+   * Stores the exec and sends it to the keeper. Resolves when the keeper has received the exec, when the exec has
+   * ended, or after a deadline. If the exec is queued, resolves as soon as it is stored.
    *
    * The start is stored before the keeper receives it, so that the next server knows of the exec if this server is
-   * killed. If the caller gets no answer before the exec's end, the stored start need not survive a crash of the host:
-   * such a crash ends the command too, and nothing has been promised to the caller yet.
+   * killed. If the caller is answered only at the end of the exec (`awaited`) and gave no idempotency key, the stored
+   * start may be lost in a crash of the host: the crash also ends the command, and the caller has no answer that could
+   * become wrong.
    */
   async start(live: LiveSandbox, order: ExecRecord, options: StartOptions): Promise<OpenExec> {
     const { clock, numbers } = this.#context;

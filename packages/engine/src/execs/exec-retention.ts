@@ -159,8 +159,8 @@ export class Retention {
       else
         link?.forgetExec(id, { keepJournal: true }, this.#context.stopping).catch((error: unknown) => {
           // The keeper is still killing processes that the exec left running, so the exec is forgotten in a later
-          // batch. After other errors it is not: if the link is lost, `inKeeper` is built again from the keeper's list
-          // on the next link.
+          // batch. Other errors are ignored: if the link is lost, `inKeeper` is built again from the keeper's list on
+          // the next link.
           if (error instanceof KeeperRefusal && error.reason === "exec_running") retained.inKeeper.push(id);
         });
     }

@@ -11,7 +11,10 @@ import { signalNumber } from "../model/exec-outcome.ts";
 import type { Idempotency } from "../ports/index.ts";
 import type { ExecSpec } from "../ports/records.ts";
 
-/** Limit on the total bytes of argv and environment: the keeper's limit minus the strings that the keeper adds. */
+/**
+ * Maximum total size of argv and environment in bytes. It is the keeper's limit without the strings that the keeper
+ * adds.
+ */
 const STRINGS_MAX = 1_000_000;
 
 /** Builds the spec of the requested command with the sandbox's defaults filled in, and rejects invalid commands. */

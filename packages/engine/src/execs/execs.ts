@@ -308,7 +308,10 @@ export class Execs implements ExecApi {
     return null;
   }
 
-  /** A keepalive record; it reports a suspended exec, so that the reader knows why there is no output. */
+  /**
+   * Returns a keepalive record. If the sandbox is asleep, the record says that the exec is suspended, so that the
+   * reader knows why there is no output.
+   */
   #keepalive({ sandboxId }: ExecRecord, cursor: string): OutputRecord {
     const isAsleep = this.#finder.live(sandboxId)?.isAsleep ?? false;
     return { type: "keepalive", cursor, ...(isAsleep ? { suspended: true } : {}) };

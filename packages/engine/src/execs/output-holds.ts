@@ -46,10 +46,10 @@ export interface ReaderHold extends Disposable {
 
 /**
  * Makes commands wait for the readers that follow them: output that such a reader has not taken is not dropped, and the
- * command waits as it would on a pipe. The keeper gets a position and a lease, which is renewed as the readers take
- * output. Each wait is bounded: `outputHoldMs` for a reader that takes nothing, and `outputReturnMs` for a reader that
- * has left, or was announced and has not come yet. The keeper itself ends an expired lease, so a command also continues
- * if no server is running.
+ * command waits as it would on a pipe. The keeper gets a position and a duration (`leaseMs`), and gets both again as
+ * the readers take output. Each wait is bounded: `outputHoldMs` for a reader that takes nothing, and `outputReturnMs`
+ * for a reader that has left, or was announced and has not come yet. The keeper ends an expired hold by itself, so a
+ * command also continues if no server is running.
  */
 export class OutputHolds {
   readonly #context: EngineContext;
@@ -179,7 +179,8 @@ export class OutputHolds {
     const sent = { ...hold, link };
     held.sent = wanted === null ? null : sent;
     const cursor = Math.max(0, Math.floor(hold.cursor - numbers.journalCapBytes * KEPT_BEHIND));
-    // If the clock was set back, `until` is too far in the future. The lease is therefore limited to `outputHoldMs`.
+    // If the clock was set back, `until` is too far in the future. The requested duration is therefore limited to
+    // `outputHoldMs`.
     const leaseMs = Math.min(hold.until - now, numbers.outputHoldMs);
     const { id } = held.exec.record;
     link.holdExec(id, { cursor, leaseMs }, stopping).then(

@@ -8,9 +8,9 @@ import type { FileAccess, Link } from "../ports/index.ts";
 
 /**
  * Limits the file calls that occupy a slot in a keeper: those that have a file or directory open, and long removals. A
- * keeper has a fixed number of slots for each of the two and refuses further calls. Calls beyond that number wait in
- * the server in order of arrival, up to a maximum count and time. Some of the keeper's slots are left free for proofs,
- * so that a proof never waits behind slow transfers.
+ * keeper has a fixed number of slots and refuses further calls. Calls beyond that number wait in the server in order of
+ * arrival, up to a maximum count and time. Some of the keeper's slots are left free for proofs, so that a proof never
+ * waits behind slow transfers.
  */
 export class FileSlots {
   readonly #context: EngineContext;

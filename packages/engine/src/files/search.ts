@@ -8,8 +8,8 @@ import { viewFile } from "./file-view.ts";
 import { Matcher } from "./search-matcher.ts";
 
 /**
- * Time limit of a search. A search that reaches this limit or one of the limits below ends with the matches so far and
- * is marked as truncated.
+ * Time limit of a search. A search that reaches a limit on time, entries, bytes or lines ends with the matches so far
+ * and is marked as truncated.
  */
 const SEARCH_MS = 20_000;
 const ENTRIES_MAX = 200_000;
@@ -121,8 +121,8 @@ class Search {
   }
 
   /**
-   * Yields the entries in order, with their texts if content is searched. While one entry is matched, the next are
-   * already read.
+   * Yields the entries in order. If content is searched, yields the texts of files too, and reads the next files while
+   * one is matched.
    */
   #read(entries: readonly Entry[]): AsyncIterable<[entry: Entry, text: Text | null]> {
     const isSearched = this.#given.content !== undefined;

@@ -16,7 +16,8 @@ export class BrokenArchive extends Error {
 
 /**
  * Parses an archive while it arrives, one entry at a time, with backpressure on the source. If the archive is damaged,
- * the source fails or the signal aborts, both the wait for the next entry and the current entry's body end.
+ * the source fails or the signal aborts, the wait for the next entry and the current entry's body both end with an
+ * error.
  */
 export class TarReader {
   readonly #parser = extract();
@@ -71,7 +72,10 @@ export class TarReader {
   }
 }
 
-/** Iterates without closing the parser's iterator, since closing it early would end the archive. */
+/**
+ * Iterates without closing the parser's iterator at an early end, because that would end the parsing of the whole
+ * archive.
+ */
 async function* withoutClosing(
   chunks: AsyncIterator<Uint8Array>,
 ): AsyncGenerator<Uint8Array, void, undefined> {

@@ -28,11 +28,12 @@ interface Unpacking {
 }
 
 /**
- * Unpacks an archive into a directory, entry by entry as it arrives. The archive may be hostile: names that lead out of the
- * directory are rejected, as are entries that are neither file, directory nor link. Symbolic links are created unchanged,
- * since a caller that may write here can reach their targets anyway.
+ * Unpacks an archive into a directory, entry by entry as it arrives. The archive may be hostile: names that lead out of
+ * the directory are rejected, as are entries other than files, directories and links. Symbolic links are created
+ * unchanged, because a caller that may write to the directory can reach their targets without an archive too.
  *
- * Each file is written completely or not at all. The archive as a whole is not atomic: entries unpacked before an error stay.
+ * Each file is written completely or not at all. The archive as a whole is not atomic: entries unpacked before an error
+ * stay.
  */
 export async function unpackTar(
   archive: AsyncIterable<Uint8Array>,

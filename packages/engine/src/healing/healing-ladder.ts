@@ -3,7 +3,10 @@ import type { Cause, Numbers, Rung, Status } from "@holdfast/contract";
 /** A healing step: an action on an instance, or its restart by policy. */
 export type Step = Exclude<Rung, "wait" | "hold">;
 
-/** One period in which a sandbox does not serve, from its detection until the sandbox has served for a while again. */
+/**
+ * One period in which a sandbox does not serve. If no healing step was taken, it ends as soon as the sandbox serves
+ * again; otherwise only when the sandbox has served for `healHoldMs` and was then proven.
+ */
 export interface Episode {
   readonly startedAt: number;
   readonly cause: Cause;
@@ -42,10 +45,10 @@ type Settings = Pick<
 >;
 
 /**
- * The steps that can help, by cause, gentlest first. Causes that are missing here are handled elsewhere: `Mounts`
+ * The steps that can help, by cause, gentlest first. Causes without an entry are handled by other parts: `Mounts`
  * mounts a missing drive again, `DiskGuard` thaws the writers it froze, `Observer` repeats a failed observation, and
- * the death of an instance is handled where it is observed. For files that are gone (`areFilesGone`) no step exists: a
- * restart could not start the sandbox again, and a directory that a person moved may come back.
+ * `InstanceLoss` handles the death of an instance. For files that are gone (`areFilesGone`) no step exists: a restart
+ * could not start the sandbox again, and a directory that a person moved may come back.
  */
 const LADDERS: Readonly<Record<string, readonly Step[]>> = {
   keeper_stopped: ["thaw", "relink", "restart"],
@@ -72,11 +75,12 @@ const MAY_PASS: ReadonlySet<string> = new Set(["link_down", "keeper_silent", "pr
 export const KEEPS_BREAKING = "keeps_breaking";
 
 /**
- * Decides the next healing step of a sandbox that does not serve. The function is pure and is called on every tick with the
- * current status. It acts only on evidence of not serving; the CPU use of a sandbox's processes is no such evidence. A step
- * counts as successful only after the sandbox has then served for `healHoldMs`, so one lucky probe ends no episode. Every
- * step has a bound. The last step, restart, is counted durably by the sandbox machine; a sandbox that was healed
- * `healsMax` times within the window goes to restart at once.
+ * Decides the next healing step of a sandbox that does not serve. The function is pure and is called on every tick with
+ * the current status. It acts only on evidence of not serving; the CPU use of a sandbox's processes is no such
+ * evidence. A step counts as successful only after the sandbox has then served for `healHoldMs`, so a single successful
+ * probe does not end an episode. The duration and the number of attempts of each step are limited. The last step is a
+ * restart, which the sandbox machine counts in the record. A sandbox that was healed `healsMax` times within the window
+ * is restarted at once.
  */
 export function nextStep(
   episode: Episode | null,

@@ -17,7 +17,7 @@ interface ObserverParts {
   oom: OomAttribution;
   drives: { observe(): Promise<void> };
   meter: {
-    /** Samples the usage of these sandboxes in the same pass as their observation. Never rejects. */
+    /** Samples the usage of the given sandboxes in the same pass as their observation. Never rejects. */
     take(allLive: readonly LiveSandbox[]): Promise<void>;
   };
   clockWatch: {
@@ -65,7 +65,7 @@ export class Observer {
     }
   }
 
-  /** Observes these sandboxes once. A sandbox that can't be observed gets an `unknown` observation. */
+  /** Observes the given sandboxes once. A sandbox that can't be observed gets an `unknown` observation. */
   async observe(allLive: readonly LiveSandbox[]): Promise<void> {
     if (allLive.length === 0) return;
     const before = new Map(allLive.map((live) => [live, live.record]));

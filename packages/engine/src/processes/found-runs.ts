@@ -76,8 +76,8 @@ export class FoundRuns {
 
   /**
    * Records runs that the keeper began and no server saw before the keeper's memory was lost. Their journals still
-   * exist and show how the runs ended. A next run begins only after these runs are recorded, and only if the restart
-   * policy requires it after the last of them. Returns whether there were any such runs.
+   * exist and show how the runs ended. No further run begins before these runs are recorded, because the restart policy
+   * is applied to the last of them. Returns whether there were any such runs.
    */
   async recordLeft(entry: ProcessEntry): Promise<boolean> {
     const { clock, journals, numbers, stopping } = this.#context;

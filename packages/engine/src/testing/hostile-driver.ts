@@ -93,7 +93,7 @@ interface Faults {
   startAnswer?: () => Promise<void>;
 }
 
-/** A supervised process. Waits are short here, and the restart count is never reset. */
+/** A supervised process. Unlike in a keeper, the waits are short, and the restart count is never reset. */
 interface FakeRow {
   policy: SupervisePolicy;
   last: ExecId;
