@@ -258,8 +258,8 @@ interface Subject {
 }
 
 /**
- * Returns the subjects to evaluate, by alert key: one for each reading, and one for each track from the last evaluation
- * for which there is no reading now.
+ * Returns the subjects to evaluate, by alert key: one for each reading, and one for each track of the last evaluation
+ * that has no reading now.
  */
 function subjectsOf({ tracks }: AlertState, readings: Readings): Map<string, Subject> {
   const subjects = new Map<string, Subject>();

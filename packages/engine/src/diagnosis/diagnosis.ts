@@ -76,7 +76,7 @@ export interface FindingText {
   you: string[];
 }
 
-/** One known condition: `evaluate` returns null if it does not apply. */
+/** Recognises one condition. `evaluate` returns null if the condition does not apply. */
 export interface Rule {
   kind: FindingKind;
   severity: Finding["severity"];

@@ -183,7 +183,7 @@ function waitingRule(severity: "problem" | "notice", kinds: ReadonlySet<string>)
     severity,
     evaluate: ({ activity, execs, now, windowMs }) => {
       if (activity === null || execs.running.length === 0 || activity.churn > 0) return null;
-      // If another process makes progress, the waiting processes may be waiting for that one.
+      // If another process makes progress, the waiting processes may be waiting for that one, so there is no finding.
       if (!activity.lasting.every(isStill)) return null;
       const hung = activity.lasting.filter(({ process }) => {
         const wait = mainWait(process);

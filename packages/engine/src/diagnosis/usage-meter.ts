@@ -98,14 +98,15 @@ export class UsageMeter {
     const known = this.#accounts.get(live);
     const passed = known === undefined ? 0 : raw.at - known.last.at;
     if (known !== undefined && passed >= 0 && passed < RATE_MS) return;
-    // The kernel's counters start at zero for a new or restored instance.
+    // The kernel's counters start at zero for a new or restored instance. A lower CPU time than before therefore shows
+    // that the counters have started again.
     const isNew = known !== undefined && (known.generation !== generation || raw.cpuMs < known.raw.cpuMs);
     const before = isNew ? sum(known.before, known.raw) : (known?.before ?? NONE);
     const total = { ...raw, ...sum(before, raw) };
     const cpuPercent =
       known === undefined || passed <= 0 ? 0 : (100 * (total.cpuMs - known.last.cpuMs)) / passed;
     const last: Sample = { ...total, cpuPercent: Math.max(0, cpuPercent) };
-    // An earlier instance's memory usage says nothing about the growth of this instance.
+    // A new instance gets a new history, because an earlier instance's memory usage says nothing about its growth.
     const history = known === undefined || known.generation !== generation ? [] : known.history;
     const sinceKept = Math.abs(raw.at - (history.at(-1)?.at ?? Number.NEGATIVE_INFINITY));
     // Samples that a report or a diagnosis takes between two passes must not push older samples out of the history.

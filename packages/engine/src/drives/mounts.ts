@@ -414,7 +414,8 @@ export class Mounts implements MountApi {
     if (live.isOpenMountPath(path)) return true;
     if (!this.#parts.drives.isWell(driveId)) return false;
     if (observation.mounts.find((seen) => seen.path === path)?.problem !== null) return true;
-    // From outside the mount looks right, but it was not proven from inside the sandbox.
+    // From outside the mount looks right. It is repaired if it was not proven from inside and the sandbox is degraded
+    // because of a mount.
     return isMountTrouble(live.judge()) && !provenMounts.includes(path);
   }
 
@@ -433,8 +434,8 @@ export class Mounts implements MountApi {
   }
 
   /**
-   * Unmounts a drive that is being deleted. Its mount paths stay closed, which means that writes to them fail, because
-   * the sandbox's record still contains the mounts.
+   * Unmounts a drive that is being deleted. Writes to its mount paths then fail: the paths stay closed, because the
+   * sandbox's record still contains the mounts.
    */
   async detach(live: LiveSandbox, drive: DriveId, signal: AbortSignal): Promise<void> {
     // Without an instance nothing is mounted. When the sandbox wakes, its mount paths are closed, because the drive is

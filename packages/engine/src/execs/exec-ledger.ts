@@ -253,7 +253,7 @@ export class ExecLedger {
   async endAll(live: LiveSandbox, status: "lost" | "cancelled", cause: Cause): Promise<void> {
     const open = [...live.openExecs];
     for (const exec of open) void this.#finish.endUnseen(exec, status, cause);
-    // Also waits for execs that were already ending: afterwards no exec of the sandbox is open.
+    // Execs that were already ending are awaited too, so that afterwards no exec of the sandbox is open.
     await Promise.all(open.map(({ over }) => over.promise));
   }
 

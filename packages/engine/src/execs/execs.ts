@@ -242,9 +242,8 @@ export class Execs implements ExecApi {
     const record = await this.#find(id);
     using _place = this.#readers.enter(record.id);
     using hold = this.#hold(record, options);
-    // Returns whether no output is added after the slice that is read next: the exec has ended, or the caller does not
-    // follow it. Must be called before the slice is read, because only a slice that was requested after the end of the
-    // exec includes the end of the output.
+    // Whether the exec has ended or the caller does not follow it, so that no further output is awaited. Must be called
+    // before a slice is read: only a slice that was requested after the end of the exec includes the end of the output.
     const isOver = () => !follow || this.#ledger.open(record.id) === undefined;
     let wasOver = isOver();
     // The first slice is read before the first record is sent, so that a bad cursor becomes an error instead of a
@@ -391,7 +390,7 @@ export class Execs implements ExecApi {
     return this.#ledger.view(open.record);
   }
 
-  /** Kills the processes that an ended exec left running. Its outcome stays as it is. */
+  /** Kills the processes that an ended exec left running. The outcome of the exec stays as it is. */
   async #cancelRest(record: ExecRecord, signal: AbortSignal): Promise<Exec> {
     const live = this.#finder.live(record.sandboxId);
     const link = live?.refusal() === null ? live.link : null;

@@ -15,8 +15,8 @@ const KEPT_BEHIND = 1 / 4;
  */
 const CURSOR_STEP = 1 / 8;
 /**
- * After how much time a reader's progress is reported to the keeper again although the reader has advanced less than
- * `CURSOR_STEP`, as a share of `outputHoldMs`.
+ * How long after a report a reader's progress is reported to the keeper again, even if the reader has advanced less
+ * than `CURSOR_STEP`, as a share of `outputHoldMs`.
  */
 const TIME_STEP = 1 / 20;
 

@@ -32,7 +32,7 @@ export function viewFile(path: string, stat: Stat): FileStat {
 }
 
 /**
- * A file with a later modification time is shown with this one: a file system's times can be too large for a valid
- * date.
+ * The latest modification time that is shown. A later one is shown as this one, because a file system allows times that
+ * are too large for a valid date.
  */
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);

@@ -70,7 +70,8 @@ export class SandboxFiles implements FileSource {
       } catch (error) {
         const isElsewhere =
           error instanceof DiskClosed || (error instanceof KeeperRefusal && error.reason === "not_on_disk");
-        // If the sandbox was woken in the meantime, its keeper serves the call.
+        // The error is passed to the caller, unless the disk can't answer or the sandbox was woken while its disk was
+        // read.
         if (!isElsewhere && isOnDisk(live)) throw translate(error, { sandboxId: live.id, path: target.path });
       }
     }

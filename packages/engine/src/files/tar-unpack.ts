@@ -120,7 +120,7 @@ class Unpacked {
     this.#writing.set(path, placed);
   }
 
-  /** Waits for the small files, so that entries of other kinds are written after them. */
+  /** Waits until the small files are written, so that entries of other kinds are written after them. */
   async #drain(): Promise<void> {
     await Promise.all(this.#writing.values());
   }

@@ -27,7 +27,7 @@ interface HealerParts {
   /** Ends an instance that could not be healed. The sandbox's policy decides what happens then. */
   loss: InstanceLoss;
   observer: Observer;
-  /** Reports whether the host's disk is low. While it is low, sandboxes are frozen on purpose. */
+  /** Reports whether the host's disk is low. While it is low, frozen sandboxes are not thawed. */
   diskGuard: { readonly isLow: boolean };
 }
 

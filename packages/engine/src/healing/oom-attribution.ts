@@ -30,7 +30,7 @@ export class OomAttribution {
     };
   }
 
-  /** Records an event with the figures whenever the kernel's counter has risen. */
+  /** Records an event with the number of kills whenever the kernel's counter has risen. */
   async note(live: LiveSandbox, oomKills: number): Promise<void> {
     const { clock, store, log } = this.#context;
     const before = live.oom.kills;

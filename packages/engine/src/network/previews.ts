@@ -176,7 +176,7 @@ export class Previews implements PreviewApi {
     });
   }
 
-  /** Returns the access of a token's bearer. Unknown, expired and foreign tokens get the same error. */
+  /** Returns the access that a token gives. Unknown, expired and forged tokens get the same error. */
   admit(token: string) {
     const id = tokenIdIn(token);
     const preview = id === null ? undefined : this.#previews.get(this.#tokens.get(id) ?? ("" as PreviewId));

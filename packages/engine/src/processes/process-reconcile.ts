@@ -199,6 +199,6 @@ export class ProcessReconcile {
   }
 }
 
-/** Returns the link of a running sandbox; otherwise null. Runs are started only in proven sandboxes. */
+/** Returns the link of a sandbox in the phase `running`, in which runs may be started; otherwise null. */
 const servingLink = ({ record, link }: LiveSandbox): Link | null =>
   record.phase.name === "running" ? link : null;
