@@ -78,8 +78,8 @@ export class AlertReadings {
   }
 
   /**
-   * Restores the durations of alerts that fired before the server was restarted, so that the same alerts do not fire
-   * again.
+   * Restores how long sandboxes have been stuck, from the alerts that were firing when the last server ended, so that
+   * the same alerts do not fire again.
    */
   resume(firing: readonly AlertRecord[]): void {
     const stuck = firing.filter(({ kind }) => kind === "stuck");

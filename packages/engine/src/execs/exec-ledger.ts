@@ -283,7 +283,10 @@ const NO_EXTRAS: StartExtras = { changes: [], events: [] };
 const limitedCount = ({ record }: LiveSandbox): number | undefined =>
   record.spec.lifecycle.maxExecs === undefined ? undefined : record.execsStarted;
 
-/** Whether the exec came into the sandbox with the memory of a fork. No keeper is ever asked to start such an exec. */
+/**
+ * Whether the sandbox is a fork and the exec came with the checkpoint's memory. No keeper is ever asked to start such
+ * an exec.
+ */
 const isForked = ({ id }: ExecRecord, { record }: LiveSandbox): boolean =>
   record.forkedFrom?.execs.some((exec) => exec.id === id) ?? false;
 

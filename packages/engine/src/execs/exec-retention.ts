@@ -67,7 +67,10 @@ export class Retention {
     events.gone.subscribe((live) => this.leave(live.id));
   }
 
-  /** Whether the exec is retained beyond its normal time. This is true for the last run of a process that has not ended. */
+  /**
+   * Whether the exec is retained beyond its normal time. This is true for the last run of a process until the process
+   * has ended.
+   */
   #isNeeded(sandboxId: SandboxId, id: ExecId): boolean {
     const live = this.#registry.live(sandboxId);
     return live !== undefined && isNeededRun(live, id);

@@ -7,8 +7,8 @@ const FORM = /^hfp_([a-z0-9]{16})_([A-Za-z0-9_-]{43})$/;
 
 /**
  * Signs a token. A token consists of an id and a signature over everything that it grants: this installation, one
- * preview, its sandbox, its port and the expiry. The signature is not stored, and a change of the record invalidates
- * it.
+ * preview, its sandbox, its port and the expiry. The signature is not stored: each check computes it again from the
+ * preview's record, so a change of one of these values in the record invalidates the token.
  */
 export function signToken(secret: string, preview: PreviewRecord, { id, expiresAt }: TokenRecord): string {
   return `${PREFIX}${id}_${signatureOf(secret, preview, id, expiresAt).toString("base64url")}`;

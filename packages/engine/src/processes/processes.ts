@@ -162,8 +162,8 @@ export class Processes implements ProcessApi {
     const entry = await this.#find(ref, which);
     const { live } = entry;
     if (entry.record.end === null) {
-      // No process runs in a failed sandbox. There a stop only prevents a later start of the process, so the gate need
-      // not be passed.
+      // In a failed sandbox no process runs, and a stop only prevents a later start of the process. So the call need
+      // not pass the gate.
       if (live.record.phase.name !== "failed") await this.#parts.gate.pass(live, signal);
       await this.#request(entry, "stop");
       const limit = { ms: numbers.keeperCallMs, what: "the end of the process", signal };
