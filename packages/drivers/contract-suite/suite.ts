@@ -38,11 +38,11 @@ interface DriverUnderTest {
   strangers(instance: Instance): Instance[];
   /** Stops the instance's PID 1 with SIGSTOP, as a debugger might. */
   halt(instance: Instance): void;
-  /** Unmounts the instance's root on the host, without the driver. */
+  /** Unmounts the instance's root on the host, without using the driver. */
   takeRootOff(instance: Instance): void;
   /**
-   * Simulates a reboot of the host for this driver's instances: only files survive, and the driver finds that they belong
-   * to an earlier boot.
+   * Simulates a reboot of the host for this driver's instances: their processes end, their files survive, and the
+   * driver finds that the instances belong to an earlier boot.
    */
   reboot(): Promise<void>;
   /** Paths of the host that must not exist inside a sandbox. */
@@ -55,7 +55,7 @@ const CALL_MS = 20_000;
 const soon = (): AbortSignal => AbortSignal.timeout(CALL_MS);
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** A launch order with defaults for a first launch; `changes` override them. */
+/** Returns a launch order with the fields of a first launch; `changes` replace some of the fields. */
 export const orderFor = (sandboxId: SandboxId, changes: Partial<LaunchOrder> = {}): LaunchOrder => ({
   sandboxId,
   name: `n${sandboxId.slice(4)}`,
@@ -698,7 +698,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
     const inspect = (id: SandboxId): Promise<ProcessSnapshot> => use("outsideView").inspect(id, soon());
     const python = (link: Link, code: string): Promise<ExecId> =>
       start(link, "", { argv: ["/usr/bin/python3", "-c", code] });
-    /** Returns an assertion that polls for the most recently started process of an exec. */
+    /** Returns an assertion about the exec's most recently started process. The assertion polls until it holds. */
     const seenIn = (id: SandboxId, execId: ExecId) => {
       const find = async (): Promise<ProcessSeen | undefined> =>
         (await inspect(id)).processes.findLast((process) => process.execId === execId);

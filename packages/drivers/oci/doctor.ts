@@ -125,7 +125,7 @@ const overlay = (): Finding => {
   return finding(known, known ? "in the kernel" : "not in the kernel");
 };
 
-/** Checks the id range that the state directory's files belong to, or the first free range. */
+/** Checks the id range of the state directory's files. If no range has been chosen yet, checks the first free range. */
 function ids(stateDir: string): Finding {
   const claims = readClaims();
   const range = rememberedRange(idsFile(stateDir)) ?? freeRange(claims);

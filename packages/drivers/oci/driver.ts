@@ -193,7 +193,7 @@ export class OciDriver
 
   async recover(instance: Instance, signal: AbortSignal): Promise<Instance | null> {
     const { cgroups, clock } = this.#machine;
-    // If an earlier server began a dump, that dump freezes the instance again at its end. So this waits until the dump
+    // If an earlier server began a dump, that dump freezes the instance again at its end. The loop waits until the dump
     // has ended.
     const end = clock.now() + HELPERS_MS;
     while (cgroups.helpers(instance.sandboxId).length > 0 && clock.now() < end) {

@@ -49,7 +49,8 @@ export interface OciOptions {
   /** Name or path of the CRIU that dumps memory to disk. Default: the one that is found on this host. */
   criu?: string;
   /**
-   * Program that creates file systems for disks of sandboxes and drives. It takes the options of mke2fs, the default.
+   * Name or path of the program that creates the file systems of sandboxes' and drives' own disks. It must accept the
+   * options of mke2fs. Default: mke2fs.
    */
   mkfs?: string;
   /** Interval of a link's heartbeat. */
@@ -158,8 +159,8 @@ async function makeNullDevice(layout: Layout): Promise<void> {
 }
 
 /**
- * OOM score of sandboxes: at least that of this process, because a lower score needs a capability that root may lack,
- * and at least 0.
+ * Returns the `oom_score_adj` of sandboxes: the value of this server's process, but at least 0. A value below the
+ * server's own can be set only with a Linux capability that root may lack.
  */
 const oomScore = (): number => Math.max(0, Number(readFileSync("/proc/self/oom_score_adj", "utf8")));
 

@@ -2,15 +2,16 @@ import type { SandboxId } from "@holdfast/contract";
 
 /** An operation in progress that creates or needs processes of one sandbox. */
 interface Operation {
-  /** Ends the operation at once, because everything that it works on is about to be removed. */
+  /** Aborts the operation at once. Used if everything that the operation works on is about to be removed. */
   abort: AbortController;
-  /** Ends the operation as soon as that is safe. */
+  /** Aborts the operation as soon as that is safe. */
   end: AbortController;
   done: Promise<unknown>;
 }
 
 /**
- * The work of an operation on one sandbox. The signal `ended` aborts it as soon as that is safe, `superseded` at once.
+ * The work of an operation on one sandbox. The signal `ended` aborts the work as soon as that is safe; the signal
+ * `superseded` aborts it at once.
  */
 type Act<Result> = (ended: AbortSignal, superseded: AbortSignal) => Promise<Result>;
 
@@ -42,7 +43,8 @@ export class Operations {
   }
 
   /**
-   * Aborts the operation in progress and waits for its end, so that it creates nothing after a stop or destroy began.
+   * Aborts the operation in progress and waits for its end, so that it creates nothing after a stop or destroy has
+   * begun.
    */
   async supersede(id: SandboxId, signal: AbortSignal): Promise<void> {
     const operation = this.#inProgress.get(id);

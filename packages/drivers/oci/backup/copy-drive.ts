@@ -8,8 +8,8 @@ import { type Copier, type Sides, UNMOUNT_MS, withSource } from "./copy-sandbox.
 import { copyTrees } from "./copy-trees.ts";
 
 /**
- * Copies the files of a drive. The note of the copy gets the inode of the copied directory, because the driver
- * identifies a drive by its inode.
+ * Copies the files of a drive. The driver identifies a drive by the inode of its directory, so the copy's note gets the
+ * inode of the copy's own directory.
  */
 export async function copyDrive(
   machine: Copier,

@@ -34,9 +34,11 @@ export interface SandboxCopy {
 }
 
 /**
- * Copies one sandbox whose processes are frozen or not running. The upper layer is copied with the option `detached`:
- * the kernel ties an upper layer to the inodes of its lower layer, the image. In the target the image has other inodes,
- * and over these the kernel would refuse or misread the upper layer.
+ * Copies one sandbox whose processes are frozen or not running.
+ *
+ * The upper layer of an overlay refers to its lower layer, the image, by inode. In the target the image has other
+ * inodes, so the kernel would refuse or misread an exact copy of the upper layer. The option `detached` leaves these
+ * references out of the copy.
  */
 export async function copySandbox(
   machine: Copier,
@@ -80,9 +82,10 @@ async function fill(machine: Copier, sides: Sides, order: SandboxCopy, signal: A
 }
 
 /**
- * Calls `copy` while the source's own disk, if it has one, is mounted. If the source is itself a copy of a state
- * directory, the disk's files may lie at the disk's mount point. Then these files are used, because the image file of a
- * disk that was mounted when it was copied is not up to date.
+ * Calls `copy` while the source's own disk, if it has one, is mounted. A source that is itself a copy of a state
+ * directory may contain the disk's files twice: in the disk's image file, and as plain files at the disk's mount point.
+ * The plain files are used if they exist, because the image file was copied while the disk was mounted and may be out
+ * of date.
  */
 export async function withSource<Result>(
   machine: Copier,
@@ -108,7 +111,8 @@ function makeTarget({ idBase }: Copier, source: SandboxPlaces, target: SandboxPl
   chmodSync(target.dir, PASSABLE_BY_GROUP);
   mkdirSync(target.root, { mode: 0o700 });
   mkdirSync(target.bundle, { mode: 0o700 });
-  // Plain copies are safe here: the driver wrote these files, and the sandbox can't reach them.
+  // The notes and the bundle's configuration are copied without the porter. That is safe, because the driver wrote
+  // these files and the sandbox can't reach them.
   const config = "config.json";
   const notes = [
     [source.order, target.order],
@@ -130,7 +134,10 @@ async function copyCheckpoint(
   return copyTrees(machine, { from, to, names: [id], maxBytes: maxBytes(), detached: true }, signal);
 }
 
-/** Empties the work directory of a copied checkpoint: the copies in it refer to another upper layer. */
+/**
+ * Empties the overlay's work directory in a copied checkpoint, because the files in it refer to the original's upper
+ * layer.
+ */
 async function clearWork({ porter }: Copier, files: string): Promise<void> {
   if (!existsSync(files)) return;
   const work = join(files, "work");

@@ -1,7 +1,7 @@
 import { PorterError } from "@holdfast/keeper";
 import type { Machine } from "../machine/machine.ts";
 
-/** Reports that the disk of the target is full, so that no further copy can succeed. */
+/** Thrown if the disk of the target is full, so that no further copy can succeed. */
 export class NoRoomForBackup extends Error {
   constructor(options: { cause?: unknown } = {}) {
     super("The disk has too little room for the copy.", options);

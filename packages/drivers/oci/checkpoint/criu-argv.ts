@@ -25,7 +25,7 @@ interface RestoreCall extends Common {
   /** Action script, which CRIU runs at every stage of the restore. */
   script: string;
   /**
-   * Paths for the restored cgroups; empty if they are the same as in the images. A fork has other paths; see
+   * Paths for the restored cgroups; empty if they are the paths in CRIU's images. A fork needs other paths; see
    * `restoreRoots`.
    */
   cgroups: readonly string[];
@@ -34,8 +34,8 @@ interface RestoreCall extends Common {
 export const LOG_FILE = "log";
 
 /**
- * Maximum size of a deleted file that a process still has open. CRIU stores such a file in the images; a larger one
- * makes the dump fail.
+ * Maximum size of a deleted file that a process still has open. CRIU stores the contents of such a file in its images;
+ * a larger one makes the dump fail.
  */
 const GHOST_LIMIT = "256M";
 
@@ -76,7 +76,7 @@ export const restoreArgv = (order: RestoreCall): string[] => [
   ...order.externals.flatMap(({ key, from }) => ["--external", `mnt[${key}]:${from}`]),
 ];
 
-/** Explanations of CRIU's errors for the sandbox's owner, each with a pattern for CRIU's log. */
+/** Patterns that find an error in CRIU's log, each with an explanation of the error for the sandbox's owner. */
 const MEANINGS: readonly [RegExp, string][] = [
   [/ctty inheritance/, "a program in a terminal has opened /dev/tty"],
   [/External socket is used|half of stream unix|closed in-flight/, "a connection is half open"],

@@ -19,13 +19,16 @@ const FIXED32 = 5;
 
 interface Field {
   number: number;
-  /** The field with its tag and length. */
+  /** All bytes of the field: its tag, its length and its value. */
   whole: Buffer;
   /** The field's value alone. */
   content: Buffer;
 }
 
-/** Returns the image without the sizes and modes of shared files. Throws if the input is not an image of open files. */
+/**
+ * Returns the image without the sizes and modes of the files for which `isShared` is true. Throws if the input is not
+ * an image of open files.
+ */
 export function removeComparedFields(image: Buffer, isShared: (name: string) => boolean): Buffer {
   for (const [index, magic] of MAGICS.entries())
     if (image.length < (index + 1) * WORD || image.readUInt32LE(index * WORD) !== magic)
@@ -91,7 +94,10 @@ function extentOf(message: Buffer, kind: number, at: number): { from: number; to
   }
 }
 
-/** Reads the low 28 bits of a varint. Longer varints are skipped at their full length; no caller needs their values. */
+/**
+ * Reads a varint. `end` is the offset after it. `value` contains only its low 28 bits, which is enough for every value
+ * that callers use: field tags and lengths.
+ */
 function readVarint(message: Buffer, at: number): { value: number; end: number } {
   let value = 0;
   for (let shift = 0; shift < 70; shift += 7) {

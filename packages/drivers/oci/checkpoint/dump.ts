@@ -40,10 +40,13 @@ import { sourcePaths } from "./source-paths.ts";
 const DUMP_MS = 110_000;
 /** CRIU's image of the files that processes have open. */
 const FILES_IMAGE = "files.img";
-/** Time that an aborted dump gets to finish: a killed CRIU may leave injected code in one of the dumped processes. */
+/**
+ * Time that an aborted dump gets to finish before CRIU is killed. A killed CRIU may leave code that it injected in one
+ * of the dumped processes.
+ */
 const GRACE_MS = 10_000;
 const REFREEZE_MS = 5_000;
-/** Number of sockets that a keeper without links has open: only the socket that it listens on. */
+/** Number of sockets that a keeper without links has open: only its listening socket. */
 const KEEPER_SOCKETS = 1;
 const LINKS_CLOSE_MS = 3_000;
 const LINKS_POLL_MS = 1;
@@ -169,8 +172,9 @@ export async function dump(
   if (pidsLeft(machine, sandboxId) < RESTORE_PIDS)
     throw new StandbyRefusal("it has nearly reached its limit on processes, and a wake needs a few more");
   await waitForLinksToClose(machine, sandboxId, init.pid, signal);
-  // A restore reads some images with the rights of the sandbox's root, through a descriptor of this directory.
-  // Processes in a sandbox can't open the path: its parent directories are accessible to the host's root only.
+  // A restore reads some of CRIU's images with the rights of the sandbox's root, through a file descriptor of this
+  // directory. So the sandbox's root gets read access. Processes in the sandbox still can't open the directory's path,
+  // because only the host's root can access its parent directories.
   chownSync(images, 0, machine.idBase);
   chmodSync(images, 0o750);
   const image = machine.images.resolve(made.image, made.imageVersion);
@@ -198,8 +202,8 @@ export async function dump(
     if (drives.length > 0) removeSharedFileChecks(images, drives);
   } finally {
     late.clear();
-    // If CRIU was killed, it has not frozen the tree again, so that is done here. If a stop superseded the dump, the
-    // tree is not frozen, because the stop must not wait for a freeze.
+    // CRIU freezes the process tree again at the end of a dump. A killed CRIU has not done that, so the tree is frozen
+    // here. The exception is a dump that a stop superseded, because the stop must not wait for a freeze.
     if (!superseded.aborted) await cgroups.freeze(sandboxId, AbortSignal.timeout(REFREEZE_MS));
     removeWorkDir(machine, sandboxId);
   }
@@ -280,7 +284,7 @@ async function syncDirectory(path: string): Promise<void> {
 export const digestOf = (path: string): string =>
   createHash("sha256").update(readFileSync(path)).digest("hex");
 
-/** Returns a signal that aborts `ms` after the given signal. */
+/** Returns a signal that aborts `ms` milliseconds after the given signal has aborted. */
 function delayed(signal: AbortSignal, ms: number): { signal: AbortSignal; clear(): void } {
   const controller = new AbortController();
   let timer: NodeJS.Timeout | undefined;

@@ -28,7 +28,10 @@ export interface CriuOptions {
 
 interface Refusal {
   why: string;
-  /** Whether the version is new enough. If so, installing a newer CRIU would not help. */
+  /**
+   * Whether the version of the refused CRIU is new enough. If it is, the operator is not advised to install a newer
+   * one.
+   */
   isNewEnough: boolean;
 }
 
@@ -81,8 +84,8 @@ export async function findCriu(options: CriuOptions = {}): Promise<Criu | NoCriu
 }
 
 /**
- * Lists the CRIU builds of set-up, newest first, then the distribution's CRIU. Set-up builds a CRIU only if the
- * distribution's does not work.
+ * Lists the CRIU builds of set-up, newest first, then the distribution's CRIU. The builds come first, because set-up
+ * builds a CRIU only if the distribution's does not work.
  */
 function candidates(cache: string): string[] {
   const cached = versionsIn(cache).map((version) => join(cache, version, "criu"));
@@ -168,7 +171,7 @@ function killGroup(pid: number | undefined): void {
   }
 }
 
-/** Returns the first error in the output: it is the cause of those after it. */
+/** Returns the first error in the output, because later errors are usually its consequences. */
 function errorIn(output: string): string {
   const error = /^(?:Error|.*error while).*$/m.exec(output)?.[0];
   return firstLine(error?.replace(/^Error\s*\([^)]*\):\s*/, "") ?? output);

@@ -64,8 +64,8 @@ export async function restore(
 }
 
 /**
- * Writes the name of this installation into the restored keeper of a sandbox that came from a backup. The keeper is
- * still frozen at this time.
+ * Replaces the installation id in the memory of a restored keeper. A sandbox that came from a backup needs this,
+ * because its memory names the installation that was backed up. The keeper is still frozen at this time.
  */
 async function renameRestored(
   { porter, installation }: Machine,
@@ -93,8 +93,8 @@ async function verify(
 }
 
 /**
- * Mounts the root and verifies the mount: CRIU would restore onto an empty directory, and every command would then
- * fail.
+ * Mounts the root and verifies that it is mounted. Without a root CRIU would restore the processes onto an empty
+ * directory, and every command would then fail.
  */
 async function prepareRoot(
   machine: Machine,

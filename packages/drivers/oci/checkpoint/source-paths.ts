@@ -6,8 +6,8 @@ import type { MountSource } from "../machine/manifest.ts";
 import { seenPath } from "../machine/runtime.ts";
 
 /**
- * Returns a function that maps the source of a mount to its current path on the host, as helpers see it. For a drive,
- * this is the path at which the drive was mounted for CRIU.
+ * Returns a function that maps the source of a mount to its current path on the host, as helpers see it. The path of a
+ * drive is the one at which the drive was mounted for CRIU.
  */
 export function sourcePaths(
   machine: Pick<Machine, "layout" | "alias">,

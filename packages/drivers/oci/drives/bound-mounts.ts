@@ -2,7 +2,9 @@ import type { MountPoint } from "@holdfast/engine";
 import type { BoundMount, MountSource } from "../machine/manifest.ts";
 import type { Mount } from "../proc/mount-table.ts";
 
-/** A directory or file of the host that is mounted into a sandbox. `key` is its name in the CRIU images. */
+/**
+ * A directory or file of the host that is mounted into a sandbox. `key` is the name by which CRIU's images refer to it.
+ */
 export interface External {
   key: string;
   /** Mount point inside the sandbox. */

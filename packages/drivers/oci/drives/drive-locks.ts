@@ -19,10 +19,11 @@ export const lockedFiles = (list: string): string[] =>
   list.split("\n").flatMap((line) => / (?<file>[0-9a-f]+:[0-9a-f]+:\d+) /.exec(line)?.groups?.file ?? []);
 
 /**
- * Whether one of these processes holds a lock on a file in a drive. If so, the sandbox is not suspended: another
- * sandbox could take the lock during the standby, and CRIU would wait for the lock at the restore. /proc/locks names
- * the process that took a lock, but other processes may hold the lock now. So if any file of a drive is locked, the
- * descriptors of each process are read.
+ * Returns whether one of these processes holds a lock on a file in a drive. If so, the sandbox is not suspended:
+ * another sandbox could take the lock during the standby, and CRIU would wait for the lock at the restore.
+ *
+ * /proc/locks shows only which process took a lock, but another process may hold the lock now. So if any file of a
+ * drive is locked, this function reads the file descriptors of each process.
  */
 export function holdsLock(
   layout: Layout,
@@ -39,7 +40,7 @@ export function holdsLock(
   return pids.some((pid) => locksOf(pid).some(isInDrive));
 }
 
-/** Files on which the descriptors of a process hold locks. */
+/** Returns the files that a process has locked through its file descriptors, as `device:inode`. */
 function locksOf(pid: number): string[] {
   const dir = `/proc/${pid}/fdinfo`;
   return unlessGone(() => readdirSync(dir), []).flatMap((fd) =>
@@ -53,8 +54,8 @@ function locksOf(pid: number): string[] {
 }
 
 /**
- * Calls `read`. Returns `otherwise` if the process has ended or has closed the descriptor meanwhile: then it holds no
- * lock through this descriptor.
+ * Returns the result of `read`. Returns `otherwise` if the process has ended or has closed the file descriptor
+ * meanwhile: then the process holds no lock through it.
  */
 function unlessGone<Result>(read: () => Result, otherwise: Result): Result {
   try {

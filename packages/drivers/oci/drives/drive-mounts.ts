@@ -31,11 +31,11 @@ const REFUSALS: Record<Refusal["refused"], [MountRefused["code"], string]> = {
 };
 
 /**
- * Mounts a drive in a running instance from outside. The porter works with descriptors in the namespaces of host and
- * instance, so no program of the image runs and no symbolic link of a sandbox is followed. The porter also seals the
- * directory under the mount, so that no process of the sandbox can write to that directory. If the drive is missing,
- * the porter mounts an empty read-only directory at the path instead, so that programs can't write there, and this
- * rejects with `MountRefused`.
+ * Mounts a drive in a running instance from outside. The porter reaches the namespaces of the host and of the instance
+ * through file descriptors, so no program of the image runs and no symbolic link of a sandbox is followed. The porter
+ * also seals the directory under the mount, so that no process of the sandbox can write to that directory. If the drive
+ * is missing, the porter mounts an empty read-only directory at the path instead, so that programs can't write there,
+ * and this function rejects with `MountRefused`.
  */
 export async function mountDrive(machine: Machine, order: MountOrder, signal: AbortSignal): Promise<void> {
   const { layout } = machine;
@@ -57,8 +57,8 @@ export async function mountDrive(machine: Machine, order: MountOrder, signal: Ab
   const made = await mountAgain(machine, init, path, order, known !== undefined);
   if (made === "gone") throw new Error("the instance has ended");
   if ("refused" in made) {
-    // A new mount that the porter refused leaves no note. If a mount that already exists is refused, a placeholder is
-    // mounted at its path, so that the path can't be written to.
+    // If the porter refused a new mount, the note of the mount is removed. If the sandbox already had this mount, the
+    // note stays, and a placeholder is mounted so that no program can write to the path.
     if (known === undefined && make) updateMountNote(layout, sandboxId, path, null);
     else await mountPlaceholder(machine, init, path);
     throw refused(made);
@@ -67,8 +67,8 @@ export async function mountDrive(machine: Machine, order: MountOrder, signal: Ab
 }
 
 /**
- * Mounts the drive. If our own mount occupies the path (a placeholder, or a mount with other options), it is unmounted
- * first.
+ * Mounts the drive. If Holdfast has mounted something else at the path (a placeholder, or the drive with other
+ * options), that mount is removed first.
  */
 async function mountAgain(
   machine: Machine,
@@ -96,7 +96,8 @@ const mountAt = (
 };
 
 /**
- * Mounts an empty read-only directory. If something is mounted at the path, such as a drive that was removed, it stays.
+ * Mounts an empty read-only directory at the path. If something is mounted there already, such as a drive that was
+ * removed, that mount stays.
  */
 async function mountPlaceholder(machine: Machine, init: Living, path: string): Promise<void> {
   const from = { source: machine.layout.nothing, subpath: "/", readOnly: true, make: false };
@@ -116,7 +117,7 @@ export function requireInit(machine: Machine, id: SandboxId): Living {
   return init;
 }
 
-/** Directories of the host that the sandbox's image shows. */
+/** Returns the directories of the host that the sandbox's image shows to the sandbox. */
 function hostDirsOf(
   { layout, images }: Pick<Machine, "layout" | "images">,
   id: SandboxId,
@@ -134,9 +135,9 @@ function ownerAt({ layout }: Pick<Machine, "layout">, id: SandboxId, path: strin
 }
 
 /**
- * Returns the stat of a directory below `root`, or null. Each path component is checked with `lstat`, so a symbolic
- * link of the sandbox is not followed, and nothing is opened. A sandbox may change the path meanwhile: use the result
- * only to compare it.
+ * Returns the stat of a directory below `root`; null if the path does not exist or is not a directory. Each path
+ * component is checked with `lstat`, so a symbolic link of the sandbox is not followed, and nothing is opened. A
+ * sandbox may change the path meanwhile: use the result only to compare it.
  */
 export function directoryAt(root: string, path: string) {
   let at = root;

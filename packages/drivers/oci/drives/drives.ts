@@ -21,8 +21,9 @@ interface DriveNote {
 }
 
 /**
- * Stores drives as directories of the state directory; a drive with a size limit has its own file system. Their content
- * was written by sandboxes, so the server never opens it: the porter serves it from a jail, measures it and removes it.
+ * Stores drives as directories of the state directory; a drive with a size limit has its own file system. Sandboxes
+ * wrote the files in a drive, so the server never opens these files: the porter serves them from a jail, measures them
+ * and removes them.
  */
 export class OciDrives implements DriveDirectories {
   readonly #machine: Machine;
@@ -107,8 +108,8 @@ export class OciDrives implements DriveDirectories {
   }
 
   /**
-   * Removes note and disk image first, so that the drive can't be mounted again; then the rest. Verifies that nothing
-   * is left.
+   * Removes a drive: first its note and disk image, so that the drive can't be mounted again, then the rest. Verifies
+   * that nothing is left.
    */
   async destroy(id: DriveId, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted();

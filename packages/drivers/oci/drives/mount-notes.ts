@@ -29,8 +29,8 @@ export const userOwned = (idBase: number): MountPointBefore => ({
 });
 
 /**
- * Reads the notes. An unreadable file counts as empty: the engine then requests all mounts again, which does not affect
- * those that exist.
+ * Reads the notes. An unreadable file counts as empty: the engine then requests all mounts again, and a request for a
+ * mount that exists changes nothing.
  */
 export function readMountNotes(layout: Layout, id: SandboxId): readonly MountNote[] {
   const { mounts: path } = layout.sandbox(id);

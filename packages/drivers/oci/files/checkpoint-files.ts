@@ -57,9 +57,9 @@ export async function discard(
 }
 
 /**
- * Renames checkpoints to names of incomplete ones, before their files are removed one by one. A concurrent copy of a
- * checkpoint then notices the removal when it ends, and an aborted removal leaves no usable checkpoint. Returns the new
- * paths.
+ * Renames checkpoints to names of incomplete ones, before their files are removed one by one. So a removal that is
+ * aborted leaves no usable checkpoint, and a concurrent copy of a checkpoint finds at its end that the checkpoint was
+ * removed. Returns the new paths.
  */
 export function unmake(among: string, isUnwanted: (name: string) => boolean): string[] {
   return namesIn(among)

@@ -28,13 +28,14 @@ const FEATURES =
   "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 
 /**
- * Size of the ext4 journal. It is kept small: ext4 writes it cyclically, so all of it soon occupies the host's disk.
+ * Size of the ext4 journal of a disk. The journal is kept small, because ext4 writes it cyclically and so all of it
+ * soon occupies space on the host's disk.
  */
 const journalMb = (diskMb: number): number => Math.min(32, Math.max(4, Math.floor(diskMb / 64)));
 /**
- * Space reserved for the mapped root user, as which the keeper writes. Commands write through the overlay, with other
- * credentials, and can't use it. So on a disk that commands have filled, the keeper can still journal a command that
- * frees space.
+ * Space of a disk that is reserved for the mapped root user. The keeper writes as this user and can use the reserved
+ * space. Commands write through the overlay, with other credentials, and can't. So when commands have filled the disk,
+ * the keeper can still run and journal a command that frees space.
  */
 const reservedMb = (diskMb: number): number => Math.min(64, Math.max(1, diskMb / 64));
 
@@ -55,8 +56,8 @@ export function missingForDisks(mkfs = MKFS): string | null {
 
 /**
  * Creates a file system in a sparse file, for a drive or for everything that a sandbox writes, and mounts it in the
- * host's mount namespace. The kernel has nothing to initialise in it later, because a sparse file reads as zeros
- * already.
+ * host's mount namespace. A sparse file reads as zeros, so the kernel need not initialise parts of the file system
+ * after the mount.
  */
 export async function makeDisk(
   machine: DiskMaker,

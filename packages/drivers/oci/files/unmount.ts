@@ -3,7 +3,10 @@ import type { Machine } from "../machine/machine.ts";
 import { loopsIn } from "../proc/loop-devices.ts";
 import { mountsOf, readMounts } from "../proc/mount-table.ts";
 
-/** Maximum wait for an unmounted disk that a reader, or the helper of another launch, still uses for a moment. */
+/**
+ * Maximum wait until the loop device of an unmounted disk is released. A reader, or the helper of another launch, may
+ * still use the disk for a moment.
+ */
 const LOOP_GONE_MS = 10_000;
 const LOOP_POLL_MS = 5;
 

@@ -18,7 +18,8 @@ interface ImageRecord {
 
 const HOST = "host";
 /**
- * Prefix of the names of image trees that are incomplete, during an import or a removal. No image name begins with it.
+ * Prefix of the directory names of image trees that are incomplete, because an import or a removal is in progress. No
+ * image name begins with it.
  */
 const TEMPORARY = ".";
 

@@ -19,8 +19,8 @@ const CHUNK_BYTES = 1_048_576;
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_WRONLY } = constants;
 
 /**
- * Path at which the copies are kept until all of them are complete. No sandbox id begins with a dot, so the path
- * belongs to no other sandbox.
+ * Returns the path at which the copies are kept until all of them are complete. The path is `kept` with a dot before
+ * its last component. No sandbox id begins with a dot, so the path belongs to no other sandbox.
  */
 export const draftOf = (kept: string): string =>
   join(kept, "..", `.${kept.slice(kept.lastIndexOf("/") + 1)}`);

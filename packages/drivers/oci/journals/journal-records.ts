@@ -46,8 +46,8 @@ const ZEROS = Buffer.alloc(RECORD_MAX);
 /**
  * Finds the offset of the first record that was not dropped. The keeper drops records by punching a hole at the start
  * of the file, which then reads as zeros. No record begins with a zero byte, and after the hole every stretch of
- * RECORD_MAX bytes contains the beginning of a record. So a stretch of zeros is inside the hole, and a binary search
- * finds the hole's end, however long it is. The file's allocated size gives the first guess.
+ * RECORD_MAX bytes contains the beginning of a record. So RECORD_MAX zeros in a row are inside the hole, and a binary
+ * search finds the end of the hole. The file's allocated size gives the first guess.
  */
 export async function findFloor(file: JournalFile, signal: AbortSignal): Promise<number> {
   if (!isZero(await file.read(0, 1))) return 0;

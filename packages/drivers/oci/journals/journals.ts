@@ -91,9 +91,9 @@ export class OciJournals implements JournalsAfterDeath {
   }
 
   /**
-   * Removes files that a sandbox's root user put next to the journals, and journals beyond the maximum total size:
-   * after the sandbox is deleted, no record refers to such files. If the directory has more entries than a keeper
-   * creates, the whole directory is removed.
+   * Removes files that a sandbox's root user put next to the journals, and journals beyond the maximum total size. No
+   * record refers to these files after the sandbox is deleted, so nothing else would remove them. If the directory has
+   * more entries than a keeper creates, the whole directory is removed.
    */
   async #removeForeign(kept: string, signal: AbortSignal): Promise<void> {
     const [files, trees]: [string[], string[]] = [[], []];

@@ -4,7 +4,9 @@ import type { BundleOrder } from "../machine/machine.ts";
 import { resourceLimits } from "../proc/cgroup.ts";
 import { seccompProfile } from "./seccomp.ts";
 
-/** Capabilities of the keeper. It drops SYS_PTRACE and others for the commands that it starts. */
+/**
+ * Linux capabilities of the keeper. For the commands that it starts, the keeper drops CAP_SYS_PTRACE and some others.
+ */
 const CAPABILITIES = [
   "CAP_CHOWN",
   "CAP_DAC_OVERRIDE",
@@ -27,8 +29,8 @@ const HOLDFAST_DIR = "/.holdfast";
 const CONTROL_DIR = "/.holdfast/control";
 
 /**
- * Maximum number of terminals in one sandbox. It is needed because the host limits the number of terminals of all
- * sandboxes together (`kernel.pty.max`).
+ * Maximum number of terminals in one sandbox. Without it one sandbox could use up the terminals of all sandboxes,
+ * because the host limits their total number (`kernel.pty.max`).
  */
 const TERMINALS_MAX = 256;
 
@@ -47,8 +49,9 @@ const bind = (source: string, destination: string, ...options: string[]): Bundle
 });
 
 /**
- * Mount flags of the control directory for crun, which ignores the plain flags on a writable bind mount but applies the
- * recursive ones. runc gets only the plain flags: its recursive flags need a kernel with `mount_setattr`.
+ * Mount flags of the control directory if the runtime is crun. On a writable bind mount, crun ignores plain flags such
+ * as `nosuid`, and applies recursive flags such as `rnosuid`. runc gets only plain flags, because it applies recursive
+ * flags with `mount_setattr`, which older kernels lack.
  */
 const CRUN_CONTROL_FLAGS = ["noexec", "rnosuid", "rnodev", "rnoexec"];
 

@@ -29,8 +29,8 @@ export async function openTemplate(machine: Machine, source: ForkSource): Promis
   const { whole } = savedPlaces(machine.layout, source.sandboxId, source.id);
   const manifest = verifyWhole(machine.layout, whole, source);
   if (source.kind === "memory") {
-    // Passes the manifest's own configuration, so that this comparison always succeeds: a fork has another bundle than
-    // the checkpoint.
+    // The manifest's own configuration is passed, so the comparison of configurations always succeeds. It would fail
+    // otherwise, because a fork has another bundle than the checkpoint.
     verifyDependencies(machine, manifest, manifest.config);
     await verifySums(machine, whole, manifest);
   }

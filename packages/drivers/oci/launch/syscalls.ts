@@ -1,7 +1,7 @@
 /**
- * System calls that programs in a sandbox may use, by theme. All others fail with ENOSYS or, if listed in `REFUSED`,
- * with EPERM. Asynchronous I/O (io_setup, io_uring) is omitted on purpose: its contexts count against one limit for the
- * whole host. The runtime skips names that the architecture does not have.
+ * The system calls that programs in a sandbox may use (`ALLOWED`), by theme. All others fail with ENOSYS or, if listed
+ * in `REFUSED`, with EPERM. Asynchronous I/O (io_setup, io_uring) is omitted on purpose: its contexts count against one
+ * limit for the whole host. The runtime skips names that the architecture does not have.
  */
 
 /** Splits a list of names at white space. */
@@ -51,7 +51,10 @@ export const ALLOWED = [
     mq_timedsend mq_timedreceive mq_notify mq_getsetattr`),
 ] as const;
 
-/** Refused with EPERM instead of ENOSYS: programs expect EPERM from these calls if they lack the privilege. */
+/**
+ * Privileged system calls, which fail with EPERM. Other calls that are not allowed fail with ENOSYS, but a program
+ * without privileges expects EPERM from the calls in this list.
+ */
 export const REFUSED =
   list(`mount umount umount2 mount_setattr move_mount open_tree open_tree_attr fsopen fsconfig fsmount
   fspick pivot_root setns unshare bpf perf_event_open keyctl add_key request_key kexec_load kexec_file_load init_module
@@ -59,7 +62,7 @@ export const REFUSED =
   clock_adjtime adjtimex sethostname setdomainname syslog vhangup iopl ioperm modify_ldt open_by_handle_at lookup_dcookie
   userfaultfd fanotify_init fanotify_mark migrate_pages move_pages nfsservctl uselib ustat sysfs _sysctl`);
 
-/** Address families: unix, inet, inet6, netlink. */
+/** Address families for which `socket` is allowed: unix, inet, inet6, netlink. */
 export const SOCKET_FAMILIES = [1, 2, 10, 16] as const;
 
 /** Allowed arguments of `personality`: Linux, no address randomisation, 32-bit uname, query. None grants privileges. */

@@ -41,8 +41,8 @@ export async function readHostFacts(): Promise<Omit<HostFacts, "runtime">> {
 }
 
 /**
- * Parses this process's hard limit on open files from /proc/self/limits. Giving sandboxes a higher limit needs a
- * capability that root may lack.
+ * Parses this process's hard limit on open files from /proc/self/limits. Sandboxes get no higher limit, because setting
+ * one needs a Linux capability that root may lack.
  */
 export function openFilesHard(limits: string): number {
   const hard = /^Max open files\s+\S+\s+(\S+)/m.exec(limits)?.[1];
@@ -52,8 +52,8 @@ export function openFilesHard(limits: string): number {
 const OTHERS_EXECUTE = 0o001;
 
 /**
- * Whether any user can traverse a directory and all its parents. On the host the mapped root user has no more rights
- * than that.
+ * Returns whether any user can traverse a directory and all its parents. On the host, the mapped root user has only the
+ * rights of an ordinary user, so it can reach no other directories.
  */
 export function isPassable(dir: string): boolean {
   for (let at = dir; ; at = dirname(at)) {

@@ -163,8 +163,8 @@ const PRIVATE = 0o700;
 const CLOSED = 0o555;
 
 /**
- * Creates the directories of the layout. `group` is the group of the mapped root user: the runtime needs its rights to
- * reach roots, control directories and keepers.
+ * Creates the directories of the layout. `group` is the group of the mapped root user. The runtime reaches roots,
+ * control directories and keepers with the rights of this group.
  */
 export function makeLayout(layout: Layout, group: number): void {
   for (const dir of [layout.stateDir, layout.sandboxes, layout.keepers]) {

@@ -8,7 +8,7 @@ export type MountSource =
   | { kind: "keeper" }
   | { kind: "control" }
   | { kind: "host"; path: string }
-  /** The drive that is requested for this path at the time of the restore. */
+  /** A drive: whichever drive is requested for the mount's path at the time of the restore. */
   | { kind: "drive" };
 
 export interface BoundMount {
@@ -41,8 +41,8 @@ export interface Manifest {
   id: CheckpointId;
   installation: InstallationId;
   /**
-   * The installation that the keeper's memory in this checkpoint names. Set only if it differs from `installation`,
-   * because the checkpoint was restored from a backup.
+   * The installation that the keeper's memory in this checkpoint names. Set only if it is not `installation`. That is
+   * so if the checkpoint came from a backup of another installation.
    */
   takenIn?: InstallationId;
   sandboxId: SandboxId;

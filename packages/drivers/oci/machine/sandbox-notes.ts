@@ -9,9 +9,9 @@ import type { Layout } from "./layout.ts";
 import { type Manifest, readManifest } from "./manifest.ts";
 
 /**
- * Creation note: what a sandbox was created from. The driver stores its notes next to the sandbox's files, where the
- * sandbox can't write. Notes make observation cheap; the driver trusts a note only if it also finds the process, cgroup or
- * mount that the note describes.
+ * Creation note: what a sandbox was created from. The driver stores this and other notes next to the sandbox's files,
+ * where the sandbox can't write. Notes make observation cheap; the driver trusts a note only if it also finds the
+ * process, cgroup or mount that the note describes.
  */
 interface OrderRecord {
   sandboxId: SandboxId;
@@ -103,7 +103,10 @@ interface References {
 
 export const imageKey = (name: string, version: string): string => `${name}/${version}`;
 
-/** Collects the images and keepers that sandboxes on disk, running or not, and their checkpoints use. */
+/**
+ * Collects the images and keepers in use: those of all sandboxes on disk, running or not, and those of their
+ * checkpoints.
+ */
 export function readReferences(layout: Layout): References {
   const found: References = { images: new Set(), keepers: new Set(), unreadable: 0 };
   for (const id of readdirSync(layout.sandboxes)) {

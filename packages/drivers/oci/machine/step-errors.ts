@@ -4,13 +4,14 @@ import { PorterError } from "@holdfast/keeper";
 import { errnoOf } from "../proc/errno.ts";
 import type { Machine } from "./machine.ts";
 
-/** The reason why a launch step was refused, for callers: it contains no path. */
+/** The reason why a launch step was refused. Callers see the message, so it contains no path. */
 export class LaunchRefusal extends Error {
   override readonly name = "LaunchRefusal";
 }
 
 /**
- * The reason why memory was not dumped or restored, for callers: it contains no path. The detail is for the operator.
+ * The reason why memory was not dumped or restored. Callers see the message, so it contains no path. The operator also
+ * sees the detail.
  */
 export class StandbyRefusal extends Error {
   override readonly name = "StandbyRefusal";

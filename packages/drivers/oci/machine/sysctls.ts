@@ -28,8 +28,9 @@ export function raiseInotify(log: Log): void {
 
 /**
  * Makes the kernel delete a System V shared memory segment as soon as no process uses it. Without this setting an
- * unused segment stays, and still counts against the sandbox's memory limit. No process is left whose end would free
- * the segment, so a few such segments are enough for the OOM killer to end the keeper.
+ * unused segment stays and counts against the sandbox's memory limit. When the limit is reached, the OOM killer ends
+ * processes, but that frees no unused segment. So a few such segments would make it end all processes, the keeper
+ * included.
  */
 export const IPC_SYSCTL = { "kernel.shm_rmid_forced": "1" } as const;
 
@@ -37,8 +38,8 @@ const SYSCTL_MS = 5_000;
 const WRITE = "echo 1 > /proc/sys/kernel/shm_rmid_forced";
 
 /**
- * Whether the root user of a user namespace may set the sysctl in its own IPC namespace. The runtime sets it with these
- * rights. Older kernels allow it only to the host's root user.
+ * Returns whether the root user of a user namespace may set the sysctl in its own IPC namespace. Older kernels allow
+ * that only to the host's root user. The runtime sets the sysctl with the rights of the namespace's root user.
  */
 export async function canSetIpcInside(): Promise<boolean> {
   const argv = ["--user", "--map-root-user", "--ipc", "/bin/sh", "-c", WRITE];

@@ -53,9 +53,9 @@ interface Place {
 
 /**
  * Lists the processes of an instance from the host's /proc, without the keeper's help, so that a frozen or stopped
- * instance can be inspected too. Zombies have left their cgroups on cgroup v1, so they are found through their parents.
- * The kernel may reuse a pid before it is read here, so only processes that prove to belong to this sandbox are
- * returned.
+ * instance can be inspected too. On cgroup v1 zombies have left their cgroups, so they are found through their parents.
+ * The kernel may reuse a pid between the listing and the inspection, so a process is returned only if it is verified to
+ * belong to this sandbox.
  */
 export async function inspect(
   machine: Machine,
@@ -68,7 +68,7 @@ export async function inspect(
   const place: Place = { machine, id, frozen, members: new Set(members), signal };
   const pids = new Set(members);
   const found: Found[] = [];
-  // The loop adds processes to `pids` while it iterates.
+  // The loop adds each process's children to `pids` while it iterates.
   for await (const pid of inBatches(pids, signal)) {
     if (found.length === PROCESSES_MAX) break;
     const process = await inspectProcess(place, pid);
@@ -85,7 +85,7 @@ export async function inspect(
   };
 }
 
-/** Inspects one process. Null if it has ended or belongs to another sandbox. */
+/** Inspects one process. Returns null if the process has ended or belongs to another sandbox. */
 async function inspectProcess(place: Place, pid: number): Promise<Found | null> {
   const stat = parseProcess(readProc(pid, "stat") ?? "");
   const status = parseStatus(readProc(pid, "status") ?? "");
@@ -118,7 +118,10 @@ interface Thread {
   wait: Wait;
 }
 
-/** The living threads of a process, or its main thread if none lives. A main thread that ended early is a zombie. */
+/**
+ * Returns the living threads of a process, or its main thread if none lives. A main thread that ended before the others
+ * is left out: it is a zombie.
+ */
 function livingThreads(threads: readonly Thread[]): readonly Thread[] {
   const living = threads.filter(({ wait }) => wait.on !== "zombie");
   return living.length === 0 ? threads.slice(0, 1) : living;
@@ -159,7 +162,10 @@ function threadsOf(pid: number): number[] {
   return orNull(() => readdirSync(`/proc/${pid}/task`))?.map(Number) ?? [];
 }
 
-/** Describes an open descriptor by its link and stat. The file is never opened, because it belongs to the sandbox. */
+/**
+ * Describes an open file descriptor of a process by its link in /proc/PID/fd and by the stat of its file. The file
+ * belongs to the sandbox, so it is not opened: opening it could block.
+ */
 function descriptorOf(pid: number, fd: number): Descriptor | null {
   if (fd < 0) return null;
   const path = `/proc/${pid}/fd/${fd}`;

@@ -44,7 +44,7 @@ function mountProblem(
   return null;
 }
 
-/** The suffix by which the mount table marks a deleted directory. */
+/** Suffix that the mount table appends to the path of a deleted directory. */
 const DELETED = "//deleted";
 
 function identityOf(data: string, subpath: string): Identity | null {

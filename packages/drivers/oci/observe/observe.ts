@@ -85,8 +85,8 @@ interface Seen {
 }
 
 /**
- * Returns the problems. Lost files come before all other problems except a failed disk of the host: a restart would end
- * the instance, and could not start it again without these files.
+ * Returns the problems. Callers see the first one as the sandbox's problem. A failed disk of the host comes first, then
+ * lost files, because a restart repairs neither: without the lost files the instance could not start again.
  */
 function problemsOf(seen: Seen): Cause[] {
   const problems: Cause[] = [];

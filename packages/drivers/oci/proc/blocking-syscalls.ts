@@ -9,16 +9,22 @@ export interface Timeout {
 export type CallRule =
   /** The call always waits for the same kind of thing, which `on` names. */
   | { kind: "on"; on: WaitsOn; until: Timeout | "always" | "never"; what?: string }
-  /** The thread waits for the file that the descriptor in this argument refers to. */
+  /** The thread waits for a file. The call's argument with number `argument` is the file descriptor. */
   | { kind: "descriptor"; argument: number }
   /**
-   * The thread waits for a lock on the descriptor's file. For `fcntl`, which does more, only these commands wait for a
-   * lock.
+   * The thread waits for a lock on a file. The call's argument with number `argument` is the file descriptor. `fcntl`
+   * waits for a lock only if its command is one of `commands`.
    */
   | { kind: "lock"; argument: number; commands?: readonly number[] }
-  /** The call opens a path. Only the kernel function in which the thread waits shows the kind of file. */
+  /**
+   * The call opens a path and waits for the file. Only the kernel function in which the thread waits shows what kind of
+   * file it is.
+   */
   | { kind: "open" }
-  /** The call resumes an interrupted wait. Only the kernel function in which the thread waits shows which wait. */
+  /**
+   * The call continues an interrupted call. Only the kernel function in which the thread waits shows what the thread
+   * waits for.
+   */
   | { kind: "restart" };
 
 const on = (word: WaitsOn, until: Timeout | "always" | "never" = "never", what?: string): CallRule => ({
@@ -109,7 +115,7 @@ const RULES: Partial<Record<NodeJS.Architecture, ReadonlyMap<number, CallRule>>>
   arm64: rulesOf(2),
 };
 
-/** Returns undefined for a call that never blocks or is unknown. */
+/** Returns the rule of a system call; undefined if the call is unknown or never blocks. */
 export const ruleOf = (number: number, arch: NodeJS.Architecture): CallRule | undefined =>
   RULES[arch]?.get(number);
 

@@ -5,9 +5,9 @@ import { words } from "./fields.ts";
 import { isVisible, type Mount, readMounts } from "./mount-table.ts";
 
 /**
- * A mounted cgroup hierarchy. A host has one v2 hierarchy, several v1 hierarchies that share the controllers among
- * them, or both. An instance has a directory of the same name in every hierarchy that the runtime uses. All code that
- * depends on the cgroup version is in this file, in `cgroup.ts` and in `cgroup-usage.ts`.
+ * A mounted cgroup hierarchy. A host has one v2 hierarchy, or several v1 hierarchies with different controllers, or
+ * both. An instance has a directory of the same name in every hierarchy that the runtime uses. All code that depends on
+ * the cgroup version is in this file, in `cgroup.ts` and in `cgroup-usage.ts`.
  */
 export interface Hierarchy {
   version: 1 | 2;

@@ -39,7 +39,8 @@ export function parseMounts(mountinfo: string): Mount[] {
       fsType,
       source: unescaped(source ?? ""),
       superOptions: (superOptions ?? "").split(","),
-      // This search is safe, because the kernel escapes the spaces in paths.
+      // " shared:" can only be a field of the line, not a part of a path, because the kernel escapes the spaces in
+      // paths.
       isShared: before?.includes(" shared:") ?? false,
       isSlave: before?.includes(" master:") ?? false,
     });

@@ -30,8 +30,8 @@ export interface TestMachine extends OciMachine {
   /** Creates another driver on the same state directory, as the next server would. */
   again(options?: Partial<OciOptions>): Promise<OciMachine>;
   /**
-   * Simulates a reboot of the host for its sandboxes. The driver keeps running, and behaves as if it had started after
-   * the reboot.
+   * Simulates a reboot of the host for this driver's sandboxes. The driver keeps running, and behaves as if it had
+   * started after the reboot.
    */
   reboot(): Promise<void>;
   dispose(): Promise<void>;
