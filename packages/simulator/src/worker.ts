@@ -9,8 +9,8 @@ export interface Order {
   continueOnFailure: boolean;
 }
 
-// Most errors here are expected, and creating a stack trace costs more than the code that failed. A failing seed is run
-// again with stack traces.
+// Stack traces are disabled in workers: most errors are expected there, and creating a stack trace costs more than the
+// code that failed. A failing seed is run again with stack traces.
 Error.stackTraceLimit = 0;
 
 /** Parameters of a worker: the mutation to install, and the array in which the worker reports its current seed. */

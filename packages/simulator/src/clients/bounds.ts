@@ -48,8 +48,8 @@ export const restartMs = (record: SandboxRecord | undefined, numbers: Numbers): 
   numbers.stopAttemptMs + 3 * numbers.measureMs + numbers.deleteWaitMs + 2 * gateMs(record, numbers);
 
 /**
- * Maximum number of other requests that the engine handles before the request in question, with the simulation's
- * numbers.
+ * Maximum number of other requests for the same sandbox that the engine handles before the request whose duration is
+ * computed. The value fits the simulation's numbers.
  */
 const TURNS = 3;
 
@@ -90,8 +90,8 @@ export const undriveMs = (numbers: Numbers): number =>
   usableMs(numbers) + 2 * (numbers.maxSandboxes + 2) * numbers.driveCallMs + AFTERMATH_MS;
 
 /**
- * Maximum number of other mounts and unmounts in the sandbox that are handled before this one. Each of them may have to
- * be rolled back.
+ * Maximum number of other mounts and unmounts in the sandbox that are handled before the mount whose duration is
+ * computed. Each of them may have to be rolled back.
  */
 const MOUNT_TURNS = 8;
 

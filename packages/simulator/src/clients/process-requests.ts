@@ -7,8 +7,8 @@ import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 type ProcessAct = Extract<Act, { do: "process" | "stop-process" | "restart-process" | "processes" }>;
 
 /**
- * Maximum number of other processes of the same name that start before this one. Each of them waits for its sandbox and
- * its keeper.
+ * Maximum number of starts of a process with the same name that come before the start whose duration is computed. Each
+ * of them waits for its sandbox and its keeper.
  */
 const TURNS = 4;
 const READY_MS = 3_000;
@@ -24,7 +24,7 @@ export class ProcessRequests {
   of(act: ProcessAct, ref: string): ClientRequest {
     const { numbers, recordOf, report } = this.#parts;
     const gate = gateMs(recordOf(ref), numbers);
-    // The keeper may handle other requests before this one.
+    // Maximum time in which the keeper handles other requests and then the request about the process.
     const turnMs = 2 * numbers.keeperCallMs;
     if (act.do === "processes")
       return clientRequest(

@@ -27,7 +27,10 @@ import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 
 /** Maximum duration of an operation on all sandboxes, if every part of it is slow. */
 const THOROUGH_MS = 300_000;
-/** A caller that waits for longer than this is treated as waiting for the exec's end. */
+/**
+ * Waiting time above which a request counts as one that waits for the exec's end: the simulated server then sets
+ * `awaited`.
+ */
 const AWAITED_MS = 1_000;
 
 type Create = Extract<Act, { do: "create" }>;
@@ -176,7 +179,8 @@ export class ClientRequests {
       numbers.keeperCallMs +
         (from === null ? 0 : numbers.keeperCallMs + numbers.standbyDeadlineMs) +
         2 * AFTERMATH_MS +
-        // If the sandbox already exists, the requested mounts are added to it one after another.
+        // If the sandbox already exists, the requested mounts are added to it one after another, so the time of each
+        // mount is added.
         mounts.length * (usableMs(numbers) + mountMs(undefined, numbers)) +
         2 * numbers.deleteWaitMs +
         this.#gateMs(null) +
@@ -268,8 +272,8 @@ export class ClientRequests {
   }
 
   /**
-   * Passes an exec, as an answer reported it, to the invariants. `askedAt` is the time at which the request of that
-   * answer was sent.
+   * Passes an exec to the invariants as it was reported in an answer. `askedAt` is the time at which the request was
+   * sent.
    */
   #reported(exec: Exec, askedAt: number): void {
     const { note, report } = this.#parts;
@@ -369,8 +373,8 @@ export class ClientRequests {
       case "wake":
         return this.#sleep(act.do, ref);
       case "read":
-        // The duration covers all three cases: the file is read from disk, read after waking the sandbox, or read from
-        // disk without success and then after waking.
+        // This duration is long enough for the slowest of three cases: the file is read from disk; it is read after a
+        // wake; or the read from disk fails and the file is read after a wake.
         return clientRequest(
           what,
           this.#gateMs(ref) + 2 * numbers.keeperCallMs + numbers.linkDeadMs,

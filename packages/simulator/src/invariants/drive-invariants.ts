@@ -27,8 +27,8 @@ export class DriveHistory {
    */
   readonly #wishes = new Map<string, boolean>();
   /**
-   * Paths at which a caller got confirmation that a drive is mounted. From then on nothing may be written to the
-   * directory under the mount.
+   * Paths at which a caller got confirmation that a drive is mounted. After the confirmation, nothing may be written to
+   * the directory under the mount.
    */
   readonly #promised = new Map<SandboxId, Set<string>>();
   /** Time since which a drive or mount has not been in its expected state, by its key. */
@@ -226,7 +226,7 @@ const readyMeansMounted: Invariant = {
       for (const mount of mounts) {
         if (mount.state !== "wanted") continue;
         const isWrong = !isThere(host, id, mount);
-        // Only a running sandbox is expected to have its mounts.
+        // A missing mount is wrong only in a running sandbox. In any other phase the engine need not mount anything.
         if (phase.name === "running" || !isWrong)
           history.drives.note(keyOf(id, mount.path), isWrong, time.elapsed);
         else history.drives.rest(keyOf(id, mount.path));

@@ -5,8 +5,8 @@ import type { Journal } from "../world/journal.ts";
 import type { Mirror } from "../world/mirror.ts";
 
 /**
- * Translates the recorded id of an exec to its id in the keeper, and back. The two differ only for execs that were
- * already running when their fork was created.
+ * Translates an exec's id in the records to its id in the keeper, and the id in the keeper to the id in the records.
+ * The two ids differ only if the exec was already running when its fork was created.
  */
 export function otherName({ sandboxes }: Mirror, sandboxId: SandboxId, id: ExecId): ExecId {
   const { execs, processes = [] } = sandboxes.get(sandboxId)?.forkedFrom ?? {};

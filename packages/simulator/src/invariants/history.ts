@@ -30,7 +30,7 @@ export class History {
   readonly #ends = new Map<Life, FirstReport>();
   /** Execs whose journal could not be read when it was needed to find the exec's end. */
   readonly unread = new Set<ExecId>();
-  /** When the record of a sandbox was first stored. */
+  /** Time at which the record of a sandbox was first stored. */
   readonly insertedAt = new Map<SandboxId, number>();
   readonly madeUnderKey = new Map<string, { sandbox: Sandbox; request: string; at: number }>();
   /** Sandboxes that a fault created without a record. */
@@ -79,7 +79,7 @@ export class History {
     if (run !== undefined) run.end ??= end;
   }
 
-  /** Returns when the exec's end was first reported; infinity if it was never reported. */
+  /** Returns the time at which the exec's end was first reported; infinity if it was never reported. */
   reportedAt(life: Pick<ExecRecord, "id" | "createdAt">): number {
     return this.#ends.get(lifeOf(life))?.at ?? Number.POSITIVE_INFINITY;
   }

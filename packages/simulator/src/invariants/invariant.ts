@@ -29,6 +29,6 @@ export interface Invariant {
   readonly standing?: (scene: Scene) => string | null;
   /** Checked on each fact. */
   readonly witnessed?: (scene: Scene, fact: Fact) => string | null;
-  /** Checked after every step, because it queries the database. */
+  /** Checked only after every step, because it queries the database, which takes longer than the other checks. */
   readonly stored?: (scene: Scene) => string | null;
 }

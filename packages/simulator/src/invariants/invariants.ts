@@ -121,7 +121,8 @@ const ranOnce: Invariant = {
   name: "ran-once",
   promise: "A command runs at most once, and never without an open record.",
   witnessed({ mirror, history }, fact) {
-    // Other promises cover the next runs of supervised processes, which a keeper starts without a request.
+    // Runs that keepers start without a request, the next runs of supervised processes, are not checked by this
+    // invariant. Other invariants check them.
     if (fact.type !== "command" || fact.isProof || fact.why === "next") return null;
     const id = otherName(mirror, fact.sandboxId, fact.id);
     const record = mirror.execs.get(id);
@@ -166,7 +167,10 @@ const oneOutcome: Invariant = {
   },
 };
 
-/** Returns whether the keeper's id of an exec is unknown, because only a fork's unreadable record contains it. */
+/**
+ * Returns whether it is unknown by which id the keeper knows an exec. That is so if only the fork's record contains the
+ * id, and that record is unreadable.
+ */
 const isNameless = ({ mirror }: Scene, { sandboxId, id }: ExecRecord): boolean =>
   mirror.unreadable.has(sandboxId) && otherName(mirror, sandboxId, id) !== id;
 
@@ -177,7 +181,8 @@ function untrue(scene: Scene, record: ExecRecord): string | null {
   if (dispatched === "no" && run !== undefined) return `${id} ran, but was reported as never dispatched`;
   const end = run?.end ?? null;
   const wasSeen = status === "exited" || status === "timed_out";
-  // If the keeper does not enforce a timeout, the engine does so by cancelling the exec.
+  // If the keeper does not enforce a timeout, the engine cancels the exec at its timeout. Then the record says
+  // `timed_out` and the keeper says `cancelled`, and both are right.
   const isBackstop = status === "timed_out" && end?.state === "cancelled" && record.spec.timeoutMs !== null;
   if (wasSeen && end?.state !== status && !isBackstop) return `${id} was reported as ${status}, but was not`;
   if (status === "exited" && end !== null && end.signal === 0 && end.exitCode !== record.exitCode)
@@ -369,7 +374,8 @@ const limitsKept: Invariant = {
         return `${owner} has ${own.length} sandboxes`;
     return first(host.instances, ({ keeper, sandboxId }) => {
       const running = [...keeper.execs.values()].filter(
-        // Keepers start the next run of a supervised process without asking the server.
+        // Only first runs count, because a keeper starts the later runs of a supervised process without asking the
+        // server.
         ({ state, command, order }) =>
           state === "running" && command.kind !== "prove" && (runIn(order.id)?.run ?? 1) === 1,
       );

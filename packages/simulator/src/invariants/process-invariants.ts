@@ -41,7 +41,7 @@ const overMeansOver: Invariant = {
   },
 };
 
-/** This check also notes in the history how each recorded run actually ended. */
+/** Checks the records of runs. Also notes in the history how each recorded run actually ended. */
 const runsRecorded: Invariant = {
   name: "runs-recorded",
   promise: "Runs are recorded in order, each once, as their keeper started them.",
@@ -50,15 +50,15 @@ const runsRecorded: Invariant = {
     const { mirror, history } = scene;
     const { record } = fact.change;
     const run = runIn(record.id);
-    // The runs with which a fork starts are recorded before the fork is launched.
+    // Runs that continue in a fork are not checked: they are recorded before the fork is launched.
     const isForked = mirror.sandboxes
       .get(record.sandboxId)
       ?.forkedFrom?.execs.some(({ id }) => id === record.id);
     if (run === null || isForked) return null;
     const journal = journalOf(scene, record);
-    // A run without a journal is one that the engine is about to begin, so its record has no start yet. A run that its
-    // keeper began may be lost with the memory before any server has seen it. Such a run has a journal, but no recorded
-    // start.
+    // A run without a journal has not begun: the engine has recorded it and is about to start it, so the record must
+    // have no start time. A run that has begun has a journal. Its record may still have no start time, if the run was
+    // lost with its memory before a server saw it.
     if (journal === undefined)
       return record.startedAt === null ? null : `${record.id} is on record and was never begun`;
     history.continues(record, journal.exit === null ? null : { ...journal.exit });

@@ -30,7 +30,10 @@ export const FORK_STAGES = [
 ] as const;
 export type ForkStage = (typeof FORK_STAGES)[number];
 
-/** Physical effects of saving, removing and forking checkpoints. */
+/**
+ * Effects on the host while a checkpoint is saved, removed or forked. A fault can kill the server right after one of
+ * these effects.
+ */
 export const FORK_EFFECTS = ["begins to save", "saves", "unsaves", "copies a checkpoint", "forks"] as const;
 
 /** Kinds of writes to the store about drives and mounts. A fault can be limited to one of these kinds. */
@@ -47,7 +50,10 @@ export const DRIVE_STAGES = [
 ] as const;
 export type DriveStage = (typeof DRIVE_STAGES)[number];
 
-/** Physical effects on drives and mounts. */
+/**
+ * Effects on the host while drives are created, removed, mounted or unmounted. A fault can kill the server right after
+ * one of these effects.
+ */
 export const DRIVE_EFFECTS = [
   "begins a drive",
   "makes a drive",
@@ -57,7 +63,10 @@ export const DRIVE_EFFECTS = [
   "unmounts",
 ] as const;
 
-/** Physical effects while a sandbox enters or leaves standby. */
+/**
+ * Effects on the host while a sandbox enters or leaves standby. A fault can kill the server right after one of these
+ * effects.
+ */
 export const SLEEP_EFFECTS = [
   "freezes",
   "thaws",

@@ -3,8 +3,8 @@ import type { Schedule } from "../schedule/schedule.ts";
 import { GIGABYTE } from "../world/host.ts";
 
 /**
- * The engine's numbers with shorter times: a day becomes a minute, so that a schedule lasts longer than every expiry.
- * If one time is longer than another in production, it is longer here too.
+ * Returns the engine's numbers with shorter times: a day becomes a minute, so that a schedule lasts longer than every
+ * expiry. If one time is longer than another in production, it is longer in the simulation too.
  */
 export const numbersOf = ({ limits }: Schedule): Numbers => ({
   ...NUMBERS,

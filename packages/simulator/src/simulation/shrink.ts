@@ -42,7 +42,7 @@ async function leaveOut(size: number, steps: () => Step[], breaks: Breaks): Prom
     const from = Math.max(0, at);
     const rest = steps().toSpliced(from, size);
     // The removed steps may have mattered only because of the time they took. So the schedule is also tried with a
-    // pause of that length in their place.
+    // pause of that length in place of the steps.
     if (!(await breaks(rest))) await breaks(waited(rest, from, taken(steps().slice(from, from + size))));
     if (from === 0) return;
   }

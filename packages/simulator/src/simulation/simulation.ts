@@ -35,7 +35,7 @@ const SETTLE_MS = 180_000;
 const VANISH_MS = 180_000;
 const LOOK_EVERY_MS = 5_000;
 const DELETE_MS = 4_000;
-/** Duration of a few launches when no operation is slow. */
+/** Time in which a few sandboxes are launched if no operation is slow. */
 const LAUNCHES_MS = 1_000;
 
 /** Faults that are failures of Holdfast itself, not of a sandbox. */
@@ -52,7 +52,7 @@ const OURS: ReadonlySet<FaultName> = new Set([
   "undrive-hangs",
 ]);
 
-/** Creates one sandbox under every name that schedules use. */
+/** The last requests of a simulation: they create one sandbox under every name that schedules use. */
 const LAST_CREATES = Array.from(
   { length: NAMES },
   (_, name): Extract<Act, { do: "create" }> => ({
@@ -73,7 +73,7 @@ const LAST_CREATES = Array.from(
   }),
 );
 
-/** Creates one drive under every name that schedules use. */
+/** The last requests of a simulation that used drives: they create one drive under every name that schedules use. */
 const LAST_DRIVES = LAST_CREATES.map(
   ({ box, name }): Extract<Act, { do: "drive" }> => ({
     do: "drive",

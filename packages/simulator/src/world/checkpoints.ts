@@ -15,14 +15,14 @@ import type { Process } from "./process.ts";
 export const MEMORY_BYTES = 64 * 2 ** 20;
 /** Interval at which a helper process checks whether it was killed. */
 const LOOK_MS = 250;
-/** What a faulty restore can leave out of an instance: its running execs, its root or its keeper. */
+/** Parts that an instance may lack after a faulty restore: its running execs, its root or its keeper. */
 const HOLLOWS = ["exec", "root", "keeper"] as const;
 
 /** The memory of an instance as files on disk. The files may be incomplete, truncated, or those of another sandbox. */
 export interface StoredCheckpoint {
   readonly id: CheckpointId;
   readonly memory: KeeperMemory;
-  /** The largest generation with which a server had connected to the instance's keeper. */
+  /** The largest generation with which a server had connected to the instance's keeper before the checkpoint. */
   readonly greeted: number;
   /** Paths at which the saved memory expects drives. */
   readonly paths: readonly string[];
@@ -36,8 +36,8 @@ export interface Parts {
 }
 
 /**
- * Writes an instance's memory to disk in a helper process. The helper keeps running if its server dies. When it ends,
- * it leaves the instance frozen, even if the instance was thawed meanwhile.
+ * Writes an instance's memory to disk, in a helper process that keeps running if its server dies. The helper freezes
+ * the instance again at its end, even if another server has thawed the instance meanwhile.
  */
 export async function dump(parts: Parts, order: CheckpointOrder, fault: Armed | null): Promise<Checkpoint> {
   const { host, process, signal } = parts;

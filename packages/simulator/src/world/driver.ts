@@ -100,8 +100,9 @@ export class SimulatedDriver
   }
 
   /**
-   * Runs one method of the driver for its server. The call takes the host's latency, and `act` gets the fault that is
-   * armed for this point. If the server is dead or dies during the call, the promise never settles.
+   * Makes one call of the driver: waits for the host's latency, then calls `act`. `act` gets the fault that is armed
+   * for this operation, or null. If the server is dead, or dies before the call is answered, the returned promise never
+   * settles.
    */
   #verb<Answer>(
     point: Point,
@@ -472,8 +473,8 @@ export class SimulatedDriver
   }
 
   /**
-   * Returns a fault that makes an instance survive its stop, or null. Such a fault strikes only an instance that is
-   * still frozen in memory after its memory was written to disk.
+   * Returns the armed fault that makes the sandbox's instance survive its stop; null if there is none. The fault
+   * strikes only an instance that is still frozen in memory although its memory has been written to disk.
    */
   #sleeperSurvives(id: SandboxId): Armed | null {
     const instance = this.#host.instanceOf(id);

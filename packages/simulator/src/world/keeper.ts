@@ -407,7 +407,7 @@ export class SimulatedKeeper {
     return { slice, isNews: slice.records.length > 0 || exec.state !== "running" };
   }
 
-  /** Calls `then` when the exec prints something or ends. The returned function cancels this. */
+  /** Calls `then` when the exec prints something or ends. Returns a function that ends these calls. */
   onNews(id: ExecId, then: () => void): () => void {
     const { readers } = this.#find(id);
     readers.add(then);

@@ -68,8 +68,8 @@ export class Process implements Owner {
   }
 
   /**
-   * Performs a physical effect of this server. An effect of a helper process happens even if the server is dead. A
-   * fault may kill the server right after the effect, before the server has recorded anything.
+   * Performs an effect of this server on the host. A server that is already dead can still have effects, through its
+   * helper processes. A fault may kill the server right after the effect, before the server has recorded anything.
    */
   effect<Result>(what: string, act: () => Result): Result {
     const result = act();

@@ -25,8 +25,9 @@ export interface StoredCopy {
 }
 
 /**
- * Copies memory and files in a helper process, as a standby does. Memory is copied first and the files last. If the
- * instance ran in between, the copied memory does not match the copied files, which every fork of the copy shows.
+ * Copies memory and files in a helper process that keeps running if its server dies. Memory is copied first and the
+ * files last. If the instance ran in between, the copied memory does not match the copied files. Every fork of the copy
+ * then reveals the mismatch.
  */
 export async function save(parts: Parts, order: SaveOrder, fault: Armed | null) {
   const { host, process, signal } = parts;

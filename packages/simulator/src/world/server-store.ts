@@ -75,8 +75,8 @@ export interface ServerStoreParts {
 }
 
 /**
- * The shared store as one server sees it. It gives no answer to a dead server. Faults kill servers here, right before
- * or after a write.
+ * The shared store as one server sees it. It gives no answer to a dead server. A fault can kill the server right before
+ * or right after a write.
  */
 export function serverStore(parts: ServerStoreParts): Store {
   const { database, process } = parts;
