@@ -445,7 +445,7 @@ export function describeDriver(name: string, make: () => Promise<DriverUnderTest
       const row = newExecId();
       const script = "until rm /tmp/end 2>/dev/null; do sleep 0.05; done; echo ended; exit 1";
       const order = commandOf(script, { id: `${row}-1` as ExecId, timeoutMs: 0 });
-      /** Ends the current run of the process, and waits until the keeper has noticed the end. */
+      /** Ends run number `number` of the process, and waits until the keeper has noticed the end. */
       const endRun = async (link: Link, number: number) => {
         await expect
           .poll(() => link.listSupervised(soon()), { timeout: CALL_MS })

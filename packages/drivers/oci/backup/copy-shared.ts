@@ -8,7 +8,9 @@ import { NoRoomForBackup } from "./copy-trees.ts";
 /** Files of a state directory that are copied as they are. */
 const PLAIN = ["admin.key", "ids.json"];
 
-/** Copies everything that belongs to no single sandbox or drive: keys, id range, keepers, images and kept journals. */
+/**
+ * Copies everything that belongs to no single sandbox or drive: keys, id range, keepers, images and archived journals.
+ */
 export async function copyShared(machine: Copier, sides: Sides, signal: AbortSignal): Promise<number> {
   const { from, to } = sides;
   for (const name of PLAIN) {

@@ -26,8 +26,8 @@ interface Field {
 }
 
 /**
- * Returns the image without the sizes and modes of the files for which `isShared` is true. Throws if the input is not
- * an image of open files.
+ * Returns CRIU's image of open files without the sizes and modes of the files for which `isShared` is true. Throws if
+ * the input is not such an image.
  */
 export function removeComparedFields(image: Buffer, isShared: (name: string) => boolean): Buffer {
   for (const [index, magic] of MAGICS.entries())

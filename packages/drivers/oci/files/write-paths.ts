@@ -10,8 +10,9 @@ import { diskMountOf, readMounts } from "../proc/mount-table.ts";
 type Name = keyof WritePaths;
 
 /**
- * The host path for each name, and the function that reads it: `statSync` follows a link in the last component,
- * `lstatSync` does not. Only links that Holdfast made are followed: those from a sandbox's directory to its own disk.
+ * The host path for each name, and the function that reads its stat: `statSync` follows a symbolic link in the last
+ * component, `lstatSync` does not. Only symbolic links that Holdfast made are followed: those from a sandbox's
+ * directory to its own disk.
  */
 const PATHS: Record<Name, { of: (places: SandboxPlaces) => string; stat: typeof statSync }> = {
   upper: { of: ({ upper }) => upper, stat: statSync },

@@ -6,8 +6,8 @@ const ROOT = { uid: 0, gid: 0 };
 const MAX_TABLE_BYTES = 1_048_576;
 
 /**
- * Directories at which the runtime mounts file systems. An image that has a file or link at one of these paths can't be
- * launched.
+ * Directories at which the runtime mounts file systems. An image that has a file or symbolic link at one of these paths
+ * can't be launched.
  */
 const MOUNT_POINTS = ["/proc", "/dev", "/sys"];
 

@@ -44,7 +44,7 @@ export async function checkImage(jail: JailedFiles, signal: AbortSignal): Promis
   }
 }
 
-/** Stats a path; links are resolved inside the jail. Returns null if nothing exists at the path. */
+/** Stats a path; symbolic links are resolved inside the jail. Returns null if nothing exists at the path. */
 export async function statIfThere(jail: JailedFiles, path: string, signal: AbortSignal, follow = true) {
   try {
     return await jail.stat(path, { follow }, signal);

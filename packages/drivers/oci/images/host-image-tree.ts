@@ -5,7 +5,8 @@ import { DEFAULT_USER } from "@holdfast/contract";
 import type { HostFiles } from "../machine/host-files.ts";
 
 /**
- * A directory, file or link in the root of the `host` image. `id` is its owner's user and group id inside the sandbox.
+ * A directory, file or symbolic link in the root of the `host` image. `id` is its owner's user and group id inside the
+ * sandbox.
  */
 type Entry = { path: string; mode: number; id: number } & (
   | { kind: "directory" }
@@ -102,8 +103,8 @@ export function fingerprintOf(entries: readonly Entry[], owner: { idBase: number
 }
 
 /**
- * Writes the entries to a new directory. No sandbox has had access to this directory, so no path leads through a
- * hostile link.
+ * Writes the entries to a new directory. No sandbox has had access to this directory, so no path in it leads through a
+ * hostile symbolic link.
  */
 export function writeSkeleton(root: string, entries: readonly Entry[], idBase: number): void {
   mkdirSync(root, { recursive: true });

@@ -28,7 +28,7 @@ const refused = (message: string): HoldfastError => new HoldfastError("invalid_r
 
 /**
  * Unpacks an archive that may be hostile. A jailed process, which can see nothing but the new tree, opens every path,
- * so links can't lead out of the tree. The checks in this file only reject archives that make no sense.
+ * so symbolic links can't lead out of the tree. The checks in this file only reject archives that make no sense.
  */
 export async function importTar(
   archive: AsyncIterable<Uint8Array>,

@@ -12,8 +12,8 @@ const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
 const NO_FILE = ["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO", "EAGAIN", "EWOULDBLOCK"];
 
 /**
- * A journal in a directory to which a sandbox's root user could write. Opening it follows no links and never blocks: a
- * link, a pipe or a directory at its path counts as a missing file.
+ * A journal in a directory to which a sandbox's root user could write. Opening it follows no symbolic links and never
+ * blocks: a symbolic link, a pipe or a directory at its path counts as a missing file.
  */
 export class JournalFile {
   readonly size: number;
@@ -60,8 +60,8 @@ export class JournalFile {
 }
 
 /**
- * Opens a directory and calls `use` with a path that refers to the open directory, so that a sandbox can't redirect it
- * with a link. Returns null if there is no such directory.
+ * Opens a directory and calls `use` with a path that refers to the open directory, so that a sandbox can't redirect the
+ * path with a symbolic link. Returns null if there is no such directory.
  */
 export async function inDirectory<Result>(
   directory: string,

@@ -9,7 +9,7 @@ export interface HostFiles {
   topDirs: string[];
   /** Files that the dynamic linker needs, and tables that the C library reads, such as /etc/services. */
   files: [path: string, content: Buffer][];
-  /** Links of /etc/alternatives, which choose the program behind a name such as `awk`. */
+  /** Symbolic links of /etc/alternatives, which choose the program behind a name such as `awk`. */
   alternatives: [name: string, target: string][];
   shell: string;
 }
@@ -41,7 +41,10 @@ function copied(root: string, path: string): [string, Buffer][] {
   return existsSync(from) && lstatSync(from).isFile() ? [[path, readFileSync(from)]] : [];
 }
 
-/** Reads one link of /etc/alternatives. Skips manual pages, and links whose target does not exist inside sandboxes. */
+/**
+ * Reads one symbolic link of /etc/alternatives. Skips manual pages, and links whose target does not exist inside
+ * sandboxes.
+ */
 function alternative(root: string, name: string): [string, string][] {
   const path = join(root, "etc/alternatives", name);
   if (!lstatSync(path).isSymbolicLink()) return [];

@@ -17,8 +17,8 @@ export interface BoundMount {
 }
 
 /**
- * A directory in the sandbox that a drive is mounted over. While the drive is mounted, the directory itself is closed
- * to all writes; `before` is its original owner and mode.
+ * A directory in the sandbox that is sealed because a drive is mounted over it. `before` is its original owner and
+ * mode.
  */
 interface ClosedDirectory {
   path: string;

@@ -163,8 +163,8 @@ function threadsOf(pid: number): number[] {
 }
 
 /**
- * Describes an open file descriptor of a process by its link in /proc/PID/fd and by the stat of its file. The file
- * belongs to the sandbox, so it is not opened: opening it could block.
+ * Describes an open file descriptor of a process by its symbolic link /proc/PID/fd/N and by the stat of its file. The
+ * file belongs to the sandbox, so it is not opened: opening it could block.
  */
 function descriptorOf(pid: number, fd: number): Descriptor | null {
   if (fd < 0) return null;

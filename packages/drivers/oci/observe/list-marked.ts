@@ -14,7 +14,7 @@ import { readMounts } from "../proc/mount-table.ts";
  * Lists everything on the host that carries the installation's marker, with or without a record: processes, cgroups,
  * mounts, loop devices, runtime state, directories and checkpoints. Control sockets and disk images are not listed
  * separately, because they are in these directories. Network namespaces are not listed: they have no name, and end with
- * their last process. Kept journals are not listed, because they outlive their sandbox on purpose.
+ * their last process. Archived journals are not listed, because they outlive their sandbox on purpose.
  */
 export async function listMarked(machine: Machine, signal: AbortSignal): Promise<Found[]> {
   const found = new Map<SandboxId, Found>();

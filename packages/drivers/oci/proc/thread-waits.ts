@@ -21,7 +21,7 @@ export interface ThreadSeen {
 
 /** An open file descriptor of a process, described without opening the file. */
 export interface Descriptor {
-  /** Target of the link /proc/PID/fd/N: a path as the process sees it, or a pseudo name such as `pipe:[7]`. */
+  /** Target of the symbolic link /proc/PID/fd/N: a path as the process sees it, or a pseudo name such as `pipe:[7]`. */
   link: string;
   kind: "fifo" | "terminal" | "other";
 }

@@ -174,8 +174,8 @@ export class ClientRequests {
     const options = { wait: act.wait, owner, ...(key === null ? {} : { idempotencyKey: key }) };
     return clientRequest(
       [`create ${act.box}${input.name === undefined ? "" : ` as ${input.name}`}`],
-      // The host is measured and cleaned up before the launch. A failed launch is cleaned up before the caller gets the
-      // answer.
+      // The launch is preceded by measuring and cleaning the host. If the launch fails, the caller gets the answer only
+      // after the clean-up. So these times are added.
       numbers.keeperCallMs +
         (from === null ? 0 : numbers.keeperCallMs + numbers.standbyDeadlineMs) +
         2 * AFTERMATH_MS +

@@ -40,7 +40,7 @@ export function processOf(mirror: Mirror, sandboxId: SandboxId, inside: ExecId):
 }
 
 /**
- * Returns the journal of an exec. Looks first among the journals that are kept after the end of a sandbox, then in the
+ * Returns the journal of an exec: from the archived journals of ended sandboxes if it is there, otherwise from the
  * sandbox's directory.
  */
 export function journalOf(

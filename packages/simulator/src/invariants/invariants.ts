@@ -263,7 +263,7 @@ const endedForAReason: Invariant = {
   },
 };
 
-/** Returns whether a caller asked to stop or restart the process to which this run belongs. */
+/** Returns whether the exec is a run of a process that a caller asked to stop or restart. */
 function isUnwantedRun(
   { unwanted }: History,
   { processes, sandboxes }: Mirror,

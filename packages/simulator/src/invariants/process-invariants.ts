@@ -23,7 +23,7 @@ function begunForNothing(
   { mirror }: Scene,
   { sandboxId, id }: Extract<Fact, { type: "command" }>,
 ): string | null {
-  // The record is unreadable, so its content is unknown.
+  // An unreadable record can't show which processes the sandbox has, so nothing is checked.
   if (mirror.unreadable.has(sandboxId)) return null;
   const outside = otherName(mirror, sandboxId, id);
   const process = processOf(mirror, sandboxId, id);

@@ -82,7 +82,7 @@ async function drives({ host, mirror, time }: Scene, engine: EngineApi): Promise
 const leftMounted = ({ host, mirror }: Scene): string[] =>
   [...host.instances].flatMap(({ sandboxId, places }) =>
     [...places].flatMap(([path, { directory }]) =>
-      // The record is unreadable, so its content is unknown.
+      // A sandbox with an unreadable record is left out: the engine can't know that one of its mounts must be removed.
       directory?.state === "removed" && !mirror.unreadable.has(sandboxId)
         ? [`${path} of ${sandboxId} is drive ${directory.id}, which is gone`]
         : [],
@@ -155,20 +155,22 @@ function execs({ host, mirror, time, history }: Scene): string[] {
     const inside = otherName(mirror, sandboxId, id);
     const exec =
       host.instanceOf(sandboxId)?.keeper.execs.get(inside) ?? rememberedOf(host, phase, sandboxId, inside);
-    // The end of an exec's time in the queue is stored as a time of day, so setting the clock back lets the exec stay
-    // queued for longer.
+    // An exec leaves the queue at the latest at a stored time of day. Setting the clock back lets it stay queued for
+    // longer.
     if (time.setBackMs > 0 && status === "queued") return [];
     // The execs of a sandbox with an unreadable record or lease end when that sandbox is deleted.
     if (mirror.unreadable.has(sandboxId)) return [];
     if (lease?.state === "quarantined" && phase?.name !== "deleting") return [];
-    // The checkpoint is damaged. The next wake discovers this, and then ends the sandbox's execs.
+    // If the checkpoint is damaged, the execs have no outcome until the next wake: only the wake discovers the damage,
+    // and then ends the execs.
     if (phase?.name === "standby" && phase.checkpoint && history.sleep.harmed.has(phase.checkpoint.id))
       return [];
-    // An exec that was starting when its sandbox was paused starts when the sandbox is resumed.
+    // If a sandbox was paused while an exec was starting, the exec starts only when the sandbox is resumed.
     if (exec === undefined && phase?.name === "paused") return [];
     if (exec === undefined) return [`${id} has no outcome, and nothing runs under its id`];
     if (exec.state !== "running" && !isAsleep) return [`${id} has no outcome, and ${exec.state} long ago`];
-    // Only a wake can show whether the exec ended before its sandbox went into standby, or still runs.
+    // An exec of a sleeping sandbox may have no outcome yet: only a wake can show whether the exec ended before the
+    // standby or still runs.
     if (isAsleep) return [];
     const waits = exec.command.kind === "cat" && spec.stdin?.end === false;
     // A run of a process may last as long as the process, so a run that still runs is settled.
@@ -196,7 +198,8 @@ async function processes({ host, mirror, time }: Scene, engine: EngineApi): Prom
       else if ((record.end === null) !== (endedAt === null)) found.push(`${what}, and that is not stored`);
       else if (record.order !== null) found.push(`${what}, and is to ${record.order.do}`);
       if (endedAt !== null) continue;
-      // The run is queued. The end of its time in the queue is stored as a time of day, and the clock was set back.
+      // A queued run leaves the queue at the latest at a stored time of day. If the clock was set back, it may stay
+      // queued for longer.
       if (time.setBackMs > 0 && mirror.execs.get(execId as ExecId)?.status === "queued") continue;
       const inside = otherName(mirror, sandboxId, execId as ExecId);
       const isAlive = instance.keeper.execs.get(inside)?.state === "running";

@@ -96,7 +96,7 @@ const pausedIsFrozen: Invariant = {
   promise: "A pause is answered when nothing in the sandbox runs.",
   witnessed({ host, openCalls }, fact) {
     if (fact.type !== "paused" || fact.sandbox.status !== "paused") return null;
-    // Another caller may have resumed the sandbox meanwhile.
+    // If another caller has asked to resume the sandbox, the sandbox may run again already, so nothing is checked.
     if ([...openCalls].some(({ what }) => what.startsWith("resume"))) return null;
     const instance = host.instanceOf(fact.sandbox.id as SandboxId);
     return instance === null || instance.holds.size > 0
@@ -113,11 +113,12 @@ function isThere({ host, history, mirror }: Scene, exec: ExecRecord): boolean {
   const { sandboxId } = exec;
   const id = otherName(mirror, sandboxId, exec.id);
   const record = mirror.sandboxes.get(sandboxId);
-  // The fork is not launched yet. It will start with this command running.
+  // A fork that is not launched yet will start with the commands of its checkpoint. Their ids in the keeper differ from
+  // the recorded ids.
   if (record?.phase.name === "queued" && record.restarts === null && record.forkedFrom !== null)
     return !mirror.unreadable.has(sandboxId) && id !== exec.id;
   if (record === undefined || !WITH_MEMORY.has(record.phase.name)) return false;
-  // The record is unreadable, so its content is unknown.
+  // The engine can't continue a command whose sandbox has an unreadable record.
   if (mirror.unreadable.has(sandboxId)) return false;
   const instance = host.instanceOf(sandboxId);
   const isAlive = instance?.generation === record.generation && !instance.isHalf;

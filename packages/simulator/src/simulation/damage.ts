@@ -176,7 +176,7 @@ export class Damage implements Reach {
 
   /**
    * Creates one of the objects that belong to a sandbox, without a record of that sandbox: a directory, a running
-   * instance, or kept journals.
+   * instance, or archived journals.
    */
   stray({ box, flag }: FaultParams): boolean {
     const { host, history } = this.#parts;

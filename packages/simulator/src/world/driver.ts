@@ -419,7 +419,10 @@ export class SimulatedDriver
     });
   }
 
-  /** On the simulated host no fault removes the files of a sandbox. */
+  /**
+   * Returns null for every sandbox: no files are missing, because no fault on the simulated host removes the files of a
+   * sandbox.
+   */
   async missing(ids: readonly SandboxId[]): Promise<Map<SandboxId, string | null>> {
     return new Map(ids.map((id) => [id, null]));
   }

@@ -14,9 +14,7 @@ import { Journal } from "./journal.ts";
 
 const SIGKILL = 9;
 const STDIN_AT_ONCE = 5;
-/**
- * A run that lasts this long resets the number of restarts to zero. This is also the longest pause before a restart.
- */
+/** Duration of a run that resets the number of restarts to zero. Also the maximum wait before a restart. */
 const MINUTE_MS = 60_000;
 const TURN_MS = 1_000;
 
