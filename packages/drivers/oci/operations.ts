@@ -27,8 +27,8 @@ export class Operations {
   }
 
   async run<Result>(id: SandboxId, signal: AbortSignal, act: Act<Result>): Promise<Result> {
-    // Several callers may wait for the end of the same operation. Then one of them begins its own operation, and the
-    // others must supersede that one too. So this is repeated until no operation is in progress.
+    // Several callers may wait for the end of the same operation. The first of them then begins its own operation,
+    // which the others must supersede in turn. So each caller waits until no operation is in progress.
     while (this.#inProgress.has(id)) await this.supersede(id, signal);
     const abort = new AbortController();
     const end = new AbortController();

@@ -214,7 +214,7 @@ async function explain({ seed, violation }: Failure, { steps }: Options): Promis
     import("./simulation/shrink.ts"),
   ]);
   console.log(`\n${lineOf({ seed, violation })}`);
-  // A schedule that never ends would block this thread too, so it is not run here.
+  // A schedule that never ends would block this thread too, so it is not run again for the explanation.
   if (violation.invariant === STUCK) return;
   const runner = await Runner.open();
   const smallest = await shrink(scheduleOf(seed, steps), violation, async (schedule) => {

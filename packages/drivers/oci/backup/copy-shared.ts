@@ -5,7 +5,7 @@ import type { Layout } from "../machine/layout.ts";
 import type { Copier, Sides } from "./copy-sandbox.ts";
 import { NoRoomForBackup } from "./copy-trees.ts";
 
-/** Files of a state directory that are copied as they are. */
+/** Files of a state directory that are copied unchanged. */
 const PLAIN = ["admin.key", "ids.json"];
 
 /**

@@ -237,7 +237,10 @@ async function waitForLinksToClose(
   }
 }
 
-/** Removes size and mode of files in drives from the images: other sandboxes may change them before the restore. */
+/**
+ * Removes the sizes and modes of files in drives from CRIU's images, because other sandboxes may change these files
+ * before the restore.
+ */
 function removeSharedFileChecks(images: string, drives: readonly MountNote[]): void {
   const isShared = (name: string) => drives.some(({ path }) => name === path || name.startsWith(`${path}/`));
   const path = join(images, FILES_IMAGE);

@@ -155,7 +155,7 @@ export async function restoreProcesses(
   }
 }
 
-/** Whether the cgroups in the images are those of this sandbox in this installation. */
+/** Whether the cgroups in CRIU's images are those of this sandbox in this installation. */
 const isOwn = (manifest: Manifest, sandboxId: SandboxId): boolean =>
   manifest.sandboxId === sandboxId && manifest.takenIn === undefined;
 

@@ -34,15 +34,18 @@ export const userOwned = (idBase: number): MountPointBefore => ({
  */
 export function readMountNotes(layout: Layout, id: SandboxId): readonly MountNote[] {
   const { mounts: path } = layout.sandbox(id);
-  // Most sandboxes have no mounts, and every sandbox is observed every few seconds. So this checks first that the file
-  // exists: `existsSync` is cheaper than a caught ENOENT.
+  // Every sandbox is observed every few seconds, and most have no mounts and so no file. Testing whether the file
+  // exists is cheaper than catching ENOENT.
   if (!existsSync(path)) return [];
   const record = readRecord(path);
   const mounts = record === null || record === "unreadable" ? [] : (record as Partial<Notes>).mounts;
   return Array.isArray(mounts) ? mounts : [];
 }
 
-/** Writes the notes and syncs them to disk: they hold the original owner of a directory that is about to be sealed. */
+/**
+ * Writes the notes and syncs them to disk. They must survive a crash, because they contain the original owner of a
+ * directory that is about to be sealed.
+ */
 function writeMountNotes(layout: Layout, id: SandboxId, mounts: readonly MountNote[]): void {
   const { mounts: path } = layout.sandbox(id);
   const draft = `${path}.new`;

@@ -13,10 +13,12 @@ import { updateMountNote, userOwned } from "./mount-notes.ts";
 
 /**
  * Mounts the drives of a checkpoint at host paths that only root can access, and returns these paths by mount point.
- * CRIU opens mount sources by path and follows symbolic links, so it must not get a path in the drive, where sandboxes
- * can plant links. For a missing drive, an empty directory that no process inside can write to is staged instead. CRIU
- * can't change whether a mount is read-only; if that differs from the checkpoint, `mountDrive` mounts the drive again
- * afterwards.
+ * CRIU opens mount sources by path and follows symbolic links, so it must not get a path in the drive itself, where
+ * sandboxes can create symbolic links. In place of a missing drive, an empty directory is mounted that no process
+ * inside can write to.
+ *
+ * CRIU can't change whether a mount is read-only. If a drive's mount is to differ in this from the checkpoint,
+ * `mountDrive` mounts the drive again after the restore.
  */
 export async function stageDrives(
   machine: Machine,

@@ -56,7 +56,7 @@ const CODES: Record<Name, { code: string; what: string; consequence: string }> =
   },
 };
 
-/** Nothing of the sandbox is left on the host, not even the note of its instance. */
+/** The cause that is reported if the whole directory of a sandbox is missing, including the note of its instance. */
 export const DIRECTORY_LOST: Cause = {
   code: "files_gone",
   message:
@@ -88,7 +88,7 @@ const MISSING: Identity = { dev: "0", ino: "0" };
 /**
  * Completes the note of an instance that an earlier version of Holdfast launched: adds the current identities of the
  * paths that the instance writes to. Later observations compare the paths with these identities. If the note can't be
- * written, for example on a full disk, they compare nothing.
+ * written, for example on a full disk, later observations can't compare the paths.
  */
 export function noteWritePaths({ layout, log }: Pick<Machine, "layout" | "log">, id: SandboxId): void {
   const note = readInstance(layout, id);

@@ -40,7 +40,10 @@ async function requireDirectory(
   throw new HoldfastError("image_incapable", { message: `The image's ${path} is not a directory.` });
 }
 
-/** Adds the default user and its group to /etc/passwd and /etc/group if they are missing. Returns the user's home. */
+/**
+ * Adds the default user and its group to /etc/passwd and /etc/group if they are missing. Returns the user's home
+ * directory.
+ */
 async function requireUser(jail: JailedFiles, signal: AbortSignal): Promise<string> {
   const { name, uid, gid, home } = DEFAULT_USER;
   const users = await readTable(jail, "/etc/passwd", signal);

@@ -11,7 +11,10 @@ const EXECUTABLE = 0o111;
 const incapable = (why: string): HoldfastError =>
   new HoldfastError("image_incapable", { message: `The image cannot run commands: ${why}.` });
 
-/** Reads the path of a program's dynamic loader; "" if it needs none, null if it is not a program for this machine. */
+/**
+ * Reads the path of a program's dynamic loader. Returns "" if the program needs none, and null if it is not a program
+ * for this machine.
+ */
 function loaderOf(head: Buffer, machine: number): string | null {
   const isElf64 = head.length >= 64 && head.readUInt32BE(0) === 0x7f454c46 && head[4] === 2;
   if (!isElf64 || head.readUInt16LE(18) !== machine) return null;
@@ -29,7 +32,8 @@ function loaderOf(head: Buffer, machine: number): string | null {
 }
 
 /**
- * Checks, from inside the image, that it has what every exec needs: a shell for this machine, and the shell's loader.
+ * Checks that an image has what every exec needs: a shell for this machine, and the shell's loader. The files are
+ * looked up in a jail, as a process in a sandbox would see them.
  */
 export async function checkImage(jail: JailedFiles, signal: AbortSignal): Promise<void> {
   const machine = MACHINES[process.arch];

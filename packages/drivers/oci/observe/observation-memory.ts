@@ -7,8 +7,8 @@ import { type InstanceNote, readInstance } from "../machine/sandbox-notes.ts";
 import { readCgroups } from "../proc/proc-files.ts";
 
 /**
- * Every n-th observation of a keeper reads its cgroups. Reading them takes a fifth of an observation's time, so not
- * every observation does it.
+ * The keeper's cgroups are read in one of this many observations. Reading them takes a fifth of an observation's time,
+ * so not every observation does it.
  */
 const MEMBERSHIP_EVERY = 4;
 
@@ -28,7 +28,7 @@ interface KnownMembership {
 
 /**
  * Remembers what earlier passes over the sandboxes have read, so that later passes are cheap: the instance notes, until
- * they are replaced; the controllers that do not govern a keeper; and the identities of mounted roots.
+ * they are replaced; the cgroup controllers whose limits do not apply to a keeper; and the identities of mounted roots.
  */
 export class ObservationMemory {
   readonly #notes = new Map<SandboxId, KnownNote>();
@@ -52,8 +52,8 @@ export class ObservationMemory {
   }
 
   /**
-   * Returns the controllers that do not govern the keeper. If `isDue` is set, reads them now instead of using the
-   * remembered ones.
+   * Returns the cgroup controllers whose limits do not apply to the keeper, because it is outside the sandbox's cgroup.
+   * Returns remembered values for most observations. If `isDue` is set, reads them now.
    */
   ungoverned(
     { cgroups }: Pick<Machine, "cgroups">,

@@ -56,8 +56,8 @@ export class Cgroups {
   }
 
   /**
-   * The controllers that do not govern a process of the sandbox, because the process is outside the sandbox's cgroup.
-   * `text` is the content of its /proc/PID/cgroup.
+   * The controllers whose limits do not apply to a process of the sandbox, because the process is outside the sandbox's
+   * cgroup. `text` is the content of its /proc/PID/cgroup.
    */
   missingFor(id: SandboxId, text: string): string[] {
     const lines = linesOf(text);

@@ -89,7 +89,10 @@ export const readHierarchies = (): Hierarchy[] =>
     readFileSync("/proc/self/cgroup", "utf8"),
   );
 
-/** Whether the mounted cgroup lies outside the cgroup namespace of this process, in which it has no path. */
+/**
+ * Whether the mounted cgroup lies outside the cgroup namespace of this process. The kernel then shows its path with
+ * "/..".
+ */
 export const isOutsideNamespace = ({ root }: Hierarchy): boolean => root === "/.." || root.startsWith("/../");
 
 export const describeOutside = ({ dir }: Hierarchy): string =>

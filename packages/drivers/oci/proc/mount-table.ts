@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 
 export interface Mount {
   id: number;
-  /** Id of the mount in which the mount point lies. */
+  /** Id of the mount that contains the mount point. */
   parent: number;
   mountPoint: string;
   /** The mounted directory of the file system, as a path within that file system; "/" if all of it is mounted. */
@@ -10,9 +10,9 @@ export interface Mount {
   fsType: string;
   source: string;
   superOptions: string[];
-  /** Whether mounts and unmounts below this one propagate to other mounts. */
+  /** Whether mounts and unmounts below this mount propagate to other mounts. */
   isShared: boolean;
-  /** Whether mounts and unmounts below another mount propagate to this one. */
+  /** Whether mounts and unmounts below another mount propagate to this mount. */
   isSlave: boolean;
 }
 
@@ -85,8 +85,8 @@ export function mountOf(mounts: readonly Mount[], path: string): Mount | undefin
 }
 
 /**
- * Whether a process that opens the mount point finds the mount's own root there. Another mount may cover it: one on top
- * of it, or one at a directory above it.
+ * Whether a process that opens the mount point finds the root of this mount there. It does not if another mount covers
+ * this one, at the same path or at a directory above it.
  */
 export function isVisible(mounts: readonly Mount[], mount: Mount): boolean {
   const isCovered = mounts.some(

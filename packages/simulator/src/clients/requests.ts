@@ -334,7 +334,9 @@ export class ClientRequests {
     }
   }
 
-  /** Reads an exec's output. A stream that follows the output ends with the exec, so its duration has no bound here. */
+  /**
+   * Reads an exec's output. A request that follows the output lasts as long as the exec, so it has no maximum duration.
+   */
   #output(id: string, follow: boolean): ClientRequest {
     const askedAt = this.#parts.time.elapsed;
     return clientRequest(

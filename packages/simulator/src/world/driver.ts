@@ -44,7 +44,7 @@ import { layOut, save, usableCopy } from "./saved-checkpoints.ts";
 
 /** Maximum time to wait for the end of an earlier server's helper processes. */
 const HELPERS_MS = 3_000;
-/** Interval at which the driver checks whether those helper processes have ended. */
+/** Interval at which the driver checks whether an earlier server's helper processes have ended. */
 const HELPERS_LOOK_MS = 500;
 
 /** A launch in progress. */

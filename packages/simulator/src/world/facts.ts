@@ -63,7 +63,7 @@ export type Fact =
   | { type: "unwanted"; id: string; force?: boolean }
   /** An operator requested an emergency cleanup. */
   | { type: "emergency" }
-  /** A caller received confirmation that stdin accepted all of this text. */
+  /** A caller received confirmation that the exec's stdin accepted all of `text`. */
   | { type: "typed"; id: ExecId; text: string }
   /** A keeper was asked to end an exec. */
   | { type: "cancelled"; sandboxId: SandboxId; id: ExecId; livedMs: number; timeoutMs: number }

@@ -27,7 +27,7 @@ export function filesOf(
     if (data === undefined) throw new KeeperRefusal("system", "no such file or directory", "ENOENT");
     return data;
   };
-  /** Returns the stat of a path. At a mount point this is the stat of the drive. */
+  /** Returns the stat of a path. At a mount point it is the stat of the drive's directory. */
   const look = (path: string): Stat => {
     const place = instance?.places.get(path);
     if (place === undefined) return statOf(find(path));

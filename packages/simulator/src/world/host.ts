@@ -466,7 +466,10 @@ interface InitialMemory {
   greeted: number;
   /** Paths at which the memory expects drives. */
   paths: readonly string[];
-  /** The checkpoint that this start uses up; null if the memory is a copy of a checkpoint that can be forked again. */
+  /**
+   * The checkpoint that starting the instance uses up; null if the memory comes from a checkpoint that can be forked
+   * again.
+   */
   origin: CheckpointId | null;
   isHalf: boolean;
 }

@@ -19,7 +19,7 @@ export interface StoredCopy {
   readonly paths: readonly string[];
   readonly files: ReadonlyMap<string, Uint8Array>;
   readonly journals: ReadonlyMap<ExecId, Journal>;
-  /** Number of the sandbox's actions that are recorded in these files. */
+  /** Number of the sandbox's actions that are recorded in the copied files. */
   readonly steps: number;
   state: "half" | "whole" | "damaged";
 }
