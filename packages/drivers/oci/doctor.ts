@@ -26,7 +26,7 @@ export interface HostCheck {
   /** Whether sandboxes need this check to succeed. */
   required: boolean;
   found: string;
-  /** How to fix a failed check; empty if it is ok. */
+  /** How to fix a failed check; empty if the check succeeded. */
   fix: string;
 }
 
@@ -219,8 +219,8 @@ const questions = (stateDir: string): Question[] => [
 ];
 
 /**
- * Runs the checks that `holdfast doctor` shows. Only a trial shows whether a runtime really works: `createOciDriver`
- * starts an instance and reports why it failed.
+ * Runs the checks that `holdfast doctor` shows. They do not show whether a runtime really works. Only a trial shows
+ * that: `createOciDriver` starts an instance, and reports why it failed.
  */
 export async function checkHost(stateDir = tmpdir()): Promise<HostCheck[]> {
   return Promise.all(

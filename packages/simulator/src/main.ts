@@ -151,7 +151,8 @@ class Campaign {
   }
 
   /**
-   * Watches a worker from this thread. The worker can't watch itself, because an endless loop would block its thread.
+   * Watches a worker from the main thread. The worker can't watch itself, because an endless loop would block its
+   * thread.
    */
   #watch(at: Float64Array, over: () => void): NodeJS.Timeout {
     let last = { seed: at[0], since: performance.now() };
@@ -214,7 +215,7 @@ async function explain({ seed, violation }: Failure, { steps }: Options): Promis
     import("./simulation/shrink.ts"),
   ]);
   console.log(`\n${lineOf({ seed, violation })}`);
-  // A schedule that never ends would block this thread too, so it is not run again for the explanation.
+  // A schedule that never ends would block the main thread too, so it is not run again for the explanation.
   if (violation.invariant === STUCK) return;
   const runner = await Runner.open();
   const smallest = await shrink(scheduleOf(seed, steps), violation, async (schedule) => {

@@ -9,7 +9,7 @@ export class NoRoomForBackup extends Error {
   }
 }
 
-/** Copies trees, and returns how many bytes the copies occupy. Throws if one of them is missing. */
+/** Copies trees, and returns how many bytes the copies occupy. Throws if one of the trees is missing. */
 export async function copyTrees(
   { porter }: Pick<Machine, "porter">,
   copy: Parameters<Machine["porter"]["copy"]>[0],

@@ -113,7 +113,10 @@ function pidsLeft({ cgroups }: Machine, id: CheckpointOrder["sandboxId"]): numbe
   return pids === null ? Number.POSITIVE_INFINITY : pids - (cgroups.counters(id)?.processes ?? 0);
 }
 
-/** Finds the requested instance and its notes. Throws if it does not run, has another generation, or is not frozen. */
+/**
+ * Finds the requested instance and its notes. Throws if the instance does not run, has another generation, or is not
+ * frozen.
+ */
 function requireFrozen(machine: Machine, { sandboxId, generation }: CheckpointOrder) {
   const { cgroups, layout } = machine;
   const note = readInstance(layout, sandboxId);
@@ -214,7 +217,7 @@ export async function dump(
  * Waits until the keeper has closed its end of every link. A keeper that was frozen right after the server closed a
  * link may still have the link's socket open. This socket belongs to the host's network, so CRIU can't dump it. A child
  * that the keeper has just forked has the socket open too, until it executes its command. In both cases the sandbox is
- * thawed for a short time.
+ * thawed for a short time, so that the socket is closed.
  */
 async function waitForLinksToClose(
   { cgroups, clock }: Machine,

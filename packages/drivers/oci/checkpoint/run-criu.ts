@@ -69,15 +69,15 @@ export async function runCriu(
   const env = {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     [HELPER_MARK]: helperMark(installation, sandboxId),
-    // CRIU compresses the contents of tmpfs mounts with gzip, which would take most of the dump's time at the default
-    // level.
+    // The fastest level of gzip. CRIU compresses the contents of tmpfs mounts with gzip, which would take most of the
+    // dump's time at the default level.
     GZIP: "-1",
     ...call.env,
   };
   const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), excess.signal]);
   // CRIU stops the processes that it creates by tracing them. If CRIU were killed, these processes would start to run,
-  // although their checkpoint is still on disk. So their cgroup is frozen first, and they stay frozen until they are
-  // killed too.
+  // and a later restore of the same checkpoint would run the same memory again. So their cgroup is frozen first, and
+  // they stay frozen until they are killed too.
   const freeze = () => cgroups.requestFreeze(sandboxId);
   if (call.builds) limits.addEventListener("abort", freeze);
   try {

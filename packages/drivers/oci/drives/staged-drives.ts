@@ -17,8 +17,8 @@ import { updateMountNote, userOwned } from "./mount-notes.ts";
  * sandboxes can create symbolic links. In place of a missing drive, an empty directory is mounted that no process
  * inside can write to.
  *
- * CRIU can't change whether a mount is read-only. If a drive's mount is to differ in this from the checkpoint,
- * `mountDrive` mounts the drive again after the restore.
+ * CRIU can't change whether a mount is read-only. If the request for a drive differs from the checkpoint in this
+ * respect, `mountDrive` mounts the drive again after the restore.
  */
 export async function stageDrives(
   machine: Machine,

@@ -89,7 +89,8 @@ const damaged = (why: string) => new CheckpointUnusable("checkpoint_damaged", `T
 const foreign = (why: string) => new CheckpointUnusable("checkpoint_foreign", `The checkpoint ${why}.`);
 
 /**
- * Checks that the manifest is the requested one and that all images exist with the right sizes. Returns the manifest.
+ * Checks that the manifest is the requested one and that all of CRIU's images exist with the right sizes. Returns the
+ * manifest.
  */
 export function verifyWhole(
   { installation }: Pick<Layout, "installation">,
@@ -116,7 +117,7 @@ export function verifyWhole(
   return manifest;
 }
 
-/** Checks the content of all images against the sums in the manifest. */
+/** Checks the contents of all of CRIU's images against the checksums in the manifest. */
 export async function verifySums(
   { porter }: Pick<Machine, "porter">,
   whole: string,

@@ -82,7 +82,10 @@ export function readWritePaths(places: SandboxPlaces): WritePaths {
   };
 }
 
-/** Stands for a required path that was missing when the paths were read. No path on disk has this identity. */
+/**
+ * Stands for a required path that was missing when the paths were read. No path on disk has this identity, so later
+ * observations report the path as lost.
+ */
 const MISSING: Identity = { dev: "0", ino: "0" };
 
 /**

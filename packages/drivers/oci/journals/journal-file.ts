@@ -6,8 +6,8 @@ import { errnoOf } from "../proc/errno.ts";
 const { O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
 
 /**
- * Error codes of an open which mean that the path has no regular file, or a file on which a process holds an fcntl file
- * lease.
+ * Error codes of a failed open that mean one of two things: there is no regular file at the path, or a process holds an
+ * fcntl file lease on the file.
  */
 const NO_FILE = ["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO", "EAGAIN", "EWOULDBLOCK"];
 

@@ -11,13 +11,16 @@ import { inDirectory, JournalFile } from "./journal-file.ts";
 import { findEnd, readSlice } from "./journal-records.ts";
 
 /**
- * Maximum number of entries that are not journals to skip while looking for a journal in a directory. If there are
- * more, the directory is treated as one that contains journals.
+ * Maximum number of other entries to skip in a search for a journal in a directory. If there are more, the directory
+ * counts as one that contains journals.
  */
 const FOREIGN_MAX = 1_000;
-/** Maximum number of entries in an archive of journals. */
+/** Maximum number of entries in an archive of journals. An archive with more entries is removed as a whole. */
 const ENTRIES_MAX = 20_000;
-/** Maximum number of subdirectories that are not journals in an archive of journals. */
+/**
+ * Maximum number of directories in an archive of journals. A directory is not a journal and is removed. An archive with
+ * more directories is removed as a whole.
+ */
 const TREES_MAX = 16;
 /** Maximum total size of the archived journals of one deleted sandbox. */
 const KEPT_BYTES_MAX = 1_024 * 1_048_576;

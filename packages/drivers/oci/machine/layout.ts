@@ -61,7 +61,7 @@ export interface Layout {
   readonly installation: InstallationId;
   readonly sandboxes: string;
   readonly drives: string;
-  /** An empty directory that only root could write to. It is mounted in place of a drive that is missing. */
+  /** An empty directory that only the host's root can write to. It is mounted in place of a drive that is missing. */
   readonly nothing: string;
   readonly images: string;
   readonly keepers: string;

@@ -79,7 +79,8 @@ export function launchSteps(machine: Machine, order: LaunchOrder, signal: AbortS
     try {
       return await act();
     } catch (error) {
-      // These errors are thrown unchanged. An unusable checkpoint, for example, is not a failure of this host.
+      // These errors are not wrapped, because they do not mean that the host failed. An unusable checkpoint is an
+      // example.
       if (error instanceof HoldfastError || error instanceof CheckpointUnusable) throw error;
       const { sandboxId, generation } = order;
       const cause = new LaunchStepError(name, complaint, error);

@@ -5,7 +5,8 @@ import type { Log } from "@holdfast/engine";
 
 const INOTIFY_INSTANCES = "/proc/sys/fs/inotify/max_user_instances";
 /**
- * Minimum number of inotify instances. The kernel counts them per user, and all sandboxes share the same host users.
+ * Number of inotify instances that the host should allow per user. It is high, because all sandboxes share the same
+ * host users.
  */
 export const INOTIFY_WANTED = 8_192;
 

@@ -23,9 +23,9 @@ import {
   waitOf,
 } from "../proc/thread-waits.ts";
 
-/** Maximum number of inspected processes per sandbox. A larger result is marked as `truncated`. */
+/** Maximum number of inspected processes per sandbox. If a sandbox has more, the result is marked as `truncated`. */
 const PROCESSES_MAX = 512;
-/** Maximum number of inspected threads per process. A larger result is marked as `truncated`. */
+/** Maximum number of inspected threads per process. If a process has more, the result is marked as `truncated`. */
 const THREADS_MAX = 64;
 /** Time limit for reading command lines and exec ids from the processes' memory. */
 const COMMAND_LINES_MS = 1_000;

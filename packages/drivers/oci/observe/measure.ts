@@ -50,8 +50,8 @@ const largest = (one: Io, other: Io): Io => ({
 });
 
 /**
- * Sums the I/O of the living processes. The sum includes ended processes, because the kernel adds a child's I/O to the
- * parent that reaps it.
+ * Returns the I/O of a sandbox's processes as the sum over those that live. The kernel adds the I/O of an ended child
+ * to the parent that reaps it, so the sum includes ended processes.
  */
 function ioOfProcesses({ cgroups }: Machine, id: SandboxId): Io {
   const sum: Io = { readBytes: 0, writtenBytes: 0 };

@@ -49,7 +49,10 @@ export class Cgroups {
     return root === "/" ? this.path(id) : root + this.path(id);
   }
 
-  /** Whether a process is in a cgroup of the sandbox, or below one. `text` is its /proc/PID/cgroup. */
+  /**
+   * Whether a process is in a cgroup of the sandbox, or below one. `text` is the content of the process's
+   * /proc/PID/cgroup.
+   */
   hasMember(id: SandboxId, text: string): boolean {
     const paths = this.hierarchies.map((hierarchy) => this.#pathIn(hierarchy, id));
     return linesOf(text).some(({ path }) => paths.some((own) => isBelow(own, path)));
@@ -57,7 +60,7 @@ export class Cgroups {
 
   /**
    * The controllers whose limits do not apply to a process of the sandbox, because the process is outside the sandbox's
-   * cgroup. `text` is the content of its /proc/PID/cgroup.
+   * cgroup. `text` is the content of the process's /proc/PID/cgroup.
    */
   missingFor(id: SandboxId, text: string): string[] {
     const lines = linesOf(text);
@@ -71,7 +74,10 @@ export class Cgroups {
     });
   }
 
-  /** Names of the v1 hierarchies in which a process is in the sandbox's cgroup. `text` is its /proc/PID/cgroup. */
+  /**
+   * Names of the v1 hierarchies in which a process is in the sandbox's cgroup. `text` is the content of the process's
+   * /proc/PID/cgroup.
+   */
   controllersOf(id: SandboxId, text: string): string[] {
     const paths = new Set(this.hierarchies.map((hierarchy) => this.#pathIn(hierarchy, id)));
     return linesOf(text)

@@ -72,7 +72,8 @@ export function waitOf(thread: ThreadSeen, context: WaitContext): Wait {
   if (context.frozen || FREEZERS.has(place)) return wait("frozen");
   if (state === "T" || state === "t") return wait("stopped");
   const rule = call.kind === "call" ? ruleOf(call.number, context.arch) : undefined;
-  // A thread that waits in vfork is also in state D (uninterruptible), until its child runs a program or exits.
+  // State D (uninterruptible) means a wait for a disk, with one exception: a thread in vfork is also in state D until
+  // its child runs a program or exits.
   if (state === "D") return isForking(rule) ? wait("child") : wait("disk", false, place);
   if (state === "R" || call.kind === "running") return wait("cpu", true);
   const known = rule === undefined || call.kind !== "call" ? null : waitIn(rule, call.args, thread, context);

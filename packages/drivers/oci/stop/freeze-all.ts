@@ -9,9 +9,9 @@ const FROZEN_MS = 2_000;
 const PARENT = "holdfast-";
 
 /**
- * Freezes all sandboxes of a state directory, so that they can't use up the space that a starting server frees on a
- * full disk to open its database. The database is not open yet, so sandboxes are found by their directories and
- * cgroups. Returns a function that thaws the sandboxes that were running before.
+ * Freezes all sandboxes of a state directory. A server that starts on a full disk calls this before it frees some space
+ * to open its database, because running sandboxes could use up that space. The database is not open yet, so sandboxes
+ * are found by their directories and cgroups. Returns a function that thaws the sandboxes that were running before.
  */
 export async function freezeAll(stateDir: string, clock: Clock): Promise<() => void> {
   const place = join(stateDir, "sandboxes");

@@ -61,8 +61,8 @@ const PROGRAM = `
 `;
 
 /**
- * Unmounts other tests' mounts that were copied into this mount namespace: such a copy would keep the other test's disk
- * in use.
+ * Unmounts the mounts of other tests in the program's mount namespace. They are copies, which would keep the other
+ * tests' disks in use.
  */
 const LEAVE_OTHERS = `for at in $(grep -o ' /[^ ]*/holdfast-[^ ]* ' /proc/self/mountinfo | tac); do umount -l $at; done`;
 

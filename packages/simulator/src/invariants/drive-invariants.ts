@@ -31,7 +31,7 @@ export class DriveHistory {
    * the directory under the mount.
    */
   readonly #promised = new Map<SandboxId, Set<string>>();
-  /** Time since which a drive or mount has not been in its expected state, by its key. */
+  /** Drives and mounts that are not in their expected state, by key. The value is the time since which that is so. */
   readonly #wrongSince = new Map<string, number>();
   /** Mounts that were in their expected state at least once since they were requested. */
   readonly #rightOnce = new Set<string>();
@@ -66,8 +66,8 @@ export class DriveHistory {
   }
 
   /**
-   * Forgets the paths of removed mounts. These paths are no longer promised, and a later mount at the same path is a
-   * new one.
+   * Forgets what is known about mounts that the sandbox's record no longer requests. A later mount at the same path is
+   * a new mount.
    */
   given({ id, mounts }: SandboxRecord): void {
     const wanted = new Set(mounts.filter(({ state }) => state === "wanted").map(({ path }) => path));

@@ -293,7 +293,10 @@ const keptLongEnough: Invariant = {
   },
 };
 
-/** Maximum time from the end of a shortage, or from an emergency cleanup, to a deletion that it causes. */
+/**
+ * Maximum time until a shortage or an emergency cleanup causes its last deletion. It is measured from the end of the
+ * shortage, or from the request of the cleanup.
+ */
 const SHORT_MS = 30_000;
 
 const removedForAReason: Invariant = {

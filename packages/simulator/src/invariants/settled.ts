@@ -107,7 +107,7 @@ const isHad = (host: Host, { drives: records, unreadableDrives }: Mirror, id: Dr
  */
 function mounts({ host, mirror }: Scene): string[] {
   return mirror.readable().flatMap(({ id, phase, lease, mounts: all }) => {
-    // A sandbox whose lease is unreadable stays unchanged until it is deleted.
+    // A sandbox with an unreadable lease is left out: it stays unchanged until it is deleted.
     if (lease.state === "quarantined") return [];
     if (phase.name !== "running" || host.instanceOf(id)?.brokenSince != null) return [];
     const owed = all.filter(
@@ -124,7 +124,7 @@ function mounts({ host, mirror }: Scene): string[] {
 async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
   const { host, mirror, time } = scene;
   const found: string[] = [];
-  // A sandbox whose record is unreadable stays unchanged until a caller deletes it.
+  // Sandboxes with an unreadable record are left out: they stay unchanged until a caller deletes them.
   for (const record of mirror.readable()) {
     const { id } = record;
     const { status, cause, lease } = await engine.sandboxes.get(id);
@@ -136,7 +136,7 @@ async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
       (status === "standby" && host.instanceOf(id) === null) ||
       (status === "paused" && host.instanceOf(id)?.holds.has("frozen")) ||
       (status === "degraded" && isBroken) ||
-      // An unreadable lease is reported, and stays until a caller deletes the sandbox.
+      // An unreadable lease counts as settled: it is reported, and stays until a caller deletes the sandbox.
       lease.state === "quarantined" ||
       (status === "failed" && lease.state === "none") ||
       // The end of a back-off is stored as a time of day, so setting the clock back makes the back-off longer.
@@ -158,7 +158,7 @@ function execs({ host, mirror, time, history }: Scene): string[] {
     // An exec leaves the queue at the latest at a stored time of day. Setting the clock back lets it stay queued for
     // longer.
     if (time.setBackMs > 0 && status === "queued") return [];
-    // The execs of a sandbox with an unreadable record or lease end when that sandbox is deleted.
+    // If the record or the lease of a sandbox is unreadable, its execs stay open until the sandbox is deleted.
     if (mirror.unreadable.has(sandboxId)) return [];
     if (lease?.state === "quarantined" && phase?.name !== "deleting") return [];
     // If the checkpoint is damaged, the execs have no outcome until the next wake: only the wake discovers the damage,

@@ -18,7 +18,10 @@ export type RequestKind = (typeof REQUESTS)[number];
 export const SLEEP_STAGES = ["suspending", "standby", "waking", "spent", "awake"] as const;
 export type SleepStage = (typeof SLEEP_STAGES)[number];
 
-/** Kinds of writes to the store while a checkpoint is saved, removed or forked. */
+/**
+ * Kinds of writes to the store while a checkpoint is saved, removed or forked. A fault can be limited to one of these
+ * kinds.
+ */
 export const FORK_STAGES = [
   "saving",
   "saved",

@@ -11,9 +11,9 @@ import { copiesOn } from "../world/saved-checkpoints.ts";
 import type { Durability } from "../world/server-store.ts";
 import type { Servers } from "../world/servers.ts";
 
-/** Free disk space below the engine's reserve. */
+/** Free disk space during a shortage: less than the engine's reserve. */
 const LOW_DISK_BYTES = 8 * GIGABYTE;
-/** Free disk space below the level at which the engine freezes writers. */
+/** Free disk space at the beginning of a severe shortage: so little that the engine freezes sandboxes that write. */
 const RUNNING_OUT_BYTES = 3 * GIGABYTE;
 /** Rate at which a writer fills the disk. */
 const FILLS_PER_SECOND = 0.1 * GIGABYTE;
@@ -32,7 +32,10 @@ interface Parts {
   servers: Servers;
 }
 
-/** Applies the immediate effects of faults to the server, the host and its processes. Also repairs them at the end. */
+/**
+ * Applies the immediate effects of faults to the server, the host and its processes. At the end of a simulation,
+ * repairs what can be repaired.
+ */
 export class Damage implements Reach {
   readonly #parts: Parts;
   #strays = 0;
