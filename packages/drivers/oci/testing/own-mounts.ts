@@ -73,8 +73,8 @@ interface Order {
 }
 
 /**
- * Runs the program in a mount namespace of its own, after the shell commands in `prepare`, which may change mounts there.
- * The commands in `clean` run afterwards in any case.
+ * Runs the program in a mount namespace of its own. The shell commands in `prepare` run there first, and may change its
+ * mounts. The commands in `clean` run afterwards in any case.
  */
 export async function forkInOwnMounts(
   order: Order,
