@@ -4,7 +4,7 @@ import type { Store } from "../ports/index.ts";
  * Wraps a store and announces each commit that contains events, so that followers of the timeline read them at once.
  */
 export class AnnouncingStore {
-  /** The store that the engine writes through. */
+  /** The wrapped store, through which the engine writes. */
   readonly store: Store;
   #announced = 0;
   #bell = new AbortController();

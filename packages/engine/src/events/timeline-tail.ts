@@ -12,7 +12,10 @@ export class TimelineTail {
   #events: StoredEvent[] = [];
   #from: number;
   #last: number;
-  /** Number of commits with events at the start of the last read that reached the end of the timeline. */
+  /**
+   * How many commits with events there had been when the last complete read began. A read is complete if it reached the
+   * end of the timeline.
+   */
   #commitsRead = Number.NEGATIVE_INFINITY;
   #reading: Promise<void> | null = null;
 
@@ -22,7 +25,9 @@ export class TimelineTail {
     this.#last = last;
   }
 
-  /** The tail contains all events after this position. A follower at an earlier position must read from the store. */
+  /**
+   * The position after which the tail contains all events. A follower at an earlier position must read from the store.
+   */
   get from(): number {
     return this.#from;
   }
@@ -52,7 +57,7 @@ export class TimelineTail {
     this.#events.push(...news);
     const gone = this.#events.splice(0, Math.max(0, this.#events.length - TAIL_EVENTS));
     this.#from = gone.at(-1)?.seq ?? this.#from;
-    // If not all events were read, the number stays unchanged, so that the next call reads again.
+    // If not all events were read, the number of commits stays unchanged, so that the next call reads again.
     if (isAll) this.#commitsRead = commits;
   }
 

@@ -19,8 +19,8 @@ import { TimelineTail } from "./timeline-tail.ts";
 /** Number of events that a follower reads from the store at a time. */
 const PAGE_EVENTS = 200;
 /**
- * For how long after the end of a time window new events of that window may still be committed. Events are timestamped
- * before they are committed.
+ * How long after the end of a time window events of that window may still be committed. Events are timestamped before
+ * they are committed.
  */
 const LATE_MS = 1_000;
 
@@ -116,7 +116,7 @@ export class Timeline {
     const tail = this.#tail;
     if (after >= tail.from) {
       const commits = await tail.catchUp(() => this.#news.announced);
-      // The tail may have dropped events during the read.
+      // The tail may have dropped events during the read, so compare the positions again.
       if (after >= tail.from) return { ...tail.after(after, wanted), commits };
     }
     const commits = this.#news.announced;
@@ -145,7 +145,7 @@ export class Timeline {
     };
   }
 
-  /** Events of a sandbox outlive its record and can be found by its id. */
+  /** Returns the sandbox's id. The events of a sandbox outlive its record and can still be found by its id. */
   async #sandboxId(ref: string): Promise<SandboxId> {
     try {
       return await this.#parts.registry.idOf(ref);

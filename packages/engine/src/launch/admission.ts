@@ -46,7 +46,10 @@ export function oversizeOf(
   return parts.length === 0 ? null : `${parts.join("; ")}.`;
 }
 
-/** Whether a sandbox counts against the caps. Every sandbox does, except a failed one without an instance. */
+/**
+ * Whether a sandbox counts against the limits on the number of sandboxes. Every sandbox does, except a failed one
+ * without an instance.
+ */
 export const takesPlace = ({ phase, lease }: SandboxRecord): boolean =>
   phase.name !== "failed" || lease.state !== "none";
 
@@ -57,10 +60,10 @@ export function isAbove(capacity: Capacity, share: number): boolean {
 }
 
 /**
- * Decides which sandboxes may be launched, before anything is created. It first checks the caps, because that costs
- * nothing, then the circuit breaker of launches, and then the free disk and memory of the host. If the host is short of
- * room, stale sandboxes are removed (only those that a sweep would remove anyway), and the host is measured once more.
- * A host that can't be measured admits no sandbox: a guess might fill its disk.
+ * Decides which sandboxes may be launched, before anything is created. It first checks the limits on the number of
+ * sandboxes, because that costs nothing, then the circuit breaker of launches, and then the free disk and memory of the
+ * host. If the host is short of room, stale sandboxes are removed (only those that a sweep would remove anyway), and
+ * the host is measured once more. A host that can't be measured admits no sandbox: a guess might fill its disk.
  */
 export class Admission {
   readonly #context: EngineContext;
@@ -92,7 +95,7 @@ export class Admission {
     if (shortage !== null) throw new HoldfastError(shortage.code, { message: shortage.message });
   }
 
-  /** Checks the free disk only. For operations that need no memory. */
+  /** Checks only the free disk, for operations that need no memory. */
   async admitDisk(): Promise<void> {
     const { diskReserveBytes } = this.#context.numbers;
     const shortage = shortageOf(await this.#measureOrRefuse(), { diskReserveBytes, memoryReserveBytes: 0 });
@@ -100,8 +103,8 @@ export class Admission {
   }
 
   /**
-   * Throws if a cap is reached. The caps are checked again when the sandbox takes its place, because others may have
-   * taken places while the host was measured.
+   * Throws if a limit on the number of sandboxes is reached. The limits are checked again when the sandbox takes its
+   * place, because others may have taken places while the host was measured.
    */
   checkCaps(owner: string | null): void {
     const { maxSandboxes, maxSandboxesPerKey } = this.#context.numbers;
@@ -128,7 +131,10 @@ export class Admission {
     if (message !== null) throw new HoldfastError("invalid_request", { message });
   }
 
-  /** Throws while the breaker is open. */
+  /**
+   * Throws while launches are suspended: while the open breaker refuses launches, and while the probe of the half-open
+   * breaker is in progress.
+   */
   checkLaunches(): void {
     const state = this.#breaker;
     const { clock, numbers } = this.#context;
@@ -143,8 +149,8 @@ export class Admission {
   }
 
   /**
-   * Asks the breaker again when a queued launch gets its turn, because launches may have been suspended in the
-   * meantime.
+   * Asks the breaker whether a launch may start now. The breaker was checked when the sandbox was admitted, but
+   * launches may have been suspended while the sandbox was queued.
    */
   mayLaunch(): boolean {
     return this.#step({ type: "ask", now: this.#context.clock.now() });
@@ -155,8 +161,8 @@ export class Admission {
   }
 
   /**
-   * Reports a failed launch to the breaker. A null cause means that the failure says nothing about the host: the next
-   * launch then becomes the probe.
+   * Reports a failed launch to the breaker. A null cause means that the failure says nothing about the host. If a
+   * launch with a null cause was the probe, the next launch becomes the probe.
    */
   launchEnded(cause: Cause | null): void {
     const now = this.#context.clock.now();
@@ -201,7 +207,10 @@ export class Admission {
     return this.capacity;
   }
 
-  /** Whether sweeps may remove disposable sandboxes; false if the host can't be measured. */
+  /**
+   * Whether the host is so short of disk or memory that sweeps may remove disposable sandboxes and suspend idle ones.
+   * False if the host can't be measured.
+   */
   async isShort(): Promise<boolean> {
     const capacity = await this.measure().catch(() => null);
     return capacity !== null && isAbove(capacity, this.#context.numbers.sweepPressureShare);

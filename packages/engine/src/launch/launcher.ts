@@ -79,7 +79,8 @@ export class Launcher {
   async #waitForPermission(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     while (!this.#parts.admission.mayLaunch()) {
       if (!hasServed(live.record)) {
-        // Throws with the cause of the last failure, unless launches were resumed a moment ago.
+        // Throws with the cause of the last failure. If launches were resumed a moment ago, it does not throw, and the
+        // next line does.
         this.#parts.admission.checkLaunches();
         throw new HoldfastError("launches_suspended");
       }
@@ -136,7 +137,10 @@ export class Launcher {
     await this.#prove(live, signal);
   }
 
-  /** A launch that copies a checkpoint has a longer deadline, but its proof does not. */
+  /**
+   * Proves a launched instance. The proof's deadline is the same for every launch, although a launch that copies a
+   * checkpoint has a longer deadline.
+   */
   async #prove(live: LiveSandbox, launch: AbortSignal): Promise<void> {
     const { numbers } = this.#context;
     const limit = { ms: numbers.createDeadlineMs, what: "the proof", signal: launch };
@@ -168,8 +172,8 @@ export class Launcher {
     live.progress("waiting");
     const deadline = clock.deadline(numbers.launchQueueMs, "waiting for a turn to be launched");
     try {
-      // `enter` itself ends the wait at the deadline. `within` could reject in the moment in which a slot is given, and
-      // the slot would be lost.
+      // `enter` itself ends the wait at the deadline. `within` could reject at the moment when a slot is given, and the
+      // slot would be lost.
       return await this.#slots.enter(AbortSignal.any([signal, deadline.signal]), live.record.owner);
     } finally {
       deadline.clear();

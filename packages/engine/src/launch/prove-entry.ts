@@ -13,7 +13,7 @@ export interface EntryTime {
   lastProof: AbortSignal;
 }
 
-/** Runs the work under a deadline and gives it the time that is left for repeated proofs. */
+/** Runs the work under a deadline, and passes it the signals that limit the repetition of proofs. */
 export async function withinEntryTime<Result>(
   { clock, numbers }: EngineContext,
   limit: { ms: number; what: string; signal: AbortSignal },
@@ -49,9 +49,8 @@ const PROVE_AGAIN_MS = 500;
  * lost, silent or not made yet, shows nothing about the instance. Such a proof is repeated over the next link for as
  * long as there is time; otherwise one broken link would end the instance. A failed proof that the keeper did answer is
  * repeated, for as long as there is time, only if the instance has memory: the host may have been short of resources
- * for a moment, and the memory exists nowhere else. Before each repetition the driver is asked, and this function
- * rejects if the driver observes that the instance is absent. The loop never spins, because each pass waits for a link
- * or pauses.
+ * for a moment, and the memory exists nowhere else. Before each repetition the driver observes the instance, and this
+ * function rejects if the instance is absent. The loop never spins, because each pass waits for a link or pauses.
  */
 export async function proveEntry(
   context: EngineContext,

@@ -182,7 +182,8 @@ async function runsCommand(link: Link, signal: AbortSignal): Promise<void> {
       throw new DiskFull("there is no room for the command's output");
     throw new Error(`the command printed ${JSON.stringify(output.slice(0, 200))}`);
   } finally {
-    // If this fails, the keeper still lists the proof's exec and is asked on the next link to forget it.
+    // If the request fails, the keeper keeps the proof's exec in its list and is asked again over the next link to
+    // forget it.
     link.forgetExec(order.id, { keepJournal: false }, signal).catch(() => undefined);
   }
 }
@@ -234,9 +235,10 @@ async function sameMounts(
   const looks = await Promise.allSettled(mounts.map((mount) => sameMount(mount, observation, link, signal)));
   const looked = new Set(mounts.map(({ path }) => path));
   const proven = mounts.filter((_, index) => looks[index]?.status === "fulfilled").map(({ path }) => path);
-  // Keeps the results of mounts that this proof did not check. Ignores a failed mount that was removed in the meantime.
+  // Mounts that this proof did not check keep their earlier results.
   const others = live.health.provenMounts.filter((path) => !looked.has(path));
   if (live.linkEpoch === linkEpoch) live.learn({ provenMounts: [...others, ...proven] });
+  // A failed mount that was removed during the proof does not fail the proof.
   const wanted = new Set(wantedMounts(live.record).map(({ path }) => path));
   for (const [index, look] of looks.entries())
     if (look.status === "rejected" && wanted.has(mounts[index]?.path ?? "")) throw look.reason;

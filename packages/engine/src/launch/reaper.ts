@@ -109,12 +109,14 @@ export class Reaper {
     if (seen.seen === "unknown") throw new Error(`absence could not be observed: ${seen.why}`);
     if (seen.seen === "present")
       throw new Error(`process ${driver.describe(seen.identity).pid} is still there`);
-    // Must run before the files are removed, because the outcomes of open execs are read from their journals.
+    // The listeners must run before the files are removed, because the outcomes of open execs are read from their
+    // journals.
     await this.#events.instanceAbsent.run(live);
     if (!destroysFiles(live.record)) return;
-    // Journals are archived so that execs can be read after their sandbox is deleted. A sandbox that is launched again
-    // writes new journals. If that fails, the sandbox is destroyed nevertheless.
+    // A sandbox that is launched again writes new journals, so the old ones are not archived.
     if (live.record.phase.name === "queued") return driver.destroy(live.id, signal);
+    // Journals are archived so that execs can be read after their sandbox is deleted. If archiving fails, the sandbox is
+    // destroyed nevertheless.
     await journals.archive(live.id, signal).catch((error: unknown) => {
       log.error({ sandbox: live.id, cause: causeOf(error) }, "journals could not be archived");
     });

@@ -27,7 +27,10 @@ export function clockOf({ now, after }: Pick<Clock, "now" | "after">): Clock {
   };
 }
 
-/** The clock of the host. A loop that sleeps on this clock ends when its signal aborts. */
+/**
+ * The clock of the host. Its timers keep the Node process running, so a loop that sleeps on this clock needs a signal
+ * that ends it.
+ */
 export const systemClock: Clock = clockOf({
   now: () => Date.now(),
   after: (ms, then) => {

@@ -51,8 +51,8 @@ function onEnd(end: AbortSignal | OneShotEvent, listener: () => void): () => voi
 }
 
 /**
- * Settles when the work settles or the signal aborts, whichever is first. So work that ignores its signal can't block
- * its caller.
+ * Settles when the work settles or the signal aborts, whichever is first. Thus work that ignores the signal can't block
+ * the caller.
  */
 export function raced<Result>(work: Promise<Result>, signal: AbortSignal): Promise<Result> {
   if (signal.aborted) {

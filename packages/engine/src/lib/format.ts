@@ -1,4 +1,4 @@
-/** Formats times, sizes, shares and lists of names for people and for API responses. */
+/** This file formats times, sizes, shares and lists of names for people and for API responses. */
 
 /** Formats a time as in API responses. */
 export function iso(time: number): string;

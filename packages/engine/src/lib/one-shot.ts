@@ -32,12 +32,15 @@ export class OneShot {
     };
   }
 
-  /** Resolves when the event is set. The listener of this promise stays until then. */
+  /**
+   * Resolves when the event is set. The promise's listener can't be removed earlier, unlike one that was added with
+   * `onSet`.
+   */
   get promise(): Promise<void> {
     return new Promise((resolve) => this.onSet(resolve));
   }
 
-  /** A signal that aborts with the event. It is created at its first use, because most events need none. */
+  /** A signal that aborts when the event is set. It is created at its first use, because most events need none. */
   get signal(): AbortSignal {
     this.#controller ??= new AbortController();
     if (this.#isSet) this.#controller.abort();

@@ -10,7 +10,8 @@ interface SemaphoreOptions {
 
 /**
  * Allows up to `width` callers at a time. The others wait; beyond `limit` waiting callers, further ones are refused.
- * Owners are served in turn, and the callers of one owner in order of arrival. Callers that name no owner share one.
+ * Owners are served in turn, and the callers of one owner in order of arrival. All callers that name no owner count as
+ * one owner.
  */
 export class Semaphore {
   readonly #width: number;

@@ -1,7 +1,10 @@
 import { HoldfastError, NUMBERS } from "@holdfast/contract";
 import { raced } from "./deadline.ts";
 
-/** The default limit. No legitimate use needs as many tasks; if more are queued, callers are faster than their work. */
+/**
+ * The default limit on the tasks that are queued or running. Correct use never needs that many: if the limit is
+ * reached, tasks are added faster than they run.
+ */
 const LIMIT = NUMBERS.changesWaiting;
 
 interface QueueOptions<Key> {
@@ -57,7 +60,7 @@ export class SerialQueue {
     return turn;
   }
 
-  /** Resolves when no task is queued or running; rejects with the signal's reason. */
+  /** Resolves when no task is queued or running. If the signal aborts first, rejects with the signal's reason. */
   async idle(signal: AbortSignal): Promise<void> {
     while (this.#length > 0) await raced(this.#tail, signal);
   }

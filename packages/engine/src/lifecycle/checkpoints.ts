@@ -68,7 +68,9 @@ export class Checkpoints implements CheckpointApi {
   readonly #turn: Semaphore;
   /** Bytes of disk and memory reserved for sandboxes that are being created from checkpoints. */
   readonly #promised = { disk: 0, memory: 0 };
-  /** Number of copies that the driver is writing of each sandbox, including copies that were given up. */
+  /**
+   * Number of copies that the driver is writing of each sandbox, including copies that the engine no longer waits for.
+   */
   readonly #copies = new WeakMap<LiveSandbox, number>();
   /** Sandboxes that may have checkpoint files without a database row. */
   readonly #untidy = new Set<LiveSandbox>();
@@ -253,9 +255,9 @@ export class Checkpoints implements CheckpointApi {
       if (done === null) throw notSavable(live);
       return saved;
     } catch (error) {
-      // Nothing is undone here. A delete removes the files itself, and when the server stops, the next server continues
-      // from the record.
+      // A delete removes the files itself, so nothing is undone here.
       if (live.deletedSignal.aborted) throw error;
+      // When the server stops, the next server continues from the record. Until then the sandbox keeps running.
       if (stopping.aborted) {
         await this.#parts.standby.thaw(live);
         throw error;

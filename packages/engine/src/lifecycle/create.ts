@@ -56,7 +56,10 @@ interface Created {
   existed: boolean;
 }
 
-/** Maximum number of tries of a create, if each time another create takes its name and releases it again. */
+/**
+ * Maximum number of tries of a create. A create is tried again if another create took its name and has released it
+ * since.
+ */
 const NAME_TRIES = 3;
 const CLEANUP_WAIT_MS = 5_000;
 
@@ -185,7 +188,7 @@ export class Creation {
     const record = { ...this.#record(input.name ?? ids.name(), spec, owner, origin), mounts };
     const execs = saved === null ? [] : forkedExecs(record, saved, record.createdAt);
     const processes = saved === null ? [] : forkedProcesses(record, saved, record.createdAt);
-    // The sandbox is registered before it is stored, so that the caps count it.
+    // The sandbox is registered before it is stored, so that it counts against the limits on the number of sandboxes.
     const live = new LiveSandbox(this.#context, record);
     registry.add(live);
     try {
@@ -219,8 +222,8 @@ export class Creation {
   }
 
   /**
-   * Returns the number of the host's CPUs. It is the default for a sandbox's `cpus`: CPU shares are equal, so any
-   * sandbox may use idle CPUs.
+   * Returns the number of the host's CPUs, which is the default for a sandbox's `cpus`. With this default a sandbox may
+   * use all idle CPUs; when CPUs are short, all sandboxes have equal shares.
    */
   async #hostCpus(): Promise<number> {
     const { clock, driver, numbers } = this.#context;
@@ -262,8 +265,8 @@ export class Creation {
   // ── Races ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /**
-   * Finds an existing fork with the same name. This check comes first, because the checkpoint may have been deleted and
-   * the host may have no room for a second fork.
+   * Finds an existing fork with the same name. A create looks for it first, because it returns an existing fork even if
+   * the checkpoint was deleted or the host has no room for another fork.
    */
   async #existingFork({ name, ifExists, fromCheckpoint }: CreateSandbox): Promise<LiveSandbox | null> {
     if (fromCheckpoint === undefined || ifExists !== "return" || name === undefined) return null;
@@ -271,8 +274,8 @@ export class Creation {
   }
 
   /**
-   * Whether the create has size limits but will return the existing sandbox with its name. The limits are then not
-   * checked.
+   * Whether the create requests size limits and an existing sandbox with its name will be returned. The requested
+   * limits are then not checked.
    */
   async #isHeld({ name, ifExists, resources }: CreateSandbox): Promise<boolean> {
     if (ifExists !== "return" || name === undefined || resources === undefined) return false;

@@ -57,8 +57,8 @@ export class Deletion {
   }
 
   /**
-   * Deletes a sandbox and waits a limited time until it is gone. Does not delete it if `stillWanted` returns false when the
-   * delete is decided.
+   * Deletes a sandbox, unless `stillWanted` returns false when the delete is decided. Waits a limited time until the
+   * sandbox is gone.
    */
   async deleteIf(live: LiveSandbox, stillWanted: () => boolean): Promise<"removed" | "ordered" | "kept"> {
     const { numbers, stopping } = this.#context;

@@ -84,7 +84,10 @@ export function forkedProcesses(
   });
 }
 
-/** Returns the records of the execs that a fork has from the start. The memory of these execs is still on disk. */
+/**
+ * Returns the records of the execs that a fork has from the start. Their status is `starting`, because the memory with
+ * their processes is not restored yet.
+ */
 export function forkedExecs(
   { id: sandboxId, forkedFrom }: SandboxRecord,
   saved: SavedCheckpoint,

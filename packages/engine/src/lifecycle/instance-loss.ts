@@ -32,7 +32,10 @@ export class InstanceLoss {
     if (decision !== null) await this.handle(live, cause, { mayRun: false });
   }
 
-  /** Gives up an instance that could not be healed. Its remaining processes are stopped first. */
+  /**
+   * Gives up an instance that could not be healed, and handles the loss. Processes of the instance may still run; they
+   * are stopped.
+   */
   async giveUp(live: LiveSandbox, generation: number, cause: Cause): Promise<void> {
     // A sandbox that serves again just before the decision is not given up.
     const isDegraded = () => live.judge().status === "degraded";

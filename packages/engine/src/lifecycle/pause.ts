@@ -54,7 +54,7 @@ export class Pauses {
       await raced(live.healing, signal);
       await this.freeze(live, signal);
     } catch (error) {
-      // A sandbox that was already paused stays paused.
+      // If the sandbox was already paused before this request, it stays paused. Otherwise the pause is undone.
       if (!wasPaused) await this.#thaw(live, this.#context.stopping).catch(() => undefined);
       throw toPauseError(live, "paused", error);
     }

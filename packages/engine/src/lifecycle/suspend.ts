@@ -34,8 +34,8 @@ export class Standby {
   readonly #parts: StandbyParts;
   readonly #turns: Semaphore;
   /**
-   * The condition under which a sandbox is being suspended, for sandboxes that are suspended for another reason than
-   * idleness. It is checked again until just before the freeze.
+   * The condition that must hold until just before the freeze, for each sandbox that is being suspended for another
+   * reason than idleness. If it no longer holds, the suspension is cancelled.
    */
   readonly #reasons = new WeakMap<LiveSandbox, () => boolean>();
 
@@ -57,7 +57,7 @@ export class Standby {
           throw toStandbyError(live, error);
         });
     if (live.suspension === null) await this.#untilUnawaited(live, signal);
-    // A standby on request suspends the sandbox even if commands run in it.
+    // A standby on request needs no condition: it suspends the sandbox even if commands run in it.
     this.#reasons.set(live, () => true);
     return this.#shared(live, why);
   }
@@ -152,8 +152,8 @@ export class Standby {
     const { clock, driver, numbers } = this.#context;
     const { id: sandboxId, record } = live;
     await raced(Promise.all([live.discarding, live.healing]), signal);
-    // From here on calls are held. They are served after the wake or, if the suspension fails, by this instance
-    // immediately.
+    // From here on calls are held. They are served after the wake. If the suspension fails, this instance serves them
+    // at once.
     live.commitSuspension();
     live.detachLink();
     const freezing = { ms: numbers.freezeMs, what: "freezing", signal };
@@ -164,7 +164,8 @@ export class Standby {
     );
     live.trackDriverWork(writing);
     const checkpoint = await raced(writing, signal);
-    // If a process ran after the memory was written, the wake would reset the process but not its changes to files.
+    // Check that the sandbox is still frozen. If a process ran after the memory was written, the wake would reset the
+    // process but not its changes to files.
     const seen = (await driver.observe([sandboxId], signal)).get(sandboxId);
     if (seen?.seen !== "present" || seen.state !== "frozen")
       throw new Error("the sandbox did not stay frozen while its memory was written");
@@ -199,7 +200,10 @@ export class Standby {
     await this.discard(live);
   }
 
-  /** Thaws, links and proves the sandbox, unless it ends in the meantime. Never rejects. */
+  /**
+   * Thaws the sandbox, opens its link and proves it. Stops after the thaw if the sandbox is no longer suspending, for
+   * example because it was deleted meanwhile. Never rejects.
+   */
   async serveAgain(live: LiveSandbox): Promise<void> {
     await this.thaw(live);
     if (live.record.phase.name !== "suspending") return;
@@ -293,7 +297,7 @@ export async function roomFor(
   throw new HoldfastError("disk_full", { sandboxId: live.id, message });
 }
 
-/** Resolves when no call to the keeper is in progress. */
+/** Resolves when no call to the keeper is in progress. Rejects with `sandbox_busy` if that takes too long. */
 export async function untilQuiet(
   { clock, numbers }: EngineContext,
   live: LiveSandbox,
@@ -307,8 +311,8 @@ export async function untilQuiet(
 }
 
 /**
- * Creates the error with which a standby or a checkpoint is refused because of calls in progress. It names an exec for
- * which a caller waits.
+ * Creates the error with which a standby or a checkpoint is refused because of calls in progress. If a caller waits for
+ * an exec, the error names the exec.
  */
 function busy(live: LiveSandbox, waitedMs: number): HoldfastError {
   const { id: sandboxId, calls, awaitedExecs } = live;

@@ -209,7 +209,8 @@ export class Wakes {
    */
   async failed(live: LiveSandbox, generation: number, error: unknown): Promise<void> {
     const { log, stopping } = this.#context;
-    // The record stays as it is, and the next server continues from it.
+    // An aborted wake is not recorded as failed: after a stop the next server continues from the record, and a delete
+    // removes the sandbox anyway.
     if (stopping.aborted || live.deletedSignal.aborted) return;
     const cause = causeOf(error);
     log.warn({ sandbox: live.id, generation, cause }, "a wake failed");

@@ -80,17 +80,17 @@ export class EngineEvents {
   readonly sandboxAdded = new Signal<[live: LiveSandbox]>();
 
   /**
-   * An instance exists and is about to be linked and proven. Listeners mount its drives. If one rejects, the launch or
-   * wake fails.
+   * An instance exists and is about to be linked and proven. Listeners mount its drives. If a listener rejects, the
+   * launch or wake fails.
    */
   readonly instanceReady = new Hook<[live: LiveSandbox, signal: AbortSignal]>();
-  /** A launched instance is proven, but this is not recorded yet. */
+  /** A launched instance is proven, but the proof is not recorded yet. */
   readonly proven = new Hook<[live: LiveSandbox]>();
   /** The record says that the sandbox serves, after a launch or a wake. */
   readonly inService = new Signal<[live: LiveSandbox]>();
   /** A sandbox serves again after standby. Emitted before `inService`. */
   readonly woke = new Signal<[live: LiveSandbox]>();
-  /** No process of the instance can report an outcome any more. Its execs end with the given outcome. */
+  /** No process of the instance can report an outcome any more. The instance's execs end with the given outcome. */
   readonly processesEnded = new Hook<[live: LiveSandbox, end: InstanceEnd]>();
   /**
    * The instance was observed to be absent, and its files still exist. If a listener rejects, the stop attempt fails.

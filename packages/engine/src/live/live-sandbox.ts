@@ -129,7 +129,8 @@ export class LiveSandbox {
     const outlives = ABOUT_PROCESSES.has(input.type) ? "server" : "host";
     await store.commit({ changes: [change, ...also], events, counters, outlives });
     this.#record = this.#withActivitySince(before, record);
-    // The kernel's counters of out-of-memory kills start from zero with each instance.
+    // The kernel counts the out-of-memory kills of each instance from zero, so the count of recorded kills is reset
+    // too.
     if (record.generation !== before.generation) {
       this.oom.reset(0);
       this.#linkLosses.splice(0);
@@ -160,7 +161,7 @@ export class LiveSandbox {
 
   // ── Calls and activity ─────────────────────────────────────────────────────────────────────────────────────────
 
-  /** Whether the sandbox's processes exist but don't run. */
+  /** Whether the sandbox is paused, suspending, in standby or waking. */
   get isAsleep(): boolean {
     return ASLEEP.has(this.#record.phase.name);
   }
@@ -183,7 +184,10 @@ export class LiveSandbox {
     };
   }
 
-  /** Execs whose end a caller awaits. Such a caller is a call in progress, except that it does not use the link. */
+  /**
+   * The execs whose end a caller awaits. A waiting caller counts as a call in progress, although it does not use the
+   * link.
+   */
   get awaitedExecs(): ReadonlySet<ExecId> {
     return new Set(this.#awaitedExecs);
   }
@@ -267,7 +271,10 @@ export class LiveSandbox {
     return false;
   }
 
-  /** Whether an open exec or a process has `keepAwake`. A process has it even between two of its runs. */
+  /**
+   * Whether an open exec, or a process that has not ended, has `keepAwake`. A process counts even between two of its
+   * runs.
+   */
   get isKeptAwake(): boolean {
     for (const { record } of this.#processes.values())
       if (record.end === null && record.spec.command.keepAwake) return true;
@@ -282,7 +289,10 @@ export class LiveSandbox {
     return this.#suspension;
   }
 
-  /** Starts a suspension, or joins the one in progress. Its signal is aborted by `cancelSuspension`. */
+  /**
+   * Starts a suspension, or joins the one in progress. `cancelSuspension` aborts the signal that `begin` is called
+   * with.
+   */
   suspendOnce(begin: (cancelled: AbortSignal) => Promise<void>): Promise<void> {
     if (this.#suspension !== null) return this.#suspension;
     const cancel = new AbortController();
@@ -300,7 +310,7 @@ export class LiveSandbox {
     this.#suspensionCancel?.abort(reason);
   }
 
-  /** From here on calls wait for the wake instead of cancelling the suspension. */
+  /** Commits the suspension: from now on, calls wait for the wake instead of cancelling the suspension. */
   commitSuspension(): void {
     this.#suspensionCancel = null;
   }
@@ -342,7 +352,7 @@ export class LiveSandbox {
     }
   }
 
-  /** Aborted when the delete of the sandbox is recorded. This ends a launch, wake or suspension in progress. */
+  /** Aborted when the delete of the sandbox is recorded. A launch, wake or suspension in progress then ends. */
   get deletedSignal(): AbortSignal {
     return this.#deleted.signal;
   }
@@ -390,7 +400,7 @@ export class LiveSandbox {
     return this.#mounting.has(path);
   }
 
-  /** Marks a path as being mounted: until `endMount`, no proof expects a drive there. */
+  /** Marks a path as being mounted. Until `endMount`, no proof expects a drive at the path. */
   beginMount(path: string): void {
     this.#mounting.add(path);
   }
@@ -400,8 +410,8 @@ export class LiveSandbox {
   }
 
   /**
-   * Marks a path at which the sandbox should have a drive as open. This means that two things are unknown: whether the
-   * drive is mounted at the path, and whether writes to the directory beneath the mount fail.
+   * Marks a path at which the sandbox should have a drive as open. Two things are unknown about an open path: whether
+   * the drive is mounted at the path, and whether writes to the directory beneath the mount fail.
    */
   noteOpenMountPath(path: string): void {
     this.#openMountPaths.add(path);
@@ -434,22 +444,28 @@ export class LiveSandbox {
     return this.#link?.current ?? null;
   }
 
-  /** Returns the link, or waits for the next one; null if no link is attached. Rejects if there is none within `ms`. */
+  /**
+   * Returns the current link of the sandbox. If a link is attached but down, waits for it to come up; rejects if it is
+   * still down after `ms`, if it is closed, or if the signal aborts. If no link is attached, returns null at once.
+   */
   async waitForLink(ms: number, signal: AbortSignal): Promise<Link | null> {
     return (await this.#link?.get(ms, signal)) ?? null;
   }
 
-  /** Whether a link is attached, which may be up, down or closed. */
+  /** Whether a link is attached. An attached link may be up, down or closed. */
   get isLinked(): boolean {
     return this.#link !== null;
   }
 
-  /** Whether a lost link is replaced by a new one. */
+  /** Whether a link is attached and not closed. When such a link is lost, a new one is opened. */
   get isLinkWanted(): boolean {
     return this.#link !== null && !this.#link.isClosed;
   }
 
-  /** A number that changes whenever a link is attached or detached. A link that is lost and replaced does not count. */
+  /**
+   * A number that changes whenever a link is attached or detached. It does not change when the attached link is lost
+   * and connects again.
+   */
   get linkEpoch(): number {
     return this.#linkEpoch;
   }
@@ -524,7 +540,7 @@ export class LiveSandbox {
     this.#record.lastActivityAt = this.#context.clock.now();
   }
 
-  /** Returns the time of the last activity if it is not stored yet. Returns the same time only once. */
+  /** Returns the time of the last activity. Returns null if that time is stored, or was returned by an earlier call. */
   unstoredActivity(): number | null {
     const { lastActivityAt } = this.#record;
     if (lastActivityAt <= this.#storedActivity) return null;
@@ -554,7 +570,7 @@ export class LiveSandbox {
     for (const wake of [...this.#waiters]) wake();
   }
 
-  /** Resolves as soon as `condition` returns true; rejects with the signal's reason. */
+  /** Resolves as soon as `condition` returns true. If the signal aborts first, rejects with the signal's reason. */
   async until(condition: () => boolean, signal: AbortSignal): Promise<void> {
     while (!condition()) {
       signal.throwIfAborted();

@@ -23,9 +23,7 @@ export class OomCounter {
     this.#kills = Math.min(this.#kills, kills);
   }
 
-  /**
-   * Sets the count without an observation: an earlier server recorded these kills, or a new instance starts from zero.
-   */
+  /** Sets the count to the kills that an earlier server has recorded, or to zero for a new instance. */
   reset(kills: number): void {
     this.#kills = kills;
   }

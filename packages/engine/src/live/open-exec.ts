@@ -10,7 +10,7 @@ import { StdinFeed } from "./stdin-feed.ts";
 export class OpenExec {
   readonly live: LiveSandbox;
   readonly stdin: StdinFeed;
-  /** Whether the caller learns of the exec when it begins, and is expected to read its output from the start. */
+  /** Whether the caller is expected to read the exec's output from the start. */
   readonly expectsReader: boolean;
   readonly #commitDone = new OneShot();
   readonly #begun = new OneShot();
@@ -55,7 +55,10 @@ export class OpenExec {
     this.#commitDone.set();
   }
 
-  /** The record could not be stored, so the exec does not exist. */
+  /**
+   * Notes that the record could not be stored. The exec then does not exist, and callers stop waiting for its commit or
+   * end.
+   */
   markNotStored(): void {
     this.#over.set();
     this.#commitDone.set();
@@ -76,7 +79,7 @@ export class OpenExec {
     this.#isQueued = false;
   }
 
-  /** Whether a start request is being sent. Only the loop that sends it decides whether to send it again. */
+  /** Whether a start request is being sent. Until that ends, only the loop that sends it may send it again. */
   get isDispatching(): boolean {
     return this.#isDispatching;
   }
@@ -95,7 +98,7 @@ export class OpenExec {
     return this.#mayHaveBeenSent;
   }
 
-  /** A start request may have reached the keeper, and its answer is not known. */
+  /** Notes that a start request may have reached the keeper, although no answer has arrived. */
   markMaybeSent(): void {
     this.#mayHaveBeenSent = true;
   }
@@ -110,7 +113,7 @@ export class OpenExec {
     return this.#begun;
   }
 
-  /** The keeper reported the exec. Returns whether this was the keeper's first report. */
+  /** Notes that the keeper has reported the exec. Returns whether this is the keeper's first report of it. */
   markAcknowledged(startedAt: number | null): boolean {
     if (this.#isAcknowledged) return false;
     this.#isAcknowledged = true;
@@ -156,21 +159,27 @@ export class OpenExec {
     return this.#over;
   }
 
-  /** The outcome is known and is about to be stored. Returns false if that was so before: an exec ends once. */
+  /**
+   * Notes that the outcome is known and is about to be stored. Returns false if that was noted before, because an exec
+   * ends only once.
+   */
   markEnding(): boolean {
     if (this.#isEnding) return false;
     this.#isEnding = true;
     return true;
   }
 
-  /** The outcome was stored in this record. All callers that wait for the start or the end of the exec continue. */
+  /**
+   * Notes that the outcome was stored in this record. All callers that wait for the start or the end of the exec
+   * continue.
+   */
   markEnded(record: ExecRecord): void {
     this.#record = record;
     this.#over.set();
     this.#begun.set();
   }
 
-  /** Whether the server has requested the end of the exec, because the keeper did not enforce its timeout. */
+  /** Whether the server has requested the end of the exec, because the keeper did not enforce the exec's timeout. */
   get isOverdue(): boolean {
     return this.#isOverdue;
   }
@@ -180,8 +189,8 @@ export class OpenExec {
   }
 
   /**
-   * Counts that the exec was seen running for another `ms` over this link, and returns how long it was seen over the same
-   * link. The count starts at zero with each new link.
+   * Adds `ms` to the time for which the exec was seen running over this link, and returns the sum. The sum starts at
+   * zero with each new link.
    */
   countRunning(link: Link | null, ms: number): number {
     if (link === null) {

@@ -34,7 +34,7 @@ export class OrphanSightings {
     for (const id of [...this.#firstSeen.keys()]) if (!ids.has(id)) this.#firstSeen.delete(id);
   }
 
-  /** Returns when a known orphan will be removed if it still exists then; null if no such orphan is known. */
+  /** Returns when the orphan is removed if it still exists then; null if no orphan with this id is known. */
   removalDueAt(id: SandboxId): number | null {
     const since = this.#firstSeen.get(id);
     return since === undefined ? null : since + this.#graceMs;

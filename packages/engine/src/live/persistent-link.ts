@@ -7,7 +7,8 @@ import { type ForkExecIds, renamedLink } from "./fork-exec-ids.ts";
 
 interface LinkHooks {
   /**
-   * Runs on every new link before callers get it: subscribes again and reconciles. If it throws, the link is closed.
+   * Runs on every new link before callers get it: subscribes to the keeper's reports and compares the execs. If it
+   * throws, the link is closed.
    */
   onUp(link: Link): Promise<void>;
   onDown(why: string): void;

@@ -3,7 +3,10 @@ import type { Link, SupervisedRun } from "../ports/index.ts";
 import type { ExecRecord, ProcessRecord } from "../ports/records.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
 
-/** The keeper's report about one run: its row, or null if the keeper has none, and the link over which it came. */
+/**
+ * The keeper's report about one run: the run's row, or null if the keeper has none, and the link over which the report
+ * came.
+ */
 interface RunReport {
   readonly row: SupervisedRun | null;
   readonly link: Link;

@@ -5,7 +5,10 @@ import type { ProcessRecord } from "../ports/records.ts";
 import type { LiveSandbox } from "./live-sandbox.ts";
 import type { ProcessEntry } from "./process-entry.ts";
 
-/** Finds runs of named processes by exec id: the exec id of a run contains the process's id and the run's number. */
+/**
+ * This file finds runs of named processes by exec id. The exec id of a run contains the process's id and the run's
+ * number.
+ */
 
 export const runIdOf = ({ id, run }: ProcessRecord): ExecId => runId(id, run);
 export const numberIn = (id: string): number => runOf(id)?.run ?? 0;
@@ -39,7 +42,7 @@ export const isNeededRun = (live: LiveSandbox, id: ExecId): boolean => {
 export const restartPolicyOf = (live: LiveSandbox, id: string): SupervisePolicy | null =>
   entryOf(live, id)?.record.spec.restart ?? null;
 
-/** Returns the keeper's row of the latest run of a process. */
+/** Returns the row of the process's latest run in the keeper's list; null if the list has no run of the process. */
 export const rowOf = (rows: readonly SupervisedRun[], { record }: ProcessEntry): SupervisedRun | null =>
   rows
     .filter(({ execId }) => runOf(execId)?.process === record.id)
@@ -48,6 +51,6 @@ export const rowOf = (rows: readonly SupervisedRun[], { record }: ProcessEntry):
       null,
     );
 
-/** Returns the last row that the keeper listed for the recorded run. */
+/** Returns the keeper's last report about the last recorded run; null if the keeper has not reported that run. */
 export const recordedRow = ({ report, record }: ProcessEntry): SupervisedRun | null =>
   report?.row?.execId === runIdOf(record) ? report.row : null;

@@ -72,7 +72,7 @@ export class SandboxRegistry {
     return record === null ? null : forkExecIds(record);
   }
 
-  /** A sandbox whose TTL has passed is found only by its id. */
+  /** Returns the record of the sandbox with this name. A sandbox whose TTL has passed is found only by its id. */
   async #byName(name: string): Promise<SandboxRecord | null> {
     const record = await this.#store.sandboxByName(name).catch((error: unknown) => unreadable(name, error));
     return record !== null && this.#live.get(record.id)?.isExpired ? null : record;
@@ -88,7 +88,10 @@ export class SandboxRegistry {
     return live?.isExpired ? live : null;
   }
 
-  /** Returns null if neither a record nor an orphan has this id; rejects with `pending_cleanup` for an orphan. */
+  /**
+   * Returns the record of the sandbox with this id; null if neither a record nor an orphan has the id. Rejects with
+   * `pending_cleanup` for an orphan, and for a sandbox whose record is unreadable and whose resources may still exist.
+   */
   async #byId(id: SandboxId): Promise<SandboxRecord | null> {
     try {
       const record = await this.#store.sandbox(id);

@@ -1,8 +1,8 @@
 import type { Cause } from "@holdfast/contract";
 
 /**
- * Groups the causes that keep a running sandbox from serving, by the part at fault. The codes are those of `status.ts`
- * and of observations.
+ * Causes that keep a running sandbox from serving because its instance no longer exists. Their codes, like those of the
+ * groups below, come from `status.ts` and from observations.
  */
 export const CAUSES_GONE: ReadonlySet<string> = new Set([
   "keeper_died",

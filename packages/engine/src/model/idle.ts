@@ -18,7 +18,8 @@ export const isUnusedFor = (
 
 /**
  * Whether the sandbox has been idle for as long as its `idleStandbyMs` says, so that it may be suspended. A sandbox
- * without that setting is never idle. An exec or process with `keepAwake` prevents idleness, also while it does nothing.
+ * without that setting is never idle. A sandbox with an exec or process that has `keepAwake` is not idle either, even
+ * while the exec or process does nothing.
  */
 export function isIdle(facts: IdleFacts): boolean {
   const { idleStandbyMs } = facts.record.spec.lifecycle;

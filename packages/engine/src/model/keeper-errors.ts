@@ -27,9 +27,7 @@ interface About {
   path?: string;
 }
 
-/**
- * Converts an error of the keeper or of the link to an error of the registry. Other errors are returned as they are.
- */
+/** Converts an error of the keeper or of the link to a `HoldfastError`. Other errors are returned unchanged. */
 export function translate(error: unknown, about: About): unknown {
   const { path, ...ids } = about;
   if (error instanceof LinkUnwanted) {

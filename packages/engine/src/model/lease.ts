@@ -55,8 +55,9 @@ export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff:
 }
 
 /**
- * A delete overrides every other reason at once and makes the result of the attempt in progress stale. Repeating a
- * reason changes nothing, so repeated deletes never shorten a back-off.
+ * Returns a lease that requires a stop; null if the lease already requires one. Only a delete replaces an earlier
+ * reason: the new stop is due at once, and the result of the attempt in progress becomes stale. A repeated delete
+ * changes nothing, so it can't shorten a back-off.
  */
 function needStop(lease: Lease, reason: StopReason, generation: number, now: number): Lease | null {
   const owed = "reason" in lease ? lease.reason : null;

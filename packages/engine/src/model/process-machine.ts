@@ -81,7 +81,7 @@ export function verdict(facts: ProcessFacts): Verdict {
 /** Whether the keeper's last run is already recorded. */
 const isLast = (row: SupervisedRun, { run }: ProcessRecord): boolean => (runOf(row.execId)?.run ?? 0) <= run;
 
-/** Returns the verdict for a process that is not, or no longer, supervised by a keeper. */
+/** Returns the verdict for a process that no keeper supervises, either from the start or no longer. */
 function unkept({ spec }: ProcessRecord, exec: ExecRecord | null): Verdict {
   const cause = exec === null ? FORGOTTEN : endCause(exec);
   switch (exec?.status) {
@@ -165,8 +165,8 @@ export function goalsOf(
 }
 
 /**
- * Whether the run has written the text that makes it ready. This is remembered, because its journal may have dropped
- * the text since.
+ * Whether the run has written the text that makes it ready. The record remembers the text, because the run's journal
+ * may have dropped it since.
  */
 export const wasWritten = (seen: Seen | null, run: number): boolean =>
   seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
@@ -178,8 +178,9 @@ const unreadiness = ({ seen, run }: ProcessRecord, generation: number) =>
 // ── Status ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /**
- * Computes the status of a process; no other code does. `generation` is the current generation of its sandbox. In a
- * failed sandbox a process waits for the restart.
+ * Computes the status of a process; no other code does. `generation` is the current generation of the process's
+ * sandbox. If the sandbox has failed, a process that is due for another run is `waiting` until the sandbox is
+ * restarted.
  */
 export function judgeProcess(
   facts: ProcessFacts,

@@ -8,17 +8,20 @@ export const hasInstance = ({ phase }: SandboxRecord): boolean =>
 export const hasEnded = ({ phase }: SandboxRecord): boolean =>
   phase.name === "deleting" || phase.name === "gone" || phase.name === "failed";
 
-/** Whether the sandbox has served before. If so, it is launched on its existing files. */
+/** Whether an earlier instance of the sandbox has served. If so, the sandbox is launched on its existing files. */
 export const hasServed = ({ restarts }: SandboxRecord): boolean => restarts !== null;
 
 /**
- * Returns the origin that the launch copies. Null once the sandbox has served, because it is then launched on its own
- * files.
+ * Returns the checkpoint that a fork's launch copies. Null if the sandbox is not a fork, or if an earlier instance has
+ * served: the launch then uses the sandbox's own files.
  */
 export const forkSource = (record: SandboxRecord): Origin | null =>
   hasServed(record) ? null : record.forkedFrom;
 
-/** Whether the sandbox is launched from a checkpoint. The keeper, its execs and their memory are then not new. */
+/**
+ * Whether the sandbox is launched from a checkpoint with memory. If so, the instance starts with the keeper and the
+ * execs that were in that memory.
+ */
 export const beginsWithMemory = (record: SandboxRecord): boolean => forkSource(record)?.kind === "memory";
 
 /**
@@ -42,8 +45,9 @@ export const expiryOf = ({ createdAt, spec }: SandboxRecord): number | null =>
   spec.lifecycle.ttlMs === undefined ? null : createdAt + spec.lifecycle.ttlMs;
 
 /**
- * Whether the sandbox's TTL has passed but the sandbox is not deleted yet. From then on it serves nothing and does not
- * hold its name. A failed sandbox has its own retention instead, and a sandbox whose lease can't be read is left alone.
+ * Whether the sandbox's TTL has passed but the sandbox is not deleted yet. An expired sandbox serves nothing and does
+ * not hold its name. A failed sandbox never expires, because it has its own retention. A sandbox with an unreadable
+ * lease does not expire either: it is left alone.
  */
 export function isExpired(record: SandboxRecord, now: number): boolean {
   const expiresAt = expiryOf(record);

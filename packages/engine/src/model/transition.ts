@@ -2,7 +2,7 @@ import type { AttemptId, Cause, CheckpointId, Counter, Numbers, StandbyKind } fr
 import type { Checkpoint, Instance, NewEvent } from "../ports/index.ts";
 import type { PhaseState, SandboxRecord, SandboxSpec } from "../ports/records.ts";
 
-/** The inputs and the result of a transition, and the helpers that all transitions share. */
+/** This file contains the inputs and the result of a transition, and the helpers that all transitions share. */
 
 /**
  * Everything that can happen to a sandbox, except to its mounts. An input with a stale generation or attempt id is
@@ -11,7 +11,7 @@ import type { PhaseState, SandboxRecord, SandboxSpec } from "../ports/records.ts
 export type SandboxInput =
   | { type: "launch"; deadline: number }
   | { type: "launched"; generation: number; instance: Instance; pid: number | null }
-  /** The time of this transition is the time of the proof, because the sandbox is running from then on. */
+  /** A proof has passed. The transition has the time of the proof, because the sandbox has been running since then. */
   | {
       type: "proven";
       generation: number;

@@ -5,7 +5,10 @@ import { isExpired } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type Settings } from "./transition.ts";
 import { remove } from "./transitions-stop.ts";
 
-/** Transitions of a sandbox that lost its processes: it is started again with its files, or it fails. */
+/**
+ * This file contains the transitions of a sandbox that lost its processes: it is started again with its files, or it
+ * fails.
+ */
 
 /**
  * Decides what follows when the processes are gone for good: a restart or a failure, as the sandbox's policy says. A
@@ -45,7 +48,7 @@ const isRecent = ({ since }: { since: number }, now: number, { restartWindowMs }
 
 /**
  * Restarts on request, and resets the count of restarts, because a requested restart is no sign of a broken sandbox.
- * After a failed first launch there are no files to restart on.
+ * Returns null if the sandbox neither runs nor has failed with its files kept. A failed first launch keeps no files.
  */
 export function requestedRestart(
   record: SandboxRecord,
@@ -58,14 +61,14 @@ export function requestedRestart(
   const isRevived = phase.name === "failed" && nameHeld && lease.state === "none";
   if (!isRevived && phase.name !== "running") return null;
   const decision = restart({ ...record, endedAt: null }, cause, now, settings);
-  // A failed sandbox has nothing left to stop.
+  // A failed sandbox has nothing left to stop, so its lease stays as it is.
   const next = isRevived ? { ...decision.record, lease } : decision.record;
   return { ...decision, record: { ...next, restarts } };
 }
 
 /**
- * The memory is lost but the files are not: the rest of the instance is stopped, and then the sandbox is launched again
- * on the same files.
+ * Restarts a sandbox that has lost its memory but not its files: the rest of the instance is stopped, and then the
+ * sandbox is launched again on the same files.
  */
 export function restart(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
   const { generation, restarts } = record;

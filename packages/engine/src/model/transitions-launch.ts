@@ -6,7 +6,7 @@ import { beginsWithMemory, hasServed } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type SandboxInput, type Settings } from "./transition.ts";
 import { fail, mayRestart, restart } from "./transitions-failure.ts";
 
-/** Transitions of a launch: from queued to running, or to its failure. */
+/** This file contains the transitions of a launch: from queued to running, or to its failure. */
 
 export function launch(
   record: SandboxRecord,
@@ -45,7 +45,8 @@ export function launched(
 }
 
 /**
- * The event that a passed proof records in each phase that ends with a proof, and the words for the event's message.
+ * For each phase that a passed proof ends: the type of the event that is recorded, and the words in the event's message
+ * that describe the sandbox.
  */
 const PROVEN_OF: Partial<Record<PhaseState["name"], [type: NewEvent["type"], is: string]>> = {
   launching: ["sandbox.ready", "proven"],
@@ -59,7 +60,7 @@ export function proven(
 ): Decision | null {
   const news = PROVEN_OF[record.phase.name];
   if (news === undefined || record.generation !== generation || record.instance === null) return null;
-  // If the checkpoint is not spent yet, its processes have not run, so there is nothing that could have been proven.
+  // As long as the checkpoint is not recorded as spent, the restored processes are frozen, so no proof can have passed.
   if (record.phase.name === "waking" && !record.phase.consumed) return null;
   const next = enter(known(record, record.instance, keeperBootId), { name: "running" }, provenAt);
   const [type, is] = news;
@@ -80,9 +81,9 @@ export const failLaunch = (record: SandboxRecord, cause: Cause, now: number, set
     : fail({ ...record, nameHeld: false }, "launch_failed", cause, now, settings);
 
 /**
- * Repeats a launch that was interrupted when the server ended, because the launch itself did not fail. A sandbox that
- * has served before follows its restart policy. A first launch is repeated from scratch, but only once, because the
- * launch itself might crash the server.
+ * Repeats a launch that was interrupted by the end of the server, because the launch itself did not fail. A sandbox
+ * that has served before follows its restart policy. A first launch is repeated from scratch, but only once, because
+ * the launch itself might crash the server.
  */
 export function launchAgain(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
   if (hasServed(record) && mayRestart(record, now, settings)) return restart(record, cause, now, settings);

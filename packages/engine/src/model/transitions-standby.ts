@@ -4,7 +4,9 @@ import { nextLease } from "./lease.ts";
 import { type Decision, enter, eventOf, outcome, type SandboxInput, type Settings } from "./transition.ts";
 import { loseMemory, restart } from "./transitions-failure.ts";
 
-/** Transitions into standby and out of it, and transitions of checkpoints that a running sandbox saves. */
+/**
+ * This file contains the transitions into standby and out of it, and those of checkpoints that a running sandbox saves.
+ */
 
 type SleepInput = Extract<
   SandboxInput,
@@ -129,7 +131,11 @@ const FILES_ONLY: Cause = {
   message: "Standby kept only the files; the sandbox is started again on them.",
 };
 
-/** Returns the sandbox to standby for another attempt, if no process of the checkpoint has run. */
+/**
+ * Decides what follows a failed wake. The sandbox returns to standby for another attempt, except in three cases:
+ * processes from the checkpoint may have run, the checkpoint is unusable, or too many wakes have failed. In these cases
+ * the memory is lost.
+ */
 function wakeFailed(
   record: SandboxRecord,
   { generation, cause, blame }: Extract<SandboxInput, { type: "wake_failed" }>,

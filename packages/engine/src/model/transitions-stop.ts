@@ -4,7 +4,10 @@ import { nextLease } from "./lease.ts";
 import { isExpired } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type SandboxInput, type Settings } from "./transition.ts";
 
-/** Transitions of a delete, and of the stop attempts until the instance was observed to be absent. */
+/**
+ * This file contains the transitions of a delete, and of the stop attempts until the instance was observed to be
+ * absent.
+ */
 
 export function linger(record: SandboxRecord, now: number, settings: Settings): Decision | null {
   const { phase, generation } = record;
@@ -36,7 +39,10 @@ export function remove(
   return outcome(next, now, [["sandbox.deleting", "The delete was accepted.", quarantined(record)]]);
 }
 
-/** Returns the unreadable lease, for the event of the delete that replaces the lease. */
+/**
+ * Returns the data of the event that reports a delete: the raw text of an unreadable lease, because the delete replaces
+ * that lease; nothing if the lease is readable.
+ */
 const quarantined = (record: SandboxRecord): Record<string, unknown> =>
   record.lease.state === "quarantined" ? { quarantinedLease: record.lease.raw } : {};
 

@@ -68,7 +68,8 @@ export interface Reading {
 }
 
 /**
- * Readings by kind. A null or missing kind could not be read. A subject missing from a kind that was read is healthy.
+ * The readings of each kind. A kind that is null or missing could not be read. If a kind was read, a subject without a
+ * reading is healthy.
  */
 export type Readings = Readonly<Partial<Record<AlertKind, readonly Reading[] | null>>>;
 
@@ -79,7 +80,7 @@ export interface CreateOptions {
   /** The id of the caller's API key. Limits per key are counted by this id. */
   owner?: string | null;
   /**
-   * If true, limits above what the host has are accepted, because the client chooses the same limits for every host.
+   * If true, limits above what the host has are accepted. Set for clients that choose the same limits for every host.
    */
   beyondHost?: boolean;
   /** Called at each step of the launch, if `wait` is true. */
@@ -103,10 +104,7 @@ export interface SandboxApi {
    */
   create(input: CreateSandbox, options: CreateOptions): Promise<{ sandbox: Sandbox; existed: boolean }>;
   get(ref: string): Promise<Sandbox>;
-  /**
-   * Returns the environment of the sandbox's execs. The view of a sandbox leaves it out, because it may contain
-   * secrets.
-   */
+  /** Returns the environment of the sandbox's execs. It may contain secrets, so the view of a sandbox leaves it out. */
   environment(ref: string): Promise<Readonly<Record<string, string>>>;
   /** Changes labels, environment and lifecycle of a live sandbox. Does not wake the sandbox. */
   update(ref: string, changes: UpdateSandbox): Promise<Sandbox>;
@@ -164,8 +162,8 @@ export interface AlertApi {
     limit: number;
   }): Promise<DeliveryList>;
   /**
-   * Retries a dead delivery, and any other dead delivery of the same alert. The backoff starts again with its first
-   * value. A delivery that is not dead is returned unchanged.
+   * Retries a delivery that is `dead` after its last attempt, together with all other dead deliveries of the same
+   * alert. The back-off starts again with its first value. A delivery that is not dead is returned unchanged.
    */
   redeliver(id: string): Promise<Delivery>;
   /** Returns the figures that the metrics endpoint exports. */
@@ -208,8 +206,8 @@ export interface DriveApi {
   /** Changes the drive's labels. */
   update(ref: string, changes: UpdateDrive, signal: AbortSignal): Promise<Drive>;
   /**
-   * Resolves with null once nothing of the drive is left, or with the drive in status `deleting` if the removal
-   * continues.
+   * Resolves with null once nothing of the drive is left. If the removal takes too long, resolves with the drive in
+   * status `deleting`, and the removal continues.
    */
   remove(ref: string, options: { force: boolean; signal: AbortSignal }): Promise<Drive | null>;
 }
@@ -229,11 +227,13 @@ export interface OutputOptions {
   /** Limits the output to this stream. The filter does not change the cursors. */
   stream?: OutputStream | undefined;
   /**
-   * Whether, with `follow`, the command waits for this reader instead of dropping output that the reader has not taken.
-   * Default: true, except for a command on a terminal and for a run of a named process.
+   * Has an effect only with `follow`. True: the command waits for this reader. False: output that the reader has not
+   * taken may be dropped. Default: true, except for a command on a terminal and for a run of a named process.
    */
   hold?: boolean | undefined;
-  /** Returns whether the reader is done with the data of all records so far, so that its memory can be reused. */
+  /**
+   * Returns whether the reader has consumed the data of all records so far. If so, the memory of the data is reused.
+   */
   isTaken?: () => boolean;
   signal: AbortSignal;
 }
@@ -252,20 +252,20 @@ export interface ExecApi {
     options: {
       idempotencyKey?: string | undefined;
       /**
-       * Whether the response is sent only when the exec has ended or a second has passed. If so, the record may be
-       * flushed late.
+       * Whether the response is delayed until the exec has ended or a second has passed. If so, and if there is no
+       * idempotency key, the stored start need not survive a crash of the host, but only a crash of the server.
        */
       awaited?: boolean;
       /**
-       * Whether the caller is expected to follow the output from the start. If so, the command waits for the caller for
-       * a while.
+       * Whether the caller is expected to follow the output from the start. If so, no output is dropped for a limited
+       * time, until the caller begins to read; the command waits if necessary.
        */
       expectsReader?: boolean;
       signal: AbortSignal;
     },
   ): Promise<{ exec: Exec; followed: boolean }>;
   get(id: string): Promise<Exec>;
-  /** Returns the exec with its stdout and stderr once it has ended, and at the latest after `waitMs`. */
+  /** Resolves with the exec, its stdout and its stderr once the exec has ended, and at the latest after `waitMs`. */
   wait(id: string, options: { waitMs: number; signal: AbortSignal }): Promise<Exec>;
   list(ref: string, page: { cursor?: string | undefined; limit: number }): Promise<ExecList>;
   /**
@@ -274,7 +274,7 @@ export interface ExecApi {
    * record after `streamMaxMs`; the reader then reconnects with its last cursor.
    */
   output(id: string, options: OutputOptions): AsyncIterable<OutputRecord>;
-  /** Counts a reader that the server disconnected because, for too long, it accepted no data or did not respond. */
+  /** Counts a reader that accepted no data or did not respond for so long that the server disconnected it. */
   readerWedged(id: string): void;
   /**
    * Writes data to stdin. With an offset, the data is written exactly once however often the call is repeated. Without
@@ -443,7 +443,10 @@ export interface PortConnection {
   readonly sandboxId: SandboxId;
   /** Fails with `StreamCut` if the connection is cut. The user destroys the stream when done. */
   readonly bytes: Duplex;
-  /** Reports that the request was answered. From then on the sandbox stays awake only while there is traffic. */
+  /**
+   * Reports that the request for the port was answered. From then on the sandbox stays awake only while there is
+   * traffic.
+   */
   settled(): void;
   /** Reports traffic in either direction. */
   used(): void;
@@ -560,18 +563,18 @@ export interface EngineApi {
   /** Runs all cleanup layers. With `emergency`, it also deletes disposable sandboxes and suspends idle ones. */
   cleanup(options: { dryRun: boolean; emergency: boolean }): Promise<SweepReport>;
   /**
-   * Runs `copy` while the processes of these running sandboxes are frozen, so that nothing changes their files. Calls
-   * to the sandboxes are held meanwhile. If one of them is not running or can't be frozen, rejects without running
-   * `copy`.
+   * Runs `copy` while the processes of the given running sandboxes are frozen, so that nothing changes their files.
+   * Calls to the sandboxes are held meanwhile. If one of the sandboxes is not running or can't be frozen, rejects
+   * without running `copy`.
    */
   copyWhileFrozen<Result>(
     ids: readonly SandboxId[],
     copy: (signal: AbortSignal) => Promise<Result>,
     signal: AbortSignal,
   ): Promise<Result>;
-  /** Stores a sandbox whose files exist already, in standby, and serves it from then on. */
+  /** Stores a sandbox, in standby, for files that the caller has already put in place, and serves it from then on. */
   adoptSandbox(record: SandboxRecord): Promise<void>;
-  /** Stores a drive whose files exist already, and serves it from then on. */
+  /** Stores a drive for files that the caller has already put in place, and serves it from then on. */
   adoptDrive(record: DriveRecord): Promise<void>;
   /** Returns the reasons why the engine does not accept work; empty if it does. */
   unreadiness(): string[];

@@ -1,6 +1,6 @@
 /**
- * The optional abilities of a driver. A driver declares each ability as an object, or as null if it lacks it. The
- * engine refuses calls that need a missing ability with `not_supported`.
+ * The optional abilities of a driver. A driver declares each ability as an object, or as null if the driver lacks the
+ * ability. The engine refuses calls that need a missing ability with `not_supported`.
  */
 import type { Duplex } from "node:stream";
 import {
@@ -234,7 +234,7 @@ export interface DriveDirectories {
   observe(ids: readonly DriveId[], signal: AbortSignal): Promise<Map<DriveId, DriveObservation>>;
   usage(id: DriveId, signal: AbortSignal): Promise<{ usedBytes: number; freeBytes: number }>;
   /**
-   * Returns access to the drive's files as uid 0 of a sandbox would see them. The caller closes the access after use.
+   * Returns access to the drive's files, as UID 0 of a sandbox would see them. The caller closes the access after use.
    */
   files(id: DriveId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }>;
   /** Removes the drive. Resolves only when nothing is left. Idempotent. */
@@ -337,7 +337,7 @@ export interface Usage {
  * untrusted.
  */
 export interface ProcessSeen extends ProcessUsage {
-  /** The start time. Together with the pid it identifies one process of this boot. */
+  /** The start time. Together with the pid it identifies one process until the host is restarted. */
   startTime: string;
   /** Number of page faults so far. It grows while a process computes on new memory. */
   faults: number;
@@ -374,8 +374,8 @@ export interface OutsideView {
 /** Files of sandboxes that do not run. */
 export interface OfflineFiles {
   /**
-   * Returns access to the files of a sandbox without an instance, as its own uid 0 would see them. Paths that exist
-   * only while an instance runs (/proc, /dev, and everything else that is not on its disk) are refused with
+   * Returns access to the files of a sandbox without an instance, as UID 0 of that sandbox would see them. Paths that
+   * exist only while an instance runs (/proc, /dev, and everything else that is not on its disk) are refused with
    * `not_on_disk`. The caller closes the access after use.
    */
   files(id: SandboxId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }>;

@@ -5,7 +5,8 @@ import type { DriveDirectories, ImageStore, JournalsAfterDeath, Ports } from "./
 export interface EngineContext extends Ports {
   numbers: Numbers;
   /**
-   * The capabilities of the driver. For a capability that the driver lacks, the object refuses all calls or is empty.
+   * The drives, images and journals of the driver. If the driver lacks such a capability, the object refuses all calls
+   * or is empty.
    */
   drives: DriveDirectories;
   images: ImageStore;

@@ -10,8 +10,8 @@ declare const identityBrand: unique symbol;
 
 /**
  * Identifies one instance on its host. Only the driver that created the identity reads its fields; the engine stores
- * it, passes it back and compares it with `sameIdentity`. The store writes these fields into the same object as the
- * fields of `Instance`, so the two must not share a field name.
+ * it, passes it back and compares it with `sameIdentity`. The store writes the fields into the same object as the
+ * fields of `Instance`, so no field of an identity may have the name of a field of `Instance`.
  */
 export type InstanceIdentity = Readonly<Record<string, string | number>> & {
   readonly [identityBrand]: "InstanceIdentity";
@@ -121,7 +121,7 @@ export type Observation =
   | { seen: "absent"; at: number; leftovers: string[] }
   | { seen: "unknown"; at: number; why: string };
 
-/** The resources of one sandbox that exist on the host and carry our marker. */
+/** The resources of one sandbox that exist on the host and carry a Holdfast marker. */
 export interface Found {
   sandboxId: SandboxId;
   /** Readable names of the resources: "process 4711", "cgroup memory", "mount", "loop device", "directory". */

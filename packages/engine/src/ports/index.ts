@@ -28,7 +28,7 @@ export interface Clock {
   now(): number;
   /** Calls `then` after `ms`. The returned function cancels the call. */
   after(ms: number, then: () => void): () => void;
-  /** Resolves after `ms`; rejects with the signal's reason if it aborts first. */
+  /** Resolves after `ms`. If the signal aborts first, rejects with the signal's reason. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>;
   /** Returns a signal that aborts after `ms`; `clear` cancels the timer. */
   deadline(ms: number, why: string): { signal: AbortSignal; clear(): void };

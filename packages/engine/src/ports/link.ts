@@ -104,10 +104,10 @@ export interface KeeperExec {
 }
 
 /**
- * How a keeper restarts a command on its own. A cancelled run is never restarted. With `failure`, a run that exited
- * with 0 is not restarted either. The next run begins after `backoffMs`, not counting pauses and standby. This delay
- * doubles with every consecutive restart, up to a minute. A run that lasted a minute resets the count of consecutive
- * restarts. After `max` consecutive restarts the keeper gives up.
+ * How a keeper restarts a command on its own. `always`: after every run except a cancelled one. `failure`: after every
+ * run except a cancelled one and one that exited with 0. The next run begins after `backoffMs`, not counting pauses and
+ * standby. This delay doubles with every consecutive restart, up to a minute. A run that lasted a minute resets the
+ * count of consecutive restarts. After `max` consecutive restarts the keeper gives up.
  */
 export interface SupervisePolicy {
   on: "failure" | "always";
@@ -243,7 +243,7 @@ export interface FileAccess {
   ): Promise<AsyncIterable<FileChange>>;
 }
 
-/** A connection to one keeper. No data is lost with a link: every request can be repeated on the next link. */
+/** A connection to one keeper. Losing a link loses no data, because every request can be repeated on the next link. */
 export interface Link {
   readonly keeper: { version: string; bootId: string; startedAt: number };
   /** Resolves with the reason when the link has ended. Never rejects. */
@@ -284,8 +284,8 @@ export interface Link {
   cancelExec(id: ExecId, signal: AbortSignal): Promise<void>;
   listExecs(signal: AbortSignal): Promise<KeeperExec[]>;
   /**
-   * Makes the keeper forget an ended exec. The exec's journal is removed too, unless `keepJournal` is set: it then
-   * stays on disk and can be read from outside.
+   * Makes the keeper forget an ended exec. The exec's journal is removed too, unless `keepJournal` is set. A kept
+   * journal stays on disk and can be read from outside.
    */
   forgetExec(id: ExecId, options: { keepJournal: boolean }, signal: AbortSignal): Promise<void>;
   /** Resizes the terminal of an exec that has one. */
@@ -293,9 +293,9 @@ export interface Link {
   /** Registers a listener, which is called for every exec that ends while the link is up. */
   onExecEnd(listener: (exec: KeeperExec) => void): void;
   /**
-   * Like `startExec`, but the keeper restarts the command when it ends. The id must end with a hyphen and a number. A
-   * cancel of the last run also ends the supervision, even between two runs. A keeper that does not support this
-   * refuses with `unknown_type`.
+   * Like `startExec`, but the keeper restarts the command as the policy says. The id must end with a hyphen and a
+   * number. A cancel of the last run also ends the supervision, even between two runs. A keeper that can't supervise
+   * commands refuses with `unknown_type`.
    */
   superviseExec(
     order: ExecOrder,

@@ -44,8 +44,8 @@ export interface SandboxSpec {
 export interface KeptMemory extends Checkpoint {
   readonly keeperBootId: string | null;
   /**
-   * Set if the checkpoint came from a backup. If its memory can't be restored here, the sandbox starts again on its
-   * files, even if its policy forbids that: the caller requested the restore to get the files.
+   * Set if the checkpoint came from a backup. If its memory can't be restored on this host, the sandbox starts again on
+   * its files, even if its policy forbids that: the caller requested the restore to get the files.
    */
   readonly restored?: true;
 }
@@ -54,7 +54,7 @@ export interface KeptMemory extends Checkpoint {
 export type PhaseState =
   /**
    * The sandbox waits to be launched. `restart` is set if an earlier instance lost its memory and the policy allows a
-   * cold start; it says why the memory was lost.
+   * cold start; its value is the cause of the loss.
    */
   | { readonly name: "queued"; readonly restart?: Cause }
   | { readonly name: "launching"; readonly deadline: number }
@@ -232,8 +232,9 @@ export interface SandboxRecord {
   /** The requested mounts, including those that are not made yet. Each mount is stored before it is made. */
   readonly mounts: readonly MountRecord[];
   /**
-   * The number of cold starts since `since`; null if there were none. `restoredAt` is set if the sandbox came from a
-   * backup or an import. In that case a failure never removes its files.
+   * `count` is the number of cold starts since `since`. Null as long as the sandbox was launched only from its image or
+   * checkpoint, and never on its existing files. `restoredAt` is set if the sandbox came from a backup or an import. A
+   * failure never removes the files of such a sandbox.
    */
   readonly restarts: { readonly since: number; readonly count: number; readonly restoredAt?: number } | null;
   /** Grows by one with every update. */
@@ -251,7 +252,7 @@ export interface MountRecord extends MountPoint {
 export interface DriveRecord {
   readonly id: DriveId;
   readonly name: string;
-  /** The phase. It is stored before the drive is created, and before the drive is removed. */
+  /** The phase. `making` is stored before the drive is created, and `deleting` before the drive is removed. */
   readonly phase: "making" | "ready" | "deleting";
   readonly sizeMb: number | null;
   readonly labels: Labels;

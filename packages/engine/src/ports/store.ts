@@ -50,7 +50,9 @@ export interface StoredEvent {
 }
 
 export interface Idempotency {
-  /** `sandbox` or `exec:<sandbox id>`. The same key may be used once in each scope. */
+  /**
+   * The scope of the idempotency key: `sandbox` or `exec:<sandbox id>`. The same key may be used once in each scope.
+   */
   scope: string;
   key: string;
   /** Hash of the request's content. The same key with a different fingerprint is a conflict. */
@@ -199,7 +201,7 @@ export interface EndedExecs {
 }
 
 export interface Store {
-  /** Commits the changes atomically: either all of them are written or none. When this resolves, they are written. */
+  /** Commits the changes atomically: either all of them are written or none. Resolves once they are written. */
   commit(commit: Commit): Promise<void>;
 
   sandbox(id: SandboxId): Promise<SandboxRecord | null>;
