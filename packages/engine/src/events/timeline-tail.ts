@@ -69,7 +69,7 @@ export class TimelineTail {
 
 type Wanted = Omit<EventFilter, "limit">;
 
-/** Applies the filter as the store does. */
+/** Whether the event matches the filter, by the same rules as in the store. */
 function matches(event: StoredEvent, { sandboxId, execId, driveId, types, since, until }: Wanted): boolean {
   return (
     (sandboxId === undefined || event.sandboxId === sandboxId) &&

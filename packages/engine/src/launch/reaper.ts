@@ -115,8 +115,8 @@ export class Reaper {
     if (!destroysFiles(live.record)) return;
     // A sandbox that is launched again writes new journals, so the old ones are not archived.
     if (live.record.phase.name === "queued") return driver.destroy(live.id, signal);
-    // Journals are archived so that execs can be read after their sandbox is deleted. If archiving fails, the sandbox is
-    // destroyed nevertheless.
+    // Journals are archived so that execs can be read after their sandbox is deleted. If archiving fails, the sandbox
+    // is destroyed nevertheless.
     await journals.archive(live.id, signal).catch((error: unknown) => {
       log.error({ sandbox: live.id, cause: causeOf(error) }, "journals could not be archived");
     });

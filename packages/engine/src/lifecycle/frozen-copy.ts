@@ -42,7 +42,7 @@ export class FrozenCopy {
     }
   }
 
-  /** Waits for a suspension or checkpoint in progress, and blocks others until `endSave`. */
+  /** Waits for the end of a suspension or checkpoint in progress, and prevents further ones until `endSave`. */
   async #claim(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     const isFree = () => live.suspension === null && !live.isSaving;
     const { clock, numbers } = this.#context;

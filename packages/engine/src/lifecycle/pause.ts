@@ -61,8 +61,8 @@ export class Pauses {
   }
 
   /**
-   * A change that has begun is aborted only when the sandbox is deleted or the server stops, and not when its caller
-   * disconnects.
+   * Returns the signal for a pause or resume that has begun. It aborts when the sandbox is deleted or the server stops,
+   * but not when the caller disconnects.
    */
   #lifetime(live: LiveSandbox): AbortSignal {
     return AbortSignal.any([live.deletedSignal, this.#context.stopping]);

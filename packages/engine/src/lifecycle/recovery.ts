@@ -168,8 +168,8 @@ export class Recovery {
    */
   async #recoverSuspending(live: LiveSandbox): Promise<void> {
     const { generation } = live.record;
-    // The recovery of a sandbox is retried while the sandbox can't be observed. A suspension or checkpoint that this
-    // server began in the meantime completes by itself.
+    // A retried recovery may find a suspension or checkpoint that this server has begun since the first try. A
+    // suspension or checkpoint of this server completes by itself.
     if (live.suspension !== null || live.isSaving) return;
     if ((await this.#recovered(live)) === null)
       return this.#parts.loss.died(live, generation, this.#whyGone(live));

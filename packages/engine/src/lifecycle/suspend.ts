@@ -228,7 +228,8 @@ export class Standby {
   async discard(live: LiveSandbox): Promise<void> {
     const { clock, driver, numbers, log } = this.#context;
     const { phase } = live.record;
-    // Nothing is removed from a failed sandbox, so that it can be inspected.
+    // Nothing is removed from a failed sandbox, so that it can be inspected. Nothing is removed during a suspension
+    // either, because the checkpoint that is being written is not in the record yet.
     if (phase.name === "failed" || phase.name === "suspending") return;
     const keep = "checkpoint" in phase ? (phase.checkpoint?.id ?? null) : null;
     const limit = { ms: numbers.stopAttemptMs, what: "discarding checkpoints" };
@@ -254,7 +255,10 @@ export class Standby {
   }
 }
 
-/** A wake needs these files, so a standby without them would end the sandbox for good. */
+/**
+ * Throws if files that the sandbox needs are missing on the host. A wake needs the same files, so a standby would end
+ * the sandbox for good.
+ */
 function refuseIfFilesAreGone(live: LiveSandbox): void {
   const { cause } = live.judge();
   if (!areFilesGone(cause)) return;

@@ -92,7 +92,10 @@ export class LiveSandbox {
     return this.#decisions.run(() => (stillWanted() ? this.#decideNow(input, also) : null));
   }
 
-  /** Decides an input that must not be lost: retries while the store refuses it. Returns null when the server stops. */
+  /**
+   * Decides an input that must not be lost: retries while the store refuses it. Returns null if the input no longer
+   * applies, or when the server stops.
+   */
   async decideSurely(input: Input): Promise<Decision | null> {
     const { stopping } = this.#context;
     return this.decideUntil(input, stopping).catch((error: unknown) => {
@@ -135,8 +138,8 @@ export class LiveSandbox {
       this.oom.reset(0);
       this.#linkLosses.splice(0);
     }
-    // A new phase needs a new proof, unless the input follows the proof for that phase. This rule does not depend on
-    // clocks, which can jump.
+    // A change of the phase invalidates the last proof, except if the input is in `PROVEN_BEFORE`. This rule does not
+    // depend on clocks, which can jump.
     if (record.phase !== before.phase && !PROVEN_BEFORE.has(input.type))
       this.#health = { ...this.#health, proof: null, provenAt: null, provenMounts: [] };
     const { id: sandbox, generation } = record;
@@ -315,7 +318,10 @@ export class LiveSandbox {
     this.#suspensionCancel = null;
   }
 
-  /** Whether a checkpoint of the sandbox is being created. Afterwards the sandbox serves again. */
+  /**
+   * Whether a copy of the sandbox is being made, for a checkpoint, a backup or an export. Afterwards the sandbox serves
+   * again.
+   */
   get isSaving(): boolean {
     return this.#isSaving;
   }
@@ -439,7 +445,7 @@ export class LiveSandbox {
 
   // ── Link and health ────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The link to the keeper of the current instance, if it is up. */
+  /** The link to the keeper of the current instance; null if no link is up. */
   get link(): Link | null {
     return this.#link?.current ?? null;
   }

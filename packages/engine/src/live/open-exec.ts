@@ -132,7 +132,7 @@ export class OpenExec {
     return this.#isAcknowledged || this.#hasJournal;
   }
 
-  /** Whether the exec's start request has yet to reach a keeper, for which the sandbox must be awake. */
+  /** Whether the exec waits for its start request to reach a keeper. The sandbox must be awake for that. */
   get awaitsKeeper(): boolean {
     return !this.#isQueued && !this.hasArrived && !this.#isEnding;
   }

@@ -58,7 +58,7 @@ export class PersistentLink {
     return this.#over.signal.aborted;
   }
 
-  /** Starts to connect. Ends with `close` or when the engine stops. */
+  /** Opens the link and keeps it open until `close` is called or the engine stops. */
   open(): void {
     void this.#keep();
   }

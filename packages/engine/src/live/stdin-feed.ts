@@ -10,10 +10,9 @@ const PAUSE_MS = 200;
 const NOTHING = new Uint8Array();
 
 /**
- * Writes data to a command's stdin for which the caller gives no offset: the text in the start request, and appended
- * data after it. One piece is written at a time, and repeated at the same offset until the keeper has all of it. The
- * keeper skips bytes that it already has, so neither a lost link nor two concurrent callers can duplicate, drop or mix
- * bytes.
+ * Writes data without an offset to a command's stdin: the text in the start request, and then the data that callers
+ * append. One piece is written at a time, and repeated at the same offset until the keeper has all of it. The keeper
+ * skips bytes that it already has, so neither a lost link nor two concurrent callers can duplicate, drop or mix bytes.
  */
 export class StdinFeed {
   readonly #context: EngineContext;

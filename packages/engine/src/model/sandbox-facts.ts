@@ -4,7 +4,7 @@ import type { Origin, SandboxRecord } from "../ports/records.ts";
 export const hasInstance = ({ phase }: SandboxRecord): boolean =>
   phase.name === "running" || phase.name === "paused" || phase.name === "suspending";
 
-/** Whether the sandbox's current memory will never be used again. A paused sandbox still has its memory. */
+/** Whether the sandbox has ended, so that its current memory is never used again. A paused sandbox has not ended. */
 export const hasEnded = ({ phase }: SandboxRecord): boolean =>
   phase.name === "deleting" || phase.name === "gone" || phase.name === "failed";
 

@@ -56,13 +56,13 @@ import type {
 import type { EventOrder, ImageStore, ProcessInfo } from "./index.ts";
 import type { DriveRecord, PreviewHeaders, SandboxRecord } from "./records.ts";
 
-/** A measured value at one moment, with a message for people. */
+/** One measured value for an alert, at one moment, with a message for people. */
 export interface Reading {
   kind: AlertKind;
   /** The measured sandbox, cleanup layer or resource; null if the kind measures only one thing. */
   subject: string | null;
   sandboxId: SandboxId | null;
-  /** Null if the value could not be read; the alert then stays as it is. */
+  /** The value; null if it could not be read. The alert then keeps its state. */
   value: number | null;
   message: string;
 }
@@ -100,7 +100,8 @@ export interface Progress {
 
 export interface SandboxApi {
   /**
-   * Resolves with a proven sandbox or, without `wait`, a stored one. `existed` is true if an earlier create made it.
+   * Resolves with a proven sandbox or, without `wait`, a stored one. `existed` is true if an earlier create had created
+   * the sandbox.
    */
   create(input: CreateSandbox, options: CreateOptions): Promise<{ sandbox: Sandbox; existed: boolean }>;
   get(ref: string): Promise<Sandbox>;
@@ -122,7 +123,10 @@ export interface SandboxApi {
     ref: string,
     options: { graceMs: number; waitMs?: number | undefined; signal: AbortSignal },
   ): Promise<Sandbox>;
-  /** Freezes the sandbox's processes in memory; resolves when they are frozen. Does nothing if already paused. */
+  /**
+   * Freezes the sandbox's processes in memory; resolves when they are frozen. Does nothing if the sandbox is already
+   * paused.
+   */
   pause(ref: string, signal: AbortSignal): Promise<Sandbox>;
   /** Thaws a paused sandbox. Resolves when the sandbox is proven. */
   resume(ref: string, signal: AbortSignal): Promise<Sandbox>;
@@ -181,7 +185,8 @@ export interface AlertFigures {
 
 export interface CheckpointApi {
   /**
-   * Saves the files as of one moment, and the memory too if the host can. Resolves when the sandbox is proven again.
+   * Saves the files as of one moment, and the memory too if the host supports that. Resolves when the sandbox is proven
+   * again.
    */
   create(ref: string, input: CreateCheckpoint, signal: AbortSignal): Promise<Checkpoint>;
   /** Lists the checkpoints, oldest first. Does not wake the sandbox. */
@@ -294,9 +299,9 @@ export interface ExecApi {
 
 export interface ProcessApi {
   /**
-   * Starts a process. Resolves when it is ready, has missed its readiness deadline, or is over, and at the latest after
-   * `waitMs`. If the name belongs to a process that is not over, an identical request returns that process and any
-   * other is a conflict.
+   * Starts a process. Resolves when the process is ready, has missed its readiness deadline, or is over, and at the
+   * latest after `waitMs`. If the name belongs to a process that is not over, an identical request returns that
+   * process, and any other request is a conflict.
    */
   start(
     ref: string,
@@ -519,7 +524,7 @@ export interface PreviewApi {
   admitPublic(id: PreviewId): Grant | null;
   /**
    * Returns the access to a public port, for a request that names no preview; null if the port has no public preview.
-   * The port is public as long as any of its public previews exists. The grant is that of the newest one.
+   * The port is public as long as it has a public preview. If it has several, the newest one grants the access.
    */
   admitPublicPort(sandboxId: SandboxId, port: number): Grant | null;
   /** Returns the headers that a preview sets; none for an unknown or expired preview. */

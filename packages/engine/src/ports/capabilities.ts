@@ -61,7 +61,7 @@ export const unsupported = (driver: Driver, name: CapabilityName): HoldfastError
 
 /**
  * Returns the names of the capabilities that work on this host. `standby` is among them only if standby preserves
- * memory here.
+ * memory on this host.
  */
 export const capabilityNames = (driver: Driver): CapabilityName[] =>
   (Object.keys(MISSING) as CapabilityName[]).filter((name) =>
@@ -155,7 +155,7 @@ export interface MemoryStandby {
    * instance, because a failed restore may leave parts of it.
    */
   restore(order: RestoreOrder, signal: AbortSignal): Promise<Instance>;
-  /** Removes every standby checkpoint of the sandbox, complete or partial, except the one to keep. Idempotent. */
+  /** Removes every standby checkpoint of the sandbox, complete or partial, except `keep`. Idempotent. */
   discard(id: SandboxId, keep: CheckpointId | null, signal: AbortSignal): Promise<void>;
 }
 
@@ -178,7 +178,7 @@ export interface Checkpoints {
    * Resolves when the copy is complete and durable. After a failure or an abort there is no usable checkpoint.
    */
   save(order: SaveOrder, signal: AbortSignal): Promise<{ sizeBytes: number; memoryBytes: number }>;
-  /** Removes every saved checkpoint of the sandbox, complete or partial, except those to keep. Idempotent. */
+  /** Removes every saved checkpoint of the sandbox, complete or partial, except those in `keep`. Idempotent. */
   unsave(id: SandboxId, keep: readonly CheckpointId[], signal: AbortSignal): Promise<void>;
 }
 

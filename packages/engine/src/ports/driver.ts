@@ -56,8 +56,8 @@ export interface LaunchOrder {
 }
 
 /**
- * The checkpoint from which a fork is made. The forked instance has the checkpoint's memory, but its own name and
- * generation.
+ * The checkpoint from which a fork is made. The forked instance has the checkpoint's files and, if the checkpoint
+ * contains memory, that memory. It has its own name and generation.
  */
 export interface ForkSource {
   sandboxId: SandboxId;

@@ -194,8 +194,8 @@ export interface WriteOptions {
 }
 
 /**
- * Access to the files of one root. The keeper serves them from inside the sandbox, or the porter from a jail, over the
- * same protocol.
+ * Access to the files below one root directory. Either the keeper serves the files from inside the sandbox, or the
+ * porter serves them from a jail on the host, over the same protocol.
  */
 export interface FileAccess {
   stat(path: string, options: { follow: boolean }, signal: AbortSignal): Promise<Stat>;

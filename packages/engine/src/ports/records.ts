@@ -62,15 +62,18 @@ export type PhaseState =
   /** The sandbox is frozen in memory, on request. */
   | { readonly name: "paused" }
   /**
-   * The memory is being written to disk under this checkpoint id. Until the write is complete the instance exists,
-   * either running or frozen.
+   * The memory is being written to disk under `checkpointId`. Until the write is complete the instance exists, either
+   * running or frozen.
    */
   | {
       readonly name: "suspending";
       readonly checkpointId: CheckpointId;
       readonly kind: StandbyKind;
       readonly deadline: number;
-      /** Set if a named checkpoint is being saved: the sandbox serves again afterwards and does not enter standby. */
+      /**
+       * Set if the sandbox is suspended only to be copied, for a named checkpoint, a backup or an export. It serves
+       * again afterwards and does not enter standby.
+       */
       readonly saving?: true;
     }
   /**
